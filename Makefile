@@ -1,0 +1,42 @@
+# Two commands for newcomers: `make demo` shows the anomaly on real servers, `make test` tests everything.
+
+HARNESS := target/x86_64-unknown-linux-gnu/debug/harness
+# One flag set for everything that is built here, so that nothing is built twice.
+CARGO := cargo
+REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
+
+.PHONY: help demo test accept mutants setup build
+
+help:
+	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included)'
+	@echo 'make test     format, lints, docs, unit and property tests, then each real run once'
+	@echo 'make accept   the counted runs of docs/acceptance.md (about an hour)'
+	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
+
+demo: setup build
+	$(HARNESS) run --nemesis pause --backend redlock --expect '$(REPRODUCED)'
+
+test: setup build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
+	$(CARGO) test --workspace
+	@if $(HARNESS) clean; then \
+		$(CARGO) test -p compose -- --ignored --test-threads=1 && \
+		$(CARGO) test -p harness --test it -- --ignored --test-threads=1; \
+	else \
+		echo 'NO DOCKER ENGINE ANSWERS: every run on real servers was LEFT OUT.' >&2; \
+		test -z "$$CI"; \
+	fi
+
+accept: setup build
+	scripts/accept $(HARNESS) docs/acceptance.md
+
+mutants: setup
+	checker/mutants/run
+
+build:
+	$(CARGO) build --quiet
+
+setup:
+	@scripts/setup

@@ -1,0 +1,137 @@
+//! Faults as they came, and what went wrong without anybody's plan: stalls, steps of clocks.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use history::{FaultId, FaultKind, FaultPhase, NodeName, ProcessName, Stamp};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    holds::{Mark, Span},
+    rules,
+};
+
+/// One fault of the schedule.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub kind: FaultKind,
+    pub node: NodeName,
+    pub requested: Option<Mark>,
+    pub is_injected: bool,
+    pub healed: Option<Stamp>,
+    pub proved: Option<Span>,
+    pub unproved: Option<String>,
+    pub is_heal_proved: bool,
+    pub is_missed: bool,
+}
+
+impl Line {
+    /// From the stamp before it was injected to the stamp after it was healed: an outer bound.
+    pub fn bracket(&self) -> Option<Span> {
+        Some((self.requested?.at, self.healed.unwrap_or(Stamp(u64::MAX))))
+    }
+
+    /// "pause of worker-1".
+    pub fn name(&self) -> String {
+        format!("{} of {}", self.kind, self.node)
+    }
+}
+
+/// All faults by their number.
+#[derive(Debug, Default)]
+pub(crate) struct Faults(BTreeMap<FaultId, Line>);
+
+impl Faults {
+    pub fn take(&mut self, id: FaultId, kind: FaultKind, node: &NodeName, phase: &FaultPhase, mark: Mark) {
+        let line = self.0.entry(id).or_insert_with(|| Line {
+            kind,
+            node: node.clone(),
+            requested: None,
+            is_injected: false,
+            healed: None,
+            proved: None,
+            unproved: None,
+            is_heal_proved: false,
+            is_missed: false,
+        });
+        match phase {
+            FaultPhase::Requested { .. } => {
+                line.requested.get_or_insert(mark);
+            }
+            FaultPhase::Injected => line.is_injected = true,
+            FaultPhase::HealRequested => {}
+            FaultPhase::Healed => line.healed = Some(mark.at),
+            FaultPhase::Proved { from, to } => line.proved = Some((*from, *to)),
+            FaultPhase::Unproved { why } => line.unproved = Some(why.clone()),
+            FaultPhase::HealProved => line.is_heal_proved = true,
+            FaultPhase::MissedTarget => line.is_missed = true,
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (FaultId, &Line)> {
+        self.0.iter().map(|(id, line)| (*id, line))
+    }
+
+    pub fn get(&self, id: FaultId) -> Option<&Line> {
+        self.0.get(&id)
+    }
+
+    /// Brackets of the pauses of a node, whether proved yet or not.
+    pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
+        let pauses = self.0.values().filter(|l| l.kind == FaultKind::Pause && l.node == *node);
+        pauses.filter_map(Line::bracket).collect()
+    }
+
+    /// Faults that their target did not show, with what was seen.
+    pub fn unproved(&self) -> impl Iterator<Item = String> {
+        self.0.values().filter_map(|l| Some(format!("the {} was not proved: {}", l.name(), l.unproved.as_ref()?)))
+    }
+}
+
+/// A step of one of the kernel's clocks that nobody injected.
+#[derive(Debug, Clone)]
+pub(crate) struct ClockStep {
+    pub process: ProcessName,
+    pub span: Span,
+    pub moved: Duration,
+}
+
+/// Steps that are kept: more of them say nothing new.
+const STEPS_MAX: usize = 1_000;
+
+/// Pauses that nobody planned, and steps of clocks.
+#[derive(Debug, Default)]
+pub(crate) struct Stalls {
+    /// The longest time for which a process did not run though no fault stopped it.
+    pub longest: Option<(Duration, ProcessName)>,
+    pub steps: Vec<ClockStep>,
+    samples: FxHashMap<usize, (Stamp, i64, i64)>,
+}
+
+impl Stalls {
+    /// A stall, and the pauses of its node: what lies inside those was planned.
+    pub fn stalled(&mut self, process: &ProcessName, span: Span, pauses: &[Span]) {
+        let planned = pauses.iter().filter_map(|p| rules::overlap(span, *p)).sum();
+        let length = span.1.since(span.0).saturating_sub(planned);
+        let is_longer = match &self.longest {
+            Some((longest, name)) => length > *longest || (length == *longest && process < name),
+            None => !length.is_zero(),
+        };
+        if is_longer {
+            self.longest = Some((length, process.clone()));
+        }
+    }
+
+    pub fn clocks(&mut self, process: usize, name: &ProcessName, at: Stamp, wall_ns: i64, boot_ns: i64) {
+        let Some((last, wall, boot)) = self.samples.insert(process, (at, wall_ns, boot_ns)) else { return };
+        let moved_ns = wall_ns.abs_diff(wall).max(boot_ns.abs_diff(boot));
+        if rules::is_clock_step(moved_ns, at.since(last)) && self.steps.len() < STEPS_MAX {
+            let moved = Duration::from_nanos(moved_ns);
+            self.steps.push(ClockStep { process: name.clone(), span: (last, at), moved });
+        }
+    }
+
+    /// Whether a clock stepped inside this stretch.
+    pub fn stepped_within(&self, span: Span) -> bool {
+        self.steps.iter().any(|step| rules::overlap(step.span, span).is_some())
+    }
+}

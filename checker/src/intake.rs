@@ -1,0 +1,351 @@
+//! How the shared state takes events in: the only place that changes it.
+
+use std::time::Duration;
+
+use history::{
+    ClientId, Event, FaultKind, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp,
+};
+
+use crate::{
+    holds::{Attempt, Beat, Ender, Mark},
+    merge::Entry,
+    run::{KeyLine, Process, Run},
+};
+
+/// Reasons that are kept: the first few say it all.
+const REASONS_MAX: usize = 20;
+
+impl Run {
+    /// Makes the process known.
+    pub fn know(&mut self, process: usize, name: impl Fn(usize) -> ProcessName) {
+        while self.processes.len() <= process {
+            let name = name(self.processes.len());
+            self.processes.push(Process { node: name.node(), name, is_running: false, killed: None, open: Vec::new() });
+        }
+    }
+
+    fn doubt(&mut self, reason: impl Into<String>) {
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.insert(reason.into());
+        }
+    }
+
+    fn intern(&mut self, key: &Key) -> usize {
+        if let Some(&i) = self.key_index.get(key) {
+            return i;
+        }
+        self.keys.push(KeyLine { name: key.clone(), live: Vec::new() });
+        self.key_index.insert(key.clone(), self.keys.len() - 1);
+        self.keys.len() - 1
+    }
+
+    /// Takes an event in, before the judges see it.
+    pub fn take(&mut self, entry: &Entry) {
+        let mark = Mark { at: entry.at, seq: entry.seq };
+        self.processes[entry.process].is_running = true;
+        match &entry.event {
+            Event::Started { .. } => self.start = Some(self.start.map_or(mark.at, |start| start.min(mark.at))),
+            Event::Stall { from, to, .. } => self.stalled(entry.process, (*from, *to)),
+            Event::Clocks { wall_ns, boot_ns } => {
+                let name = &self.processes[entry.process].name;
+                self.stalls.clocks(entry.process, name, mark.at, *wall_ns, *boot_ns);
+            }
+            Event::Fault { fault, kind, node, phase } => {
+                self.faults.take(*fault, *kind, node, phase, mark);
+                if let (FaultKind::Kill, FaultPhase::Requested { .. }) = (kind, phase) {
+                    self.killed(node, mark, Ender::Kill(*fault));
+                }
+            }
+            Event::PointReleased { client, point } => {
+                let attempt = self.current.get(client).and_then(|id| self.attempts.get_mut(id));
+                if let Some(attempt) = attempt {
+                    attempt.point_released(mark.at, *point);
+                }
+            }
+            Event::Acquire { client, attempt, key, .. } => self.acquire(entry.process, mark, *client, *attempt, key),
+            Event::Admission { number, kind, hold, op, repeat, .. } => {
+                self.admission(*number, *kind, *repeat);
+                if let (Some(hold), Some(op)) = (hold, op) {
+                    self.arrived(*hold, *op, *repeat);
+                }
+            }
+            event => self.client(mark, event),
+        }
+    }
+
+    fn acquire(&mut self, process: usize, mark: Mark, client: ClientId, id: HoldId, key: &Key) {
+        self.first_operation.get_or_insert(mark.at);
+        let key = self.intern(key);
+        if let Some(last) = self.current.insert(client, id)
+            && let Some(last) = self.attempts.get_mut(&last)
+        {
+            // The client has gone on: an attempt without a success came to nothing, whether or not it said so, and
+            // nobody waits any longer for a renewal that was under way when the work ended.
+            last.is_used_up |= last.grant.is_none();
+            if last.is_used_up {
+                last.renewing = None;
+            }
+            self.closing.push(last.id);
+        }
+        if self.attempts.insert(id, Attempt::new(id, key, client, process, mark)).is_some() {
+            self.doubt(format!("attempt {id} was made twice"));
+        }
+        self.processes[process].open.push(id);
+    }
+
+    /// An event of a client about one of its attempts.
+    fn client(&mut self, mark: Mark, event: &Event) {
+        let Some(id) = subject(event) else { return };
+        if !self.attempts.contains_key(&id) {
+            if is_answer(event) {
+                return;
+            }
+            return self.doubt(format!("there are events of attempt {id}, which the record does not know"));
+        }
+        if let Event::Acquired { .. } = event {
+            return self.acquired(id, mark, event);
+        }
+        let refused = match event {
+            Event::AcquireFailed { answers, .. } => self.nodes(answers, &[NodeAnswer::Refused]),
+            _ => 0,
+        };
+        let nodes = match event {
+            Event::Renewed { answers, .. } => self.nodes(answers, &[NodeAnswer::Done, NodeAnswer::Granted]),
+            Event::AcquireFailed { answers, .. } => self.nodes(answers, GRANTED),
+            _ => 0,
+        };
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        match event {
+            Event::AcquireFailed { .. } => {
+                attempt.completed = Some(mark);
+                (attempt.granted_on, attempt.refused_on) = (nodes, refused);
+            }
+            Event::Undo { .. } => {
+                attempt.undoing = Some(mark);
+                attempt.let_go.get_or_insert(mark.at);
+            }
+            Event::Undone { .. } => attempt.undoing = None,
+            Event::Renew { .. } => attempt.renewing = Some(mark),
+            Event::Renewed { lease_ns, .. } => attempt.renewed(mark, Duration::from_nanos(*lease_ns), nodes),
+            Event::RenewFailed { .. } => {
+                attempt.renewing = None;
+            }
+            Event::LossNoticed { .. } => attempt.ends(mark, Ender::Loss),
+            Event::Release { .. } => {
+                attempt.used_up(mark, Ender::Release);
+                attempt.releasing = Some(mark);
+                attempt.let_go.get_or_insert(mark.at);
+            }
+            Event::Released { .. } | Event::ReleaseFailed { .. } => attempt.releasing = None,
+            Event::GaveUp { .. } => attempt.used_up(mark, Ender::GaveUp),
+            Event::Read { op, .. } | Event::Write { op, .. } => {
+                attempt.ops.push(*op);
+                attempt.beat(mark, Beat::Request(*op));
+            }
+            Event::ReadOk { op, .. } | Event::WriteOk { op, .. } => {
+                self.answered.push((id, *op));
+                attempt.beat(mark, Beat::Other);
+            }
+            Event::AccessFailed { op, outcome, .. } => {
+                if *outcome == history::Outcome::Failed {
+                    attempt.ops.retain(|o| o != op);
+                }
+                attempt.beat(mark, Beat::Other);
+            }
+            Event::Work { planned_ns, .. } => attempt.beat(mark, Beat::Work(Duration::from_nanos(*planned_ns))),
+            Event::AtPoint { point, .. } => attempt.beat(mark, Beat::AtPoint(*point, None)),
+            Event::Check { .. } | Event::LeftPoint { .. } => attempt.beat(mark, Beat::Other),
+            _ => {}
+        }
+        self.closing.push(id);
+    }
+
+    fn acquired(&mut self, id: HoldId, mark: Mark, event: &Event) {
+        let Event::Acquired { token, lease_ns, granted_after, answers, .. } = event else { return };
+        if *granted_after > mark.at {
+            self.doubt(format!("hold {id}: its client says that it did not hold after it had been told that it does"));
+        }
+        let (nodes, refused) = (self.nodes(answers, GRANTED), self.nodes(answers, &[NodeAnswer::Refused]));
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        attempt.acquired(mark, *token, Duration::from_nanos(*lease_ns), *granted_after);
+        (attempt.granted_on, attempt.refused_on) = (nodes, refused);
+        if let Some((kill, ender)) = self.processes[attempt.process].killed {
+            attempt.ends(kill, ender);
+        }
+        self.keys[attempt.key].live.push(id);
+        self.holds += 1;
+    }
+
+    fn killed(&mut self, node: &NodeName, mark: Mark, ender: Ender) {
+        for process in self.processes.iter_mut().filter(|p| p.is_running && p.node == *node) {
+            process.killed.get_or_insert((mark, ender));
+            for id in &process.open {
+                if let Some(hold) = self.attempts.get_mut(id)
+                    && hold.grant.is_some()
+                {
+                    hold.ends(mark, ender);
+                }
+            }
+        }
+    }
+
+    fn stalled(&mut self, process: usize, span: (Stamp, Stamp)) {
+        let Process { name, node, open, .. } = &self.processes[process];
+        self.stalls.stalled(name, span, &self.faults.pauses_on(node));
+        if node.as_str() == "resource" {
+            self.attempts.values_mut().for_each(|attempt| attempt.resource_stalls.push(span));
+        } else {
+            for id in open {
+                if let Some(attempt) = self.attempts.get_mut(id) {
+                    attempt.stalls.push(span);
+                }
+            }
+        }
+    }
+
+    /// The admission log must be whole: its numbers are the order that every fence is judged by.
+    fn admission(&mut self, number: u64, kind: RequestKind, repeat: bool) {
+        if repeat {
+            return;
+        }
+        if number != self.last_number + 1 {
+            let kind = if kind == RequestKind::Read { "read" } else { "write" };
+            self.doubt(format!("the admission log goes from number {} to {kind} {number}", self.last_number));
+        }
+        self.last_number = number;
+    }
+
+    fn arrived(&mut self, hold: HoldId, op: OpId, repeat: bool) {
+        let doubt = match self.attempts.get_mut(&hold) {
+            Some(attempt) if attempt.grant.is_some() => {
+                attempt.ops.retain(|o| *o != op);
+                self.closing.push(hold);
+                return;
+            }
+            // Another copy of a request may come at any time, also when nothing else can.
+            _ if repeat => return,
+            Some(_) => format!("the resource decided an operation of attempt {hold}, which had not acquired"),
+            None => format!("the resource decided an operation of hold {hold}, which the record does not know"),
+        };
+        self.doubt(doubt);
+    }
+
+    /// The next hold of the key whose entitlement ended at `now` or before, in the order of their ends.
+    pub fn next_ended(&mut self, key: usize, now: Stamp) -> Option<HoldId> {
+        let live = &mut self.keys[key].live;
+        let ends = live.iter().enumerate().filter_map(|(i, id)| {
+            let end = self.attempts.get(id).map_or(Stamp(0), Attempt::end);
+            (end <= now).then_some((end, *id, i))
+        });
+        let (_, id, i) = ends.min()?;
+        live.swap_remove(i);
+        if let Some(hold) = self.attempts.get_mut(&id) {
+            hold.is_retired = true;
+        }
+        self.closing.push(id);
+        Some(id)
+    }
+
+    /// The key whose entitlements an event may have ended, or shows the time to.
+    pub fn key_touched(&self, event: &Event) -> Option<usize> {
+        match event {
+            Event::Acquired { attempt: id, .. }
+            | Event::Release { hold: id }
+            | Event::GaveUp { hold: id }
+            | Event::LossNoticed { hold: id }
+            | Event::Admission { hold: Some(id), .. } => self.attempts.get(id).map(|attempt| attempt.key),
+            _ => None,
+        }
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> std::ops::Range<usize> {
+        0..self.keys.len()
+    }
+
+    /// No event of the process follows.
+    pub fn gone(&mut self, process: usize) {
+        for id in std::mem::take(&mut self.processes[process].open) {
+            if let Some(attempt) = self.attempts.get_mut(&id) {
+                attempt.is_orphan = true;
+                self.closing.push(id);
+                self.processes[process].open.push(id);
+            }
+        }
+    }
+
+    /// All events of a stamp have been taken in: gives the attempts of which nothing more can be said.
+    pub fn settle(&mut self) -> Vec<Attempt> {
+        for (id, op) in std::mem::take(&mut self.answered) {
+            if let Some(attempt) = self.attempts.get_mut(&id)
+                && attempt.ops.contains(&op)
+            {
+                attempt.ops.retain(|o| *o != op);
+                self.doubt(format!("operation {op} of hold {id} was answered, and the admission log does not have it"));
+            }
+        }
+        let mut closing = std::mem::take(&mut self.closing);
+        closing.sort_unstable();
+        closing.dedup();
+        let mut closed = Vec::new();
+        for id in closing {
+            if !self.attempts.get(&id).is_some_and(Attempt::is_closed) {
+                continue;
+            }
+            if let Some(attempt) = self.attempts.remove(&id) {
+                let open = &mut self.processes[attempt.process].open;
+                if let Some(i) = open.iter().position(|o| *o == id) {
+                    open.swap_remove(i);
+                }
+                closed.push(attempt);
+            }
+        }
+        closed
+    }
+}
+
+/// Answers to an acquisition that mean that the node had granted it. `done` is its second round.
+const GRANTED: &[NodeAnswer] = &[NodeAnswer::Granted, NodeAnswer::Done, NodeAnswer::Late];
+
+/// Whether an event only closes a request, so that nothing is missed without the attempt: one whose client has gone on.
+fn is_answer(event: &Event) -> bool {
+    use Event::*;
+    matches!(
+        event,
+        Undone { .. }
+            | Renewed { .. }
+            | RenewFailed { .. }
+            | Released { .. }
+            | ReleaseFailed { .. }
+            | AccessFailed { .. }
+    )
+}
+
+/// Which attempt an event of a client is about.
+pub(crate) fn subject(event: &Event) -> Option<HoldId> {
+    match event {
+        Event::WriteBack { attempt }
+        | Event::Acquired { attempt, .. }
+        | Event::AcquireFailed { attempt, .. }
+        | Event::Undo { attempt }
+        | Event::Undone { attempt, .. } => Some(*attempt),
+        Event::Renew { hold }
+        | Event::Renewed { hold, .. }
+        | Event::RenewFailed { hold, .. }
+        | Event::LossNoticed { hold }
+        | Event::Release { hold }
+        | Event::Released { hold, .. }
+        | Event::ReleaseFailed { hold, .. }
+        | Event::GaveUp { hold }
+        | Event::Read { hold, .. }
+        | Event::ReadOk { hold, .. }
+        | Event::AccessFailed { hold, .. }
+        | Event::Work { hold, .. }
+        | Event::Check { hold, .. }
+        | Event::Write { hold, .. }
+        | Event::WriteOk { hold, .. }
+        | Event::AtPoint { hold, .. }
+        | Event::LeftPoint { hold, .. } => Some(*hold),
+        _ => None,
+    }
+}

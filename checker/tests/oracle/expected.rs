@@ -1,0 +1,103 @@
+//! What is compared: the figures of a verdict, from the literal judge and from the checker alike.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One double-holder window.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Window {
+    /// In nanoseconds, as all lengths here.
+    pub overlap: u64,
+    pub staleness: Option<u64>,
+    pub reads: u64,
+    pub writes: u64,
+    /// `None` where equal stamps leave it open which is the first later hold.
+    pub own: Option<bool>,
+    pub causes: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Lock {
+    pub verdict: String,
+    pub unexplained: u64,
+    pub undecided: u64,
+    pub overclaims: u64,
+    /// By how much they came too late.
+    pub dead_claims: BTreeMap<u64, u64>,
+    /// By the stale hold.
+    pub stale: BTreeMap<u64, Window>,
+    /// By the pair of holds, smaller id first.
+    pub overlaps: BTreeMap<(u64, u64), Window>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Tokens {
+    pub verdict: String,
+    pub backwards: u64,
+    pub shared: u64,
+    pub missing: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Fence {
+    pub verdict: String,
+    pub stale_accepted: u64,
+    pub stale_rejected: u64,
+    pub late: u64,
+    pub unjustified: u64,
+    pub false_rejections: u64,
+    pub undecided: u64,
+    pub repeats: u64,
+    pub stale_reads: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Data {
+    pub verdict: String,
+    pub updates: u64,
+    pub lost_updates: u64,
+    pub overwrites: u64,
+    pub refused: u64,
+    /// Only where the fence does not bind.
+    pub stale_accepted: Option<u64>,
+    pub late: Option<u64>,
+    pub unjustified: u64,
+    pub disagreements: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Release {
+    pub verdict: String,
+    pub unsafe_releases: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Activity {
+    pub verdict: String,
+    pub holds: u64,
+    pub clients: u64,
+    pub refused: u64,
+}
+
+/// All of it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Judged {
+    pub verdict: String,
+    pub lock: Lock,
+    pub tokens: Tokens,
+    pub fence: BTreeMap<String, Fence>,
+    pub data: BTreeMap<String, Data>,
+    pub release: Release,
+    /// Killed hold: for how long its key was blocked.
+    pub blocked: BTreeMap<u64, Option<u64>>,
+    pub activity: Activity,
+}
+
+/// Worst wins.
+pub fn judged(violated: bool, inconclusive: bool) -> String {
+    match (violated, inconclusive) {
+        (true, _) => "violated",
+        (false, true) => "inconclusive",
+        (false, false) => "upheld",
+    }
+    .to_owned()
+}

@@ -1,0 +1,194 @@
+//! Why a window came about, by the hold's own timeline.
+
+use std::collections::BTreeSet;
+
+use history::{FaultId, FaultKind, NodeName};
+
+use super::{
+    facts::{Entry, Facts, Hold, Step, after},
+    lock, rest,
+};
+
+/// What may have made an act late. Faults by their number, then stalls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    Fault(FaultId, FaultKind),
+    Stall,
+}
+
+impl Cause {
+    fn name(self) -> &'static str {
+        match self {
+            Cause::Fault(_, kind) => kind.name(),
+            Cause::Stall => "stall",
+        }
+    }
+}
+
+/// A piece of frozen time on the path of an act.
+struct Piece {
+    from: u64,
+    to: u64,
+    cause: Cause,
+}
+
+/// What froze `process` in `from..to`, piece by piece.
+fn pieces(f: &Facts, process: &str, from: u64, to: u64, all: &mut Vec<Piece>) {
+    let node = process.split('#').next().unwrap_or_default();
+    let pauses: Vec<_> =
+        f.faults.values().filter(|b| b.kind == FaultKind::Pause && b.node == node && b.proved).collect();
+    let mut edges = vec![from, to];
+    let stalls = f.stalls.get(process).cloned().unwrap_or_default();
+    edges.extend(stalls.iter().flat_map(|s| [s.0, s.1]));
+    edges.extend(pauses.iter().flat_map(|b| [b.requested, b.healed.unwrap_or(u64::MAX)]));
+    edges.retain(|e| (from..=to).contains(e));
+    edges.sort_unstable();
+    edges.dedup();
+    for w in edges.windows(2) {
+        let (from, to) = (w[0], w[1]);
+        if !stalls.iter().any(|s| s.0 <= from && to <= s.1) {
+            continue;
+        }
+        let inside: Vec<_> =
+            pauses.iter().filter(|p| p.requested <= from && p.healed.is_none_or(|h| to <= h)).collect();
+        if inside.is_empty() {
+            all.push(Piece { from, to, cause: Cause::Stall });
+        }
+        all.extend(inside.iter().map(|p| Piece { from, to, cause: Cause::Fault(p.id, p.kind) }));
+    }
+}
+
+/// The frozen time on the path of an act: in each step, what lies after the end of its planned wait.
+fn frozen(f: &Facts, h: &Hold, act: &Entry) -> Vec<Piece> {
+    let mut all = Vec::new();
+    let mut path: Vec<_> = h.path.clone();
+    if let Some(sent) = path.iter().position(|(_, s)| *s == Step::Request(act.op)) {
+        path.truncate(sent + 1);
+    }
+    let ends = path.iter().skip(1).map(|s| s.0).chain([act.at]);
+    for ((from, step), to) in path.iter().zip(ends) {
+        let due = match step {
+            Step::Plain | Step::Request(_) => *from,
+            Step::Work(planned) => from + planned,
+            Step::Point(point) => {
+                let told =
+                    |r: &&(u32, history::Point, u64)| r.0 == h.client && r.1 == *point && (*from..=to).contains(&r.2);
+                f.released.iter().find(told).map_or(to, |r| r.2)
+            }
+        };
+        if due < to {
+            pieces(f, &h.process, due, to, &mut all);
+            if matches!(step, Step::Request(_)) {
+                pieces(f, "resource", due, to, &mut all);
+            }
+        }
+    }
+    all
+}
+
+/// For how long before `until` one of these pieces froze the path.
+fn length<'a>(pieces: impl Iterator<Item = &'a Piece>, until: u64) -> u64 {
+    lock::measure(pieces.map(|p| (p.from, p.to.min(until))).collect())
+}
+
+/// One act with some of its causes put back.
+struct Replay<'a> {
+    f: &'a Facts,
+    h: &'a Hold,
+    act: &'a Entry,
+    frozen: Vec<Piece>,
+    /// What froze the client, planned wait or not: its renewals stood still.
+    own: Vec<Piece>,
+    kill: Option<(Cause, u64)>,
+}
+
+impl Replay<'_> {
+    /// When what happened at `at` would have happened with no other causes than `with`.
+    fn moved(&self, with: &[Cause], at: u64) -> u64 {
+        at - (length(self.frozen.iter(), at) - length(self.frozen.iter().filter(|p| with.contains(&p.cause)), at))
+    }
+
+    /// The promise end, if renewals go on as scheduled and only what is in `with` holds them up.
+    fn promise(&self, with: &[Cause], arrival: u64) -> u64 {
+        let h = self.h;
+        let mut promise = after(h.sent, h.lease);
+        let Some(every) = self.f.plan.workload.renew else { return promise };
+        let every = u64::try_from(every.as_nanos()).unwrap();
+        let freezes = self.own.iter().filter(|p| with.contains(&p.cause));
+        let mut freezes: Vec<_> = freezes.map(|p| (self.moved(with, p.from), p.to - p.from)).collect();
+        freezes.sort_unstable();
+        let mut due = (h.sent + every).max(self.moved(with, h.acquired.unwrap_or(0)));
+        loop {
+            let mut sent = due;
+            for (from, lasting) in &freezes {
+                if *from <= sent && sent < from + lasting {
+                    sent = from + lasting;
+                }
+            }
+            if sent >= promise || sent >= arrival {
+                return promise;
+            }
+            promise = promise.max(after(sent, h.lease));
+            due = (due + every).max(sent);
+        }
+    }
+
+    fn late(&self, with: &[Cause]) -> bool {
+        let arrival = self.moved(with, self.act.at);
+        let used = self.h.used.iter().map(|at| self.moved(with, *at));
+        let killed = self.kill.filter(|k| with.contains(&k.0)).map(|k| self.moved(with, k.1));
+        let end = used.chain(killed).fold(self.promise(with, arrival), u64::min);
+        arrival > end
+    }
+}
+
+/// The causes of one stale act.
+pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
+    let frozen = frozen(f, h, act);
+    let mut own = Vec::new();
+    pieces(f, &h.process, h.sent, act.at, &mut own);
+    let mut causes: BTreeSet<Cause> = frozen.iter().chain(&own).map(|p| p.cause).collect();
+    let killed = f.killed(h).filter(|(_, at)| *at < h.promise() && h.marks.iter().all(|m| m > at));
+    let kill = killed.map(|(fault, at)| (Cause::Fault(fault, FaultKind::Kill), at));
+    causes.extend(kill.map(|k| k.0));
+    let causes: Vec<_> = causes.into_iter().collect();
+    let replay = Replay { f, h, act, frozen, own, kill };
+    if replay.late(&[]) {
+        return BTreeSet::from(["overrun".to_owned()]);
+    }
+    let alone: BTreeSet<_> = causes.iter().filter(|c| replay.late(&[**c])).map(|c| c.name().to_owned()).collect();
+    if !alone.is_empty() {
+        return alone;
+    }
+    let mut sets: Vec<Vec<Cause>> = vec![Vec::new()];
+    for cause in &causes {
+        let more: Vec<_> = sets.iter().map(|s| [s.as_slice(), &[*cause]].concat()).collect();
+        sets.extend(more);
+    }
+    sets.sort_by_key(|s| (s.len(), s.clone()));
+    let joined = |set: &Vec<Cause>| set.iter().map(|c| c.name()).collect::<Vec<_>>().join("+");
+    let found = sets.iter().find(|s| replay.late(s)).map(joined);
+    BTreeSet::from([found.unwrap_or_else(|| unexplained(f, h.sent, act.at))])
+}
+
+fn unexplained(f: &Facts, from: u64, to: u64) -> String {
+    let stepped = lock::steps(f).iter().any(|(a, b)| (*a).max(from) < (*b).min(to));
+    if stepped { "host-clock" } else { "unexplained" }.to_owned()
+}
+
+/// The causes of two entitlements at once: on every node that granted both, somebody else removed the first one's key.
+pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
+    let (first, second) = if (a.acquired, a.id) <= (b.acquired, b.id) { (a, b) } else { (b, a) };
+    let granted = |h: &Hold, node: &NodeName| {
+        let mut last = h.answers.iter().chain(&h.renewed_on);
+        last.any(|(n, said)| n == node && (rest::owned(*said) || *said == history::NodeAnswer::Done))
+    };
+    let (from, to) = (first.sent, second.acquired.unwrap_or(0));
+    let both: Vec<_> = f.plan.lock_nodes.iter().filter(|n| granted(first, n) && granted(second, n)).collect();
+    let removals = rest::unsafe_requests(f);
+    let removed = |node: &NodeName| {
+        removals.iter().any(|u| u.owner == first.id && u.node == *node && from < u.sent && u.sent < to)
+    };
+    let explained = !both.is_empty() && both.iter().all(|n| removed(n));
+    BTreeSet::from([if explained { "unsafe-release".to_owned() } else { unexplained(f, from, to) }])
+}

@@ -1,0 +1,121 @@
+//! Property 1, mutual exclusion.
+
+use std::collections::BTreeSet;
+
+use super::{
+    cause,
+    facts::{Facts, Hold},
+};
+use crate::expected::{Lock, Window, judged};
+
+/// When the entitlement of a hold ends, given that it was claimed.
+pub fn end(f: &Facts, h: &Hold) -> u64 {
+    let killed = f.killed(h).map(|k| k.1);
+    let marks = h.marks.iter().copied().chain(killed);
+    marks.fold(h.promise(), u64::min)
+}
+
+/// The entitlement: empty for a dead claim.
+pub fn entitled(f: &Facts, h: &Hold) -> (u64, u64) {
+    let from = h.acquired.unwrap_or(u64::MAX);
+    (from, end(f, h).max(from))
+}
+
+fn claimed(f: &Facts) -> Vec<&Hold> {
+    f.holds.values().filter(|h| h.acquired.is_some()).collect()
+}
+
+/// Length of the union of intervals.
+pub fn measure(mut intervals: Vec<(u64, u64)>) -> u64 {
+    intervals.sort_unstable();
+    let (mut length, mut reached) = (0, 0);
+    for (from, to) in intervals {
+        let from = from.max(reached);
+        if to > from {
+            length += to - from;
+            reached = to;
+        }
+    }
+    length
+}
+
+pub fn judge(f: &Facts) -> Lock {
+    let holds = claimed(f);
+    let mut lock = Lock::default();
+    for h in &holds {
+        let acquired = h.acquired.unwrap_or(0);
+        let first_promise = super::facts::after(h.sent, h.lease);
+        if acquired >= first_promise {
+            lock.dead_claims.insert(h.id, acquired - first_promise);
+        }
+        lock.overclaims += h.checks.iter().filter(|at| **at > h.promise_at(**at)).count() as u64;
+        stale(f, h, &holds, &mut lock);
+    }
+    for (i, a) in holds.iter().enumerate() {
+        for b in &holds[i + 1..] {
+            let ((a0, a1), (b0, b1)) = (entitled(f, a), entitled(f, b));
+            let (from, to) = (a0.max(b0), a1.min(b1));
+            if a.key == b.key && from < to {
+                let causes = cause::overlap(f, a, b);
+                let own = Some(a.client == b.client);
+                let window = Window { overlap: to - from, staleness: None, own, causes, ..Window::default() };
+                lock.overlaps.insert((a.id.min(b.id), a.id.max(b.id)), window);
+            }
+        }
+    }
+    let windows = || lock.stale.values().chain(lock.overlaps.values());
+    lock.unexplained = windows().filter(|w| w.causes.contains("unexplained")).count() as u64;
+    // A step of the host's clock excuses what nothing else explains.
+    let violated = windows().any(|w| w.causes.iter().any(|c| c != "host-clock")) || !lock.dead_claims.is_empty();
+    lock.verdict = judged(violated, lock.undecided > 0 || open_questions(f));
+    lock
+}
+
+fn stale(f: &Facts, h: &Hold, holds: &[&Hold], lock: &mut Lock) {
+    let end = end(f, h);
+    let later: Vec<_> = holds.iter().filter(|g| g.later_than(h)).collect();
+    let acts = f.log.iter().filter(|e| e.hold == Some(h.id) && !e.repeat && e.at > end);
+    let before = |g: &Hold, at: u64| g.acquired.is_some_and(|a| a < at);
+    let mut window = Window::default();
+    let mut last = None;
+    for act in acts {
+        if later.iter().any(|g| before(g, act.at)) {
+            window.reads += u64::from(!act.write);
+            window.writes += u64::from(act.write);
+            last = last.max(Some(act.at));
+            window.causes.extend(cause::stale(f, h, act));
+        } else if holds
+            .iter()
+            .any(|g| g.id != h.id && g.key == h.key && before(g, act.at) && !g.later_than(h) && !h.later_than(g))
+        {
+            lock.undecided += 1;
+        }
+    }
+    let Some(last) = last else { return };
+    let first = later.iter().filter_map(|g| g.acquired).min().unwrap_or(last);
+    let owners: BTreeSet<_> =
+        later.iter().filter(|g| g.acquired == Some(first)).map(|g| g.client == h.client).collect();
+    window.own = if owners.len() == 1 { owners.first().copied() } else { None };
+    window.staleness = Some(last - first);
+    let clipped = later.iter().map(|g| entitled(f, g)).map(|(a, b)| (a.max(end), b.min(last)));
+    window.overlap = measure(clipped.collect());
+    lock.stale.insert(h.id, window);
+}
+
+/// What keeps an upheld verdict from being said.
+fn open_questions(f: &Facts) -> bool {
+    let unproved = f.faults.values().any(|b| b.unproved);
+    let quarter = u64::try_from(f.plan.lease.as_nanos()).unwrap() / 4;
+    let control = f.plan.schedule.is_empty() && f.stalls.values().flatten().any(|(from, to)| to - from > quarter);
+    unproved || control || !steps(f).is_empty()
+}
+
+/// Stretches between two samples in which a clock moved further than clocks may drift, and nobody did that.
+pub fn steps(f: &Facts) -> Vec<(u64, u64)> {
+    let pairs = f.clocks.values().flat_map(|samples| samples.windows(2));
+    let moved = |w: &&[(u64, i64, i64)]| {
+        let (wall, boot) = ((w[1].1 - w[0].1).unsigned_abs(), (w[1].2 - w[0].2).unsigned_abs());
+        wall.max(boot) > (w[1].0 - w[0].0) / 100 + 2_000_000
+    };
+    pairs.filter(moved).map(|w| (w[0].0, w[1].0)).collect()
+}

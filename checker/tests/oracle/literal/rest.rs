@@ -1,0 +1,121 @@
+//! Tokens, safe release, how long the dead block their keys, and whether the run says anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use history::{NodeAnswer, NodeName, Tokens as Makes};
+
+use super::{
+    facts::{Facts, Hold, after},
+    lock,
+};
+use crate::expected::{Activity, Release, Tokens, judged};
+
+fn claimed(f: &Facts) -> impl Iterator<Item = &Hold> {
+    f.holds.values().filter(|h| h.acquired.is_some())
+}
+
+pub fn tokens(f: &Facts) -> Tokens {
+    if f.plan.tokens == Makes::None {
+        return Tokens { verdict: "n/a".to_owned(), ..Tokens::default() };
+    }
+    let mut t = Tokens::default();
+    for g in claimed(f) {
+        let Some(token) = g.token else {
+            t.missing += 1;
+            continue;
+        };
+        let others = || claimed(f).filter(|h| h.key == g.key && h.id != g.id && h.token.is_some());
+        t.backwards += u64::from(others().any(|h| g.later_than(h) && h.token >= Some(token)));
+        let twin = |h: &Hold| h.token == Some(token) && !g.later_than(h) && !h.later_than(g);
+        t.shared += u64::from(others().any(|h| twin(h) && (h.acquired, h.id) < (g.acquired, g.id)));
+    }
+    t.verdict = judged(t.backwards + t.shared + t.missing > 0, false);
+    t
+}
+
+/// Whether a node that said so made the attempt the owner.
+pub fn owned(said: NodeAnswer) -> bool {
+    matches!(said, NodeAnswer::Granted | NodeAnswer::Late)
+}
+
+/// A request that took effect where its attempt was not the owner.
+#[derive(Debug)]
+pub struct Unsafe {
+    pub attempt: u64,
+    pub owner: u64,
+    pub node: NodeName,
+    pub sent: u64,
+    pub answered: u64,
+}
+
+/// Every pair of such a request and an owner.
+pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
+    let mut found = Vec::new();
+    for a in f.holds.values() {
+        for request in &a.later {
+            let done = request.answers.iter().filter(|(_, said)| *said == NodeAnswer::Done);
+            for (node, _) in done {
+                for b in f.holds.values().filter(|b| b.id != a.id && b.key == a.key) {
+                    let said = |h: &Hold| h.answers.iter().find(|(n, _)| n == node).map(|(_, said)| *said);
+                    let (Some(granted), true) = (b.completed, said(b).is_some_and(owned)) else { continue };
+                    // An owner value is fresh: what was granted, and then granted to another, never comes back.
+                    let replaced =
+                        said(a).is_some_and(owned) && a.completed.is_some_and(|c| c < b.sent) && request.sent > granted;
+                    // Nothing was granted, and another surely owns it all the while.
+                    let lease = if b.lease > 0 { b.lease } else { u64::try_from(f.plan.lease.as_nanos()).unwrap() };
+                    let sure = b.gives_back.unwrap_or(u64::MAX).min(after(b.sent, lease));
+                    let refused =
+                        said(a) == Some(NodeAnswer::Refused) && request.sent > granted && request.answered < sure;
+                    // Where a clock stepped, leases may have ended early.
+                    if replaced || (refused && lock::steps(f).is_empty()) {
+                        found.push(Unsafe {
+                            attempt: a.id,
+                            owner: b.id,
+                            node: node.clone(),
+                            sent: request.sent,
+                            answered: request.answered,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+pub fn release(f: &Facts) -> Release {
+    let all = unsafe_requests(f);
+    let pairs: BTreeSet<_> = all.iter().map(|u| (u.attempt, u.sent, u.answered, &u.node)).collect();
+    let unsafe_releases = pairs.len() as u64;
+    Release { verdict: judged(unsafe_releases > 0, false), unsafe_releases }
+}
+
+pub fn blocked(f: &Facts) -> BTreeMap<u64, Option<u64>> {
+    let mut blocked = BTreeMap::new();
+    for h in claimed(f) {
+        let Some((_, at)) = f.killed(h) else { continue };
+        let (from, to) = lock::entitled(f, h);
+        if from < at && to == at && at < h.promise() && h.marks.iter().all(|m| *m > at) {
+            let next = claimed(f).filter(|g| g.key == h.key).filter_map(|g| g.acquired).filter(|a| *a > at).min();
+            blocked.insert(h.id, next.map(|n| n - at));
+        }
+    }
+    blocked
+}
+
+pub fn activity(f: &Facts) -> Activity {
+    let holds = claimed(f).count() as u64;
+    let mut keys: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    for h in claimed(f) {
+        keys.entry(&h.key).or_default().insert(h.client);
+    }
+    let clients = keys.values().map(|c| c.len() as u64).max().unwrap_or(0);
+    let needs = f.plan.activity;
+    let enough =
+        holds >= u64::from(needs.holds) && clients >= u64::from(needs.clients) && f.refused >= u64::from(needs.refused);
+    let settled = f.faults.values().all(|b| (b.proved || b.missed) && !b.unproved);
+    let some = f.plan.schedule.is_empty() || f.faults.values().any(|b| b.proved);
+    let has_its_moment = |s: &&history::Step| !matches!(s.when, history::When::AfterHeal(_));
+    let placed = f.plan.schedule.iter().filter(has_its_moment).all(|s| f.faults.contains_key(&s.id));
+    Activity { verdict: judged(false, !(enough && settled && some && placed)), holds, clients, refused: f.refused }
+}

@@ -1,0 +1,266 @@
+//! What one small world is like: drawn from a seed, by families, so that no kind of history is rare.
+
+use history::{Arm, FaultId, Point};
+use rand::{Rng, SeedableRng, seq::IndexedRandom};
+use rand_chacha::ChaCha8Rng;
+
+use super::families::FAMILIES;
+
+/// Where in a critical section something is aimed at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spot {
+    AcquireSent,
+    Claimed,
+    ReadSent,
+    Working,
+    WriteSent,
+    /// The promise of the hold ends.
+    Ending,
+}
+
+/// What happens there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blow {
+    Pause(FaultId),
+    Stall,
+    Kill(FaultId),
+}
+
+/// A blow to the worker of a client, in one of its critical sections.
+#[derive(Debug, Clone)]
+pub struct Aim {
+    pub client: usize,
+    pub section: usize,
+    pub spot: Spot,
+    pub blow: Blow,
+    pub lag: u64,
+    pub len: u64,
+}
+
+/// A blow to a process at an instant.
+#[derive(Debug, Clone)]
+pub struct Timed {
+    /// A worker, or the resource.
+    pub worker: Option<usize>,
+    pub from: u64,
+    pub blow: Blow,
+    pub len: u64,
+}
+
+/// How tokens are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tokens {
+    None,
+    /// The lock's counter: right.
+    Counter,
+    /// Each worker counts for itself.
+    PerWorker,
+    /// Now and then the last one again.
+    Repeats,
+    /// The lock's counter, and now and then none at all.
+    Forgotten,
+}
+
+/// How an arm goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArmBug {
+    /// Compares as `token + 1 < seen`.
+    OneTooLow,
+    /// Refuses where it should admit, and the other way round.
+    Inverted,
+    /// Refuses some valid writes.
+    Refuses,
+    /// `reads` that does not register on reads.
+    Forgets,
+    /// Admits an equal token of another hold.
+    AdmitsEqual,
+    /// Does not compare tokens.
+    AdmitsAll,
+    /// `cas` that does not compare.
+    Blind,
+    /// The counter jumps.
+    Miscounts,
+}
+
+#[derive(Debug, Clone)]
+pub struct Knobs {
+    pub family: &'static str,
+    pub seed: u64,
+    pub workers: usize,
+    pub per_worker: usize,
+    pub keys: usize,
+    pub nodes: usize,
+    pub tokens: Tokens,
+    pub arms: Vec<Arm>,
+    pub strict: bool,
+    pub checking: bool,
+    pub renew: Option<u64>,
+    pub sections: usize,
+    pub gap: (u64, u64),
+    pub work: (u64, u64),
+    /// Of each message, one way.
+    pub delay: (u64, u64),
+    /// Between two steps of a client.
+    pub dither: u64,
+    pub slow_acquire: f64,
+    pub late_write: f64,
+    pub late_by: (u64, u64),
+    pub lost_answer: f64,
+    pub duplicate: f64,
+    pub two_writes: f64,
+    /// Releases (else gives up) after an operation that may have happened.
+    pub releases_anyway: f64,
+    /// Writes twice with no answer in between: releases while the write is on its way.
+    pub hurried: f64,
+    pub retries: u32,
+    pub retry: (u64, u64),
+    pub point: Option<(Point, u64)>,
+    // Planted bugs.
+    pub forgets_nx: f64,
+    pub ends_early: f64,
+    pub deletes_any: bool,
+    pub no_validity: bool,
+    pub ignores_loss: bool,
+    /// Takes its deadline to be a lease later than it is.
+    pub lax_check: bool,
+    pub arm_bugs: Vec<(Arm, ArmBug)>,
+    pub aims: Vec<Aim>,
+    pub timed: Vec<Timed>,
+    /// Fault brackets may be wider than the freeze by so much.
+    pub slack: u64,
+    pub unproved: f64,
+    pub missed: f64,
+    /// The kernel was suspended (boottime moves), or the wall clock was set, between two samples.
+    pub clock_step: Option<(bool, u64)>,
+    pub activity: (u32, u32, u32),
+}
+
+impl Knobs {
+    /// Whether nothing in it is broken and nothing is done to it.
+    pub fn clean(&self) -> bool {
+        self.forgets_nx == 0.0
+            && self.ends_early == 0.0
+            && !self.deletes_any
+            && !self.no_validity
+            && !self.ignores_loss
+            && self.arm_bugs.is_empty()
+            && self.aims.is_empty()
+            && self.timed.is_empty()
+            && self.clock_step.is_none()
+            && self.late_write == 0.0
+            && self.work.1 <= 6
+            && self.delay.1 <= 1
+            && self.two_writes == 0.0
+            && self.slow_acquire == 0.0
+            && self.point.is_none()
+            && self.lost_answer == 0.0
+            && self.hurried == 0.0
+            && matches!(self.tokens, Tokens::Counter | Tokens::None)
+    }
+
+    /// Faults in the plan.
+    pub fn faults(&self) -> Vec<(FaultId, bool, u64, bool)> {
+        let aims = self.aims.iter().map(|a| (a.blow, a.len, true));
+        let timed = self.timed.iter().map(|t| (t.blow, t.len, false));
+        let mut all: Vec<_> = aims
+            .chain(timed)
+            .filter_map(|(blow, len, aimed)| match blow {
+                Blow::Pause(id) => Some((id, false, len, aimed)),
+                Blow::Kill(id) => Some((id, true, len, aimed)),
+                Blow::Stall => None,
+            })
+            .collect();
+        all.sort_by_key(|f| f.0);
+        all
+    }
+
+    fn base(rng: &mut ChaCha8Rng, seed: u64) -> Knobs {
+        let tokens = if rng.random_bool(0.08) { Tokens::None } else { Tokens::Counter };
+        let mut arms = vec![Arm::Off];
+        if tokens != Tokens::None {
+            arms.push(Arm::Writes);
+        }
+        let strict = tokens != Tokens::None && rng.random_bool(0.15);
+        if tokens != Tokens::None && !strict {
+            arms.push(Arm::Reads);
+        }
+        if rng.random_bool(0.6) {
+            arms.push(Arm::Cas);
+        }
+        let exact = rng.random_bool(0.4);
+        Knobs {
+            family: "",
+            seed,
+            workers: rng.random_range(2..=3),
+            per_worker: if rng.random_bool(0.2) { 2 } else { 1 },
+            keys: if rng.random_bool(0.12) { 2 } else { 1 },
+            nodes: 1,
+            tokens,
+            arms,
+            strict,
+            checking: rng.random_bool(0.15),
+            renew: if rng.random_bool(0.25) { Some(rng.random_range(5..=12)) } else { None },
+            sections: rng.random_range(1..=2),
+            gap: (0, rng.random_range(1..=14)),
+            work: (0, rng.random_range(1..=8)),
+            delay: if exact { (0, 0) } else { (0, rng.random_range(1..=3)) },
+            dither: if exact { 0 } else { rng.random_range(0..=1) },
+            slow_acquire: 0.0,
+            late_write: 0.0,
+            late_by: (0, 0),
+            lost_answer: 0.0,
+            duplicate: if rng.random_bool(0.1) { 0.3 } else { 0.0 },
+            two_writes: if strict || rng.random_bool(0.2) { 0.5 } else { 0.0 },
+            releases_anyway: 0.3,
+            hurried: 0.0,
+            retries: 4,
+            retry: (2, 8),
+            point: None,
+            forgets_nx: 0.0,
+            ends_early: 0.0,
+            deletes_any: false,
+            no_validity: false,
+            ignores_loss: rng.random_bool(0.3),
+            lax_check: false,
+            arm_bugs: Vec::new(),
+            aims: Vec::new(),
+            timed: Vec::new(),
+            slack: if exact { 0 } else { rng.random_range(0..=1) },
+            unproved: if rng.random_bool(0.04) { 0.7 } else { 0.0 },
+            missed: if rng.random_bool(0.05) { 0.5 } else { 0.0 },
+            clock_step: if rng.random_bool(0.03) {
+                Some((rng.random_bool(0.5), rng.random_range(1..=40)))
+            } else {
+                None
+            },
+            activity: (rng.random_range(0..=2), rng.random_range(0..=2), u32::from(rng.random_bool(0.3))),
+        }
+    }
+
+    pub(super) fn aim(&mut self, rng: &mut ChaCha8Rng, spot: Spot, blow: Blow, len: std::ops::RangeInclusive<u64>) {
+        let client = rng.random_range(0..2);
+        let lag = if matches!(spot, Spot::Claimed | Spot::ReadSent) { 0 } else { rng.random_range(0..=3) };
+        self.aims.push(Aim { client, section: 0, spot, blow, lag, len: rng.random_range(len) });
+    }
+
+    /// What the world of `seed` is like.
+    pub fn of(seed: u64) -> Knobs {
+        Knobs::draw(&mut ChaCha8Rng::seed_from_u64(seed), seed)
+    }
+
+    /// Draws a world.
+    pub fn draw(rng: &mut ChaCha8Rng, seed: u64) -> Knobs {
+        let mut k = Knobs::base(rng, seed);
+        k.family = FAMILIES.choose_weighted(rng, |f| f.1).map_or("calm", |f| f.0);
+        k.shape(rng);
+        if rng.random_bool(0.04) {
+            k.timed.push(Timed {
+                worker: None,
+                from: rng.random_range(0..30),
+                blow: Blow::Stall,
+                len: rng.random_range(3..=26),
+            });
+        }
+        k
+    }
+}

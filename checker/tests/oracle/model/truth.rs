@@ -1,0 +1,130 @@
+//! What really happened, by the only clock there is. The checker never sees it.
+
+use std::collections::BTreeMap;
+
+use history::{Arm, FaultId};
+
+use super::lock::LEASE;
+
+/// What froze a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Froze {
+    Pause(FaultId),
+    Stall,
+}
+
+/// How much each freeze really delayed a path.
+pub type Delays = BTreeMap<Froze, u64>;
+
+/// An attempt on one node that was granted there.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    pub node: usize,
+    pub key: usize,
+    pub attempt: u64,
+    pub at: u64,
+    /// Until when the node owes it to the attempt.
+    pub owed: u64,
+    /// When its owner gave it back.
+    pub returned: Option<u64>,
+}
+
+impl Grant {
+    /// Until when the node must not grant the key to anybody else.
+    pub fn end(&self) -> u64 {
+        self.returned.map_or(self.owed, |r| r.min(self.owed))
+    }
+}
+
+/// A hold, as it really was.
+#[derive(Debug, Clone)]
+pub struct TrueHold {
+    pub client: usize,
+    pub key: usize,
+    pub sent: u64,
+    pub claimed: u64,
+    pub token: Option<u64>,
+    /// When its use ended: release sent, given up, loss noticed, worker about to be killed.
+    pub over: Option<u64>,
+    pub killed: bool,
+    /// When its client used it no more, and what had delayed that: release sent, given up.
+    pub used: Option<(u64, Delays)>,
+    /// Renewals that were answered in time: sent, answered.
+    pub renewals: Vec<(u64, u64)>,
+}
+
+/// An act, where it happened.
+#[derive(Debug, Clone)]
+pub struct TrueAct {
+    pub number: u64,
+    pub at: u64,
+    pub hold: u64,
+    pub key: usize,
+    pub write: bool,
+    pub delays: Delays,
+    /// An arm each: admitted, and whether that was right.
+    pub decided: Vec<(Arm, bool, bool)>,
+}
+
+#[derive(Debug, Default)]
+pub struct Truth {
+    pub grants: Vec<Grant>,
+    /// Keys taken from their owners: node, robber, when.
+    pub robberies: Vec<(usize, u64, u64)>,
+    pub holds: BTreeMap<u64, TrueHold>,
+    pub acts: Vec<TrueAct>,
+    /// Waits that nothing on record tells from frozen time: process, hold, from, to.
+    pub blurs: Vec<(usize, u64, u64, u64)>,
+    /// The counters at the end, key and arm each.
+    pub counters: BTreeMap<(usize, Arm), u64>,
+}
+
+impl Truth {
+    pub fn granted(&mut self, node: usize, key: usize, attempt: u64, at: u64) {
+        self.grants.push(Grant { node, key, attempt, at, owed: at + LEASE, returned: None });
+    }
+
+    fn grant(&mut self, node: usize, attempt: u64) -> Option<&mut Grant> {
+        self.grants.iter_mut().rev().find(|g| g.node == node && g.attempt == attempt)
+    }
+
+    pub fn extended(&mut self, node: usize, attempt: u64, at: u64) {
+        if let Some(g) = self.grant(node, attempt) {
+            g.owed = g.owed.max(at + LEASE);
+        }
+    }
+
+    pub fn released(&mut self, node: usize, attempt: u64, at: u64) {
+        if let Some(g) = self.grant(node, attempt) {
+            g.returned = Some(at);
+        }
+    }
+
+    pub fn robbed(&mut self, node: usize, attempt: u64, at: u64) {
+        self.robberies.push((node, attempt, at));
+        // Its own key is not there any more either.
+        if let Some(g) = self.grant(node, attempt) {
+            g.returned.get_or_insert(at);
+        }
+    }
+
+    pub fn over(&mut self, attempt: u64, at: u64) {
+        if let Some(hold) = self.holds.get_mut(&attempt) {
+            hold.over.get_or_insert(at);
+        }
+    }
+
+    pub fn used(&mut self, attempt: u64, at: u64, delays: &Delays) {
+        self.over(attempt, at);
+        if let Some(hold) = self.holds.get_mut(&attempt) {
+            hold.used.get_or_insert((at, delays.clone()));
+        }
+    }
+
+    /// When a majority of `nodes` had granted an attempt.
+    pub fn granted_at(&self, attempt: u64, nodes: usize) -> Option<u64> {
+        let mut at: Vec<_> = self.grants.iter().filter(|g| g.attempt == attempt).map(|g| g.at).collect();
+        at.sort_unstable();
+        at.get(nodes / 2).copied()
+    }
+}

@@ -1,0 +1,114 @@
+//! Every planted bug is caught, and caught as what it is.
+
+use history::{Arm, Tail};
+
+use crate::{
+    expected::Judged,
+    model::{
+        self, World,
+        knobs::{ArmBug, Knobs, Tokens},
+    },
+    number, reported,
+};
+
+/// Worlds that are searched for each bug.
+const WORLDS: u64 = 6_000;
+
+/// In how many worlds of `kind` the bug `bites`, by the truth; `caught` must hold in each of them.
+fn each(
+    kind: impl Fn(&Knobs) -> bool,
+    bites: impl Fn(&World) -> bool,
+    caught: impl Fn(&World, &Judged) -> bool,
+) -> u64 {
+    let mut bitten = 0;
+    for seed in 0..number("ORACLE_HISTORIES").map_or(WORLDS, |n| n.min(WORLDS)) {
+        if !kind(&Knobs::of(seed)) {
+            continue;
+        }
+        let world = World::run(seed);
+        if bites(&world) {
+            let (judged, json) = reported::judge(model::records(&world, seed), Tail::Whole);
+            assert!(caught(&world, &judged), "seed {seed} ({}): {json:#}", world.k.family);
+            bitten += 1;
+        }
+    }
+    bitten
+}
+
+/// Some write of a hold was decided wrongly on `arm`.
+fn wrong(world: &World, arm: Arm) -> bool {
+    let index = world.k.arms.iter().position(|a| *a == arm);
+    index.is_some_and(|i| world.truth.acts.iter().any(|a| a.write && !a.decided[i].2))
+}
+
+fn has(arm: Arm, bug: ArmBug) -> impl Fn(&Knobs) -> bool {
+    move |k| k.arm_bugs.contains(&(arm, bug))
+}
+
+fn fence_violated(arm: Arm) -> impl Fn(&World, &Judged) -> bool {
+    move |_, j| {
+        j.fence[arm.name()].verdict == "violated" && j.fence[arm.name()].unjustified > 0 && j.verdict == "violated"
+    }
+}
+
+#[test]
+fn an_arm_that_compares_wrongly_is_caught_by_its_fence() {
+    for arm in [Arm::Writes, Arm::Reads] {
+        for bug in [ArmBug::OneTooLow, ArmBug::AdmitsAll] {
+            assert!(each(has(arm, bug), |w| wrong(w, arm), fence_violated(arm)) > 5, "{arm} {bug:?}");
+        }
+    }
+    assert!(each(has(Arm::Writes, ArmBug::Inverted), |w| wrong(w, Arm::Writes), fence_violated(Arm::Writes)) > 5);
+}
+
+#[test]
+fn an_arm_that_refuses_valid_writes_now_and_then_is_caught_by_its_fence() {
+    for arm in [Arm::Writes, Arm::Reads] {
+        assert!(each(has(arm, ArmBug::Refuses), |w| wrong(w, arm), fence_violated(arm)) > 5, "{arm}");
+    }
+}
+
+#[test]
+fn a_reads_arm_that_does_not_register_is_caught_by_its_fence() {
+    assert!(each(has(Arm::Reads, ArmBug::Forgets), |w| wrong(w, Arm::Reads), fence_violated(Arm::Reads)) > 5);
+}
+
+#[test]
+fn an_arm_that_admits_an_equal_token_of_another_hold_is_unjustified() {
+    for arm in [Arm::Writes, Arm::Reads] {
+        assert!(each(has(arm, ArmBug::AdmitsEqual), |w| wrong(w, arm), fence_violated(arm)) > 5, "{arm}");
+    }
+}
+
+#[test]
+fn a_cas_arm_that_does_not_compare_is_caught_by_its_data() {
+    let caught = |_: &World, j: &Judged| j.data["cas"].verdict == "violated" && j.data["cas"].unjustified > 0;
+    assert!(each(has(Arm::Cas, ArmBug::Blind), |w| wrong(w, Arm::Cas), caught) > 5);
+}
+
+#[test]
+fn a_client_without_the_validity_check_makes_dead_claims() {
+    let late =
+        |w: &World| w.truth.holds.values().any(|h| h.claimed >= h.sent + model::lock::LEASE - model::lock::DRIFT);
+    let caught = |_: &World, j: &Judged| !j.lock.dead_claims.is_empty() && j.lock.verdict == "violated";
+    assert!(each(|k| k.no_validity, late, caught) > 20);
+    // And nobody else does.
+    assert_eq!(each(|k| !k.no_validity, late, |_, _| false), 0);
+}
+
+#[test]
+fn a_lock_that_forgets_nx_is_unexplained_and_no_pause_of_a_third_worker_is_to_blame() {
+    let kind = |k: &Knobs| k.family == "forgets nx" && k.clock_step.is_none() && !k.deletes_any;
+    let unexplained = |_: &World, j: &Judged| {
+        let causes = || j.lock.overlaps.values().flat_map(|w| &w.causes);
+        j.lock.unexplained > 0 && causes().all(|c| c == "unexplained") || j.lock.overlaps.is_empty()
+    };
+    assert!(each(kind, |w| w.k.timed.iter().any(|t| t.worker == Some(2)), unexplained) > 20);
+}
+
+#[test]
+fn tokens_that_go_wrong_are_never_blamed_on_the_arm() {
+    let kind = |k: &Knobs| k.arm_bugs.is_empty() && matches!(k.tokens, Tokens::PerWorker | Tokens::Repeats);
+    let just = |_: &World, j: &Judged| j.fence.values().all(|f| f.unjustified == 0);
+    assert!(each(kind, |_| true, just) > 20);
+}

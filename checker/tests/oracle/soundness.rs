@@ -1,0 +1,254 @@
+//! Whether what was reported is true. Judged by what really happened, which the checker never saw.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use history::Arm;
+
+use crate::{
+    expected::{Judged, Window},
+    model::{
+        UNIT_NS, World,
+        lock::{DRIFT, LEASE},
+        truth::{Delays, Froze, TrueAct, TrueHold, Truth},
+    },
+};
+
+/// Everything that was reported and is not true.
+pub fn lies(world: &World, j: &Judged) -> Vec<String> {
+    let mut lies = Vec::new();
+    let judge = Judge { world, truth: &world.truth };
+    judge.overlaps(j, &mut lies);
+    judge.stale(j, &mut lies);
+    judge.dead_claims(j, &mut lies);
+    judge.tokens(j, &mut lies);
+    judge.arms(j, &mut lies);
+    if j.release.unsafe_releases > world.truth.robberies.len() as u64 {
+        lies.push(format!("{} unsafe releases, {} robberies", j.release.unsafe_releases, world.truth.robberies.len()));
+    }
+    if world.k.clean() {
+        judge.alarms(j, &mut lies);
+    }
+    lies
+}
+
+struct Judge<'a> {
+    world: &'a World,
+    truth: &'a Truth,
+}
+
+impl Judge<'_> {
+    fn hold(&self, id: u64) -> &TrueHold {
+        &self.truth.holds[&id]
+    }
+
+    /// When the entitlement of a hold really was over.
+    fn over(&self, h: &TrueHold) -> u64 {
+        let mut end = h.sent + LEASE - DRIFT;
+        for (sent, answered) in &h.renewals {
+            if *answered < end {
+                end = end.max(sent + LEASE - DRIFT);
+            }
+        }
+        h.over.map_or(end, |o| o.min(end))
+    }
+
+    /// `a` was really granted before `b`.
+    fn granted_before(&self, a: u64, b: u64) -> bool {
+        let at = |attempt| self.truth.granted_at(attempt, self.world.k.nodes);
+        matches!((at(a), at(b)), (Some(a), Some(b)) if a < b)
+    }
+
+    /// Some node really owed the key to both, for at least as long as was reported.
+    fn overlaps(&self, j: &Judged, lies: &mut Vec<String>) {
+        for ((a, b), window) in &j.lock.overlaps {
+            let of = |id: u64| self.truth.grants.iter().filter(move |g| g.attempt == id);
+            let both = |x: u64, y: u64| {
+                of(x).any(|g| {
+                    of(y).any(|h| {
+                        let length = g.end().min(h.end()).saturating_sub(g.at.max(h.at));
+                        g.node == h.node && g.key == h.key && length * UNIT_NS >= window.overlap
+                    })
+                })
+            };
+            if !both(*a, *b) {
+                lies.push(format!(
+                    "lease-overlap of {a} and {b}: no node owed the key to both for {} ns",
+                    window.overlap
+                ));
+            }
+            let own = self.hold(*a).client == self.hold(*b).client;
+            if window.own != Some(own) {
+                lies.push(format!(
+                    "lease-overlap of {a} and {b}: whether both are of one client is not {:?}",
+                    window.own
+                ));
+            }
+            let robbed = self.truth.robberies.iter().any(|(_, robber, _)| robber != a && robber != b);
+            if window.causes.contains("unsafe-release") && !robbed {
+                lies.push(format!("lease-overlap of {a} and {b}: nobody robbed them"));
+            }
+        }
+    }
+
+    /// Each of so many acts really came after the end, and after a hold that was really granted later had been claimed.
+    fn stale(&self, j: &Judged, lies: &mut Vec<String>) {
+        for (id, window) in &j.lock.stale {
+            let h = self.hold(*id);
+            let over = self.over(h);
+            let claimed_between = |at: u64| {
+                self.truth
+                    .holds
+                    .iter()
+                    .any(|(g, hold)| hold.key == h.key && g != id && hold.claimed < at && self.granted_before(*id, *g))
+            };
+            let acts: Vec<_> =
+                self.truth.acts.iter().filter(|a| a.hold == *id && a.at > over && claimed_between(a.at)).collect();
+            let writes = acts.iter().filter(|a| a.write).count() as u64;
+            let reads = acts.len() as u64 - writes;
+            if window.reads > reads || window.writes > writes || window.reads + window.writes == 0 {
+                lies.push(format!("stale-holder {id}: really {reads} reads and {writes} writes, reported {window:?}"));
+            }
+            if self.world.is_sharp(*id) {
+                self.cause(*id, window, &acts, lies);
+            }
+        }
+    }
+
+    /// Where every delay is a planned wait or a freeze, causes are what comes out when the hold's script is run again without
+    /// them.
+    fn cause(&self, id: u64, window: &Window, acts: &[&TrueAct], lies: &mut Vec<String>) {
+        let h = self.hold(id);
+        if self.world.k.renew.is_some() || h.killed || self.world.k.clock_step.is_some() {
+            return;
+        }
+        let promise = h.sent + LEASE - DRIFT;
+        let mut causes = BTreeSet::new();
+        for act in acts {
+            let rerun = |with: &dyn Fn(&Froze) -> bool| {
+                let gone = |all: &Delays| -> u64 { all.iter().filter(|(c, _)| !with(c)).map(|(_, n)| n).sum() };
+                let used = h.used.as_ref().map_or(u64::MAX, |(at, delays)| at - gone(delays));
+                act.at - gone(&act.delays) > promise.min(used)
+            };
+            let name = |c: &Froze| if matches!(c, Froze::Pause(_)) { "pause" } else { "stall" };
+            if rerun(&|_| false) {
+                causes.insert("overrun".to_owned());
+                continue;
+            }
+            let alone: Vec<_> = act.delays.keys().filter(|c| rerun(&|o| o == *c)).collect();
+            if alone.is_empty() {
+                let mut sets: Vec<Vec<&Froze>> = vec![Vec::new()];
+                for c in act.delays.keys() {
+                    let more: Vec<_> = sets.iter().map(|s| [s.as_slice(), &[c]].concat()).collect();
+                    sets.extend(more);
+                }
+                let enough = sets.into_iter().filter(|s| rerun(&|o| s.contains(&o))).min_by_key(Vec::len);
+                let names: Vec<_> = enough.unwrap_or_default().into_iter().map(name).collect();
+                causes.insert(if names.is_empty() { "unexplained".to_owned() } else { names.join("+") });
+            }
+            causes.extend(alone.into_iter().map(|c| name(c).to_owned()));
+        }
+        // Of acts that the record does not show to be stale it cannot tell the cause.
+        let all = window.reads + window.writes == acts.len() as u64;
+        if !window.causes.is_subset(&causes) || (all && causes != window.causes) {
+            lies.push(format!("stale-holder {id}: really because of {causes:?}, reported {:?}", window.causes));
+        }
+    }
+
+    fn dead_claims(&self, j: &Judged, lies: &mut Vec<String>) {
+        for id in j.lock.dead_claims.keys() {
+            let h = self.hold(*id);
+            if h.claimed < h.sent + LEASE - DRIFT {
+                lies.push(format!("dead claim {id}: it was claimed in time"));
+            }
+        }
+    }
+
+    fn tokens(&self, j: &Judged, lies: &mut Vec<String>) {
+        let holds = || self.truth.holds.iter();
+        let same = |a: &TrueHold, b: &TrueHold| a.key == b.key;
+        let back = holds().filter(|(id, g)| {
+            holds().any(|(o, h)| {
+                same(g, h)
+                    && self.granted_before(*o, **id)
+                    && h.token.is_some()
+                    && g.token.is_some()
+                    && h.token >= g.token
+            })
+        });
+        let back = back.count() as u64;
+        let shared = holds()
+            .filter(|(id, g)| holds().any(|(o, h)| o < *id && same(g, h) && g.token.is_some() && h.token == g.token));
+        let shared = shared.count() as u64;
+        if j.tokens.backwards > back || (j.tokens.shared > 0 && shared == 0) {
+            lies.push(format!("tokens: really {back} backwards, {shared} shared, reported {:?}", j.tokens));
+        }
+    }
+
+    /// By the true order of grants, and what each arm should have decided.
+    fn arms(&self, j: &Judged, lies: &mut Vec<String>) {
+        for (index, arm) in self.world.k.arms.iter().enumerate() {
+            let wrong = self.truth.acts.iter().filter(|a| a.write && !a.decided[index].2).count() as u64;
+            let stale = self.stale_accepted(index, *arm);
+            let (data, name) = (&j.data[arm.name()], arm.name());
+            if let Some(fence) = j.fence.get(name) {
+                if fence.stale_accepted > stale {
+                    lies.push(format!("{name}: really {stale} stale accepted, reported {}", fence.stale_accepted));
+                }
+                if fence.unjustified != wrong {
+                    lies.push(format!("{name}: really {wrong} wrong decisions, reported {}", fence.unjustified));
+                }
+            } else if data.stale_accepted.unwrap_or(0) > stale || (arm.keeps_data() && data.unjustified != wrong) {
+                lies.push(format!("{name}: really {stale} stale accepted, {wrong} wrong, reported {data:?}"));
+            }
+            self.lost(j, index, *arm, lies);
+        }
+    }
+
+    fn stale_accepted(&self, index: usize, arm: Arm) -> u64 {
+        let mut first: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut stale = 0;
+        for act in &self.truth.acts {
+            let admitted = act.decided[index].1;
+            let overtaken = first.iter().any(|(g, _)| {
+                self.truth.holds.get(g).is_some_and(|h| h.key == act.key) && self.granted_before(act.hold, *g)
+            });
+            stale += u64::from(act.write && admitted && overtaken);
+            if admitted && (act.write || arm != Arm::Writes) {
+                first.entry(act.hold).or_insert(act.number);
+            }
+        }
+        stale
+    }
+
+    /// The counter counts what was not lost, where nothing makes it jump.
+    fn lost(&self, j: &Judged, index: usize, arm: Arm, lies: &mut Vec<String>) {
+        let data = &j.data[arm.name()];
+        if data.disagreements > 0 {
+            if !self.world.k.arm_bugs.iter().any(|b| b.0 == arm) {
+                lies.push(format!("{arm}: the counter was right, reported {data:?}"));
+            }
+            return;
+        }
+        let updates = self.truth.acts.iter().filter(|a| a.write && a.decided[index].1).count() as u64;
+        let counted: u64 = self.truth.counters.iter().filter(|(k, _)| k.1 == arm).map(|(_, v)| v).sum();
+        let jumps = self.world.k.arm_bugs.contains(&(arm, crate::model::knobs::ArmBug::Miscounts));
+        if data.updates != updates || (!jumps && data.lost_updates != updates - counted) {
+            lies.push(format!("{arm}: really {updates} updates, {counted} counted, reported {data:?}"));
+        }
+    }
+
+    /// No alarm where everything is right and nothing happens.
+    fn alarms(&self, j: &Judged, lies: &mut Vec<String>) {
+        let property = [("lock", &j.lock.verdict), ("tokens", &j.tokens.verdict), ("release", &j.release.verdict)];
+        let fences = j.fence.iter().map(|(n, f)| (n.as_str(), &f.verdict));
+        let data = j.data.iter().map(|(n, d)| (n.as_str(), &d.verdict));
+        for (name, verdict) in property.into_iter().chain(fences).chain(data) {
+            if verdict == "violated" || verdict == "inconclusive" {
+                lies.push(format!("{name} is {verdict} in a world without faults"));
+            }
+        }
+        if j.data.values().any(|d| d.lost_updates > 0) || j.fence.values().any(|f| f.stale_rejected + f.late > 0) {
+            lies.push(format!("a world without faults lost something: {:?} {:?}", j.data, j.fence));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Bringing up one run's cluster, or nothing of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use bollard::query_parameters::StartContainerOptions;
+use futures::future::try_join_all;
+use history::NodeName;
+use tokio::sync::mpsc;
+
+use crate::{
+    Engine, Progress,
+    container::{Node, Place, Recipe, Runs, archive},
+    error::{Error, explain},
+    file::ComposeFile,
+    health::wait_until_healthy,
+    image::{Image, Images, OWN_IMAGE, Wanted},
+    network::Network,
+    process::{Outlet, Output, Process},
+    running::{Member, Running},
+    sweep::{self, AGENT_ROLE},
+};
+
+/// How many lines of our processes may wait for the controller. Beyond it they wait in their pipes.
+const QUEUE_LINES: usize = 65_536;
+
+/// What one run needs started.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// The run's id: a to z, 0 to 9 and -, at most 64. Everything carries it as a label.
+    pub run: String,
+    /// The servers.
+    pub servers: ComposeFile,
+    /// How many workers: `worker-1` to `worker-n`.
+    pub workers: usize,
+    /// Images that the user named, by role: the roles of the servers, `worker`, `resource`, `agent`.
+    pub images: BTreeMap<String, String>,
+    /// Whether [`Running::down`] leaves servers and networks for [`crate::clean_kept`].
+    pub keep: bool,
+    /// The harness's binary, linked statically; it becomes `/harness` in the containers of our own processes.
+    pub binary: PathBuf,
+    /// The command of the resource: `["/harness", "resource"]`.
+    pub resource_args: Vec<String>,
+    /// The command of each worker.
+    pub worker_args: Vec<String>,
+    /// The command of the agent.
+    pub agent_args: Vec<String>,
+}
+
+/// Removes what dead runs have left, finds the images, brings up the cluster and waits until every server has
+/// passed its healthcheck. The agent starts first: while it runs, no sweep of another run touches this one. Beside
+/// the cluster it returns the queue of everything that our own processes say; whoever does not read it stops them
+/// in the end. A process of ours that ends later than this says so there.
+///
+/// Dropping the future leaves behind what it has made so far: call [`crate::take_down`] then.
+///
+/// # Errors
+/// Whatever keeps a node from starting. What was made by then has been removed again.
+pub async fn up(
+    engine: &Engine,
+    spec: &Spec,
+    progress: Progress<'_>,
+) -> Result<(Running, mpsc::Receiver<Output>), Error> {
+    spec.check()?;
+    match sweep::sweep(engine).await {
+        Ok(swept) if swept.is_empty() => {}
+        Ok(swept) => {
+            let runs = swept.runs.into_iter().collect::<Vec<_>>().join(", ");
+            progress(&format!("removed what dead runs had left: {runs}"));
+        }
+        // Somebody else's rubbish is no reason not to run.
+        Err(error) => progress(&format!("could not remove everything that dead runs have left: {error}")),
+    }
+    // From here on a failure takes down everything that carries this id; it must not be somebody else's.
+    if sweep::exists(engine, &spec.run).await? {
+        return Err(Error::Spec(format!("run {} exists already in the engine at {}", spec.run, engine.host())));
+    }
+    let binary = tokio::fs::read(&spec.binary).await;
+    let binary = binary.and_then(|binary| archive(&binary));
+    let binary = binary.map_err(|source| Error::Binary { path: spec.binary.clone(), source })?;
+    let mut images = Images::new(engine, &spec.images, progress);
+    let mut nodes = Vec::new();
+    for node in spec.nodes() {
+        let image = images.get(&wanted(&node)).await?;
+        nodes.push((node, image));
+    }
+    let started = start(engine, spec, nodes, binary).await;
+    if started.is_err()
+        && let Err(error) = sweep::take_down(engine, &spec.run).await
+    {
+        progress(&format!("could not remove what was started: {error}; `harness clean` will"));
+    }
+    started
+}
+
+fn wanted(node: &Node) -> Wanted<'_> {
+    match &node.runs {
+        Runs::Server(service) => {
+            Wanted { role: &service.role, image: &service.image, packages: &service.packages, bare: false }
+        }
+        Runs::Own(_) => Wanted { role: &node.role, image: OWN_IMAGE, packages: &[], bare: true },
+    }
+}
+
+impl Spec {
+    fn check(&self) -> Result<(), Error> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.run.is_empty() || self.run.len() > 64 || !self.run.chars().all(plain) {
+            return Err(Error::Spec(format!("run id `{}`: expected a to z, 0 to 9 and -, at most 64", self.run)));
+        }
+        let roles: BTreeSet<&str> = ["agent", "resource", "worker"]
+            .into_iter()
+            .chain(self.servers.services.iter().map(|service| service.role.as_str()))
+            .collect();
+        match self.images.keys().find(|role| !roles.contains(role.as_str())) {
+            Some(role) => {
+                let known = roles.into_iter().collect::<Vec<_>>().join(", ");
+                Err(Error::Spec(format!(
+                    "an image is named for role `{role}`, which this cluster does not have; it has: {known}"
+                )))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// All nodes, the agent first.
+    fn nodes(&self) -> Vec<Node> {
+        let own = |name: String, role: &str, command: &[String]| Node {
+            name: NodeName::new(name),
+            role: role.to_owned(),
+            runs: Runs::Own(command.to_vec()),
+        };
+        let mut nodes = vec![own("agent".to_owned(), AGENT_ROLE, &self.agent_args)];
+        nodes.extend(self.servers.services.iter().map(|service| Node {
+            name: service.name.clone(),
+            role: service.role.clone(),
+            runs: Runs::Server(service.clone()),
+        }));
+        nodes.push(own("resource".to_owned(), "resource", &self.resource_args));
+        nodes.extend((1..=self.workers).map(|number| own(format!("worker-{number}"), "worker", &self.worker_args)));
+        nodes
+    }
+}
+
+async fn start(
+    engine: &Engine,
+    spec: &Spec,
+    nodes: Vec<(Node, Image)>,
+    binary: bytes::Bytes,
+) -> Result<(Running, mpsc::Receiver<Output>), Error> {
+    let labels = sweep::labels(&spec.run, spec.keep);
+    let network = Network::create(engine, &format!("harness-{}", spec.run), &labels).await?;
+    let addresses = network.addresses(nodes.len())?;
+    let place = Place { engine, run: &spec.run, keep: spec.keep, network: &network.id, binary };
+    let (outlet, output) = Outlet::new(QUEUE_LINES);
+    let mut members = BTreeMap::new();
+    let recipe = |((node, image), address)| Recipe { node, image, address };
+    let mut recipes = nodes.into_iter().zip(addresses).map(recipe);
+    if let Some(agent) = recipes.next() {
+        members.extend([start_one(&place, agent, &outlet).await?]);
+    }
+    members.extend(try_join_all(recipes.map(|recipe| start_one(&place, recipe, &outlet))).await?);
+    let running = Running::new(engine.clone(), spec.run.clone(), spec.keep, members, outlet);
+    running.refuse_ended().await?;
+    Ok((running, output))
+}
+
+/// Creates and starts one container; a server's until it answers.
+async fn start_one(place: &Place<'_>, recipe: Recipe, outlet: &Outlet) -> Result<(NodeName, Member), Error> {
+    let container = place.create(&recipe).await?;
+    let Recipe { node: Node { name: node, role, runs }, address, .. } = recipe;
+    let failed = |error| Error::Start { node: node.clone(), why: explain(&error) };
+    let process = match &runs {
+        Runs::Server(service) => {
+            let started = place.engine.docker().start_container(&container, None::<StartContainerOptions>).await;
+            started.map_err(failed)?;
+            wait_until_healthy(place.engine, &container, service).await?;
+            None
+        }
+        Runs::Own(_) => Some(Process::launch(place.engine, &container, &node, 1, outlet).await.map_err(failed)?),
+    };
+    Ok((node, Member::new(container, role, address, process)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        let command = |name: &str| vec!["/harness".to_owned(), name.to_owned()];
+        Spec {
+            run: "r-1".to_owned(),
+            servers: ComposeFile::builtin("redlock").unwrap(),
+            workers: 2,
+            images: BTreeMap::new(),
+            keep: false,
+            binary: PathBuf::from("/nonexistent"),
+            resource_args: command("resource"),
+            worker_args: command("worker"),
+            agent_args: command("agent"),
+        }
+    }
+
+    #[test]
+    fn the_agent_comes_first_and_every_node_once() {
+        let nodes: Vec<_> = spec().nodes().iter().map(|node| node.name.to_string()).collect();
+        assert_eq!(
+            nodes,
+            ["agent", "redis-1", "redis-2", "redis-3", "redis-4", "redis-5", "resource", "worker-1", "worker-2"]
+        );
+    }
+
+    #[test]
+    fn a_run_id_that_is_no_label_and_an_image_for_nobody_are_refused() {
+        assert!(spec().check().is_ok());
+        for run in ["", "A", "a/b", "a b", &"x".repeat(65)] {
+            let message = Spec { run: run.to_owned(), ..spec() }.check().unwrap_err().to_string();
+            assert!(message.starts_with(&format!("run id `{run}`: expected")), "{message}");
+        }
+        let images = BTreeMap::from([("etcd".to_owned(), "etcd:3".to_owned())]);
+        let message = Spec { images, ..spec() }.check().unwrap_err().to_string();
+        assert!(message.contains("role `etcd`") && message.contains("agent, redis, resource, worker"), "{message}");
+    }
+}

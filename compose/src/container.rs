@@ -1,0 +1,176 @@
+//! Containers: what each is made of, how it is created and started.
+
+use std::{collections::HashMap, net::Ipv4Addr};
+
+use bollard::{
+    body_full,
+    models::{
+        ContainerCreateBody, EndpointIpamConfig, EndpointSettings, HealthConfig, HostConfig, HostConfigLogConfig,
+        Mount, MountType, MountVolumeOptions, NetworkingConfig,
+    },
+    query_parameters::{CreateContainerOptions, LogsOptions, UploadToContainerOptions},
+};
+use bytes::Bytes;
+use futures::StreamExt;
+use history::NodeName;
+
+use crate::{
+    Engine,
+    error::{Error, explain},
+    file::Service,
+    image::Image,
+    sweep,
+};
+
+/// Where the harness's binary lies in the containers of our own processes.
+const BINARY_PATH: &str = "harness";
+
+/// A container to be made.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    pub node: Node,
+    pub image: Image,
+    pub address: Ipv4Addr,
+}
+
+/// A node, and what it is there for.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub name: NodeName,
+    pub role: String,
+    pub runs: Runs,
+}
+
+/// What runs on a node.
+#[derive(Debug)]
+pub(crate) enum Runs {
+    /// A server of the backend.
+    Server(Service),
+    /// The harness's own binary, with this command.
+    Own(Vec<String>),
+}
+
+/// What all containers of a run share.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    pub engine: &'a Engine,
+    pub run: &'a str,
+    pub keep: bool,
+    pub network: &'a str,
+    /// The archive that puts the harness's binary at its path.
+    pub binary: Bytes,
+}
+
+impl Place<'_> {
+    /// Creates the container, labelled from its first moment, with our binary where it runs ours. Returns its id.
+    pub(crate) async fn create(&self, recipe: &Recipe) -> Result<String, Error> {
+        let node = &recipe.node.name;
+        let failed = |e| Error::engine(format!("{node}: creating its container"), &e);
+        let options =
+            CreateContainerOptions { name: Some(format!("harness-{}-{node}", self.run)), ..Default::default() };
+        let created = self.engine.docker().create_container(Some(options), self.body(recipe)).await.map_err(failed)?;
+        if matches!(recipe.node.runs, Runs::Own(_)) {
+            let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
+            let archive = body_full(self.binary.clone());
+            self.engine
+                .docker()
+                .upload_to_container(&created.id, Some(options), archive)
+                .await
+                .map_err(|e| Error::engine(format!("{node}: uploading the harness's binary"), &e))?;
+        }
+        Ok(created.id)
+    }
+
+    fn body(&self, recipe: &Recipe) -> ContainerCreateBody {
+        let keep = self.keep && matches!(recipe.node.runs, Runs::Server(_));
+        let mut labels = sweep::labels(self.run, keep);
+        labels.insert(sweep::NODE_LABEL.to_owned(), recipe.node.name.to_string());
+        labels.insert(sweep::ROLE_LABEL.to_owned(), recipe.node.role.clone());
+        let mounts = recipe.image.volumes.iter().map(|path| volume(path, self.run, keep)).collect();
+        let base = ContainerCreateBody {
+            image: Some(recipe.image.id.clone()),
+            hostname: Some(recipe.node.name.to_string()),
+            labels: Some(labels),
+            networking_config: Some(self.endpoint(recipe)),
+            // The engine would go on running an image's own healthcheck during the run.
+            healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..Default::default() }),
+            ..Default::default()
+        };
+        let host =
+            HostConfig { network_mode: Some(self.network.to_owned()), mounts: Some(mounts), ..Default::default() };
+        match &recipe.node.runs {
+            Runs::Server(service) => ContainerCreateBody {
+                cmd: (!service.command.is_empty()).then(|| service.command.clone()),
+                env: Some(service.environment.iter().map(|(key, value)| format!("{key}={value}")).collect()),
+                host_config: Some(HostConfig { log_config: Some(log_driver("json-file")), ..host }),
+                ..base
+            },
+            Runs::Own(command) => ContainerCreateBody {
+                entrypoint: Some(command.clone()),
+                open_stdin: Some(true),
+                // Without it a process never sees the end of its input when the controller dies.
+                stdin_once: Some(true),
+                attach_stdin: Some(true),
+                attach_stdout: Some(true),
+                attach_stderr: Some(true),
+                tty: Some(false),
+                host_config: Some(HostConfig {
+                    log_config: Some(log_driver("none")),
+                    cap_drop: Some(vec!["ALL".to_owned()]),
+                    security_opt: Some(vec!["no-new-privileges".to_owned()]),
+                    ..host
+                }),
+                ..base
+            },
+        }
+    }
+
+    fn endpoint(&self, recipe: &Recipe) -> NetworkingConfig {
+        let endpoint = EndpointSettings {
+            aliases: Some(vec![recipe.node.name.to_string()]),
+            ipam_config: Some(EndpointIpamConfig {
+                ipv4_address: Some(recipe.address.to_string()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        NetworkingConfig { endpoints_config: Some(HashMap::from([(self.network.to_owned(), endpoint)])) }
+    }
+}
+
+/// A volume that the image asks for. The engine would make it without a label; so we ask for it.
+fn volume(path: &str, run: &str, keep: bool) -> Mount {
+    Mount {
+        target: Some(path.to_owned()),
+        typ: Some(MountType::VOLUME),
+        volume_options: Some(MountVolumeOptions { labels: Some(sweep::labels(run, keep)), ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+fn log_driver(name: &str) -> HostConfigLogConfig {
+    HostConfigLogConfig { typ: Some(name.to_owned()), ..Default::default() }
+}
+
+/// The archive to upload: the binary at its path, executable.
+pub(crate) fn archive(binary: &[u8]) -> std::io::Result<Bytes> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(binary.len() as u64);
+    header.set_mode(0o755);
+    header.set_entry_type(tar::EntryType::Regular);
+    let mut builder = tar::Builder::new(Vec::with_capacity(binary.len() + 4096));
+    builder.append_data(&mut header, BINARY_PATH, binary)?;
+    builder.into_inner().map(Bytes::from)
+}
+
+/// What a server has printed: the last `lines` lines, or all. Both its streams, in their order.
+pub(crate) async fn logs(engine: &Engine, container: &str, lines: Option<usize>) -> Result<Vec<u8>, String> {
+    let tail = lines.map_or_else(|| "all".to_owned(), |lines| lines.to_string());
+    let options = LogsOptions { stdout: true, stderr: true, tail, ..Default::default() };
+    let mut stream = std::pin::pin!(engine.docker().logs(container, Some(options)));
+    let mut text = Vec::new();
+    while let Some(chunk) = stream.next().await {
+        text.extend_from_slice(&chunk.map_err(|error| explain(&error))?.into_bytes());
+    }
+    Ok(text)
+}

@@ -1,0 +1,143 @@
+//! The connection to the Docker engine.
+
+use std::time::Duration;
+
+use bollard::Docker;
+
+use crate::error::{Error, explain};
+
+/// How long an engine may take to say its version.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long the engine may take to begin an answer. Its calls take 25 ms, and seconds on a busy machine.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
+
+/// A Docker engine that answers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    docker: Docker,
+    host: String,
+}
+
+impl Engine {
+    /// Connects to the engine that `DOCKER_HOST` names, or to the local one, and agrees on a version of its API.
+    ///
+    /// # Errors
+    /// [`Error::NoEngine`] if none answers within 5 s.
+    pub async fn connect() -> Result<Self, Error> {
+        let host = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
+        Self::connect_to(host.as_deref().unwrap_or(DEFAULT_HOST)).await
+    }
+
+    /// Connects to the engine at `host`: `unix:///path`, `tcp://name:port`.
+    ///
+    /// # Errors
+    /// [`Error::NoEngine`] if none answers within 5 s.
+    pub async fn connect_to(host: &str) -> Result<Self, Error> {
+        let no_engine = |why: String| Error::NoEngine { host: host.to_owned(), why };
+        let docker = Docker::connect_with_host(host).map_err(|e| no_engine(explain(&e)))?;
+        let docker = tokio::time::timeout(CONNECT_LIMIT, docker.negotiate_version())
+            .await
+            .map_err(|_| no_engine(format!("nothing within {} s", CONNECT_LIMIT.as_secs())))?
+            .map_err(|e| no_engine(explain(&e)))?;
+        Ok(Self { docker: with_version_in_path(docker).with_timeout(CALL_LIMIT), host: host.to_owned() })
+    }
+
+    /// The address of the engine.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The engine's version: `20.10.24`.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn version(&self) -> Result<String, Error> {
+        let version = self.docker.version().await.map_err(|e| Error::engine("asking for the engine's version", &e))?;
+        Ok(version.version.unwrap_or_default())
+    }
+
+    pub(crate) fn docker(&self) -> &Docker {
+        &self.docker
+    }
+
+    /// The engine's clock, in whole seconds since 1970. Ages of its objects are measured on it: the controller's
+    /// clock may differ.
+    pub(crate) async fn now_s(&self) -> Result<i64, Error> {
+        let info = self.docker.info().await.map_err(|e| Error::engine("asking for the engine's time", &e))?;
+        let text = info.system_time.unwrap_or_default();
+        unix_seconds(&text).ok_or_else(|| Error::Engine {
+            doing: "asking for the engine's time".to_owned(),
+            why: format!("`{text}`, which is not a time"),
+        })
+    }
+}
+
+/// Puts the negotiated version in front of every path. bollard only remembers it: joining its URLs drops the
+/// version, and an engine takes a request without one for the newest API that it knows.
+fn with_version_in_path(docker: Docker) -> Docker {
+    let version = docker.client_version();
+    docker.with_request_modifier(move |mut request| {
+        let mut parts = request.uri().clone().into_parts();
+        let path = parts.path_and_query.as_ref().map_or("/", |path| path.as_str());
+        parts.path_and_query = format!("/v{version}{path}").parse().ok();
+        if let Ok(uri) = parts.try_into() {
+            *request.uri_mut() = uri;
+        }
+        request
+    })
+}
+
+/// Whole seconds since 1970 of an RFC 3339 time (`2024-05-01T12:00:00.25+02:00`), as the engine writes it.
+///
+/// The days since 1970 are counted in years that begin in March, so that a leap day is a year's last.
+pub(crate) fn unix_seconds(text: &str) -> Option<i64> {
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let zone = text.get(19..)?.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let offset_s = match zone.as_bytes() {
+        b"Z" => 0,
+        [sign @ (b'+' | b'-'), ..] => {
+            let ahead_s = zone.get(1..3)?.parse::<i64>().ok()? * 3600 + zone.get(4..6)?.parse::<i64>().ok()? * 60;
+            if *sign == b'+' { ahead_s } else { -ahead_s }
+        }
+        _ => return None,
+    };
+    let march_year = if month < 3 { year - 1 } else { year };
+    let march_month = (month + 9) % 12;
+    let leap_days = march_year / 4 - march_year / 100 + march_year / 400;
+    // Day 0 is the first of March of the year 0; 1970 begins 719,468 days later.
+    let days = march_year * 365 + leap_days + (march_month * 153 + 2) / 5 + day - 1 - 719_468;
+    Some(days * 86_400 + hour * 3_600 + minute * 60 + second - offset_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_the_engine_are_read_in_any_zone() {
+        assert_eq!(unix_seconds("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(unix_seconds("2000-02-29T23:59:59.999999999Z"), Some(951_868_799));
+        assert_eq!(unix_seconds("2024-03-01T00:00:00Z"), Some(1_709_251_200));
+        assert_eq!(unix_seconds("2024-03-01T01:30:00.5+01:30"), Some(1_709_251_200));
+        assert_eq!(unix_seconds("2024-02-29T22:00:00-02:00"), Some(1_709_251_200));
+        assert_eq!(unix_seconds("2025-12-31T00:00:00Z"), Some(1_767_139_200));
+        for wrong in ["", "yesterday", "2024-13-01T00:00:00Z", "2024-01-01T00:00:00", "2024-01-01 00:00:00é"] {
+            assert_eq!(unix_seconds(wrong), None, "{wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_an_engine_the_error_names_the_address_and_what_to_do() {
+        let message = Engine::connect_to("unix:///nonexistent/docker.sock").await.unwrap_err().to_string();
+        assert!(message.starts_with("no Docker engine answers at unix:///nonexistent/docker.sock: "), "{message}");
+        assert!(message.contains("set DOCKER_HOST"), "{message}");
+        let message = Engine::connect_to("carrier-pigeon://coop").await.unwrap_err().to_string();
+        assert!(message.starts_with("no Docker engine answers at carrier-pigeon://coop: "), "{message}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Why a cluster could not be brought up, reached or removed.
+
+use std::{path::PathBuf, time::Duration};
+
+use history::NodeName;
+
+use crate::file::FileError;
+
+/// The harness could not do its job with Docker. Each message says what failed, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The Compose file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// No engine answers.
+    #[error(
+        "no Docker engine answers at {host}: {why}; start it, make sure that you may use it, or set DOCKER_HOST to \
+         one that answers (unix:// or tcp://)"
+    )]
+    NoEngine {
+        /// The address that was tried.
+        host: String,
+        /// What happened there.
+        why: String,
+    },
+    /// The engine refused a request.
+    #[error("{doing}: the Docker engine says: {why}")]
+    Engine {
+        /// What was asked for, as a gerund.
+        doing: String,
+        /// Its answer.
+        why: String,
+    },
+    /// The caller asked for something that cannot be.
+    #[error("{0}")]
+    Spec(String),
+    /// The harness's own binary cannot be read.
+    #[error("cannot read the binary to upload, {path}: {source}")]
+    Binary {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The image that the user named cannot be had.
+    #[error("image {image}, named for role {role}: not found by the engine, and pulling it failed: {why}")]
+    ImageNotFound {
+        /// The role.
+        role: String,
+        /// The image.
+        image: String,
+        /// Why it was not pulled.
+        why: String,
+    },
+    /// An image is neither there nor can be pulled, and nothing says how to build it.
+    #[error(
+        "image {image} for role {role}: not found by the engine, pulling it failed ({why}), and the Compose file \
+         names no Debian packages (x-harness: packages) to build it from"
+    )]
+    NotBuildable {
+        /// The role.
+        role: String,
+        /// The image.
+        image: String,
+        /// Why it was not pulled.
+        why: String,
+    },
+    /// The program that builds images is missing.
+    #[error(
+        "image {image}: not found by the engine, pulling it failed ({why}), and building it needs the program \
+         mmdebstrap: install the package mmdebstrap, or load the image into the engine"
+    )]
+    NoBuilder {
+        /// The image.
+        image: String,
+        /// Why it was not pulled.
+        why: String,
+    },
+    /// Building an image failed.
+    #[error("building image {image} from Debian packages failed: {why}{}", quoted("mmdebstrap", .tail))]
+    Build {
+        /// The image.
+        image: String,
+        /// What failed.
+        why: String,
+        /// The builder's last lines.
+        tail: String,
+    },
+    /// A container was refused at its start.
+    #[error("{node}: its container does not start: {why}")]
+    Start {
+        /// The node.
+        node: NodeName,
+        /// What the engine said.
+        why: String,
+    },
+    /// A container ended while the cluster was coming up.
+    #[error("{node}: exited with code {code} while the cluster was coming up{}", quoted(.node.as_str(), .log))]
+    Exited {
+        /// The node.
+        node: NodeName,
+        /// Its exit code.
+        code: i64,
+        /// Its last lines.
+        log: String,
+    },
+    /// A server never passed its healthcheck.
+    #[error(
+        "{node}: its healthcheck did not pass within {} s; the last try: {last}{}", .within.as_secs(),
+        quoted(.node.as_str(), .log)
+    )]
+    Unhealthy {
+        /// The node.
+        node: NodeName,
+        /// How long it was tried.
+        within: Duration,
+        /// What the last try said.
+        last: String,
+        /// The server's last lines.
+        log: String,
+    },
+    /// A command inside a container failed.
+    #[error("{node}: `{command}` exited with {code}: {output}")]
+    Command {
+        /// The node.
+        node: NodeName,
+        /// The command.
+        command: String,
+        /// Its exit code.
+        code: i64,
+        /// What it printed.
+        output: String,
+    },
+    /// There is no such node, or it is not of the kind that was meant.
+    #[error("{node} is no {wanted} of this cluster; there are: {known}")]
+    NoSuchNode {
+        /// The node.
+        node: NodeName,
+        /// `node`, `server`, `process of ours`.
+        wanted: &'static str,
+        /// Those that there are.
+        known: String,
+    },
+    /// A line was sent to a process that has ended.
+    #[error("{node}: its process takes no more input")]
+    InputClosed {
+        /// The node.
+        node: NodeName,
+    },
+}
+
+/// Lines of somebody else below a message, or nothing.
+fn quoted(who: &str, lines: &str) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    lines.lines().fold(format!("\n  last lines of {who}:"), |text, line| text + "\n    " + line)
+}
+
+impl Error {
+    pub(crate) fn engine(doing: impl Into<String>, error: &bollard::errors::Error) -> Self {
+        Self::Engine { doing: doing.into(), why: explain(error) }
+    }
+}
+
+/// The engine's own words where it answered, else the whole chain of causes (bollard shows the outermost only).
+pub(crate) fn explain(error: &bollard::errors::Error) -> String {
+    if let bollard::errors::Error::DockerResponseServerError { message, .. } = error {
+        return message.trim().to_owned();
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The HTTP status of an answer of the engine.
+pub(crate) fn status(error: &bollard::errors::Error) -> Option<u16> {
+    match error {
+        bollard::errors::Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}

@@ -1,0 +1,192 @@
+//! [`nemesis::Cluster`] on real containers: the freezer, SIGKILL, and starting again.
+
+use std::time::Duration;
+
+use bollard::{
+    errors::Error as EngineError,
+    query_parameters::{KillContainerOptions, StartContainerOptions},
+};
+use history::NodeName;
+use nemesis::{Cluster, ClusterError, Doing};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::{
+    error::{explain, status},
+    process::{Process, exit_code},
+    running::{Control, Member, Running},
+};
+
+/// Freezing and thawing closer together than this confuse the engine: it holds a frozen container for a running one.
+const TOGGLE_DISTANCE: Duration = Duration::from_millis(50);
+/// How long the engine may take to agree that a node is frozen, thawed or dead. Single calls were seen to take 1.5 s.
+const AGREE_WITHIN: Duration = Duration::from_secs(10);
+/// How long the last lines of a killed process may wait for the queue before it is started again.
+const DRAIN_WITHIN: Duration = Duration::from_secs(5);
+
+impl Cluster for Running {
+    fn freeze<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "freezing" };
+            let member = act.member()?;
+            let mut control = member.control.lock().await;
+            if act.inspect(member).await?.paused == Some(true) {
+                return Err(act.failed("it is frozen already"));
+            }
+            act.toggle(member, &mut control, true).await
+        })
+    }
+
+    fn thaw<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "thawing" };
+            let member = act.member()?;
+            let mut control = member.control.lock().await;
+            if act.inspect(member).await?.paused != Some(true) {
+                return Ok(());
+            }
+            act.toggle(member, &mut control, false).await
+        })
+    }
+
+    fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "looking whether it is frozen" };
+            Ok(act.inspect(act.member()?).await?.paused == Some(true))
+        })
+    }
+
+    fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "killing" };
+            let member = act.member()?;
+            let _alone = member.control.lock().await;
+            act.kill(member).await
+        })
+    }
+
+    fn start<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "starting" };
+            let member = act.member()?;
+            let mut control = member.control.lock().await;
+            if act.inspect(member).await?.running == Some(true) {
+                return Ok(());
+            }
+            act.start(member, &mut control).await
+        })
+    }
+
+    fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "looking whether it runs" };
+            Ok(act.inspect(act.member()?).await?.running == Some(true))
+        })
+    }
+}
+
+/// One thing that is done to one node.
+struct Act<'a> {
+    running: &'a Running,
+    node: &'a NodeName,
+    doing: &'static str,
+}
+
+impl<'a> Act<'a> {
+    fn failed(&self, why: impl Into<String>) -> ClusterError {
+        ClusterError { node: self.node.clone(), doing: self.doing, why: why.into() }
+    }
+
+    fn member(&self) -> Result<&'a Member, ClusterError> {
+        self.running.member(self.node).map_err(|error| self.failed(error.to_string()))
+    }
+
+    async fn inspect(&self, member: &Member) -> Result<bollard::models::ContainerState, ClusterError> {
+        self.running.state(member).await.map_err(|why| self.failed(why))
+    }
+
+    /// Freezes or thaws until the engine agrees that it is so. Its errors are believed only where its own
+    /// inspection says the same: it was seen to call a container running that it had frozen, and not paused one
+    /// that it held for paused.
+    async fn toggle(&self, member: &Member, control: &mut Control, freeze: bool) -> Result<(), ClusterError> {
+        let docker = self.running.engine().docker();
+        let mut last = String::new();
+        let trying = async {
+            loop {
+                if let Some(toggled) = control.toggled {
+                    sleep_until(toggled + TOGGLE_DISTANCE).await;
+                }
+                let call = if freeze {
+                    docker.pause_container(&member.container).await
+                } else {
+                    docker.unpause_container(&member.container).await
+                };
+                control.toggled = Some(Instant::now());
+                if let Err(error) = call {
+                    last = explain(&error);
+                    tracing::debug!(node = %self.node, doing = self.doing, last, "trying again");
+                }
+                let state = self.inspect(member).await?;
+                if state.running != Some(true) {
+                    return Err(self.failed("it does not run"));
+                }
+                if state.paused == Some(freeze) {
+                    return Ok(());
+                }
+            }
+        };
+        timeout(AGREE_WITHIN, trying).await.unwrap_or_else(|_| {
+            Err(self.failed(format!(
+                "the engine did not agree within {} s; its last error: {last}",
+                AGREE_WITHIN.as_secs()
+            )))
+        })
+    }
+
+    async fn kill(&self, member: &Member) -> Result<(), ClusterError> {
+        let engine = self.running.engine();
+        let killing = async {
+            let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
+            match engine.docker().kill_container(&member.container, Some(options)).await {
+                Ok(()) => {}
+                // It does not run: that is what was wanted.
+                Err(error) if status(&error) == Some(409) => {}
+                Err(error) => return Err(self.failed(explain(&error))),
+            }
+            loop {
+                exit_code(engine, &member.container).await;
+                if self.inspect(member).await?.running != Some(true) {
+                    return Ok(());
+                }
+                sleep(TOGGLE_DISTANCE).await;
+            }
+        };
+        timeout(AGREE_WITHIN, killing)
+            .await
+            .unwrap_or_else(|_| Err(self.failed(format!("it still runs after {} s", AGREE_WITHIN.as_secs()))))
+    }
+
+    async fn start(&self, member: &Member, control: &mut Control) -> Result<(), ClusterError> {
+        let engine = self.running.engine();
+        if !member.own {
+            let started = engine.docker().start_container(&member.container, None::<StartContainerOptions>).await;
+            return started.map_err(|error: EngineError| self.failed(explain(&error)));
+        }
+        let Some(outlet) = self.running.outlet() else {
+            return Err(self.failed("the cluster was taken down"));
+        };
+        // The last words of the old process come before the first of the new one.
+        let old = member.process().take();
+        if let Some(mut old) = old
+            && !old.has_ended(DRAIN_WITHIN).await
+        {
+            *member.process() = Some(old);
+            return Err(self.failed("what its last process said is not being read"));
+        }
+        let incarnation = control.starts + 1;
+        let process = Process::launch(engine, &member.container, self.node, incarnation, &outlet).await;
+        let process = process.map_err(|error| self.failed(explain(&error)))?;
+        control.starts = incarnation;
+        *member.process() = Some(process);
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! Images: found by the engine, else pulled, else built from Debian packages.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bollard::{models::ImageInspect, query_parameters::CreateImageOptions};
+use futures::StreamExt;
+use tokio::time::timeout;
+
+use crate::{
+    Engine, Progress,
+    error::{Error, explain, status},
+};
+
+mod build;
+
+use build::Recipe;
+
+/// The image of our own processes.
+pub(crate) const OWN_IMAGE: &str = "debian:bookworm-slim";
+/// How long a registry may take to say its first word, and how long it may be silent after it.
+const PULL_FIRST: Duration = Duration::from_secs(10);
+const PULL_SILENCE: Duration = Duration::from_secs(60);
+
+/// What is wanted for a role.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub role: &'a str,
+    pub image: &'a str,
+    pub packages: &'a [String],
+    /// Whether a bare Debian system, with no package added, is what is meant.
+    pub bare: bool,
+}
+
+/// An image that the engine has.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    /// Its content's id: a name may come to mean another image while we run.
+    pub id: String,
+    /// Paths at which it wants volumes.
+    pub volumes: Vec<String>,
+}
+
+impl From<ImageInspect> for Image {
+    fn from(image: ImageInspect) -> Self {
+        let volumes = image.config.and_then(|config| config.volumes).unwrap_or_default();
+        Self { id: image.id.unwrap_or_default(), volumes }
+    }
+}
+
+/// Finds the images of one run. Registries that could not be reached are asked once.
+pub(crate) struct Images<'a> {
+    engine: &'a Engine,
+    named: &'a BTreeMap<String, String>,
+    progress: Progress<'a>,
+    unreachable: BTreeMap<String, String>,
+    found: BTreeMap<(String, Vec<String>), Image>,
+}
+
+impl<'a> Images<'a> {
+    /// `named` are the images that the user named, by role.
+    pub(crate) fn new(engine: &'a Engine, named: &'a BTreeMap<String, String>, progress: Progress<'a>) -> Self {
+        Self { engine, named, progress, unreachable: BTreeMap::new(), found: BTreeMap::new() }
+    }
+
+    /// The image for a role: what the user named for it, or nothing else; else the wanted one, pulled or built where
+    /// it is missing.
+    pub(crate) async fn get(&mut self, wanted: &Wanted<'_>) -> Result<Image, Error> {
+        if let Some(name) = self.named.get(wanted.role) {
+            return self.get_named(wanted.role, name).await;
+        }
+        let key = (wanted.image.to_owned(), wanted.packages.to_vec());
+        if let Some(image) = self.found.get(&key) {
+            return Ok(image.clone());
+        }
+        let image = self.find_pull_or_build(wanted).await?;
+        self.found.insert(key, image.clone());
+        Ok(image)
+    }
+
+    async fn get_named(&mut self, role: &str, name: &str) -> Result<Image, Error> {
+        if let Some(image) = self.inspect(name).await? {
+            return Ok(image.into());
+        }
+        let not_found = |why| Error::ImageNotFound { role: role.to_owned(), image: name.to_owned(), why };
+        self.pull(name).await.map_err(not_found)?;
+        match self.inspect(name).await? {
+            Some(image) => Ok(image.into()),
+            None => Err(not_found("the engine does not have it after pulling it".to_owned())),
+        }
+    }
+
+    async fn find_pull_or_build(&mut self, wanted: &Wanted<'_>) -> Result<Image, Error> {
+        if let Some(image) = self.inspect(wanted.image).await? {
+            return Ok(image.into());
+        }
+        let local = Recipe::new(wanted);
+        if let Some(image) = self.inspect(&local.name()).await?
+            && local.built(&image)
+        {
+            return Ok(image.into());
+        }
+        let why = match self.pull(wanted.image).await {
+            Ok(()) => match self.inspect(wanted.image).await? {
+                Some(image) => return Ok(image.into()),
+                None => "the engine does not have it after pulling it".to_owned(),
+            },
+            Err(why) => why,
+        };
+        if wanted.packages.is_empty() && !wanted.bare {
+            return Err(Error::NotBuildable { role: wanted.role.to_owned(), image: wanted.image.to_owned(), why });
+        }
+        (self.progress)(&format!("no image {}: {why}", wanted.image));
+        let id = local.build(self.engine, &why, self.progress).await?;
+        let id = local.name_it(self.engine, id).await?;
+        (self.progress)(&format!("built image {}", local.name()));
+        let image = self.inspect(&id).await?;
+        image.map(Image::from).ok_or_else(|| local.failed("the engine does not have it after importing it", ""))
+    }
+
+    async fn inspect(&self, name: &str) -> Result<Option<ImageInspect>, Error> {
+        match self.engine.docker().inspect_image(name).await {
+            Ok(image) => Ok(Some(image)),
+            Err(error) if status(&error) == Some(404) => Ok(None),
+            Err(error) => Err(Error::engine(format!("looking for image {name}"), &error)),
+        }
+    }
+
+    /// Pulls, or says why not.
+    async fn pull(&mut self, name: &str) -> Result<(), String> {
+        let registry = registry(name).to_owned();
+        if let Some(why) = self.unreachable.get(&registry) {
+            return Err(why.clone());
+        }
+        (self.progress)(&format!("pulling image {name}"));
+        let options = CreateImageOptions { from_image: Some(with_tag(name)), ..Default::default() };
+        let mut answers = self.engine.docker().create_image(Some(options), None, None);
+        let mut patience = PULL_FIRST;
+        loop {
+            match timeout(patience, answers.next()).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(Ok(_))) => patience = PULL_SILENCE,
+                Ok(Some(Err(error))) => {
+                    let why = explain(&error);
+                    // A registry that answers "no such image" can be reached, and may have another one.
+                    if status(&error) != Some(404) {
+                        self.unreachable.insert(registry, why.clone());
+                    }
+                    return Err(why);
+                }
+                Err(_) => {
+                    let why = format!("registry {registry} said nothing for {} s", patience.as_secs());
+                    self.unreachable.insert(registry, why.clone());
+                    return Err(why);
+                }
+            }
+        }
+    }
+}
+
+/// The registry that an image's name means: its first part, if that looks like a host.
+fn registry(image: &str) -> &str {
+    match image.split_once('/') {
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
+        _ => "docker.io",
+    }
+}
+
+/// Without a tag the engine would pull every tag there is.
+fn with_tag(image: &str) -> String {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    if last.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_registry_of_an_image_is_its_first_part_if_that_is_a_host() {
+        assert_eq!(registry("redis:7.0.15"), "docker.io");
+        assert_eq!(registry("valkey/valkey:8"), "docker.io");
+        assert_eq!(registry("quay.io/coreos/etcd:v3"), "quay.io");
+        assert_eq!(registry("localhost/redis"), "localhost");
+        assert_eq!(registry("host:5000/redis"), "host:5000");
+    }
+
+    #[test]
+    fn a_name_without_a_tag_means_the_latest_one_only() {
+        assert_eq!(with_tag("redis"), "redis:latest");
+        assert_eq!(with_tag("host:5000/redis"), "host:5000/redis:latest");
+        assert_eq!(with_tag("redis:7"), "redis:7");
+        assert_eq!(with_tag("redis@sha256:00"), "redis@sha256:00");
+    }
+}

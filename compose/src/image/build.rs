@@ -1,0 +1,211 @@
+//! Building an image from Debian packages, as a stream from `mmdebstrap` into the engine: nothing is stored between.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    process::Stdio,
+    time::Duration,
+};
+
+use bollard::{
+    body_try_stream,
+    errors::Error as EngineError,
+    models::{CreateImageInfo, ImageInspect},
+    query_parameters::{CreateImageOptions, RemoveImageOptions, TagImageOptions},
+};
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
+    process::{Child, ChildStderr, ChildStdout, Command},
+};
+
+use super::Wanted;
+use crate::{
+    Engine, Progress,
+    error::{Error, explain},
+};
+
+/// The release that images are built from. Its Redis is the version that the built-in Compose files pin.
+const SUITE: &str = "bookworm";
+/// Label of a built image: the packages it was built from.
+const PACKAGES_LABEL: &str = "harness.packages";
+/// The engine answers an import only at its end, so this bounds a whole build.
+const BUILD_LIMIT: Duration = Duration::from_secs(900);
+/// How many of the builder's last lines an error quotes.
+const TAIL_LINES: usize = 15;
+
+/// How an image is built from Debian packages.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    repository: String,
+    packages: Vec<String>,
+}
+
+impl Recipe {
+    pub(super) fn new(wanted: &Wanted<'_>) -> Self {
+        let role = if wanted.bare { "own" } else { wanted.role };
+        let packages: BTreeSet<_> = wanted.packages.iter().cloned().collect();
+        Self { repository: format!("harness-debian/{role}"), packages: packages.into_iter().collect() }
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("{}:{SUITE}", self.repository)
+    }
+
+    /// Whether `image` was built by this recipe; a role can have other packages in another Compose file.
+    pub(super) fn built(&self, image: &ImageInspect) -> bool {
+        let labels = image.config.as_ref().and_then(|config| config.labels.as_ref());
+        labels.and_then(|labels| labels.get(PACKAGES_LABEL)) == Some(&self.packages.join(","))
+    }
+
+    pub(super) fn failed(&self, why: &str, tail: &str) -> Error {
+        Error::Build { image: self.name(), why: why.to_owned(), tail: tail.to_owned() }
+    }
+
+    /// Builds the image and returns its id. It has no name yet: see [`Recipe::name_it`].
+    pub(super) async fn build(&self, engine: &Engine, no_pull: &str, progress: Progress<'_>) -> Result<String, Error> {
+        let what = if self.packages.is_empty() { "alone".to_owned() } else { self.packages.join(", ") };
+        progress(&format!("building image {} from Debian packages ({what}); takes half a minute", self.name()));
+        let mut builder = self.start_builder(no_pull)?;
+        let group = Group::of(&builder);
+        let (Some(stdout), Some(stderr)) = (builder.stdout.take(), builder.stderr.take()) else {
+            return Err(self.failed("mmdebstrap has no output", ""));
+        };
+        let options = CreateImageOptions {
+            from_src: Some("-".to_owned()),
+            changes: vec![
+                format!("LABEL {PACKAGES_LABEL}=\"{}\"", self.packages.join(",")),
+                "WORKDIR /data".to_owned(),
+            ],
+            ..Default::default()
+        };
+        let docker = engine.docker().clone().with_timeout(BUILD_LIMIT);
+        let body = body_try_stream(archive(builder, stdout));
+        let import = async move {
+            let answers = docker.create_image(Some(options), Some(body), None).collect::<Vec<_>>().await;
+            let answers = answers.into_iter().collect::<Result<Vec<CreateImageInfo>, EngineError>>();
+            // Where the engine gave up, the builder is ended here, which ends its messages too.
+            if answers.is_ok() {
+                group.ended();
+            }
+            answers
+        };
+        let (answers, tail) = tokio::join!(import, follow(stderr, progress));
+        let answers = answers.map_err(|error| self.failed(&explain(&error), &tail))?;
+        let id = answers.into_iter().filter_map(|answer| answer.status).find(|text| text.starts_with("sha256:"));
+        id.ok_or_else(|| self.failed("the engine does not say what it made of the import", &tail))
+    }
+
+    /// Gives the name to what was built. Where another run has done so meanwhile, its image is as good, and ours is
+    /// removed: one of the two is enough.
+    pub(super) async fn name_it(&self, engine: &Engine, id: String) -> Result<String, Error> {
+        let docker = engine.docker();
+        if let Ok(other) = docker.inspect_image(&self.name()).await
+            && self.built(&other)
+            && let Some(other) = other.id
+        {
+            if let Err(error) = docker.remove_image(&id, None::<RemoveImageOptions>, None).await {
+                tracing::debug!(%error, "an image of the same packages stays without a name");
+            }
+            return Ok(other);
+        }
+        let name = TagImageOptions { repo: Some(self.repository.clone()), tag: Some(SUITE.to_owned()) };
+        docker.tag_image(&id, Some(name)).await.map_err(|error| self.failed(&explain(&error), ""))?;
+        Ok(id)
+    }
+
+    fn start_builder(&self, no_pull: &str) -> Result<Child, Error> {
+        let mut command = Command::new("mmdebstrap");
+        command.arg("--variant=minbase");
+        if !self.packages.is_empty() {
+            command.arg(format!("--include={}", self.packages.join(",")));
+        }
+        command.args([SUITE, "-"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.spawn().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::NoBuilder { image: self.name(), why: no_pull.to_owned() },
+            _ => self.failed(&format!("cannot run mmdebstrap: {error}"), ""),
+        })
+    }
+}
+
+/// The builder's archive. Where the builder fails, it ends with an error and not with an end: the engine must not
+/// make an image of the part that it got.
+fn archive(builder: Child, stdout: ChildStdout) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {
+    futures::stream::unfold(Some((builder, stdout)), |state| async move {
+        let (mut builder, mut stdout) = state?;
+        let mut chunk = BytesMut::with_capacity(256 << 10);
+        match stdout.read_buf(&mut chunk).await {
+            Ok(0) => match builder.wait().await {
+                Ok(exit) if exit.success() => None,
+                Ok(exit) => Some((Err(std::io::Error::other(format!("mmdebstrap ended with {exit}"))), None)),
+                Err(error) => Some((Err(error), None)),
+            },
+            Ok(_) => Some((Ok(chunk.freeze()), Some((builder, stdout)))),
+            Err(error) => Some((Err(error), None)),
+        }
+    })
+}
+
+/// Hands on the builder's progress, and returns its last lines.
+async fn follow(stderr: ChildStderr, progress: Progress<'_>) -> String {
+    let mut lines = BufReader::new(stderr).lines();
+    let mut tail = VecDeque::with_capacity(TAIL_LINES);
+    while let Ok(Some(line)) = lines.next_line().await {
+        if let Some(step) = line.strip_prefix("I: ") {
+            progress(&format!("  {step}"));
+        }
+        if tail.len() == TAIL_LINES {
+            tail.pop_front();
+        }
+        tail.push_back(line);
+    }
+    Vec::from(tail).join("\n")
+}
+
+/// The builder and everything that it started. Ends them when it is dropped before they have ended, so that an
+/// aborted run leaves neither processes nor their temporary directory, which they remove at SIGTERM.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    }
+
+    fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0
+            && let Err(error) = killpg(group, Signal::SIGTERM)
+        {
+            tracing::debug!(%error, "mmdebstrap had already ended");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_archive_whose_builder_fails_ends_with_an_error() {
+        let chunks = |script: &str| {
+            let mut command = Command::new("/bin/sh");
+            let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+            let stdout = child.stdout.take().unwrap();
+            archive(child, stdout).collect::<Vec<_>>()
+        };
+        let good: Vec<_> = chunks("printf tar").await.into_iter().collect::<Result<_, _>>().unwrap();
+        assert_eq!(good.concat(), b"tar");
+        let bad = chunks("printf ta; exit 3").await;
+        assert_eq!(bad.first().unwrap().as_ref().unwrap(), "ta");
+        assert!(bad.last().unwrap().as_ref().unwrap_err().to_string().contains("exit status: 3"));
+    }
+}

@@ -1,0 +1,126 @@
+//! The run's own network, with an address for every node that it keeps when it restarts.
+
+use std::{collections::HashMap, net::Ipv4Addr};
+
+use bollard::models::{Ipam, IpamConfig, NetworkCreateRequest};
+
+use crate::{
+    Engine,
+    error::{Error, status},
+};
+
+/// How often another run may take the subnet away between our looking and our taking it.
+const TRIES: usize = 20;
+
+/// A network of one run.
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// The engine accepts two networks of one name, and then the name is ambiguous: the id is used everywhere.
+    pub id: String,
+    subnet: Subnet,
+}
+
+impl Network {
+    /// Makes the network. The engine gives out fixed addresses only where the subnet was asked for, and only it
+    /// knows which subnet is free: so it chooses one, and that one is asked for.
+    pub(crate) async fn create(engine: &Engine, name: &str, labels: &HashMap<String, String>) -> Result<Self, Error> {
+        let request = |ipam| NetworkCreateRequest {
+            name: name.to_owned(),
+            labels: Some(labels.clone()),
+            ipam,
+            ..Default::default()
+        };
+        let doing = || format!("creating the network {name}");
+        let docker = engine.docker();
+        for _ in 0..TRIES {
+            let probe = docker.create_network(request(None)).await.map_err(|e| Error::engine(doing(), &e))?;
+            let found = docker.inspect_network(&probe.id, None).await;
+            docker.remove_network(&probe.id).await.map_err(|e| Error::engine(doing(), &e))?;
+            let found = found.map_err(|e| Error::engine(doing(), &e))?;
+            let chosen = found.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
+            let Some((subnet, config)) = chosen.into_iter().find_map(ipv4) else {
+                return Err(Error::Engine { doing: doing(), why: "it chose no IPv4 subnet".to_owned() });
+            };
+            let ipam = Ipam { config: Some(vec![config]), ..Default::default() };
+            match docker.create_network(request(Some(ipam))).await {
+                Ok(network) => return Ok(Self { id: network.id, subnet }),
+                // Somebody else has it by now.
+                Err(error) if status(&error).is_some() => tracing::debug!(%error, "subnet was taken"),
+                Err(error) => return Err(Error::engine(doing(), &error)),
+            }
+        }
+        Err(Error::Engine { doing: doing(), why: format!("every subnet it chose was taken by others, {TRIES} times") })
+    }
+
+    /// The first `count` addresses for nodes.
+    pub(crate) fn addresses(&self, count: usize) -> Result<Vec<Ipv4Addr>, Error> {
+        let addresses: Vec<_> = self.subnet.hosts().take(count).collect();
+        if addresses.len() < count {
+            return Err(Error::Spec(format!(
+                "{count} nodes do not fit the subnet {}/{} that the engine chose; start fewer workers, or give the \
+                 engine larger address pools (default-address-pools)",
+                self.subnet.base, self.subnet.bits
+            )));
+        }
+        Ok(addresses)
+    }
+}
+
+/// The configuration's subnet, with what has to be asked for to get it again.
+fn ipv4(config: IpamConfig) -> Option<(Subnet, IpamConfig)> {
+    let text = config.subnet?;
+    let (base, bits) = text.split_once('/')?;
+    let gateway: Option<Ipv4Addr> = config.gateway.as_deref().and_then(|gateway| gateway.parse().ok());
+    let subnet = Subnet { base: base.parse().ok()?, bits: bits.parse().ok().filter(|bits| *bits <= 32)?, gateway };
+    let config =
+        IpamConfig { subnet: Some(text), gateway: gateway.map(|gateway| gateway.to_string()), ..Default::default() };
+    Some((subnet, config))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Subnet {
+    base: Ipv4Addr,
+    bits: u32,
+    gateway: Option<Ipv4Addr>,
+}
+
+impl Subnet {
+    /// Addresses that nodes may have, in order: neither the network's own, nor the first (the gateway where the
+    /// engine names none), nor the gateway, nor the broadcast address.
+    fn hosts(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let base = self.base.to_bits();
+        let size = 1u64 << (32 - self.bits);
+        let gateway = self.gateway;
+        (2..size.saturating_sub(1))
+            .filter_map(move |at| u32::try_from(at).ok()?.checked_add(base))
+            .map(Ipv4Addr::from_bits)
+            .filter(move |address| Some(*address) != gateway)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_get_neither_the_gateway_nor_the_ends_of_the_subnet() {
+        let config = |subnet: &str, gateway: Option<&str>| IpamConfig {
+            subnet: Some(subnet.to_owned()),
+            gateway: gateway.map(str::to_owned),
+            ..Default::default()
+        };
+        let hosts = |subnet, gateway| {
+            let (subnet, _) = ipv4(config(subnet, gateway)).unwrap();
+            subnet.hosts().map(|host| host.to_string()).take(4).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            hosts("172.18.0.0/16", Some("172.18.0.1")),
+            ["172.18.0.2", "172.18.0.3", "172.18.0.4", "172.18.0.5"]
+        );
+        assert_eq!(hosts("10.0.0.8/29", Some("10.0.0.11")), ["10.0.0.10", "10.0.0.12", "10.0.0.13", "10.0.0.14"]);
+        assert_eq!(hosts("10.0.0.8/30", None), ["10.0.0.10"]);
+        assert!(hosts("10.0.0.8/31", None).is_empty());
+        assert!(hosts("255.255.255.254/31", None).is_empty());
+        assert_eq!(ipv4(config("fd00::/64", None)), None);
+    }
+}

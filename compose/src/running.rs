@@ -1,0 +1,232 @@
+//! A cluster that is up.
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bollard::models::ContainerState;
+use futures::future::try_join_all;
+use history::NodeName;
+use tokio::time::Instant;
+
+use crate::{
+    Engine,
+    container::logs,
+    error::{Error, explain},
+    health::{self, run_in},
+    process::{Outlet, Process},
+    sweep,
+};
+
+/// A cluster that is up: the [`nemesis::Cluster`] on real containers.
+///
+/// Nothing happens when it is dropped. Call [`Running::down`], or [`crate::take_down`] with the run's id.
+#[derive(Debug)]
+pub struct Running {
+    engine: Engine,
+    run: String,
+    keep: bool,
+    members: BTreeMap<NodeName, Member>,
+    /// Gone once the cluster was taken down, so that the queue comes to an end.
+    outlet: Mutex<Option<Outlet>>,
+    high_water: Arc<AtomicUsize>,
+}
+
+/// One node.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub container: String,
+    pub role: String,
+    pub address: Ipv4Addr,
+    /// Whether one of our own processes runs there, and not a server.
+    pub own: bool,
+    /// The process at this moment; nothing while one is being started.
+    process: Mutex<Option<Process>>,
+    /// Held by whoever changes the node's state, so that two faults of one node do not meet.
+    pub control: tokio::sync::Mutex<Control>,
+}
+
+/// What has been done to a node.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// When it was last frozen or thawed.
+    pub toggled: Option<Instant>,
+    /// How often it was started.
+    pub starts: u32,
+}
+
+impl Member {
+    pub(crate) fn new(container: String, role: String, address: Ipv4Addr, process: Option<Process>) -> Self {
+        Self {
+            container,
+            role,
+            address,
+            own: process.is_some(),
+            process: Mutex::new(process),
+            control: tokio::sync::Mutex::new(Control { toggled: None, starts: 1 }),
+        }
+    }
+
+    pub(crate) fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    pub(crate) fn new(
+        engine: Engine,
+        run: String,
+        keep: bool,
+        members: BTreeMap<NodeName, Member>,
+        outlet: Outlet,
+    ) -> Self {
+        let high_water = outlet.high_water();
+        Self { engine, run, keep, members, outlet: Mutex::new(Some(outlet)), high_water }
+    }
+
+    /// The run's id.
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// All nodes, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.members.keys()
+    }
+
+    /// The nodes that are servers of the backend, by name, each with its role.
+    pub fn server_nodes(&self) -> impl Iterator<Item = (&NodeName, &str)> {
+        let servers = self.members.iter().filter(|(_, member)| !member.own);
+        servers.map(|(node, member)| (node, member.role.as_str()))
+    }
+
+    /// The nodes' addresses on the run's network. A node keeps its own when it restarts. Nodes find each other by
+    /// name.
+    pub fn addresses(&self) -> impl Iterator<Item = (&NodeName, Ipv4Addr)> {
+        self.members.iter().map(|(node, member)| (node, member.address))
+    }
+
+    /// How many lines have ever waited at once to be read from the queue; at its capacity of 65,536 our processes
+    /// were made to wait.
+    pub fn high_water(&self) -> usize {
+        self.high_water.load(Ordering::Relaxed)
+    }
+
+    /// Queues `line`, without an end of line, for the standard input of the process on `node`, and returns at
+    /// once. A frozen process reads it when it goes on.
+    ///
+    /// # Errors
+    /// If there is no process of ours, or it takes no more input. Whether it read the line is not known.
+    pub fn send(&self, node: &NodeName, line: String) -> Result<(), Error> {
+        debug_assert!(!line.contains('\n'), "one line at a time");
+        let member = self.own(node)?;
+        let sent = member.process().as_ref().is_some_and(|process| process.send(line));
+        if sent { Ok(()) } else { Err(Error::InputClosed { node: node.clone() }) }
+    }
+
+    /// Ends the standard input of the process on `node`, after what is queued: it is expected to finish and leave.
+    ///
+    /// # Errors
+    /// If there is no process of ours.
+    pub fn close_input(&self, node: &NodeName) -> Result<(), Error> {
+        if let Some(process) = self.own(node)?.process().as_mut() {
+            process.close_input();
+        }
+        Ok(())
+    }
+
+    /// Runs a command on `node`, without a shell, and returns its standard output. The engine refuses it on a
+    /// frozen node.
+    ///
+    /// # Errors
+    /// If it cannot be run or ends with anything but 0.
+    pub async fn exec(&self, node: &NodeName, command: &[&str]) -> Result<String, Error> {
+        let member = self.member(node)?;
+        let doing = || format!("{node}: running `{}`", command.join(" "));
+        let done = run_in(&self.engine, &member.container, command).await.map_err(|e| Error::engine(doing(), &e))?;
+        if done.code == 0 {
+            return Ok(done.stdout);
+        }
+        let output = format!("{} {}", done.stdout.trim(), done.stderr.trim()).trim().to_owned();
+        Err(Error::Command { node: node.clone(), command: command.join(" "), code: done.code, output })
+    }
+
+    /// Everything that a server has printed since it was first started.
+    ///
+    /// # Errors
+    /// If `node` is not a server, or the engine does not give it.
+    pub async fn logs(&self, node: &NodeName) -> Result<Vec<u8>, Error> {
+        let member = self.member(node)?;
+        if member.own {
+            return Err(self.no_such(node, "server", |member| !member.own));
+        }
+        let doing = || format!("{node}: reading its log");
+        logs(&self.engine, &member.container, None).await.map_err(|why| Error::Engine { doing: doing(), why })
+    }
+
+    /// Takes the cluster down: its containers at once, then the network. With `keep` servers and network stay. The
+    /// queue ends after what the processes had said. Taking it down again does nothing.
+    ///
+    /// # Errors
+    /// If the engine does not remove something; the rest is removed all the same.
+    pub async fn down(&self) -> Result<(), Error> {
+        self.outlet.lock().unwrap_or_else(PoisonError::into_inner).take();
+        sweep::remove_run(&self.engine, &self.run, self.keep).await.map(drop)
+    }
+
+    /// An error if anything has ended already: an image that does not run our binary, a worker that does not know
+    /// its command.
+    pub(crate) async fn refuse_ended(&self) -> Result<(), Error> {
+        let looks = self.members.iter().map(|(node, member)| async move {
+            if !member.own {
+                return health::refuse_ended(&self.engine, &member.container, node).await;
+            }
+            let state = self.state(member).await.map_err(|why| Error::Start { node: node.clone(), why })?;
+            if state.running == Some(true) {
+                return Ok(());
+            }
+            let process = member.process().take();
+            let log = match process {
+                Some(process) => process.last_words(Duration::from_secs(2)).await,
+                None => String::new(),
+            };
+            Err(Error::Exited { node: node.clone(), code: state.exit_code.unwrap_or(-1), log })
+        });
+        try_join_all(looks).await.map(drop)
+    }
+
+    /// What the engine says of a node's container.
+    pub(crate) async fn state(&self, member: &Member) -> Result<ContainerState, String> {
+        let inspected = self.engine.docker().inspect_container(&member.container, None).await;
+        Ok(inspected.map_err(|error| explain(&error))?.state.unwrap_or_default())
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn outlet(&self) -> Option<Outlet> {
+        self.outlet.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn member(&self, node: &NodeName) -> Result<&Member, Error> {
+        self.members.get(node).ok_or_else(|| self.no_such(node, "node", |_| true))
+    }
+
+    fn own(&self, node: &NodeName) -> Result<&Member, Error> {
+        let member = self.members.get(node).filter(|member| member.own);
+        member.ok_or_else(|| self.no_such(node, "process of ours", |member| member.own))
+    }
+
+    fn no_such(&self, node: &NodeName, wanted: &'static str, like: impl Fn(&Member) -> bool) -> Error {
+        let known: Vec<_> =
+            self.members.iter().filter(|(_, member)| like(member)).map(|(node, _)| node.as_str()).collect();
+        Error::NoSuchNode { node: node.clone(), wanted, known: known.join(", ") }
+    }
+}

@@ -1,0 +1,22 @@
+//! The vocabulary of a run as types, and the history file.
+//!
+//! A leaf of the workspace: every other crate speaks of a run in these words. It knows what a plan, a fault
+//! and an event are; it does not know how any of them comes about.
+
+mod event;
+mod fault;
+mod file;
+mod names;
+mod operation;
+mod plan;
+mod point;
+mod stamp;
+
+pub use event::{Event, FaultPhase, Record, Role, StallCause};
+pub use fault::{Fault, FaultId, FaultKind, Step, Target, When};
+pub use file::{HistoryError, Reader, Tail, Writer};
+pub use names::{Key, NodeName, ProcessName};
+pub use operation::{Answers, ArmDecision, NodeAnswer, Outcome, RequestKind, Why};
+pub use plan::{Activity, Arm, ClientKind, ClusterKind, Comparison, Plan, PlanError, Range, Tokens, Workload};
+pub use point::Point;
+pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, drift};

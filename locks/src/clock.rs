@@ -1,0 +1,52 @@
+//! The clock of a real process.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::ports::{Clock, Reply};
+
+/// The longest that a sleep goes without looking at the clock again: timers do not run while the machine is suspended
+/// and do not follow a clock that was moved, so that only looking again finds out.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// `CLOCK_BOOTTIME`, which goes on while the machine is suspended: a lease does so too.
+///
+/// It is read through libc and so through the vDSO, on purpose: a fault that moves this process's clock must reach the
+/// deadlines that the process computes. Sleeping needs a Tokio runtime with timers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    fn now(&self) -> Duration {
+        // It fails only for a clock that the kernel does not have; this one came with Linux 2.6.39.
+        clock_gettime(ClockId::CLOCK_BOOTTIME).expect("the kernel has CLOCK_BOOTTIME").into()
+    }
+
+    fn sleep_until(&self, at: Duration) -> Reply<()> {
+        Box::pin(async move {
+            while let Some(left) = at.checked_sub(BootClock.now()).filter(|left| !left.is_zero()) {
+                tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sleep_is_never_over_before_its_time() {
+        let at = BootClock.now() + Duration::from_millis(3);
+        BootClock.sleep_until(at).await;
+        assert!(BootClock.now() >= at);
+    }
+
+    #[test]
+    fn a_deadline_that_has_passed_is_not_slept_for() {
+        let mut sleep = BootClock.sleep_until(BootClock.now());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(sleep.as_mut().poll(&mut cx).is_ready());
+    }
+}

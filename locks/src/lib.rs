@@ -1,0 +1,48 @@
+//! Lock clients over small ports: Redis and Redlock.
+//!
+//! The algorithms are written over three `dyn` ports ([`Node`], [`Clock`], [`Watch`]), so that the same code runs on
+//! real servers and under virtual time. What a caller sees is the fourth, [`Lock`].
+//!
+//! | to find | look in |
+//! | --- | --- |
+//! | the ports and the steps that a node must offer | [`ports`] |
+//! | what an operation gives back | [`hold`] |
+//! | how long a lease may be believed | [`validity`] |
+//! | the lock on one server, on several | [`redis`], [`redlock`] |
+//! | trying again | [`retry`] |
+//! | a real server, a real clock | [`node`], [`clock`] |
+//! | locks that are wrong on purpose | [`mod@buggy`] |
+//!
+//! ```no_run
+//! # async fn demo() -> Result<(), locks::Failure> {
+//! use std::{sync::Arc, time::Duration};
+//! use locks::{BootClock, Key, Lock, Owner, Redlock, Tokens, Unwatched, connect};
+//!
+//! let nodes = (1..=5).map(|n| connect(&format!("redis-{n}"), &format!("10.0.0.{n}:6379"))).collect();
+//! let lock = Redlock::new(nodes, Arc::new(BootClock), Tokens::TwoPhase);
+//! let hold = lock.acquire(&Key::new("k0"), Owner::new("unique"), Duration::from_secs(2), &Unwatched).await?;
+//! println!("token {:?}", hold.token);
+//! lock.release(&hold, &Unwatched).await?;
+//! # Ok(()) }
+//! ```
+
+pub mod buggy;
+pub mod clock;
+pub mod hold;
+pub mod node;
+pub mod ports;
+pub mod redis;
+pub mod redlock;
+pub mod retry;
+mod round;
+mod script;
+pub mod validity;
+
+pub use buggy::{BUGGY, buggy};
+pub use clock::BootClock;
+pub use hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why};
+pub use node::{connect, server_version};
+pub use ports::{Answer, Clock, Doing, Lock, Node, NodeError, Reply, Round, Step, Unwatched, Watch};
+pub use redis::Redis;
+pub use redlock::{Redlock, Tokens};
+pub use retry::{Retry, RetryDelay};

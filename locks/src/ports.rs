@@ -1,0 +1,150 @@
+//! The ports: what the algorithms stand on ([`Node`], [`Clock`], [`Watch`]) and what they offer ([`Lock`]).
+//!
+//! All of them are used as `dyn`, and a [`Reply`] owns its future: what was asked goes on if the reply is dropped.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use crate::hold::{Failure, Hold, Key, NodeAnswer, Owner, Released, Renewed, Token};
+
+/// An answer to come. Dropping it cancels nothing.
+pub type Reply<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// An operation under way. Dropping it stops the client, not the requests that it has queued: a key that they set
+/// stays until its lease has run out.
+pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// One atomic command or script of one node. A lease is rounded up to whole milliseconds.
+///
+/// A node keeps two things for a key: the key itself with its owner and the time it runs out, and a counter that is 0
+/// at first and never runs out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Where the key is free: set it for the lease and count one up. Answers `Granted` with the counter, or `Refused`.
+    Acquire(Key, Owner, Duration),
+    /// Where the key is free: set it for the lease, without a counter. Answers `Done` or `Refused`.
+    AcquireUncounted(Key, Owner, Duration),
+    /// Where the owner owns the key: let it run for at least the lease from now on, never for less than it would
+    /// have. Answers `Done` or `Refused`.
+    Extend(Key, Owner, Duration),
+    /// Where the owner owns the key: remove it. Answers `Done` or `Refused`.
+    Release(Key, Owner),
+    /// Where the owner owns the key **and** the counter is not larger than the token: set the counter to the token.
+    /// Answers `Done` or `Refused`.
+    RaiseFence(Key, Owner, Token),
+    /// For planted bugs only: `Acquire` whether the key is free or not. Answers `Granted`.
+    Overwrite(Key, Owner, Duration),
+}
+
+/// What a node answered to a [`Step`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The key was set, and this is the counter.
+    Granted(Token),
+    /// It was done.
+    Done,
+    /// The condition of the step did not hold; nothing was changed.
+    Refused,
+}
+
+/// Why a node gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// The step was surely not done.
+    #[error("{0}")]
+    Definite(String),
+    /// The step may have been done.
+    #[error("{0} (it may have been done)")]
+    Indeterminate(String),
+}
+
+/// One server.
+pub trait Node: Send + Sync {
+    /// Its name in answers and messages.
+    fn name(&self) -> &str;
+
+    /// Queues `step` before it returns; steps are done in the order in which they were queued, each of them once, also
+    /// if nobody waits for the reply any more. So a release that is queued after an acquire can never overtake it.
+    fn send(&self, step: Step) -> Reply<Result<Answer, NodeError>>;
+}
+
+/// The process's own clock. Faults may move it.
+pub trait Clock: Send + Sync {
+    /// Time since boot.
+    fn now(&self) -> Duration;
+
+    /// Resolves when [`Clock::now`] has reached `at`.
+    fn sleep_until(&self, at: Duration) -> Reply<()>;
+}
+
+/// One exchange with all nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Round {
+    /// The attempt itself.
+    Acquire,
+    /// The second round of two-phase tokens.
+    WriteBack,
+    /// A renewal.
+    Renew,
+    /// A release.
+    Release,
+    /// The release after an attempt that failed.
+    Undo,
+}
+
+/// Callbacks of one operation, by which the caller can record it; a lock does not know how. All do nothing by default.
+pub trait Watch: Send + Sync {
+    /// The first byte of `round` is about to leave. Called **after** the lock has read its own clock for it.
+    ///
+    /// A recorder stamps in here, and a promise is judged from that stamp: stamp + lease − drift. Both sides of the
+    /// call matter. If the stamp were taken after a byte had left, a node could start the lease before the stamp, and
+    /// the promise would be judged to last longer than it does. If it were taken before the lock read its clock, a
+    /// process frozen between the two would rightly believe in its hold for as long as it was frozen past the judged
+    /// end: a false alarm. In this order the lock's own deadline is never later than the judged one.
+    fn sending(&self, _round: Round) {}
+
+    /// All requests of `round` are queued and no answer was read. The lock goes on when the reply resolves: a
+    /// recorder may wait here, and its time is not counted against the nodes.
+    fn sent(&self, _round: Round) -> Reply<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The answers that decide `round`, for or against, were read; not called when the round timed out. Called
+    /// **before** the clock is read for the validity, so that a stamp taken in here is never later than that reading.
+    /// Nothing is awaited between this call, for the last round of an operation, and the `Ok` of that operation.
+    fn answered(&self, _round: Round) {}
+
+    /// The undo of a failed attempt is about to be queued; called just before its `sending`.
+    fn undoing(&self) {}
+
+    /// What the nodes said to the undo, as far as it was waited for.
+    fn undone(&self, _answers: &[(Arc<str>, NodeAnswer)]) {}
+}
+
+/// Records nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {}
+
+/// All that a client sees of a lock.
+///
+/// Every completion, ok or not, carries the answer of each node. A failure that is not sure to have failed says so.
+pub trait Lock: Send + Sync {
+    /// One attempt. `owner` must be a fresh value; [`Retry`](crate::Retry) loops around this.
+    ///
+    /// # Errors
+    /// [`Failure`], after what the attempt may have left behind was undone as far as nodes could be reached.
+    fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold>;
+
+    /// Extends `hold` to `lease` from now on. It is changed only if the renewal succeeds, and never shortened.
+    ///
+    /// # Errors
+    /// [`Failure`]; `hold` stays as it was.
+    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Renewed>;
+
+    /// Removes the key wherever this hold still owns it.
+    ///
+    /// # Errors
+    /// [`Failure`], if too few nodes answered to know.
+    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Doing<'a, Released>;
+}

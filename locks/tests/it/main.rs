@@ -1,0 +1,9 @@
+//! The lock clients against nodes in memory, under virtual time, and against real servers where there are any.
+
+mod attempt;
+mod cluster;
+mod real;
+mod renewal;
+mod store;
+mod tokens;
+mod watches;

@@ -1,0 +1,169 @@
+//! Random walks over everything that messages and clocks can do to tokens.
+//!
+//! Nothing here has time: a walk decides which message arrives next, and takes keys away whenever it likes, which is
+//! what nodes with arbitrary clocks do. Clients never time out and never find that a promise has ended, so that
+//! nothing but the tokens' own rules stands between an attempt and a hold.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use locks::{
+    Answer, Clock, Doing, Hold, Key, Lock, Node, NodeError, Owner, Redlock, Reply, Step, Token, Tokens, Unwatched,
+};
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::sync::oneshot;
+
+use crate::store::Store;
+
+const FOREVER: Duration = Duration::from_secs(1_000_000);
+
+struct NoTime;
+
+impl Clock for NoTime {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep_until(&self, _at: Duration) -> Reply<()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+type OnItsWay = (Step, oneshot::Sender<Result<Answer, NodeError>>);
+
+/// One client's connection to one node: what was sent and has not arrived.
+struct Link {
+    name: String,
+    store: Arc<Mutex<Store>>,
+    under_way: Mutex<VecDeque<OnItsWay>>,
+}
+
+impl Link {
+    fn deliver(&self) {
+        if let Some((step, answered)) = self.under_way.lock().unwrap().pop_front() {
+            drop(answered.send(Ok(self.store.lock().unwrap().apply(&step, Duration::ZERO))));
+        }
+    }
+}
+
+impl Node for Link {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn send(&self, step: Step) -> Reply<Result<Answer, NodeError>> {
+        let (answered, answer) = oneshot::channel();
+        self.under_way.lock().unwrap().push_back((step, answered));
+        Box::pin(async move { answer.await.unwrap() })
+    }
+}
+
+/// A hold with the walk's step at which its attempt began and at which it was claimed.
+struct Claimed {
+    began: usize,
+    claimed: usize,
+    token: Token,
+}
+
+struct Client {
+    links: Vec<Arc<Link>>,
+    lock: Redlock,
+}
+
+#[derive(Clone, Copy)]
+enum Rules {
+    AsTheyAre,
+    RaiseForAnyone,
+    LowerCounters,
+}
+
+/// One walk of `steps` steps: every hold in the order of the claims.
+fn walk(seed: u64, nodes: usize, steps: usize, tokens: Tokens, rules: Rules) -> Vec<Claimed> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let stores: Vec<Arc<Mutex<Store>>> = (0..nodes)
+        .map(|_| {
+            Arc::new(Mutex::new(Store {
+                raises_for_anyone: matches!(rules, Rules::RaiseForAnyone),
+                lowers_counters: matches!(rules, Rules::LowerCounters),
+                ..Store::default()
+            }))
+        })
+        .collect();
+    let clients: Vec<Client> = (0..3).map(|_| client(&stores, tokens)).collect();
+    let key = Key::new("k0");
+    let mut attempts: Vec<Option<(usize, Doing<'_, Hold>)>> = clients.iter().map(|_| None).collect();
+    let mut claims = Vec::new();
+    for step in 0..steps {
+        let (who, node) = (rng.random_range(0..clients.len()), rng.random_range(0..nodes));
+        match rng.random_range(0..12) {
+            0 => drop(stores[node].lock().unwrap().keys.remove(&key)),
+            1 if attempts[who].is_none() => {
+                let owner = Owner::random(&mut rng);
+                attempts[who] = Some((step, clients[who].lock.acquire(&key, owner, FOREVER, &Unwatched)));
+            }
+            _ => clients[who].links[node].deliver(),
+        }
+        let Some((began, attempt)) = &mut attempts[who] else { continue };
+        if let Poll::Ready(done) = attempt.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if let Ok(Hold { token: Some(token), .. }) = done {
+                claims.push(Claimed { began: *began, claimed: step, token });
+            }
+            attempts[who] = None;
+        }
+    }
+    claims
+}
+
+fn client(stores: &[Arc<Mutex<Store>>], tokens: Tokens) -> Client {
+    let link = |(n, store): (usize, &Arc<Mutex<Store>>)| {
+        Arc::new(Link { name: format!("redis-{}", n + 1), store: store.clone(), under_way: Mutex::default() })
+    };
+    let links: Vec<_> = stores.iter().enumerate().map(link).collect();
+    let ports = links.iter().map(|link| link.clone() as Arc<dyn Node>).collect();
+    Client { links, lock: Redlock::new(ports, Arc::new(NoTime), tokens) }
+}
+
+/// What is wrong with the tokens of a walk, if anything.
+fn wrong(claims: &[Claimed]) -> Option<&'static str> {
+    for (n, earlier) in claims.iter().enumerate() {
+        for later in &claims[n + 1..] {
+            if later.token == earlier.token {
+                return Some("two holds share a token");
+            }
+            if later.began > earlier.claimed && later.token < earlier.token {
+                return Some("a later hold has a smaller token");
+            }
+        }
+    }
+    None
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #[test]
+    fn two_phase_tokens_grow_and_are_never_shared_under_any_clocks_and_delays(
+        seed in any::<u64>(), nodes in prop::sample::select(vec![1_usize, 3, 4, 5]),
+    ) {
+        prop_assert_eq!(wrong(&walk(seed, nodes, 3_000, Tokens::TwoPhase, Rules::AsTheyAre)), None);
+    }
+}
+
+/// How many of 300 walks over `nodes` nodes go wrong.
+fn gone_wrong(nodes: usize, tokens: Tokens, rules: Rules) -> usize {
+    (0..300).filter(|&seed| wrong(&walk(seed, nodes, 3_000, tokens, rules)).is_some()).count()
+}
+
+#[test]
+fn the_walks_find_what_is_wrong_with_tokens_that_are_made_otherwise() {
+    assert!(gone_wrong(5, Tokens::MajorityMax, Rules::AsTheyAre) > 0, "the largest of a majority");
+    assert!(gone_wrong(3, Tokens::TwoPhase, Rules::RaiseForAnyone) > 0, "no condition on the owner");
+    assert!(gone_wrong(3, Tokens::TwoPhase, Rules::LowerCounters) > 0, "no condition on the counter");
+    let holds: usize = (0..300).map(|seed| walk(seed, 5, 3_000, Tokens::TwoPhase, Rules::AsTheyAre).len()).sum();
+    assert!(holds > 3_000, "only {holds} holds");
+}

@@ -1,0 +1,26 @@
+//! Faults: drawing schedules from a seed; inject, prove, heal.
+//!
+//! [`draw`](draw()) makes the schedule of a plan, purely. [`Nemesis`] carries it out over three ports: what it may do to the
+//! [`Cluster`], what it may ask of the run's own processes ([`Control`]), and what it sees of the run ([`Scene`]).
+//! Every fault is one file with the same four parts: inject, prove through the target itself, heal, prove healed.
+//!
+//! | fault | file | injected by | proved by |
+//! | --- | --- | --- | --- |
+//! | `pause` | `pause.rs` | the container freezer | a gap between the target's own ticks of ≥ 90 % of what was asked |
+//! | `kill` | `kill.rs` | SIGKILL, a new start after a delay | the end of one process and the first event of the next |
+
+mod cluster;
+mod control;
+mod draw;
+mod kill;
+mod pause;
+mod run;
+mod scene;
+mod wish;
+
+pub use cluster::{Cluster, ClusterError, Doing};
+pub use control::Control;
+pub use draw::{Draw, draw};
+pub use run::{Nemesis, NemesisError};
+pub use scene::{Holder, Scene, View};
+pub use wish::{Wish, WishError, parse};

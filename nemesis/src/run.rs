@@ -1,0 +1,174 @@
+//! Carrying out a schedule: one fault at a time, each requested, injected, proved, healed, proved healed.
+
+use std::time::Duration;
+
+use futures::future::{join, join_all};
+use history::{ClientId, Event, Fault, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target, When};
+use tokio::sync::{Mutex, watch};
+
+use crate::{Cluster, ClusterError, Control, Scene, kill, pause};
+
+/// How long a target may take to show that a fault was on, or is off. An engine's call returns up to 1.5 s late.
+pub(crate) const PROOF: Duration = Duration::from_secs(5);
+/// A client waits at its point for the fault that was placed there, and no longer than this.
+const AT_POINT: Duration = Duration::from_secs(20);
+
+/// A fault could not be taken back, or the run's own processes could not be reached: the run is over.
+#[derive(Debug, thiserror::Error)]
+#[error("fault {fault} of the schedule: {source}")]
+pub struct NemesisError {
+    /// Which step.
+    pub fault: u32,
+    /// What went wrong.
+    #[source]
+    pub source: ClusterError,
+}
+
+/// Injects the faults of a plan.
+pub struct Nemesis<'a> {
+    /// What it acts on.
+    pub cluster: &'a dyn Cluster,
+    /// The run's own processes.
+    pub control: &'a dyn Control,
+    /// What it sees.
+    pub scene: &'a Scene,
+    /// Becomes true at the end of the fault phase: no fault begins after it; one that is on is healed as planned.
+    pub over: watch::Receiver<bool>,
+}
+
+/// One fault on its way: what every kind needs.
+pub(crate) struct Site<'a> {
+    pub cluster: &'a dyn Cluster,
+    pub control: &'a dyn Control,
+    pub scene: &'a Scene,
+    pub step: &'a Step,
+    pub node: NodeName,
+    /// The hold that it is meant for.
+    pub hold: Option<HoldId>,
+    /// The client that waits for it at a point.
+    pub waiting: Option<(ClientId, Point)>,
+}
+
+impl Site<'_> {
+    /// Has the agent stamp how far the fault has come.
+    pub async fn stamp(&self, phase: FaultPhase) -> Result<Stamp, ClusterError> {
+        let (fault, kind, node) = (self.step.id, self.step.fault.kind(), self.node.clone());
+        self.control.stamp(Event::Fault { fault, kind, node, phase }).await
+    }
+
+    pub async fn requested(&self) -> Result<Stamp, ClusterError> {
+        let asked_ns = self.step.fault.lasting().as_nanos() as u64;
+        self.stamp(FaultPhase::Requested { asked_ns, hold: self.hold }).await
+    }
+
+    /// The fault took hold from `from` on: tells whether its hold had ended by then.
+    pub async fn missed(&self, from: Stamp) -> Result<(), ClusterError> {
+        let ended = self.hold.and_then(|hold| self.scene.look(|view| view.ended(hold)));
+        // A process that was killed may have had the release as its last word: equal is too late as well.
+        if ended.is_some_and(|at| at <= from) {
+            self.stamp(FaultPhase::MissedTarget).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the planned wait of the client at its point: what the fault adds after this stamp is the fault's.
+    pub async fn let_go(&self) -> Result<(), ClusterError> {
+        if let Some((client, point)) = self.waiting {
+            self.control.stamp(Event::PointReleased { client, point }).await?;
+            self.control.let_go(client).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Nemesis<'_> {
+    /// Carries out the schedule of `plan`. Steps with a moment of their own (a time, a protocol point) wait for it side by
+    /// side; random ones come one after the other. However that interleaves, one fault is on at a time.
+    pub async fn run(&self, plan: &Plan) -> Result<(), NemesisError> {
+        let turn = Mutex::new(());
+        let (random, own): (Vec<&Step>, Vec<&Step>) =
+            plan.schedule.iter().partition(|s| matches!(s.when, When::AfterHeal(_)));
+        let own = join_all(own.into_iter().map(|step| self.step(plan, step, &turn)));
+        let random = async {
+            for step in random {
+                if !self.step(plan, step, &turn).await? {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let (own, random) = join(own, random).await;
+        own.into_iter().try_for_each(|r| r.map(drop)).and(random)
+    }
+
+    /// One step; false if the fault phase was over before it could begin.
+    ///
+    /// A step takes its turn **before** it arms a client or looks for a holder: a client that waits at its point for as long as another
+    /// fault lasts would lose its lease to nothing but the schedule, and a holder that was found that long ago holds nothing any more.
+    async fn step(&self, plan: &Plan, step: &Step, turn: &Mutex<()>) -> Result<bool, NemesisError> {
+        let failed = |source| NemesisError { fault: step.id.0, source };
+        let turn = async {
+            if let When::AfterHeal(wait) | When::At(wait) = step.when {
+                self.control.sleep(wait).await?;
+            }
+            Ok(turn.lock().await)
+        };
+        let Some(turn) = self.unless_over(turn).await else { return Ok(false) };
+        let _turn = turn.map_err(failed)?;
+        let Some(site) = self.unless_over(self.site(plan, step)).await else {
+            if let (When::AtPoint(_), Target::Node(node)) = (step.when, &step.target) {
+                // It never came to its point; it must not wait there when nobody is left to let it go.
+                self.control.let_go(first_client(plan, node).map_err(failed)?).await.map_err(failed)?;
+            }
+            return Ok(false);
+        };
+        let site = site.map_err(failed)?;
+        match &step.fault {
+            Fault::Pause { lasting } => pause::pause(&site, *lasting).await,
+            Fault::Kill { back_after } => kill::kill(&site, *back_after).await,
+        }
+        .map_err(failed)?;
+        Ok(true)
+    }
+
+    /// Finds the target, and waits for the client that is to be met at a point.
+    async fn site<'s>(&'s self, plan: &Plan, step: &'s Step) -> Result<Site<'s>, ClusterError> {
+        let (mut hold, mut waiting) = (None, None);
+        let node = match (&step.target, step.when) {
+            (Target::Node(node), When::AtPoint(point)) => {
+                let client = first_client(plan, node)?;
+                self.control.arm(client, point, AT_POINT).await?;
+                hold = Some(self.scene.until(|view| view.at_point(client, point)).await);
+                waiting = Some((client, point));
+                node.clone()
+            }
+            (Target::Node(node), _) => node.clone(),
+            (Target::Holder, _) => {
+                let holder = self.scene.until(|view| view.holder().cloned()).await;
+                hold = Some(holder.hold);
+                holder.node
+            }
+        };
+        Ok(Site { cluster: self.cluster, control: self.control, scene: self.scene, step, node, hold, waiting })
+    }
+
+    async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
+        let mut over = self.over.clone();
+        let over = std::pin::pin!(over.wait_for(|over| *over));
+        match futures::future::select(std::pin::pin!(doing), over).await {
+            futures::future::Either::Left((done, _)) => Some(done),
+            futures::future::Either::Right(_) => None,
+        }
+    }
+}
+
+/// The client that stands for a worker: clients are numbered worker by worker.
+fn first_client(plan: &Plan, node: &NodeName) -> Result<ClientId, ClusterError> {
+    let worker = node.as_str().strip_prefix("worker-").and_then(|n| n.parse::<u32>().ok()).filter(|n| *n >= 1);
+    let worker = worker.ok_or_else(|| ClusterError {
+        node: node.clone(),
+        doing: "arming a client",
+        why: "only workers have clients that could wait at a protocol point".into(),
+    })?;
+    Ok(ClientId((worker - 1) * plan.workload.clients_per_worker))
+}

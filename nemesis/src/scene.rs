@@ -1,0 +1,198 @@
+//! What the nemesis sees of a run: holders, stalls, processes, clients waiting at points.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::future::{Either, select};
+use history::{ClientId, Event, HoldId, Key, NodeName, Point, ProcessName, Record, Stamp};
+use tokio::sync::Notify;
+
+use crate::{Control, Doing};
+
+/// How many stalls, ended processes and releases are remembered: a fault looks for its own within seconds.
+const REMEMBERED: usize = 1_024;
+
+/// A hold that has not ended, as far as its worker has said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The hold.
+    pub hold: HoldId,
+    /// Of which key.
+    pub key: Key,
+    /// Where its client runs.
+    pub node: NodeName,
+}
+
+#[derive(Debug, Clone)]
+struct Life {
+    process: ProcessName,
+    last: Stamp,
+    started: Stamp,
+    running: bool,
+}
+
+/// The state of a run as its events have told it so far.
+#[derive(Debug, Default)]
+pub struct View {
+    attempts: BTreeMap<HoldId, (Key, NodeName)>,
+    /// In the order of their acquisition.
+    holders: Vec<Holder>,
+    ended_holds: VecDeque<(HoldId, Stamp)>,
+    waiting: BTreeMap<ClientId, (HoldId, Point, NodeName)>,
+    lives: BTreeMap<NodeName, Life>,
+    former: VecDeque<(ProcessName, Stamp)>,
+    stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
+}
+
+fn remember<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() == REMEMBERED {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+impl View {
+    /// Takes the next event of the run.
+    pub fn see(&mut self, record: &Record) {
+        let node = record.process.node();
+        if let Some(life) = self.lives.get_mut(&node).filter(|l| l.process == record.process) {
+            life.last = record.at;
+        }
+        match &record.event {
+            Event::Started { .. } => {
+                let life = Life { process: record.process.clone(), last: record.at, started: record.at, running: true };
+                self.lives.insert(node, life);
+            }
+            Event::ProcessEnded { ended, .. } => self.end_process(ended),
+            Event::Stall { from, to, .. } => remember(&mut self.stalls, (record.process.clone(), *from, *to)),
+            Event::Acquire { attempt, key, .. } => {
+                self.attempts.insert(*attempt, (key.clone(), node));
+            }
+            Event::Acquired { attempt, .. } => {
+                if let Some((key, node)) = self.attempts.remove(attempt) {
+                    self.holders.push(Holder { hold: *attempt, key, node });
+                }
+            }
+            Event::AcquireFailed { attempt, .. } => {
+                self.attempts.remove(attempt);
+            }
+            Event::Release { hold } | Event::GaveUp { hold } | Event::LossNoticed { hold } => {
+                if let Some(held) = self.holders.iter().position(|h| h.hold == *hold) {
+                    self.holders.remove(held);
+                    remember(&mut self.ended_holds, (*hold, record.at));
+                }
+            }
+            Event::AtPoint { client, hold, point } => {
+                self.waiting.insert(*client, (*hold, *point, node));
+            }
+            Event::LeftPoint { client, .. } => {
+                self.waiting.remove(client);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_process(&mut self, ended: &ProcessName) {
+        let node = ended.node();
+        let Some(life) = self.lives.get_mut(&node).filter(|l| l.process == *ended) else { return };
+        life.running = false;
+        remember(&mut self.former, (ended.clone(), life.last));
+        self.attempts.retain(|_, (_, n)| *n != node);
+        self.holders.retain(|h| h.node != node);
+        self.waiting.retain(|_, (_, _, n)| *n != node);
+    }
+
+    /// Who holds a key now: the newest hold whose worker still runs.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holders.last()
+    }
+
+    /// When `hold` ended by its client's own word, if it did.
+    pub fn ended(&self, hold: HoldId) -> Option<Stamp> {
+        self.ended_holds.iter().rev().find(|(h, _)| *h == hold).map(|(_, at)| *at)
+    }
+
+    /// Whether `client` waits at `point`, and in which attempt or hold.
+    pub fn at_point(&self, client: ClientId, point: Point) -> Option<HoldId> {
+        self.waiting.get(&client).filter(|(_, at, _)| *at == point).map(|(hold, ..)| *hold)
+    }
+
+    /// The process that `node` runs now.
+    pub fn process(&self, node: &NodeName) -> Option<ProcessName> {
+        self.lives.get(node).filter(|l| l.running).map(|l| l.process.clone())
+    }
+
+    /// First and last sign of life of the process that `node` runs, or ran last.
+    pub fn life(&self, node: &NodeName) -> Option<(&ProcessName, Stamp, Stamp)> {
+        self.lives.get(node).map(|l| (&l.process, l.started, l.last))
+    }
+
+    /// Last sign of life of a process that has ended.
+    pub fn end_of(&self, process: &ProcessName) -> Option<Stamp> {
+        self.former.iter().rev().find(|(p, _)| p == process).map(|(_, last)| *last)
+    }
+
+    /// The longest stall of `process` that ended after `after`.
+    pub fn stall(&self, process: &ProcessName, after: Stamp) -> Option<(Stamp, Stamp)> {
+        let mine = self.stalls.iter().filter(|(p, _, to)| p == process && *to > after);
+        mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since(*from))
+    }
+}
+
+/// A [`View`] that can be waited on.
+#[derive(Debug, Default)]
+pub struct Scene {
+    view: Mutex<View>,
+    changed: Notify,
+}
+
+impl Scene {
+    /// An empty scene.
+    pub fn new() -> Scene {
+        Scene::default()
+    }
+
+    fn view(&self) -> MutexGuard<'_, View> {
+        // A view is only ever read or given whole events, so one that a panic left behind is still true.
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the next event of the run and wakes whoever waits for one.
+    pub fn see(&self, record: &Record) {
+        self.view().see(record);
+        self.changed.notify_waiters();
+    }
+
+    /// Looks once.
+    pub fn look<T>(&self, at: impl FnOnce(&View) -> T) -> T {
+        at(&self.view())
+    }
+
+    /// Waits until `wanted` finds what it looks for.
+    pub async fn until<T>(&self, mut wanted: impl FnMut(&View) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(found) = wanted(&self.view()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    /// The same, for at most `bound`.
+    pub async fn within<T>(
+        &self,
+        control: &dyn Control,
+        bound: Duration,
+        wanted: impl FnMut(&View) -> Option<T>,
+    ) -> Option<T> {
+        let timer: Doing<'_, ()> = control.sleep(bound);
+        match select(std::pin::pin!(self.until(wanted)), timer).await {
+            Either::Left((found, _)) => Some(found),
+            Either::Right(_) => None,
+        }
+    }
+}

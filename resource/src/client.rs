@@ -1,0 +1,274 @@
+//! The client of the resource. It never retries, and it says of each failure whether the request may
+//! have been applied: the harness judges by that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, StatusCode, Url, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::answer::{X_ADMISSION, X_REPEAT};
+use crate::http::{X_BASE, X_FENCE_TOKEN, X_HOLD, X_OP};
+use crate::policy::Arm;
+use crate::types::{HoldId, Key, OpId, Token, Version};
+
+/// Why an operation on the resource did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The request was surely not applied: it never left, or was turned away.
+    #[error("the resource did not apply the request: {0}")]
+    Failed(String),
+    /// The request may have been applied, now or later: no answer came in time, the connection was
+    /// lost, or the answer says nothing about it.
+    #[error("the resource may have applied the request: {0}")]
+    Indeterminate(String),
+}
+
+/// One arm as a read was told it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ReadArm {
+    /// The value; none if nothing was ever written.
+    pub value: Option<String>,
+    /// Its version.
+    pub version: Version,
+    /// The largest registered token, this read's own included.
+    #[serde(rename = "max_fence")]
+    pub seen: Option<Token>,
+}
+
+/// What a read was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadAnswer {
+    /// Its place in the admission order.
+    pub number: Version,
+    /// Whether the operation had been decided before.
+    pub repeat: bool,
+    /// Each arm of the resource.
+    pub arms: BTreeMap<Arm, ReadArm>,
+}
+
+/// How one arm decided a write.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct WriteArm {
+    /// Whether it was applied.
+    pub admitted: bool,
+    /// The largest token that was registered before it.
+    pub seen: Option<Token>,
+}
+
+/// How a write was decided. A refusal is an answer, not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteAnswer {
+    /// Its place in the admission order, and the version of what it wrote.
+    pub number: Version,
+    /// Whether the operation had been decided before.
+    pub repeat: bool,
+    /// Each arm of the resource.
+    pub arms: BTreeMap<Arm, WriteArm>,
+}
+
+/// A client of one resource; cheap to clone, and clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+}
+
+/// A write that lacks nothing but being sent.
+#[derive(Debug)]
+#[must_use = "a prepared write has not left yet"]
+pub struct PreparedWrite {
+    request: RequestBuilder,
+    /// The arm, if it is the only one.
+    only: Option<Arm>,
+}
+
+impl Client {
+    /// A client of the resource at `base_url` (`http://resource:8080`). `timeout` is for a whole
+    /// operation; one that meets it is indeterminate. Idle connections are kept for as long as the
+    /// resource keeps them, so that a client that was paused sends on the connection that it had.
+    ///
+    /// # Errors
+    /// `base_url` is not a URL that starts with `http://`.
+    pub fn new(base_url: &str, timeout: Duration) -> Result<Client, ClientError> {
+        let bad = |why: String| ClientError::Failed(format!("'{base_url}' is no address of a resource: {why}"));
+        let base = Url::parse(base_url).map_err(|error| bad(error.to_string()))?;
+        if base.scheme() != "http" {
+            return Err(bad("it does not start with http://".to_owned()));
+        }
+        let http = reqwest::Client::builder()
+            .timeout(timeout)
+            .retry(reqwest::retry::never())
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .http1_only()
+            .tcp_nodelay(true)
+            .pool_idle_timeout(None)
+            .build()
+            .map_err(|error| bad(chain(&error)))?;
+        Ok(Client { http, base })
+    }
+
+    /// Reads all arms of `key`. A read that carries a token registers it on the arm `reads`.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; a read that registers a token can be indeterminate like a write.
+    pub async fn read(
+        &self,
+        key: &Key,
+        token: Option<Token>,
+        hold: Option<HoldId>,
+        op: Option<OpId>,
+    ) -> Result<ReadAnswer, ClientError> {
+        let request = self.request(Method::GET, key, token, hold, op)?;
+        let Answer { status, number, repeat, body } = exchange(request).await?;
+        if status != StatusCode::OK {
+            return Err(turned_away(status, &body));
+        }
+        let arms = match body.get("arms") {
+            Some(arms) => parse(arms)?,
+            None => BTreeMap::from([(parse(&body["arm"])?, parse(&body)?)]),
+        };
+        Ok(ReadAnswer { number: decided(number)?, repeat, arms })
+    }
+
+    /// Writes all arms of `key`: for each the version from which its value was computed, and the value.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn write(
+        &self,
+        key: &Key,
+        token: Option<Token>,
+        hold: Option<HoldId>,
+        op: Option<OpId>,
+        arms: &BTreeMap<Arm, (Version, String)>,
+    ) -> Result<WriteAnswer, ClientError> {
+        self.prepare_write(key, token, hold, op, arms)?.send().await
+    }
+
+    /// Does all of [`Client::write`] but the sending.
+    ///
+    /// # Errors
+    /// Surely not applied, since nothing left.
+    pub fn prepare_write(
+        &self,
+        key: &Key,
+        token: Option<Token>,
+        hold: Option<HoldId>,
+        op: Option<OpId>,
+        arms: &BTreeMap<Arm, (Version, String)>,
+    ) -> Result<PreparedWrite, ClientError> {
+        let request = self.request(Method::PUT, key, token, hold, op)?;
+        let mut several = arms.iter();
+        // A resource with one arm takes the value as it is; it must then be the arm named here.
+        if let (Some((arm, (base, value))), None) = (several.next(), several.next()) {
+            let request = request.header(X_BASE, base.0).body(value.clone());
+            return Ok(PreparedWrite { request, only: Some(*arm) });
+        }
+        let each =
+            arms.iter().map(|(arm, (base, value))| (arm.name().to_owned(), json!({"base": base, "value": value})));
+        let body = json!({"arms": each.collect::<serde_json::Map<_, _>>()});
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(body.to_string());
+        Ok(PreparedWrite { request, only: None })
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        key: &Key,
+        token: Option<Token>,
+        hold: Option<HoldId>,
+        op: Option<OpId>,
+    ) -> Result<RequestBuilder, ClientError> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| ClientError::Failed(format!("'{}' cannot have a path", self.base)))?
+            .pop_if_empty()
+            .extend(["r", key.as_str()]);
+        let mut request = self.http.request(method, url);
+        for (header, number) in
+            [(X_FENCE_TOKEN, token.map(|t| t.0)), (X_HOLD, hold.map(|h| h.0)), (X_OP, op.map(|o| o.0))]
+        {
+            if let Some(number) = number {
+                request = request.header(header, number);
+            }
+        }
+        Ok(request)
+    }
+}
+
+impl PreparedWrite {
+    /// Sends the write, as the first thing that it does, and waits for the answer.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn send(self) -> Result<WriteAnswer, ClientError> {
+        let Answer { status, number, repeat, body } = exchange(self.request).await?;
+        if status != StatusCode::OK && status != StatusCode::CONFLICT {
+            return Err(turned_away(status, &body));
+        }
+        let arms = match self.only {
+            None => parse(&body["arms"])?,
+            Some(arm) => {
+                let seen = body.get("seen").map_or(Ok(None), parse)?;
+                BTreeMap::from([(arm, WriteArm { admitted: status == StatusCode::OK, seen })])
+            }
+        };
+        Ok(WriteAnswer { number: decided(number)?, repeat, arms })
+    }
+}
+
+/// An answer before its status is looked at.
+struct Answer {
+    status: StatusCode,
+    number: Option<u64>,
+    repeat: bool,
+    body: Value,
+}
+
+/// Sends `request` and reads the whole answer.
+async fn exchange(request: RequestBuilder) -> Result<Answer, ClientError> {
+    let response = request.send().await.map_err(|error| {
+        if error.is_connect() || error.is_builder() {
+            ClientError::Failed(chain(&error))
+        } else {
+            ClientError::Indeterminate(chain(&error))
+        }
+    })?;
+    let status = response.status();
+    let number = response.headers().get(X_ADMISSION).and_then(|number| number.to_str().ok()?.parse().ok());
+    let repeat = response.headers().contains_key(X_REPEAT);
+    // The status of a refusal says all, so that a body that got lost takes nothing away.
+    let bytes = match response.bytes().await {
+        Ok(bytes) => bytes,
+        Err(error) if status.is_success() || status == StatusCode::CONFLICT => {
+            return Err(ClientError::Indeterminate(chain(&error)));
+        }
+        Err(_) => bytes::Bytes::new(),
+    };
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    Ok(Answer { status, number, repeat, body })
+}
+
+/// A status that is no decision: 4xx is given only to what was not applied.
+fn turned_away(status: StatusCode, body: &Value) -> ClientError {
+    let why = format!("{status}: {}", body["error"].as_str().unwrap_or("without a reason"));
+    if status.is_client_error() { ClientError::Failed(why) } else { ClientError::Indeterminate(why) }
+}
+
+/// A decided answer has its place in the order; one without comes from somebody else.
+fn decided(number: Option<u64>) -> Result<Version, ClientError> {
+    number.map(Version).ok_or_else(|| ClientError::Indeterminate("the answer has no X-Admission".to_owned()))
+}
+
+fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, ClientError> {
+    T::deserialize(value).map_err(|error| ClientError::Indeterminate(format!("the answer cannot be read: {error}")))
+}
+
+/// An error with its causes: the outermost alone says only that sending failed.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

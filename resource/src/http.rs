@@ -1,0 +1,224 @@
+//! From HTTP to a [`Request`]: everything that a client can get wrong is answered here, undecided.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use serde::Deserialize;
+
+use crate::answer::{Problem, decided};
+use crate::policy::{Arm, Policy};
+use crate::service::{Shared, Undecided};
+use crate::types::{Action, HoldId, Key, OpId, Proposal, Request, Token, Version};
+
+/// The fencing token.
+pub(crate) const X_FENCE_TOKEN: HeaderName = HeaderName::from_static("x-fence-token");
+/// Which hold asks.
+pub(crate) const X_HOLD: HeaderName = HeaderName::from_static("x-hold");
+/// Which operation of the hold this is.
+pub(crate) const X_OP: HeaderName = HeaderName::from_static("x-op");
+/// The version from which the value of a PUT was computed, where its body is the value itself.
+pub(crate) const X_BASE: HeaderName = HeaderName::from_static("x-base");
+
+/// How much of a body that is too large is read and thrown away. A connection that is closed while the
+/// client still sends is reset, and the client may never see why.
+const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Every path of the service.
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/r/{key}", get(read).put(write))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(shared)
+}
+
+async fn unknown_path(uri: Uri) -> Problem {
+    let error = "no such path: there are /r/{key}, /metrics and /healthz (a slash in a key is written %2F)";
+    Problem::new(StatusCode::NOT_FOUND, error).with("path", uri.path())
+}
+
+async fn wrong_method(method: Method) -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method").with("method", method.as_str())
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let text = shared.metrics.text(&shared.policy);
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"))], text).into_response()
+}
+
+async fn read(
+    State(shared): State<Arc<Shared>>,
+    key: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Response {
+    let request = request(key, &headers, |_| Ok(Action::Read));
+    decide(&shared, request).await
+}
+
+async fn write(
+    State(shared): State<Arc<Shared>>,
+    key: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    // The body is read whatever the head says, so that the connection is good for another request.
+    let body = take_body(&shared, &headers, body).await;
+    let policy = &shared.policy;
+    let request =
+        body.and_then(|body| request(key, &headers, |headers| Ok(Action::Write(arms(policy, headers, &body)?))));
+    decide(&shared, request).await
+}
+
+async fn decide(shared: &Shared, request: Result<Request, Problem>) -> Response {
+    let undecided = match request {
+        Ok(request) => match shared.admit(&request).await {
+            Ok(admission) => return decided(&shared.policy, &admission),
+            Err(undecided) => problem(&shared.policy, undecided),
+        },
+        Err(problem) => problem,
+    };
+    shared.metrics.turned_away();
+    undecided.into_response()
+}
+
+fn problem(policy: &Policy, undecided: Undecided) -> Problem {
+    let text = undecided.to_string();
+    match undecided {
+        Undecided::Refused(refusal) => {
+            let arms: Vec<&str> = policy.arms().iter().map(|arm| arm.name()).collect();
+            Problem::from(refusal).with("arms", arms)
+        }
+        Undecided::Overloaded => Problem::new(StatusCode::SERVICE_UNAVAILABLE, text),
+        Undecided::Broken => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text),
+    }
+}
+
+/// Puts a request together from its parts; `action` comes last, since it is checked last.
+fn request(
+    key: Result<Path<String>, PathRejection>,
+    headers: &HeaderMap,
+    action: impl FnOnce(&HeaderMap) -> Result<Action, Problem>,
+) -> Result<Request, Problem> {
+    let bad = |error: String| Problem::new(StatusCode::BAD_REQUEST, error);
+    let Path(key) = key.map_err(|error| bad(format!("the key cannot be read: {}", error.body_text())))?;
+    let key = Key::new(key.as_str()).map_err(|error| bad(error.to_string()).with("key", key))?;
+    Ok(Request {
+        key,
+        hold: number(headers, &X_HOLD, "X-Hold")?.map(HoldId),
+        op: number(headers, &X_OP, "X-Op")?.map(OpId),
+        token: number(headers, &X_FENCE_TOKEN, "X-Fence-Token")?.map(Token),
+        action: action(headers)?,
+    })
+}
+
+/// A header that is a number: decimal digits and nothing else, and no more than once.
+fn number(headers: &HeaderMap, header: &HeaderName, name: &str) -> Result<Option<u64>, Problem> {
+    let mut values = headers.get_all(header).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let bad = |error: String| {
+        let got = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        Err(Problem::new(StatusCode::BAD_REQUEST, error).with("got", got))
+    };
+    if values.next().is_some() {
+        return bad(format!("{name} is given twice"));
+    }
+    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    match digits.and_then(|digits| digits.parse().ok()) {
+        Some(number) => Ok(Some(number)),
+        None => bad(format!("{name} is not a whole number from 0 to {}", u64::MAX)),
+    }
+}
+
+/// Reads the body within its limits of size and time.
+async fn take_body(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+    let max = shared.limits.body_bytes_max;
+    let too_large = || {
+        let error = format!("the body is larger than {max} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, error).with("max", max).closing()
+    };
+    let announced = body.size_hint().lower();
+    if announced > max as u64 && headers.contains_key(header::EXPECT) {
+        // The client waits for leave to send; it is not given.
+        return Err(too_large());
+    }
+    match tokio::time::timeout(shared.limits.body_timeout, collect(body, max)).await {
+        Ok(Ok(Some(bytes))) => Ok(bytes),
+        Ok(Ok(None)) => Err(too_large()),
+        Ok(Err(error)) => {
+            let error = format!("the body cannot be read: {error}");
+            Err(Problem::new(StatusCode::BAD_REQUEST, error).closing())
+        }
+        Err(_) => {
+            let error = "the body of the request did not arrive in time";
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, error).closing())
+        }
+    }
+}
+
+/// The whole body; none if it has more than `max` bytes.
+async fn collect(mut body: Body, max: usize) -> Result<Option<Bytes>, axum::Error> {
+    let mut bytes = BytesMut::new();
+    let mut total = 0;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        total += data.len();
+        if total <= max {
+            bytes.extend_from_slice(&data);
+        } else if total > DISCARD_BYTES_MAX {
+            break;
+        }
+    }
+    Ok((total <= max).then(|| bytes.freeze()))
+}
+
+/// The body of a write on several arms. A struct and not a map, so that an arm that is given twice and
+/// a word that is no arm are refused by name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArmsBody {
+    arms: PerArm,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PerArm {
+    off: Option<BaseAndValue>,
+    writes: Option<BaseAndValue>,
+    reads: Option<BaseAndValue>,
+    cas: Option<BaseAndValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BaseAndValue {
+    base: u64,
+    value: String,
+}
+
+/// What a PUT asks of each arm.
+fn arms(policy: &Policy, headers: &HeaderMap, body: &[u8]) -> Result<BTreeMap<Arm, Proposal>, Problem> {
+    let bad = |error: String| Problem::new(StatusCode::BAD_REQUEST, error);
+    if let [only] = policy.arms() {
+        let base = number(headers, &X_BASE, "X-Base")?.map(Version);
+        let value = std::str::from_utf8(body).map_err(|error| bad(format!("the value is not UTF-8: {error}")))?;
+        return Ok(BTreeMap::from([(*only, Proposal { base, value: value.to_owned() })]));
+    }
+    let expected = r#"the body is not {"arms": {"<arm>": {"base": <version>, "value": "<text>"}, …}}"#;
+    let ArmsBody { arms } = serde_json::from_slice(body).map_err(|error| bad(format!("{expected}: {error}")))?;
+    let PerArm { off, writes, reads, cas } = arms;
+    let given = [(Arm::Off, off), (Arm::Writes, writes), (Arm::Reads, reads), (Arm::Cas, cas)];
+    let proposal = |given: BaseAndValue| Proposal { base: Some(Version(given.base)), value: given.value };
+    Ok(given.into_iter().filter_map(|(arm, given)| Some((arm, proposal(given?)))).collect())
+}

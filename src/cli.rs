@@ -1,0 +1,190 @@
+//! The command line as it is written. `scenario` resolves it.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::process::ResourceArgs;
+
+/// What distributed locks do under faults: real servers, real faults, verdicts with witnesses.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Exit codes: 0 all upheld, or as --expect says · 1 violated, or not as expected · 2 inconclusive · \
+                  3 the harness could not do its job · 64 usage · 130 interrupted"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a cluster, inject faults, record, and judge the record
+    Run(Box<RunArgs>),
+    /// Judge a recorded run again
+    Check(CheckArgs),
+    /// Remove what runs that are no longer alive have left in Docker
+    Clean(CleanArgs),
+    /// List backends, faults and arms, or the runs that were recorded
+    List(ListArgs),
+    #[command(hide = true)]
+    Worker,
+    #[command(hide = true)]
+    Resource(ResourceArgs),
+    #[command(hide = true)]
+    Agent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// `verdict.json`
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ClientArg {
+    /// Acquire, read, work, write, release: what most code does
+    Unchecked,
+    /// They verify their deadline just before each write
+    Checking,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FenceArg {
+    /// Refuse a smaller token, and an equal one from another hold
+    Default,
+    /// Refuse an equal token too: one write a hold; cannot go with the arm `reads`
+    Strict,
+}
+
+/// A duration: `2s`, `150ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|e| format!("expected a duration such as `2s` or `150ms`: {e}"))
+}
+
+/// A duration, or a range of them: `100ms..200ms`.
+fn range(text: &str) -> Result<history::Range, String> {
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    Ok(history::Range { from: duration(from)?, to: duration(to)? })
+}
+
+fn role_and_image(text: &str) -> Result<(String, String), String> {
+    let (role, image) = text.split_once('=').ok_or("expected ROLE=NAME, such as `redis=valkey/valkey:8`")?;
+    if role.is_empty() || image.is_empty() {
+        return Err("expected ROLE=NAME, such as `redis=valkey/valkey:8`".into());
+    }
+    Ok((role.to_owned(), image.to_owned()))
+}
+
+/// What is run: these flags, or a plan.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Run this plan again (the `plan.toml` of a run) instead of the flags below
+    pub plan: Option<PathBuf>,
+
+    /// Lock under test: redis, redlock
+    #[arg(long, help_heading = "Scenario", default_value = "redlock", conflicts_with = "plan")]
+    pub backend: String,
+    /// Faults, comma-separated: none, or `KIND[:TARGET][@WHEN][+DURATION]` with KIND pause or kill; TARGET holder (default), any-worker or
+    /// worker-N; WHEN a time or a protocol point (after-send, after-acquire, after-read, after-check, before-write, before-release);
+    /// for example `pause@before-write+5s`
+    #[arg(long, help_heading = "Scenario", default_value = "none", conflicts_with = "plan")]
+    pub nemesis: String,
+    /// Length of the fault phase [default: 30s; 12s if every fault is placed]
+    #[arg(long, help_heading = "Scenario", value_parser = duration, conflicts_with = "plan")]
+    pub time: Option<Duration>,
+    /// Seed of everything that is drawn; it promises the same schedule, never the same run [default: drawn]
+    #[arg(long, help_heading = "Scenario", conflicts_with = "plan")]
+    pub seed: Option<u64>,
+    /// Lease asked of the lock
+    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "2s", conflicts_with = "plan")]
+    pub lease: Duration,
+    /// Work between read and write: a duration or a range
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "100ms..200ms", conflicts_with = "plan")]
+    pub work: history::Range,
+    /// Delay between two attempts at a held lock: a duration or a range
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "50ms..150ms", conflicts_with = "plan")]
+    pub retry_delay: history::Range,
+    /// Critical sections offered per second, by all clients together
+    #[arg(long, help_heading = "Scenario", default_value_t = 3.0, conflicts_with = "plan")]
+    pub rate: f64,
+    /// Keys, drawn evenly; 1 is the hot key
+    #[arg(long, help_heading = "Scenario", default_value_t = 1, conflicts_with = "plan")]
+    pub keys: u32,
+    /// Workers, one container each
+    #[arg(long, help_heading = "Scenario", default_value_t = 5, conflicts_with = "plan")]
+    pub workers: u32,
+    /// Clients in each worker
+    #[arg(long, help_heading = "Scenario", default_value_t = 1, conflicts_with = "plan")]
+    pub clients_per_worker: u32,
+    /// What clients do about their deadline
+    #[arg(long, help_heading = "Scenario", value_enum, default_value = "unchecked", conflicts_with = "plan")]
+    pub client: ClientArg,
+    /// Renew so often while holding [default: never]
+    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration, conflicts_with = "plan")]
+    pub renew: Option<Duration>,
+    /// How the lock makes fencing tokens: none, counter (redis), majority-max or two-phase (redlock) [default: the backend's best]
+    #[arg(long, help_heading = "Scenario", conflicts_with = "plan")]
+    pub tokens: Option<String>,
+    /// Arms of the resource, all judged in the same run [default: off,writes,reads, as far as tokens and fence allow]
+    #[arg(long, help_heading = "Scenario", value_delimiter = ',', conflicts_with = "plan")]
+    pub arms: Option<Vec<String>>,
+    /// How fencing arms compare tokens
+    #[arg(long, help_heading = "Scenario", value_enum, default_value = "default", conflicts_with = "plan")]
+    pub fence: FenceArg,
+    /// A resource with a planted bug, `buggy:NAME`: to test the checker
+    #[arg(long, help_heading = "Scenario", conflicts_with = "plan", hide = true)]
+    pub resource: Option<String>,
+
+    /// Servers from a Compose file of your own, instead of the backend's
+    #[arg(long, value_name = "FILE", help_heading = "Docker")]
+    pub compose: Option<PathBuf>,
+    /// Image for a role (redis, resource, worker, agent); may be repeated
+    #[arg(long, value_name = "ROLE=NAME", value_parser = role_and_image, help_heading = "Docker")]
+    pub image: Vec<(String, String)>,
+    /// Leave servers and network for a look; `harness clean --kept` removes them
+    #[arg(long, help_heading = "Docker")]
+    pub keep: bool,
+
+    /// Verdicts and counts that this run must give, comma-separated [example: lock=violated,off.data.lost_updates>=1]
+    #[arg(long, help_heading = "Output")]
+    pub expect: Option<String>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
+    pub format: Format,
+    /// Directory of the run directories
+    #[arg(long, default_value = "runs", help_heading = "Output")]
+    pub runs: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// A run directory, or a history (.jsonl, .jsonl.zst)
+    pub run: PathBuf,
+    /// Verdicts and counts that it must give
+    #[arg(long)]
+    pub expect: Option<String>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct CleanArgs {
+    /// Remove also what runs with --keep have left
+    #[arg(long)]
+    pub kept: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// List the runs recorded in this directory
+    #[arg(long, num_args = 0..=1, default_missing_value = "runs")]
+    pub runs: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}

@@ -1,0 +1,210 @@
+//! What each command does.
+
+use std::{fs::DirEntry, panic::AssertUnwindSafe, path::Path};
+
+use anyhow::{Context, anyhow};
+use compose::Engine;
+use futures::FutureExt;
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::{
+    cli::{CheckArgs, CleanArgs, Format, ListArgs, RunArgs},
+    conduct::conduct,
+    exit::{Exit, Interrupted, Unusable},
+    expect::{Expectation, compare},
+    judge::{Judged, judge},
+    report::{Terminal, heading, print, summary},
+    run_dir::RunDir,
+    scenario::{self, PlanFile},
+};
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")
+}
+
+fn expectation(text: Option<&str>) -> anyhow::Result<Option<Expectation>> {
+    Ok(text.map(str::parse).transpose()?)
+}
+
+/// `harness run`
+pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
+    let expectation = expectation(args.expect.as_deref())?;
+    let file = scenario::resolve(&args)?;
+    let runtime = runtime()?;
+    let dir = runtime.block_on(recorded(&args, &file))?;
+    // From here on nothing has to be taken down: a signal ends the judging at once.
+    runtime.spawn(async {
+        if let Ok(mut stop) = Stop::listen() {
+            stop.asked().await;
+            std::process::exit(Exit::Interrupted as i32);
+        }
+    });
+    let judged = judge(&dir.history())?;
+    report(judged, expectation.as_ref(), args.format, Some(&dir))
+}
+
+/// Whoever asks this process to stop: Ctrl-C, SIGTERM, the end of its terminal.
+struct Stop(Vec<Signal>);
+
+impl Stop {
+    fn listen() -> anyhow::Result<Stop> {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        Ok(Stop(kinds.into_iter().map(signal).collect::<Result<_, _>>().context("listening for signals")?))
+    }
+
+    async fn asked(&mut self) {
+        futures::future::select_all(self.0.iter_mut().map(|s| Box::pin(s.recv()))).await;
+    }
+}
+
+/// Records a run. However that ends, nothing of it is left in the engine.
+async fn recorded(args: &RunArgs, file: &PlanFile) -> anyhow::Result<RunDir> {
+    let engine = Engine::connect().await?;
+    let dir = RunDir::create(&args.runs, &file.run)?;
+    dir.write(&dir.plan(), file.to_toml()?)?;
+    let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
+    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), args.format == Format::Text);
+    let mut stop = Stop::listen()?;
+
+    // A panic is caught here, a signal drops the run where it stands; then everything is taken down.
+    let conducted = AssertUnwindSafe(conduct(&engine, file, &dir, args.keep, &terminal)).catch_unwind();
+    let ended = tokio::select! {
+        ended = conducted => Some(ended),
+        () = stop.asked() => None,
+    };
+    if matches!(ended, Some(Ok(Ok(())))) {
+        return Ok(dir);
+    }
+    terminal.progress("taking the cluster down");
+    let taken_down = tokio::select! {
+        taken_down = compose::take_down(&engine, &file.run) => taken_down,
+        // Asked twice: whoever cannot wait leaves the rest to `harness clean`.
+        () = stop.asked() => std::process::exit(Exit::Interrupted as i32),
+    };
+    if let Err(left) = &taken_down {
+        terminal.progress(&format!("not everything could be removed: {left}; `harness clean` will"));
+    }
+    match ended {
+        None => {
+            taken_down?;
+            Err(Interrupted.into())
+        }
+        // What it was stands on standard error already.
+        Some(Err(_panic)) => Err(anyhow!("the harness panicked, which is a bug of its own")),
+        Some(Ok(ended)) => {
+            ended.with_context(|| format!("what was recorded is in {}", dir.path().display()))?;
+            Ok(dir)
+        }
+    }
+}
+
+/// Prints, and writes the reports where there is a run directory: the same for a run that has just ended and for one of last year.
+fn report(
+    mut judged: Judged,
+    expectation: Option<&Expectation>,
+    format: Format,
+    dir: Option<&RunDir>,
+) -> anyhow::Result<Exit> {
+    let compared = compare(expectation, &judged.verdicts);
+    judged.verdicts.as_expected = compared.as_expected;
+    let json = serde_json::to_string_pretty(&judged.verdicts).context("writing the verdicts as JSON")?;
+    let text = summary(&judged, &compared);
+    if let Some(dir) = dir {
+        dir.write(&dir.verdict(), json.clone() + "\n")?;
+        let heading = heading(&judged.plan, &judged.versions, dir.path());
+        dir.write(&dir.report(), format!("```\n{heading}\n{text}```\n"))?;
+    }
+    match format {
+        Format::Text => print(&text),
+        Format::Json => print(&(json + "\n")),
+    }
+    Ok(compared.exit)
+}
+
+/// `harness check`
+pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
+    let expectation = expectation(args.expect.as_deref())?;
+    let unusable = |problem: &str| Unusable(format!("{}: {problem}", args.run.display()));
+    if !args.run.exists() {
+        return Err(unusable("no such run; `harness list --runs` shows the runs").into());
+    }
+    let dir = args.run.is_dir().then(|| RunDir::at(&args.run));
+    let history = dir.as_ref().map_or_else(|| args.run.clone(), RunDir::history);
+    if !history.exists() {
+        return Err(unusable("no history.jsonl and no history.jsonl.zst in it; expected a run directory").into());
+    }
+    let judged = judge(&history)?;
+    if args.format == Format::Text {
+        print(&(heading(&judged.plan, &judged.versions, &args.run) + "\n"));
+    }
+    report(judged, expectation.as_ref(), args.format, dir.as_ref())
+}
+
+/// `harness clean`
+pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
+    runtime()?.block_on(async {
+        let engine = Engine::connect().await?;
+        let mut swept = compose::sweep(&engine).await?;
+        if args.kept {
+            let kept = compose::clean_kept(&engine, None).await?;
+            swept.containers += kept.containers;
+            swept.networks += kept.networks;
+            swept.volumes += kept.volumes;
+            swept.runs.extend(kept.runs);
+        }
+        let (containers, networks, volumes, runs) = (swept.containers, swept.networks, swept.volumes, swept.runs.len());
+        print(&format!("removed {containers} containers, {networks} networks, {volumes} volumes of {runs} runs\n"));
+        Ok(Exit::Ok)
+    })
+}
+
+/// `harness list`
+pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+    match &args.runs {
+        Some(runs) => list_runs(runs, args.format),
+        None => list_possible(args.format),
+    }
+}
+
+fn list_possible(format: Format) -> anyhow::Result<Exit> {
+    use history::{Arm, FaultKind, Point};
+    use workloads::backend::BACKENDS;
+    let faults = FaultKind::ALL.map(FaultKind::name);
+    let points = Point::ALL.map(Point::name);
+    let arms = Arm::ALL.map(Arm::name);
+    if format == Format::Json {
+        let backends: Vec<_> =
+            BACKENDS.iter().map(|b| json!({"name": b.name, "about": b.about, "tokens": b.tokens})).collect();
+        let all = json!({"backends": backends, "faults": faults, "points": points, "arms": arms});
+        print(&format!("{all}\n"));
+        return Ok(Exit::Ok);
+    }
+    let mut text = "backends\n".to_owned();
+    for backend in BACKENDS {
+        let tokens: Vec<_> = backend.tokens.iter().map(ToString::to_string).collect();
+        text += &format!("  {:<9} {} (tokens: {})\n", backend.name, backend.about, tokens.join(", "));
+    }
+    text += &format!("faults     {}\npoints     {}\n", faults.join(", "), points.join(", "));
+    text += &format!("arms       {}\n", arms.join(", "));
+    print(&text);
+    Ok(Exit::Ok)
+}
+
+fn list_runs(runs: &Path, format: Format) -> anyhow::Result<Exit> {
+    let entries = std::fs::read_dir(runs).map_err(|e| Unusable(format!("{}: {e}", runs.display())))?;
+    let is_run = |entry: &DirEntry| entry.path().join("plan.toml").is_file() && !entry.path().is_symlink();
+    let mut entries: Vec<_> = entries.flatten().filter(is_run).collect();
+    entries.sort_by_key(DirEntry::file_name);
+    for entry in entries {
+        let verdict = std::fs::read_to_string(RunDir::at(&entry.path()).verdict()).ok();
+        let verdict = verdict.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+        let verdict = verdict.as_ref().and_then(|v| v["verdict"].as_str()).unwrap_or("not judged");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match format {
+            Format::Json => print(&format!("{}\n", json!({"run": name, "verdict": verdict}))),
+            Format::Text => print(&format!("{name:<48} {verdict}\n")),
+        }
+    }
+    Ok(Exit::Ok)
+}

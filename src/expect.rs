@@ -1,0 +1,217 @@
+//! `--expect`: verdicts and counts that a run must give, and the exit code that follows.
+
+use std::str::FromStr;
+
+use checker::{Figure, Verdict, Verdicts};
+
+use crate::exit::{Exit, Unusable};
+
+/// What must come out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expectation(Vec<Clause>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Clause {
+    text: String,
+    path: String,
+    wanted: Wanted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Wanted {
+    Verdict(Verdict),
+    Count(Relation, f64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Relation {
+    AtLeast,
+    AtMost,
+    Equal,
+    More,
+    Less,
+}
+
+const VERDICTS: [Verdict; 5] =
+    [Verdict::Upheld, Verdict::Violated, Verdict::Inconclusive, Verdict::Measured, Verdict::NotApplicable];
+
+impl FromStr for Expectation {
+    type Err = Unusable;
+
+    fn from_str(text: &str) -> Result<Expectation, Unusable> {
+        text.split(',').map(|clause| clause.trim().parse()).collect::<Result<_, _>>().map(Expectation)
+    }
+}
+
+impl FromStr for Clause {
+    type Err = Unusable;
+
+    fn from_str(text: &str) -> Result<Clause, Unusable> {
+        let wrong = |problem: String| Unusable(format!("--expect: `{text}`: {problem}"));
+        // Two-character relations first, or `>=` would be read as `>` and `=1`.
+        let relations = [
+            (">=", Relation::AtLeast),
+            ("<=", Relation::AtMost),
+            ("=", Relation::Equal),
+            (">", Relation::More),
+            ("<", Relation::Less),
+        ];
+        let split = relations.into_iter().find_map(|(sign, relation)| text.split_once(sign).map(|s| (s, relation)));
+        let ((path, value), relation) = split.ok_or_else(|| {
+            wrong(
+                "expected PROPERTY=VERDICT or PROPERTY.COUNT>=N, such as `lock=violated` or `lock.unexplained=0`"
+                    .into(),
+            )
+        })?;
+        let (path, value) = (path.trim().to_owned(), value.trim());
+        let verdict = VERDICTS.into_iter().find(|v| v.name() == value);
+        let wanted = match (verdict, relation, value.parse::<f64>()) {
+            (Some(verdict), Relation::Equal, _) => Wanted::Verdict(verdict),
+            (None, relation, Ok(count)) => Wanted::Count(relation, count),
+            _ => {
+                return Err(wrong(format!(
+                    "`{value}` is neither a number nor one of {}",
+                    VERDICTS.map(Verdict::name).join(", ")
+                )));
+            }
+        };
+        Ok(Clause { text: text.to_owned(), path, wanted })
+    }
+}
+
+impl Clause {
+    /// Whether it came out so, or why not.
+    fn met(&self, verdicts: &Verdicts) -> Result<(), String> {
+        let found = match (self.wanted, verdicts.lookup(&self.path)) {
+            (_, None) => return Err(format!("expected {}, and this run says nothing of `{}`", self.text, self.path)),
+            (Wanted::Verdict(wanted), Some(Figure::Verdict(found))) if wanted == found => return Ok(()),
+            (Wanted::Count(relation, wanted), Some(Figure::Count(found))) => {
+                let met = match relation {
+                    Relation::AtLeast => found >= wanted,
+                    Relation::AtMost => found <= wanted,
+                    Relation::Equal => found == wanted,
+                    Relation::More => found > wanted,
+                    Relation::Less => found < wanted,
+                };
+                if met {
+                    return Ok(());
+                }
+                found.to_string()
+            }
+            (_, Some(Figure::Verdict(found))) => found.to_string(),
+            (_, Some(Figure::Count(found))) => found.to_string(),
+        };
+        Err(format!("expected {}, found {found}", self.text))
+    }
+}
+
+/// How a run compares with what was expected of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// Whether it came out as expected; `None` without an expectation.
+    pub as_expected: Option<bool>,
+    /// What did not.
+    pub misses: Vec<String>,
+    /// The exit code.
+    pub exit: Exit,
+}
+
+/// Compares. Judged properties that the expectation does not give a verdict for must be upheld.
+///
+/// A violation that was not expected is 1; else anything inconclusive is 2; else any other miss is 1.
+pub fn compare(expectation: Option<&Expectation>, verdicts: &Verdicts) -> Comparison {
+    let clauses = expectation.map_or(&[][..], |e| &e.0);
+    let mut misses: Vec<String> = clauses.iter().filter_map(|c| c.met(verdicts).err()).collect();
+    let expected = |path: &str| {
+        clauses.iter().find_map(|c| match c.wanted {
+            Wanted::Verdict(verdict) if c.path == path => Some(verdict),
+            _ => None,
+        })
+    };
+    let mut violated = false;
+    let mut inconclusive = false;
+    for (name, property) in verdicts.properties.iter() {
+        let found = property.verdict();
+        // `verdict=inconclusive` speaks for every property that is.
+        if expected(name) == Some(found) || (found == Verdict::Inconclusive && expected("verdict") == Some(found)) {
+            continue;
+        }
+        match found {
+            Verdict::Violated => violated = true,
+            Verdict::Inconclusive => inconclusive = true,
+            _ => continue,
+        }
+        if expected(name).is_none() {
+            misses.push(format!("expected {name}=upheld, found {found}"));
+        }
+    }
+    // A run that was not judged to its end is inconclusive even where a violation was expected and found.
+    let unjudged = !verdicts.reasons.is_empty() && expected("verdict") != Some(Verdict::Inconclusive);
+    let exit = if violated {
+        Exit::Violated
+    } else if inconclusive || unjudged {
+        Exit::Inconclusive
+    } else if !misses.is_empty() {
+        Exit::Violated
+    } else {
+        Exit::Ok
+    };
+    Comparison { as_expected: expectation.map(|_| exit == Exit::Ok), misses, exit }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::{Record, Tail};
+
+    use super::*;
+
+    fn corpus(name: &str) -> Verdicts {
+        let path = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+        let records: Vec<Record> = history::Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect();
+        checker::check(records, Tail::Whole)
+    }
+
+    fn exit(of: &str, expectation: &str) -> Exit {
+        let expectation: Option<Expectation> = (!expectation.is_empty()).then(|| expectation.parse().unwrap());
+        compare(expectation.as_ref(), &corpus(of)).exit
+    }
+
+    #[test]
+    fn without_an_expectation_the_worst_verdict_decides() {
+        assert_eq!(exit("none", ""), Exit::Ok);
+        assert_eq!(exit("kleppmann-pause", ""), Exit::Violated);
+        assert_eq!(exit("event-lost", ""), Exit::Inconclusive);
+    }
+
+    #[test]
+    fn what_is_expected_and_comes_out_is_no_failure() {
+        assert_eq!(exit("kleppmann-pause", "lock=violated,lock.unexplained=0,lock.windows>=1"), Exit::Ok);
+        assert_eq!(exit("none", "lock=upheld,lock.windows<1,verdict=upheld"), Exit::Ok);
+    }
+
+    #[test]
+    fn a_violation_that_was_not_expected_comes_before_everything() {
+        assert_eq!(exit("kleppmann-pause", "tokens=upheld"), Exit::Violated);
+        assert_eq!(exit("kleppmann-pause", "lock.windows>=1"), Exit::Violated, "a count is no verdict");
+    }
+
+    #[test]
+    fn any_other_miss_is_a_failure_and_an_unknown_name_is_a_miss() {
+        assert_eq!(exit("none", "lock=violated"), Exit::Violated);
+        assert_eq!(exit("none", "lock.windows>=1"), Exit::Violated);
+        assert_eq!(exit("none", "lokc.windows>=1"), Exit::Violated);
+    }
+
+    #[test]
+    fn an_inconclusive_run_can_be_what_was_expected() {
+        assert_eq!(exit("event-lost", "lock=upheld"), Exit::Inconclusive);
+        assert_eq!(exit("event-lost", "verdict=inconclusive"), Exit::Ok);
+    }
+
+    #[test]
+    fn a_clause_that_cannot_be_read_is_refused() {
+        for text in ["", "lock", "lock=borken", "lock>=violated", "lock.windows>=x", "=1,"] {
+            assert!(text.parse::<Expectation>().is_err() || text == "=1,", "{text}");
+        }
+    }
+}

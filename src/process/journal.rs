@@ -1,0 +1,143 @@
+//! Numbered, stamped events on standard output, each in one `write(2)` before the caller goes on.
+
+use std::{
+    io::Write,
+    os::unix::fs::MetadataExt,
+    sync::{Mutex, PoisonError},
+};
+
+use anyhow::Context;
+use history::{Event, Role, StallCause, Stamp};
+use serde::Serialize;
+
+use super::stamp;
+use super::ticks::STALL_FROM;
+
+/// One line of a process's stream: what the recorder makes a record of. See `docs/worker-protocol.md`.
+#[derive(Serialize)]
+struct Line<'a> {
+    n: u64,
+    at: Stamp,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+/// Writes a process's events.
+pub struct Journal<W = std::io::Stdout> {
+    state: Mutex<State<W>>,
+}
+
+struct State<W> {
+    out: W,
+    next: u64,
+    last: Stamp,
+    line: Vec<u8>,
+}
+
+impl Journal {
+    /// The journal of this process, with its first event in it.
+    ///
+    /// # Errors
+    /// The kernel does not say which one it is: stamps of this process could not be compared with others.
+    pub fn begin(role: Role) -> anyhow::Result<Journal> {
+        let (boot_id, time_namespace) = (boot_id()?, time_namespace()?);
+        let journal = Journal::over(std::io::stdout());
+        journal.record(Event::Started { role, boot_id, time_namespace });
+        Ok(journal)
+    }
+}
+
+impl<W: Write> Journal<W> {
+    fn over(out: W) -> Journal<W> {
+        Journal { state: Mutex::new(State { out, next: 0, last: Stamp(0), line: Vec::new() }) }
+    }
+
+    /// Stamps `event` now and writes it. When this returns the kernel has it: it survives a SIGKILL.
+    pub fn record(&self, event: Event) -> Stamp {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.write(stamp::now(), &event)
+    }
+
+    /// Writes an event that happened at `at`, a stamp taken earlier.
+    ///
+    /// # Panics
+    /// If an event with a later stamp was written in between: the stamps of a process must never go back, and whoever
+    /// keeps a stamp must not give way to others before it writes it.
+    pub fn record_at(&self, at: Stamp, event: Event) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).write(at, &event);
+    }
+}
+
+impl<W: Write> State<W> {
+    fn write(&mut self, at: Stamp, event: &Event) -> Stamp {
+        assert!(at >= self.last, "an event of {at:?} comes after one of {:?}", self.last);
+        let before = stamp::now();
+        self.put(at, event);
+        let after = stamp::now();
+        // Whoever reads the stream was slow, or the process was frozen just here: either way nothing else ran.
+        if after.since(before) >= STALL_FROM {
+            self.put(after, &Event::Stall { from: before, to: after, late: StallCause::Write });
+        }
+        at
+    }
+
+    fn put(&mut self, at: Stamp, event: &Event) {
+        self.line.clear();
+        let written = serde_json::to_writer(&mut self.line, &Line { n: self.next, at, event })
+            .map_err(std::io::Error::from)
+            .and_then(|()| {
+                self.line.push(b'\n');
+                self.out.write_all(&self.line)?;
+                self.out.flush()
+            });
+        if written.is_err() {
+            // The controller is gone, and with it whoever would read an error message.
+            std::process::exit(3);
+        }
+        self.next += 1;
+        self.last = at;
+    }
+}
+
+fn boot_id() -> anyhow::Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading the kernel's boot id from {path}"))?;
+    Ok(text.trim().to_owned())
+}
+
+fn time_namespace() -> anyhow::Result<u64> {
+    let path = "/proc/self/ns/time";
+    Ok(std::fs::metadata(path).with_context(|| format!("reading the time namespace from {path}"))?.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_numbered_without_gaps_and_their_stamps_never_go_back() {
+        let mut out = Vec::new();
+        let journal = Journal::over(&mut out);
+        let early = stamp::now();
+        journal.record_at(early, Event::Watermark);
+        for _ in 0..3 {
+            journal.record(Event::Watermark);
+        }
+        drop(journal);
+        let lines: Vec<serde_json::Value> =
+            out.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect();
+        let numbers: Vec<_> = lines.iter().map(|l| l["n"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+        assert!(lines.windows(2).all(|w| w[0]["at"].as_u64() <= w[1]["at"].as_u64()));
+        assert_eq!(lines[0]["event"], "watermark");
+    }
+
+    #[test]
+    #[should_panic(expected = "comes after one of")]
+    fn a_stamp_that_was_kept_too_long_is_never_written() {
+        let journal = Journal::over(Vec::new());
+        let kept = stamp::now();
+        journal.record(Event::Watermark);
+        journal.record_at(kept, Event::Watermark);
+    }
+}

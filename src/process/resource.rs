@@ -1,0 +1,103 @@
+//! The resource: serves HTTP, and reports every admission at the instant of its decision.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{Context, bail};
+use history::{ArmDecision, Event, HoldId, OpId, RequestKind, Role, Token};
+use resource::{Admission, Arm, Comparison, Config, Kind, Limits, Planted, Policy, Resource};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+use super::{journal::Journal, orders::Orders, ticks};
+
+/// The port on which it listens in its container.
+pub const PORT: u16 = 8080;
+
+/// What the resource is started with.
+#[derive(Debug, clap::Args)]
+pub struct ResourceArgs {
+    /// Arms to decide on, by name
+    #[arg(long, value_delimiter = ',', required = true)]
+    arms: Vec<String>,
+    /// Refuse equal tokens too: one write a hold
+    #[arg(long)]
+    strict: bool,
+    /// A planted bug, by name
+    #[arg(long)]
+    buggy: Option<String>,
+    /// Seed of planted bugs that draw
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// File of the store
+    #[arg(long, default_value = "/resource.redb")]
+    store: PathBuf,
+}
+
+/// One command to the resource.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ResourceCommand {
+    /// Say `finished`, and exit.
+    Finish,
+}
+
+/// Runs until told to finish, or until standard input ends.
+pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
+    let arms = args.arms.iter().map(|name| name.parse()).collect::<Result<Vec<Arm>, _>>()?;
+    let comparison = if args.strict { Comparison::Strict } else { Comparison::Default };
+    let planted = args.buggy.map(|name| Planted::from_name(&name, args.seed)).transpose()?;
+    let policy = Policy::new(&arms, comparison)?.with_planted(planted);
+
+    let listener = TcpListener::bind(("0.0.0.0", PORT)).await.with_context(|| format!("listening on port {PORT}"))?;
+    let journal = Arc::new(Journal::begin(Role::Resource)?);
+    let observer = {
+        let journal = journal.clone();
+        Box::new(move |admission: &Admission| {
+            journal.record(event(admission));
+        })
+    };
+    let config = Config { policy, store: args.store, limits: Limits::default() };
+    let resource = Resource::open(config, observer).context("opening the store")?;
+    let mut orders = Orders::new();
+    tokio::select! {
+        stopped = ticks::tick(journal.clone()) => return Err(anyhow::Error::new(stopped).context("ticking")),
+        served = resource.serve(listener, std::future::pending()) => served.context("serving")?,
+        order = orders.next() => match order? {
+            ResourceCommand::Finish => {
+                journal.record(Event::Finished);
+                std::process::exit(0)
+            }
+        },
+    }
+    bail!("the resource stopped serving before it was told to")
+}
+
+/// An admission in the words of the history.
+fn event(admission: &Admission) -> Event {
+    let arms = admission.arms.iter().map(|outcome| ArmDecision {
+        arm: match outcome.arm {
+            Arm::Off => history::Arm::Off,
+            Arm::Writes => history::Arm::Writes,
+            Arm::Reads => history::Arm::Reads,
+            Arm::Cas => history::Arm::Cas,
+        },
+        admitted: outcome.admitted,
+        seen: outcome.seen.map(|t| Token(t.0)),
+        base: outcome.base.map(|v| v.0),
+        version: outcome.version.0,
+        value: outcome.value.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0),
+    });
+    Event::Admission {
+        number: admission.number.0,
+        key: history::Key::new(admission.key.as_str()),
+        kind: match admission.kind {
+            Kind::Read => RequestKind::Read,
+            Kind::Write => RequestKind::Write,
+        },
+        hold: admission.hold.map(|h| HoldId(h.0)),
+        op: admission.op.map(|o| OpId(o.0 as u32)),
+        token: admission.token.map(|t| Token(t.0)),
+        repeat: admission.repeat,
+        arms: arms.collect(),
+    }
+}

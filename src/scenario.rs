@@ -1,0 +1,220 @@
+//! From what the user wrote to a plan: every default filled in, everything drawn.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context;
+use compose::ComposeFile;
+use history::{Activity, Arm, ClientKind, ClusterKind, Comparison, NodeName, Plan, Tokens, Workload};
+use nemesis::{Draw, Wish};
+use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use workloads::backend::{self, Backend};
+
+use crate::{
+    cli::{ClientArg, FenceArg, RunArgs},
+    exit::Unusable,
+};
+
+/// `plan.toml`: the plan, and what only Docker has to know. Planted bugs stand here and nowhere else: the history names the correct
+/// backend and resource, so that no checker can read the answer from it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanFile {
+    /// Id of the run; a plan that is run again gets a new one.
+    pub run: String,
+    /// The backend as the user named it: `redlock`, `buggy:forgets-nx`.
+    pub backend: String,
+    /// A planted bug of the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_bug: Option<String>,
+    /// A Compose file of the user's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compose: Option<PathBuf>,
+    /// Images by role.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub images: BTreeMap<String, String>,
+    /// The plan.
+    pub plan: Plan,
+}
+
+impl PlanFile {
+    /// Reads a plan that was saved.
+    pub fn read(path: &Path) -> anyhow::Result<PlanFile> {
+        let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {}: {e}", path.display())))?;
+        let file: PlanFile = toml::from_str(&text).map_err(|e| Unusable(format!("plan {}: {e}", path.display())))?;
+        let (backend, _) =
+            backend::named(&file.backend).map_err(|e| Unusable(format!("plan {}: backend: {e}", path.display())))?;
+        if !backend.tokens.contains(&file.plan.tokens) {
+            let problem = format!("{} does not make tokens `{}`", backend.name, file.plan.tokens);
+            return Err(Unusable(format!("plan {}: {problem}", path.display())).into());
+        }
+        file.plan.validate().map_err(|e| Unusable(format!("plan {}: {e}", path.display())))?;
+        Ok(file)
+    }
+
+    /// As TOML.
+    pub fn to_toml(&self) -> anyhow::Result<String> {
+        toml::to_string(self).context("writing the plan as TOML")
+    }
+
+    /// The servers: the user's own Compose file, or the backend's.
+    pub fn servers(&self) -> anyhow::Result<ComposeFile> {
+        servers(self.compose.as_deref(), &self.backend)
+    }
+}
+
+fn usage(flag: &str, problem: impl std::fmt::Display) -> anyhow::Error {
+    Unusable(format!("--{flag}: {problem}")).into()
+}
+
+fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile> {
+    match own {
+        Some(path) => Ok(ComposeFile::read(path)?),
+        None => {
+            let (backend, _) = backend::named(backend).map_err(|e| usage("backend", e))?;
+            Ok(ComposeFile::builtin(backend.name)?)
+        }
+    }
+}
+
+/// Resolves flags, or reads the plan that they name.
+pub fn resolve(args: &RunArgs) -> anyhow::Result<PlanFile> {
+    let mut file = match &args.plan {
+        Some(path) => PlanFile::read(path)?,
+        None => from_flags(args)?,
+    };
+    if let Some(own) = &args.compose {
+        file.compose = Some(own.clone());
+    }
+    file.images.extend(args.image.iter().cloned());
+    let servers = file.servers()?;
+    file.plan.lock_nodes = servers.services.iter().map(|s| s.name.clone()).collect();
+    let (backend, _) = backend::named(&file.backend).map_err(|e| usage("backend", e))?;
+    if backend.name == "redis" && file.plan.lock_nodes.len() != 1 {
+        let found = file.plan.lock_nodes.len();
+        return Err(Unusable(format!("{}: backend redis needs one service, found {found}", servers.origin)).into());
+    }
+    let roles: Vec<&str> =
+        servers.services.iter().map(|s| s.role.as_str()).chain(["worker", "resource", "agent"]).collect();
+    if let Some(unknown) = file.images.keys().find(|role| !roles.contains(&role.as_str())) {
+        return Err(usage("image", format!("`{unknown}` is no role of this cluster; there are: {}", known(roles))));
+    }
+    file.run = run_id(&file);
+    Ok(file)
+}
+
+fn known(mut roles: Vec<&str>) -> String {
+    roles.dedup();
+    roles.join(", ")
+}
+
+fn from_flags(args: &RunArgs) -> anyhow::Result<PlanFile> {
+    let (backend, _) = backend::named(&args.backend).map_err(|e| usage("backend", e))?;
+    let wishes = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
+    let placed = !wishes.is_empty() && wishes.iter().all(Wish::is_placed);
+    let tokens = tokens(args, backend)?;
+    let fence = match args.fence {
+        FenceArg::Default => Comparison::Default,
+        FenceArg::Strict => Comparison::Strict,
+    };
+    let seed = match args.seed {
+        Some(seed) => seed,
+        None => u64::from(OsRng.try_next_u32().context("drawing a seed")?),
+    };
+    let workload = Workload {
+        workers: args.workers,
+        clients_per_worker: args.clients_per_worker,
+        keys: args.keys,
+        rate_per_s: args.rate,
+        work: args.work,
+        retry_delay: args.retry_delay,
+        client: match args.client {
+            ClientArg::Unchecked => ClientKind::Unchecked,
+            ClientArg::Checking => ClientKind::Checking,
+        },
+        renew: args.renew,
+    };
+    let mut plan = Plan {
+        schema: 1,
+        seed,
+        cluster: ClusterKind::Docker,
+        backend: backend.name.to_owned(),
+        tokens,
+        time: args.time.unwrap_or(Duration::from_secs(if placed { 12 } else { 30 })),
+        lease: args.lease,
+        arms: arms(args, tokens, fence)?,
+        fence,
+        lock_nodes: Vec::new(),
+        workload,
+        // Two clients and one placed fault need not make twenty holds to show what they are there to show.
+        activity: if placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() },
+        nemesis: args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect(),
+        schedule: Vec::new(),
+    };
+    plan.validate().map_err(|e| usage(e.field, e.problem))?;
+    let workers: Vec<NodeName> = plan.workers().collect();
+    let of = Draw { wishes: &wishes, time: plan.time, lease: plan.lease, workers: &workers };
+    plan.schedule = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).map_err(|e| Unusable(e.to_string()))?;
+    plan.validate().map_err(|e| usage(e.field, e.problem))?;
+    let resource_bug = match &args.resource {
+        None => None,
+        Some(text) => {
+            let bug = text.strip_prefix("buggy:").ok_or_else(|| usage("resource", "expected `buggy:NAME`"))?;
+            resource::Planted::from_name(bug, seed).map_err(|e| usage("resource", e))?;
+            Some(bug.to_owned())
+        }
+    };
+    Ok(PlanFile {
+        run: String::new(),
+        backend: args.backend.clone(),
+        resource_bug,
+        compose: None,
+        images: BTreeMap::new(),
+        plan,
+    })
+}
+
+fn tokens(args: &RunArgs, backend: &Backend) -> anyhow::Result<Tokens> {
+    let Some(text) = &args.tokens else { return Ok(backend.tokens[0]) };
+    backend.tokens.iter().copied().find(|t| t.to_string() == *text).ok_or_else(|| {
+        let known: Vec<_> = backend.tokens.iter().map(Tokens::to_string).collect();
+        usage("tokens", format!("`{text}` is not made by {}; it makes: {}", backend.name, known.join(", ")))
+    })
+}
+
+fn arms(args: &RunArgs, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec<Arm>> {
+    let Some(names) = &args.arms else {
+        let possible = |arm: &Arm| {
+            *arm != Arm::Cas
+                && !(arm.fences() && tokens == Tokens::None)
+                && !(*arm == Arm::Reads && fence == Comparison::Strict)
+        };
+        return Ok(Arm::ALL.into_iter().filter(possible).collect());
+    };
+    let mut arms = Vec::new();
+    for name in names {
+        let arm = Arm::ALL.into_iter().find(|a| a.name() == name.trim()).ok_or_else(|| {
+            usage("arms", format!("`{name}` is no arm; there are: {}", Arm::ALL.map(Arm::name).join(", ")))
+        })?;
+        if !arms.contains(&arm) {
+            arms.push(arm);
+        }
+    }
+    arms.sort();
+    Ok(arms)
+}
+
+/// A name for people and for Docker's labels. The random part keeps two runs of one second apart, on one machine or on two.
+fn run_id(file: &PlanFile) -> String {
+    #[expect(clippy::disallowed_methods, reason = "names a directory, orders nothing")]
+    let now = std::time::SystemTime::now();
+    let time = humantime::format_rfc3339_seconds(now).to_string().replace([':', '-'], "").to_lowercase();
+    let nemesis = file.plan.nemesis.first().map_or("none", |w| w.split([':', '@', '+']).next().unwrap_or("none"));
+    let suffix = OsRng.try_next_u32().unwrap_or_else(|_| std::process::id());
+    format!("{}-{}-{nemesis}-{suffix:08x}", time.trim_end_matches('z'), file.plan.backend)
+}

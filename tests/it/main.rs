@@ -1,0 +1,7 @@
+//! The binary as its users meet it: one test binary, so that everything is linked once.
+
+mod arrows;
+mod nemesis;
+mod real;
+mod support;
+mod usage;

@@ -1,0 +1,109 @@
+//! Running the binary.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+/// The binary under test.
+pub fn harness() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_harness"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What a run of the binary gave.
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Fails with everything that was printed unless the exit code is `code`.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Ran {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Fails unless standard error contains each of `words`.
+    #[track_caller]
+    pub fn says(self, words: &[&str]) -> Ran {
+        for word in words {
+            assert!(self.stderr.contains(word), "`{word}` is missing in:\n{}", self.stderr);
+        }
+        self
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs the binary to its end.
+pub fn ran(args: &[&str]) -> Ran {
+    harness().args(args).output().unwrap().into()
+}
+
+/// A run on real servers, in a directory of its own.
+pub struct RealRun {
+    pub dir: tempfile::TempDir,
+    pub ran: Ran,
+}
+
+/// `harness run` with these flags; standard error is shown, as evidence of what went on.
+pub fn run(args: &[&str]) -> RealRun {
+    let dir = tempfile::tempdir().unwrap();
+    let output = harness().arg("run").args(args).args(["--runs"]).arg(dir.path()).output().unwrap();
+    let ran = Ran::from(output);
+    eprintln!("harness run {}\n{}{}", args.join(" "), ran.stderr, ran.stdout);
+    RealRun { dir, ran }
+}
+
+impl RealRun {
+    /// The directory of the run.
+    pub fn latest(&self) -> PathBuf {
+        self.dir.path().join("latest").canonicalize().unwrap()
+    }
+
+    /// The verdicts.
+    pub fn verdict(&self) -> Value {
+        serde_json::from_str(&std::fs::read_to_string(self.latest().join("verdict.json")).unwrap()).unwrap()
+    }
+
+    /// One property of them.
+    pub fn property(&self, name: &str) -> Value {
+        self.verdict()["properties"][name].clone()
+    }
+
+    /// Fails unless the run came out with this exit code and left nothing in the engine.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> RealRun {
+        assert_eq!(self.ran.code, Some(code), "{}", self.ran.stderr);
+        if self.dir.path().join("latest").exists() {
+            assert_eq!(left_of(&self.latest()), Vec::<String>::new());
+        }
+        self
+    }
+}
+
+/// Containers, networks and volumes that still carry the label of the run in `dir`.
+pub fn left_of(dir: &Path) -> Vec<String> {
+    let run = dir.file_name().unwrap().to_str().unwrap();
+    let filter = format!("label=harness.run={run}");
+    let listed = |args: &[&str]| {
+        let output = Command::new("docker").args(args).args(["-q", "--filter", &filter]).output().unwrap();
+        assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    [listed(&["ps", "-a"]), listed(&["network", "ls"]), listed(&["volume", "ls"])].concat()
+}

@@ -1,0 +1,137 @@
+//! Bad input: each mistake has its own message and the exit code that the README promises.
+
+use std::fs;
+
+use crate::support::{harness, ran};
+
+#[test]
+fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&["run", "--backend", "redlok"], &["--backend", "`redlok` is no backend", "redis, redlock"]),
+        (&["run", "--backend", "buggy:nothing"], &["`nothing` is no planted bug", "forgets-nx"]),
+        (&["run", "--nemesis", "puase"], &["--nemesis", "`puase`", "unknown fault", "pause, kill"]),
+        (&["run", "--nemesis", "pause@before-wrte"], &["`before-wrte`", "before-write"]),
+        (&["run", "--nemesis", "pause:worker-9"], &["`worker-9`", "worker-1 to worker-5"]),
+        (&["run", "--lease", "2"], &["--lease", "duration such as `2s`"]),
+        (&["run", "--lease", "1ms"], &["--lease", "outside 50ms"]),
+        (&["run", "--work", "2s..1s"], &["--work", "upside down"]),
+        (&["run", "--workers", "0"], &["--workers", "outside 1 to 64"]),
+        (&["run", "--rate", "0"], &["--rate", "outside 0"]),
+        (&["run", "--renew", "3s"], &["--renew", "the lease"]),
+        (&["run", "--arms", "off,wriets"], &["--arms", "`wriets`", "off, writes, reads, cas"]),
+        (&["run", "--arms", "reads", "--fence", "strict"], &["--fence", "reads"]),
+        (&["run", "--tokens", "none", "--arms", "writes"], &["--arms", "tokens"]),
+        (&["run", "--backend", "redis", "--tokens", "two-phase"], &["--tokens", "counter, none"]),
+        (&["run", "--image", "redis"], &["--image", "ROLE=NAME"]),
+        (&["run", "--image", "postgres=postgres:15"], &["--image", "`postgres` is no role", "redis, worker"]),
+        (&["run", "--expect", "lock"], &["--expect", "PROPERTY=VERDICT"]),
+        (&["run", "--expect", "lock=borken"], &["--expect", "`borken`", "violated"]),
+        (&["run", "--no-such-flag"], &["--no-such-flag"]),
+        (&["run", "no-such-plan.toml"], &["no-such-plan.toml"]),
+        (&["check", "no-such-run"], &["no-such-run", "harness list --runs"]),
+        (&["frobnicate"], &["frobnicate"]),
+        (&[], &["Usage"]),
+    ];
+    for (args, words) in table {
+        ran(args).exits(64).says(words);
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    assert!(ran(&["--help"]).exits(0).stdout.contains("Exit codes"));
+    assert!(ran(&["--version"]).exits(0).stdout.contains("harness"));
+    let listed = ran(&["list"]).exits(0).stdout;
+    for word in ["redlock", "two-phase", "pause", "before-write", "reads"] {
+        assert!(listed.contains(word), "{listed}");
+    }
+}
+
+#[test]
+fn a_broken_plan_is_refused_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("plan.toml");
+    fs::write(&plan, "run = \"x\"\nbackend = \"redlock\"\n[plan]\nschema = = 1\n").unwrap();
+    ran(&["run", plan.to_str().unwrap()]).exits(64).says(&["plan.toml", "line 4"]);
+    fs::write(&plan, "run = \"x\"\nbackend = \"redlock\"\nfancy = true\n").unwrap();
+    ran(&["run", plan.to_str().unwrap()]).exits(64).says(&["plan.toml", "fancy"]);
+}
+
+#[test]
+fn a_broken_compose_file_is_refused_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.yaml");
+    fs::write(&file, "services:\n  redis-1:\n    image: redis\n    privileged: true\n").unwrap();
+    ran(&["run", "--compose", file.to_str().unwrap()]).exits(64).says(&["mine.yaml:4:5", "privileged"]);
+    ran(&["run", "--compose", "no-such.yaml"]).exits(64).says(&["no-such.yaml"]);
+}
+
+#[test]
+fn without_an_engine_the_run_fails_and_says_where_it_looked() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["run", "--runs", dir.path().to_str().unwrap()][..], &["clean"][..]] {
+        let output = harness().args(args).env("DOCKER_HOST", "unix:///nowhere/docker.sock").output().unwrap();
+        crate::support::Ran::from(output).exits(3).says(&[
+            "no Docker engine answers",
+            "/nowhere/docker.sock",
+            "DOCKER_HOST",
+        ]);
+    }
+    assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "a run that never began leaves no directory");
+}
+
+/// A recorded run of the checker's corpus, as a run directory.
+fn recorded(history: &[u8]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("history.jsonl"), history).unwrap();
+    dir
+}
+
+/// A paused holder that acts when another has taken over, judged by hand.
+fn kleppmann() -> Vec<u8> {
+    fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl")).unwrap()
+}
+
+#[test]
+fn a_recorded_run_is_judged_again_and_its_exit_code_says_how() {
+    let dir = recorded(&kleppmann());
+    let path = dir.path().to_str().unwrap();
+    let said = ran(&["check", path]).exits(1).stdout;
+    assert!(said.contains("VIOLATED") && said.contains("took over"), "{said}");
+    let json = ran(&["check", path, "--format", "json"]).exits(1).stdout;
+    let verdict: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(verdict["properties"]["lock"]["verdict"], "violated");
+    assert_eq!(verdict["as_expected"], serde_json::Value::Null);
+    let written: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(dir.path().join("verdict.json")).unwrap()).unwrap();
+    assert_eq!(written, verdict);
+    ran(&["check", path, "--expect", "lock=violated,lock.unexplained=0,lock.windows>=1"]).exits(0);
+    ran(&["check", path, "--expect", "lock=upheld"]).exits(1);
+    let said = ran(&["check", path, "--expect", "lock=violated,lock.windows>=9"]).exits(1).stdout;
+    assert!(said.contains("expected lock.windows>=9, found 1"), "{said}");
+    let said = ran(&["check", path, "--expect", "lock=violated,lokc.windows>=9"]).exits(1).stdout;
+    assert!(said.contains("says nothing of `lokc.windows`"), "{said}");
+}
+
+#[test]
+fn a_truncated_history_is_judged_as_far_as_it_goes_and_never_upheld() {
+    let whole = kleppmann();
+    // Cut in the middle of a line, long before the anomaly.
+    let dir = recorded(&whole[..whole.len() / 4]);
+    let ran_ = ran(&["check", dir.path().to_str().unwrap()]).exits(2);
+    assert!(ran_.stdout.contains("not judged to the end"), "{}", ran_.stdout);
+    // Without its end, but with the anomaly in it: a violation is never withdrawn.
+    let end = whole[..whole.len() - 1].iter().rposition(|b| *b == b'\n').unwrap() + 1;
+    let dir = recorded(&whole[..end]);
+    ran(&["check", dir.path().to_str().unwrap()]).exits(1);
+    let dir = recorded(b"");
+    ran(&["check", dir.path().to_str().unwrap()]).exits(64).says(&["no plan in it"]);
+}
+
+#[test]
+fn a_file_that_is_no_history_is_refused_with_its_line() {
+    let dir = recorded(b"{\"seq\":0,\"process\":\"controller\",\"n\":0,\"at\":0,\"event\":\"breakfast\"}\n");
+    ran(&["check", dir.path().to_str().unwrap()]).exits(64).says(&["history.jsonl", "line 1", "breakfast"]);
+    let empty = tempfile::tempdir().unwrap();
+    ran(&["check", empty.path().to_str().unwrap()]).exits(64).says(&["no history.jsonl"]);
+}

@@ -1,0 +1,178 @@
+//! How the words of `locks` become events: the watch on one attempt, and the hold that comes of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use history::{Answers, ClientId, Event, HoldId, Key, NodeName, Outcome, Point, Stamp, Token, Why};
+use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Round, Watch};
+
+use crate::{points::Points, ports::Journal};
+
+/// What all attempts of a client share.
+#[derive(Clone)]
+pub struct Recording {
+    /// Where events go.
+    pub journal: Arc<dyn Journal>,
+    /// The client's clock.
+    pub clock: Arc<dyn Clock>,
+    /// The worker's protocol points.
+    pub points: Arc<Points>,
+}
+
+/// Records one attempt, and later the renewals and the release of its hold.
+pub struct Attempt {
+    /// Where.
+    pub recording: Recording,
+    /// Who.
+    pub client: ClientId,
+    /// Which.
+    pub id: HoldId,
+    /// Of which key.
+    pub key: Key,
+    /// When its critical section was due.
+    pub intended: Stamp,
+    stamps: Mutex<Stamps>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Stamps {
+    sent: Stamp,
+    answered: Stamp,
+}
+
+impl Attempt {
+    /// An attempt that has not begun.
+    pub fn new(recording: Recording, client: ClientId, id: HoldId, key: Key, intended: Stamp) -> Attempt {
+        Attempt { recording, client, id, key, intended, stamps: Mutex::default() }
+    }
+
+    fn stamps(&self) -> std::sync::MutexGuard<'_, Stamps> {
+        self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, event: Event) -> Stamp {
+        self.recording.journal.record(event)
+    }
+
+    /// The attempt gave a hold. Must follow the lock's `Ok` without an await: the stamp was taken before the validity was computed.
+    pub fn acquired(&self, hold: &Hold) {
+        let Stamps { sent, answered } = *self.stamps();
+        let event = Event::Acquired {
+            attempt: self.id,
+            token: hold.token.map(|t| Token(t.0)),
+            lease_ns: hold.lease.as_nanos() as u64,
+            // Until its request left, the client knew that it did not hold: its owner value was new.
+            granted_after: sent,
+            valid_ns: hold.valid_until.saturating_sub(self.recording.clock.now()).as_nanos() as u64,
+            answers: answers(&hold.answers),
+        };
+        self.recording.journal.record_at(answered, event);
+    }
+
+    /// The attempt failed.
+    pub fn failed(&self, failure: &Failure) {
+        let (outcome, why, answers) = told(failure);
+        let detail = match &failure.why {
+            locks::Why::Error(said) => Some(said.clone()),
+            _ => None,
+        };
+        self.record(Event::AcquireFailed { attempt: self.id, outcome, why, detail, answers });
+    }
+
+    /// A renewal ended. `Err` tells whether the hold is lost.
+    pub fn renewed(&self, renewed: Result<(&Hold, &NodeAnswers), &Failure>) -> Result<(), bool> {
+        let hold = self.id;
+        match renewed {
+            Ok((held, said)) => {
+                let at = self.stamps().answered;
+                let lease_ns = held.lease.as_nanos() as u64;
+                self.recording.journal.record_at(at, Event::Renewed { hold, lease_ns, answers: answers(said) });
+                Ok(())
+            }
+            Err(failure) => {
+                let (outcome, why, answers) = told(failure);
+                self.record(Event::RenewFailed { hold, outcome, why, answers });
+                Err(why == Why::Lost || why == Why::Validity)
+            }
+        }
+    }
+
+    /// The release ended.
+    pub fn released(&self, released: Result<locks::Released, Failure>) {
+        let hold = self.id;
+        match released {
+            Ok(released) => {
+                let answers = answers(&released.answers);
+                self.record(Event::Released { hold, removed: released.removed, answers });
+            }
+            Err(failure) => {
+                let (outcome, why, answers) = told(&failure);
+                self.record(Event::ReleaseFailed { hold, outcome, why, answers });
+            }
+        }
+    }
+}
+
+impl Watch for Attempt {
+    fn sending(&self, round: Round) {
+        let (attempt, hold) = (self.id, self.id);
+        let event = match round {
+            Round::Acquire => {
+                Event::Acquire { client: self.client, attempt, key: self.key.clone(), intended: self.intended }
+            }
+            Round::WriteBack => Event::WriteBack { attempt },
+            Round::Renew => Event::Renew { hold },
+            Round::Release => Event::Release { hold },
+            Round::Undo => Event::Undo { attempt },
+        };
+        let at = self.record(event);
+        if round == Round::Acquire {
+            self.stamps().sent = at;
+        }
+    }
+
+    fn sent(&self, round: Round) -> Reply<()> {
+        if round != Round::Acquire && round != Round::WriteBack {
+            return Box::pin(std::future::ready(()));
+        }
+        let (Recording { journal, clock, points }, client, id) = (self.recording.clone(), self.client, self.id);
+        Box::pin(async move { points.pass(&*journal, &*clock, client, id, Point::AfterSend).await })
+    }
+
+    fn answered(&self, _round: Round) {
+        self.stamps().answered = self.recording.journal.now();
+    }
+
+    fn undone(&self, said: &[(Arc<str>, NodeAnswer)]) {
+        self.record(Event::Undone { attempt: self.id, answers: answers(said) });
+    }
+}
+
+fn told(failure: &Failure) -> (Outcome, Why, Answers) {
+    let outcome = match failure.outcome {
+        locks::Outcome::Failed => Outcome::Failed,
+        locks::Outcome::Indeterminate => Outcome::Indeterminate,
+    };
+    let why = match failure.why {
+        locks::Why::Held => Why::Held,
+        locks::Why::Validity => Why::Validity,
+        locks::Why::NoMajority => Why::NoMajority,
+        locks::Why::Lost => Why::Lost,
+        locks::Why::Error(_) => Why::Error,
+    };
+    (outcome, why, answers(&failure.answers))
+}
+
+fn answers(said: &[(Arc<str>, NodeAnswer)]) -> Answers {
+    said.iter()
+        .map(|(node, answer)| {
+            let answer = match answer {
+                NodeAnswer::Granted => history::NodeAnswer::Granted,
+                NodeAnswer::Done => history::NodeAnswer::Done,
+                NodeAnswer::Refused => history::NodeAnswer::Refused,
+                NodeAnswer::Late => history::NodeAnswer::Late,
+                NodeAnswer::None => history::NodeAnswer::None,
+            };
+            (NodeName::new(node), answer)
+        })
+        .collect()
+}
