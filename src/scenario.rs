@@ -138,6 +138,7 @@ fn from_flags(args: &RunArgs) -> anyhow::Result<PlanFile> {
             ClientArg::Checking => ClientKind::Checking,
         },
         renew: args.renew,
+        ..Workload::default()
     };
     let mut plan = Plan {
         schema: 1,
@@ -149,16 +150,18 @@ fn from_flags(args: &RunArgs) -> anyhow::Result<PlanFile> {
         lease: args.lease,
         arms: arms(args, tokens, fence)?,
         fence,
-        lock_nodes: Vec::new(),
+        lock_nodes: servers(args.compose.as_deref(), &args.backend)?.services.iter().map(|s| s.name.clone()).collect(),
         workload,
         // Two clients and one placed fault need not make twenty holds to show what they are there to show.
         activity: if placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() },
         nemesis: args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect(),
+        models: None,
         schedule: Vec::new(),
     };
     plan.validate().map_err(|e| usage(e.field, e.problem))?;
     let workers: Vec<NodeName> = plan.workers().collect();
-    let of = Draw { wishes: &wishes, time: plan.time, lease: plan.lease, workers: &workers };
+    let lock_nodes = plan.lock_nodes.clone();
+    let of = Draw { wishes: &wishes, time: plan.time, lease: plan.lease, workers: &workers, lock_nodes: &lock_nodes };
     plan.schedule = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).map_err(|e| Unusable(e.to_string()))?;
     plan.validate().map_err(|e| usage(e.field, e.problem))?;
     let resource_bug = match &args.resource {
@@ -191,6 +194,7 @@ fn arms(args: &RunArgs, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec
     let Some(names) = &args.arms else {
         let possible = |arm: &Arm| {
             *arm != Arm::Cas
+                && *arm != Arm::Claim
                 && !(arm.fences() && tokens == Tokens::None)
                 && !(*arm == Arm::Reads && fence == Comparison::Strict)
         };

@@ -197,9 +197,7 @@ impl Sweep {
 }
 
 fn cluster(plan: &Plan) -> String {
-    match plan.cluster {
-        history::ClusterKind::Docker => "docker".into(),
-    }
+    plan.cluster.name().into()
 }
 
 /// A history that does not begin with a plan says nothing that could be judged.

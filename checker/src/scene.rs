@@ -43,9 +43,11 @@ pub(crate) fn plan() -> Plan {
             retry_delay: Range { from: millis(50), to: millis(150) },
             client: ClientKind::Unchecked,
             renew: None,
+            ..Workload::default()
         },
         activity: Activity { holds: 0, clients: 0, refused: 0 },
         nemesis: Vec::new(),
+        models: None,
         schedule: Vec::new(),
     }
 }
@@ -170,6 +172,7 @@ impl Scene {
             token: token.map(Token),
             lease_ns: 2_000_000_000,
             granted_after: ms(granted_after),
+            promised_from: None,
             valid_ns: 1_900_000_000,
             answers,
         };
@@ -373,7 +376,7 @@ impl Scene {
                 let admitted = match (base, arm) {
                     (None, _) | (_, Arm::Off) => true,
                     (_, Arm::Writes | Arm::Reads) => !is_stale,
-                    (base, Arm::Cas) => base == Some(*version),
+                    (base, Arm::Cas | Arm::Claim) => base == Some(*version),
                 };
                 if let Some(base) = base
                     && admitted

@@ -181,7 +181,7 @@ impl<'a> Lines<'a> {
             let frozen = match (line.kind, line.proved) {
                 (FaultKind::Pause, Some((from, to))) => format!(" (frozen {:.1} s)", to.since(from).as_secs_f64()),
                 (FaultKind::Pause, None) => " (not proved)".into(),
-                (FaultKind::Kill, _) => String::new(),
+                _ => String::new(),
             };
             // Where the target shows when it stopped, that is when; the request came some milliseconds before.
             let at = line.proved.map_or(requested, |(from, _)| from.max(requested));

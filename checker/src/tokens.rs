@@ -221,6 +221,7 @@ mod tests {
                 token: Some(Token(101)),
                 lease_ns: 2_000_000_000,
                 granted_after: crate::scene::ms(5),
+                promised_from: None,
                 valid_ns: 0,
                 answers: granted,
             },

@@ -7,7 +7,7 @@ use bollard::{
     query_parameters::{KillContainerOptions, StartContainerOptions},
 };
 use history::NodeName;
-use nemesis::{Cluster, ClusterError, Doing};
+use nemesis::{Cluster, ClusterError, Data, Doing};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
@@ -64,9 +64,12 @@ impl Cluster for Running {
         })
     }
 
-    fn start<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+    fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {
         Box::pin(async move {
             let act = Act { running: self, node, doing: "starting" };
+            if data != Data::Kept {
+                return Err(act.failed("its container keeps its data; it cannot be started without them"));
+            }
             let member = act.member()?;
             let mut control = member.control.lock().await;
             if act.inspect(member).await?.running == Some(true) {

@@ -278,8 +278,8 @@ async fn every_line_written_before_a_kill_arrives_and_a_restart_is_a_new_incarna
         assert_eq!(code, Some(137));
         let written = last_written(&spec.run, "worker-1").await + 1;
         assert!(arrived >= written && arrived > 100, "{written} lines were written, {arrived} arrived");
-        running.start(&worker).await.expect("it starts again");
-        running.start(&worker).await.expect("it runs: nothing to do");
+        running.start(&worker, nemesis::Data::Kept).await.expect("it starts again");
+        running.start(&worker, nemesis::Data::Kept).await.expect("it runs: nothing to do");
         assert!(running.is_running(&worker).await.expect("the engine knows"));
     }
 
@@ -287,7 +287,7 @@ async fn every_line_written_before_a_kill_arrives_and_a_restart_is_a_new_incarna
     let server = NodeName::new("redis-1");
     running.exec(&server, &["redis-cli", "set", "k", "v"]).await.expect("it answers");
     running.kill(&server).await.expect("it dies");
-    running.start(&server).await.expect("it starts again");
+    running.start(&server, nemesis::Data::Kept).await.expect("it starts again");
     let asking = async {
         while running.exec(&server, &["redis-cli", "ping"]).await.is_err() {
             sleep(Duration::from_millis(50)).await;

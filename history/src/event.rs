@@ -173,10 +173,19 @@ pub enum Event {
         lease_ns: u64,
         /// The latest stamp at which the client knew that it did not hold.
         granted_after: Stamp,
+        /// Send stamp of the request that the promise rests on; that of the attempt, if absent. A lease that is kept alive while its
+        /// owner waits in a queue promises from its last renewal on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        promised_from: Option<Stamp>,
         /// Belief: how long the client took the hold to be valid when it looked, in its own clock.
         valid_ns: u64,
         /// Who said what.
         answers: Answers,
+    },
+    /// The attempt waits in the queue of the service: it has seen that somebody is before it.
+    Behind {
+        /// Which attempt.
+        attempt: HoldId,
     },
     /// The attempt did not succeed.
     AcquireFailed {
@@ -312,6 +321,13 @@ pub enum Event {
         /// Which operation.
         op: OpId,
     },
+    /// A write that was not answered is about to leave once more, as the same operation.
+    Resend {
+        /// Under which hold.
+        hold: HoldId,
+        /// Which operation.
+        op: OpId,
+    },
     /// The write was answered: each arm admitted or refused it.
     WriteOk {
         /// Under which hold.
@@ -376,7 +392,27 @@ pub enum Event {
         arms: Vec<ArmDecision>,
     },
 
+    /// The resource was started again over its store: admissions with larger numbers that an earlier process of it reported were never
+    /// answered, and are undone.
+    Recovered {
+        /// The largest number that was on disk.
+        durable: u64,
+    },
+
     // ---- the agent
+    /// A fault of links held packets back: nothing that left `from` for `to` between these stamps arrived before the second one.
+    Held {
+        /// Which of the schedule.
+        fault: FaultId,
+        /// Who sent.
+        from: NodeName,
+        /// To whom.
+        to: NodeName,
+        /// The first packet that was held left then.
+        since: Stamp,
+        /// It was delivered then; packets that left later may have arrived with it.
+        until: Stamp,
+    },
     /// A fault has come one step further.
     Fault {
         /// Which of the schedule.

@@ -17,19 +17,42 @@ pub struct FaultId(pub u32);
 pub enum FaultKind {
     /// The container freezer.
     Pause,
-    /// SIGKILL, and a new start.
+    /// SIGKILL, and a new start with all data that the kernel had.
     Kill,
+    /// SIGKILL, and a new start without any data.
+    Amnesia,
+    /// The machine lost power: a new start with the data that had been synced.
+    Powerloss,
+    /// A clock of a process goes wrong.
+    Clock,
+    /// Packets are dropped between some nodes.
+    Partition,
+    /// Packets between some nodes are late.
+    Delay,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 2] = [FaultKind::Pause, FaultKind::Kill];
+    pub const ALL: [FaultKind; 7] = [
+        FaultKind::Pause,
+        FaultKind::Kill,
+        FaultKind::Amnesia,
+        FaultKind::Powerloss,
+        FaultKind::Clock,
+        FaultKind::Partition,
+        FaultKind::Delay,
+    ];
 
     /// The name in flags, plans and histories.
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::Pause => "pause",
             FaultKind::Kill => "kill",
+            FaultKind::Amnesia => "amnesia",
+            FaultKind::Powerloss => "powerloss",
+            FaultKind::Clock => "clock",
+            FaultKind::Partition => "partition",
+            FaultKind::Delay => "delay",
         }
     }
 
@@ -38,13 +61,83 @@ impl FaultKind {
         match self {
             FaultKind::Pause => "paused",
             FaultKind::Kill => "killed",
+            FaultKind::Amnesia => "restarted, empty,",
+            FaultKind::Powerloss => "cut the power of",
+            FaultKind::Clock => "moved the clock of",
+            FaultKind::Partition => "cut off",
+            FaultKind::Delay => "slowed the links of",
         }
+    }
+
+    /// Whether it ends the process that it hits: another one takes its place.
+    pub fn kills(self) -> bool {
+        matches!(self, FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss)
+    }
+
+    /// Whether it acts on the links of its target and leaves the process alone.
+    pub fn is_of_links(self) -> bool {
+        matches!(self, FaultKind::Partition | FaultKind::Delay)
     }
 }
 
 impl std::fmt::Display for FaultKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// Which clock of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhichClock {
+    /// `CLOCK_REALTIME`: Redis expires by it.
+    Wall,
+    /// `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` together: deadlines of our clients are measured by it.
+    Monotonic,
+    /// All of them.
+    Both,
+}
+
+impl WhichClock {
+    /// Whether the wall clock is among them.
+    pub fn is_wall(self) -> bool {
+        self != WhichClock::Monotonic
+    }
+
+    /// Whether the monotonic clock is among them.
+    pub fn is_monotonic(self) -> bool {
+        self != WhichClock::Wall
+    }
+}
+
+/// What becomes of a clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClockChange {
+    /// It jumps by so many milliseconds; backwards if negative, which only the wall clock can. The jump of a wall clock is taken
+    /// back when the fault is healed, that of a monotonic clock stays until the process restarts or the run ends.
+    JumpMs(i64),
+    /// It runs fast (or slow, if negative) by so many parts per million until the fault is healed; what it has gained stays.
+    DriftPpm(i32),
+}
+
+/// Which direction of the links of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Both.
+    #[default]
+    Both,
+    /// What the target sends.
+    Out,
+    /// What is sent to the target.
+    In,
+}
+
+impl Direction {
+    /// Whether packets from `from` to `to` are hit, if `target` is the target.
+    pub fn hits(self, target: &NodeName, from: &NodeName, to: &NodeName) -> bool {
+        (self != Direction::In && from == target) || (self != Direction::Out && to == target)
     }
 }
 
@@ -58,11 +151,60 @@ pub enum Fault {
         #[serde(rename = "for", with = "crate::plan::human")]
         lasting: Duration,
     },
-    /// Kills every process of the target, and starts it again.
+    /// Kills every process of the target, and starts it again with its data.
     Kill {
         /// How long it stays down.
         #[serde(with = "crate::plan::human")]
         back_after: Duration,
+    },
+    /// Kills every process of the target, and starts it again empty.
+    Amnesia {
+        /// How long it stays down.
+        #[serde(with = "crate::plan::human")]
+        back_after: Duration,
+    },
+    /// Kills every process of the target, and starts it again with the data that had been synced.
+    Powerloss {
+        /// How long it stays down.
+        #[serde(with = "crate::plan::human")]
+        back_after: Duration,
+    },
+    /// Moves a clock of the target.
+    Clock {
+        /// Which.
+        clock: WhichClock,
+        /// How.
+        change: ClockChange,
+        /// How long until it is healed.
+        #[serde(rename = "for", with = "crate::plan::human")]
+        lasting: Duration,
+    },
+    /// Cuts the target off from some nodes.
+    Partition {
+        /// How long.
+        #[serde(rename = "for", with = "crate::plan::human")]
+        lasting: Duration,
+        /// Which way.
+        #[serde(default)]
+        direction: Direction,
+        /// From whom; from everybody, if empty.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        from: Vec<NodeName>,
+    },
+    /// Makes packets between the target and some nodes late.
+    Delay {
+        /// How long the fault is on.
+        #[serde(rename = "for", with = "crate::plan::human")]
+        lasting: Duration,
+        /// By how much each packet is late.
+        #[serde(with = "crate::plan::human")]
+        by: Duration,
+        /// Which way.
+        #[serde(default)]
+        direction: Direction,
+        /// Between the target and whom; everybody, if empty.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        from: Vec<NodeName>,
     },
 }
 
@@ -72,15 +214,33 @@ impl Fault {
         match self {
             Fault::Pause { .. } => FaultKind::Pause,
             Fault::Kill { .. } => FaultKind::Kill,
+            Fault::Amnesia { .. } => FaultKind::Amnesia,
+            Fault::Powerloss { .. } => FaultKind::Powerloss,
+            Fault::Clock { .. } => FaultKind::Clock,
+            Fault::Partition { .. } => FaultKind::Partition,
+            Fault::Delay { .. } => FaultKind::Delay,
         }
     }
 
     /// How long it is asked to last: from injection to heal.
     pub fn lasting(&self) -> Duration {
         match self {
-            Fault::Pause { lasting } => *lasting,
-            Fault::Kill { back_after } => *back_after,
+            Fault::Kill { back_after } | Fault::Amnesia { back_after } | Fault::Powerloss { back_after } => *back_after,
+            Fault::Pause { lasting }
+            | Fault::Clock { lasting, .. }
+            | Fault::Partition { lasting, .. }
+            | Fault::Delay { lasting, .. } => *lasting,
         }
+    }
+
+    /// Whether a fault of links on `target` hits packets from `from` to `to`.
+    pub fn hits(&self, target: &NodeName, from: &NodeName, to: &NodeName) -> bool {
+        let (direction, others) = match self {
+            Fault::Partition { direction, from, .. } | Fault::Delay { direction, from, .. } => (direction, from),
+            _ => return false,
+        };
+        let other = if from == target { to } else { from };
+        direction.hits(target, from, to) && (others.is_empty() || others.contains(other))
     }
 }
 

@@ -13,10 +13,13 @@ mod point;
 mod stamp;
 
 pub use event::{Event, FaultPhase, Record, Role, StallCause};
-pub use fault::{Fault, FaultId, FaultKind, Step, Target, When};
+pub use fault::{ClockChange, Direction, Fault, FaultId, FaultKind, Step, Target, When, WhichClock};
 pub use file::{HistoryError, Reader, Tail, Writer};
 pub use names::{Key, NodeName, ProcessName};
 pub use operation::{Answers, ArmDecision, NodeAnswer, Outcome, RequestKind, Why};
-pub use plan::{Activity, Arm, ClientKind, ClusterKind, Comparison, Plan, PlanError, Range, Tokens, Workload};
+pub use plan::{
+    Activity, Arm, ClientKind, ClusterKind, Comparison, LeaseClock, Models, Persistence, Plan, PlanError, Range,
+    Tokens, Workload,
+};
 pub use point::Point;
 pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, drift};

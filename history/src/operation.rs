@@ -26,6 +26,8 @@ pub enum Why {
     NoMajority,
     /// The nodes say that it is no longer ours.
     Lost,
+    /// The client gave the attempt up.
+    Cancelled,
     /// Anything else.
     Error,
 }

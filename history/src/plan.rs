@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FaultKind, NodeName, Point, Step, Target, When};
+use crate::{ClockChange, Fault, FaultKind, NodeName, Point, Step, Target, When};
 
 /// Durations in plans are written as a person writes them: `2s`, `150ms`, `1s 500ms`.
 pub(crate) mod human {
@@ -56,6 +56,58 @@ pub struct Range {
 pub enum ClusterKind {
     /// Real servers in containers.
     Docker,
+    /// Models of the servers, in one process under virtual time.
+    Sim,
+}
+
+impl ClusterKind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClusterKind::Docker => "docker",
+            ClusterKind::Sim => "sim",
+        }
+    }
+}
+
+/// By which clock a model of a store with leases lets them run out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseClock {
+    /// When both the wall clock and the monotonic clock say so (etcd 3.4).
+    #[default]
+    Both,
+    /// When the monotonic clock says so (etcd from 3.5 on).
+    Monotonic,
+}
+
+/// What a model of Redis has on disk after a loss of power (`appendonly`, `appendfsync`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Persistence {
+    /// Nothing: `appendonly no`, and no snapshot.
+    #[default]
+    No,
+    /// All up to the last full second: `appendfsync everysec`. A SIGKILL loses nothing.
+    Everysec,
+    /// All that was answered: `appendfsync always`.
+    Always,
+}
+
+/// Switches of the models in a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Models {
+    /// Of the store with leases.
+    #[serde(default)]
+    pub lease_clock: LeaseClock,
+    /// Of the store with leases: a leader that was frozen and goes on revokes the leases that ran out by its own clock, though they had
+    /// been renewed elsewhere (etcd#15247).
+    #[serde(default)]
+    pub revokes_on_resume: bool,
+    /// Of a Redis node.
+    #[serde(default)]
+    pub persistence: Persistence,
 }
 
 /// How a backend makes fencing tokens (design of each: `locks`).
@@ -70,6 +122,8 @@ pub enum Tokens {
     MajorityMax,
     /// `redlock`: that largest counter, written back to a majority before the hold is claimed.
     TwoPhase,
+    /// `etcd`: the revision at which the key was created.
+    Revision,
 }
 
 impl std::fmt::Display for Tokens {
@@ -79,6 +133,7 @@ impl std::fmt::Display for Tokens {
             Tokens::Counter => "counter",
             Tokens::MajorityMax => "majority-max",
             Tokens::TwoPhase => "two-phase",
+            Tokens::Revision => "revision",
         })
     }
 }
@@ -95,11 +150,13 @@ pub enum Arm {
     Reads,
     /// Compares the version that was read.
     Cas,
+    /// A read claims; a write is admitted if that claim is still the newest (antirez).
+    Claim,
 }
 
 impl Arm {
     /// All arms, in the order of every table.
-    pub const ALL: [Arm; 4] = [Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas];
+    pub const ALL: [Arm; 5] = [Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -108,6 +165,7 @@ impl Arm {
             Arm::Writes => "writes",
             Arm::Reads => "reads",
             Arm::Cas => "cas",
+            Arm::Claim => "claim",
         }
     }
 
@@ -118,7 +176,7 @@ impl Arm {
 
     /// Whether the data property binds it: on the other arms lost updates are measured.
     pub fn keeps_data(self) -> bool {
-        matches!(self, Arm::Reads | Arm::Cas)
+        matches!(self, Arm::Reads | Arm::Cas | Arm::Claim)
     }
 }
 
@@ -171,6 +229,46 @@ pub struct Workload {
     /// Renew so often while holding; never, if absent.
     #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
     pub renew: Option<Duration>,
+    /// Lease that renewals ask for; that of the plan, if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub renew_for: Option<Duration>,
+    /// Writes under one hold, each with work before it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub writes: u32,
+    /// Send a write that was not answered again so often, as the same operation, until it is answered; never, if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub resend: Option<Duration>,
+    /// Give an attempt up that has not been answered for so long, and undo it; never, if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<Duration>,
+}
+
+impl Default for Workload {
+    /// What `harness run` does without flags: one hot key, five workers with one client each.
+    fn default() -> Workload {
+        Workload {
+            workers: 5,
+            clients_per_worker: 1,
+            keys: 1,
+            rate_per_s: 3.0,
+            work: Range { from: Duration::from_millis(100), to: Duration::from_millis(200) },
+            retry_delay: Range { from: Duration::from_millis(50), to: Duration::from_millis(150) },
+            client: ClientKind::Unchecked,
+            renew: None,
+            renew_for: None,
+            writes: 1,
+            resend: None,
+            cancel: None,
+        }
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 /// What a run must have seen to say anything (property 8).
@@ -223,6 +321,9 @@ pub struct Plan {
     pub activity: Activity,
     /// Kinds of faults that were asked for, as written; `none` is an empty list.
     pub nemesis: Vec<String>,
+    /// Switches of the models, in a simulation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Models>,
     /// Every fault, drawn from the seed or placed.
     pub schedule: Vec<Step>,
 }
@@ -284,6 +385,14 @@ impl Plan {
         {
             return err("renew", format!("{renew:?} must lie between 10ms and the lease of {:?}", self.lease));
         }
+        if w.writes == 0 || w.writes > 100 {
+            return err("writes", format!("{} is outside 1 to 100", w.writes));
+        }
+        for (field, every) in [("resend", w.resend), ("cancel", w.cancel), ("renew-for", w.renew_for)] {
+            if every.is_some_and(|d| d < Duration::from_millis(10)) {
+                return err(field, "shorter than 10ms".into());
+            }
+        }
         if self.arms.is_empty() {
             return err("arms", "there must be at least one".into());
         }
@@ -306,15 +415,12 @@ impl Plan {
             if !ids.insert(step.id) {
                 return err(format!("{name}: its number is taken"));
             }
+            if let Err(problem) = self.is_possible(step) {
+                return err(format!("{name}: {problem}"));
+            }
             match &step.target {
-                Target::Node(node) if !self.workers().any(|w| w == *node) => {
-                    return err(format!(
-                        "{name}: `{node}` is no worker; there are worker-1 to worker-{}",
-                        self.workload.workers
-                    ));
-                }
                 Target::Holder if matches!(step.when, When::AtPoint(_)) => {
-                    return err(format!("{name}: at a protocol point the target must be a worker by name"));
+                    return err(format!("{name}: at a protocol point the target must be a node by name"));
                 }
                 _ => {}
             }
@@ -331,6 +437,55 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Whether this cluster can do to this target what `step` asks for.
+    fn is_possible(&self, step: &Step) -> Result<(), String> {
+        let kind = step.fault.kind();
+        if self.cluster == ClusterKind::Docker && !matches!(kind, FaultKind::Pause | FaultKind::Kill) {
+            return Err("this fault cannot be injected into containers; `--cluster sim` has it".into());
+        }
+        if let Fault::Clock { clock, change, .. } = &step.fault {
+            if let ClockChange::JumpMs(by) = change
+                && (*by == 0 || (*by < 0 && clock.is_monotonic()))
+            {
+                return Err(format!(
+                    "a jump by {by} ms: a monotonic clock only jumps forwards, and no clock by nothing"
+                ));
+            }
+            if let ClockChange::DriftPpm(by) = change
+                && !(-500_000..=500_000).contains(by)
+            {
+                return Err(format!("a drift of {by} ppm is outside -500000 to 500000"));
+            }
+        }
+        let workers_only = self.cluster == ClusterKind::Docker;
+        let Target::Node(node) = &step.target else {
+            return match kind {
+                FaultKind::Amnesia | FaultKind::Powerloss => {
+                    Err("the holder has no data to lose; name a lock node".into())
+                }
+                _ => Ok(()),
+            };
+        };
+        let (is_worker, is_lock_node) = (self.workers().any(|w| w == *node), self.lock_nodes.contains(node));
+        // A plan whose servers are not known yet is looked at again when they are.
+        let is_lock_node = is_lock_node || (self.lock_nodes.is_empty() && !is_worker);
+        let is_known = is_worker || (!workers_only && (is_lock_node || node.as_str() == "resource"));
+        if !is_known {
+            let workers = self.workload.workers;
+            return Err(if workers_only {
+                format!("`{node}` is no worker; there are worker-1 to worker-{workers}")
+            } else {
+                format!("`{node}` is no node; there are worker-1 to worker-{workers}, resource and the lock nodes")
+            });
+        }
+        match kind {
+            FaultKind::Amnesia | FaultKind::Powerloss if !is_lock_node => {
+                Err(format!("`{node}` is no lock node, and has no data to lose"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Names of the workers.
@@ -375,9 +530,14 @@ mod tests {
                 retry_delay: Range { from: Duration::from_millis(50), to: Duration::from_millis(150) },
                 client: ClientKind::Unchecked,
                 renew: Some(Duration::from_millis(1500)),
+                renew_for: None,
+                writes: 1,
+                resend: None,
+                cancel: None,
             },
             activity: Activity::default(),
             nemesis: vec!["pause".into()],
+            models: None,
             schedule: vec![
                 Step {
                     id: FaultId(1),

@@ -151,6 +151,9 @@ pub enum Why {
     /// A renewal: so many nodes refused that no majority can own it any more.
     #[error("no longer the owner")]
     Lost,
+    /// The client gave it up.
+    #[error("given up")]
+    Cancelled,
     /// What the only node said, where there is one.
     #[error("{0}")]
     Error(String),

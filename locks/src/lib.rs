@@ -42,7 +42,10 @@ pub use buggy::{BUGGY, buggy};
 pub use clock::BootClock;
 pub use hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why};
 pub use node::{connect, server_version};
-pub use ports::{Answer, Clock, Doing, Lock, Node, NodeError, Reply, Round, Step, Unwatched, Watch};
+pub use ports::{
+    Answer, Clock, Doing, LeaseId, Lock, Node, NodeError, Op, Reply, Revision, Round, Seen, Step, Store, Undoing,
+    Unwatched, Watch,
+};
 pub use redis::Redis;
 pub use redlock::{Redlock, Tokens};
 pub use retry::{Retry, RetryDelay};

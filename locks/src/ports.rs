@@ -13,6 +13,9 @@ pub type Reply<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// stays until its lease has run out.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
+/// Work that always ends, and has nothing to say.
+pub type Undoing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// One atomic command or script of one node. A lease is rounded up to whole milliseconds.
 ///
 /// A node keeps two things for a key: the key itself with its owner and the time it runs out, and a counter that is 0
@@ -44,6 +47,66 @@ pub enum Answer {
     Done,
     /// The condition of the step did not hold; nothing was changed.
     Refused,
+}
+
+/// A lease of a [`Store`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId(pub i64);
+
+/// A point in the history of a [`Store`]: each change makes the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Revision(pub i64);
+
+/// One request to a [`Store`]. The queue of a key is the set of all keys made by [`Op::Create`] for it, in the order of the revisions at
+/// which they were created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// A new lease, of whole seconds (rounded up) and at least the store's least. Answers `Leased`.
+    Grant(Duration),
+    /// The lease shall run for its full time from now on. Answers `Leased`, with a time of zero if there is no such lease any more.
+    KeepAlive(LeaseId),
+    /// Removes the lease and all its keys. Answers `Done`, or `Gone` if there was no such lease.
+    Revoke(LeaseId),
+    /// How long the lease still runs. Answers `Leased`, with a time of zero if there is none.
+    TimeToLive(LeaseId),
+    /// Creates a key in the queue of `Key`, of this owner, that lives as long as the lease; where the owner has one already, that one is
+    /// answered. Answers `At` with the revision of its creation, or `Gone` if there is no such lease.
+    Create(Key, Owner, LeaseId),
+    /// The newest key of the queue that was created before this revision. Answers `At`, or `Gone` if there is none.
+    Before(Key, Revision),
+    /// Answers `Gone` when the key of the queue that was created at this revision is there no more: at once, or when it goes.
+    AwaitGone(Key, Revision),
+    /// In one transaction: the key that was created at this revision stands **and** no key of the queue is older. Answers `Done`, or
+    /// `Refused`.
+    Confirm(Key, Revision),
+    /// Removes the key of the queue that was created at this revision. Answers `Done`, or `Gone` if it was not there.
+    Delete(Key, Revision),
+    /// For planted bugs only: removes every key of the queue, whoever created it. Answers `Done`.
+    DeleteAll(Key),
+}
+
+/// What a store answered to an [`Op`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// The lease, and how long it was granted for or still runs.
+    Leased(LeaseId, Duration),
+    /// The key was created at this revision.
+    At(Revision),
+    /// It was done.
+    Done,
+    /// The condition did not hold; nothing was changed.
+    Refused,
+    /// There is no such lease, or no such key.
+    Gone,
+}
+
+/// A linearizable store with revisions and leases: etcd.
+pub trait Store: Send + Sync {
+    /// Its name in answers and messages.
+    fn name(&self) -> &str;
+
+    /// Queues `op` before it returns. Dropping the reply cancels nothing.
+    fn send(&self, op: Op) -> Reply<Result<Seen, NodeError>>;
 }
 
 /// Why a node gave no answer.
@@ -113,6 +176,16 @@ pub trait Watch: Send + Sync {
     /// Nothing is awaited between this call, for the last round of an operation, and the `Ok` of that operation.
     fn answered(&self, _round: Round) {}
 
+    /// The request on which the promise of the hold will rest is about to leave, if that is not the attempt's first. Called **after** the
+    /// lock has read its own clock for it, as [`Watch::sending`].
+    fn promising(&self) {}
+
+    /// Queue locks: a look at the queue is about to be asked for.
+    fn looking(&self) {}
+
+    /// Queue locks: the last look still saw somebody before this attempt.
+    fn behind(&self) {}
+
     /// The undo of a failed attempt is about to be queued; called just before its `sending`.
     fn undoing(&self) {}
 
@@ -147,4 +220,8 @@ pub trait Lock: Send + Sync {
     /// # Errors
     /// [`Failure`], if too few nodes answered to know.
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Doing<'a, Released>;
+
+    /// Removes whatever an attempt that was dropped before it ended has left under this owner, as far as it can be reached. The undo is
+    /// told to `watch`.
+    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Undoing<'a>;
 }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     hold::{Hold, Key, Owner, Released, Renewed},
-    ports::{Clock, Doing, Lock, Node, Watch},
+    ports::{Clock, Doing, Lock, Node, Undoing, Watch},
     redlock::{Redlock, Tokens},
 };
 
@@ -39,6 +39,10 @@ impl Lock for Redis {
 
     fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Renewed> {
         self.0.renew(hold, lease, watch)
+    }
+
+    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Undoing<'a> {
+        self.0.cancel(key, owner, lease, watch)
     }
 
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Doing<'a, Released> {

@@ -26,7 +26,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     buggy::Flaw,
     hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why},
-    ports::{Clock, Doing, Lock, Node, Round, Step, Watch},
+    ports::{Clock, Doing, Lock, Node, Round, Step, Undoing, Watch},
     round::{Asked, Decision, Until},
     validity,
 };
@@ -213,6 +213,11 @@ impl Attempt<'_> {
 }
 
 impl Lock for Redlock {
+    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Undoing<'a> {
+        let attempt = Attempt { lock: self, key, owner: owner.clone(), lease, watch };
+        Box::pin(async move { attempt.undo().await })
+    }
+
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold> {
         let attempt = Attempt { lock: self, key, owner, lease, watch };
         Box::pin(async move {

@@ -1,8 +1,8 @@
 //! The one port through which faults reach a cluster.
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, pin::Pin, time::Duration};
 
-use history::NodeName;
+use history::{ClockChange, Fault, FaultId, NodeName, WhichClock};
 
 /// Work that reaches into the cluster.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, ClusterError>> + Send + 'a>>;
@@ -32,8 +32,50 @@ pub trait Cluster: Send + Sync {
     fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
     /// SIGKILL to every process of `node`; returns when the engine says that it is no longer running.
     fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()>;
-    /// Starts a killed node again, as a new process. Starting a running node does nothing.
-    fn start<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()>;
+    /// Starts a killed node again, as a new process over `data`. Starting a running node does nothing.
+    fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()>;
     /// Whether `node` runs now, as the engine says.
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
+    // What follows not every cluster can do; a plan that asks for it is refused before it begins.
+
+    /// Whether a server answers a harmless request within a moment: it is neither down nor frozen.
+    fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        impossible(node, "asking whether it answers")
+    }
+    /// Begins a fault of links (partition, delay) of `node`; it stays until [`Cluster::mend`].
+    fn hold_up<'a>(&'a self, node: &'a NodeName, _fault: FaultId, _what: &'a Fault) -> Doing<'a, ()> {
+        impossible(node, "holding up its packets")
+    }
+    /// Ends a fault of links of `node`.
+    fn mend<'a>(&'a self, node: &'a NodeName, _fault: FaultId) -> Doing<'a, ()> {
+        impossible(node, "letting its packets go")
+    }
+    /// How long a packet from one node to the other takes now; none, if it does not get through.
+    fn latency<'a>(&'a self, from: &'a NodeName, _to: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        impossible(from, "probing its links")
+    }
+    /// Changes a clock of all processes of `node`. A jump adds to what was moved before, a drift replaces an earlier one.
+    fn move_clock<'a>(&'a self, node: &'a NodeName, _clock: WhichClock, _change: ClockChange) -> Doing<'a, ()> {
+        impossible(node, "moving its clock")
+    }
+    /// How far a clock of `node` is ahead of the host's, by what its own process reads. Nanoseconds.
+    fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, _clock: WhichClock) -> Doing<'a, i64> {
+        impossible(node, "reading its clock")
+    }
+}
+
+fn impossible<'a, T: Send + 'a>(node: &NodeName, doing: &'static str) -> Doing<'a, T> {
+    let error = ClusterError { node: node.clone(), doing, why: "this cluster cannot do that".into() };
+    Box::pin(std::future::ready(Err(error)))
+}
+
+/// What a node that is started again finds of its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// All that its kernel had been given.
+    Kept,
+    /// What had been synced to the disk.
+    Synced,
+    /// Nothing.
+    Lost,
 }

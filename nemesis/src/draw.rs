@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{Fault, FaultId, FaultKind, NodeName, Step, Target, When};
+use history::{ClockChange, Direction, Fault, FaultId, FaultKind, NodeName, Step, Target, When, WhichClock};
 use rand::{Rng, seq::IndexedRandom};
 
 use crate::{
@@ -14,6 +14,8 @@ use crate::{
 const GAP_MS: std::ops::RangeInclusive<u64> = 500..=2_000;
 /// How long a killed worker stays down.
 const BACK_AFTER: Duration = Duration::from_secs(1);
+/// How long a lock node that loses its data stays down.
+const BACK_SOON_MS: std::ops::RangeInclusive<u64> = 50..=500;
 
 /// What a schedule is drawn for.
 #[derive(Debug, Clone)]
@@ -26,64 +28,148 @@ pub struct Draw<'a> {
     pub lease: Duration,
     /// Names of the workers.
     pub workers: &'a [NodeName],
+    /// Names of the lock nodes.
+    pub lock_nodes: &'a [NodeName],
 }
 
 /// Draws the whole schedule: placed wishes once each, random ones until the time is full.
+///
+/// Random faults of workers come one after the other. Those of lock nodes come at times of their own, kind by kind, and may be on together with
+/// others: a lock on several nodes breaks where two things go wrong at once.
 pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, WishError> {
     let (random, placed): (Vec<_>, Vec<_>) = of.wishes.iter().partition(|w| w.moment == Moment::Random);
+    let (servers, random): (Vec<_>, Vec<_>) = random.into_iter().partition(|w| hits_servers(w, of));
     let mut steps = Vec::new();
     let mut add = |fault, target, when| steps.push(Step { id: FaultId(steps.len() as u32 + 1), fault, target, when });
     for wish in placed {
-        let fault = fault(rng, wish, of.lease);
         let (target, when) = match wish.moment {
             // Somebody must be armed before anybody can arrive: the holder of a placed fault is drawn.
             Moment::Point(point) => (Target::Node(worker(rng, wish, of)?), When::AtPoint(point)),
             Moment::At(at) => (target(rng, wish, of)?, When::At(at)),
             Moment::Random => unreachable!("partitioned above"),
         };
-        add(fault, target, when);
+        add(fault(rng, wish, of, &target), target, when);
+    }
+    for wish in servers {
+        let mut at = gap(rng);
+        while at < of.time {
+            let target = target(rng, wish, of)?;
+            let fault = fault(rng, wish, of, &target);
+            let next = at + fault.lasting() + gap(rng);
+            add(fault, target, When::At(at));
+            at = next;
+        }
     }
     let mut filled = Duration::ZERO;
     while filled < of.time
         && let Some(wish) = random.choose(rng)
     {
-        let gap = Duration::from_millis(rng.random_range(GAP_MS));
-        let fault = fault(rng, wish, of.lease);
+        let gap = gap(rng);
+        let target = target(rng, wish, of)?;
+        let fault = fault(rng, wish, of, &target);
         filled += gap + fault.lasting();
-        add(fault, target(rng, wish, of)?, When::AfterHeal(gap));
+        add(fault, target, When::AfterHeal(gap));
     }
     Ok(steps)
 }
 
-fn fault(rng: &mut impl Rng, wish: &Wish, lease: Duration) -> Fault {
+fn gap(rng: &mut impl Rng) -> Duration {
+    Duration::from_millis(rng.random_range(GAP_MS))
+}
+
+fn hits_servers(wish: &Wish, of: &Draw) -> bool {
+    match &wish.whom {
+        Whom::AnyLockNode => true,
+        Whom::Node(node) => !of.workers.contains(node),
+        Whom::Holder | Whom::AnyWorker => false,
+    }
+}
+
+fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Fault {
+    let lease_ms = of.lease.as_millis() as f64;
+    let mut leases = |range: std::ops::RangeInclusive<f64>| (lease_ms * rng.random_range(range)).round() as u64;
     match wish.kind {
         FaultKind::Pause => {
-            let drawn = Duration::from_millis((lease.as_millis() as f64 * rng.random_range(1.5..=2.5)).round() as u64);
+            let drawn = Duration::from_millis(leases(1.5..=2.5));
             Fault::Pause { lasting: wish.lasting.unwrap_or(drawn) }
         }
         FaultKind::Kill => Fault::Kill { back_after: wish.lasting.unwrap_or(BACK_AFTER) },
+        FaultKind::Amnesia => {
+            Fault::Amnesia { back_after: wish.lasting.unwrap_or(Duration::from_millis(rng.random_range(BACK_SOON_MS))) }
+        }
+        FaultKind::Powerloss => Fault::Powerloss {
+            back_after: wish.lasting.unwrap_or(Duration::from_millis(rng.random_range(BACK_SOON_MS))),
+        },
+        FaultKind::Clock => {
+            let (by, lasting) = (leases(0.8..=2.0) as i64, Duration::from_millis(leases(1.0..=3.0)));
+            // A jump back makes a lease last longer, which blocks others and lets nobody in.
+            let by = if rng.random_ratio(1, 5) { -by } else { by };
+            let lasting = wish.lasting.unwrap_or(lasting);
+            Fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(by), lasting }
+        }
+        FaultKind::Partition => {
+            let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
+            Fault::Partition { lasting, direction: direction(rng), from: some_peers(rng, of, target) }
+        }
+        FaultKind::Delay => {
+            let lasting = Duration::from_millis(leases(0.5..=2.5));
+            let by = Duration::from_millis(leases(0.2..=1.5));
+            let lasting = wish.lasting.unwrap_or(lasting);
+            Fault::Delay { lasting, by, direction: direction(rng), from: some_peers(rng, of, target) }
+        }
+    }
+}
+
+/// Mostly both ways.
+fn direction(rng: &mut impl Rng) -> Direction {
+    *[Direction::Both, Direction::Both, Direction::Out, Direction::In].choose(rng).unwrap_or(&Direction::Both)
+}
+
+/// A lock node is cut off from some of the workers, or from all; others from everybody.
+fn some_peers(rng: &mut impl Rng, of: &Draw, target: &Target) -> Vec<NodeName> {
+    match target {
+        Target::Node(node) if of.lock_nodes.contains(node) => {
+            of.workers.iter().filter(|_| rng.random_ratio(1, 2)).cloned().collect()
+        }
+        _ => Vec::new(),
     }
 }
 
 fn target(rng: &mut impl Rng, wish: &Wish, of: &Draw) -> Result<Target, WishError> {
     match &wish.whom {
         Whom::Holder => Ok(Target::Holder),
+        Whom::AnyLockNode => {
+            of.lock_nodes.choose(rng).cloned().map(Target::Node).ok_or_else(|| none(wish, of, "any-lock-node"))
+        }
+        Whom::Node(node) if of.lock_nodes.contains(node) || node.as_str() == "resource" => {
+            Ok(Target::Node(node.clone()))
+        }
         _ => worker(rng, wish, of).map(Target::Node),
     }
 }
 
-fn worker(rng: &mut impl Rng, wish: &Wish, of: &Draw) -> Result<NodeName, WishError> {
-    let none = |word: &str| WishError {
+fn none(wish: &Wish, of: &Draw, word: &str) -> WishError {
+    let range = |nodes: &[NodeName]| match nodes {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first} to {last}")),
+    };
+    let known: Vec<_> = [range(of.workers), range(of.lock_nodes)].into_iter().flatten().collect();
+    WishError {
         wish: wish.kind.to_string(),
         word: word.into(),
-        problem: match (of.workers.first(), of.workers.last()) {
-            (Some(first), Some(last)) => format!("no such worker; there are {first} to {last}"),
-            _ => "there are no workers".into(),
-        },
-    };
+        problem: format!("no such node; there are {}", known.join(", ")),
+    }
+}
+
+fn worker(rng: &mut impl Rng, wish: &Wish, of: &Draw) -> Result<NodeName, WishError> {
     match &wish.whom {
-        Whom::Node(name) => of.workers.iter().find(|w| *w == name).cloned().ok_or_else(|| none(name.as_str())),
-        Whom::Holder | Whom::AnyWorker => of.workers.choose(rng).cloned().ok_or_else(|| none("worker")),
+        Whom::Node(name) => {
+            of.workers.iter().find(|w| *w == name).cloned().ok_or_else(|| none(wish, of, name.as_str()))
+        }
+        Whom::Holder | Whom::AnyWorker | Whom::AnyLockNode => {
+            of.workers.choose(rng).cloned().ok_or_else(|| none(wish, of, "worker"))
+        }
     }
 }
 
@@ -102,6 +188,7 @@ mod tests {
             time: Duration::from_secs(30),
             lease: Duration::from_secs(2),
             workers: &workers,
+            lock_nodes: &["redis-1".into(), "redis-2".into(), "redis-3".into()],
         };
         draw(&mut ChaCha8Rng::seed_from_u64(seed), &of)
     }
@@ -137,6 +224,18 @@ mod tests {
         let drawn_workers: std::collections::BTreeSet<_> =
             (0..50).map(|seed| format!("{:?}", drawn(seed, "pause@before-write").unwrap()[0].target)).collect();
         assert_eq!(drawn_workers.len(), 5, "every worker is drawn by some seed");
+    }
+
+    #[test]
+    fn faults_of_lock_nodes_come_at_times_of_their_own() {
+        for seed in 0..200 {
+            let steps = drawn(seed, "clock,partition,amnesia").unwrap();
+            assert!(steps.len() >= 15, "{}", steps.len());
+            for step in &steps {
+                let (Target::Node(node), When::At(at)) = (&step.target, step.when) else { panic!("{step:?}") };
+                assert!(node.as_str().starts_with("redis-") && at < Duration::from_secs(30));
+            }
+        }
     }
 
     #[test]

@@ -7,18 +7,22 @@
 //! | fault | file | injected by | proved by |
 //! | --- | --- | --- | --- |
 //! | `pause` | `pause.rs` | the container freezer | a gap between the target's own ticks of ≥ 90 % of what was asked |
-//! | `kill` | `kill.rs` | SIGKILL, a new start after a delay | the end of one process and the first event of the next |
+//! | `kill`, `amnesia`, `powerloss` | `restart.rs` | SIGKILL, a new start after a delay, with all, none or the synced data | the end of one process and the first event of the next; a server that does not answer, and answers again |
+//! | `clock` | `clock.rs` | an offset or another rate of a clock of the target's processes | what the target itself reads |
+//! | `partition`, `delay` | `links.rs` | packets that are dropped or late | probes |
 
+mod clock;
 mod cluster;
 mod control;
 mod draw;
-mod kill;
+mod links;
 mod pause;
+mod restart;
 mod run;
 mod scene;
 mod wish;
 
-pub use cluster::{Cluster, ClusterError, Doing};
+pub use cluster::{Cluster, ClusterError, Data, Doing};
 pub use control::Control;
 pub use draw::{Draw, draw};
 pub use run::{Nemesis, NemesisError};

@@ -1,6 +1,6 @@
 //! `pause`: the container freezer stops every process of the target for a while.
 //!
-//! Possible on every worker. The engine's calls take 10–25 ms, now and then 1.5 s, and the target may be frozen long
+//! Possible on workers, lock nodes and the resource. The engine's calls take 10–25 ms, now and then 1.5 s, and the target may be frozen long
 //! before a call returns or run again before it does: only the target's own ticks prove a pause.
 
 use std::time::Duration;
@@ -16,6 +16,9 @@ use crate::{
 const PROVED_FROM: f64 = 0.9;
 
 pub(crate) async fn pause(site: &Site<'_>, lasting: Duration) -> Result<(), ClusterError> {
+    if site.is_server {
+        return server(site, lasting).await;
+    }
     let Some(process) = site.scene.look(|view| view.process(&site.node)) else {
         site.requested().await?;
         let why = "expected a running process to freeze; there was none".into();
@@ -53,10 +56,24 @@ pub(crate) async fn pause(site: &Site<'_>, lasting: Duration) -> Result<(), Clus
         }
     }
 
-    let runs = |view: &crate::View| view.life(&site.node).filter(|(_, _, last)| *last > healed).map(drop);
-    let alive = site.scene.within(site.control, PROOF, runs).await.is_some();
-    if alive && !site.cluster.is_frozen(&site.node).await? {
-        site.stamp(FaultPhase::HealProved).await?;
+    site.prove_alive(healed).await
+}
+
+/// A server has no ticks that we see: it must not answer while it is frozen, and answer again afterwards.
+async fn server(site: &Site<'_>, lasting: Duration) -> Result<(), ClusterError> {
+    site.requested().await?;
+    site.cluster.freeze(&site.node).await?;
+    let from = site.stamp(FaultPhase::Injected).await?;
+    let is_silent = !site.cluster.answers(&site.node).await?;
+    site.control.sleep(lasting).await?;
+    let to = site.stamp(FaultPhase::HealRequested).await?;
+    site.cluster.thaw(&site.node).await?;
+    site.stamp(FaultPhase::Healed).await?;
+    if is_silent {
+        site.stamp(FaultPhase::Proved { from, to }).await?;
+    } else {
+        let why = "expected no answer from a frozen server; there was one".into();
+        site.stamp(FaultPhase::Unproved { why }).await?;
     }
-    Ok(())
+    site.prove_answers().await
 }

@@ -1,15 +1,17 @@
 //! Carrying out a schedule: one fault at a time, each requested, injected, proved, healed, proved healed.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::{join, join_all};
 use history::{ClientId, Event, Fault, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target, When};
 use tokio::sync::{Mutex, watch};
 
-use crate::{Cluster, ClusterError, Control, Scene, kill, pause};
+use crate::{Cluster, ClusterError, Control, Data, Scene, clock, links, pause, restart};
 
 /// How long a target may take to show that a fault was on, or is off. An engine's call returns up to 1.5 s late.
 pub(crate) const PROOF: Duration = Duration::from_secs(5);
+/// Between two looks whether a server answers.
+const LOOK: Duration = Duration::from_millis(100);
 /// A client waits at its point for the fault that was placed there, and no longer than this.
 const AT_POINT: Duration = Duration::from_secs(20);
 
@@ -41,8 +43,11 @@ pub(crate) struct Site<'a> {
     pub cluster: &'a dyn Cluster,
     pub control: &'a dyn Control,
     pub scene: &'a Scene,
+    pub plan: &'a Plan,
     pub step: &'a Step,
     pub node: NodeName,
+    /// A server of the backend: it reports nothing by itself.
+    pub is_server: bool,
     /// The hold that it is meant for.
     pub hold: Option<HoldId>,
     /// The client that waits for it at a point.
@@ -79,13 +84,56 @@ impl Site<'_> {
         }
         Ok(())
     }
+
+    /// Waits for a sign of life of one of our processes that is newer than the heal.
+    pub async fn prove_alive(&self, healed: Stamp) -> Result<(), ClusterError> {
+        let runs = |view: &crate::View| view.life(&self.node).filter(|(_, _, last)| *last > healed).map(drop);
+        let alive = self.scene.within(self.control, PROOF, runs).await.is_some();
+        if alive && self.cluster.is_running(&self.node).await? && !self.cluster.is_frozen(&self.node).await? {
+            self.stamp(FaultPhase::HealProved).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a server answers again.
+    pub async fn prove_answers(&self) -> Result<(), ClusterError> {
+        for _ in 0..PROOF.as_millis() / LOOK.as_millis() {
+            if self.cluster.answers(&self.node).await? {
+                return self.stamp(FaultPhase::HealProved).await.map(drop);
+            }
+            self.control.sleep(LOOK).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether another fault of the schedule may hold up packets between these two: their silence is then no sign that this fault is on.
+    pub fn is_held_up_otherwise(&self, from: &NodeName, to: &NodeName) -> bool {
+        let others = self.plan.schedule.iter().filter(|s| s.id != self.step.id);
+        let mut others = others.filter(|s| match &s.target {
+            Target::Node(node) => {
+                s.fault.hits(node, from, to) || s.fault.kind().kills() && (node == from || node == to)
+            }
+            Target::Holder => s.fault.kind().is_of_links(),
+        });
+        others.next().is_some()
+    }
+}
+
+/// The nodes that `node` exchanges packets with: workers talk to lock nodes and to the resource, lock nodes to each other.
+pub(crate) fn peers<'p>(plan: &'p Plan, node: &'p NodeName) -> impl Iterator<Item = NodeName> + 'p {
+    let is_worker = plan.workers().any(|w| w == *node);
+    let is_lock_node = plan.lock_nodes.contains(node);
+    let lock_nodes = plan.lock_nodes.iter().filter(move |n| *n != node && (is_worker || is_lock_node)).cloned();
+    let workers = plan.workers().filter(move |_| !is_worker);
+    lock_nodes.chain(workers).chain(is_worker.then(|| NodeName::new("resource")))
 }
 
 impl Nemesis<'_> {
     /// Carries out the schedule of `plan`. Steps with a moment of their own (a time, a protocol point) wait for it side by
-    /// side; random ones come one after the other. However that interleaves, one fault is on at a time.
+    /// side; random ones come one after the other. However that interleaves, one fault is on at a time among workers, and one
+    /// on each other node.
     pub async fn run(&self, plan: &Plan) -> Result<(), NemesisError> {
-        let turn = Mutex::new(());
+        let turn = Turns::new(plan);
         let (random, own): (Vec<&Step>, Vec<&Step>) =
             plan.schedule.iter().partition(|s| matches!(s.when, When::AfterHeal(_)));
         let own = join_all(own.into_iter().map(|step| self.step(plan, step, &turn)));
@@ -105,13 +153,13 @@ impl Nemesis<'_> {
     ///
     /// A step takes its turn **before** it arms a client or looks for a holder: a client that waits at its point for as long as another
     /// fault lasts would lose its lease to nothing but the schedule, and a holder that was found that long ago holds nothing any more.
-    async fn step(&self, plan: &Plan, step: &Step, turn: &Mutex<()>) -> Result<bool, NemesisError> {
+    async fn step(&self, plan: &Plan, step: &Step, turns: &Turns) -> Result<bool, NemesisError> {
         let failed = |source| NemesisError { fault: step.id.0, source };
         let turn = async {
             if let When::AfterHeal(wait) | When::At(wait) = step.when {
                 self.control.sleep(wait).await?;
             }
-            Ok(turn.lock().await)
+            Ok(turns.of(&step.target).lock().await)
         };
         let Some(turn) = self.unless_over(turn).await else { return Ok(false) };
         let _turn = turn.map_err(failed)?;
@@ -125,14 +173,18 @@ impl Nemesis<'_> {
         let site = site.map_err(failed)?;
         match &step.fault {
             Fault::Pause { lasting } => pause::pause(&site, *lasting).await,
-            Fault::Kill { back_after } => kill::kill(&site, *back_after).await,
+            Fault::Kill { back_after } => restart::restart(&site, *back_after, Data::Kept).await,
+            Fault::Amnesia { back_after } => restart::restart(&site, *back_after, Data::Lost).await,
+            Fault::Powerloss { back_after } => restart::restart(&site, *back_after, Data::Synced).await,
+            Fault::Clock { clock, change, lasting } => clock::clock(&site, *clock, *change, *lasting).await,
+            Fault::Partition { lasting, .. } | Fault::Delay { lasting, .. } => links::hold_up(&site, *lasting).await,
         }
         .map_err(failed)?;
         Ok(true)
     }
 
     /// Finds the target, and waits for the client that is to be met at a point.
-    async fn site<'s>(&'s self, plan: &Plan, step: &'s Step) -> Result<Site<'s>, ClusterError> {
+    async fn site<'s>(&'s self, plan: &'s Plan, step: &'s Step) -> Result<Site<'s>, ClusterError> {
         let (mut hold, mut waiting) = (None, None);
         let node = match (&step.target, step.when) {
             (Target::Node(node), When::AtPoint(point)) => {
@@ -149,7 +201,9 @@ impl Nemesis<'_> {
                 holder.node
             }
         };
-        Ok(Site { cluster: self.cluster, control: self.control, scene: self.scene, step, node, hold, waiting })
+        let is_server = plan.lock_nodes.contains(&node);
+        let Nemesis { cluster, control, scene, .. } = *self;
+        Ok(Site { cluster, control, scene, plan, step, node, is_server, hold, waiting })
     }
 
     async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
@@ -158,6 +212,26 @@ impl Nemesis<'_> {
         match futures::future::select(std::pin::pin!(doing), over).await {
             futures::future::Either::Left((done, _)) => Some(done),
             futures::future::Either::Right(_) => None,
+        }
+    }
+}
+
+/// Whose turn it is.
+struct Turns {
+    others: BTreeMap<NodeName, Mutex<()>>,
+    workers: Mutex<()>,
+}
+
+impl Turns {
+    fn new(plan: &Plan) -> Turns {
+        let others = plan.lock_nodes.iter().cloned().chain([NodeName::new("resource")]);
+        Turns { others: others.map(|node| (node, Mutex::default())).collect(), workers: Mutex::default() }
+    }
+
+    fn of(&self, target: &Target) -> &Mutex<()> {
+        match target {
+            Target::Node(node) => self.others.get(node).unwrap_or(&self.workers),
+            Target::Holder => &self.workers,
         }
     }
 }

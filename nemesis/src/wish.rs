@@ -11,6 +11,8 @@ pub enum Whom {
     Holder,
     /// A worker that is drawn from the seed.
     AnyWorker,
+    /// A lock node that is drawn from the seed.
+    AnyLockNode,
     /// A node by name.
     Node(NodeName),
 }
@@ -100,20 +102,23 @@ impl FromStr for Wish {
             },
         };
         let (word, whom) = match rest.split_once(':') {
-            None => (rest, Whom::Holder),
-            Some((kind, "holder")) => (kind, Whom::Holder),
-            Some((kind, "any-worker")) => (kind, Whom::AnyWorker),
+            None => (rest, None),
+            Some((kind, "holder")) => (kind, Some(Whom::Holder)),
+            Some((kind, "any-worker")) => (kind, Some(Whom::AnyWorker)),
+            Some((kind, "any-lock-node")) => (kind, Some(Whom::AnyLockNode)),
             Some((_, "")) => {
-                return Err(error(":", "expected a target after it: holder, any-worker, worker-1, …".into()));
+                let expected = "expected a target after it: holder, any-worker, any-lock-node, worker-1, redis-3, …";
+                return Err(error(":", expected.into()));
             }
-            Some((kind, node)) => (kind, Whom::Node(node.into())),
+            Some((kind, node)) => (kind, Some(Whom::Node(node.into()))),
         };
         let kind = FaultKind::ALL.into_iter().find(|k| k.name() == word).ok_or_else(|| {
             let kinds: Vec<_> = FaultKind::ALL.iter().map(|k| k.name()).collect();
             let problem = format!("unknown fault; there are: {}; `none` stands alone", kinds.join(", "));
             error(word, problem)
         })?;
-        Ok(Wish { kind, whom, moment, lasting })
+        let usual = if matches!(kind, FaultKind::Pause | FaultKind::Kill) { Whom::Holder } else { Whom::AnyLockNode };
+        Ok(Wish { kind, whom: whom.unwrap_or(usual), moment, lasting })
     }
 }
 

@@ -28,6 +28,9 @@ pub struct ArmState {
     pub version: Version,
     /// The largest token so far.
     pub seen: Option<Seen>,
+    /// The hold that read last, on the arm `claim`.
+    #[serde(default)]
+    pub claim: Option<HoldId>,
 }
 
 impl ArmState {
@@ -210,6 +213,9 @@ fn read(policy: &Policy, arm: Arm, state: &mut ArmState, request: &Request) -> A
     let seen = state.seen.map(|seen| seen.token);
     let registers = arm == Arm::Reads && policy.planted() != Some(Planted::ReadsDoNotRegister);
     let registered = registers && state.register(request.token, request.hold);
+    if arm == Arm::Claim && request.hold.is_some() {
+        state.claim = request.hold;
+    }
     ArmOutcome { arm, admitted: true, seen, registered, base: None, version: state.version, value: state.value.clone() }
 }
 
@@ -226,6 +232,7 @@ fn write(
         Arm::Off => true,
         Arm::Writes | Arm::Reads => admits_token(policy, state.seen, request, number),
         Arm::Cas => proposal.base == Some(state.version),
+        Arm::Claim => request.hold.is_some() && request.hold == state.claim,
     };
     let registered = admitted && arm.is_fenced() && state.register(request.token, request.hold);
     if admitted {

@@ -21,11 +21,14 @@ pub enum Arm {
     Reads,
     /// Admits a write exactly if the version from which it was computed still stands; looks at no token.
     Cas,
+    /// A read under a hold claims, whoever claimed before; a write is admitted exactly if the newest claim is its own hold's. This is the
+    /// check that antirez proposes in place of a fencing token ("Is Redlock safe?"); looks at no token.
+    Claim,
 }
 
 impl Arm {
     /// All arms, in the order in which they are reported.
-    pub const ALL: [Arm; 4] = [Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas];
+    pub const ALL: [Arm; 5] = [Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim];
 
     /// The word for it on the command line, in URLs and in records.
     pub fn name(self) -> &'static str {
@@ -34,6 +37,7 @@ impl Arm {
             Arm::Writes => "writes",
             Arm::Reads => "reads",
             Arm::Cas => "cas",
+            Arm::Claim => "claim",
         }
     }
 
@@ -51,7 +55,7 @@ impl fmt::Display for Arm {
 
 /// A word that names no arm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no arm is called '{0}': there are off, writes, reads and cas")]
+#[error("no arm is called '{0}': there are off, writes, reads, cas and claim")]
 pub struct UnknownArm(pub String);
 
 impl FromStr for Arm {
@@ -153,10 +157,13 @@ impl Policy {
         self.arms.iter().any(|arm| arm.is_fenced())
     }
 
-    /// The arm whose decision is the HTTP status of a write: `writes`, else the first of `reads`, `cas`
-    /// and `off` that there is.
+    /// The arm whose decision is the HTTP status of a write: `writes`, else the first of `reads`, `cas`,
+    /// `claim` and `off` that there is.
     pub fn leading_arm(&self) -> Arm {
-        [Arm::Writes, Arm::Reads, Arm::Cas].into_iter().find(|arm| self.arms.contains(arm)).unwrap_or(Arm::Off)
+        [Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim]
+            .into_iter()
+            .find(|arm| self.arms.contains(arm))
+            .unwrap_or(Arm::Off)
     }
 }
 

@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::buggy::Planted;
 use crate::decide::{Former, KeyState, State};
-use crate::policy::Policy;
-use crate::types::{Admission, HoldId, Key, OpId, Version};
+use crate::policy::{Arm, Policy};
+use crate::types::{Admission, HoldId, Key, Kind, OpId, Version};
 
 /// `last` is the largest number on disk.
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
@@ -84,7 +84,10 @@ impl Change {
         if admission.repeat {
             return Change { number: admission.number, key: None, former: None };
         }
-        let changed = admission.arms.iter().any(|arm| arm.registered || arm.version == admission.number);
+        let changed = admission.arms.iter().any(|arm| {
+            let claims = arm.arm == Arm::Claim && admission.kind == Kind::Read && admission.hold.is_some();
+            arm.registered || claims || arm.version == admission.number
+        });
         let key = state.key(&admission.key).filter(|_| changed).map(|key| (admission.key.clone(), key.clone()));
         let id = admission.hold.zip(admission.op);
         let former = id.and_then(|(hold, op)| Some(((hold, op), state.former(hold, op)?.clone())));

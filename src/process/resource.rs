@@ -3,8 +3,8 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
-use history::{ArmDecision, Event, HoldId, OpId, RequestKind, Role, Token};
-use resource::{Admission, Arm, Comparison, Config, Kind, Limits, Planted, Policy, Resource};
+use history::{Event, Role};
+use resource::{Admission, Arm, Comparison, Config, Limits, Planted, Policy, Resource};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
@@ -53,7 +53,7 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
     let observer = {
         let journal = journal.clone();
         Box::new(move |admission: &Admission| {
-            journal.record(event(admission));
+            journal.record(workloads::admission::event(admission));
         })
     };
     let config = Config { policy, store: args.store, limits: Limits::default() };
@@ -70,34 +70,4 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
         },
     }
     bail!("the resource stopped serving before it was told to")
-}
-
-/// An admission in the words of the history.
-fn event(admission: &Admission) -> Event {
-    let arms = admission.arms.iter().map(|outcome| ArmDecision {
-        arm: match outcome.arm {
-            Arm::Off => history::Arm::Off,
-            Arm::Writes => history::Arm::Writes,
-            Arm::Reads => history::Arm::Reads,
-            Arm::Cas => history::Arm::Cas,
-        },
-        admitted: outcome.admitted,
-        seen: outcome.seen.map(|t| Token(t.0)),
-        base: outcome.base.map(|v| v.0),
-        version: outcome.version.0,
-        value: outcome.value.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0),
-    });
-    Event::Admission {
-        number: admission.number.0,
-        key: history::Key::new(admission.key.as_str()),
-        kind: match admission.kind {
-            Kind::Read => RequestKind::Read,
-            Kind::Write => RequestKind::Write,
-        },
-        hold: admission.hold.map(|h| HoldId(h.0)),
-        op: admission.op.map(|o| OpId(o.0 as u32)),
-        token: admission.token.map(|t| Token(t.0)),
-        repeat: admission.repeat,
-        arms: arms.collect(),
-    }
 }

@@ -91,7 +91,7 @@ impl Cluster for Double {
         done(())
     }
 
-    fn start<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+    fn start<'a>(&'a self, _: &'a NodeName, _: nemesis::Data) -> Doing<'a, ()> {
         if self.works {
             self.record("worker-1#2", started(Role::Worker));
         }
@@ -154,9 +154,11 @@ fn plan(fault: Fault, target: Target, when: When) -> Plan {
             retry_delay: Range { from: ms(50), to: ms(150) },
             client: ClientKind::Unchecked,
             renew: None,
+            ..Workload::default()
         },
         activity: Activity { holds: 1, clients: 1, refused: 0 },
         nemesis: vec!["pause".into()],
+        models: None,
         schedule: vec![Step { id: FaultId(1), fault, target, when }],
     }
 }
@@ -184,7 +186,10 @@ fn recorded(works: bool, plan: &Plan) -> (Double, Vec<Record>) {
     let sent = double.record("worker-1", Event::Acquire { client: ClientId(0), attempt, key: "k0".into(), intended });
     let answers = vec![("redis-1".into(), NodeAnswer::Granted)];
     let (lease_ns, valid_ns, token) = (2_000_000_000, 1_900_000_000, Some(history::Token(1)));
-    double.record("worker-1", Event::Acquired { attempt, token, lease_ns, granted_after: sent, valid_ns, answers });
+    double.record(
+        "worker-1",
+        Event::Acquired { attempt, token, lease_ns, granted_after: sent, promised_from: None, valid_ns, answers },
+    );
 
     let (_over, over) = tokio::sync::watch::channel(false);
     let nemesis = Nemesis { cluster: &double, control: &double, scene: &double.scene, over };

@@ -241,7 +241,7 @@ fn every_kind_of_token_and_comparison_runs() {
     let plain = run(&"--tokens majority-max --time 6s --rate 8 --work 50ms".split(' ').collect::<Vec<_>>());
     // Without faults nothing drives the counters of the nodes far enough apart to be sure of a violation, nor to exclude it.
     assert!(matches!(plain.ran.code, Some(0 | 1)), "{}", plain.ran.stdout);
-    let none = run(&"--tokens none --time 6s --rate 8 --work 50ms --keys 2".split(' ').collect::<Vec<_>>()).exits(0);
+    let none = run(&"--tokens none --time 6s --rate 16 --work 100ms --keys 2".split(' ').collect::<Vec<_>>()).exits(0);
     assert_eq!(none.property("tokens")["verdict"], "n/a");
     assert!(none.property("writes.fence").is_null(), "without tokens there is no fence");
 }

@@ -37,6 +37,11 @@ pub struct Attempt {
 struct Stamps {
     sent: Stamp,
     answered: Stamp,
+    /// When the request left on which the promise rests, if that is not the first.
+    promised: Option<Stamp>,
+    looked: Stamp,
+    /// The last look at a queue that still saw somebody before this attempt.
+    behind: Option<Stamp>,
 }
 
 impl Attempt {
@@ -55,17 +60,24 @@ impl Attempt {
 
     /// The attempt gave a hold. Must follow the lock's `Ok` without an await: the stamp was taken before the validity was computed.
     pub fn acquired(&self, hold: &Hold) {
-        let Stamps { sent, answered } = *self.stamps();
+        let Stamps { sent, answered, promised, behind, .. } = *self.stamps();
         let event = Event::Acquired {
             attempt: self.id,
             token: hold.token.map(|t| Token(t.0)),
             lease_ns: hold.lease.as_nanos() as u64,
-            // Until its request left, the client knew that it did not hold: its owner value was new.
-            granted_after: sent,
+            // Until its request left, the client knew that it did not hold: its owner value was new. In a queue it knew longer.
+            granted_after: behind.unwrap_or(sent),
+            promised_from: promised,
             valid_ns: hold.valid_until.saturating_sub(self.recording.clock.now()).as_nanos() as u64,
             answers: answers(&hold.answers),
         };
         self.recording.journal.record_at(answered, event);
+    }
+
+    /// The attempt was given up, and undone.
+    pub fn cancelled(&self) {
+        let (outcome, why) = (Outcome::Indeterminate, Why::Cancelled);
+        self.record(Event::AcquireFailed { attempt: self.id, outcome, why, detail: None, answers: Answers::new() });
     }
 
     /// The attempt failed.
@@ -142,6 +154,27 @@ impl Watch for Attempt {
         self.stamps().answered = self.recording.journal.now();
     }
 
+    fn promising(&self) {
+        let now = self.recording.journal.now();
+        self.stamps().promised = Some(now);
+    }
+
+    fn looking(&self) {
+        let now = self.recording.journal.now();
+        self.stamps().looked = now;
+    }
+
+    fn behind(&self) {
+        let first = {
+            let mut stamps = self.stamps();
+            let looked = stamps.looked;
+            stamps.behind.replace(looked).is_none()
+        };
+        if first {
+            self.record(Event::Behind { attempt: self.id });
+        }
+    }
+
     fn undone(&self, said: &[(Arc<str>, NodeAnswer)]) {
         self.record(Event::Undone { attempt: self.id, answers: answers(said) });
     }
@@ -157,6 +190,7 @@ fn told(failure: &Failure) -> (Outcome, Why, Answers) {
         locks::Why::Validity => Why::Validity,
         locks::Why::NoMajority => Why::NoMajority,
         locks::Why::Lost => Why::Lost,
+        locks::Why::Cancelled => Why::Cancelled,
         locks::Why::Error(_) => Why::Error,
     };
     (outcome, why, answers(&failure.answers))

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use history::Tokens;
-use locks::{Clock, Lock, Node, Redis, Redlock};
+use history::{NodeName, Tokens};
+use locks::{Clock, Lock, Node, Redis, Redlock, Store};
 
 /// A lock that `--backend` knows.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +14,25 @@ pub struct Backend {
     pub about: &'static str,
     /// How it can make tokens; the first is the default.
     pub tokens: &'static [Tokens],
+    /// Its lock nodes: what their names begin with, and how many there are.
+    pub nodes: (&'static str, u32),
+}
+
+impl Backend {
+    /// Names of its lock nodes: `redis-1`, `redis-2`, ….
+    pub fn lock_nodes(&self) -> Vec<NodeName> {
+        let (prefix, count) = self.nodes;
+        (1..=count).map(|n| NodeName::new(format!("{prefix}-{n}"))).collect()
+    }
+}
+
+/// What a lock is built over.
+#[derive(Clone)]
+pub enum Servers {
+    /// Nodes that know nothing of each other.
+    Nodes(Vec<Arc<dyn Node>>),
+    /// One store, however many servers it has.
+    Store(Arc<dyn Store>),
 }
 
 /// All of them.
@@ -22,11 +41,13 @@ pub const BACKENDS: &[Backend] = &[
         name: "redis",
         about: "one Redis node: SET NX PX and a counter in one script",
         tokens: &[Tokens::Counter, Tokens::None],
+        nodes: ("redis", 1),
     },
     Backend {
         name: "redlock",
         about: "a majority of five independent Redis nodes",
         tokens: &[Tokens::TwoPhase, Tokens::MajorityMax, Tokens::None],
+        nodes: ("redis", 5),
     },
 ];
 
@@ -52,14 +73,17 @@ pub fn named(text: &str) -> Result<(&'static Backend, Option<&str>), UnknownBack
     Ok((find(name)?, Some(bug)))
 }
 
-/// Builds the lock over its nodes.
+/// Builds the lock over its servers.
 pub fn lock(
     text: &str,
     tokens: Tokens,
-    mut nodes: Vec<Arc<dyn Node>>,
+    servers: Servers,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Lock>, UnknownBackend> {
     let (backend, bug) = named(text)?;
+    let Servers::Nodes(mut nodes) = servers else {
+        return Err(UnknownBackend(format!("`{}` needs nodes that know nothing of each other", backend.name)));
+    };
     if let Some(bug) = bug {
         return locks::buggy(bug, nodes, clock).ok_or_else(|| UnknownBackend(format!("`{bug}` is no planted bug")));
     }

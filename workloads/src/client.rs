@@ -13,13 +13,16 @@ use futures::future::{Either, select};
 use history::{ClientId, ClientKind, Event, HoldId, OpId, Outcome, Point, Stamp, Workload};
 use locks::{Clock, Hold, Lock, Owner, retry::RetryDelay};
 use rand::RngCore;
-use resource::{Arm, ClientError, ReadAnswer, Version};
+use resource::{Arm, ClientError, ReadAnswer, Version, WriteAnswer};
 
 use crate::{
     attempt::{Attempt, Recording},
     generate::Section,
-    ports::{Caller, Resource},
+    ports::{Access, Caller, Resource},
 };
+
+/// A write that nobody answers is sent again at most so often.
+const RESENDS_MAX: u32 = 100;
 
 /// One logical actor.
 pub struct Client {
@@ -84,13 +87,14 @@ impl Client {
         loop {
             let attempt =
                 Attempt::new(self.recording.clone(), self.id, self.attempts.next(), section.key.clone(), intended);
-            match self.lock.acquire(&key, Owner::random(rng), self.lease, &attempt).await {
-                Ok(hold) => {
+            match self.attempt(&key, Owner::random(rng), &attempt).await {
+                Some(Ok(hold)) => {
                     attempt.acquired(&hold);
                     self.critical(&attempt, hold, section).await;
                     return Ended::Done;
                 }
-                Err(failure) => attempt.failed(&failure),
+                Some(Err(failure)) => attempt.failed(&failure),
+                None => attempt.cancelled(),
             }
             if give_up() {
                 return Ended::Dropped;
@@ -99,6 +103,21 @@ impl Client {
             let delay = RetryDelay { min: range.from, max: range.to }.draw(rng);
             self.clock().sleep_until(self.clock().now() + delay).await;
         }
+    }
+
+    /// One attempt; none, if the client gave it up and undid it.
+    async fn attempt(&self, key: &locks::Key, owner: Owner, attempt: &Attempt) -> Option<Result<Hold, locks::Failure>> {
+        let acquiring = self.lock.acquire(key, owner.clone(), self.lease, attempt);
+        let Some(patience) = self.workload.cancel else { return Some(acquiring.await) };
+        let timer = self.clock().sleep_until(self.clock().now() + patience);
+        // `select` looks at the attempt first: one that has succeeded counts, though the patience has run out too.
+        match select(acquiring, timer).await {
+            Either::Left((acquired, _)) => return Some(acquired),
+            // Its future is dropped at the end of this statement: nothing of it goes on beside the undo.
+            Either::Right(((), _)) => {}
+        }
+        self.lock.cancel(key, &owner, self.lease, attempt).await;
+        None
     }
 
     fn clock(&self) -> &dyn Clock {
@@ -144,7 +163,8 @@ impl Client {
         let mut due = hold.sent + every;
         loop {
             self.clock().sleep_until(due).await;
-            let renewed = self.lock.renew(&mut hold, self.lease, attempt).await;
+            let lease = self.workload.renew_for.unwrap_or(self.lease);
+            let renewed = self.lock.renew(&mut hold, lease, attempt).await;
             let renewed = attempt.renewed(match &renewed {
                 Ok(renewed) => Ok((&hold, &renewed.answers)),
                 Err(failure) => Err(failure),
@@ -162,7 +182,7 @@ impl Client {
         }
     }
 
-    /// Reads, works, writes. True if the hold must not be released: its write may be under way.
+    /// Reads, works, writes, as often as the plan says. True if the hold must not be released: a write may be under way.
     async fn work(&self, attempt: &Attempt, hold: &Hold, belief: &Belief, section: &Section) -> bool {
         let id = attempt.id;
         self.point(id, Point::AfterAcquire).await;
@@ -175,37 +195,61 @@ impl Client {
             op: resource::OpId(u64::from(op.0)),
             token: hold.token.map(|t| resource::Token(t.0)),
         };
+        for turn in 0..self.workload.writes {
+            let op = OpId(2 * turn + 1);
+            self.record(Event::Read { hold: id, op });
+            let read = match self.resource.read(&caller(op)).await {
+                Ok(read) => read,
+                // A read changes no value: it is safe to let go, whether or not it arrives.
+                Err(error) => return self.access_failed(id, op, &error, false),
+            };
+            self.record(Event::ReadOk { hold: id, op, number: read.number.0 });
+            self.point(id, Point::AfterRead).await;
 
-        let op = OpId(1);
-        self.record(Event::Read { hold: id, op });
-        let read = match self.resource.read(&caller(op)).await {
-            Ok(read) => read,
-            // A read changes no value: it is safe to let go, whether or not it arrives.
-            Err(error) => return self.access_failed(id, op, &error, false),
-        };
-        self.record(Event::ReadOk { hold: id, op, number: read.number.0 });
-        self.point(id, Point::AfterRead).await;
+            self.record(Event::Work { hold: id, planned_ns: section.work.as_nanos() as u64 });
+            self.clock().sleep_until(self.clock().now() + section.work).await;
 
-        self.record(Event::Work { hold: id, planned_ns: section.work.as_nanos() as u64 });
-        self.clock().sleep_until(self.clock().now() + section.work).await;
-
-        let op = OpId(2);
-        let write = self.resource.write(&caller(op), &incremented(&read));
-        if self.workload.client == ClientKind::Checking {
-            if !self.check(id, belief) {
-                return false;
+            let op = OpId(2 * turn + 2);
+            let (caller, values) = (caller(op), incremented(&read));
+            let write = self.resource.write(&caller, &values);
+            if self.workload.client == ClientKind::Checking {
+                if !self.check(id, belief) {
+                    return false;
+                }
+                self.point(id, Point::AfterCheck).await;
             }
-            self.point(id, Point::AfterCheck).await;
-        }
-        self.point(id, Point::BeforeWrite).await;
-        self.record(Event::Write { hold: id, op });
-        match write.await {
-            Ok(written) => {
-                self.record(Event::WriteOk { hold: id, op, number: written.number.0 });
-                false
+            self.point(id, Point::BeforeWrite).await;
+            self.record(Event::Write { hold: id, op });
+            match self.answered(write, id, op, || self.resource.write(&caller, &values)).await {
+                Ok(written) => {
+                    self.record(Event::WriteOk { hold: id, op, number: written.number.0 });
+                }
+                Err(error) => return self.access_failed(id, op, &error, true),
             }
-            Err(error) => self.access_failed(id, op, &error, true),
         }
+        false
+    }
+
+    /// The answer to a write, which is sent again until it comes if the plan says so.
+    async fn answered<'a>(
+        &self,
+        mut write: Access<'a, WriteAnswer>,
+        hold: HoldId,
+        op: OpId,
+        again: impl Fn() -> Access<'a, WriteAnswer>,
+    ) -> Result<WriteAnswer, ClientError> {
+        let Some(every) = self.workload.resend else { return write.await };
+        for _ in 0..RESENDS_MAX {
+            let mut timer = self.clock().sleep_until(self.clock().now() + every);
+            match select(write, &mut timer).await {
+                Either::Left((Err(ClientError::Indeterminate(_)), _)) => timer.await,
+                Either::Left((answered, _)) => return answered,
+                Either::Right(_) => {}
+            }
+            self.record(Event::Resend { hold, op });
+            write = again();
+        }
+        write.await
     }
 
     /// Whether the client still believes in its hold. The stamp is taken before the clock is read, so a freeze between the two is

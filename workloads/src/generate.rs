@@ -69,6 +69,7 @@ mod tests {
             retry_delay: Range { from: Duration::from_millis(50), to: Duration::from_millis(150) },
             client: ClientKind::Unchecked,
             renew: None,
+            ..Workload::default()
         }
     }
 

@@ -6,10 +6,12 @@
 //! | what a client does in one | [`client`] |
 //! | its ports: journal, resource | [`ports`] |
 //! | how the words of `locks` become events | [`attempt`] |
+//! | how decisions of the resource become events | [`admission`] |
 //! | waiting at protocol points | [`points`] |
 //! | the locks by name | [`backend`] |
 //! | the worker: commands in, events out | [`worker`], [`protocol`] |
 
+pub mod admission;
 pub mod attempt;
 pub mod backend;
 pub mod client;

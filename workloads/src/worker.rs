@@ -61,11 +61,26 @@ impl Worker {
         let servers = join_all(asked).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let nodes: Vec<Arc<dyn Node>> =
             configuration.lock_nodes.iter().map(|(node, address)| locks::connect(node.as_str(), address)).collect();
-        let lock = backend::lock(&configuration.backend, configuration.plan.tokens, nodes, clock.clone())?;
+        let lock = backend::lock(
+            &configuration.backend,
+            configuration.plan.tokens,
+            backend::Servers::Nodes(nodes),
+            clock.clone(),
+        )?;
         let resource = Arc::new(resource::Client::new(&configuration.resource, ACCESS_TIMEOUT)?);
         let recording = Recording { journal, clock, points: Arc::new(Points::default()) };
         recording.journal.record(Event::Ready { servers });
-        Ok(Worker { configuration, recording, lock, resource, over: watch::Sender::new(false) })
+        Ok(Worker::over(configuration, recording, lock, resource))
+    }
+
+    /// The worker over a lock and a resource that somebody else has connected.
+    pub fn over(
+        configuration: Configuration,
+        recording: Recording,
+        lock: Arc<dyn Lock>,
+        resource: Arc<dyn Resource>,
+    ) -> Worker {
+        Worker { configuration, recording, lock, resource, over: watch::Sender::new(false) }
     }
 
     /// Its protocol points.

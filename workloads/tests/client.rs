@@ -153,6 +153,7 @@ fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnsw
             retry_delay: Range { from: ms(50), to: ms(50) },
             client: kind,
             renew: None,
+            ..Workload::default()
         },
         lease: ms(2_000),
         attempts: Arc::new(AttemptIds::new(2)),

@@ -91,7 +91,7 @@ impl Resource {
             let (base, value) = a.base[index];
             let (own, right) = match arm {
                 Arm::Off => (true, true),
-                Arm::Cas => (base == slot.version, base == slot.version),
+                Arm::Cas | Arm::Claim => (base == slot.version, base == slot.version),
                 Arm::Writes | Arm::Reads => {
                     (fits(slot.seen, a.token, hold, k.strict), fits(slot.due, a.token, hold, k.strict))
                 }

@@ -416,6 +416,7 @@ impl World {
                 token: token.map(Token),
                 lease_ns: LEASE * UNIT_NS,
                 granted_after: stamp(sent),
+                promised_from: None,
                 valid_ns: deadline.saturating_sub(now) * UNIT_NS,
                 answers,
             },

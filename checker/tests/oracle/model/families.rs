@@ -243,7 +243,7 @@ impl Knobs {
         for &arm in &self.arms {
             let bugs: &[ArmBug] = match arm {
                 Arm::Off => &[ArmBug::Miscounts, ArmBug::Refuses],
-                Arm::Cas => &[ArmBug::Blind, ArmBug::Blind, ArmBug::Refuses],
+                Arm::Cas | Arm::Claim => &[ArmBug::Blind, ArmBug::Blind, ArmBug::Refuses],
                 Arm::Writes => {
                     &[ArmBug::OneTooLow, ArmBug::Inverted, ArmBug::Refuses, ArmBug::AdmitsEqual, ArmBug::AdmitsAll]
                 }

@@ -52,9 +52,11 @@ pub fn plan(k: &Knobs) -> Plan {
             retry_delay: Range { from: units(k.retry.0), to: units(k.retry.1) },
             client: if k.checking { ClientKind::Checking } else { ClientKind::Unchecked },
             renew: k.renew.map(units),
+            ..Workload::default()
         },
         activity: Activity { holds: k.activity.0, clients: k.activity.1, refused: k.activity.2 },
         nemesis: schedule.iter().map(|s| s.fault.kind().name().to_owned()).collect(),
+        models: None,
         schedule,
     }
 }

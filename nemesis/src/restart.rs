@@ -1,0 +1,70 @@
+//! `kill`, `amnesia`, `powerloss`: SIGKILL, and a new process in its place after a while, with all, none or some of its data.
+//!
+//! Possible on workers (`kill`) and lock nodes. A worker's restart is proved by the end of one process and the first event of the next; its
+//! last sign of life lies up to 50 ms after the request: its entitlement ends at the agent's stamp before the call, which is a lower bound.
+//! A server's restart is proved by its answers: none while it is down, one afterwards.
+
+use std::time::Duration;
+
+use history::FaultPhase;
+
+use crate::{
+    ClusterError, Data,
+    run::{PROOF, Site},
+};
+
+pub(crate) async fn restart(site: &Site<'_>, back_after: Duration, data: Data) -> Result<(), ClusterError> {
+    if site.is_server {
+        return server(site, back_after, data).await;
+    }
+    let former = site.scene.look(|view| view.process(&site.node));
+    site.requested().await?;
+    let injected = site.cluster.kill(&site.node).await;
+    if injected.is_ok() {
+        site.stamp(FaultPhase::Injected).await?;
+        site.control.sleep(back_after).await?;
+    }
+    site.stamp(FaultPhase::HealRequested).await?;
+    site.cluster.start(&site.node, data).await?;
+    let healed = site.stamp(FaultPhase::Healed).await?;
+
+    let Some(former) = former else {
+        let why = "expected a running process to kill; there was none".into();
+        return site.stamp(FaultPhase::Unproved { why }).await.map(drop);
+    };
+    let replaced = |view: &crate::View| {
+        let from = view.end_of(&former)?;
+        let (process, started, _) = view.life(&site.node)?;
+        (*process != former).then_some((from, started))
+    };
+    match site.scene.within(site.control, PROOF, replaced).await {
+        Some((from, to)) => {
+            site.stamp(FaultPhase::Proved { from, to }).await?;
+            site.missed(from).await?;
+        }
+        None => {
+            let engine = injected.err().map(|e| format!("; the engine said: {e}")).unwrap_or_default();
+            let why = format!("expected {former} to end and another process to start in its place{engine}");
+            site.stamp(FaultPhase::Unproved { why }).await?;
+        }
+    }
+    site.prove_alive(healed).await
+}
+
+async fn server(site: &Site<'_>, back_after: Duration, data: Data) -> Result<(), ClusterError> {
+    let from = site.requested().await?;
+    site.cluster.kill(&site.node).await?;
+    site.stamp(FaultPhase::Injected).await?;
+    let is_down = !site.cluster.answers(&site.node).await?;
+    site.control.sleep(back_after).await?;
+    site.stamp(FaultPhase::HealRequested).await?;
+    site.cluster.start(&site.node, data).await?;
+    let to = site.stamp(FaultPhase::Healed).await?;
+    if is_down {
+        site.stamp(FaultPhase::Proved { from, to }).await?;
+    } else {
+        let why = "expected no answer from a server that was killed; there was one".into();
+        site.stamp(FaultPhase::Unproved { why }).await?;
+    }
+    site.prove_answers().await
+}

@@ -1,0 +1,1 @@
+//! Models of servers. Pure: what a server keeps, and what one request does to it.
