@@ -22,6 +22,8 @@ pub struct Cli {
 pub enum Command {
     /// Start a cluster, inject faults, record, and judge the record
     Run(Box<RunArgs>),
+    /// Try many schedules in the simulation, and reduce what violates to the least that shows it
+    Explore(Box<ExploreArgs>),
     /// Judge a recorded run again
     Check(CheckArgs),
     /// Remove what runs that are no longer alive have left in Docker
@@ -60,6 +62,16 @@ pub enum FenceArg {
     Strict,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ClusterArg {
+    /// Docker if an engine answers, else the simulation
+    Auto,
+    /// Real servers in containers
+    Docker,
+    /// Models of the servers in one process, under virtual time
+    Sim,
+}
+
 /// A duration: `2s`, `150ms`.
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|e| format!("expected a duration such as `2s` or `150ms`: {e}"))
@@ -85,12 +97,16 @@ pub struct RunArgs {
     /// Run this plan again (the `plan.toml` of a run) instead of the flags below
     pub plan: Option<PathBuf>,
 
-    /// Lock under test: redis, redlock
+    /// Where it runs [default: auto; docker with --expect; for a PLAN where it ran]
+    #[arg(long, value_enum, help_heading = "Scenario")]
+    pub cluster: Option<ClusterArg>,
+    /// Lock under test: redis, redlock; in the simulation also etcd
     #[arg(long, help_heading = "Scenario", default_value = "redlock", conflicts_with = "plan")]
     pub backend: String,
-    /// Faults, comma-separated: none, or `KIND[:TARGET][@WHEN][+DURATION]` with KIND pause or kill; TARGET holder (default), any-worker or
-    /// worker-N; WHEN a time or a protocol point (after-send, after-acquire, after-read, after-check, before-write, before-release);
-    /// for example `pause@before-write+5s`
+    /// Faults, comma-separated: none, or `KIND[:TARGET][@WHEN][+DURATION]` with KIND pause or kill, in the simulation also amnesia, powerloss,
+    /// clock, partition, delay; TARGET holder (default for pause and kill), any-worker, any-lock-node (default for the others) or a node by
+    /// name; WHEN a time or a protocol point (after-send, after-acquire, after-read, after-check, before-write, before-release); for example
+    /// `pause@before-write+5s`
     #[arg(long, help_heading = "Scenario", default_value = "none", conflicts_with = "plan")]
     pub nemesis: String,
     /// Length of the fault phase [default: 30s; 12s if every fault is placed]
@@ -126,7 +142,19 @@ pub struct RunArgs {
     /// Renew so often while holding [default: never]
     #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration, conflicts_with = "plan")]
     pub renew: Option<Duration>,
-    /// How the lock makes fencing tokens: none, counter (redis), majority-max or two-phase (redlock) [default: the backend's best]
+    /// Lease that renewals ask for [default: that of --lease]
+    #[arg(long, help_heading = "Scenario", value_name = "LEASE", value_parser = duration, conflicts_with = "plan")]
+    pub renew_for: Option<Duration>,
+    /// Writes under one hold
+    #[arg(long, help_heading = "Scenario", default_value_t = 1, conflicts_with = "plan")]
+    pub writes: u32,
+    /// Send a write that was not answered again so often, as the same operation [default: never]
+    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration, conflicts_with = "plan")]
+    pub resend: Option<Duration>,
+    /// Give an attempt up that was not answered for so long, and undo it [default: never]
+    #[arg(long, help_heading = "Scenario", value_name = "AFTER", value_parser = duration, conflicts_with = "plan")]
+    pub cancel: Option<Duration>,
+    /// How the lock makes fencing tokens: none, counter (redis), majority-max or two-phase (redlock), revision (etcd) [default: the backend's best]
     #[arg(long, help_heading = "Scenario", conflicts_with = "plan")]
     pub tokens: Option<String>,
     /// Arms of the resource, all judged in the same run [default: off,writes,reads, as far as tokens and fence allow]
@@ -158,6 +186,78 @@ pub struct RunArgs {
     /// Directory of the run directories
     #[arg(long, default_value = "runs", help_heading = "Output")]
     pub runs: PathBuf,
+}
+
+/// What is explored. Schedules are short, and much happens in them: the simulation tries thousands a second.
+#[derive(Debug, Args)]
+pub struct ExploreArgs {
+    /// Lock under test: redis, redlock, etcd
+    #[arg(long, help_heading = "Scenario", default_value = "redlock")]
+    pub backend: String,
+    /// Faults, as for `run`
+    #[arg(long, help_heading = "Scenario", default_value = "pause")]
+    pub nemesis: String,
+    /// How many seeds are tried, a schedule each
+    #[arg(long, help_heading = "Scenario", default_value_t = 1_000)]
+    pub seeds: u64,
+    /// The first seed
+    #[arg(long, help_heading = "Scenario", value_name = "FIRST", default_value_t = 0)]
+    pub seed: u64,
+    /// Length of the fault phase, in virtual time
+    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "10s")]
+    pub time: Duration,
+    /// Lease asked of the lock
+    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "1s")]
+    pub lease: Duration,
+    /// Work between read and write: a duration or a range
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "20ms..60ms")]
+    pub work: history::Range,
+    /// Delay between two attempts at a held lock: a duration or a range
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "20ms..60ms")]
+    pub retry_delay: history::Range,
+    /// Critical sections offered per second, by all clients together
+    #[arg(long, help_heading = "Scenario", default_value_t = 12.0)]
+    pub rate: f64,
+    /// Keys, drawn evenly; 1 is the hot key
+    #[arg(long, help_heading = "Scenario", default_value_t = 1)]
+    pub keys: u32,
+    /// Workers
+    #[arg(long, help_heading = "Scenario", default_value_t = 3)]
+    pub workers: u32,
+    /// Clients in each worker
+    #[arg(long, help_heading = "Scenario", default_value_t = 1)]
+    pub clients_per_worker: u32,
+    /// What clients do about their deadline
+    #[arg(long, help_heading = "Scenario", value_enum, default_value = "unchecked")]
+    pub client: ClientArg,
+    /// Renew so often while holding [default: never]
+    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration)]
+    pub renew: Option<Duration>,
+    /// How the lock makes fencing tokens, as for `run` [default: the backend's best]
+    #[arg(long, help_heading = "Scenario")]
+    pub tokens: Option<String>,
+    /// Arms of the resource, all judged in the same schedule [default: off,writes,reads, as far as tokens and fence allow]
+    #[arg(long, help_heading = "Scenario", value_delimiter = ',')]
+    pub arms: Option<Vec<String>>,
+    /// How fencing arms compare tokens
+    #[arg(long, help_heading = "Scenario", value_enum, default_value = "default")]
+    pub fence: FenceArg,
+    /// A resource with a planted bug, `buggy:NAME`: to test the checker
+    #[arg(long, help_heading = "Scenario", hide = true)]
+    pub resource: Option<String>,
+
+    /// Threads [default: one for each core]
+    #[arg(long)]
+    pub jobs: Option<usize>,
+    /// Findings of each class that are reduced until one can be offered; 0 only counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub limit: usize,
+    /// Write the reduced plans here, for `harness run`
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub save: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
+    pub format: Format,
 }
 
 #[derive(Debug, Args)]

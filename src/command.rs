@@ -5,16 +5,17 @@ use std::{fs::DirEntry, panic::AssertUnwindSafe, path::Path};
 use anyhow::{Context, anyhow};
 use compose::Engine;
 use futures::FutureExt;
+use history::{ClusterKind, Event, Writer};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
-    cli::{CheckArgs, CleanArgs, Format, ListArgs, RunArgs},
+    cli::{CheckArgs, CleanArgs, ClusterArg, Format, ListArgs, RunArgs},
     conduct::conduct,
     exit::{Exit, Interrupted, Unusable},
     expect::{Expectation, compare},
     judge::{Judged, judge},
-    report::{Terminal, heading, print, summary},
+    report::{Terminal, heading, print, summary, versions},
     run_dir::RunDir,
     scenario::{self, PlanFile},
 };
@@ -30,9 +31,13 @@ fn expectation(text: Option<&str>) -> anyhow::Result<Option<Expectation>> {
 /// `harness run`
 pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     let expectation = expectation(args.expect.as_deref())?;
-    let file = scenario::resolve(&args)?;
     let runtime = runtime()?;
-    let dir = runtime.block_on(recorded(&args, &file))?;
+    let cluster = scenario::cluster(&args, || runtime.block_on(Engine::connect()).is_ok())?;
+    let file = scenario::resolve(&args, cluster)?;
+    let dir = match cluster {
+        ClusterKind::Docker => runtime.block_on(recorded(&args, &file))?,
+        ClusterKind::Sim => simulated(&args, &file)?,
+    };
     // From here on nothing has to be taken down: a signal ends the judging at once.
     runtime.spawn(async {
         if let Ok(mut stop) = Stop::listen() {
@@ -42,6 +47,41 @@ pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     });
     let judged = judge(&dir.history())?;
     report(judged, expectation.as_ref(), args.format, Some(&dir))
+}
+
+/// Simulates a run, and records it in the same way.
+fn simulated(args: &RunArgs, file: &PlanFile) -> anyhow::Result<RunDir> {
+    let dir = RunDir::create(&args.runs, &file.run)?;
+    dir.write(&dir.plan(), file.to_toml()?)?;
+    let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
+    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), args.format == Format::Text);
+    if args.cluster != Some(ClusterArg::Sim) && args.plan.is_none() {
+        terminal.progress("no Docker engine answers: this is a simulation, with models in the place of servers");
+        terminal.progress("to see it on real servers, start Docker and add `--cluster docker`");
+    }
+    let mut writer = Writer::create(&dir.history())?;
+    let mut recording = Ok(());
+    let mut is_begun = false;
+    let setup = sim::Setup {
+        run: &file.run,
+        plan: &file.plan,
+        backend: &file.backend,
+        resource_bug: file.resource_bug.as_deref(),
+        with_truth: false,
+    };
+    let simulated = sim::simulate(&setup, &mut |record| {
+        if let Event::Ready { servers } = &record.event
+            && !std::mem::replace(&mut is_begun, true)
+        {
+            terminal.begins(&versions(servers));
+        }
+        if recording.is_ok() {
+            recording = writer.append(record.process, record.n, record.at, record.event).map(drop);
+        }
+    });
+    recording.and_then(|()| writer.flush())?;
+    simulated.with_context(|| format!("what was recorded is in {}", dir.path().display()))?;
+    Ok(dir)
 }
 
 /// Whoever asks this process to stop: Ctrl-C, SIGTERM, the end of its terminal.

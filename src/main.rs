@@ -6,6 +6,7 @@ mod conduct;
 mod control;
 mod exit;
 mod expect;
+mod explore;
 mod judge;
 mod process;
 mod pump;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Resource(args) => one_thread(process::resource(args)).map(|()| Exit::Ok),
         Command::Agent => one_thread(process::agent()).map(|()| Exit::Ok),
         Command::Run(args) => command::run(*args),
+        Command::Explore(args) => explore::explore(&args),
         Command::Check(args) => command::check(&args),
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => command::list(&args),

@@ -5,5 +5,5 @@ mod summary;
 mod terminal;
 
 pub use measures::Measures;
-pub use summary::{heading, summary, versions};
+pub use summary::{figures, heading, story, summary, versions};
 pub use terminal::{Terminal, print};

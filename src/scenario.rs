@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use workloads::backend::{self, Backend};
 
 use crate::{
-    cli::{ClientArg, FenceArg, RunArgs},
+    cli::{ClientArg, ClusterArg, FenceArg, RunArgs},
     exit::Unusable,
 };
 
@@ -82,12 +82,42 @@ fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile> {
     }
 }
 
+/// Where a run takes place. `has_engine` is asked only if that decides.
+pub fn cluster(args: &RunArgs, has_engine: impl FnOnce() -> bool) -> anyhow::Result<ClusterKind> {
+    let asked = match (args.cluster, &args.plan) {
+        (Some(ClusterArg::Docker), _) => return Ok(ClusterKind::Docker),
+        (Some(ClusterArg::Sim), _) => return Ok(ClusterKind::Sim),
+        (Some(ClusterArg::Auto), _) => ClusterArg::Auto,
+        (None, Some(path)) => return Ok(PlanFile::read(path)?.plan.cluster),
+        // A broken engine must never look like a verdict that was expected.
+        (None, None) if args.expect.is_some() => ClusterArg::Docker,
+        (None, None) => ClusterArg::Auto,
+    };
+    Ok(if asked == ClusterArg::Docker || has_engine() { ClusterKind::Docker } else { ClusterKind::Sim })
+}
+
 /// Resolves flags, or reads the plan that they name.
-pub fn resolve(args: &RunArgs) -> anyhow::Result<PlanFile> {
+pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
+    if cluster == ClusterKind::Sim {
+        for (flag, is_given) in
+            [("compose", args.compose.is_some()), ("image", !args.image.is_empty()), ("keep", args.keep)]
+        {
+            if is_given {
+                return Err(usage(flag, "only Docker understands it, and this run is simulated; add `--cluster docker`"));
+            }
+        }
+    }
     let mut file = match &args.plan {
         Some(path) => PlanFile::read(path)?,
-        None => from_flags(args)?,
+        None => from_flags(args, cluster)?,
     };
+    file.plan.cluster = cluster;
+    file.plan.validate().map_err(|e| usage(e.field, e.problem))?;
+    if cluster == ClusterKind::Sim {
+        file.compose = None;
+        file.run = run_id(&file);
+        return Ok(file);
+    }
     if let Some(own) = &args.compose {
         file.compose = Some(own.clone());
     }
@@ -113,7 +143,7 @@ fn known(mut roles: Vec<&str>) -> String {
     roles.join(", ")
 }
 
-fn from_flags(args: &RunArgs) -> anyhow::Result<PlanFile> {
+fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
     let (backend, _) = backend::named(&args.backend).map_err(|e| usage("backend", e))?;
     let wishes = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
     let placed = !wishes.is_empty() && wishes.iter().all(Wish::is_placed);
@@ -138,19 +168,28 @@ fn from_flags(args: &RunArgs) -> anyhow::Result<PlanFile> {
             ClientArg::Checking => ClientKind::Checking,
         },
         renew: args.renew,
-        ..Workload::default()
+        renew_for: args.renew_for,
+        writes: args.writes,
+        resend: args.resend,
+        cancel: args.cancel,
     };
     let mut plan = Plan {
         schema: 1,
         seed,
-        cluster: ClusterKind::Docker,
+        cluster,
         backend: backend.name.to_owned(),
         tokens,
         time: args.time.unwrap_or(Duration::from_secs(if placed { 12 } else { 30 })),
         lease: args.lease,
         arms: arms(args, tokens, fence)?,
         fence,
-        lock_nodes: servers(args.compose.as_deref(), &args.backend)?.services.iter().map(|s| s.name.clone()).collect(),
+        lock_nodes: match cluster {
+            ClusterKind::Docker => {
+                let servers = servers(args.compose.as_deref(), &args.backend)?;
+                servers.services.iter().map(|s| s.name.clone()).collect()
+            }
+            ClusterKind::Sim => backend.lock_nodes(),
+        },
         workload,
         // Two clients and one placed fault need not make twenty holds to show what they are there to show.
         activity: if placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() },

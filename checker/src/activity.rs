@@ -19,6 +19,8 @@ pub(crate) struct Activity {
     /// Clients that had holds, by key.
     clients: Vec<FxHashSet<ClientId>>,
     refused: u64,
+    /// Attempts that waited behind another.
+    waited: u64,
 }
 
 impl Judge for Activity {
@@ -31,7 +33,15 @@ impl Judge for Activity {
                 }
                 self.clients[hold.key].insert(hold.client);
             }
-            Event::AcquireFailed { why: Why::Held, .. } => self.refused += 1,
+            // Once an attempt: one that waited has been counted when it began to.
+            Event::AcquireFailed { why: Why::Held, attempt, .. } => {
+                let has_waited = run.attempt(*attempt).is_some_and(|a| a.behind.is_some());
+                self.refused += u64::from(!has_waited);
+            }
+            Event::Behind { attempt } => {
+                let first = run.attempt(*attempt).and_then(|a| a.behind);
+                self.waited += u64::from(first.is_some_and(|first| first.seq == entry.seq));
+            }
             _ => {}
         }
     }
@@ -39,10 +49,12 @@ impl Judge for Activity {
     fn verdicts(self: Box<Self>, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(String, Property)> {
         let clients = self.clients.iter().map(|clients| clients.len() as u64).max().unwrap_or(0);
         let wanted = run.plan.activity;
+        let refused = self.refused + self.waited;
+        let what = if self.waited > 0 { "attempts refused as held, or waiting behind another" } else { "attempts refused as held" };
         let mut reasons: Vec<String> = [
             (run.holds, u64::from(wanted.holds), "holds"),
             (clients, u64::from(wanted.clients), "clients with holds of one key"),
-            (self.refused, u64::from(wanted.refused), "attempts refused as held"),
+            (refused, u64::from(wanted.refused), what),
         ]
         .into_iter()
         .filter(|(seen, wanted, _)| seen < wanted)
@@ -54,7 +66,7 @@ impl Judge for Activity {
         let count =
             |is: &dyn Fn(&Line) -> bool| run.faults.iter().map(|(_, line)| line).filter(|l| is(l)).count() as u64;
         facts.holds = run.holds;
-        facts.refused_as_held = self.refused;
+        facts.refused_as_held = refused;
         facts.first_operation_ms = run.first_operation.map(|at| run.ms(at));
         facts.faults_requested = count(&|line| requested(&line));
         facts.faults_proved = count(&|line| line.proved.is_some());
@@ -63,7 +75,7 @@ impl Judge for Activity {
         facts.longest_stall =
             run.stalls.longest.as_ref().map(|(d, process)| LongestStall { process: process.clone(), ms: millis(*d) });
         let verdict = Verdict::judged(false, !ending.is_whole || !reasons.is_empty());
-        let activity = ActivityVerdict { verdict, holds: run.holds, clients, refused: self.refused, reasons };
+        let activity = ActivityVerdict { verdict, holds: run.holds, clients, refused, reasons };
         vec![("activity".into(), Property::Activity(activity))]
     }
 }
@@ -78,7 +90,7 @@ fn fault_missing(line: &Line) -> Option<String> {
     if line.proved.is_none() && !line.is_missed {
         return Some(format!("the {name} was neither proved nor did it miss its target"));
     }
-    let was_on = line.proved.is_some() || line.is_injected;
+    let was_on = line.proved.is_some() || line.injected.is_some();
     (was_on && !line.is_heal_proved).then(|| format!("nothing shows that the {name} was healed"))
 }
 
@@ -150,6 +162,17 @@ mod tests {
         let mut scene = Scene::new();
         scene.try_to_acquire(1, 1, 0).acquire_failed(1, 10, Why::NoMajority, Vec::new());
         assert_eq!(count(&scene.verdicts(), "activity.refused"), 0);
+    }
+
+    #[test]
+    fn an_attempt_that_waits_behind_another_counts_once() {
+        let mut scene = Scene::new();
+        let behind = |attempt| Event::Behind { attempt: history::HoldId(attempt) };
+        scene.plan.activity = history::Activity { holds: 0, clients: 0, refused: 3 };
+        scene.try_to_acquire(1, 1, 0).event("worker-1", 10, behind(1)).event("worker-1", 20, behind(1));
+        scene.acquire_failed(1, 30, Why::Held, Vec::new()).try_to_acquire(2, 2, 40);
+        scene.acquire_failed(2, 50, Why::Held, Vec::new()).try_to_acquire(3, 2, 60).acquire_failed(3, 70, Why::Cancelled, Vec::new());
+        assert_eq!(missing(&scene), ["only 2 attempts refused as held, or waiting behind another, 3 are needed"]);
     }
 
     #[test]

@@ -3,16 +3,17 @@
 //! A stale act is replayed without the frozen time on its path. If it is late even so, the work outlasts the lease.
 //! Otherwise the causes are put back: each that alone makes the act late is one; if none does, the smallest set that does.
 //! A checking client's check need not be made again: with less frozen time it is made earlier than it was, and it passed.
+//! Only where its own clock was wrong would it have come out otherwise.
 
 use std::time::Duration;
 
-use history::{FaultId, FaultKind, NodeName, OpId, Stamp};
+use history::{ClockChange, Fault, FaultId, FaultKind, NodeName, OpId, Stamp};
 
 use crate::{
-    holds::{Attempt, Beat, Ender, Span},
+    holds::{Attempt, Beat, Ender, Failure, Span},
     intervals::Intervals,
-    judge::Ending,
-    lock::{Act, Overlap},
+    lock::{Act, millis},
+    property::DeadClaim,
     rules,
     run::Run,
 };
@@ -46,7 +47,7 @@ impl Blame {
 /// A set of causes, as bits.
 type Blames = u32;
 
-/// A stretch in which a process did not run.
+/// A stretch in which a process did not run, or packets did not arrive.
 #[derive(Debug, Clone, Copy)]
 struct Frozen {
     span: Span,
@@ -66,6 +67,7 @@ struct Path<'a> {
     hold: &'a Attempt,
     arrival: Stamp,
     lease: Duration,
+    promised_from: Stamp,
     first_promise: Stamp,
     ok: Stamp,
     renew: Option<Duration>,
@@ -73,6 +75,10 @@ struct Path<'a> {
     delays: Vec<Frozen>,
     /// Frozen time of the client's own process: what kept renewals from leaving, planned waits or not.
     own: Vec<Frozen>,
+    /// When renewals did not come about as scheduled, and what did that.
+    broken: Vec<Frozen>,
+    /// When the client last looked at its deadline before the act, and the faults of the clock that it looked at.
+    check: Option<(Stamp, Blames)>,
     blames: Vec<Blame>,
 }
 
@@ -118,14 +124,23 @@ impl<'a> Path<'a> {
         let grant = hold.grant?;
         let worker = &run.process(hold.process).node;
         let own = frozen(run, worker, &hold.stalls);
-        let of_resource = frozen(run, &NodeName::from("resource"), &hold.resource_stalls);
+        let resource = NodeName::from("resource");
+        let of_resource = frozen(run, &resource, &hold.resource_stalls);
+        let down: Vec<(Span, Blame)> = down(run, &resource).collect();
         let kill = hold.ended_by().and_then(|(_, ender)| match ender {
             Ender::Kill(fault) => Some(Blame::Fault(fault, FaultKind::Kill)),
             _ => None,
         });
-        let path = (hold.sent.at, arrival);
-        let on_path = own.iter().chain(&of_resource).filter(|(span, _)| clip(*span, path).is_some());
+        // Nothing that came before the promise began to count made the act late.
+        let path = (grant.promised_from, arrival);
+        let requests = held(run, worker, true);
+        let answers = held(run, worker, false);
+        let on_path = own.iter().chain(&of_resource).chain(&requests).chain(&answers).chain(&down);
+        let on_path = on_path.filter(|(span, _)| clip(*span, path).is_some());
+        let broken = broken(run, hold, worker, arrival);
+        let clocks: Vec<Blame> = clocks_of(run, worker, path).map(|(_, blame)| blame).collect();
         let mut blames: Vec<Blame> = on_path.map(|(_, blame)| *blame).chain(kill).collect();
+        blames.extend(broken.iter().map(|(_, blame)| *blame).chain(clocks.iter().copied()));
         blames.sort_unstable();
         blames.dedup();
         blames.truncate(Blames::BITS as usize - 1);
@@ -138,20 +153,35 @@ impl<'a> Path<'a> {
         };
         let mut delays = Vec::new();
         for step in steps(hold, arrival, op) {
-            delays.extend(pick(&own, step.overdue));
+            let Some(overdue) = clip(step.overdue, path) else { continue };
+            delays.extend(pick(&own, overdue));
             if step.is_request {
-                delays.extend(pick(&of_resource, step.overdue));
+                delays.extend(pick(&of_resource, overdue));
+                delays.extend(pick(&requests, overdue));
+                // A request that met nobody is lost: what is waited for it afterwards is due to that too.
+                let lost = pick(&down, overdue);
+                delays.extend(lost.into_iter().map(|f| Frozen { span: (f.span.0, overdue.1), ..f }));
+                if overdue.1 < arrival {
+                    delays.extend(pick(&answers, overdue));
+                }
             }
         }
+        let bits = |blame: &Blame| blames.binary_search(blame).map_or(0, |i| 1 << i);
+        let broken = broken.iter().map(|(span, blame)| Frozen { span: *span, blame: bits(blame) }).collect();
+        let wrong: Blames = clocks.iter().map(bits).fold(0, |all, bit| all | bit);
+        let check = last_check(hold, op).filter(|_| wrong != 0).map(|at| (at, wrong));
         Some(Path {
             hold,
             arrival,
             lease: grant.lease,
+            promised_from: grant.promised_from,
             first_promise: grant.first_promise,
             ok: grant.ok.at,
             renew: run.plan.workload.renew,
             own: pick(&own, path),
             delays,
+            broken,
+            check,
             blames,
         })
     }
@@ -164,13 +194,21 @@ impl<'a> Path<'a> {
 
     /// When what happened at `at` would have happened with no other causes than those of `set`.
     fn without_others(&self, set: Blames, at: Stamp) -> Stamp {
+        if at == Stamp(u64::MAX) {
+            return at;
+        }
         at.minus(self.delay(Blames::MAX, at).saturating_sub(self.delay(set, at)))
     }
 
     /// Whether the act arrives after its entitlement's end with no other causes than those of `set`.
     fn is_late(&self, set: Blames) -> bool {
         let arrival = self.without_others(set, self.arrival);
-        rules::is_after_end(arrival, self.end(set, arrival))
+        let end = self.end(set, arrival);
+        // By a clock that was right, a check after the end would not have passed, and the act would not have been tried.
+        let is_held_back = self.check.is_some_and(|(at, wrong)| {
+            set & wrong == 0 && rules::is_overclaim(self.without_others(set, at), end)
+        });
+        rules::is_after_end(arrival, end) && !is_held_back
     }
 
     /// End of the entitlement with no other causes than those of `set`. Losing it is a consequence and not an end of use:
@@ -202,7 +240,11 @@ impl<'a> Path<'a> {
         freezes.sort_unstable();
         let interval = interval.max(Duration::from_millis(1));
         let mut promise = self.first_promise;
-        let mut due = self.hold.sent.at.plus(interval).max(self.without_others(set, self.ok));
+        let mut due = self.promised_from.plus(interval).max(self.without_others(set, self.ok));
+        let broken = self.broken.iter().filter(|f| f.blame & set != 0);
+        // The one that was due up to an interval before a renewal that failed is that renewal.
+        let broken: Vec<Span> =
+            broken.map(|f| (self.without_others(set, f.span.0).minus(interval), self.without_others(set, f.span.1))).collect();
         loop {
             let mut sent = due;
             for freeze in &freezes {
@@ -213,7 +255,12 @@ impl<'a> Path<'a> {
             if sent >= arrival || !rules::is_renewed_in_time(sent, promise) {
                 return promise;
             }
-            promise = promise.max(rules::promise_end(sent, self.lease));
+            match broken.iter().find(|f| f.0 < sent && sent <= f.1) {
+                // From there on it is as it was.
+                Some((_, Stamp(u64::MAX))) => return promise.max(self.hold.promise),
+                Some(_) => {}
+                None => promise = promise.max(rules::promise_end(sent, self.lease)),
+            }
             due = due.plus(interval).max(sent);
         }
     }
@@ -251,6 +298,89 @@ fn frozen(run: &Run, node: &NodeName, stalls: &[Span]) -> Vec<(Span, Blame)> {
     found
 }
 
+/// When a node was down: a request that came meanwhile waited until it was sent again to the process that took its place.
+fn down(run: &Run, node: &NodeName) -> impl Iterator<Item = (Span, Blame)> {
+    let kills = run.faults.iter().filter(move |(_, l)| l.kind.kills() && l.proved.is_some() && l.node == *node);
+    kills.filter_map(|(id, l)| Some((l.bracket()?, Blame::Fault(id, l.kind))))
+}
+
+/// When packets between a worker and the resource were held back, one way.
+fn held(run: &Run, worker: &NodeName, is_request: bool) -> Vec<(Span, Blame)> {
+    let held = run.faults.held_of(worker).filter(|(held, _)| held.is_request == is_request);
+    held.map(|(held, kind)| (held.span, Blame::Fault(held.fault, kind))).collect()
+}
+
+/// Proved faults of the clock by which clients of a worker go, if they had begun before a stretch was over.
+fn clocks_of<'a>(run: &'a Run, worker: &'a NodeName, within: Span) -> impl Iterator<Item = (Span, Blame)> + 'a {
+    let clocks = run.faults.iter().filter(move |(_, l)| {
+        l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *worker
+    });
+    clocks.filter_map(move |(id, l)| {
+        let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+        let is_own = matches!(step.fault, Fault::Clock { clock, .. } if clock.is_monotonic());
+        let (from, to) = l.bracket()?;
+        // What it has gained or lost stays.
+        (is_own && from < within.1 && within.0 < to).then_some(((from, Stamp(u64::MAX)), Blame::Fault(id, l.kind)))
+    })
+}
+
+/// When renewals failed, or did not leave, because of a fault: of a lock node that did not do one that was sent inside
+/// the promise, of the links to it, or of the worker's own clock.
+fn broken(run: &Run, hold: &Attempt, worker: &NodeName, arrival: Stamp) -> Vec<(Span, Blame)> {
+    if run.plan.workload.renew.is_none() {
+        return Vec::new();
+    }
+    let unanswered = hold.renewing.filter(|sent| rules::is_renewed_in_time(sent.at, hold.promise));
+    let unanswered = unanswered.map(|sent| Failure { span: (sent.at, arrival), done_on: 0, is_last: false });
+    let failures = hold.failures.iter().copied().chain(unanswered).filter(|failure| failure.span.0 < arrival);
+    let mut found: Vec<(Span, Blame)> = clocks_of(run, worker, (hold.sent.at, arrival)).collect();
+    for failure in failures {
+        for (id, line) in run.faults.iter().filter(|(_, line)| line.proved.is_some()) {
+            let nodes = run.plan.lock_nodes.iter().enumerate();
+            let mut missing = nodes.filter(|(i, _)| *i >= 64 || failure.done_on & (1 << i) == 0).map(|(_, node)| node);
+            let Some(bracket) = line.bracket() else { continue };
+            let is_on = clip(bracket, failure.span).is_some();
+            let has_come = hold.sent.at < bracket.1 && bracket.0 < failure.span.1;
+            let touched = match line.kind {
+                FaultKind::Pause => is_on && missing.any(|node| *node == line.node),
+                // What they change stays changed when they are over.
+                FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss | FaultKind::Clock => {
+                    has_come && missing.any(|node| *node == line.node)
+                }
+                FaultKind::Partition | FaultKind::Delay => {
+                    let step = run.plan.schedule.iter().find(|step| step.id == id);
+                    let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
+                    is_on && missing.any(|node| hits(worker, node) || hits(node, worker))
+                }
+            };
+            if touched {
+                let until = if failure.is_last { Stamp(u64::MAX) } else { failure.span.1 };
+                found.push(((failure.span.0, until), Blame::Fault(id, line.kind)));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a hold was claimed after its promise end because its client's clock ran slow: what it lost between the stamp that the
+/// promise rests on and the claim is more than the claim was late.
+pub(crate) fn is_claimed_by_slow_clock(run: &Run, claim: &DeadClaim, span: Span) -> bool {
+    let worker = claim.worker.node();
+    let lost = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == worker).filter_map(|(id, l)| {
+        let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+        let Fault::Clock { clock, change: ClockChange::DriftPpm(ppm), .. } = step.fault else { return None };
+        let slow = u32::try_from(-ppm).ok().filter(|_| clock.is_monotonic())?;
+        Some(rules::overlap(l.bracket()?, span)?.mul_f64(f64::from(slow) / 1e6))
+    });
+    millis(lost.sum()) > claim.late_ms
+}
+
+/// When the client last looked at its deadline before it sent `op`.
+fn last_check(hold: &Attempt, op: Option<OpId>) -> Option<Stamp> {
+    let sent = hold.beats.iter().position(|(_, beat)| matches!(beat, Beat::Request(o) if Some(*o) == op))?;
+    hold.beats[..sent].iter().rev().find(|(_, beat)| *beat == Beat::Check).map(|(mark, _)| mark.at)
+}
+
 /// The spans between consecutive events of the hold, from the attempt to the arrival of `op`.
 fn steps(hold: &Attempt, arrival: Stamp, op: Option<OpId>) -> Vec<Step> {
     let is_own = |beat: &Beat| matches!(beat, Beat::Request(o) if Some(*o) == op);
@@ -262,7 +392,7 @@ fn steps(hold: &Attempt, arrival: Stamp, op: Option<OpId>) -> Vec<Step> {
             Beat::Work(planned) => mark.at.plus(*planned),
             // As long as nobody says that it goes on, all of the wait is planned.
             Beat::AtPoint(_, released) => released.unwrap_or(to),
-            Beat::Acquire | Beat::Request(_) | Beat::Other => mark.at,
+            Beat::Acquire | Beat::Request(_) | Beat::Check | Beat::Other => mark.at,
         };
         steps.push(Step { overdue: (due, to), is_request: matches!(beat, Beat::Request(_)) });
     }
@@ -279,43 +409,27 @@ fn outside(span: Span, hole: Span) -> impl Iterator<Item = Span> {
     [clip(span, (Stamp(0), hole.0)), clip(span, (hole.1, Stamp(u64::MAX)))].into_iter().flatten()
 }
 
-/// The cause of a lease-overlap: on **every** node that granted both, the first thing that took the first hold's key away
-/// between its attempt and the other's success.
-pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> String {
-    let [first, second] = &overlap.holds;
-    let between = |at: Stamp| first.sent.at < at && at < second.ok.at;
-    let both = first.nodes & second.nodes;
-    let nodes: Vec<usize> = (0..run.plan.lock_nodes.len().min(64)).filter(|i| both & (1 << i) != 0).collect();
-    let mut names: Vec<&str> = Vec::new();
-    for node in &nodes {
-        let kills =
-            run.faults.iter().filter(|(_, l)| l.kind == FaultKind::Kill && l.node == run.plan.lock_nodes[*node]);
-        let kill = kills.filter_map(|(_, l)| l.requested).map(|mark| (mark.at, FaultKind::Kill.name()));
-        let removed = ending.unsafe_releases.iter().filter(|u| u.owner == first.id && u.node == *node);
-        let removed = removed.map(|u| (u.invoked.at, "unsafe-release"));
-        match kill.chain(removed).filter(|(at, _)| between(*at)).min() {
-            Some((_, name)) if !names.contains(&name) => names.push(name),
-            Some(_) => {}
-            None => {
-                names.clear();
-                break;
-            }
-        }
-    }
-    if !names.is_empty() {
-        names.join("+")
-    } else if run.stalls.stepped_within((first.sent.at, second.ok.at)) {
-        HOST_CLOCK.into()
-    } else {
-        UNEXPLAINED.into()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use history::{Event, FaultKind, FaultPhase, StallCause};
+    use history::{
+        ClockChange, Direction, Event, Fault, FaultKind, FaultPhase, HoldId, NodeAnswer, OpId, Outcome, StallCause, WhichClock,
+        Why,
+    };
 
     use crate::scene::{Scene, ms};
+
+    fn delay(by: u64) -> Fault {
+        let (lasting, by) = (std::time::Duration::from_secs(1), std::time::Duration::from_millis(by));
+        Fault::Delay { lasting, by, direction: Direction::Both, from: Vec::new() }
+    }
+
+    fn partition() -> Fault {
+        Fault::Partition { lasting: std::time::Duration::from_secs(1), direction: Direction::Both, from: Vec::new() }
+    }
+
+    fn read_ok(hold: u64, number: u64) -> Event {
+        Event::ReadOk { hold: HoldId(hold), op: OpId(1), number }
+    }
 
     /// A hold of worker 1 whose promise ends at 1,978, acquired at 10, and a later one of worker 2.
     fn scene() -> Scene {
@@ -471,15 +585,130 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_of_the_only_node_explains_an_overlap() {
-        let requested = FaultPhase::Requested { asked_ns: 1, hold: None };
-        let mut s = Scene::new();
-        s.plan.lock_nodes.truncate(1);
-        s.acquire(1, 1, 0, 10, 41).fault(1, FaultKind::Kill, "redis-1", 50, requested.clone());
-        s.acquire(2, 2, 100, 110, 42).release(2, 200).release_refused(1, 300);
+    fn a_packet_that_was_held_back_delays_the_request_that_it_carried() {
+        let mut s = scene();
+        s.write(1, 1, 100, 2_502).blow(1, delay(2_400), "worker-1", 90, 2_600).held(1, "worker-1", "resource", 101, 2_501);
+        assert_eq!(s.window().causes, ["delay"]);
+        // The answers of others do not hold up a write on its way.
+        let mut s = scene();
+        s.write(1, 1, 100, 2_502).blow(1, delay(2_400), "resource", 90, 2_600).held(1, "resource", "worker-1", 101, 2_501);
+        assert_eq!(s.window().causes, ["overrun"]);
+        // But that of its own read held up what came after it.
+        let mut s = scene();
+        s.read(1, 1, 50, 51).event("worker-1", 2_501, read_ok(1, 1)).write(1, 2, 2_502, 2_503);
+        s.blow(1, partition(), "resource", 45, 2_500).held(1, "resource", "worker-1", 51, 2_500);
+        assert_eq!(s.window().causes, ["partition"]);
+        // Nor those of another worker.
+        let mut s = scene();
+        s.write(1, 1, 100, 2_502).blow(1, delay(2_400), "worker-2", 90, 2_600).held(1, "worker-2", "resource", 101, 2_501);
+        assert_eq!(s.window().causes, ["overrun"]);
+    }
+
+    #[test]
+    fn a_restart_of_the_resource_delays_a_request_until_it_is_sent_again() {
+        let mut s = scene();
+        s.write(1, 1, 100, 2_702).event("worker-1", 2_700, Event::Resend { hold: HoldId(1), op: OpId(1) });
+        s.kill(1, "resource", 50);
         assert_eq!(s.window().causes, ["kill"]);
-        // Of three that granted both, one is not enough.
-        s.plan = crate::scene::plan();
+    }
+
+    /// A hold that renews each 600 ms, whose second renewal two of three nodes did not do: it takes the hold to be lost and writes
+    /// at 3,002 all the same.
+    fn refused_renewal() -> Scene {
+        let mut s = Scene::renewing(600);
+        let answers = Scene::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::None), (3, NodeAnswer::Refused)]);
+        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).work(1, 20, 2_900).event("worker-1", 1_220, Event::Renew { hold: HoldId(1) });
+        let failed = Event::RenewFailed { hold: HoldId(1), outcome: Outcome::Failed, why: Why::Lost, answers };
+        s.event("worker-1", 1_420, failed).acquire(2, 2, 2_650, 2_660, 42).release(2, 2_670).write(1, 1, 3_001, 3_002);
+        s
+    }
+
+    #[test]
+    fn a_fault_of_a_node_that_did_not_do_a_renewal_is_the_cause() {
+        assert_eq!(refused_renewal().window().causes, ["unexplained"]);
+        let millis = std::time::Duration::from_millis;
+        let pause = Fault::Pause { lasting: millis(300) };
+        let amnesia = Fault::Amnesia { back_after: millis(100) };
+        let clock = Fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(5_000), lasting: millis(300) };
+        for (fault, node, from, to, is_cause) in [
+            (pause.clone(), "redis-2", 1_200, 1_500, true),
+            (pause.clone(), "redis-1", 1_200, 1_500, false), // it did the renewal
+            (pause, "redis-2", 700, 1_100, false),           // it was over
+            (amnesia.clone(), "redis-3", 700, 800, true),
+            (amnesia, "redis-1", 700, 800, false),
+            (clock, "redis-3", 700, 1_000, true),
+            (partition(), "redis-2", 1_200, 1_500, true),
+            (partition(), "worker-1", 1_200, 1_500, true),
+            (partition(), "worker-2", 1_200, 1_500, false),
+            (partition(), "redis-1", 1_200, 1_500, false),
+            (delay(300), "redis-2", 700, 1_100, false),
+            (delay(300), "redis-2", 1_200, 1_500, true),
+        ] {
+            let mut s = refused_renewal();
+            let kind = fault.kind();
+            s.blow(1, fault, node, from, to);
+            let expected = if is_cause { kind.name() } else { "unexplained" };
+            assert_eq!(s.window().causes, [expected], "{kind} of {node} from {from}");
+        }
+    }
+
+    #[test]
+    fn what_broke_a_renewal_is_no_cause_if_the_next_one_would_have_come_in_time() {
+        // Cut off for one renewal, and then frozen: the next one would have come at 1,800.
+        let mut s = Scene::renewing(600);
+        let failed = Event::RenewFailed { hold: HoldId(1), outcome: Outcome::Indeterminate, why: Why::NoMajority, answers: Vec::new() };
+        s.acquire(1, 1, 0, 10, 41).renew(1, 605, 610).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) });
+        s.event("worker-1", 1_410, failed).blow(1, partition(), "redis-2", 1_100, 1_500).pause(2, "worker-1", 1_500, 4_000);
+        s.acquire(2, 2, 3_500, 3_510, 42).release(2, 3_520).write(1, 1, 4_021, 4_022);
+        assert_eq!(s.window().causes, ["pause"]);
+    }
+
+    #[test]
+    fn what_broke_one_renewal_is_no_cause_if_the_next_one_came_about() {
+        let mut s = Scene::renewing(600);
+        let failed = Event::RenewFailed { hold: HoldId(1), outcome: Outcome::Indeterminate, why: Why::NoMajority, answers: Vec::new() };
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 610, Event::Renew { hold: HoldId(1) }).event("worker-1", 810, failed);
+        s.blow(1, partition(), "redis-2", 600, 900).renew(1, 1_200, 1_205).work(1, 20, 4_000).acquire(2, 2, 3_500, 3_510, 42);
+        s.release(2, 3_520).write(1, 1, 4_021, 4_022);
         assert_eq!(s.window().causes, ["unexplained"]);
+    }
+
+    #[test]
+    fn a_check_that_a_slow_clock_let_pass_is_due_to_the_clock() {
+        let slow = |clock| Fault::Clock {
+            clock,
+            change: ClockChange::DriftPpm(-500_000),
+            lasting: std::time::Duration::from_millis(3_000),
+        };
+        let checked = || {
+            let mut s = scene();
+            s.plan.workload.client = history::ClientKind::Checking;
+            s.work(1, 20, 2_300).check(1, 2_330).write(1, 1, 2_331, 2_332);
+            s
+        };
+        assert_eq!(checked().window().causes, ["overrun"]);
+        assert_eq!(checked().blow(1, slow(WhichClock::Monotonic), "worker-1", 50, 3_000).window().causes, ["clock"]);
+        assert_eq!(checked().blow(1, slow(WhichClock::Wall), "worker-1", 50, 3_000).window().causes, ["overrun"]);
+        assert_eq!(checked().blow(1, slow(WhichClock::Monotonic), "worker-2", 50, 3_000).window().causes, ["overrun"]);
+        // Where the check came in time, it was the pause after it.
+        let mut s = scene();
+        s.work(1, 20, 100).check(1, 130).pause(1, "worker-1", 140, 2_330).write(1, 1, 2_331, 2_332);
+        s.blow(2, slow(WhichClock::Monotonic), "worker-1", 50, 3_000);
+        assert_eq!(s.window().causes, ["pause"]);
+    }
+
+    #[test]
+    fn a_lease_that_was_kept_alive_in_the_queue_promises_from_its_last_renewal() {
+        let mut s = Scene::new();
+        // It waited for 5 s, and was frozen meanwhile; then its work outlasts the lease by itself.
+        s.acquire_promised(1, 1, 0, 4_900, 5_000, 41).stall("worker-1", 1_000, 4_000).work(1, 5_010, 1_950);
+        s.acquire(2, 2, 6_900, 6_910, 42).release(2, 6_920).write(1, 1, 6_961, 6_962);
+        let window = s.window();
+        assert_eq!((window.causes, window.staleness_ms), (vec!["overrun".to_string()], Some(52.0)));
+        // Promise end: 6,878.
+        let mut s = Scene::new();
+        s.acquire_promised(1, 1, 0, 4_900, 5_000, 41).acquire(2, 2, 6_860, 6_877, 42).release(2, 6_920).give_up(1, 6_990);
+        let window = s.window();
+        assert_eq!((window.kind, window.overlap_ms), (crate::WindowKind::LeaseOverlap, 1.0));
     }
 }

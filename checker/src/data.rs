@@ -23,6 +23,8 @@ struct Place {
     version: u64,
     depth: u64,
     updates: u64,
+    /// The hold that read last: what the arm `claim` goes by.
+    claim: Option<HoldId>,
 }
 
 /// A version that a hold was told, on one arm.
@@ -83,6 +85,8 @@ struct Request<'a> {
     kind: RequestKind,
     key: usize,
     /// Final reads have none.
+    id: Option<HoldId>,
+    /// The same, if the record knows it.
     hold: Option<(HoldId, Grant)>,
 }
 
@@ -96,13 +100,15 @@ impl DataArm {
             (RequestKind::Write, true) => is_wrong = self.write(request, decision),
             (RequestKind::Write, false) => {
                 self.found.refused += 1;
-                // Compare and set refuses what was made from an old version, and nothing else.
-                if self.arm == Arm::Cas && decision.base == Some(self.keys[request.key].version) {
+                if self.must_admit(request, decision) == Some(true) {
                     is_wrong = true;
                     self.found.unjustified += 1;
                 }
             }
-            (RequestKind::Read, _) => {}
+            (RequestKind::Read, _) => {
+                let claim = &mut self.keys[request.key].claim;
+                *claim = request.id.or(*claim);
+            }
         }
         if let Some((_, grant)) = &request.hold
             && (request.kind == RequestKind::Read || decision.admitted)
@@ -125,8 +131,21 @@ impl DataArm {
         }
     }
 
+    /// Whether the arm's own rule admits a write; none if it goes by tokens, or by nothing.
+    fn must_admit(&self, request: &Request, decision: &ArmDecision) -> Option<bool> {
+        let place = &self.keys[request.key];
+        match self.arm {
+            // Compare and set refuses what was made from an old version, and nothing else.
+            Arm::Cas => Some(decision.base == Some(place.version)),
+            // A claim is refused if another hold has read since, or if there was none.
+            Arm::Claim => Some(request.id.is_some() && request.id == place.claim),
+            Arm::Off | Arm::Writes | Arm::Reads => None,
+        }
+    }
+
     /// An admitted write; says whether it should not have been.
     fn write(&mut self, request: &Request, decision: &ArmDecision) -> bool {
+        let is_against_rule = self.must_admit(request, decision) == Some(false);
         let place = &mut self.keys[request.key];
         let is_over = decision.base != Some(place.version);
         self.found.updates += 1;
@@ -138,7 +157,7 @@ impl DataArm {
             Some(base) => told.and_then(|told| told.iter().find(|t| t.version == base)).map(|t| t.depth),
             None => None,
         };
-        let is_wrong = base.is_none() || (self.arm == Arm::Cas && is_over);
+        let is_wrong = base.is_none() || is_against_rule;
         self.found.unjustified += u64::from(is_wrong);
         if base.is_none() && self.found.reasons.len() < LISTED {
             let (number, hold) = (request.number, request.hold.map_or(0, |(hold, _)| hold.0));
@@ -175,8 +194,8 @@ impl Judge for Data {
             }
             Event::Admission { number, key, kind, hold, arms, repeat: false, .. } => {
                 let Some(key) = run.key_of(key) else { return };
-                let hold = hold.and_then(|id| Some((id, run.attempt(id)?.grant?)));
-                let request = Request { entry, number: *number, kind: *kind, key, hold };
+                let known = hold.and_then(|id| Some((id, run.attempt(id)?.grant?)));
+                let request = Request { entry, number: *number, kind: *kind, key, id: *hold, hold: known };
                 for arm in &mut self.arms {
                     if let Some(decision) = arms.iter().find(|d| d.arm == arm.arm) {
                         arm.see(&request, decision);
@@ -311,6 +330,24 @@ mod tests {
         for arm in ["off", "reads"] {
             let found = data(&scene, arm);
             assert_eq!((found.verdict, found.disagreements), (Verdict::Violated, 1), "{arm}");
+        }
+    }
+
+    #[test]
+    fn claim_admits_the_writes_of_the_hold_that_read_last_and_no_other() {
+        let mut scene = Scene::new();
+        scene.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).acquire(2, 2, 30, 40, 42);
+        // Whoever writes without having read claims nothing; the first one still may, until the second one reads.
+        scene.write(2, 1, 41, 42).write(1, 2, 43, 44).read(2, 2, 45, 46).write(1, 3, 47, 48).write(2, 3, 49, 50);
+        let claim = data(&scene, "claim");
+        assert_eq!((claim.verdict, claim.updates, claim.refused), (Verdict::Upheld, 2, 2));
+        assert_eq!((claim.lost_updates, claim.unjustified, claim.stale_accepted), (0, 0, Some(0)));
+        for (number, is_unjustified) in [(2, true), (3, true), (5, true), (6, true), (4, false)] {
+            scene.bend(move |n, arms| {
+                arms.iter_mut().filter(|d| n == number && d.arm == Arm::Claim).for_each(|d| d.admitted = !d.admitted);
+            });
+            let found = data(&scene, "claim").unjustified;
+            assert_eq!(found > 0, is_unjustified, "#{number} was decided the other way round: {found}");
         }
     }
 

@@ -16,7 +16,8 @@ pub(crate) struct Line {
     pub kind: FaultKind,
     pub node: NodeName,
     pub requested: Option<Mark>,
-    pub is_injected: bool,
+    pub injected: Option<Stamp>,
+    pub heal_requested: Option<Stamp>,
     pub healed: Option<Stamp>,
     pub proved: Option<Span>,
     pub unproved: Option<String>,
@@ -36,17 +37,31 @@ impl Line {
     }
 }
 
+/// Packets that a fault held back between a worker and the resource.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub fault: FaultId,
+    pub worker: NodeName,
+    /// Whether they were on their way to the resource, and not back.
+    pub is_request: bool,
+    pub span: Span,
+}
+
 /// All faults by their number.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(BTreeMap<FaultId, Line>);
+pub(crate) struct Faults {
+    lines: BTreeMap<FaultId, Line>,
+    held: Vec<Held>,
+}
 
 impl Faults {
     pub fn take(&mut self, id: FaultId, kind: FaultKind, node: &NodeName, phase: &FaultPhase, mark: Mark) {
-        let line = self.0.entry(id).or_insert_with(|| Line {
+        let line = self.lines.entry(id).or_insert_with(|| Line {
             kind,
             node: node.clone(),
             requested: None,
-            is_injected: false,
+            injected: None,
+            heal_requested: None,
             healed: None,
             proved: None,
             unproved: None,
@@ -57,8 +72,8 @@ impl Faults {
             FaultPhase::Requested { .. } => {
                 line.requested.get_or_insert(mark);
             }
-            FaultPhase::Injected => line.is_injected = true,
-            FaultPhase::HealRequested => {}
+            FaultPhase::Injected => line.injected = Some(mark.at),
+            FaultPhase::HealRequested => line.heal_requested = Some(mark.at),
             FaultPhase::Healed => line.healed = Some(mark.at),
             FaultPhase::Proved { from, to } => line.proved = Some((*from, *to)),
             FaultPhase::Unproved { why } => line.unproved = Some(why.clone()),
@@ -67,23 +82,39 @@ impl Faults {
         }
     }
 
+    /// Packets were held back. Those to and from lock nodes tell nothing that the fault's own stamps do not.
+    pub fn held(&mut self, fault: FaultId, from: &NodeName, to: &NodeName, span: Span) {
+        let (worker, is_request) = match (from.as_str(), to.as_str()) {
+            (_, "resource") => (from, true),
+            ("resource", _) => (to, false),
+            _ => return,
+        };
+        self.held.push(Held { fault, worker: worker.clone(), is_request, span });
+    }
+
+    /// When packets between a worker and the resource were held back.
+    pub fn held_of<'a>(&'a self, worker: &'a NodeName) -> impl Iterator<Item = (&'a Held, FaultKind)> {
+        let held = self.held.iter().filter(move |held| held.worker == *worker);
+        held.filter_map(|held| Some((held, self.lines.get(&held.fault)?.kind)))
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (FaultId, &Line)> {
-        self.0.iter().map(|(id, line)| (*id, line))
+        self.lines.iter().map(|(id, line)| (*id, line))
     }
 
     pub fn get(&self, id: FaultId) -> Option<&Line> {
-        self.0.get(&id)
+        self.lines.get(&id)
     }
 
     /// Brackets of the pauses of a node, whether proved yet or not.
     pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
-        let pauses = self.0.values().filter(|l| l.kind == FaultKind::Pause && l.node == *node);
+        let pauses = self.lines.values().filter(|l| l.kind == FaultKind::Pause && l.node == *node);
         pauses.filter_map(Line::bracket).collect()
     }
 
     /// Faults that their target did not show, with what was seen.
     pub fn unproved(&self) -> impl Iterator<Item = String> {
-        self.0.values().filter_map(|l| Some(format!("the {} was not proved: {}", l.name(), l.unproved.as_ref()?)))
+        self.lines.values().filter_map(|l| Some(format!("the {} was not proved: {}", l.name(), l.unproved.as_ref()?)))
     }
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct Grant {
     pub token: Option<Token>,
     pub lease: Duration,
     pub granted_after: Stamp,
+    /// The send stamp that the promise rests on: that of the attempt, or of the last renewal of a lease that was kept alive
+    /// while its owner waited in a queue.
+    pub promised_from: Stamp,
     /// The promise end, without renewals.
     pub first_promise: Stamp,
 }
@@ -54,9 +57,25 @@ pub(crate) enum Beat {
     Work(Duration),
     /// A wait at a point began; its plan ended at that stamp, or with the wait itself.
     AtPoint(Point, Option<Stamp>),
-    /// Anything after which nothing is waited for: an answer, a check, leaving a point.
+    /// A deadline check that passed.
+    Check,
+    /// Anything after which nothing is waited for: an answer, a check that did not pass, leaving a point.
     Other,
 }
+
+/// A renewal that did not succeed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Failure {
+    /// From its send stamp to its answer.
+    pub span: Span,
+    /// Nodes that did it all the same.
+    pub done_on: Nodes,
+    /// The client took the hold to be lost, and sent none after it.
+    pub is_last: bool,
+}
+
+/// Renewals that are kept of those that failed one after the other.
+const FAILURES_MAX: usize = 16;
 
 /// Beats that are kept of one attempt: a critical section has about a dozen.
 const BEATS_MAX: usize = 256;
@@ -77,6 +96,11 @@ pub(crate) struct Attempt {
     pub refused_on: Nodes,
     /// Nodes that did its last renewal.
     pub renewed_on: Nodes,
+    /// When each node was told of the lease, and until when it lasts there by true time at least; empty as long as nothing was
+    /// renewed.
+    pub leases: Vec<Span>,
+    /// Renewals that failed inside the promise since the last one that succeeded.
+    pub failures: Vec<Failure>,
     /// The promise end, renewals included.
     pub promise: Stamp,
     /// The request that the promise counts from.
@@ -96,6 +120,8 @@ pub(crate) struct Attempt {
     pub renewing: Option<Mark>,
     pub releasing: Option<Mark>,
     pub undoing: Option<Mark>,
+    /// When it first said that it waits behind another.
+    pub behind: Option<Mark>,
     /// When it first began to let go: release or undo invoked.
     pub let_go: Option<Stamp>,
     /// Requests to the resource that have not been seen to arrive.
@@ -119,6 +145,8 @@ impl Attempt {
             granted_on: 0,
             refused_on: 0,
             renewed_on: 0,
+            leases: Vec::new(),
+            failures: Vec::new(),
             promise: sent.at,
             promised_by: sent,
             renewed: None,
@@ -130,6 +158,7 @@ impl Attempt {
             renewing: None,
             releasing: None,
             undoing: None,
+            behind: None,
             let_go: None,
             ops: Vec::new(),
             beats: vec![(sent, Beat::Acquire)],
@@ -148,12 +177,39 @@ impl Attempt {
         self.ender.filter(|(mark, _)| mark.at < self.promise)
     }
 
-    pub fn acquired(&mut self, ok: Mark, token: Option<Token>, lease: Duration, granted_after: Stamp) {
-        let first_promise = rules::promise_end(self.sent.at, lease);
-        self.grant = Some(Grant { ok, token, lease, granted_after, first_promise });
+    pub fn acquired(
+        &mut self,
+        ok: Mark,
+        token: Option<Token>,
+        lease: Duration,
+        granted_after: Stamp,
+        promised_from: Stamp,
+    ) {
+        let first_promise = rules::promise_end(promised_from, lease);
+        self.grant = Some(Grant { ok, token, lease, granted_after, promised_from, first_promise });
         self.completed = Some(ok);
         self.promise = first_promise;
         self.beat(ok, Beat::Other);
+    }
+
+    /// Nodes did a renewal that was sent at `sent`, whatever came of it as a whole.
+    pub fn extended(&mut self, sent: Stamp, lease: Duration, nodes: Nodes, of: usize) {
+        let Some(grant) = self.grant else { return };
+        if self.leases.is_empty() {
+            self.leases = vec![(grant.promised_from, grant.promised_from.plus(grant.lease)); of.min(64)];
+        }
+        for (_, known) in self.leases.iter_mut().enumerate().filter(|(i, _)| nodes & (1 << i) != 0) {
+            if sent.plus(lease) > known.1 {
+                *known = (sent, sent.plus(lease));
+            }
+        }
+    }
+
+    /// A renewal did not succeed, though some nodes may have done it.
+    pub fn failed(&mut self, sent: Mark, answered: Mark, done_on: Nodes, is_last: bool) {
+        if rules::is_renewed_in_time(sent.at, self.promise) && self.failures.len() < FAILURES_MAX {
+            self.failures.push(Failure { span: (sent.at, answered.at), done_on, is_last });
+        }
     }
 
     /// The last renewal that was sent succeeded.
@@ -168,6 +224,7 @@ impl Attempt {
             self.promise = end;
             self.promised_by = sent;
             self.renewed = Some(ok);
+            self.failures.clear();
         }
     }
 
@@ -220,7 +277,7 @@ mod tests {
 
     fn hold() -> Attempt {
         let mut hold = Attempt::new(HoldId(1), 0, ClientId(0), 0, mark(0));
-        hold.acquired(mark(5), None, Duration::from_secs(2), Stamp(0));
+        hold.acquired(mark(5), None, Duration::from_secs(2), Stamp(0), Stamp(0));
         hold
     }
 

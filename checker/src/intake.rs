@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use history::{
-    ClientId, Event, FaultKind, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp,
+    ClientId, Event, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp, Why,
 };
 
 use crate::{
@@ -50,9 +50,10 @@ impl Run {
                 let name = &self.processes[entry.process].name;
                 self.stalls.clocks(entry.process, name, mark.at, *wall_ns, *boot_ns);
             }
+            Event::Held { fault, from, to, since, until } => self.faults.held(*fault, from, to, (*since, *until)),
             Event::Fault { fault, kind, node, phase } => {
                 self.faults.take(*fault, *kind, node, phase, mark);
-                if let (FaultKind::Kill, FaultPhase::Requested { .. }) = (kind, phase) {
+                if kind.kills() && matches!(phase, FaultPhase::Requested { .. }) {
                     self.killed(node, mark, Ender::Kill(*fault));
                 }
             }
@@ -110,15 +111,21 @@ impl Run {
             _ => 0,
         };
         let nodes = match event {
-            Event::Renewed { answers, .. } => self.nodes(answers, &[NodeAnswer::Done, NodeAnswer::Granted]),
+            Event::Renewed { answers, .. } | Event::RenewFailed { answers, .. } => {
+                self.nodes(answers, &[NodeAnswer::Done, NodeAnswer::Granted])
+            }
             Event::AcquireFailed { answers, .. } => self.nodes(answers, GRANTED),
             _ => 0,
         };
+        let (of, renew_for) = (self.plan.lock_nodes.len(), self.plan.workload.renew_for);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         match event {
             Event::AcquireFailed { .. } => {
                 attempt.completed = Some(mark);
                 (attempt.granted_on, attempt.refused_on) = (nodes, refused);
+            }
+            Event::Behind { .. } => {
+                attempt.behind.get_or_insert(mark);
             }
             Event::Undo { .. } => {
                 attempt.undoing = Some(mark);
@@ -126,9 +133,18 @@ impl Run {
             }
             Event::Undone { .. } => attempt.undoing = None,
             Event::Renew { .. } => attempt.renewing = Some(mark),
-            Event::Renewed { lease_ns, .. } => attempt.renewed(mark, Duration::from_nanos(*lease_ns), nodes),
-            Event::RenewFailed { .. } => {
-                attempt.renewing = None;
+            Event::Renewed { lease_ns, .. } => {
+                let lease = Duration::from_nanos(*lease_ns);
+                if let Some(sent) = attempt.renewing {
+                    attempt.extended(sent.at, lease, nodes, of);
+                }
+                attempt.renewed(mark, lease, nodes);
+            }
+            Event::RenewFailed { why, .. } => {
+                if let (Some(sent), Some(grant)) = (attempt.renewing.take(), attempt.grant) {
+                    attempt.extended(sent.at, renew_for.unwrap_or(grant.lease), nodes, of);
+                    attempt.failed(sent, mark, nodes, matches!(why, Why::Lost | Why::Validity));
+                }
             }
             Event::LossNoticed { .. } => attempt.ends(mark, Ender::Loss),
             Event::Release { .. } => {
@@ -154,6 +170,7 @@ impl Run {
             }
             Event::Work { planned_ns, .. } => attempt.beat(mark, Beat::Work(Duration::from_nanos(*planned_ns))),
             Event::AtPoint { point, .. } => attempt.beat(mark, Beat::AtPoint(*point, None)),
+            Event::Check { passed: true, .. } => attempt.beat(mark, Beat::Check),
             Event::Check { .. } | Event::LeftPoint { .. } => attempt.beat(mark, Beat::Other),
             _ => {}
         }
@@ -161,13 +178,14 @@ impl Run {
     }
 
     fn acquired(&mut self, id: HoldId, mark: Mark, event: &Event) {
-        let Event::Acquired { token, lease_ns, granted_after, answers, .. } = event else { return };
+        let Event::Acquired { token, lease_ns, granted_after, promised_from, answers, .. } = event else { return };
         if *granted_after > mark.at {
             self.doubt(format!("hold {id}: its client says that it did not hold after it had been told that it does"));
         }
         let (nodes, refused) = (self.nodes(answers, GRANTED), self.nodes(answers, &[NodeAnswer::Refused]));
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.acquired(mark, *token, Duration::from_nanos(*lease_ns), *granted_after);
+        let promised_from = promised_from.unwrap_or(attempt.sent.at);
+        attempt.acquired(mark, *token, Duration::from_nanos(*lease_ns), *granted_after, promised_from);
         (attempt.granted_on, attempt.refused_on) = (nodes, refused);
         if let Some((kill, ender)) = self.processes[attempt.process].killed {
             attempt.ends(kill, ender);
@@ -325,6 +343,7 @@ fn is_answer(event: &Event) -> bool {
 pub(crate) fn subject(event: &Event) -> Option<HoldId> {
     match event {
         Event::WriteBack { attempt }
+        | Event::Behind { attempt }
         | Event::Acquired { attempt, .. }
         | Event::AcquireFailed { attempt, .. }
         | Event::Undo { attempt }
@@ -343,6 +362,7 @@ pub(crate) fn subject(event: &Event) -> Option<HoldId> {
         | Event::Work { hold, .. }
         | Event::Check { hold, .. }
         | Event::Write { hold, .. }
+        | Event::Resend { hold, .. }
         | Event::WriteOk { hold, .. }
         | Event::AtPoint { hold, .. }
         | Event::LeftPoint { hold, .. } => Some(*hold),

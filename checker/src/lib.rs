@@ -13,6 +13,7 @@
 mod activity;
 mod cause;
 mod data;
+mod expiry;
 mod faults;
 mod fence;
 mod holds;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{Event, FaultKind, FaultPhase, Stamp};
+use history::{Event, FaultPhase, Stamp};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -71,7 +71,7 @@ impl Liveness {
 impl Judge for Liveness {
     fn see(&mut self, run: &Run, entry: &Entry) {
         match &entry.event {
-            Event::Fault { kind: FaultKind::Kill, phase: FaultPhase::Requested { .. }, .. } => self.killed(run, entry),
+            Event::Fault { kind, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => self.killed(run, entry),
             Event::Acquired { attempt, .. } => {
                 if let Some(hold) = run.attempt(*attempt) {
                     self.acquired(hold.key, entry.at);

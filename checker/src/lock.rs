@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     cause,
-    holds::{Attempt, Grant, Mark, Nodes},
+    holds::{Attempt, Grant, Mark, Nodes, Span},
     intervals::Intervals,
     judge::{Ending, Judge},
     merge::Entry,
@@ -33,6 +33,9 @@ pub(crate) struct Brief {
     pub promise: Stamp,
     pub promised_by: Mark,
     pub nodes: Nodes,
+    /// Between which stamps the nodes granted the lease, and until when it lasts by true time at least, renewals apart.
+    pub granted: Span,
+    pub lease_until: Stamp,
 }
 
 impl Brief {
@@ -47,6 +50,8 @@ impl Brief {
             promise: hold.promise,
             promised_by: hold.promised_by,
             nodes: hold.granted_on | hold.renewed_on,
+            granted: (grant.promised_from, grant.ok.at),
+            lease_until: grant.promised_from.plus(grant.lease),
         }
     }
 }
@@ -101,6 +106,31 @@ pub(crate) struct Overlap {
     pub holds: [Brief; 2],
     pub from: Stamp,
     pub length: Duration,
+    /// When each node had been told of the first one's lease, and until when it lasted there by true time at least, as it was
+    /// when the second one was acquired; empty if it had not been renewed.
+    pub leases: Vec<Span>,
+}
+
+impl Overlap {
+    /// Until when the first one's lease lasted on a node by true time at least.
+    pub fn lease_until(&self, node: usize) -> Stamp {
+        self.leases.get(node).map_or(self.holds[0].lease_until, |lease| lease.1)
+    }
+
+    /// Between which stamps the node was told of that lease.
+    pub fn told(&self, node: usize) -> Span {
+        let first = &self.holds[0];
+        match self.leases.get(node) {
+            // A renewal is done in no time, compared with its lease.
+            Some(lease) if lease.0 > first.granted.0 => (lease.0, lease.0),
+            _ => first.granted,
+        }
+    }
+
+    /// The node on which the first one's lease lasted longest.
+    pub fn longest(&self) -> usize {
+        (0..self.leases.len()).max_by_key(|node| self.leases[*node].1).unwrap_or(0)
+    }
 }
 
 #[derive(Default)]
@@ -121,7 +151,10 @@ pub(crate) struct Lock {
     overlaps: Vec<Overlap>,
     /// The nodes of holds that overlapped. Those that did the last renewal count, and it may be answered after the overlap.
     nodes: FxHashMap<HoldId, Nodes>,
-    dead_claims: Vec<DeadClaim>,
+    /// Leases of holds that had been renewed when another was acquired, by that other.
+    leases: FxHashMap<HoldId, Vec<(HoldId, Vec<Span>)>>,
+    /// From the stamp that the promise rests on to the claim.
+    dead_claims: Vec<(Span, DeadClaim)>,
     undecided: u64,
     overclaims: u64,
     /// Whether a hold outlived its promise: whether the lock was put to the test at all.
@@ -140,7 +173,7 @@ impl Lock {
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
         if rules::is_dead_claim(grant.ok.at, grant.first_promise) {
-            self.dead_claims.push(DeadClaim {
+            let claim = DeadClaim {
                 key: run.key(hold.key).clone(),
                 hold: hold.id,
                 client: hold.client,
@@ -148,7 +181,11 @@ impl Lock {
                 at_ms: run.ms(grant.ok.at),
                 late_ms: millis(grant.ok.at.since(grant.first_promise)),
                 witness: vec![hold.sent.seq, grant.ok.seq],
-            });
+            };
+            self.dead_claims.push(((grant.promised_from, grant.ok.at), claim));
+        }
+        for other in run.live(hold.key).filter(|other| other.id != hold.id && !other.leases.is_empty()) {
+            self.leases.entry(hold.id).or_default().push((other.id, other.leases.clone()));
         }
         let key = self.key(hold.key);
         let open = std::mem::take(&mut key.open);
@@ -285,7 +322,10 @@ impl Judge for Lock {
                 for hold in [hold, other] {
                     self.nodes.insert(hold.id, hold.granted_on | hold.renewed_on);
                 }
-                self.overlaps.push(Overlap { key: hold.key, from: holds[1].ok.at, holds, length });
+                let mut known = self.leases.get(&holds[1].id).into_iter().flatten();
+                let leases = known.find(|(id, _)| *id == holds[0].id).map(|(_, leases)| leases.clone());
+                let (key, from, leases) = (hold.key, holds[1].ok.at, leases.unwrap_or_default());
+                self.overlaps.push(Overlap { key, from, holds, length, leases });
             }
         }
         let Some(key) = self.keys.get(hold.key) else { return };
@@ -305,6 +345,7 @@ impl Judge for Lock {
         if let Some(nodes) = self.nodes.get_mut(&attempt.id) {
             *nodes = attempt.granted_on | attempt.renewed_on;
         }
+        self.leases.remove(&attempt.id);
         if let Some(watch) = self.watches.remove(&attempt.id) {
             self.keys[attempt.key].open.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
@@ -335,10 +376,14 @@ impl Judge for Lock {
             let order = (!is_unexplained(a)).cmp(&!is_unexplained(b)).then(a.at_ms.total_cmp(&b.at_ms));
             order.then_with(|| (a.kind, &a.key, &a.holds).cmp(&(b.kind, &b.key, &b.holds)))
         });
-        self.dead_claims.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
+        let (excused, mut dead_claims): (Vec<_>, Vec<_>) =
+            self.dead_claims.iter().cloned().partition(|(span, claim)| cause::is_claimed_by_slow_clock(run, claim, *span));
+        self.overclaims += excused.len() as u64;
+        let mut dead_claims: Vec<DeadClaim> = dead_claims.drain(..).map(|(_, claim)| claim).collect();
+        dead_claims.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
         // A step of the host's clock excuses the windows that it explains, and no other.
         let stands = windows.iter().any(|w| w.causes.iter().any(|c| c != cause::HOST_CLOCK));
-        let is_violated = stands || !self.dead_claims.is_empty();
+        let is_violated = stands || !dead_claims.is_empty();
         let reasons = if is_violated { Vec::new() } else { self.reasons(run) };
         let count = |kind| windows.iter().filter(|w| w.kind == kind).count() as u64;
         let verdict = Verdict::judged(is_violated, !ending.is_whole || !reasons.is_empty());
@@ -354,7 +399,7 @@ impl Judge for Lock {
             overclaims: self.overclaims,
             overlap_ms_max: windows.iter().map(|w| w.overlap_ms).fold(0.0, f64::max),
             staleness_ms_max: windows.iter().filter_map(|w| w.staleness_ms).fold(0.0, f64::max),
-            dead_claims: self.dead_claims,
+            dead_claims,
             windows,
             reasons,
             notes,
@@ -574,6 +619,31 @@ mod tests {
             let lock = scene.lock();
             assert_eq!(lock.dead_claims.len() == 1, is_dead, "acquired at {ok}");
             assert_eq!(lock.verdict == Verdict::Violated, is_dead);
+        }
+    }
+
+    #[test]
+    fn a_dead_claim_by_a_clock_that_ran_slow_is_an_overclaim() {
+        use history::{ClockChange, Fault, WhichClock};
+        let slow = |clock, ppm| Fault::Clock {
+            clock,
+            change: ClockChange::DriftPpm(ppm),
+            lasting: Duration::from_secs(1),
+        };
+        // Claimed 22 ms too late. The clock was off for 210 ms at most.
+        for (fault, node, expected) in [
+            (slow(WhichClock::Monotonic, -200_000), "worker-1", (0, 1)),
+            (slow(WhichClock::Both, -200_000), "worker-1", (0, 1)),
+            (slow(WhichClock::Monotonic, -100_000), "worker-1", (1, 0)),
+            (slow(WhichClock::Monotonic, 200_000), "worker-1", (1, 0)),
+            (slow(WhichClock::Wall, -200_000), "worker-1", (1, 0)),
+            (slow(WhichClock::Monotonic, -200_000), "worker-2", (1, 0)),
+        ] {
+            let mut scene = Scene::new();
+            scene.acquire(1, 1, 0, 2_000, 41).release(1, 2_001).blow(1, fault.clone(), node, 100, 300);
+            let lock = scene.lock();
+            assert_eq!((lock.dead_claims.len(), lock.overclaims), expected, "{fault:?} of {node}");
+            assert_eq!(lock.verdict == Verdict::Violated, expected.0 > 0);
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
 };
 
-use history::{Event, FaultKind, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
+use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
 use rustc_hash::FxHashMap;
 
 /// One event of the sweep.
@@ -210,7 +210,7 @@ impl Merge {
                 self.move_horizon();
             }
             Event::Finished => self.streams[i].life = Life::Over,
-            Event::Fault { kind: FaultKind::Kill, node, phase: FaultPhase::Requested { .. }, .. } => {
+            Event::Fault { kind, node, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => {
                 *self.kills.entry(node.clone()).or_default() += 1;
             }
             _ => {}
@@ -329,7 +329,7 @@ impl Merge {
 
 #[cfg(test)]
 mod tests {
-    use history::{Role, Tail};
+    use history::{FaultKind, Role, Tail};
 
     use super::*;
     use crate::{

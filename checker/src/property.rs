@@ -289,7 +289,7 @@ pub struct ActivityVerdict {
     pub holds: u64,
     /// The most clients that had holds of one key.
     pub clients: u64,
-    /// Attempts refused as held.
+    /// Attempts refused as held, or, in queue locks, waiting behind another.
     pub refused: u64,
     /// What is missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]

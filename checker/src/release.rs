@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use history::{Answers, Event, HoldId, NodeAnswer, Stamp};
+use history::{Answers, Event, FaultKind, HoldId, NodeAnswer, Stamp};
 use rustc_hash::FxHashMap;
 
 use crate::{
+    expiry,
     holds::{Attempt, Mark, Nodes},
     judge::{Ending, Judge, Unsafe},
     merge::Entry,
@@ -188,19 +189,25 @@ impl Judge for Release {
         self.sent.remove(&attempt.id);
     }
 
-    /// Where a node was killed, or a clock stepped, a lease may have ended early and given the key to another: what rests
-    /// on possession says nothing then, and where a node may have come back with an older state, nothing does.
+    /// Where a clock moved, or a store revoked a lease, it may have ended early and given the key to another: what rests on
+    /// possession says nothing then, and where a node may have come back without what it had been told, nothing does.
     fn unsafe_releases(&self, run: &Run) -> Vec<Unsafe> {
-        let is_killed = |u: &Unsafe| {
-            let node = run.plan.lock_nodes.get(u.node);
+        let is_one_store = expiry::is_one_store(run);
+        let is_hit = |u: &Unsafe, by: &dyn Fn(FaultKind) -> bool| {
             run.faults.iter().any(|(_, l)| {
-                l.kind == history::FaultKind::Kill
-                    && Some(&l.node) == node
+                by(l.kind)
+                    && (is_one_store || run.plan.lock_nodes.get(u.node) == Some(&l.node))
+                    && run.plan.lock_nodes.contains(&l.node)
                     && l.requested.is_some_and(|mark| mark.at < u.answered.at)
             })
         };
+        let revokes = is_one_store && run.plan.models.unwrap_or_default().revokes_on_resume;
+        let ends_early = |kind| kind == FaultKind::Clock || (kind == FaultKind::Pause && revokes);
         let is_clock_safe = run.stalls.steps.is_empty();
-        let sound = self.found.iter().filter(|u| !is_killed(u) && (u.is_by_order || is_clock_safe));
+        let sound = self.found.iter().filter(|u| {
+            !is_hit(u, &|kind| expiry::forgets(run, kind))
+                && (u.is_by_order || (is_clock_safe && !is_hit(u, &ends_early)))
+        });
         let mut sound: Vec<Unsafe> = sound.cloned().collect();
         sound.sort_by_key(|u| (u.answered.at, u.attempt, u.invoked.at, u.node, u.owner));
         sound

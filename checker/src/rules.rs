@@ -60,6 +60,17 @@ pub(crate) fn overlap(a: (Stamp, Stamp), b: (Stamp, Stamp)) -> Option<Duration> 
     (to > from).then(|| to.since(from))
 }
 
+/// Whether a lease that lasts until `until` by true time at least may be over at `at`: a node that let the key go then needs
+/// no excuse.
+pub(crate) fn is_lease_over(at: Stamp, until: Stamp) -> bool {
+    at >= until
+}
+
+/// The same for a node whose clock had been moved ahead by so many nanoseconds since it granted the lease.
+pub(crate) fn is_lease_over_by(at: Stamp, ahead_ns: i128, until: Stamp) -> bool {
+    i128::from(at.0) + ahead_ns >= i128::from(until.0)
+}
+
 /// Whether the token of a later hold fails to be larger than one that was given out before it.
 pub(crate) fn goes_back(token: Token, earlier: Token) -> bool {
     token <= earlier

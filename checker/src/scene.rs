@@ -6,9 +6,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use history::{
-    Activity, Answers, Arm, ArmDecision, ClientId, ClientKind, ClusterKind, Comparison, Event, FaultId, FaultKind,
+    Activity, Answers, Arm, ArmDecision, ClientId, ClientKind, ClusterKind, Comparison, Event, Fault, FaultId, FaultKind,
     FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, Outcome, Plan, ProcessName, Range, Record, RequestKind, Role,
-    StallCause, Stamp, Tail, Token, Tokens, Why, Workload,
+    StallCause, Stamp, Step, Tail, Target, Token, Tokens, When, Why, Workload,
 };
 
 use crate::{
@@ -150,6 +150,15 @@ impl Scene {
     ) -> &mut Self {
         let answers = Self::answers(&[(1, NodeAnswer::Granted), (2, NodeAnswer::Granted), (3, NodeAnswer::Granted)]);
         self.acquire_on(hold, worker, sent, granted_after, ok, Some(token), answers)
+    }
+
+    /// A hold that came out of a queue, with a lease that had been kept alive until `promised`.
+    pub fn acquire_promised(&mut self, hold: u64, worker: u32, sent: u64, promised: u64, ok: u64, token: u64) -> &mut Self {
+        self.acquire_knowing(hold, worker, sent, promised, ok, token);
+        if let Some((.., Event::Acquired { promised_from, .. })) = self.events.last_mut() {
+            *promised_from = Some(ms(promised));
+        }
+        self
     }
 
     #[expect(clippy::too_many_arguments, reason = "all that an acquisition is made of")]
@@ -301,7 +310,25 @@ impl Scene {
         self.stall(node, from, to)
     }
 
-    /// A worker is killed, and starts again 1 s later.
+    /// Any fault of the plan on `node`, on from `from` to `to`, proved and healed; each stamp is taken 5 ms outside or inside.
+    pub fn blow(&mut self, id: u32, fault: Fault, node: &str, from: u64, to: u64) -> &mut Self {
+        let (kind, when) = (fault.kind(), When::AfterHeal(Duration::ZERO));
+        self.plan.schedule.push(Step { id: FaultId(id), fault, target: Target::Node(node.into()), when });
+        let asked_ns = (to - from) * 1_000_000;
+        self.fault(id, kind, node, from - 5, FaultPhase::Requested { asked_ns, hold: None });
+        self.fault(id, kind, node, from + 5, FaultPhase::Injected);
+        self.fault(id, kind, node, to - 5, FaultPhase::HealRequested);
+        self.fault(id, kind, node, to + 5, FaultPhase::Healed);
+        self.fault(id, kind, node, to + 10, FaultPhase::Proved { from: ms(from), to: ms(to) });
+        self.fault(id, kind, node, to + 20, FaultPhase::HealProved)
+    }
+
+    pub fn held(&mut self, id: u32, from: &str, to: &str, since: u64, until: u64) -> &mut Self {
+        let (from, to, since) = (NodeName::from(from), NodeName::from(to), ms(since));
+        self.event("agent", until, Event::Held { fault: FaultId(id), from, to, since, until: ms(until) })
+    }
+
+    /// A worker, or the resource, is killed, and starts again 1 s later.
     pub fn kill(&mut self, id: u32, node: &'static str, at: u64) -> &mut Self {
         let kind = FaultKind::Kill;
         self.fault(id, kind, node, at, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });
@@ -310,7 +337,8 @@ impl Scene {
         self.fault(id, kind, node, at + 1_300, FaultPhase::Proved { from: ms(at), to: ms(at + 1_200) });
         self.fault(id, kind, node, at + 1_300, FaultPhase::HealProved);
         let again = format!("{node}#2");
-        self.event(&again, at + 1_200, started(Role::Worker));
+        let role = if node == "resource" { Role::Resource } else { Role::Worker };
+        self.event(&again, at + 1_200, started(role));
         self.unfinished.push(node);
         self
     }
@@ -348,6 +376,8 @@ impl Scene {
         let mut states: BTreeMap<Arm, State> = BTreeMap::new();
         let mut depths: BTreeMap<(Arm, u64), u64> = BTreeMap::new();
         let mut told: BTreeMap<(Arm, u64), u64> = BTreeMap::new();
+        // The hold whose read was decided last.
+        let mut claim: Option<u64> = None;
         let mut number = 0;
         let mut former: BTreeMap<(u64, u32), Event> = BTreeMap::new();
         let mut decide = |a: &Arrival| {
@@ -361,6 +391,9 @@ impl Scene {
             number += 1;
             let token = self.workers[&a.hold].1;
             let mut arms: Vec<ArmDecision> = Vec::new();
+            if a.kind == RequestKind::Read {
+                claim = Some(a.hold);
+            }
             for arm in self.plan.arms.iter().copied() {
                 let (version, value, seen) = states.entry(arm).or_default();
                 let before = seen.map(|(token, _)| token);
@@ -376,7 +409,8 @@ impl Scene {
                 let admitted = match (base, arm) {
                     (None, _) | (_, Arm::Off) => true,
                     (_, Arm::Writes | Arm::Reads) => !is_stale,
-                    (base, Arm::Cas | Arm::Claim) => base == Some(*version),
+                    (base, Arm::Cas) => base == Some(*version),
+                    (_, Arm::Claim) => claim == Some(a.hold),
                 };
                 if let Some(base) = base
                     && admitted

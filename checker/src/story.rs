@@ -115,6 +115,7 @@ impl ArmNote {
             (true, 0) => "accepted".into(),
             (true, 1) => "accepted, one update overwritten".into(),
             (true, n) => format!("accepted, {n} updates overwritten"),
+            (false, _) if d.arm == Arm::Claim => "rejected, its claim is not the newest".into(),
             (false, _) if d.arm == Arm::Cas => format!("rejected, #{} is current", self.before),
             (false, _) => {
                 // The status of an answer that speaks for several arms is that of `writes`.
@@ -295,7 +296,7 @@ k0: worker-1/c0 acted 0.49 s after worker-2/c1 took over
    2.010 s  worker-2/c1  acquired, token 42
    2.110 s  worker-2/c1  wrote #3 over nothing with token 42: admitted
    2.502 s  worker-1/c0  wrote over nothing with token 41: writes: rejected (409), 42 seen · reads: rejected, 42 seen · cas: rejected, #3 is \
-                        current · off: accepted as #4, one update overwritten
+                        current · claim: rejected, its claim is not the newest · off: accepted as #4, one update overwritten
 ";
         assert_eq!(told(&scene), expected);
     }

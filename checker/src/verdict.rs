@@ -122,7 +122,7 @@ pub struct LongestStall {
 pub struct Facts {
     /// Holds.
     pub holds: u64,
-    /// Attempts refused as held.
+    /// Attempts refused as held, or, in queue locks, waiting behind another.
     pub refused_as_held: u64,
     /// First attempt of the run, in milliseconds since its start.
     pub first_operation_ms: Option<f64>,

@@ -1,7 +1,7 @@
 //! Windows as they are reported.
 
 use crate::{
-    cause,
+    cause, expiry,
     holds::Attempt,
     judge::Ending,
     lock::{Brief, Overlap, Watch, millis},
@@ -45,7 +45,7 @@ pub(crate) fn overlap(run: &Run, found: &Overlap, ending: &Ending) -> Window {
     Window {
         kind: WindowKind::LeaseOverlap,
         key: run.key(found.key).clone(),
-        causes: vec![cause::of_overlap(run, found, ending)],
+        causes: vec![expiry::of_overlap(run, found, ending)],
         overlap_ms: millis(found.length),
         witness: witness.iter().map(|mark| mark.seq).collect(),
         at_ms: run.ms(found.from),

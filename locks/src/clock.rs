@@ -30,6 +30,10 @@ impl Clock for BootClock {
             }
         })
     }
+
+    fn wall(&self) -> Duration {
+        clock_gettime(ClockId::CLOCK_REALTIME).expect("the kernel has CLOCK_REALTIME").into()
+    }
 }
 
 #[cfg(test)]

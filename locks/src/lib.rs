@@ -1,7 +1,7 @@
-//! Lock clients over small ports: Redis and Redlock.
+//! Lock clients over small ports: Redis, Redlock and the queue lock of etcd.
 //!
-//! The algorithms are written over three `dyn` ports ([`Node`], [`Clock`], [`Watch`]), so that the same code runs on
-//! real servers and under virtual time. What a caller sees is the fourth, [`Lock`].
+//! The algorithms are written over `dyn` ports ([`Node`] or [`Store`], [`Clock`], [`Watch`]), so that the same code runs
+//! on real servers and under virtual time. What a caller sees is one more, [`Lock`].
 //!
 //! | to find | look in |
 //! | --- | --- |
@@ -9,9 +9,10 @@
 //! | what an operation gives back | [`hold`] |
 //! | how long a lease may be believed | [`validity`] |
 //! | the lock on one server, on several | [`redis`], [`redlock`] |
+//! | the lock on a store with revisions and leases | [`etcd`] |
 //! | trying again | [`retry`] |
 //! | a real server, a real clock | [`node`], [`clock`] |
-//! | locks that are wrong on purpose | [`mod@buggy`] |
+//! | locks that are wrong on purpose | [`mod@buggy`], [`etcd::BUGGY`] |
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), locks::Failure> {
@@ -28,6 +29,8 @@
 
 pub mod buggy;
 pub mod clock;
+pub mod etcd;
+mod etcd_buggy;
 pub mod hold;
 pub mod node;
 pub mod ports;
@@ -38,8 +41,9 @@ mod round;
 mod script;
 pub mod validity;
 
-pub use buggy::{BUGGY, buggy};
+pub use buggy::{BUGGY, Bug, NotBuggy, buggy};
 pub use clock::BootClock;
+pub use etcd::Etcd;
 pub use hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why};
 pub use node::{connect, server_version};
 pub use ports::{

@@ -34,8 +34,30 @@ pub enum Step {
     /// Where the owner owns the key **and** the counter is not larger than the token: set the counter to the token.
     /// Answers `Done` or `Refused`.
     RaiseFence(Key, Owner, Token),
-    /// For planted bugs only: `Acquire` whether the key is free or not. Answers `Granted`.
+    // For planted bugs only.
+    /// `Acquire` whether the key is free or not. Answers `Granted`.
     Overwrite(Key, Owner, Duration),
+    /// `Acquire` of a key that never runs out, until an `Extend`, `ExtendAny`, `ExtendOrSet` or `SetExpiry` that is done gives it a
+    /// lease. Answers `Granted` or `Refused`.
+    AcquireForever(Key, Owner),
+    /// Counts one up, whatever becomes of the key. Answers `Granted` with the counter, though no key was set.
+    CountOnly(Key),
+    /// Whether the owner owns the key; changes nothing. Answers `Done` if it does, or `Refused`.
+    IsOwner(Key, Owner),
+    /// Removes the key, whoever owns it. Answers `Done`, or `Refused` if there was none.
+    RemoveAny(Key),
+    /// `Extend` whoever owns the key. Answers `Done`, or `Refused` if there is none.
+    ExtendAny(Key, Duration),
+    /// Where the owner owns the key: `Extend`. Where it is free: set it for the lease, and count nothing. Answers `Done`, or `Refused` if
+    /// somebody else owns it.
+    ExtendOrSet(Key, Owner, Duration),
+    /// Where the owner owns the key: let it run for exactly the lease from now on, also if that is less than it would have. Answers `Done`
+    /// or `Refused`.
+    SetExpiry(Key, Owner, Duration),
+    /// `RaiseFence` without the condition on the owner. Answers `Done`, or `Refused` if the counter is larger.
+    RaiseAny(Key, Token),
+    /// `RaiseFence` without the condition on the counter: it may go back. Answers `Done`, or `Refused` if the owner does not own the key.
+    SetFence(Key, Owner, Token),
 }
 
 /// What a node answered to a [`Step`].
@@ -137,6 +159,11 @@ pub trait Clock: Send + Sync {
 
     /// Resolves when [`Clock::now`] has reached `at`.
     fn sleep_until(&self, at: Duration) -> Reply<()>;
+
+    /// What the process's wall clock shows; only planted bugs ask for it.
+    fn wall(&self) -> Duration {
+        self.now()
+    }
 }
 
 /// One exchange with all nodes.

@@ -24,7 +24,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    buggy::Flaw,
+    buggy::{Flaw, WallClock},
     hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why},
     ports::{Clock, Doing, Lock, Node, Round, Step, Undoing, Watch},
     round::{Asked, Decision, Until},
@@ -76,12 +76,23 @@ impl Redlock {
     }
 
     async fn ask(&self, round: Round, step: Step, watch: &dyn Watch) -> Asked {
-        Asked::ask(&self.nodes, &*self.clock, watch, round, &step).await
+        self.ask_nodes(&self.nodes, round, step, watch).await
+    }
+
+    async fn ask_nodes(&self, nodes: &[Arc<dyn Node>], round: Round, step: Step, watch: &dyn Watch) -> Asked {
+        let Some(flaw) = self.flaw else {
+            return Asked::ask(nodes, &*self.clock, watch, round, &step, validity::majority(nodes.len())).await;
+        };
+        let (wall, step, majority) =
+            (WallClock(&*self.clock), flaw.step(round, step), flaw.majority(round, nodes.len()));
+        let clock = if flaw == Flaw::WallClock { &wall } else { &*self.clock };
+        Asked::ask(nodes, clock, watch, round, &step, majority).await
     }
 
     /// Reads `asked` until it is decided, and tells the watch. Nothing is awaited after that.
     async fn decide(&self, asked: &mut Asked, round: Round, lease: Duration, watch: &dyn Watch) -> Decision {
         let decision = asked.read(&*self.clock, self.timeout(lease), Until::Decided).await;
+        let decision = self.flaw.map_or(decision, |flaw| flaw.decision(round, decision));
         if decision != Decision::TimedOut {
             watch.answered(round);
         }
@@ -92,30 +103,37 @@ impl Redlock {
         self.node_timeout.unwrap_or_else(|| validity::node_timeout(lease))
     }
 
-    /// Whether a promise that ends at `end` still stands, by the client's own clock, now.
-    fn is_before(&self, end: Duration) -> bool {
-        self.clock.now() < end || self.flaw == Some(Flaw::NoValidity)
+    /// From when on the lease of a round is counted: its sending, in the client's own clock.
+    fn counted_from(&self, asked: &Asked) -> Duration {
+        self.flaw.map_or(asked.sent, |flaw| flaw.counted_from(asked, &*self.clock))
+    }
+
+    /// Whether a promise that ends at `end` still stands, by the client's own clock, now that `round` is to be judged.
+    fn is_before(&self, end: Duration, round: Round) -> bool {
+        self.clock.now() < end || self.flaw.is_some_and(|flaw| flaw.skips_validity(round))
     }
 
     /// A renewal counts only if a majority extended the key, and only while the hold is still valid: who was told that
     /// a hold has lapsed is not told that it is back. It is capped by what the lease gives from its own sending, and
     /// never shortens.
     async fn extend(&self, hold: &mut Hold, lease: Duration, watch: &dyn Watch) -> Result<Renewed, Failure> {
-        if !self.is_before(hold.valid_until) {
+        let lapses = if self.flaw == Some(Flaw::RenewsExpired) { Duration::MAX } else { hold.valid_until };
+        if !self.is_before(lapses, Round::Renew) {
             let answers = self.names.iter().map(|name| (name.clone(), NodeAnswer::None)).collect();
             return Err(Failure { why: Why::Validity, outcome: Outcome::Failed, answers });
         }
         let step = Step::Extend(hold.key.clone(), hold.owner.clone(), lease);
         let mut extending = self.ask(Round::Renew, step, watch).await;
-        let valid_until = validity::promise_end(extending.sent, lease);
         if self.decide(&mut extending, Round::Renew, lease, watch).await != Decision::Majority {
             return Err(extending.failure(&self.names, Why::Lost));
         }
-        if !self.is_before(valid_until.min(hold.valid_until)) {
+        let sent = self.counted_from(&extending);
+        let valid_until = validity::promise_end(sent, lease);
+        if !self.is_before(valid_until.min(lapses), Round::Renew) {
             return Err(extending.refused_by_validity(&self.names));
         }
         if valid_until > hold.valid_until {
-            (hold.sent, hold.lease, hold.valid_until) = (extending.sent, lease, valid_until);
+            (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
         }
         Ok(Renewed { valid_until: hold.valid_until, answers: extending.answers(&self.names) })
     }
@@ -144,12 +162,13 @@ impl Attempt<'_> {
     async fn run(&self) -> Result<Hold, Failure> {
         let Self { lock, lease, watch, .. } = *self;
         let mut granting = lock.ask(Round::Acquire, self.acquiring(), watch).await;
-        // The promise rests on the first round, also where a second follows: that one sets no lease.
-        let (sent, valid_until) = (granting.sent, validity::promise_end(granting.sent, lease));
         if lock.decide(&mut granting, Round::Acquire, lease, watch).await != Decision::Majority {
             return Err(granting.failure(&lock.names, Why::Held));
         }
-        if !lock.is_before(valid_until) {
+        // The promise rests on the first round, also where a second follows: that one sets no lease.
+        let sent = lock.counted_from(&granting);
+        let valid_until = validity::promise_end(sent, lease);
+        if !lock.is_before(valid_until, Round::Acquire) {
             return Err(granting.refused_by_validity(&lock.names));
         }
         let mut answers = granting.answers(&lock.names);
@@ -164,7 +183,6 @@ impl Attempt<'_> {
     fn acquiring(&self) -> Step {
         let (key, owner, lease) = (self.key.clone(), self.owner.clone(), self.lease);
         match self.lock.tokens {
-            _ if self.lock.flaw == Some(Flaw::ForgetsNx) => Step::Overwrite(key, owner, lease),
             Tokens::None => Step::AcquireUncounted(key, owner, lease),
             Tokens::MajorityMax | Tokens::TwoPhase => Step::Acquire(key, owner, lease),
         }
@@ -180,7 +198,7 @@ impl Attempt<'_> {
             // A refusal does not say who holds the lock, only that this attempt does not get it.
             return Err(raising.failure(&lock.names, Why::NoMajority));
         }
-        if !lock.is_before(valid_until) {
+        if !lock.is_before(valid_until, Round::WriteBack) {
             return Err(raising.refused_by_validity(&lock.names));
         }
         for ((_, granted), (_, raised)) in answers.iter_mut().zip(raising.answers(&lock.names)) {
@@ -200,11 +218,13 @@ impl Attempt<'_> {
 
     /// Removes what a failed attempt may have left, on all nodes: one that never answered may have set the key, or may
     /// do so when it wakes up, and then finds this behind it in its queue.
-    async fn undo(&self) {
+    async fn undo(&self, failure: Option<&Failure>) {
         let Self { lock, lease, watch, .. } = *self;
         watch.undoing();
         let step = Step::Release(self.key.clone(), self.owner.clone());
-        let mut undoing = lock.ask(Round::Undo, step, watch).await;
+        let nodes = (lock.flaw.zip(failure))
+            .map_or_else(|| lock.nodes.as_slice().into(), |(flaw, failure)| flaw.undoes_on(&lock.nodes, failure));
+        let mut undoing = lock.ask_nodes(&nodes, Round::Undo, step, watch).await;
         if undoing.read(&*lock.clock, lock.timeout(lease), Until::Heard).await != Decision::TimedOut {
             watch.answered(Round::Undo);
         }
@@ -215,7 +235,7 @@ impl Attempt<'_> {
 impl Lock for Redlock {
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Undoing<'a> {
         let attempt = Attempt { lock: self, key, owner: owner.clone(), lease, watch };
-        Box::pin(async move { attempt.undo().await })
+        Box::pin(async move { attempt.undo(None).await })
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold> {
@@ -225,7 +245,7 @@ impl Lock for Redlock {
             if let Err(failure) = &result
                 && attempt.needs_undo(failure)
             {
-                attempt.undo().await;
+                attempt.undo(Some(failure)).await;
             }
             result
         })

@@ -5,7 +5,6 @@ use std::{future::poll_fn, sync::Arc, task::Context, task::Poll, time::Duration}
 use crate::{
     hold::{Failure, NodeAnswer, NodeAnswers, Outcome, Token, Why},
     ports::{Answer, Clock, Node, NodeError, Reply, Round, Step, Watch},
-    validity,
 };
 
 /// How much longer a round reads after its timer has fired.
@@ -47,6 +46,8 @@ pub(crate) struct Asked {
     /// When they were sent, in the client's own clock: read before the first of them was queued.
     pub(crate) sent: Duration,
     round: Round,
+    /// How many nodes are enough.
+    majority: usize,
     replies: Vec<Option<Reply<Result<Answer, NodeError>>>>,
     said: Vec<Said>,
 }
@@ -62,12 +63,13 @@ impl Asked {
         watch: &dyn Watch,
         round: Round,
         step: &Step,
+        majority: usize,
     ) -> Self {
         let sent = clock.now();
         watch.sending(round);
         let replies = nodes.iter().map(|node| Some(node.send(step.clone()))).collect();
         watch.sent(round).await;
-        Self { sent, round, replies, said: nodes.iter().map(|_| Said::Nothing).collect() }
+        Self { sent, round, majority, replies, said: nodes.iter().map(|_| Said::Nothing).collect() }
     }
 
     /// Reads answers until the round is over, at most for `timeout` from now on.
@@ -114,7 +116,7 @@ impl Asked {
     }
 
     fn decision(&self, until: Until) -> Option<Decision> {
-        let majority = validity::majority(self.said.len());
+        let majority = self.majority;
         let silent = self.count(|said| matches!(said, Said::Nothing));
         let yes = self.count(|said| matches!(said, Said::Yes(_)));
         match until {
@@ -162,7 +164,7 @@ impl Asked {
     }
 
     fn forbids(&self, against: usize) -> bool {
-        against > self.said.len() - validity::majority(self.said.len())
+        against > self.said.len() - self.majority
     }
 
     /// The largest counter among the nodes that did it.

@@ -2,7 +2,8 @@
 //! Nothing reaches them but `--resource buggy:<name>` and tests.
 
 use crate::decide::Seen;
-use crate::types::{Token, Version};
+use crate::policy::Comparison;
+use crate::types::{Admission, Kind, Token, Version};
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,18 @@ pub enum Planted {
     ForgetsTokens,
     /// An operation that comes twice is applied twice.
     AppliesRepeats,
+    /// The strict comparison is asked for, and a token equal to the largest is admitted.
+    StrictAsLess,
+    /// Tokens are compared as decimal text: `10` is smaller than `9`.
+    ComparesAsText,
+    /// A token is checked, and registered in a second step: the check knows nothing of what the request just before it registered.
+    ChecksInTwoSteps,
+    /// There is one largest token for all keys, whose tokens have nothing to do with each other.
+    OneTokenForAllKeys,
+    /// A read that registers a token is answered before that is on disk.
+    AnswersBeforeDurable,
+    /// The operations that were decided are not restored when the store is opened again: one that comes again is decided again.
+    ForgetsOperations,
 }
 
 /// A name that is no planted bug.
@@ -35,7 +48,7 @@ pub struct UnknownBug {
 }
 
 /// The names, each with its bug; the seed is filled in by [`Planted::from_name`].
-const NAMES: [(&str, Planted); 7] = [
+const NAMES: [(&str, Planted); 13] = [
     ("compares-wrongly", Planted::ComparesWrongly),
     ("admits-stale", Planted::AdmitsStale),
     ("refuses-at-random", Planted::RefusesAtRandom { seed: 0 }),
@@ -43,6 +56,12 @@ const NAMES: [(&str, Planted); 7] = [
     ("equal-from-other-admitted", Planted::EqualFromOtherAdmitted),
     ("forgets-tokens", Planted::ForgetsTokens),
     ("applies-repeats", Planted::AppliesRepeats),
+    ("strict-as-less", Planted::StrictAsLess),
+    ("compares-as-text", Planted::ComparesAsText),
+    ("checks-in-two-steps", Planted::ChecksInTwoSteps),
+    ("one-token-for-all-keys", Planted::OneTokenForAllKeys),
+    ("answers-before-durable", Planted::AnswersBeforeDurable),
+    ("forgets-operations", Planted::ForgetsOperations),
 ];
 
 impl Planted {
@@ -63,14 +82,55 @@ impl Planted {
         }
     }
 
+    /// Whether the largest tokens are still known after a restart.
+    pub fn keeps_tokens(self) -> bool {
+        self != Planted::ForgetsTokens
+    }
+
+    /// Whether the operations that were decided are still known after a restart, and with them the answers that were given.
+    pub fn keeps_formers(self) -> bool {
+        self != Planted::ForgetsOperations
+    }
+
+    /// Whether the answer that shows `admission` leaves without waiting for the disk.
+    pub fn answers_before_durable(self, admission: &Admission) -> bool {
+        self == Planted::AnswersBeforeDurable
+            && admission.kind == Kind::Read
+            && admission.arms.iter().any(|arm| arm.registered)
+    }
+
     /// What the bug makes of a decision on a fenced arm that is rightly `honest`.
-    pub(crate) fn bend(self, honest: bool, token: Token, seen: Option<Seen>, number: Version) -> bool {
+    pub(crate) fn bend(
+        self,
+        honest: bool,
+        comparison: Comparison,
+        token: Token,
+        seen: Option<Seen>,
+        number: Version,
+    ) -> bool {
         match self {
             Planted::ComparesWrongly => seen.is_none_or(|seen| token <= seen.token),
             Planted::AdmitsStale => true,
             Planted::RefusesAtRandom { seed } => honest && !mix(seed ^ mix(number.0)).is_multiple_of(100),
             Planted::EqualFromOtherAdmitted => honest || seen.is_some_and(|seen| token == seen.token),
-            Planted::ReadsDoNotRegister | Planted::ForgetsTokens | Planted::AppliesRepeats => honest,
+            Planted::StrictAsLess => {
+                honest || (comparison == Comparison::Strict && seen.is_some_and(|seen| token == seen.token))
+            }
+            // Equal texts are equal numbers.
+            Planted::ComparesAsText => {
+                seen.is_none_or(
+                    |seen| {
+                        if token == seen.token { honest } else { token.to_string() > seen.token.to_string() }
+                    },
+                )
+            }
+            Planted::ReadsDoNotRegister
+            | Planted::ForgetsTokens
+            | Planted::AppliesRepeats
+            | Planted::ChecksInTwoSteps
+            | Planted::OneTokenForAllKeys
+            | Planted::AnswersBeforeDurable
+            | Planted::ForgetsOperations => honest,
         }
     }
 }

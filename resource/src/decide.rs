@@ -58,6 +58,11 @@ pub struct Former {
     pub admission: Admission,
 }
 
+/// How far numbers jump when a store is opened again. A number may have been given to a decision that
+/// did not reach the disk, and an observer may have seen it; far fewer than so many can have been on
+/// their way, so that none is given out twice.
+pub(crate) const RESTART_JUMP: u64 = 1 << 20;
+
 /// All that the resource knows. It grows with the keys that were touched and with the operations that
 /// carried an id: an id is never forgotten, since a delayed copy of a request may come at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub struct State {
     last: Version,
     keys: BTreeMap<Key, KeyState>,
     formers: BTreeMap<(HoldId, OpId), Former>,
+    /// For [`Planted::ChecksInTwoSteps`] only: the key of the last request, as it was before it.
+    before: Option<(Key, KeyState)>,
 }
 
 /// Why a request cannot be decided at all: it changed nothing and has no place in the admission log.
@@ -105,13 +112,31 @@ pub enum Refusal {
 }
 
 impl State {
-    /// A state as it was stored; `last` is the largest number that may have been given out.
+    /// A state as it was stored; `last` is the largest number in it.
     pub(crate) fn restore(
         last: Version,
         keys: BTreeMap<Key, KeyState>,
         formers: BTreeMap<(HoldId, OpId), Former>,
     ) -> State {
-        State { last, keys, formers }
+        State { last, keys, formers, before: None }
+    }
+
+    /// What a resource goes on with that is started again and finds this state on its disk. All numbers from here on are larger than any
+    /// that were given out before, also than those that did not reach the disk.
+    #[must_use]
+    pub fn reopened(mut self, policy: &Policy) -> State {
+        // A new store begins with 1; only what was used before can have given numbers out.
+        if self.last > Version(0) {
+            self.last = Version(self.last.0.saturating_add(RESTART_JUMP));
+        }
+        self.before = None;
+        if policy.planted().is_some_and(|planted| !planted.keeps_tokens()) {
+            self.keys.values_mut().flat_map(BTreeMap::values_mut).for_each(|arm| arm.seen = None);
+        }
+        if policy.planted().is_some_and(|planted| !planted.keeps_formers()) {
+            self.formers.clear();
+        }
+        self
     }
 
     /// The number of the last decision.
@@ -166,6 +191,7 @@ impl State {
 
     /// Decides on each arm; a read that registers nothing leaves no trace of its key.
     fn decide_arms(&mut self, policy: &Policy, request: &Request) -> Vec<ArmOutcome> {
+        let (outdated, shared) = (self.outdated(policy, request), self.shared(policy));
         let known = self.keys.get_mut(&request.key);
         let mut fresh = KeyState::new();
         let is_fresh = known.is_none();
@@ -174,9 +200,11 @@ impl State {
         let outcomes: Vec<ArmOutcome> = (policy.arms().iter())
             .map(|&arm| {
                 let state = key.entry(arm).or_default();
+                state.seen = shared.as_ref().map_or(state.seen, |shared| shared.get(&arm).copied());
+                let known = outdated.as_ref().map_or(state.seen, |key| key.get(&arm).and_then(|arm| arm.seen));
                 match &request.action {
                     Action::Read => read(policy, arm, state, request),
-                    Action::Write(arms) => write(policy, arm, state, request, &arms[&arm], number),
+                    Action::Write(arms) => write(policy, arm, state, known, request, &arms[&arm], number),
                 }
             })
             .collect();
@@ -184,6 +212,25 @@ impl State {
             self.keys.insert(request.key.clone(), fresh);
         }
         outcomes
+    }
+
+    /// For [`Planted::ChecksInTwoSteps`]: the key as it was before the request just before this one.
+    fn outdated(&mut self, policy: &Policy, request: &Request) -> Option<KeyState> {
+        if policy.planted() != Some(Planted::ChecksInTwoSteps) {
+            return None;
+        }
+        let now = self.keys.get(&request.key).cloned().unwrap_or_default();
+        let before = self.before.replace((request.key.clone(), now.clone()));
+        Some(before.filter(|(key, _)| *key == request.key).map_or(now, |(_, before)| before))
+    }
+
+    /// For [`Planted::OneTokenForAllKeys`]: the largest token of all keys.
+    fn shared(&self, policy: &Policy) -> Option<BTreeMap<Arm, Seen>> {
+        if policy.planted() != Some(Planted::OneTokenForAllKeys) {
+            return None;
+        }
+        let largest = |arm: Arm| self.keys.values().filter_map(|key| key.get(&arm)?.seen).max_by_key(|seen| seen.token);
+        Some(policy.arms().iter().filter_map(|&arm| Some((arm, largest(arm)?))).collect())
     }
 }
 
@@ -219,10 +266,12 @@ fn read(policy: &Policy, arm: Arm, state: &mut ArmState, request: &Request) -> A
     ArmOutcome { arm, admitted: true, seen, registered, base: None, version: state.version, value: state.value.clone() }
 }
 
+/// `known` is the largest token as the check knows it: that of `state`, but for a planted bug.
 fn write(
     policy: &Policy,
     arm: Arm,
     state: &mut ArmState,
+    known: Option<Seen>,
     request: &Request,
     proposal: &Proposal,
     number: Version,
@@ -230,7 +279,7 @@ fn write(
     let seen = state.seen.map(|seen| seen.token);
     let admitted = match arm {
         Arm::Off => true,
-        Arm::Writes | Arm::Reads => admits_token(policy, state.seen, request, number),
+        Arm::Writes | Arm::Reads => admits_token(policy, known, request, number),
         Arm::Cas => proposal.base == Some(state.version),
         Arm::Claim => request.hold.is_some() && request.hold == state.claim,
     };
@@ -258,5 +307,5 @@ fn admits_token(policy: &Policy, seen: Option<Seen>, request: &Request, number: 
         Comparison::Default => token > seen.token || (token == seen.token && request.hold == seen.hold),
         Comparison::Strict => token > seen.token,
     });
-    policy.planted().map_or(honest, |planted| planted.bend(honest, token, seen, number))
+    policy.planted().map_or(honest, |planted| planted.bend(honest, policy.comparison(), token, seen, number))
 }

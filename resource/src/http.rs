@@ -198,6 +198,7 @@ struct PerArm {
     writes: Option<BaseAndValue>,
     reads: Option<BaseAndValue>,
     cas: Option<BaseAndValue>,
+    claim: Option<BaseAndValue>,
 }
 
 #[derive(Deserialize)]
@@ -217,8 +218,8 @@ fn arms(policy: &Policy, headers: &HeaderMap, body: &[u8]) -> Result<BTreeMap<Ar
     }
     let expected = r#"the body is not {"arms": {"<arm>": {"base": <version>, "value": "<text>"}, …}}"#;
     let ArmsBody { arms } = serde_json::from_slice(body).map_err(|error| bad(format!("{expected}: {error}")))?;
-    let PerArm { off, writes, reads, cas } = arms;
-    let given = [(Arm::Off, off), (Arm::Writes, writes), (Arm::Reads, reads), (Arm::Cas, cas)];
+    let PerArm { off, writes, reads, cas, claim } = arms;
+    let given = [(Arm::Off, off), (Arm::Writes, writes), (Arm::Reads, reads), (Arm::Cas, cas), (Arm::Claim, claim)];
     let proposal = |given: BaseAndValue| Proposal { base: Some(Version(given.base)), value: given.value };
     Ok(given.into_iter().filter_map(|(arm, given)| Some((arm, proposal(given?)))).collect())
 }

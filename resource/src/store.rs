@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::buggy::Planted;
-use crate::decide::{Former, KeyState, State};
+use crate::decide::{Former, KeyState, RESTART_JUMP, State};
 use crate::policy::{Arm, Policy};
 use crate::types::{Admission, HoldId, Key, Kind, OpId, Version};
 
@@ -30,10 +29,7 @@ pub(crate) const QUEUE_MAX: usize = 4096;
 /// Most decisions in one transaction.
 const BATCH_MAX: usize = 1024;
 
-/// How far numbers jump when a store is opened again. A number may have been given to a decision that
-/// did not reach the disk, and an observer may have seen it; at most `QUEUE_MAX + BATCH_MAX` of them
-/// were on their way, so that none is given out twice.
-const RESTART_JUMP: u64 = 1 << 20;
+// At most so many decisions are on their way to the disk: no number is given out twice.
 const _: () = assert!(RESTART_JUMP > (QUEUE_MAX + BATCH_MAX) as u64);
 
 /// Why the store cannot be opened, read or written.
@@ -159,14 +155,9 @@ impl Store {
     fn restore(&self, policy: &Policy) -> Result<Restored, StoreError> {
         let transaction = self.wrap(|| Ok(self.db.begin_read()?))?;
         let last = self.wrap(|| Ok(transaction.open_table(NUMBERS)?.get("last")?.map(|last| last.value())))?;
-        let mut keys = self.keys(&transaction)?;
-        let formers = self.formers(&transaction)?;
-        if policy.planted() == Some(Planted::ForgetsTokens) {
-            keys.values_mut().flat_map(BTreeMap::values_mut).for_each(|arm| arm.seen = None);
-        }
-        // A new store begins with 1; only what was used before can have given numbers out.
-        let next = last.map_or(0, |last| last.saturating_add(RESTART_JUMP));
-        Ok(Restored { state: State::restore(Version(next), keys, formers), durable: Version(last.unwrap_or_default()) })
+        let (keys, formers) = (self.keys(&transaction)?, self.formers(&transaction)?);
+        let durable = Version(last.unwrap_or_default());
+        Ok(Restored { state: State::restore(durable, keys, formers).reopened(policy), durable })
     }
 
     fn keys(&self, transaction: &ReadTransaction) -> Result<BTreeMap<Key, KeyState>, StoreError> {

@@ -4,11 +4,27 @@
 //! servers; what is modelled is what they stand on: processes, clocks, links, servers. The same plan gives the same history,
 //! event by event.
 
+mod clock;
+mod cluster;
+mod conduct;
+mod executor;
+mod link;
 pub mod models;
+mod resource_model;
+mod servers;
+mod staff;
+mod store;
+pub mod truth;
+mod world;
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use history::{Plan, Record};
+use history::{Event, Plan, Record, Target};
+
+use crate::{conduct::conduct, executor::lock, servers::Servers, staff::Staff, truth::Truth, world::World};
 
 /// What is simulated.
 #[derive(Debug, Clone, Copy)]
@@ -21,11 +37,15 @@ pub struct Setup<'a> {
     pub backend: &'a str,
     /// A planted bug of the resource.
     pub resource_bug: Option<&'a str>,
+    /// Whether to gather the truth too.
+    pub with_truth: bool,
 }
 
 /// What came of a simulation, besides its history.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
+    /// What really happened, if it was gathered.
+    pub truth: Option<Truth>,
     /// Messages that were sent over links.
     pub messages: u64,
     /// Virtual time that went by.
@@ -41,6 +61,41 @@ pub struct SimError(pub String);
 ///
 /// # Errors
 /// The plan names what there is no model of, or its faults cannot be carried out.
-pub fn simulate(_setup: &Setup<'_>, _see: &mut dyn FnMut(Record)) -> Result<Outcome, SimError> {
-    Err(SimError("not yet".into()))
+pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcome, SimError> {
+    let plan = Arc::new(setup.plan.clone());
+    let is_resource = |step: &history::Step| step.target == Target::Node("resource".into());
+    let is_fragile = plan.schedule.iter().any(|step| is_resource(step) && step.fault.kind().kills());
+    let policy = servers::policy(&plan, setup.resource_bug).map_err(SimError)?;
+    let servers = Servers::new(&plan, setup.backend, policy, is_fragile);
+    let world = World::new(plan.clone(), servers, setup.with_truth);
+    let staff = Arc::new(Mutex::new(Staff::new(&world, setup.backend)));
+    world.own(Event::Plan { run: setup.run.to_owned(), plan: Box::new(setup.plan.clone()) });
+
+    let ended = Arc::new(Mutex::new(None));
+    let conducting = {
+        let (world, staff, ended) = (world.clone(), staff.clone(), ended.clone());
+        async move {
+            let conducted = conduct(world, staff).await;
+            *lock(&ended) = Some(conducted);
+        }
+    };
+    world.executor.spawn(world.controller(), Box::pin(conducting));
+    store::look_after(&world);
+    let conducted = loop {
+        world.executor.settle(|| world.drain(see));
+        world.drain(see);
+        if let Some(conducted) = lock(&ended).take() {
+            break conducted;
+        }
+        if !world.executor.step(&world) {
+            break Err("nothing is left to happen, and the run is not over".to_owned());
+        }
+    };
+    let truth = world.truth();
+    let outcome = Outcome { truth, messages: world.messages(), lasted: world.executor.now().since(world::START) };
+    // Tasks hold the world, and the world holds them.
+    lock(&staff).clear();
+    world.executor.clear();
+    conducted.map_err(SimError)?;
+    Ok(outcome)
 }

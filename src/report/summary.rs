@@ -7,6 +7,8 @@ use history::{FaultKind, NodeName, Plan, Target, When};
 
 use crate::{expect::Comparison, judge::Judged};
 
+/// Times of faults that the heading names one by one.
+const TIMES_SHOWN: usize = 3;
 /// Stories that are told in full; the others are in `verdict.json`.
 const STORIES: usize = 3;
 
@@ -24,12 +26,13 @@ pub fn heading(plan: &Plan, versions: &str, dir: &Path) -> String {
         let _ = write!(extras, " · renewed every {}", humantime::format_duration(renew));
     }
     format!(
-        "{lock} · {} · lease {}{extras} · {} workers · {} · seed {} · docker, {versions} · {}",
+        "{lock} · {} · lease {}{extras} · {} workers · {} · seed {} · {}, {versions} · {}",
         faults(plan),
         humantime::format_duration(plan.lease),
         plan.workload.workers,
         humantime::format_duration(plan.time),
         plan.seed,
+        plan.cluster.name(),
         dir.display()
     )
 }
@@ -39,9 +42,10 @@ pub fn versions(servers: &[(NodeName, String)]) -> String {
     let mut versions: Vec<&str> = servers.iter().map(|(_, v)| v.as_str()).collect();
     versions.sort_unstable();
     versions.dedup();
+    let kind = servers.first().and_then(|(node, _)| node.as_str().split('-').next()).unwrap_or_default();
     match versions.as_slice() {
         [] => "no server answered".into(),
-        _ => format!("redis {}", versions.join(" and ")),
+        _ => format!("{kind} {}", versions.join(" and ")),
     }
 }
 
@@ -51,9 +55,11 @@ fn faults(plan: &Plan) -> String {
     }
     let kinds: Vec<_> = plan.kinds().into_iter().map(FaultKind::name).collect();
     let mut when = Vec::new();
+    let timed = plan.schedule.iter().filter(|step| matches!(step.when, When::At(_))).count();
     for step in &plan.schedule {
         let how = match step.when {
             When::AfterHeal(_) => "random".to_owned(),
+            When::At(_) if timed > TIMES_SHOWN => format!("timed at {timed} moments"),
             When::At(at) => format!("timed at {}", humantime::format_duration(at)),
             When::AtPoint(point) => format!("placed {point}"),
         };
@@ -120,7 +126,8 @@ fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-fn figures(property: &Property) -> String {
+/// What was counted of a property, in a line.
+pub fn figures(property: &Property) -> String {
     match property {
         Property::Lock(lock) => lock_figures(lock),
         Property::Tokens(t) => {
@@ -238,7 +245,8 @@ fn stories(out: &mut String, lock: &LockVerdict) {
     }
 }
 
-fn story(out: &mut String, window: &Window) {
+/// A window as a story that a person can follow.
+pub fn story(out: &mut String, window: &Window) {
     let _ = writeln!(out, "\n  {}", window.headline);
     let width = window.story.iter().map(|line| line.who.len()).max().unwrap_or(0).max(8);
     for line in &window.story {

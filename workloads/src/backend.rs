@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use history::{NodeName, Tokens};
-use locks::{Clock, Lock, Node, Redis, Redlock, Store};
+use locks::{Clock, Etcd, Lock, Node, Redis, Redlock, Store};
 
 /// A lock that `--backend` knows.
 #[derive(Debug, Clone, Copy)]
@@ -49,15 +49,31 @@ pub const BACKENDS: &[Backend] = &[
         tokens: &[Tokens::TwoPhase, Tokens::MajorityMax, Tokens::None],
         nodes: ("redis", 5),
     },
+    Backend {
+        name: ETCD,
+        about: "a queue of keys in etcd, each under a lease of its own; the oldest holds",
+        tokens: &[Tokens::Revision, Tokens::None],
+        nodes: ("etcd", 3),
+    },
 ];
+
+/// The backend of the planted bugs of queue locks.
+const ETCD: &str = "etcd";
 
 /// No lock of this name, or not with these tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnknownBackend(pub String);
 
-/// What `--backend` names: the backend, and the planted bug if it is `buggy:<bug>` or `buggy:<bug>@<backend>`.
-pub fn named(text: &str) -> Result<(&'static Backend, Option<&str>), UnknownBackend> {
+impl From<locks::NotBuggy> for UnknownBackend {
+    fn from(error: locks::NotBuggy) -> UnknownBackend {
+        UnknownBackend(error.to_string())
+    }
+}
+
+/// What `--backend` names: the backend, and the planted bug if it is `buggy:<bug>` or `buggy:<bug>@<backend>`. A bug without a backend is
+/// on its own one; on one where it would change nothing it is refused.
+pub fn named(text: &str) -> Result<(&'static Backend, Option<&'static str>), UnknownBackend> {
     let find = |name: &str| {
         BACKENDS.iter().find(|b| b.name == name).ok_or_else(|| {
             let known: Vec<_> = BACKENDS.iter().map(|b| b.name).collect();
@@ -65,12 +81,21 @@ pub fn named(text: &str) -> Result<(&'static Backend, Option<&str>), UnknownBack
         })
     };
     let Some(bug) = text.strip_prefix("buggy:") else { return Ok((find(text)?, None)) };
-    let (bug, name) = bug.split_once('@').unwrap_or((bug, "redis"));
-    if !locks::BUGGY.iter().any(|(known, _)| *known == bug) {
-        let known: Vec<_> = locks::BUGGY.iter().map(|(name, _)| *name).collect();
-        return Err(UnknownBackend(format!("`{bug}` is no planted bug; there are: {}", known.join(", "))));
+    let (bug, name) = bug.split_once('@').map_or((bug, None), |(bug, name)| (bug, Some(name)));
+    if let Some(name) = name {
+        find(name)?;
     }
-    Ok((find(name)?, Some(bug)))
+    if let Some((bug, _)) = locks::etcd::BUGGY.iter().find(|(known, _)| *known == bug) {
+        return match name {
+            None | Some(ETCD) => Ok((find(ETCD)?, Some(bug))),
+            Some(name) => Err(UnknownBackend(format!("`{bug}` changes nothing on `{name}`; it is one of: {ETCD}"))),
+        };
+    }
+    let bug = locks::Bug::named(bug).map_err(|error| {
+        let of_queues: Vec<_> = locks::etcd::BUGGY.iter().map(|(name, _)| *name).collect();
+        UnknownBackend(format!("{error}, {}", of_queues.join(", ")))
+    })?;
+    Ok((find(bug.backend(name)?)?, Some(bug.name)))
 }
 
 /// Builds the lock over its servers.
@@ -81,11 +106,18 @@ pub fn lock(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Lock>, UnknownBackend> {
     let (backend, bug) = named(text)?;
-    let Servers::Nodes(mut nodes) = servers else {
-        return Err(UnknownBackend(format!("`{}` needs nodes that know nothing of each other", backend.name)));
+    let mut nodes = match servers {
+        Servers::Store(store) if backend.name == ETCD => return queue(bug, tokens, store, clock),
+        Servers::Nodes(nodes) if backend.name != ETCD => nodes,
+        Servers::Store(_) => {
+            return Err(UnknownBackend(format!("`{}` needs nodes that know nothing of each other", backend.name)));
+        }
+        Servers::Nodes(_) => return Err(UnknownBackend(format!("`{}` needs a store with leases", backend.name))),
     };
     if let Some(bug) = bug {
-        return locks::buggy(bug, nodes, clock).ok_or_else(|| UnknownBackend(format!("`{bug}` is no planted bug")));
+        let made = made(tokens)
+            .ok_or_else(|| UnknownBackend(format!("`{}` does not make tokens `{tokens}`", backend.name)))?;
+        return Ok(locks::buggy(bug, nodes, clock, made)?);
     }
     let redlock = |tokens| Ok(Arc::new(Redlock::new(nodes.clone(), clock.clone(), tokens)) as Arc<dyn Lock>);
     match (backend.name, tokens) {
@@ -107,5 +139,103 @@ pub fn lock(
                 known.join(", ")
             )))
         }
+    }
+}
+
+/// The lock over a store. The bugs are planted in the one with tokens.
+fn queue(
+    bug: Option<&str>,
+    tokens: Tokens,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, UnknownBackend> {
+    let unmade = |what: &str| UnknownBackend(format!("`{what}` does not make tokens `{tokens}`"));
+    match (bug, tokens) {
+        (None, Tokens::Revision) => Ok(Arc::new(Etcd::new(store, clock))),
+        (None, Tokens::None) => Ok(Arc::new(Etcd::without_tokens(store, clock))),
+        (Some(bug), Tokens::Revision) => locks::etcd::buggy(bug, store, clock).ok_or_else(|| unmade(bug)),
+        (bug, _) => Err(unmade(bug.unwrap_or(ETCD))),
+    }
+}
+
+/// The same word of `locks`, if nodes make such tokens: on one of them the counter is its largest.
+fn made(tokens: Tokens) -> Option<locks::Tokens> {
+    match tokens {
+        Tokens::None => Some(locks::Tokens::None),
+        Tokens::Counter | Tokens::MajorityMax => Some(locks::Tokens::MajorityMax),
+        Tokens::TwoPhase => Some(locks::Tokens::TwoPhase),
+        Tokens::Revision => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_bug_is_on_the_backend_on_which_it_shows_and_others_are_refused_where_it_cannot() {
+        let backend = |text: &str| named(text).map(|(backend, bug)| (backend.name, bug));
+        assert_eq!(backend("buggy:forgets-nx"), Ok(("redis", Some("forgets-nx"))));
+        assert_eq!(backend("buggy:forgets-nx@redlock"), Ok(("redlock", Some("forgets-nx"))));
+        assert_eq!(backend("buggy:half-majority"), Ok(("redlock", Some("half-majority"))));
+        assert_eq!(backend("redlock"), Ok(("redlock", None)));
+        assert_eq!(backend("buggy:no-second-look"), Ok(("etcd", Some("no-second-look"))));
+        assert_eq!(backend("buggy:no-second-look@etcd"), Ok(("etcd", Some("no-second-look"))));
+        for (text, said) in [
+            ("buggy:half-majority@redis", "`half-majority` changes nothing on `redis`; it is one of: redlock"),
+            ("buggy:half-majority@nothing", "`nothing` is no backend"),
+            ("buggy:half-majority@etcd", "`half-majority` changes nothing on `etcd`; it is one of: redlock"),
+            ("buggy:no-second-look@redis", "`no-second-look` changes nothing on `redis`; it is one of: etcd"),
+            ("buggy:nothing", "keep-alive-zero"),
+            ("buggy:nothing", "`nothing` is no planted bug; there are: forgets-nx"),
+        ] {
+            let error = backend(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_bug_names_a_backend_that_there_is_and_fits_the_tokens_that_this_makes_by_default() {
+        for bug in locks::BUGGY {
+            let (backend, _) = named(&format!("buggy:{}", bug.name)).unwrap();
+            assert!(made(backend.tokens[0]).is_some_and(|made| bug.tokens.contains(&made)), "{}", bug.name);
+            for name in bug.backends {
+                assert!(named(&format!("buggy:{}@{name}", bug.name)).is_ok(), "{}@{name}", bug.name);
+            }
+        }
+    }
+    #[test]
+    fn no_two_planted_bugs_share_a_name() {
+        let mut names: Vec<_> = locks::BUGGY.iter().map(|bug| bug.name).collect();
+        names.extend(locks::etcd::BUGGY.iter().map(|(name, _)| *name));
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_queue_lock_is_built_over_a_store_with_each_of_its_tokens_and_bugs_and_over_nothing_else() {
+        struct Unasked;
+        impl Store for Unasked {
+            fn name(&self) -> &str {
+                "etcd"
+            }
+
+            fn send(&self, _op: locks::Op) -> locks::Reply<Result<locks::Seen, locks::NodeError>> {
+                unreachable!("a lock asks nothing before it is used")
+            }
+        }
+        let build = |text: &str, tokens, servers| lock(text, tokens, servers, Arc::new(locks::BootClock)).map(|_| ());
+        let store = || Servers::Store(Arc::new(Unasked));
+        assert_eq!(build("etcd", Tokens::Revision, store()), Ok(()));
+        assert_eq!(build("etcd", Tokens::None, store()), Ok(()));
+        for (bug, _) in locks::etcd::BUGGY {
+            assert_eq!(build(&format!("buggy:{bug}"), Tokens::Revision, store()), Ok(()));
+        }
+        assert!(build("etcd", Tokens::TwoPhase, store()).is_err());
+        assert!(build("buggy:no-confirm", Tokens::None, store()).is_err());
+        assert!(build("etcd", Tokens::Revision, Servers::Nodes(vec![])).is_err());
+        assert!(build("redis", Tokens::Counter, store()).is_err());
     }
 }

@@ -9,9 +9,12 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{Either, select};
+use futures::{
+    FutureExt,
+    future::{Either, select},
+};
 use history::{ClientId, ClientKind, Event, HoldId, OpId, Outcome, Point, Stamp, Workload};
-use locks::{Clock, Hold, Lock, Owner, retry::RetryDelay};
+use locks::{Clock, Hold, Lock, Owner, Reply, retry::RetryDelay};
 use rand::RngCore;
 use resource::{Arm, ClientError, ReadAnswer, Version, WriteAnswer};
 
@@ -75,19 +78,21 @@ struct Belief {
 }
 
 impl Client {
-    /// One critical section. `give_up` tells after each failed attempt whether to stop trying.
+    /// One critical section. `give_up` tells after each failed attempt whether to stop trying; `end` resolves when an attempt that waits in a
+    /// queue must stop waiting.
     pub async fn section(
         &self,
         section: &Section,
         intended: Stamp,
         rng: &mut (dyn RngCore + Send),
         give_up: &(dyn Fn() -> bool + Send + Sync),
+        end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Ended {
         let key = locks::Key::new(section.key.as_str());
         loop {
             let attempt =
                 Attempt::new(self.recording.clone(), self.id, self.attempts.next(), section.key.clone(), intended);
-            match self.attempt(&key, Owner::random(rng), &attempt).await {
+            match self.attempt(&key, Owner::random(rng), &attempt, end).await {
                 Some(Ok(hold)) => {
                     attempt.acquired(&hold);
                     self.critical(&attempt, hold, section).await;
@@ -106,15 +111,26 @@ impl Client {
     }
 
     /// One attempt; none, if the client gave it up and undid it.
-    async fn attempt(&self, key: &locks::Key, owner: Owner, attempt: &Attempt) -> Option<Result<Hold, locks::Failure>> {
+    async fn attempt(
+        &self,
+        key: &locks::Key,
+        owner: Owner,
+        attempt: &Attempt,
+        end: &(dyn Fn() -> Reply<()> + Send + Sync),
+    ) -> Option<Result<Hold, locks::Failure>> {
         let acquiring = self.lock.acquire(key, owner.clone(), self.lease, attempt);
-        let Some(patience) = self.workload.cancel else { return Some(acquiring.await) };
-        let timer = self.clock().sleep_until(self.clock().now() + patience);
+        let end = match self.workload.cancel {
+            Some(patience) => {
+                let timer = self.clock().sleep_until(self.clock().now() + patience);
+                Either::Left(select(timer, end()).map(|_| ()))
+            }
+            None => Either::Right(end()),
+        };
         // `select` looks at the attempt first: one that has succeeded counts, though the patience has run out too.
-        match select(acquiring, timer).await {
+        match select(acquiring, end).await {
             Either::Left((acquired, _)) => return Some(acquired),
             // Its future is dropped at the end of this statement: nothing of it goes on beside the undo.
-            Either::Right(((), _)) => {}
+            Either::Right(_) => {}
         }
         self.lock.cancel(key, &owner, self.lease, attempt).await;
         None

@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::{Either, join_all, select};
 use history::{ClientId, Event, Stamp, drift};
-use locks::{Clock, Lock, Node};
+use locks::{Clock, Lock, Node, Reply};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::watch;
@@ -27,6 +27,11 @@ use crate::{
 
 /// How long a request to the resource may take before it counts as indeterminate.
 const ACCESS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// For so long a holder that died could block a key, and a little longer.
+fn patience(lease: Duration) -> Duration {
+    lease + drift(lease) + Duration::from_secs(1)
+}
 
 /// A worker that is connected and waits for the start.
 pub struct Worker {
@@ -151,8 +156,8 @@ impl Worker {
                 continue;
             }
             tally.offered.fetch_add(1, Ordering::Relaxed);
-            let give_up = self.give_up(&client);
-            let count = match client.section(&section, start.plus(section.due), &mut rng, &give_up).await {
+            let (give_up, end) = (self.give_up(&client), self.end(&client));
+            let count = match client.section(&section, start.plus(section.due), &mut rng, &give_up, &end).await {
                 Ended::Done => &tally.done,
                 Ended::Dropped => &tally.dropped,
             };
@@ -167,7 +172,7 @@ impl Worker {
     fn give_up(&self, client: &Client) -> impl Fn() -> bool + Send + Sync + use<> {
         let over = self.over.subscribe();
         let clock = client.recording.clock.clone();
-        let patience = client.lease + drift(client.lease) + Duration::from_secs(1);
+        let patience = patience(client.lease);
         let (seen, until_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         move || {
             if !*over.borrow() {
@@ -178,6 +183,22 @@ impl Worker {
                 until_ns.store((now + patience).as_nanos() as u64, Ordering::Relaxed);
             }
             now.as_nanos() as u64 >= until_ns.load(Ordering::Relaxed)
+        }
+    }
+
+    /// The same for an attempt that waits in a queue: it ends when the patience is over.
+    fn end(&self, client: &Client) -> impl Fn() -> Reply<()> + Send + Sync + use<> {
+        let over = self.over.subscribe();
+        let clock = client.recording.clock.clone();
+        let patience = patience(client.lease);
+        move || {
+            let (mut over, clock) = (over.clone(), clock.clone());
+            Box::pin(async move {
+                // The sender lives as long as the worker.
+                if over.wait_for(|over| *over).await.is_ok() {
+                    clock.sleep_until(clock.now() + patience).await;
+                }
+            })
         }
     }
 

@@ -87,6 +87,12 @@ fn a_cas_arm_that_does_not_compare_is_caught_by_its_data() {
 }
 
 #[test]
+fn a_claim_arm_that_does_not_look_who_read_last_is_caught_by_its_data() {
+    let caught = |_: &World, j: &Judged| j.data["claim"].verdict == "violated" && j.data["claim"].unjustified > 0;
+    assert!(each(has(Arm::Claim, ArmBug::Blind), |w| wrong(w, Arm::Claim), caught) > 5);
+}
+
+#[test]
 fn a_client_without_the_validity_check_makes_dead_claims() {
     let late =
         |w: &World| w.truth.holds.values().any(|h| h.claimed >= h.sent + model::lock::LEASE - model::lock::DRIFT);

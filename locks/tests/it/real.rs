@@ -1,8 +1,9 @@
-//! Real Redis servers, started here and stopped here, where `redis-server` is on the path.
+//! Real Redis servers, started here and stopped here, where there is one on the path.
 
 use std::{
     io::Write,
     net::TcpListener,
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -42,7 +43,7 @@ struct Server {
 impl Server {
     /// Starts one, or says loudly that there is none to start.
     async fn start(number: usize) -> Option<Self> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+        if redis_server().is_none() {
             // Not by a macro, whose output a passing test swallows.
             let mut terminal = std::io::stderr();
             writeln!(terminal, "SKIPPED: no redis-server on the path, nothing was tried on a real one").unwrap();
@@ -129,11 +130,23 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// The server, where there is one. Debian's redis-tools has it under the name of a tool, which acts as what it is called.
+fn redis_server() -> Option<Command> {
+    ["redis-server", "redis-check-rdb"].into_iter().find_map(|binary| {
+        let named = || {
+            let mut command = Command::new(binary);
+            command.arg0("redis-server").stdout(Stdio::null());
+            command
+        };
+        named().arg("--version").status().is_ok_and(|status| status.success()).then(named)
+    })
+}
+
 fn spawn(port: u16, dir: &TempDir) -> Child {
-    Command::new("redis-server")
+    redis_server()
+        .expect("it was there before")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
         .current_dir(dir.path())
-        .stdout(Stdio::null())
         .spawn()
         .unwrap()
 }
@@ -349,7 +362,7 @@ async fn an_error_of_the_server_is_definite_only_if_it_says_that_it_did_not_star
 async fn the_version_is_the_servers_own() {
     let Some(server) = Server::start(1).await else { return };
     let version = server_version(&server.addr()).await.unwrap();
-    let said = Command::new("redis-server").arg("--version").output().unwrap().stdout;
+    let said = redis_server().unwrap().stdout(Stdio::piped()).arg("--version").output().unwrap().stdout;
     assert!(String::from_utf8_lossy(&said).contains(&format!("v={version} ")), "{version}");
     assert!(matches!(server_version(&format!("127.0.0.1:{}", free_port())).await, Err(NodeError::Definite(_))));
 }

@@ -31,7 +31,8 @@ async fn it_speaks_both_contracts() {
         };
         let first = write(1, 1, 5, "é").await;
         assert_eq!(first.arms.keys().copied().collect::<Vec<_>>(), all);
-        assert!(first.arms.values().all(|arm| *arm == WriteArm { admitted: true, seen: None }));
+        // Nobody has claimed it yet.
+        assert!(first.arms.iter().all(|(arm, was)| *was == WriteArm { admitted: *arm != Arm::Claim, seen: None }));
         let stale = write(2, 1, 4, "2").await;
         for (arm, outcome) in &stale.arms {
             let seen = arm.is_fenced().then_some(Token(5));
@@ -42,11 +43,12 @@ async fn it_speaks_both_contracts() {
         let read = client.read(&key(), Some(Token(9)), Some(HoldId(3)), Some(OpId(1))).await.unwrap();
         assert_eq!((read.number, read.repeat), (Version(3), false));
         for (arm, now) in &read.arms {
-            let off = *arm == Arm::Off;
-            assert_eq!(
-                (now.version, now.value.as_deref()),
-                if off { (Version(2), Some("2")) } else { (Version(1), Some("é")) }
-            );
+            let expected = match arm {
+                Arm::Off => (Version(2), Some("2")),
+                Arm::Claim => (Version(0), None),
+                _ => (Version(1), Some("é")),
+            };
+            assert_eq!((now.version, now.value.as_deref()), expected, "{arm}");
             let seen = [(Arm::Writes, Token(5)), (Arm::Reads, Token(9))].into_iter().find(|(fenced, _)| fenced == arm);
             assert_eq!(now.seen, seen.map(|(_, token)| token), "{arm}");
         }

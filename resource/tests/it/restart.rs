@@ -53,6 +53,22 @@ async fn a_resource_that_forgets_its_tokens_admits_a_stale_write_after_a_restart
     second.stop().await;
 }
 
+#[tokio::test]
+async fn a_resource_that_forgets_its_operations_applies_one_again_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &[Arm::Off]);
+    let put = "X-Hold: 1\r\nX-Op: 1\r\n";
+    let first = serve(config.clone()).await;
+    let number = first.put("/r/k", put, "17").await.json()["version"].clone();
+    first.stop().await;
+    let policy = config.policy.clone().with_planted(Some(Planted::ForgetsOperations));
+    let second = serve(resource::Config { policy, ..config }).await;
+    let again = second.put("/r/k", put, "17").await;
+    assert_eq!((again.status, again.header("x-repeat")), (200, None));
+    assert_ne!(again.json()["version"], number);
+    second.stop().await;
+}
+
 /// Not a test by itself: the process that the next test kills. It prints its address, and then the
 /// number of every admission at the moment of the decision.
 #[tokio::test]

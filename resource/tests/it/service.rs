@@ -70,7 +70,7 @@ async fn several_arms_are_read_in_one_request_and_decided_in_one_record() {
     let Fixture { served, .. } = &start(&Arm::ALL).await;
     let body = |value: &str, base: u64| {
         let one = json!({"base": base, "value": value});
-        json!({"arms": {"off": one, "writes": one, "reads": one, "cas": one}}).to_string()
+        json!({"arms": {"off": one, "writes": one, "reads": one, "cas": one, "claim": one}}).to_string()
     };
     let first = served.put("/r/k", "X-Fence-Token: 1\r\nX-Hold: 1\r\n", &body("1", 0)).await;
     assert_eq!(first.status, 200);
@@ -86,10 +86,12 @@ async fn several_arms_are_read_in_one_request_and_decided_in_one_record() {
         "writes": {"admitted": true, "seen": 1, "version": 3},
         "reads": {"admitted": false, "seen": 2, "version": 1},
         "cas": {"admitted": true, "seen": null, "version": 3},
+        "claim": {"admitted": false, "seen": null, "version": 0},
     }});
     assert_eq!(late.json(), expected);
     let rightful = served.put("/r/k", "X-Fence-Token: 2\r\nX-Hold: 2\r\n", &body("2", 1)).await;
     assert_eq!(rightful.json()["arms"]["cas"], json!({"admitted": false, "seen": null, "version": 3}));
+    assert_eq!(rightful.json()["arms"]["claim"], json!({"admitted": true, "seen": null, "version": 4}));
     let stale = served.put("/r/k", "X-Fence-Token: 1\r\nX-Hold: 1\r\n", &body("9", 4)).await;
     assert_eq!(stale.status, 409);
     assert_eq!(stale.json()["error"], "stale fencing token");
@@ -97,7 +99,7 @@ async fn several_arms_are_read_in_one_request_and_decided_in_one_record() {
     assert_eq!(stale.json()["arms"]["off"]["admitted"], json!(true));
     let numbers: Vec<u64> = served.log.lock().unwrap().iter().map(|admission| admission.number.0).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
-    assert!(served.log.lock().unwrap().iter().all(|admission| admission.arms.len() == 4));
+    assert!(served.log.lock().unwrap().iter().all(|admission| admission.arms.len() == 5));
 }
 
 #[tokio::test]

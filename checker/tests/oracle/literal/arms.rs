@@ -117,6 +117,12 @@ pub fn data(f: &Facts, arm: Arm) -> Data {
             let before = previous(f, arm, e);
             data.unjustified += u64::from(d.admitted != (d.base == Some(before)));
         }
+        if e.write && arm == Arm::Claim {
+            // The newest claim is that of the last read under a hold.
+            let reads = f.log.iter().filter(|o| o.number < e.number && o.key == e.key && !o.write && !o.repeat);
+            let newest = reads.filter_map(|o| o.hold).next_back();
+            data.unjustified += u64::from(d.admitted != (newest.is_some() && newest == e.hold));
+        }
         let depth = depths.get(version).copied();
         data.disagreements += u64::from(d.version != *version || depth != Some(d.value));
     }

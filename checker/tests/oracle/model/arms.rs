@@ -40,6 +40,8 @@ struct Slot {
     seen: Option<(u64, u64)>,
     /// What it ought to remember.
     due: Option<(u64, u64)>,
+    /// The hold that read last.
+    claim: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +93,8 @@ impl Resource {
             let (base, value) = a.base[index];
             let (own, right) = match arm {
                 Arm::Off => (true, true),
-                Arm::Cas | Arm::Claim => (base == slot.version, base == slot.version),
+                Arm::Cas => (base == slot.version, base == slot.version),
+                Arm::Claim => (a.hold.is_some() && slot.claim == a.hold, a.hold.is_some() && slot.claim == a.hold),
                 Arm::Writes | Arm::Reads => {
                     (fits(slot.seen, a.token, hold, k.strict), fits(slot.due, a.token, hold, k.strict))
                 }
@@ -121,6 +124,8 @@ impl Resource {
                 register(&mut slot.seen, a.token, hold);
                 register(&mut slot.due, a.token, hold);
             }
+        } else if arm == Arm::Claim && a.hold.is_some() {
+            slot.claim = a.hold;
         } else if arm == Arm::Reads && a.hold.is_some() {
             register(&mut slot.due, a.token, hold);
             if bug != Some(ArmBug::Forgets) {

@@ -76,7 +76,7 @@ pub enum ArmBug {
     AdmitsEqual,
     /// Does not compare tokens.
     AdmitsAll,
-    /// `cas` that does not compare.
+    /// `cas` that does not compare, `claim` that does not look who read last.
     Blind,
     /// The counter jumps.
     Miscounts,
@@ -186,6 +186,9 @@ impl Knobs {
         }
         if rng.random_bool(0.6) {
             arms.push(Arm::Cas);
+        }
+        if !seed.is_multiple_of(3) {
+            arms.push(Arm::Claim);
         }
         let exact = rng.random_bool(0.4);
         Knobs {

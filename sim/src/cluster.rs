@@ -1,0 +1,190 @@
+//! The cluster as the nemesis sees it, and the run's own processes.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use history::{ClientId, ClockChange, Event, Fault, FaultId, NodeName, Point, Stamp, WhichClock};
+use nemesis::{Cluster, ClusterError, Control, Data, Doing};
+
+use crate::{
+    clock::{Clocks, Sleep},
+    executor::{Process, lock},
+    staff::Staff,
+    world::{START, World},
+};
+
+/// An engine needs so long until what it was asked for takes effect, and as long again until it says so.
+const ENGINE: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(12);
+
+/// Both ports of the nemesis.
+pub(crate) struct SimCluster {
+    pub world: Arc<World>,
+    pub staff: Arc<Mutex<Staff>>,
+}
+
+impl SimCluster {
+    fn node(&self, name: &NodeName, doing: &'static str) -> Result<Process, ClusterError> {
+        let missing = || ClusterError { node: name.clone(), doing, why: "no such node in this cluster".into() };
+        self.world.find(name).ok_or_else(missing)
+    }
+
+    /// Does something to a node, as late as an engine would.
+    fn act<'a, T: Send + 'a>(
+        &'a self,
+        name: &'a NodeName,
+        doing: &'static str,
+        act: impl FnOnce(&Arc<World>, Process) -> Result<T, String> + Send + 'a,
+    ) -> Doing<'a, T> {
+        Box::pin(async move {
+            let node = self.node(name, doing)?;
+            Sleep::lasting(&self.world, self.world.draw(ENGINE)).await;
+            let done = act(&self.world, node);
+            Sleep::lasting(&self.world, self.world.draw(ENGINE)).await;
+            done.map_err(|why| ClusterError { node: name.clone(), doing, why })
+        })
+    }
+
+    /// Looks at a node.
+    fn look<'a, T: Send + 'a>(&self, name: &'a NodeName, look: impl FnOnce(&World, Process) -> T) -> Doing<'a, T> {
+        let found = self.node(name, "looking at it").map(|node| look(&self.world, node));
+        Box::pin(std::future::ready(found))
+    }
+}
+
+impl Cluster for SimCluster {
+    fn freeze<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.act(node, "freezing", |world, node| {
+            if !world.is_up(node) {
+                return Err("it is not running".into());
+            }
+            world.freeze(node);
+            crate::store::frozen(world, node);
+            Ok(())
+        })
+    }
+
+    fn thaw<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.act(node, "thawing", |world, node| {
+            world.thaw(node);
+            crate::store::thawed(world, node);
+            Ok(())
+        })
+    }
+
+    fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        self.look(node, |world, node| world.node(node, |n| n.frozen_since.is_some()))
+    }
+
+    fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.act(node, "killing", |world, node| {
+            world.kill(node);
+            Ok(())
+        })
+    }
+
+    fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {
+        self.act(node, "starting", move |world, node| {
+            if world.node(node, |n| n.is_running) {
+                return Ok(());
+            }
+            if node < world.lock_nodes {
+                world.servers.restart(node, data, world.node(node, |n| n.killed));
+            }
+            world.start(node);
+            if node == world.resource() {
+                crate::servers::recovered(world);
+            } else if node >= world.lock_nodes {
+                Staff::restart(&self.staff, world, node - world.lock_nodes)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        self.look(node, |world, node| world.node(node, |n| n.is_running))
+    }
+
+    fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        self.look(node, World::is_up)
+    }
+
+    fn hold_up<'a>(&'a self, node: &'a NodeName, fault: FaultId, what: &'a Fault) -> Doing<'a, ()> {
+        self.act(node, "holding up its packets", move |world, node| {
+            world.hold_up(node, fault, what);
+            Ok(())
+        })
+    }
+
+    fn mend<'a>(&'a self, node: &'a NodeName, fault: FaultId) -> Doing<'a, ()> {
+        self.act(node, "letting its packets go", move |world, _| {
+            world.mend(fault);
+            Ok(())
+        })
+    }
+
+    fn latency<'a>(&'a self, from: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        let latency = || Ok(self.world.latency(self.node(from, "probing")?, self.node(to, "probing")?));
+        Box::pin(std::future::ready(latency()))
+    }
+
+    fn move_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
+        self.act(node, "moving its clock", move |world, node| {
+            let now = world.executor.now();
+            world.servers.clock_moves(node, world.wall(node));
+            {
+                let mut clocks = lock(&world.clocks[node]);
+                if clock.is_wall() {
+                    clocks.wall.change(now, change);
+                }
+                if clock.is_monotonic() {
+                    clocks.monotonic.change(now, change);
+                }
+            }
+            world.executor.wake_all(node);
+            Ok(())
+        })
+    }
+
+    fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, clock: WhichClock) -> Doing<'a, i64> {
+        self.look(node, |world, node| {
+            let now = world.executor.now();
+            let (right, own) = (Clocks::right(START), *lock(&world.clocks[node]));
+            let (own, right) = match clock {
+                WhichClock::Monotonic => (own.monotonic, right.monotonic),
+                WhichClock::Wall | WhichClock::Both => (own.wall, right.wall),
+            };
+            (own.shows_ns(now) - right.shows_ns(now)) as i64
+        })
+    }
+}
+
+impl Control for SimCluster {
+    fn stamp<'a>(&'a self, event: Event) -> Doing<'a, Stamp> {
+        let stamp = self.world.record(self.world.agent(), event);
+        Box::pin(std::future::ready(Ok(stamp)))
+    }
+
+    fn arm<'a>(&'a self, client: ClientId, point: Point, bound: Duration) -> Doing<'a, ()> {
+        if let Some(worker) = lock(&self.staff).of(client) {
+            worker.points().arm(client, point, bound);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn let_go<'a>(&'a self, client: ClientId) -> Doing<'a, ()> {
+        if let Some(worker) = lock(&self.staff).of(client) {
+            worker.points().go(client);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
+        let sleep = Sleep::lasting(&self.world, lasting);
+        Box::pin(async move {
+            sleep.await;
+            Ok(())
+        })
+    }
+}

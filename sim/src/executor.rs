@@ -1,0 +1,358 @@
+//! The executor: one heap of what is due, ordered by time and number, and tasks tagged by the process that runs them.
+//!
+//! A task of a frozen process is not polled: that it was woken is remembered until the process goes on. The tasks of a
+//! killed process are dropped. Time stands still while tasks run, and jumps to the next thing that is due.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use futures::task::AtomicWaker;
+use history::Stamp;
+
+/// One task.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Something that happens by itself at its time; it gets the world that it happens in.
+pub(crate) type Call<W> = Box<dyn FnOnce(&Arc<W>) + Send>;
+
+/// Which process a task belongs to: the place of its node.
+pub(crate) type Process = usize;
+
+/// A timer that can be called off: what is called off wakes nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Timer {
+    waker: AtomicWaker,
+    is_off: AtomicBool,
+}
+
+impl Timer {
+    /// Who is to be woken.
+    pub fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    /// Nobody waits for it any more.
+    pub fn call_off(&self) {
+        self.is_off.store(true, Relaxed);
+    }
+}
+
+enum Due<W> {
+    Timer(Arc<Timer>),
+    Call(Call<W>),
+}
+
+struct Entry<W> {
+    at: u64,
+    number: u64,
+    due: Due<W>,
+}
+
+impl<W> PartialEq for Entry<W> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl<W> Eq for Entry<W> {}
+
+impl<W> PartialOrd for Entry<W> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<W> Ord for Entry<W> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// Tasks that were woken, in that order.
+type Ready = Mutex<VecDeque<usize>>;
+
+struct TaskWaker {
+    task: usize,
+    is_queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_queued.swap(true, Relaxed) {
+            lock(&self.ready).push_back(self.task);
+        }
+    }
+}
+
+struct Slot {
+    process: Process,
+    /// None while it is polled, and after its end.
+    task: Option<Task>,
+    waker: Arc<TaskWaker>,
+    is_dead: bool,
+}
+
+struct State<W> {
+    heap: BinaryHeap<Reverse<Entry<W>>>,
+    number: u64,
+    /// Numbers of tasks are never used again: a waker that is left of a dead one wakes nobody else.
+    slots: Vec<Slot>,
+    /// By process: whether it is frozen, and which of its tasks were woken meanwhile.
+    frozen: Vec<Option<Vec<usize>>>,
+}
+
+/// Time, and what happens in it.
+pub(crate) struct Executor<W> {
+    now: AtomicU64,
+    ready: Arc<Ready>,
+    state: Mutex<State<W>>,
+}
+
+/// Locks a mutex of the simulation: one thread, so that it never waits, and what a panic left behind is never looked at again.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<W> Executor<W> {
+    /// An executor for so many processes, at the time `start`.
+    pub fn new(processes: usize, start: Stamp) -> Self {
+        let frozen = (0..processes).map(|_| None).collect();
+        let state = State { heap: BinaryHeap::new(), number: 0, slots: Vec::new(), frozen };
+        Executor { now: AtomicU64::new(start.0), ready: Arc::default(), state: Mutex::new(state) }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Stamp {
+        Stamp(self.now.load(Relaxed))
+    }
+
+    /// Has `call` happen at `at`, after all that was put there before it.
+    pub fn at(&self, at: Stamp, call: Call<W>) {
+        self.put(at, Due::Call(call));
+    }
+
+    /// The same, `after` from now.
+    pub fn after(&self, after: Duration, call: Call<W>) {
+        self.put(self.now().plus(after), Due::Call(call));
+    }
+
+    /// Fires `timer` at `at`.
+    pub fn arm(&self, at: Stamp, timer: Arc<Timer>) {
+        self.put(at, Due::Timer(timer));
+    }
+
+    fn put(&self, at: Stamp, due: Due<W>) {
+        let mut state = lock(&self.state);
+        state.number += 1;
+        let number = state.number;
+        state.heap.push(Reverse(Entry { at: at.0.max(self.now.load(Relaxed)), number, due }));
+    }
+
+    /// Runs `task` as one of `process`.
+    pub fn spawn(&self, process: Process, task: Task) {
+        let mut state = lock(&self.state);
+        let number = state.slots.len();
+        let waker = TaskWaker { task: number, is_queued: AtomicBool::new(true), ready: self.ready.clone() };
+        state.slots.push(Slot { process, task: Some(task), waker: Arc::new(waker), is_dead: false });
+        lock(&self.ready).push_back(number);
+    }
+
+    /// Stops polling the tasks of `process`.
+    pub fn freeze(&self, process: Process) {
+        lock(&self.state).frozen[process].get_or_insert_default();
+    }
+
+    /// Goes on with them: those that were woken meanwhile come next, in that order.
+    pub fn thaw(&self, process: Process) {
+        if let Some(woken) = lock(&self.state).frozen[process].take() {
+            lock(&self.ready).extend(woken);
+        }
+    }
+
+    /// Wakes all tasks of `process`: its clock has moved, and their timers may be due.
+    pub fn wake_all(&self, process: Process) {
+        let wakers: Vec<_> = (lock(&self.state).slots.iter())
+            .filter(|slot| slot.process == process && !slot.is_dead)
+            .map(|slot| slot.waker.clone())
+            .collect();
+        wakers.iter().for_each(Wake::wake_by_ref);
+    }
+
+    /// Drops the tasks of `process`.
+    pub fn kill(&self, process: Process) {
+        let mut dropped = Vec::new();
+        {
+            let mut state = lock(&self.state);
+            state.frozen[process] = None;
+            for slot in state.slots.iter_mut().filter(|slot| slot.process == process) {
+                slot.is_dead = true;
+                dropped.extend(slot.task.take());
+            }
+        }
+        // Outside of the lock: a future that is dropped may call timers off and close channels, which wakes others.
+        drop(dropped);
+    }
+
+    /// Polls every task that was woken, until none is. `after_each` runs after each poll.
+    pub fn settle(&self, mut after_each: impl FnMut()) {
+        loop {
+            let Some(number) = lock(&self.ready).pop_front() else { return };
+            let (mut task, waker) = {
+                let mut state = lock(&self.state);
+                let slot = &mut state.slots[number];
+                let process = slot.process;
+                slot.waker.is_queued.store(false, Relaxed);
+                let waker = slot.waker.clone();
+                if slot.task.is_none() {
+                    continue;
+                }
+                if let Some(woken) = &mut state.frozen[process] {
+                    waker.is_queued.store(true, Relaxed);
+                    woken.push(number);
+                    continue;
+                }
+                let Some(task) = state.slots[number].task.take() else { continue };
+                (task, waker)
+            };
+            let poll = task.as_mut().poll(&mut Context::from_waker(&Waker::from(waker)));
+            if poll == Poll::Pending {
+                let mut state = lock(&self.state);
+                let slot = &mut state.slots[number];
+                if !slot.is_dead {
+                    slot.task = Some(task);
+                }
+            }
+            after_each();
+        }
+    }
+
+    /// Goes on to the next thing that is due, and lets it happen; false if nothing is.
+    pub fn step(&self, world: &Arc<W>) -> bool {
+        loop {
+            let entry = lock(&self.state).heap.pop();
+            let Some(Reverse(Entry { at, due, .. })) = entry else { return false };
+            match due {
+                // A timer that was called off is not worth a stop.
+                Due::Timer(timer) if timer.is_off.load(Relaxed) => {}
+                Due::Timer(timer) => {
+                    self.now.store(at, Relaxed);
+                    timer.waker.wake();
+                    return true;
+                }
+                Due::Call(call) => {
+                    self.now.store(at, Relaxed);
+                    call(world);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Drops all tasks and all that is due: they hold the world, which holds them.
+    pub fn clear(&self) {
+        let (slots, heap) = {
+            let mut state = lock(&self.state);
+            (std::mem::take(&mut state.slots), std::mem::take(&mut state.heap))
+        };
+        drop((slots, heap));
+        lock(&self.ready).clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct World {
+        executor: Executor<World>,
+        seen: Mutex<Vec<(u64, &'static str)>>,
+    }
+
+    impl World {
+        fn new() -> Arc<World> {
+            Arc::new(World { executor: Executor::new(2, Stamp(0)), seen: Mutex::default() })
+        }
+
+        fn note(&self, what: &'static str) {
+            lock(&self.seen).push((self.executor.now().0, what));
+        }
+
+        fn run(self: &Arc<Self>) -> Vec<(u64, &'static str)> {
+            loop {
+                self.executor.settle(|| {});
+                if !self.executor.step(self) {
+                    return lock(&self.seen).clone();
+                }
+            }
+        }
+    }
+
+    /// Notes `what` after `after` nanoseconds.
+    fn late(world: &Arc<World>, after: u64, what: &'static str) -> Task {
+        let world = world.clone();
+        let timer = Arc::new(Timer::default());
+        world.executor.arm(Stamp(after), timer.clone());
+        let mut polled = false;
+        Box::pin(std::future::poll_fn(move |cx| {
+            timer.register(cx.waker());
+            if !std::mem::replace(&mut polled, true) {
+                return Poll::Pending;
+            }
+            world.note(what);
+            Poll::Ready(())
+        }))
+    }
+
+    #[test]
+    fn what_is_due_at_one_time_happens_in_the_order_in_which_it_was_put_there() {
+        let world = World::new();
+        for what in ["a", "b", "c"] {
+            world.executor.at(Stamp(5), Box::new(move |world: &Arc<World>| world.note(what)));
+        }
+        world.executor.at(Stamp(3), Box::new(|world: &Arc<World>| world.note("first")));
+        assert_eq!(world.run(), [(3, "first"), (5, "a"), (5, "b"), (5, "c")]);
+    }
+
+    #[test]
+    fn a_frozen_process_is_woken_when_it_goes_on_and_not_before() {
+        let world = World::new();
+        world.executor.spawn(0, late(&world, 10, "frozen"));
+        world.executor.spawn(1, late(&world, 10, "other"));
+        world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.freeze(0)));
+        world.executor.at(Stamp(20), Box::new(|world: &Arc<World>| world.executor.thaw(0)));
+        assert_eq!(world.run(), [(10, "other"), (20, "frozen")]);
+    }
+
+    #[test]
+    fn the_tasks_of_a_killed_process_are_gone() {
+        let world = World::new();
+        world.executor.spawn(0, late(&world, 10, "killed"));
+        world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.kill(0)));
+        assert_eq!(world.run(), []);
+    }
+
+    #[test]
+    fn a_timer_that_was_called_off_is_no_stop_in_time() {
+        let world = World::new();
+        let timer = Arc::new(Timer::default());
+        world.executor.arm(Stamp(10), timer.clone());
+        timer.call_off();
+        world.run();
+        assert_eq!(world.executor.now(), Stamp(0));
+    }
+}

@@ -1,0 +1,398 @@
+//! One Redis node, as far as the lock clients see it: what it keeps, what each [`Step`] does to it, and what a restart leaves.
+//!
+//! A key runs out at a time of the node's own **wall** clock, in whole milliseconds: it is set for `now + lease`, and is gone once the
+//! clock shows more than that (`now > expires`; in the very millisecond it is still there). So a clock that jumps forward ends leases, and
+//! one that jumps back prolongs them. A restart changes no time at which a key runs out: the append-only file holds absolute times.
+//!
+//! `tests/redis_conformance.rs` holds this against a real server: every answer, what can be seen of expiry from outside, and restarts.
+//!
+//! What is left out:
+//!
+//! - Time within a script. Here it stands still; a 7.0 decides by the start of the script whether a key is there, but adds the lease to
+//!   the time at which it does so, some microseconds later.
+//! - The cycle that removes expired keys ten times a second. Only a clock that goes back can tell; see [`RedisModel::sweep`].
+//! - Slow commands, the limit of memory and eviction, replication, other clients' commands: a step takes no time, and always succeeds.
+//! - Counters above 2^53, which a script rounds, and leases so long that a server refuses them.
+//! - Snapshots and the rewriting of the append-only file.
+//! - Writes that a kernel was not given yet. While a background fsync runs, `everysec` may put off its writes for up to two seconds, and a
+//!   SIGKILL in that time loses what was answered; here a SIGKILL with an append-only file loses nothing.
+//! - The fsync that takes its time. Here it is over at once when a full second begins; on a real disk a loss of power may cost the second
+//!   before as well. And with `always` a step that was done and not answered survives here, and may not on a server.
+
+use std::time::Duration;
+
+use history::Persistence;
+use locks::{Answer, Key, Owner, Step, Token};
+use nemesis::Data;
+use rustc_hash::FxHashMap;
+
+/// One node. It knows no time but the one that it is told: the wall clock of the node, since the epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisModel {
+    persistence: Persistence,
+    drops_counters: bool,
+    /// Where each key's entry is. Looked into, and never gone through: its order means nothing.
+    index: FxHashMap<Key, usize>,
+    entries: Vec<Entry>,
+    /// The full second up to which all is on the disk; for `everysec` only.
+    synced_s: u64,
+}
+
+/// All about one key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Entry {
+    now: Kept,
+    /// What was there when the second `touched_s` began; for `everysec` only.
+    synced: Kept,
+    touched_s: u64,
+}
+
+/// What a node keeps of one key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Kept {
+    lock: Option<Lock>,
+    counter: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lock {
+    owner: Owner,
+    /// The last millisecond in which it is there; none if it never runs out.
+    expires_ms: Option<u64>,
+}
+
+impl RedisModel {
+    /// An empty node.
+    pub fn new(persistence: Persistence) -> Self {
+        Self { persistence, drops_counters: false, index: FxHashMap::default(), entries: Vec::new(), synced_s: 0 }
+    }
+
+    /// The planted bug of a server: a restart that keeps keys drops the counters.
+    #[must_use]
+    pub fn dropping_counters(self) -> Self {
+        Self { drops_counters: true, ..self }
+    }
+
+    /// Does `step` while the wall clock shows `wall`.
+    pub fn apply(&mut self, step: &Step, wall: Duration) -> Answer {
+        let now_ms = whole_ms(wall);
+        let everysec_s = (self.persistence == Persistence::Everysec).then(|| self.sync(wall));
+        let entry = self.entry(key(step));
+        if let Some(second) = everysec_s
+            && entry.touched_s < second
+        {
+            entry.synced.clone_from(&entry.now);
+            entry.touched_s = second;
+        }
+        entry.now.expire(now_ms);
+        entry.now.apply(step, now_ms)
+    }
+
+    /// A new process in the place of the one that was killed when its wall clock showed `killed`: time that it is down syncs nothing.
+    ///
+    /// `Kept` is what the kernel had, which is nothing without an append-only file; `Synced` what was on the disk.
+    pub fn restart(&mut self, data: Data, killed: Duration) {
+        let second = self.sync(killed);
+        for entry in &mut self.entries {
+            let mut left = match (data, self.persistence) {
+                (Data::Lost, _) | (_, Persistence::No) => Kept::default(),
+                (Data::Synced, Persistence::Everysec) if entry.touched_s == second => std::mem::take(&mut entry.synced),
+                (Data::Synced | Data::Kept, _) => std::mem::take(&mut entry.now),
+            };
+            if self.drops_counters {
+                left.counter = 0;
+            }
+            *entry = Entry { now: left, ..Entry::default() };
+        }
+        self.synced_s = 0;
+    }
+
+    /// Removes all that has run out at `wall`. A server does so by itself ten times a second, which nobody can tell until its clock goes
+    /// back: to be called before that, or keys come back that a server has removed.
+    pub fn sweep(&mut self, wall: Duration) {
+        for entry in &mut self.entries {
+            entry.now.expire(whole_ms(wall));
+        }
+    }
+
+    /// Who owns `key` when the wall clock shows `wall`.
+    pub fn owner(&self, key: &Key, wall: Duration) -> Option<&Owner> {
+        let lock = self.kept(key)?.lock.as_ref()?;
+        (!lock.is_over(whole_ms(wall))).then_some(&lock.owner)
+    }
+
+    /// The counter of `key`.
+    pub fn counter(&self, key: &Key) -> u64 {
+        self.kept(key).map_or(0, |kept| kept.counter)
+    }
+
+    fn kept(&self, key: &Key) -> Option<&Kept> {
+        self.index.get(key).map(|&at| &self.entries[at].now)
+    }
+
+    fn entry(&mut self, key: &Key) -> &mut Entry {
+        let at = match self.index.get(key) {
+            Some(&at) => at,
+            None => {
+                let at = self.entries.len();
+                self.index.insert(key.clone(), at);
+                self.entries.push(Entry::default());
+                at
+            }
+        };
+        &mut self.entries[at]
+    }
+
+    /// The last full second at `wall`. It never goes back: a server whose wall clock does syncs nothing until it has caught up.
+    fn sync(&mut self, wall: Duration) -> u64 {
+        self.synced_s = self.synced_s.max(wall.as_secs());
+        self.synced_s
+    }
+}
+
+impl Kept {
+    fn expire(&mut self, now_ms: u64) {
+        if self.lock.as_ref().is_some_and(|lock| lock.is_over(now_ms)) {
+            self.lock = None;
+        }
+    }
+
+    /// The scripts of `locks`, on a key that has not run out.
+    fn apply(&mut self, step: &Step, now_ms: u64) -> Answer {
+        match step {
+            Step::Acquire(..) | Step::AcquireUncounted(..) | Step::AcquireForever(..) if self.lock.is_some() => {
+                Answer::Refused
+            }
+            Step::Acquire(_, owner, lease) | Step::Overwrite(_, owner, lease) => {
+                self.set(owner, Some(end(now_ms, *lease)));
+                self.count()
+            }
+            Step::AcquireUncounted(_, owner, lease) => self.set(owner, Some(end(now_ms, *lease))),
+            Step::AcquireForever(_, owner) => {
+                self.set(owner, None);
+                self.count()
+            }
+            Step::CountOnly(_) => self.count(),
+            Step::ExtendOrSet(_, owner, lease) if self.lock.is_none() => self.set(owner, Some(end(now_ms, *lease))),
+            Step::Extend(_, owner, lease) | Step::ExtendOrSet(_, owner, lease) => {
+                done(self.owned_by(owner).map(|lock| lock.extend(end(now_ms, *lease))).is_some())
+            }
+            Step::ExtendAny(_, lease) => {
+                done(self.lock.as_mut().map(|lock| lock.extend(end(now_ms, *lease))).is_some())
+            }
+            Step::SetExpiry(_, owner, lease) => {
+                done(self.owned_by(owner).map(|lock| lock.expires_ms = Some(end(now_ms, *lease))).is_some())
+            }
+            Step::IsOwner(_, owner) => done(self.owned_by(owner).is_some()),
+            Step::Release(_, owner) => done(self.owned_by(owner).is_some() && self.lock.take().is_some()),
+            Step::RemoveAny(_) => done(self.lock.take().is_some()),
+            Step::RaiseFence(_, owner, Token(token)) => {
+                let may = self.owned_by(owner).is_some() && self.counter <= *token;
+                self.set_counter(*token, may)
+            }
+            Step::RaiseAny(_, Token(token)) => self.set_counter(*token, self.counter <= *token),
+            Step::SetFence(_, owner, Token(token)) => {
+                let may = self.owned_by(owner).is_some();
+                self.set_counter(*token, may)
+            }
+        }
+    }
+
+    fn owned_by(&mut self, owner: &Owner) -> Option<&mut Lock> {
+        self.lock.as_mut().filter(|lock| lock.owner == *owner)
+    }
+
+    fn set(&mut self, owner: &Owner, expires_ms: Option<u64>) -> Answer {
+        self.lock = Some(Lock { owner: owner.clone(), expires_ms });
+        Answer::Done
+    }
+
+    fn count(&mut self) -> Answer {
+        self.counter += 1;
+        Answer::Granted(Token(self.counter))
+    }
+
+    fn set_counter(&mut self, token: u64, may: bool) -> Answer {
+        if may {
+            self.counter = token;
+        }
+        done(may)
+    }
+}
+
+impl Lock {
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.expires_ms.is_some_and(|expires_ms| now_ms > expires_ms)
+    }
+
+    /// Never shortens; one that would never have run out gets an end.
+    fn extend(&mut self, end_ms: u64) {
+        self.expires_ms = Some(self.expires_ms.map_or(end_ms, |expires_ms| expires_ms.max(end_ms)));
+    }
+}
+
+fn key(step: &Step) -> &Key {
+    match step {
+        Step::Acquire(key, ..)
+        | Step::AcquireUncounted(key, ..)
+        | Step::Extend(key, ..)
+        | Step::Release(key, ..)
+        | Step::RaiseFence(key, ..)
+        | Step::Overwrite(key, ..)
+        | Step::AcquireForever(key, ..)
+        | Step::CountOnly(key)
+        | Step::IsOwner(key, ..)
+        | Step::RemoveAny(key)
+        | Step::ExtendAny(key, ..)
+        | Step::ExtendOrSet(key, ..)
+        | Step::SetExpiry(key, ..)
+        | Step::RaiseAny(key, ..)
+        | Step::SetFence(key, ..) => key,
+    }
+}
+
+fn done(was: bool) -> Answer {
+    if was { Answer::Done } else { Answer::Refused }
+}
+
+/// A server's clock in milliseconds: what is begun does not count.
+fn whole_ms(wall: Duration) -> u64 {
+    u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// When a lease ends that is given now. The client rounds leases up to whole milliseconds, and asks for one at least.
+fn end(now_ms: u64, lease: Duration) -> u64 {
+    let lease_ms = u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1);
+    now_ms.saturating_add(lease_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10_000);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn k() -> Key {
+        Key::new("k")
+    }
+
+    fn owner(name: &str) -> Owner {
+        Owner::new(name)
+    }
+
+    fn acquire(name: &str, lease: Duration) -> Step {
+        Step::Acquire(k(), owner(name), lease)
+    }
+
+    #[test]
+    fn a_key_is_there_in_its_last_millisecond_and_gone_in_the_next() {
+        let mut node = RedisModel::new(Persistence::No);
+        // Set at 7 ms and a bit for 1 ms and a bit: the bit of the clock is dropped, that of the lease rounded up.
+        node.apply(&acquire("a", Duration::from_micros(1_001)), Duration::from_micros(7_999));
+        assert_eq!(node.owner(&k(), Duration::from_micros(9_999)), Some(&owner("a")));
+        assert_eq!(node.owner(&k(), ms(10)), None);
+        assert_eq!(node.apply(&acquire("b", ms(1)), Duration::from_micros(9_999)), Answer::Refused);
+        assert_eq!(node.apply(&acquire("b", ms(1)), ms(10)), Answer::Granted(Token(2)));
+    }
+
+    #[test]
+    fn an_extension_never_shortens_but_a_set_expiry_does() {
+        let mut node = RedisModel::new(Persistence::No);
+        node.apply(&acquire("a", ms(100)), ms(0));
+        assert_eq!(node.apply(&Step::Extend(k(), owner("a"), ms(10)), ms(1)), Answer::Done);
+        assert!(node.owner(&k(), ms(100)).is_some());
+        assert_eq!(node.apply(&Step::Extend(k(), owner("a"), ms(100)), ms(2)), Answer::Done);
+        assert!(node.owner(&k(), ms(102)).is_some() && node.owner(&k(), ms(103)).is_none());
+        assert_eq!(node.apply(&Step::SetExpiry(k(), owner("a"), ms(10)), ms(3)), Answer::Done);
+        assert!(node.owner(&k(), ms(13)).is_some() && node.owner(&k(), ms(14)).is_none());
+    }
+
+    #[test]
+    fn a_key_that_never_runs_out_gets_an_end_by_an_extension() {
+        let mut node = RedisModel::new(Persistence::No);
+        node.apply(&Step::AcquireForever(k(), owner("a")), ms(0));
+        assert!(node.owner(&k(), Duration::MAX).is_some());
+        node.apply(&Step::Extend(k(), owner("a"), ms(5)), ms(0));
+        assert!(node.owner(&k(), ms(6)).is_none());
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_brings_a_key_back_unless_it_was_swept() {
+        let mut node = RedisModel::new(Persistence::No);
+        node.apply(&acquire("a", ms(10)), ms(0));
+        assert_eq!(node.owner(&k(), ms(1_000)), None);
+        assert_eq!(node.owner(&k(), ms(5)), Some(&owner("a")));
+        node.sweep(ms(10));
+        assert_eq!(node.owner(&k(), ms(5)), Some(&owner("a")));
+        node.sweep(ms(11));
+        assert_eq!(node.owner(&k(), ms(5)), None);
+    }
+
+    /// One lock and one count in each of the seconds 1, 2 and 3; what is left of them after a restart at 3.9 s.
+    fn left(persistence: Persistence, data: Data) -> (Option<Owner>, u64) {
+        let mut node = RedisModel::new(persistence);
+        for (second, name) in [(1, "a"), (2, "b"), (3, "c")] {
+            node.apply(&Step::Overwrite(k(), owner(name), LONG), ms(second * 1_000));
+            node.apply(&Step::CountOnly(k()), ms(second * 1_000 + 500));
+        }
+        node.restart(data, ms(3_900));
+        (node.owner(&k(), ms(4_000)).cloned(), node.counter(&k()))
+    }
+
+    #[test]
+    fn what_a_restart_leaves_depends_on_what_was_written_and_what_was_synced() {
+        let all = (Some(owner("c")), 6);
+        let table = [
+            (Persistence::No, [(None, 0), (None, 0)]),
+            (Persistence::Everysec, [all.clone(), (Some(owner("b")), 4)]),
+            (Persistence::Always, [all.clone(), all]),
+        ];
+        for (persistence, [kept, synced]) in table {
+            assert_eq!(left(persistence, Data::Kept), kept, "{persistence:?}");
+            assert_eq!(left(persistence, Data::Synced), synced, "{persistence:?}");
+            assert_eq!(left(persistence, Data::Lost), (None, 0), "{persistence:?}");
+        }
+    }
+
+    #[test]
+    fn a_second_without_steps_syncs_too_but_not_while_the_wall_clock_has_gone_back() {
+        let mut node = RedisModel::new(Persistence::Everysec);
+        node.apply(&acquire("a", LONG), ms(5_500));
+        node.restart(Data::Synced, ms(6_000));
+        assert_eq!(node.owner(&k(), ms(6_000)), Some(&owner("a")));
+        node.apply(&Step::CountOnly(k()), ms(6_100));
+        node.apply(&Step::CountOnly(k()), ms(2_000));
+        node.restart(Data::Synced, ms(5_999));
+        assert_eq!(node.counter(&k()), 1, "its clock has not yet shown 7 s");
+    }
+
+    #[test]
+    fn what_a_restart_left_is_on_the_disk() {
+        let mut node = RedisModel::new(Persistence::Everysec);
+        node.apply(&acquire("a", LONG), ms(1_100));
+        node.restart(Data::Kept, ms(1_200));
+        node.apply(&Step::CountOnly(k()), ms(1_300));
+        node.restart(Data::Synced, ms(1_400));
+        assert_eq!((node.owner(&k(), ms(1_500)), node.counter(&k())), (Some(&owner("a")), 1));
+    }
+
+    #[test]
+    fn a_restart_prolongs_no_lease() {
+        let mut node = RedisModel::new(Persistence::Always);
+        node.apply(&acquire("a", ms(100)), ms(0));
+        node.restart(Data::Kept, ms(50));
+        assert!(node.owner(&k(), ms(100)).is_some() && node.owner(&k(), ms(101)).is_none());
+    }
+
+    #[test]
+    fn a_server_that_drops_its_counters_keeps_its_keys() {
+        let mut node = RedisModel::new(Persistence::Always).dropping_counters();
+        node.apply(&acquire("a", LONG), ms(0));
+        node.restart(Data::Kept, ms(50));
+        assert_eq!((node.owner(&k(), ms(60)), node.counter(&k())), (Some(&owner("a")), 0));
+    }
+}

@@ -1,0 +1,282 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+fn at(time: Duration) -> StoreClocks {
+    StoreClocks { wall: time, monotonic: time }
+}
+
+fn key() -> Key {
+    Key::new("k0")
+}
+
+fn store(lease_clock: LeaseClock) -> StoreModel {
+    StoreModel::new(Models { lease_clock, ..Models::default() })
+}
+
+fn granted(store: &mut StoreModel, lease: Duration, now: StoreClocks) -> (LeaseId, Duration) {
+    let Some(Seen::Leased(id, granted)) = store.apply(&Op::Grant(lease), now) else { panic!("no lease") };
+    (id, granted)
+}
+
+/// A key in the queue, under a lease of its own.
+fn joined(store: &mut StoreModel, owner: &str, lease: Duration, now: StoreClocks) -> (LeaseId, Revision) {
+    let (id, _) = granted(store, lease, now);
+    let Some(Seen::At(revision)) = store.apply(&Op::Create(key(), Owner::new(owner), id), now) else {
+        panic!("no key")
+    };
+    (id, revision)
+}
+
+fn left(store: &mut StoreModel, op: Op, now: StoreClocks) -> Duration {
+    let Some(Seen::Leased(_, left)) = store.apply(&op, now) else { panic!("no answer of a lease") };
+    left
+}
+
+#[test]
+fn leases_are_of_whole_seconds_and_at_least_two() {
+    let mut store = store(LeaseClock::Both);
+    for (asked, expected) in [(0 * MS, 2 * S), (500 * MS, 2 * S), (2 * S, 2 * S), (2001 * MS, 3 * S), (60 * S, 60 * S)]
+    {
+        assert_eq!(granted(&mut store, asked, at(S)).1, expected, "{asked:?}");
+    }
+}
+
+#[test]
+fn a_lease_that_runs_out_takes_its_keys_and_only_those() {
+    let mut store = store(LeaseClock::Both);
+    let (_, short) = joined(&mut store, "a", 2 * S, at(S));
+    let (_, long) = joined(&mut store, "b", 5 * S, at(S));
+    assert!(!store.expire(at(3 * S - MS)));
+    assert_eq!(store.holder(&key()), Some((short, &Owner::new("a"))));
+    assert!(store.expire(at(3 * S)));
+    assert_eq!(store.holder(&key()), Some((long, &Owner::new("b"))));
+    assert_eq!(store.leases(), 1);
+    assert_eq!(store.apply(&Op::AwaitGone(key(), short), at(3 * S)), Some(Seen::Gone));
+}
+
+#[test]
+fn a_keep_alive_gives_the_granted_time_again_and_none_once_that_has_passed() {
+    let mut store = store(LeaseClock::Both);
+    let (id, revision) = joined(&mut store, "a", 2 * S, at(S));
+    assert_eq!(left(&mut store, Op::KeepAlive(id), at(2 * S)), 2 * S);
+    assert!(!store.expire(at(4 * S - MS)));
+    // It is not revoked yet, and all the same it is not renewed.
+    assert_eq!(left(&mut store, Op::KeepAlive(id), at(4 * S)), Duration::ZERO);
+    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(Seen::Done));
+    assert!(store.expire(at(4 * S)));
+    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(Seen::Refused));
+    assert_eq!(left(&mut store, Op::KeepAlive(id), at(4 * S)), Duration::ZERO);
+}
+
+/// What a clock that jumps makes of a lease of 2 s: whether it is renewed, and whether it is revoked.
+fn jumped(lease_clock: LeaseClock, wall: Duration, monotonic: Duration) -> (bool, bool) {
+    let mut store = store(lease_clock);
+    let (id, _) = joined(&mut store, "a", 2 * S, at(S));
+    let now = StoreClocks { wall: S + wall, monotonic: S + monotonic };
+    let revoked = store.clone().expire(now);
+    (left(&mut store, Op::KeepAlive(id), now) > Duration::ZERO, revoked)
+}
+
+#[test]
+fn a_lease_of_3_4_needs_both_clocks_to_run_out_and_the_monotonic_one_alone_to_be_renewed_no_more() {
+    assert_eq!(jumped(LeaseClock::Both, 60 * S, MS), (true, false));
+    assert_eq!(jumped(LeaseClock::Both, MS, 60 * S), (false, false));
+    assert_eq!(jumped(LeaseClock::Both, 60 * S, 60 * S), (false, true));
+}
+
+#[test]
+fn a_lease_of_3_5_runs_by_the_monotonic_clock() {
+    assert_eq!(jumped(LeaseClock::Monotonic, 60 * S, MS), (true, false));
+    assert_eq!(jumped(LeaseClock::Monotonic, MS, 60 * S), (false, true));
+}
+
+#[test]
+fn a_new_leader_gives_every_lease_its_whole_time_again() {
+    let mut store = store(LeaseClock::Both);
+    let (id, _) = joined(&mut store, "a", 2 * S, at(S));
+    store.leader_changed(at(2900 * MS));
+    assert!(!store.expire(at(4800 * MS)));
+    assert_eq!(left(&mut store, Op::TimeToLive(id), at(4800 * MS)), 100 * MS);
+    assert!(store.expire(at(4900 * MS)));
+}
+
+#[test]
+fn a_leader_that_goes_on_revokes_what_was_renewed_without_it_and_nothing_else_and_only_if_it_is_so_modelled() {
+    for revokes_on_resume in [false, true] {
+        let mut store = StoreModel::new(Models { revokes_on_resume, ..Models::default() });
+        let (renewed, revision) = joined(&mut store, "a", 2 * S, at(S));
+        joined(&mut store, "b", 60 * S, at(S));
+        let view = store.leader_view();
+        store.leader_changed(at(2 * S));
+        let (_, newer) = joined(&mut store, "c", 2 * S, at(2 * S));
+        assert_eq!(left(&mut store, Op::KeepAlive(renewed), at(2500 * MS)), 2 * S);
+        // Until its own time for the lease is over, it does no harm.
+        assert!(!store.resumed(&view, at(2900 * MS)));
+        assert_eq!(store.resumed(&view, at(3100 * MS)), revokes_on_resume);
+        let stands = store.apply(&Op::AwaitGone(key(), revision), at(3100 * MS)).is_none();
+        assert_eq!(stands, !revokes_on_resume);
+        assert_eq!(store.apply(&Op::AwaitGone(key(), newer), at(3100 * MS)), None);
+        assert_eq!(store.leases(), if revokes_on_resume { 2 } else { 3 });
+    }
+}
+
+#[test]
+fn an_owner_that_is_in_the_queue_already_gets_no_second_key() {
+    let mut store = store(LeaseClock::Both);
+    let (id, revision) = joined(&mut store, "a", 2 * S, at(S));
+    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(Seen::At(revision)));
+    assert_eq!(store.waiting(&key()).count(), 1);
+}
+
+#[test]
+fn a_create_that_a_revoke_has_overtaken_makes_no_key() {
+    let mut store = store(LeaseClock::Both);
+    let (id, _) = granted(&mut store, 2 * S, at(S));
+    assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(Seen::Done));
+    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(Seen::Gone));
+    assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(Seen::Gone));
+    assert_eq!(store.holder(&key()), None);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Ask(Op),
+    Pass(Duration),
+}
+
+/// Steps over two queues, four owners, and the first few leases and revisions.
+fn step() -> impl Strategy<Value = Step> {
+    let key = || (0..2).prop_map(|n| Key::new(format!("k{n}")));
+    let queued = move || (key(), (1..30_i64).prop_map(Revision));
+    let lease = || (1..12_i64).prop_map(LeaseId);
+    prop_oneof![
+        2 => (0..5000_u64).prop_map(|ms| Step::Ask(Op::Grant(Duration::from_millis(ms)))),
+        4 => (key(), 0..4_u8, lease()).prop_map(|(key, owner, lease)| {
+            Step::Ask(Op::Create(key, Owner::new(format!("o{owner}")), lease))
+        }),
+        2 => lease().prop_map(|lease| Step::Ask(Op::KeepAlive(lease))),
+        1 => lease().prop_map(|lease| Step::Ask(Op::Revoke(lease))),
+        2 => queued().prop_map(|(key, revision)| Step::Ask(Op::Delete(key, revision))),
+        3 => queued().prop_map(|(key, revision)| Step::Ask(Op::Before(key, revision))),
+        3 => queued().prop_map(|(key, revision)| Step::Ask(Op::Confirm(key, revision))),
+        3 => queued().prop_map(|(key, revision)| Step::Ask(Op::AwaitGone(key, revision))),
+        1 => key().prop_map(|key| Step::Ask(Op::DeleteAll(key))),
+        2 => (1..3000_u64).prop_map(|ms| Step::Pass(Duration::from_millis(ms))),
+    ]
+}
+
+/// The same store said in the plainest way: a list of keys, a list of leases. It learns revisions and leases from the answers.
+#[derive(Debug, Default)]
+struct Plain {
+    keys: Vec<(Key, Owner, LeaseId, Revision)>,
+    leases: Vec<(LeaseId, Duration, Duration)>,
+}
+
+impl Plain {
+    fn queue(&self, key: &Key) -> Vec<Revision> {
+        let mut queue: Vec<_> = self.keys.iter().filter(|(k, ..)| k == key).map(|(.., revision)| *revision).collect();
+        queue.sort();
+        queue
+    }
+
+    fn expire(&mut self, now: Duration) {
+        self.leases.retain(|(.., deadline)| now < *deadline);
+        self.keys.retain(|(_, _, lease, _)| self.leases.iter().any(|(id, ..)| id == lease));
+    }
+
+    /// What `op` must answer, if that does not depend on numbers that the store chooses.
+    fn apply(&mut self, op: &Op, seen: Option<Seen>, now: Duration) -> Option<Option<Seen>> {
+        let done_or_gone = |is_done| Some(Some(if is_done { Seen::Done } else { Seen::Gone }));
+        match op {
+            Op::Grant(_) => {
+                let Some(Seen::Leased(id, granted)) = seen else { panic!("no lease: {seen:?}") };
+                self.leases.push((id, granted, now + granted));
+                None
+            }
+            Op::KeepAlive(id) => {
+                let lease = self.leases.iter_mut().find(|(lease, ..)| lease == id);
+                let left = lease.map_or(Duration::ZERO, |(_, granted, deadline)| {
+                    *deadline = now + *granted;
+                    *granted
+                });
+                Some(Some(Seen::Leased(*id, left)))
+            }
+            Op::TimeToLive(_) => None,
+            Op::Revoke(id) => {
+                let before = self.leases.len();
+                self.leases.retain(|(lease, ..)| lease != id);
+                self.keys.retain(|(_, _, lease, _)| lease != id);
+                done_or_gone(self.leases.len() < before)
+            }
+            Op::Create(key, owner, id) => {
+                if let Some((.., revision)) = self.keys.iter().find(|(k, o, ..)| (k, o) == (key, owner)) {
+                    return Some(Some(Seen::At(*revision)));
+                }
+                if !self.leases.iter().any(|(lease, ..)| lease == id) {
+                    return Some(Some(Seen::Gone));
+                }
+                let Some(Seen::At(revision)) = seen else { panic!("no key: {seen:?}") };
+                self.keys.push((key.clone(), owner.clone(), *id, revision));
+                None
+            }
+            Op::Before(key, revision) => {
+                let before = self.queue(key).into_iter().rfind(|older| older < revision);
+                Some(Some(before.map_or(Seen::Gone, Seen::At)))
+            }
+            Op::AwaitGone(key, revision) => Some((!self.queue(key).contains(revision)).then_some(Seen::Gone)),
+            Op::Confirm(key, revision) => {
+                let is_oldest = self.queue(key).first() == Some(revision);
+                Some(Some(if is_oldest { Seen::Done } else { Seen::Refused }))
+            }
+            Op::Delete(key, revision) => {
+                let before = self.keys.len();
+                self.keys.retain(|(k, .., r)| (k, r) != (key, revision));
+                done_or_gone(self.keys.len() < before)
+            }
+            Op::DeleteAll(key) => {
+                self.keys.retain(|(k, ..)| k != key);
+                Some(Some(Seen::Done))
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    #[test]
+    fn it_answers_as_a_plain_list_would_and_every_change_makes_a_new_revision(
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let (mut store, mut plain, mut now) = (store(LeaseClock::Both), Plain::default(), S);
+        for step in steps {
+            let (revision, keys) = (store.revision(), plain.keys.clone());
+            match &step {
+                Step::Pass(time) => {
+                    now += *time;
+                    let went = store.expire(at(now));
+                    plain.expire(now);
+                    prop_assert_eq!(went, plain.keys != keys);
+                }
+                Step::Ask(op) => {
+                    let seen = store.apply(op, at(now));
+                    if let Some(expected) = plain.apply(op, seen, now) {
+                        prop_assert_eq!(seen, expected, "{:?}", op);
+                    }
+                }
+            }
+            prop_assert_eq!(store.revision() > revision, plain.keys != keys, "{:?}", step);
+            let created = plain.keys.iter().filter(|entry| !keys.contains(entry)).map(|(.., at)| *at);
+            prop_assert!(created.into_iter().all(|at| at == store.revision()));
+            for key in [Key::new("k0"), Key::new("k1")] {
+                let queue: Vec<_> = store.waiting(&key).map(|(revision, _)| revision).collect();
+                prop_assert_eq!(&queue, &plain.queue(&key));
+                prop_assert_eq!(store.holder(&key).map(|(revision, _)| revision), queue.first().copied());
+            }
+            prop_assert_eq!(store.leases(), plain.leases.len());
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Attempts that fail or are dropped, and what they leave.
+
+use std::sync::Arc;
+
+use locks::{Clock, NodeAnswer, Outcome, Unwatched, Why};
+use tokio::time::{sleep, timeout};
+
+use crate::scene::{LAG, LEASE, MS, Noting, Scene, key, owner, stays_pending};
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_cancelled_at_any_time_leaves_nothing_in_the_queue_but_a_lease_it_never_heard_of() {
+    for is_held in [false, true] {
+        for cut in 0..60 {
+            let scene = Scene::new();
+            let others = if is_held { vec![scene.acquire("a").await.unwrap().owner] } else { vec![] };
+            let mut b = scene.begin("b");
+            let Err(_) = timeout(cut * MS, &mut b).await else { continue };
+            drop(b);
+            scene.lock.cancel(&key(), &owner("b"), LEASE, &Unwatched).await;
+            sleep(4 * LAG).await;
+            assert_eq!(scene.servers.owners(), others, "cut after {cut} ms");
+            let is_granting = cut * MS < 2 * LAG;
+            if cut * MS != 2 * LAG {
+                assert_eq!(scene.servers.leases(), others.len() + usize::from(is_granting), "cut after {cut} ms");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_tells_the_watch_what_was_undone_and_has_nothing_to_tell_of_an_attempt_that_is_over() {
+    let scene = Scene::new();
+    let a = scene.acquire("a").await.unwrap();
+    let mut b = scene.begin("b");
+    stays_pending(&mut b, 100 * MS).await;
+    drop(b);
+    let watch = Noting::of(&scene.clock);
+    scene.lock.cancel(&key(), &owner("b"), LEASE, &watch).await;
+    let undone = ["undoing", "sending Undo", "sent Undo", "answered Undo", "undone [Done]"];
+    assert_eq!(watch.words(), undone);
+    scene.lock.cancel(&key(), &owner("b"), LEASE, &watch).await;
+    scene.lock.release(&a, &Unwatched).await.unwrap();
+    scene.lock.cancel(&key(), &a.owner, LEASE, &watch).await;
+    assert_eq!(watch.words(), undone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_read_after_the_promise_has_ended_are_refused_by_validity_and_undone() {
+    let scene = Scene::new();
+    let (key, watch) = (key(), Noting::of(&scene.clock));
+    let mut a = scene.lock.acquire(&key, owner("a"), LEASE, &watch);
+    // Grant, create and look take two ways each: the confirming transaction is on its way.
+    stays_pending(&mut a, 7 * LAG).await;
+    scene.clock.jump(LEASE);
+    let failure = a.await.unwrap_err();
+    assert_eq!((failure.why, failure.outcome), (Why::Validity, Outcome::Failed));
+    assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::Late)]);
+    let words = watch.words();
+    assert_eq!(words[..4], ["sending Acquire", "sent Acquire", "looking", "answered Acquire"]);
+    assert_eq!(words.last().unwrap(), "undone [Done]");
+    assert_eq!(scene.servers.owners(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_answer_is_indeterminate_and_what_it_did_is_undone() {
+    // The first is the grant, the last the confirming transaction.
+    for answered in 0..4 {
+        let scene = Scene::new();
+        scene.servers.answers_only(answered);
+        let (watch, start) = (Noting::of(&scene.clock), scene.now());
+        let failure = scene.lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap_err();
+        assert_eq!(failure.outcome, Outcome::Indeterminate);
+        assert_eq!(failure.why, Why::Error("etcd: no answer in time (it may have been done)".into()));
+        assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::None)]);
+        assert!(watch.words().iter().all(|word| word != "answered Acquire"));
+        assert!(scene.now() - start < LEASE);
+        assert_eq!(scene.servers.owners(), []);
+        assert_eq!(scene.servers.leases(), usize::from(answered == 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_reached_is_a_definite_failure_at_once() {
+    let scene = Scene::new();
+    scene.servers.cut();
+    let start = scene.now();
+    let failure = scene.acquire("a").await.unwrap_err();
+    assert_eq!((failure.outcome, scene.now()), (Outcome::Failed, start));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_hears_nothing_gives_up_when_its_lease_should_have_run_out() {
+    let scene = Scene::new();
+    let _a = scene.acquire("a").await.unwrap();
+    let start = scene.now();
+    let mut b = scene.begin("b");
+    stays_pending(&mut b, 100 * MS).await;
+    scene.servers.answers_only(0);
+    let failure = b.await.unwrap_err();
+    assert_eq!(failure.outcome, Outcome::Indeterminate);
+    assert!(scene.now() - start >= LEASE);
+    assert!(scene.now() - start < 2 * LEASE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_survives_one_keep_alive_without_an_answer() {
+    let scene = Scene::new();
+    let mut a = scene.acquire("a").await.unwrap();
+    let mut b = scene.begin("b");
+    stays_pending(&mut b, 600 * MS).await;
+    scene.servers.answers_only(0);
+    stays_pending(&mut b, 600 * MS).await;
+    scene.servers.answers_only(usize::MAX);
+    scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap();
+    stays_pending(&mut b, 1500 * MS).await;
+    assert!(scene.servers.owners().contains(&owner("b")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_delete_is_not_answered_is_settled_by_the_lease() {
+    // The delete's answer is lost and the revocation's as well, or neither.
+    let scene = Scene::new();
+    let a = scene.acquire("a").await.unwrap();
+    scene.servers.answers_only(0);
+    let failure = scene.lock.release(&a, &Unwatched).await.unwrap_err();
+    assert_eq!((failure.outcome, scene.holder()), (Outcome::Indeterminate, None));
+    // The same again, when answers arrive: now it is sure that there is nothing.
+    scene.servers.answers_only(usize::MAX);
+    assert!(!scene.lock.release(&a, &Unwatched).await.unwrap().removed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_was_let_lapse_long_ago_is_forgotten_and_sends_nothing() {
+    let scene = Scene::new();
+    let mut a = scene.acquire("a").await.unwrap();
+    scene.clock.jump(3600 * 1000 * MS);
+    let b = scene.acquire("b");
+    // Only an attempt looks what there is to forget.
+    sleep(2 * LEASE).await;
+    let b = b.await.unwrap();
+    let asked = scene.servers.asked().len();
+    assert_eq!(scene.lock.release(&a, &Unwatched).await.unwrap_err().why, Why::Lost);
+    assert_eq!(scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap_err().why, Why::Validity);
+    assert_eq!(scene.servers.asked().len(), asked);
+    assert!(scene.lock.release(&b, &Unwatched).await.unwrap().removed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_validity_is_looked_at_after_the_last_stamp_and_nothing_is_awaited_in_between() {
+    let scene = Scene::new();
+    let watch = Noting::of(&scene.clock);
+    let clock: Arc<dyn Clock> = scene.clock.clone();
+    let hold = scene.lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap();
+    let (what, at) = watch.seen().pop().unwrap();
+    assert_eq!((what.as_str(), at), ("answered Acquire", clock.now()));
+    assert_eq!(watch.words()[0], "sending Acquire");
+    assert_eq!(watch.seen()[0].1, hold.sent);
+}

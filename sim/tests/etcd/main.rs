@@ -1,0 +1,148 @@
+//! The queue lock over the model of its store, under paused Tokio time: every request takes [`LAG`] each way, and a client that is not
+//! polled is frozen. Each planted bug stands beside the claim that it breaks.
+
+#![allow(clippy::disallowed_methods, reason = "Tokio's time is virtual here, and its tasks are the model's")]
+
+mod failures;
+mod queue;
+mod scene;
+mod walks;
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use locks::{Hold, Lock, NodeAnswer, Outcome, Token, Unwatched, Why, validity};
+use scene::{LAG, LEASE, MS, Noting, Scene, key, owner, stays_pending};
+use tokio::time::{sleep, timeout};
+
+#[tokio::test(start_paused = true)]
+async fn holds_are_granted_one_after_the_other_in_the_order_of_the_queue_and_their_tokens() {
+    let scene = Scene::new();
+    let start = scene.now();
+    let section = async |n: u32| {
+        sleep(n * MS).await;
+        let hold = scene.acquire(&format!("client-{n}")).await.unwrap();
+        let from = scene.now();
+        assert_eq!(scene.holder(), Some(hold.owner.clone()));
+        sleep(300 * MS).await;
+        assert!(scene.lock.release(&hold, &Unwatched).await.unwrap().removed);
+        (hold.token.unwrap(), n, from)
+    };
+    let mut ended = join_all((0..6).map(section)).await;
+    ended.sort_unstable();
+    assert!(ended.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
+    assert!(ended.windows(2).all(|pair| pair[1].2 - pair[0].2 >= 300 * MS));
+    // Nobody waited longer than it takes: the last one had five before it, each with its holding time and a few round trips.
+    assert!(ended[5].2 - start < 5 * (300 * MS + 8 * LAG) + 10 * LAG);
+    // The last lease's revocation is not waited for.
+    sleep(2 * LAG).await;
+    assert_eq!(scene.servers.leases(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_promise_uses_the_whole_seconds_that_were_granted() {
+    let scene = Scene::new();
+    let sent = scene.now();
+    let hold = scene.lock.acquire(&key(), owner("a"), 1200 * MS, &Unwatched).await.unwrap();
+    assert_eq!((hold.sent, hold.lease), (sent, 2000 * MS));
+    assert_eq!(hold.valid_until, validity::promise_end(sent, 2000 * MS));
+    assert_eq!(hold.answers, [("etcd".into(), NodeAnswer::Granted)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_carries_the_revision_of_its_key_or_nothing() {
+    let scene = Scene::new();
+    let hold = scene.acquire("a").await.unwrap();
+    assert_eq!(hold.token, Some(Token(scene.servers.queue()[0].0.0.unsigned_abs())));
+    scene.lock.release(&hold, &Unwatched).await.unwrap();
+    let without = locks::Etcd::without_tokens(scene.servers.clone(), scene.clock.clone());
+    let hold = without.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap();
+    assert_eq!(hold.token, None);
+    assert!(without.release(&hold, &Unwatched).await.unwrap().removed);
+}
+
+/// A hold that had to wait for `time`, what its watch saw, and when it was asked for.
+async fn waited(time: Duration) -> (Hold, Vec<(String, Duration)>, Duration) {
+    let scene = Scene::new();
+    let first = scene.acquire("a").await.unwrap();
+    let (key, watch, start) = (key(), Noting::of(&scene.clock), scene.now());
+    let mut waiting = scene.lock.acquire(&key, owner("b"), LEASE, &watch);
+    stays_pending(&mut waiting, time).await;
+    scene.lock.release(&first, &Unwatched).await.unwrap();
+    (waiting.await.unwrap(), watch.seen(), start)
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_long_wait_the_promise_rests_on_a_keep_alive_that_was_sent_after_it() {
+    let (hold, seen, start) = waited(1500 * MS).await;
+    let promised: Vec<_> = seen.iter().filter(|(what, _)| what == "promising").map(|(_, at)| *at).collect();
+    assert_eq!(promised, [hold.sent]);
+    assert!(hold.sent >= start + 1500 * MS);
+    assert_eq!(hold.valid_until, validity::promise_end(hold.sent, LEASE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_short_wait_the_promise_still_rests_on_the_grant() {
+    let (hold, seen, start) = waited(300 * MS).await;
+    assert!(seen.iter().all(|(what, _)| what != "promising"));
+    assert_eq!((hold.sent, hold.valid_until), (start, validity::promise_end(start, LEASE)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_tells_when_it_looked_and_that_somebody_was_before_it() {
+    let (_, seen, _) = waited(300 * MS).await;
+    let seen: Vec<_> = seen.iter().map(|(what, _)| what.as_str()).collect();
+    let looks = ["looking", "behind", "looking", "looking"];
+    assert_eq!(seen, [&["sending Acquire", "sent Acquire"], &looks[..], &["answered Acquire"]].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_keeps_its_place_for_as_long_as_it_waits() {
+    let scene = Scene::new();
+    let mut first = scene.acquire("a").await.unwrap();
+    let mut waiting = scene.begin("b");
+    for _ in 0..20 {
+        stays_pending(&mut waiting, 500 * MS).await;
+        scene.lock.renew(&mut first, LEASE, &Unwatched).await.unwrap();
+    }
+    assert_eq!(scene.servers.owners(), [owner("a"), owner("b")]);
+    scene.lock.release(&first, &Unwatched).await.unwrap();
+    assert_eq!(waiting.await.unwrap().owner, owner("b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_valid_for_what_was_granted_from_its_own_sending() {
+    let scene = Scene::new();
+    let mut hold = scene.acquire("a").await.unwrap();
+    sleep(1000 * MS).await;
+    let sent = scene.now();
+    let renewed = scene.lock.renew(&mut hold, 60 * LEASE, &Unwatched).await.unwrap();
+    assert_eq!(renewed.valid_until, validity::promise_end(sent, LEASE));
+    assert_eq!((hold.sent, hold.lease, hold.valid_until), (sent, LEASE, renewed.valid_until));
+    // The key outlives the belief.
+    sleep(hold.valid_until - scene.now()).await;
+    assert_eq!(scene.holder(), Some(owner("a")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_has_lapsed_is_not_renewed_and_nothing_is_sent() {
+    let scene = Scene::new();
+    let mut hold = scene.acquire("a").await.unwrap();
+    let before = scene.servers.asked();
+    scene.clock.jump(LEASE);
+    let failure = scene.lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!((failure.why, failure.outcome), (Why::Validity, Outcome::Failed));
+    assert_eq!(scene.servers.asked(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_key_is_gone_after_one_round_trip_and_its_lease_soon_after() {
+    let scene = Scene::new();
+    let hold = scene.acquire("a").await.unwrap();
+    let start = scene.now();
+    assert!(scene.lock.release(&hold, &Unwatched).await.unwrap().removed);
+    assert_eq!(scene.now() - start, 2 * LAG);
+    assert_eq!(scene.servers.owners(), []);
+    assert!(timeout(100 * MS, scene.acquire("b")).await.unwrap().is_ok());
+    assert_eq!(scene.servers.leases(), 1);
+}

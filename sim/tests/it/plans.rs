@@ -1,0 +1,62 @@
+//! Plans for tests.
+
+use std::time::Duration;
+
+use history::{Activity, Arm, ClusterKind, Comparison, Plan, Range, Record, Tokens, Workload};
+use nemesis::Draw;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use sim::{Setup, simulate};
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A busy plan of this backend with these faults, drawn from the seed.
+pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
+    let known = workloads::backend::BACKENDS.iter().find(|b| b.name == backend).expect("a backend");
+    let tokens = known.tokens[0];
+    let mut plan = Plan {
+        schema: 1,
+        seed,
+        cluster: ClusterKind::Sim,
+        backend: backend.into(),
+        tokens,
+        time: Duration::from_secs(10),
+        lease: Duration::from_secs(1),
+        arms: Arm::ALL.into_iter().filter(|arm| tokens != Tokens::None || !arm.fences()).collect(),
+        fence: Comparison::Default,
+        lock_nodes: known.lock_nodes(),
+        workload: Workload {
+            workers: 3,
+            rate_per_s: 12.0,
+            work: Range { from: ms(20), to: ms(80) },
+            retry_delay: Range { from: ms(20), to: ms(60) },
+            ..Workload::default()
+        },
+        activity: Activity::default(),
+        nemesis: vec![nemesis.into()],
+        models: None,
+        schedule: Vec::new(),
+    };
+    let wishes = nemesis::parse(nemesis).expect("wishes");
+    let workers: Vec<_> = plan.workers().collect();
+    let of = Draw {
+        wishes: &wishes,
+        time: plan.time,
+        lease: plan.lease,
+        workers: &workers,
+        lock_nodes: &plan.lock_nodes.clone(),
+    };
+    plan.schedule = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).expect("a schedule");
+    plan.validate().expect("a valid plan");
+    plan
+}
+
+/// The whole history of a plan.
+pub fn history(plan: &Plan, backend: &str) -> Vec<Record> {
+    let mut records = Vec::new();
+    let setup = Setup { run: "test", plan, backend, resource_bug: None, with_truth: false };
+    simulate(&setup, &mut |record| records.push(record)).expect("it runs to its end");
+    records
+}

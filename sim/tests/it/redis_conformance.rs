@@ -1,0 +1,285 @@
+//! The model of a Redis node against a real server.
+//!
+//! The steps go through the real client, so that the scripts are the real ones too. Where time decides, the record cannot show at
+//! which millisecond the server did a step, only that it was one between the request and the answer; so all that the model could have
+//! said at any of them is kept as a possible world, and the server's answer must be true in one of them.
+
+#![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
+
+use std::{collections::HashSet, mem::discriminant, time::Duration};
+
+use futures::future::join_all;
+use history::Persistence;
+use locks::{Answer, Key, Node, NodeError, Owner, Reply, Step, Token};
+use nemesis::Data;
+use nix::time::{ClockId, clock_gettime};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use sim::models::redis::RedisModel;
+
+use crate::redis_server::{PATIENCE, Server, say};
+
+/// Long enough that nothing runs out in a test.
+const LONG: Duration = Duration::from_secs(10_000);
+
+fn wall() -> Duration {
+    clock_gettime(ClockId::CLOCK_REALTIME).unwrap().into()
+}
+
+async fn answer(reply: Reply<Result<Answer, NodeError>>) -> Answer {
+    tokio::time::timeout(PATIENCE, reply).await.expect("an answer").unwrap()
+}
+
+/// How many kinds of steps there are.
+const KINDS: u32 = 15;
+
+/// One step on `key`, by one of two owners, with tokens around its counter.
+fn draw(rng: &mut ChaCha8Rng, key: &Key, counter: u64, lease: Duration) -> Step {
+    let owner = Owner::new(["a", "b"][rng.random_range(0..2)]);
+    let token = Token((counter + rng.random_range(0..4)).saturating_sub(2));
+    let key = key.clone();
+    match rng.random_range(0..KINDS) {
+        0 => Step::Acquire(key, owner, lease),
+        1 => Step::AcquireUncounted(key, owner, lease),
+        2 => Step::Extend(key, owner, lease),
+        3 => Step::Release(key, owner),
+        4 => Step::RaiseFence(key, owner, token),
+        5 => Step::Overwrite(key, owner, lease),
+        6 => Step::AcquireForever(key, owner),
+        7 => Step::CountOnly(key),
+        8 => Step::IsOwner(key, owner),
+        9 => Step::RemoveAny(key),
+        10 => Step::ExtendAny(key, lease),
+        11 => Step::ExtendOrSet(key, owner, lease),
+        12 => Step::SetExpiry(key, owner, lease),
+        13 => Step::RaiseAny(key, token),
+        _ => Step::SetFence(key, owner, token),
+    }
+}
+
+/// Draws `steps` steps on `keys`, queues them all, and holds every answer against the model's. Nothing may run out meanwhile.
+async fn compare(
+    node: &dyn Node,
+    model: &mut RedisModel,
+    rng: &mut ChaCha8Rng,
+    keys: &[Key],
+    steps: usize,
+) -> Vec<(Step, Answer)> {
+    let now = wall();
+    let mut asked = Vec::new();
+    for _ in 0..steps {
+        let key = &keys[rng.random_range(0..keys.len())];
+        let step = draw(rng, key, model.counter(key), LONG);
+        let expected = model.apply(&step, now);
+        asked.push((node.send(step.clone()), step, expected));
+    }
+    let mut done: Vec<(Step, Answer)> = Vec::new();
+    for (reply, step, expected) in asked {
+        let said = answer(reply).await;
+        let before = || done.iter().rev().take(20).rev().collect::<Vec<_>>();
+        assert_eq!(said, expected, "to {step:?}, after {:#?}", before());
+        done.push((step, expected));
+    }
+    done
+}
+
+#[tokio::test]
+async fn a_server_gives_to_ten_thousand_sequences_the_answers_of_the_model() {
+    let Some(server) = Server::start(Persistence::No).await else { return };
+    let (node, mut model) = (server.connect(), RedisModel::new(Persistence::No));
+    let (mut rng, mut seen) = (ChaCha8Rng::seed_from_u64(1), HashSet::new());
+    let mut compared = 0;
+    for batch in 0..100 {
+        // A hundred sequences at once, each on a key of its own that nobody has used before.
+        let keys: Vec<Key> = (0..100).map(|number| Key::new(format!("k{batch}-{number}"))).collect();
+        for (step, said) in compare(&*node, &mut model, &mut rng, &keys, 1_600).await {
+            seen.insert((discriminant(&step), discriminant(&said)));
+            compared += 1;
+        }
+    }
+    say(&format!("10000 sequences, {compared} answers compared"));
+    assert_eq!(seen.len(), 28, "each step was done and refused; an overwrite and a count are never refused");
+}
+
+/// What came of sequences in which time decides.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Steps to which the model had one answer.
+    decided: u32,
+    /// Of those, how many found a key that had been set and had surely run out.
+    run_out: u32,
+    /// Of those, how many found a key that was surely still there.
+    in_time: u32,
+    /// Steps to which the model had more than one.
+    undecided: u32,
+}
+
+/// Steps of one sequence in which time decides.
+const TIMED_STEPS: u32 = 12;
+
+/// A step that takes longer leaves more worlds than are worth a look.
+const WIDEST_MS: u64 = 40;
+
+/// One sequence on `key`, with leases of a few times `unit` and about as much between two steps.
+async fn timed(node: &dyn Node, key: Key, seed: u64, unit: u32) -> Tally {
+    let (mut rng, mut tally) = (ChaCha8Rng::seed_from_u64(seed), Tally::default());
+    let mut worlds = vec![RedisModel::new(Persistence::No)];
+    for done in 0..TIMED_STEPS {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(0..6)) * unit).await;
+        // From 2 ms on: a 7.0 that looks twice at its clock within a script may find that a lease of 1 ms is over.
+        let lease = Duration::from_millis(rng.random_range(2..14)) * unit;
+        let step = draw(&mut rng, &key, worlds[0].counter(&key), lease);
+        let before = wall();
+        let said = answer(node.send(step.clone())).await;
+        let after = wall();
+        let (first_ms, last_ms) = (before.as_millis() as u64, after.as_millis() as u64);
+        if after < before || last_ms - first_ms > WIDEST_MS {
+            tally.undecided += TIMED_STEPS - done;
+            break;
+        }
+        let possible = possible(&worlds, &step, first_ms, last_ms);
+        if possible.iter().all(|(answer, _)| *answer == possible[0].0) {
+            tally.decided += 1;
+            let is_there = |world: &RedisModel, at| world.owner(&key, at).is_some();
+            // Nothing has run out at the epoch.
+            let was_set = worlds.iter().all(|world| is_there(world, Duration::ZERO));
+            tally.run_out += u32::from(was_set && !worlds.iter().any(|world| is_there(world, before)));
+            tally.in_time += u32::from(worlds.iter().all(|world| is_there(world, after)));
+        } else {
+            tally.undecided += 1;
+        }
+        let left: Vec<_> =
+            possible.into_iter().filter_map(|(answer, world)| (answer == said).then_some(world)).collect();
+        let bracket = first_ms..=last_ms;
+        assert!(
+            !left.is_empty(),
+            "the model never says {said:?} to {step:?} within {bracket:?} ms, from any of {worlds:#?}"
+        );
+        worlds = left;
+    }
+    tally
+}
+
+/// All that the model may answer and become, if the server does the step at some time of the bracket.
+fn possible(worlds: &[RedisModel], step: &Step, first_ms: u64, last_ms: u64) -> Vec<(Answer, RedisModel)> {
+    let mut possible = Vec::new();
+    for world in worlds {
+        for at_ms in first_ms..=last_ms {
+            // A 7.0 adds the lease to the time at which the script comes to it.
+            for later_ms in 0..=last_ms - at_ms {
+                let mut world = world.clone();
+                let answer = world.apply(&with_longer_lease(step, later_ms), Duration::from_millis(at_ms));
+                if !possible.contains(&(answer, world.clone())) {
+                    possible.push((answer, world));
+                }
+            }
+        }
+    }
+    possible
+}
+
+fn with_longer_lease(step: &Step, by_ms: u64) -> Step {
+    let mut step = step.clone();
+    match &mut step {
+        Step::Acquire(.., lease)
+        | Step::AcquireUncounted(.., lease)
+        | Step::Extend(.., lease)
+        | Step::Overwrite(.., lease)
+        | Step::ExtendAny(.., lease)
+        | Step::ExtendOrSet(.., lease)
+        | Step::SetExpiry(.., lease) => *lease += Duration::from_millis(by_ms),
+        Step::Release(..)
+        | Step::RaiseFence(..)
+        | Step::AcquireForever(..)
+        | Step::CountOnly(..)
+        | Step::IsOwner(..)
+        | Step::RemoveAny(..)
+        | Step::RaiseAny(..)
+        | Step::SetFence(..) => {}
+    }
+    step
+}
+
+#[tokio::test]
+async fn what_can_be_seen_of_expiry_on_a_server_is_possible_in_the_model() {
+    let Some(server) = Server::start(Persistence::No).await else { return };
+    let node = server.connect();
+    // On a machine that is too busy for milliseconds, the same again in longer times.
+    for unit in [1, 2, 4, 8] {
+        let mut sum = Tally::default();
+        for batch in 0..40 {
+            let sequences = (0..50).map(|number| {
+                let key = Key::new(format!("k{unit}-{batch}-{number}"));
+                timed(&*node, key, batch * 50 + number, unit)
+            });
+            for tally in join_all(sequences).await {
+                sum.decided += tally.decided;
+                sum.run_out += tally.run_out;
+                sum.in_time += tally.in_time;
+                sum.undecided += tally.undecided;
+            }
+        }
+        say(&format!("expiry, leases of {} to {} ms: {sum:?}", 2 * unit, 13 * unit));
+        if sum.undecided <= sum.decided / 2 {
+            assert!(sum.run_out > 500 && sum.in_time > 500, "too few were decided by time: {sum:?}");
+            return;
+        }
+    }
+    panic!("more than a third was undecided every time");
+}
+
+/// What is there before a SIGKILL and after it, by the model and by a server.
+async fn killed(persistence: Persistence) {
+    let Some(mut server) = Server::start(persistence).await else { return };
+    let (mut model, mut rng) = (RedisModel::new(persistence), ChaCha8Rng::seed_from_u64(3));
+    let keys: Vec<Key> = (0..40).map(|number| Key::new(format!("k{number}"))).collect();
+    compare(&*server.connect(), &mut model, &mut rng, &keys, 400).await;
+    // One that is over before the server is back, one that is not.
+    let (brief, lasting) = (Key::new("brief"), Key::new("lasting"));
+    for (key, lease) in [(&brief, Duration::from_millis(1)), (&lasting, LONG)] {
+        let step = Step::Acquire(key.clone(), Owner::new("a"), lease);
+        let expected = model.apply(&step, wall());
+        assert_eq!(answer(server.connect().send(step)).await, expected);
+    }
+    let over = wall() + Duration::from_millis(2);
+    server.written().await;
+
+    model.restart(Data::Kept, wall());
+    server.restart().await;
+    while wall() < over {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let is_kept = persistence != Persistence::No;
+    assert_eq!(model.owner(&lasting, wall()).is_some(), is_kept);
+    let node = server.connect();
+    for (key, counted) in [(brief, 2), (lasting, 1)] {
+        let step = Step::Acquire(key.clone(), Owner::new("b"), LONG);
+        let expected = model.apply(&step, wall());
+        assert_eq!(answer(node.send(step)).await, expected);
+        assert_eq!(model.counter(&key), if is_kept { counted } else { 1 });
+    }
+    // Whoever owned a key before owns it still, or nobody does; and every counter goes on from where it was, or from the start.
+    for key in &keys {
+        let looks = ["a", "b"].map(|owner| Step::IsOwner(key.clone(), Owner::new(owner)));
+        for step in looks.into_iter().chain([Step::CountOnly(key.clone())]) {
+            let expected = model.apply(&step, wall());
+            assert_eq!(answer(node.send(step.clone())).await, expected, "to {step:?}");
+        }
+    }
+    compare(&*node, &mut model, &mut rng, &keys, 400).await;
+}
+
+#[tokio::test]
+async fn a_sigkill_without_an_append_only_file_loses_everything() {
+    killed(Persistence::No).await;
+}
+
+#[tokio::test]
+async fn a_sigkill_with_fsyncs_every_second_loses_nothing_that_was_written() {
+    killed(Persistence::Everysec).await;
+}
+
+#[tokio::test]
+async fn a_sigkill_with_an_fsync_for_each_write_loses_nothing() {
+    killed(Persistence::Always).await;
+}
