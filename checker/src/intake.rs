@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use history::{
-    ClientId, Event, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp, Why,
+    ClientId, Event, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp, Step,
+    Target, Why,
 };
 
 use crate::{
@@ -50,6 +51,7 @@ impl Run {
                 let name = &self.processes[entry.process].name;
                 self.stalls.clocks(entry.process, name, mark.at, *wall_ns, *boot_ns);
             }
+            Event::Recovered { durable } => self.recovered(*durable),
             Event::Held { fault, from, to, since, until } => self.faults.held(*fault, from, to, (*since, *until)),
             Event::Fault { fault, kind, node, phase } => {
                 self.faults.take(*fault, *kind, node, phase, mark);
@@ -221,12 +223,34 @@ impl Run {
         }
     }
 
+    /// The resource was started again.
+    fn recovered(&mut self, durable: u64) {
+        if durable > self.last_number {
+            let last = self.last_number;
+            self.doubt(format!("the admission log ends with number {last}, and {durable} was on disk after a restart"));
+        } else if durable < self.last_number && !self.plan.schedule.iter().any(is_of_resource) {
+            self.doubt("the resource was started again, and no fault of the plan did that".to_string());
+        }
+        self.is_recovered = true;
+    }
+
+    /// Takes an admission in that did not reach the disk.
+    pub fn undone(&mut self, entry: &Entry) {
+        let Event::Admission { number, kind, hold, op, repeat, .. } = &entry.event else { return };
+        self.processes[entry.process].is_running = true;
+        self.admission(*number, *kind, *repeat);
+        if let (Some(hold), Some(op), false) = (hold, op, repeat) {
+            self.undone.insert((*hold, *op));
+        }
+    }
+
     /// The admission log must be whole: its numbers are the order that every fence is judged by.
     fn admission(&mut self, number: u64, kind: RequestKind, repeat: bool) {
         if repeat {
             return;
         }
-        if number != self.last_number + 1 {
+        let goes_on = std::mem::take(&mut self.is_recovered) && number > self.last_number;
+        if number != self.last_number + 1 && !goes_on {
             let kind = if kind == RequestKind::Read { "read" } else { "write" };
             self.doubt(format!("the admission log goes from number {} to {kind} {number}", self.last_number));
         }
@@ -238,6 +262,9 @@ impl Run {
             Some(attempt) if attempt.grant.is_some() => {
                 attempt.ops.retain(|o| *o != op);
                 self.closing.push(hold);
+                if !self.undone.is_empty() {
+                    self.undone.remove(&(hold, op));
+                }
                 return;
             }
             // Another copy of a request may come at any time, also when nothing else can.
@@ -299,6 +326,10 @@ impl Run {
                 && attempt.ops.contains(&op)
             {
                 attempt.ops.retain(|o| *o != op);
+                // Whether it may have been answered is judged: the property of the resource.
+                if self.undone.contains(&(id, op)) {
+                    continue;
+                }
                 self.doubt(format!("operation {op} of hold {id} was answered, and the admission log does not have it"));
             }
         }
@@ -320,6 +351,11 @@ impl Run {
         }
         closed
     }
+}
+
+/// Whether a step ends the resource's process.
+pub(crate) fn is_of_resource(step: &Step) -> bool {
+    step.fault.kind().kills() && matches!(&step.target, Target::Node(node) if node.as_str() == "resource")
 }
 
 /// Answers to an acquisition that mean that the node had granted it. `done` is its second round.

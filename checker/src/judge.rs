@@ -12,6 +12,7 @@ use crate::{
     merge::Entry,
     property::Property,
     release::Release,
+    resource::Resource,
     run::Run,
     tokens::Tokens,
     verdict::Facts,
@@ -24,6 +25,9 @@ use crate::{
 pub(crate) trait Judge {
     /// An event; `run` has taken it in.
     fn see(&mut self, run: &Run, entry: &Entry);
+
+    /// An admission that the resource had forgotten when it was started again: it changed nothing.
+    fn see_undone(&mut self, _run: &Run, _entry: &Entry) {}
 
     /// A hold's entitlement has ended; `end` is the end of what is judged if that comes first. Holds that end later are
     /// still among [`Run::live`].
@@ -74,6 +78,7 @@ pub(crate) fn all(run: &Run) -> Vec<Box<dyn Judge>> {
         Box::new(Tokens::default()),
         Box::new(Fence::new(&run.plan)),
         Box::new(Data::new(&run.plan)),
+        Box::new(Resource::default()),
         Box::new(Release::default()),
         Box::new(Liveness::default()),
         Box::new(Activity::default()),

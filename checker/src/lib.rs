@@ -26,6 +26,7 @@ mod merge;
 mod order;
 mod property;
 mod release;
+mod resource;
 mod rules;
 mod run;
 #[cfg(test)]
@@ -39,7 +40,7 @@ use history::{Event, Plan, Record, Stamp, Tail};
 
 pub use property::{
     ActivityVerdict, Blocked, DataVerdict, DeadClaim, FenceVerdict, LivenessVerdict, LockVerdict, Property,
-    ReleaseVerdict, StoryLine, TokenFault, TokensVerdict, UnsafeRelease, Window, WindowKind,
+    ReleaseVerdict, ResourceVerdict, StoryLine, TokenFault, TokensVerdict, UnsafeRelease, Window, WindowKind,
 };
 pub use verdict::{Facts, Figure, LongestStall, Properties, Verdict, Verdicts};
 
@@ -76,6 +77,13 @@ impl Sweep {
         if entry.at != self.now {
             self.settle();
             self.now = entry.at;
+        }
+        if entry.is_undone {
+            self.run.undone(entry);
+            for judge in &mut self.judges {
+                judge.see_undone(&self.run, entry);
+            }
+            return;
         }
         self.run.take(entry);
         for judge in &mut self.judges {

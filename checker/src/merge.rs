@@ -13,6 +13,8 @@ use std::{
 use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
 use rustc_hash::FxHashMap;
 
+use crate::intake::is_of_resource;
+
 /// One event of the sweep.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -21,6 +23,8 @@ pub(crate) struct Entry {
     /// Index of the process: dense, in the order of first appearance. It must not reach the verdicts.
     pub process: usize,
     pub event: Event,
+    /// An admission that the resource had forgotten when it was started again.
+    pub is_undone: bool,
 }
 
 /// What the sweep meets next.
@@ -56,6 +60,8 @@ struct Stream {
     /// Something of it was lost: what it says afterwards is not used.
     broken: bool,
     gone: bool,
+    /// Which of its admissions were undone is known: it has finished, or another process has opened its store.
+    is_settled: bool,
 }
 
 /// Workers first, then the agent, then the resource.
@@ -87,6 +93,8 @@ pub(crate) struct Merge {
     /// The last stamp that was swept.
     swept: Option<Stamp>,
     kills: FxHashMap<NodeName, usize>,
+    /// The plan kills the resource: its admissions wait until it is known whether they were undone.
+    is_forgetful: bool,
     places: BTreeSet<(String, u64)>,
     reasons: BTreeSet<String>,
 }
@@ -100,6 +108,7 @@ impl Merge {
             self.streams[stream].life = Life::Expected;
         }
         self.horizon = Stamp(0);
+        self.is_forgetful = plan.schedule.iter().any(is_of_resource);
     }
 
     /// The name of a process.
@@ -121,6 +130,7 @@ impl Merge {
             cut: false,
             broken: false,
             gone: false,
+            is_settled: false,
         });
         self.index.insert(name.clone(), i);
         i
@@ -209,7 +219,11 @@ impl Merge {
                 }
                 self.move_horizon();
             }
-            Event::Finished => self.streams[i].life = Life::Over,
+            Event::Finished => {
+                self.streams[i].life = Life::Over;
+                self.streams[i].is_settled = true;
+            }
+            Event::Recovered { durable } => self.recovered(i, *durable),
             Event::Fault { kind, node, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => {
                 *self.kills.entry(node.clone()).or_default() += 1;
             }
@@ -227,10 +241,29 @@ impl Merge {
             self.heads.push(Reverse((record.at, rank(&stream.name), stream.name.clone(), i)));
         }
         let event = record.event.clone();
-        stream.queue.push_back(Entry { at: record.at, seq: record.seq, process: i, event });
+        stream.queue.push_back(Entry { at: record.at, seq: record.seq, process: i, event, is_undone: false });
         if matches!(record.event, Event::Finished) {
             stream.gone = true;
         }
+    }
+
+    /// Process `i` has opened the store of those that were the resource before it.
+    fn recovered(&mut self, i: usize, durable: u64) {
+        let (node, number) = (self.name(i).node(), incarnation(self.name(i)));
+        for stream in &mut self.streams {
+            if stream.name.node() != node || incarnation(&stream.name) >= number {
+                continue;
+            }
+            stream.is_settled = true;
+            for entry in &mut stream.queue {
+                entry.is_undone |= matches!(entry.event, Event::Admission { number, .. } if number > durable);
+            }
+        }
+    }
+
+    /// Whether an entry must wait until it is known if it was undone.
+    fn is_pending(&self, stream: &Stream, entry: &Entry) -> bool {
+        self.is_forgetful && !self.whole && !stream.is_settled && matches!(entry.event, Event::Admission { .. })
     }
 
     fn process_ended(&mut self, ended: &ProcessName) {
@@ -289,8 +322,12 @@ impl Merge {
             return Some(Next::Gone(i));
         }
         let bound = self.limit.map_or(self.horizon, |limit| limit.min(self.horizon));
-        let Reverse((at, ..)) = self.heads.peek()?;
+        let Reverse((at, .., i)) = self.heads.peek()?;
         if *at >= bound {
+            return None;
+        }
+        let stream = &self.streams[*i];
+        if stream.queue.front().is_some_and(|entry| self.is_pending(stream, entry)) {
             return None;
         }
         let Reverse((at, rank, name, i)) = self.heads.pop()?;
@@ -323,6 +360,8 @@ impl Merge {
     /// Up to where everything is final; `None` if to the end.
     pub fn judged_until(&self) -> Option<Stamp> {
         let bound = self.limit.map_or(self.horizon, |limit| limit.min(self.horizon));
+        let pending = self.streams.iter().flat_map(|s| s.queue.iter().find(|entry| self.is_pending(s, entry)));
+        let bound = pending.map(|entry| entry.at).fold(bound, Stamp::min);
         (bound < Stamp(u64::MAX)).then_some(bound)
     }
 }

@@ -224,6 +224,57 @@ pub struct DataVerdict {
     pub reasons: Vec<String>,
 }
 
+/// Property 5: the resource itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResourceVerdict {
+    /// Violated by each of the counts that follow the first three.
+    pub verdict: Verdict,
+    /// Entries of its log, repeats among them. Measured.
+    pub admissions: u64,
+    /// How often it was started again over its store. Measured.
+    pub restarts: u64,
+    /// Admissions that had not reached the disk when it was killed; they are judged nowhere else. Measured.
+    pub undone: u64,
+    /// Numbers that went back, or that contradict real time: an operation that was answered before another was sent has the
+    /// smaller one.
+    pub misordered: u64,
+    /// Answers to what was gone after a restart.
+    pub acknowledged_lost: u64,
+    /// Answers with another number than the operation has in the log.
+    pub wrong_answers: u64,
+    /// Operations that were decided again, and not answered as before.
+    pub applied_twice: u64,
+    /// Repeats that differ from the first answer.
+    pub wrong_repeats: u64,
+    /// How often the highest token of a key went back on an arm.
+    pub tokens_forgotten: u64,
+    /// Sequence numbers of the events that violate it, the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub witness: Vec<u64>,
+    /// What each of them violates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+impl Default for ResourceVerdict {
+    fn default() -> Self {
+        ResourceVerdict {
+            verdict: Verdict::Upheld,
+            admissions: 0,
+            restarts: 0,
+            undone: 0,
+            misordered: 0,
+            acknowledged_lost: 0,
+            wrong_answers: 0,
+            applied_twice: 0,
+            wrong_repeats: 0,
+            tokens_forgotten: 0,
+            witness: Vec::new(),
+            reasons: Vec::new(),
+        }
+    }
+}
+
 /// A release, renewal or undo that took effect on a node where another attempt was the owner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct UnsafeRelease {
@@ -308,6 +359,8 @@ pub enum Property {
     Fence(FenceVerdict),
     /// `<arm>.data`
     Data(DataVerdict),
+    /// `resource`
+    Resource(ResourceVerdict),
     /// `release`
     Release(ReleaseVerdict),
     /// `liveness`
@@ -324,6 +377,7 @@ impl Property {
             Property::Tokens(p) => p.verdict,
             Property::Fence(p) => p.verdict,
             Property::Data(p) => p.verdict,
+            Property::Resource(p) => p.verdict,
             Property::Release(p) => p.verdict,
             Property::Liveness(p) => p.verdict,
             Property::Activity(p) => p.verdict,
@@ -337,6 +391,7 @@ impl Property {
             Property::Tokens(p) => &p.reasons,
             Property::Fence(p) => &p.reasons,
             Property::Data(p) => &p.reasons,
+            Property::Resource(p) => &p.reasons,
             Property::Release(p) => &p.reasons,
             Property::Liveness(_) => &[],
             Property::Activity(p) => &p.reasons,

@@ -76,6 +76,11 @@ pub(crate) fn goes_back(token: Token, earlier: Token) -> bool {
     token <= earlier
 }
 
+/// Whether the token that a resource shows is smaller than one that it had registered.
+pub(crate) fn is_smaller(shown: Token, registered: Token) -> bool {
+    shown < registered
+}
+
 /// Whether a fencing arm must refuse a write, and why, from what its log registered before: the largest token, and the
 /// hold that first brought it.
 ///

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use history::{Answers, ClientId, HoldId, Key, NodeAnswer, NodeName, OpId, Plan, ProcessName, Stamp};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     faults::{Faults, Stalls},
@@ -51,6 +51,10 @@ pub(crate) struct Run {
     /// Operations that were answered at this stamp.
     pub answered: Vec<(HoldId, OpId)>,
     pub last_number: u64,
+    /// The resource was started again, and has not decided anything since: its numbers go on further up.
+    pub is_recovered: bool,
+    /// Operations whose decision was undone and has not been made again.
+    pub undone: FxHashSet<(HoldId, OpId)>,
     pub reasons: BTreeSet<String>,
 }
 
@@ -71,6 +75,8 @@ impl Run {
             closing: Vec::new(),
             answered: Vec::new(),
             last_number: 0,
+            is_recovered: false,
+            undone: FxHashSet::default(),
             reasons: BTreeSet::new(),
         }
     }

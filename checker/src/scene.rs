@@ -78,6 +78,9 @@ pub(crate) struct Scene {
     workers: BTreeMap<u64, (ProcessName, Option<Token>)>,
     arrivals: Vec<Arrival>,
     bend: Option<Bend>,
+    bend_repeats: Option<Box<dyn Fn(&mut Vec<ArmDecision>)>>,
+    renumbered: Vec<(u64, u64)>,
+    forgotten: Vec<(u64, u64)>,
     /// Processes that do not finish.
     pub unfinished: Vec<&'static str>,
 }
@@ -94,6 +97,9 @@ impl Scene {
             workers: BTreeMap::new(),
             arrivals: Vec::new(),
             bend: None,
+            bend_repeats: None,
+            renumbered: Vec::new(),
+            forgotten: Vec::new(),
             unfinished: Vec::new(),
         }
     }
@@ -283,6 +289,30 @@ impl Scene {
         self
     }
 
+    /// Another copy of a request arrives, and is decided as if it were the first one.
+    pub fn decided_again(&mut self, hold: u64, op: u32, arrival: u64) -> &mut Self {
+        self.arrivals.push(Arrival { at: arrival, hold, op, kind: RequestKind::Write, base: None, repeat: false });
+        self
+    }
+
+    /// What copies of a request were answered was something else.
+    pub fn bend_repeats(&mut self, bend: impl Fn(&mut Vec<ArmDecision>) + 'static) -> &mut Self {
+        self.bend_repeats = Some(Box::new(bend));
+        self
+    }
+
+    /// Admissions are reported with other numbers than they were decided with.
+    pub fn renumber(&mut self, numbers: &[(u64, u64)]) -> &mut Self {
+        self.renumbered = numbers.to_vec();
+        self
+    }
+
+    /// Admission `number` is undone: what comes after it is decided from the state after `durable`.
+    pub fn forget(&mut self, number: u64, durable: u64) -> &mut Self {
+        self.forgotten.push((number, durable));
+        self
+    }
+
     /// What the resource decided on admission `number` was something else.
     pub fn bend(&mut self, bend: impl Fn(u64, &mut Vec<ArmDecision>) + 'static) -> &mut Self {
         self.bend = Some(Box::new(bend));
@@ -312,8 +342,8 @@ impl Scene {
 
     /// Any fault of the plan on `node`, on from `from` to `to`, proved and healed; each stamp is taken 5 ms outside or inside.
     pub fn blow(&mut self, id: u32, fault: Fault, node: &str, from: u64, to: u64) -> &mut Self {
-        let (kind, when) = (fault.kind(), When::AfterHeal(Duration::ZERO));
-        self.plan.schedule.push(Step { id: FaultId(id), fault, target: Target::Node(node.into()), when });
+        let kind = fault.kind();
+        self.plan_fault(id, fault, node);
         let asked_ns = (to - from) * 1_000_000;
         self.fault(id, kind, node, from - 5, FaultPhase::Requested { asked_ns, hold: None });
         self.fault(id, kind, node, from + 5, FaultPhase::Injected);
@@ -321,6 +351,13 @@ impl Scene {
         self.fault(id, kind, node, to + 5, FaultPhase::Healed);
         self.fault(id, kind, node, to + 10, FaultPhase::Proved { from: ms(from), to: ms(to) });
         self.fault(id, kind, node, to + 20, FaultPhase::HealProved)
+    }
+
+    /// A fault of the plan that says nothing in the history by itself.
+    pub fn plan_fault(&mut self, id: u32, fault: Fault, node: &str) -> &mut Self {
+        let when = When::AfterHeal(Duration::ZERO);
+        self.plan.schedule.push(Step { id: FaultId(id), fault, target: Target::Node(node.into()), when });
+        self
     }
 
     pub fn held(&mut self, id: u32, from: &str, to: &str, since: u64, until: u64) -> &mut Self {
@@ -378,17 +415,28 @@ impl Scene {
         let mut told: BTreeMap<(Arm, u64), u64> = BTreeMap::new();
         // The hold whose read was decided last.
         let mut claim: Option<u64> = None;
+        let mut snapshots = Vec::new();
         let mut number = 0;
         let mut former: BTreeMap<(u64, u32), Event> = BTreeMap::new();
         let mut decide = |a: &Arrival| {
-            let resource = ProcessName::from("resource");
+            let restarts = self.events.iter().filter(|(_, at, e)| matches!(e, Event::Recovered { .. }) && *at <= ms(a.at));
+            let incarnation = u32::try_from(restarts.count()).unwrap() + 1;
+            let resource = ProcessName::of(&"resource".into(), incarnation);
             if let Some(mut event) = former.get(&(a.hold, a.op)).filter(|_| a.repeat).cloned() {
-                if let Event::Admission { repeat, .. } = &mut event {
+                if let Event::Admission { repeat, arms, .. } = &mut event {
                     *repeat = true;
+                    if let Some(bend) = &self.bend_repeats {
+                        bend(arms);
+                    }
                 }
                 return (resource, ms(a.at), event);
             }
             number += 1;
+            // Kept as it was before each decision.
+            snapshots.push((states.clone(), told.clone()));
+            if let Some((_, durable)) = self.forgotten.iter().find(|(forgotten, _)| forgotten + 1 == number) {
+                (states, told) = snapshots[usize::try_from(*durable).unwrap()].clone();
+            }
             let token = self.workers[&a.hold].1;
             let mut arms: Vec<ArmDecision> = Vec::new();
             if a.kind == RequestKind::Read {
@@ -434,7 +482,8 @@ impl Scene {
             }
             let (hold, op) = (Some(HoldId(a.hold)), Some(OpId(a.op)));
             let kind = a.kind;
-            let event = Event::Admission { number, key: "k0".into(), kind, hold, op, token, repeat: false, arms };
+            let shown = self.renumbered.iter().find(|(from, _)| *from == number).map_or(number, |(_, to)| *to);
+            let event = Event::Admission { number: shown, key: "k0".into(), kind, hold, op, token, repeat: false, arms };
             former.insert((a.hold, a.op), event.clone());
             (resource, ms(a.at), event)
         };

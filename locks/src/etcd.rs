@@ -349,8 +349,8 @@ impl Attempt<'_> {
             let is_heard = !lock.has(QueueFlaw::LosesWakeUp) || self.look(place, revision).await? == Some(predecessor);
             self.watch.looking();
             let gone = lock.store.send(Op::AwaitGone(self.key.clone(), predecessor));
-            self.await_gone(place, if is_heard { gone } else { Box::pin(pending()) }).await?;
-            if matches!(lock.flaw, Some(QueueFlaw::WrongPredecessor | QueueFlaw::NoSecondLook)) {
+            let is_gone = self.await_gone(place, if is_heard { gone } else { Box::pin(pending()) }).await?;
+            if is_gone && matches!(lock.flaw, Some(QueueFlaw::WrongPredecessor | QueueFlaw::NoSecondLook)) {
                 break;
             }
         }
@@ -368,11 +368,13 @@ impl Attempt<'_> {
     }
 
     /// Waits for the end of the predecessor, and keeps the lease alive meanwhile. That it is gone is read first: a keep-alive that is due as
-    /// well can wait for the one before the confirming transaction.
-    async fn await_gone(&self, place: &mut Place, mut gone: Reply<Said>) -> Result<(), Failure> {
+    /// well can wait for the one before the confirming transaction. False if the waiting broke off, because a connection did: it is no
+    /// reason to lose the place, and the next look finds out whether the store can be reached.
+    async fn await_gone(&self, place: &mut Place, mut gone: Reply<Said>) -> Result<bool, Failure> {
         let mut keeping = pin!(self.keep_alive(place));
         poll_fn(|cx| match gone.as_mut().poll(cx) {
-            Poll::Ready(Ok(Seen::Gone)) => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(Seen::Gone)) => Poll::Ready(Ok(true)),
+            Poll::Ready(Err(_)) => Poll::Ready(Ok(false)),
             Poll::Ready(other) => Poll::Ready(Err(self.unanswered(other))),
             Poll::Pending => keeping.as_mut().poll(cx).map(Err),
         })

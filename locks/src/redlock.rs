@@ -117,6 +117,7 @@ impl Redlock {
     /// a hold has lapsed is not told that it is back. It is capped by what the lease gives from its own sending, and
     /// never shortens.
     async fn extend(&self, hold: &mut Hold, lease: Duration, watch: &dyn Watch) -> Result<Renewed, Failure> {
+        // Where a planted bug does not ask whether the hold has lapsed, it never does.
         let lapses = if self.flaw == Some(Flaw::RenewsExpired) { Duration::MAX } else { hold.valid_until };
         if !self.is_before(lapses, Round::Renew) {
             let answers = self.names.iter().map(|name| (name.clone(), NodeAnswer::None)).collect();

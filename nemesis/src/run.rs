@@ -1,10 +1,14 @@
 //! Carrying out a schedule: one fault at a time, each requested, injected, proved, healed, proved healed.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
-use futures::future::{join, join_all};
+use futures::future::{Either, join, join_all, select};
 use history::{ClientId, Event, Fault, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target, When};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 use crate::{Cluster, ClusterError, Control, Data, Scene, clock, links, pause, restart};
 
@@ -134,12 +138,29 @@ impl Nemesis<'_> {
     /// on each other node.
     pub async fn run(&self, plan: &Plan) -> Result<(), NemesisError> {
         let turn = Turns::new(plan);
+        // Told on from here, so that steps are woken in the order of the schedule.
+        let mut over = self.over.clone();
+        let ending = async {
+            // Whoever is gone without a word does not end the phase.
+            if over.wait_for(|over| *over).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            turn.phase.end();
+            std::future::pending::<()>().await;
+        };
+        match select(Box::pin(self.steps(plan, &turn)), Box::pin(ending)).await {
+            Either::Left((done, _)) => done,
+            Either::Right(((), _)) => unreachable!("it waits for ever"),
+        }
+    }
+
+    async fn steps(&self, plan: &Plan, turn: &Turns) -> Result<(), NemesisError> {
         let (random, own): (Vec<&Step>, Vec<&Step>) =
             plan.schedule.iter().partition(|s| matches!(s.when, When::AfterHeal(_)));
-        let own = join_all(own.into_iter().map(|step| self.step(plan, step, &turn)));
+        let own = join_all(own.into_iter().map(|step| self.step(plan, step, turn)));
         let random = async {
             for step in random {
-                if !self.step(plan, step, &turn).await? {
+                if !self.step(plan, step, turn).await? {
                     break;
                 }
             }
@@ -161,9 +182,9 @@ impl Nemesis<'_> {
             }
             Ok(turns.of(&step.target).lock().await)
         };
-        let Some(turn) = self.unless_over(turn).await else { return Ok(false) };
+        let Some(turn) = turns.phase.unless_over(turn).await else { return Ok(false) };
         let _turn = turn.map_err(failed)?;
-        let Some(site) = self.unless_over(self.site(plan, step)).await else {
+        let Some(site) = turns.phase.unless_over(self.site(plan, step)).await else {
             if let (When::AtPoint(_), Target::Node(node)) = (step.when, &step.target) {
                 // It never came to its point; it must not wait there when nobody is left to let it go.
                 self.control.let_go(first_client(plan, node).map_err(failed)?).await.map_err(failed)?;
@@ -206,18 +227,41 @@ impl Nemesis<'_> {
         Ok(Site { cluster, control, scene, plan, step, node, is_server, hold, waiting })
     }
 
+}
+
+/// The phase in which faults begin.
+#[derive(Default)]
+struct Phase {
+    is_over: AtomicBool,
+    changed: Notify,
+}
+
+impl Phase {
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.changed.notify_waiters();
+    }
+
     async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
-        let mut over = self.over.clone();
-        let over = std::pin::pin!(over.wait_for(|over| *over));
-        match futures::future::select(std::pin::pin!(doing), over).await {
-            futures::future::Either::Left((done, _)) => Some(done),
-            futures::future::Either::Right(_) => None,
+        let over = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        match select(std::pin::pin!(doing), std::pin::pin!(over)).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
         }
     }
 }
 
-/// Whose turn it is.
+/// Whose turn it is, and whether anybody's still comes.
 struct Turns {
+    phase: Phase,
     others: BTreeMap<NodeName, Mutex<()>>,
     workers: Mutex<()>,
 }
@@ -225,7 +269,7 @@ struct Turns {
 impl Turns {
     fn new(plan: &Plan) -> Turns {
         let others = plan.lock_nodes.iter().cloned().chain([NodeName::new("resource")]);
-        Turns { others: others.map(|node| (node, Mutex::default())).collect(), workers: Mutex::default() }
+        Turns { phase: Phase::default(), others: others.map(|node| (node, Mutex::default())).collect(), workers: Mutex::default() }
     }
 
     fn of(&self, target: &Target) -> &Mutex<()> {

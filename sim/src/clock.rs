@@ -100,6 +100,10 @@ impl Clock for ProcessClock {
         duration(lock(&self.world.clocks[self.process]).monotonic.shows_ns(now))
     }
 
+    fn wall(&self) -> Duration {
+        self.world.wall(self.process)
+    }
+
     fn sleep_until(&self, at: Duration) -> Reply<()> {
         let (world, process) = (self.world.clone(), self.process);
         Box::pin(Sleep { world, process: Some(process), at_ns: at.as_nanos() as i128, armed: None })

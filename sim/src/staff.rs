@@ -52,8 +52,8 @@ pub(crate) struct Staff {
     is_stopped: bool,
     /// Which workers have ended their critical sections.
     drained: watch::Sender<Vec<bool>>,
-    /// What is read in the end, by whom.
-    finish: watch::Sender<Option<Vec<Key>>>,
+    /// Told to each worker in turn: what it reads in the end. A channel with several receivers would wake them in an order of its own.
+    finish: Vec<watch::Sender<Option<Vec<Key>>>>,
     finished: watch::Sender<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Staff {
             clients_per_worker: plan.workload.clients_per_worker,
             is_stopped: false,
             drained: watch::Sender::new(vec![false; world.workers]),
-            finish: watch::Sender::new(None),
+            finish: (0..world.workers).map(|_| watch::Sender::new(None)).collect(),
             finished: watch::Sender::new(0),
         }
     }
@@ -119,7 +119,7 @@ impl Staff {
         }
         this.workers[index] = Some(worker.clone());
         this.drained.send_modify(|drained| drained[index] = false);
-        let (drained, finish, finished) = (this.drained.clone(), this.finish.subscribe(), this.finished.clone());
+        let (drained, finish, finished) = (this.drained.clone(), this.finish[index].subscribe(), this.finished.clone());
         drop(this);
         world.executor.spawn(node, Box::pin(life(worker, journal, index, drained, finish, finished)));
         Ok(())
@@ -138,7 +138,10 @@ impl Staff {
 
     /// Has the first worker read what is left of `keys`, and all of them finish; tells how many have.
     pub fn finish(&mut self, keys: Vec<Key>) -> watch::Receiver<usize> {
-        self.finish.send_replace(Some(keys));
+        let mut keys = Some(keys);
+        for finish in &self.finish {
+            finish.send_replace(Some(keys.take().unwrap_or_default()));
+        }
         self.finished.subscribe()
     }
 
@@ -177,7 +180,7 @@ async fn life(
         Ok(keys) => keys.clone().unwrap_or_default(),
         Err(_) => return,
     };
-    if index == 0 && worker.look_at(&keys).await.is_err() {
+    if worker.look_at(&keys).await.is_err() {
         return;
     }
     journal.record(Event::Finished);

@@ -65,6 +65,14 @@ fn kinds(property: &Property) -> Vec<(u64, &'static str)> {
         Property::Data(d) => {
             vec![(d.lost_updates, "lost-update"), (d.unjustified, "unjustified"), (d.disagreements, "disagreement")]
         }
+        Property::Resource(r) => vec![
+            (r.misordered, "misordered"),
+            (r.acknowledged_lost, "acknowledged-lost"),
+            (r.wrong_answers, "wrong-answer"),
+            (r.applied_twice, "applied-twice"),
+            (r.wrong_repeats, "wrong-repeat"),
+            (r.tokens_forgotten, "token-forgotten"),
+        ],
         Property::Release(r) => vec![(r.unsafe_releases, "unsafe-release")],
         Property::Liveness(_) | Property::Activity(_) => Vec::new(),
     }

@@ -179,7 +179,7 @@ impl Search<'_> {
         let (mut best, mut sample) = (plan.clone(), variations(0, SCREEN));
         let mut missed = self.missed(&best, &sample, usize::MAX);
         loop {
-            if missed.len() <= 1 && self.is_firm(&best) {
+            if missed.len() * 20 <= sample.len() && self.is_firm(&best) {
                 return Some(best);
             }
             if self.is_over() {

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use checker::{DataVerdict, FenceVerdict, LockVerdict, Property, Verdict, Verdicts, Window};
+use checker::{DataVerdict, FenceVerdict, LockVerdict, Property, ResourceVerdict, Verdict, Verdicts, Window};
 use history::{FaultKind, NodeName, Plan, Target, When};
 
 use crate::{expect::Comparison, judge::Judged};
@@ -137,6 +137,7 @@ pub fn figures(property: &Property) -> String {
         }
         Property::Fence(fence) => fence_figures(fence),
         Property::Data(data) => data_figures(data),
+        Property::Resource(r) => resource_figures(r),
         Property::Release(r) if r.unsafe_releases > 0 => plural(r.unsafe_releases, "unsafe release", "unsafe releases"),
         Property::Release(_) => String::new(),
         Property::Liveness(l) => match l.blocked.len() as u64 {
@@ -154,6 +155,23 @@ pub fn figures(property: &Property) -> String {
             format!("{} holds by {} clients, {} attempts refused as held", a.holds, a.clients, a.refused)
         }
     }
+}
+
+fn resource_figures(resource: &ResourceVerdict) -> String {
+    let mut parts = vec![plural(resource.admissions, "admission", "admissions")];
+    if resource.restarts > 0 {
+        parts.push(format!("{}, {} undone", plural(resource.restarts, "restart", "restarts"), resource.undone));
+    }
+    let wrong = [
+        (resource.misordered, "out of order"),
+        (resource.acknowledged_lost, "answered and lost"),
+        (resource.wrong_answers, "answered wrongly"),
+        (resource.applied_twice, "applied twice"),
+        (resource.wrong_repeats, "repeated wrongly"),
+        (resource.tokens_forgotten, "tokens forgotten"),
+    ];
+    parts.extend(wrong.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+    parts.join(", ")
 }
 
 fn lock_figures(lock: &LockVerdict) -> String {

@@ -1,6 +1,9 @@
 //! How the words of `locks` become events: the watch on one attempt, and the hold that comes of it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use history::{Answers, ClientId, Event, HoldId, Key, NodeName, Outcome, Point, Stamp, Token, Why};
 use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Round, Watch};
@@ -90,13 +93,13 @@ impl Attempt {
         self.record(Event::AcquireFailed { attempt: self.id, outcome, why, detail, answers });
     }
 
-    /// A renewal ended. `Err` tells whether the hold is lost.
-    pub fn renewed(&self, renewed: Result<(&Hold, &NodeAnswers), &Failure>) -> Result<(), bool> {
+    /// A renewal ended: ok with the lease that is promised from its own sending. `Err` tells whether the hold is lost.
+    pub fn renewed(&self, renewed: Result<(Duration, &NodeAnswers), &Failure>) -> Result<(), bool> {
         let hold = self.id;
         match renewed {
-            Ok((held, said)) => {
+            Ok((lease, said)) => {
                 let at = self.stamps().answered;
-                let lease_ns = held.lease.as_nanos() as u64;
+                let lease_ns = lease.as_nanos() as u64;
                 self.recording.journal.record_at(at, Event::Renewed { hold, lease_ns, answers: answers(said) });
                 Ok(())
             }

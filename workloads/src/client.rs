@@ -180,9 +180,12 @@ impl Client {
         loop {
             self.clock().sleep_until(due).await;
             let lease = self.workload.renew_for.unwrap_or(self.lease);
+            let sent_before = hold.sent;
             let renewed = self.lock.renew(&mut hold, lease, attempt).await;
             let renewed = attempt.renewed(match &renewed {
-                Ok(renewed) => Ok((&hold, &renewed.answers)),
+                // A renewal that asks for less than is left changes nothing: it promises what it asked for, from its own sending.
+                Ok(renewed) if hold.sent == sent_before => Ok((lease, &renewed.answers)),
+                Ok(renewed) => Ok((hold.lease, &renewed.answers)),
                 Err(failure) => Err(failure),
             });
             match renewed {

@@ -7,7 +7,7 @@
 //! | its ports: journal, resource | [`ports`] |
 //! | how the words of `locks` become events | [`attempt`] |
 //! | how decisions of the resource become events | [`admission`] |
-//! | waiting at protocol points | [`points`] |
+//! | waiting at protocol points, waiting for the end | [`points`], [`over`] |
 //! | the locks by name | [`backend`] |
 //! | the worker: commands in, events out | [`worker`], [`protocol`] |
 
@@ -16,6 +16,7 @@ pub mod attempt;
 pub mod backend;
 pub mod client;
 pub mod generate;
+pub mod over;
 pub mod points;
 pub mod ports;
 pub mod protocol;

@@ -13,13 +13,13 @@ use history::{ClientId, Event, Stamp, drift};
 use locks::{Clock, Lock, Node, Reply};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use tokio::sync::watch;
 
 use crate::{
     attempt::Recording,
     backend,
     client::{AttemptIds, Client, Ended},
     generate::Sections,
+    over::Over,
     points::Points,
     ports::{Journal, Resource},
     protocol::Configuration,
@@ -39,7 +39,7 @@ pub struct Worker {
     recording: Recording,
     lock: Arc<dyn Lock>,
     resource: Arc<dyn Resource>,
-    over: watch::Sender<bool>,
+    over: Arc<Over>,
 }
 
 /// What a worker has done with the sections that were due.
@@ -85,7 +85,7 @@ impl Worker {
         lock: Arc<dyn Lock>,
         resource: Arc<dyn Resource>,
     ) -> Worker {
-        Worker { configuration, recording, lock, resource, over: watch::Sender::new(false) }
+        Worker { configuration, recording, lock, resource, over: Arc::default() }
     }
 
     /// Its protocol points.
@@ -97,7 +97,7 @@ impl Worker {
     pub fn stop(&self) {
         // Whoever would have met a client at its point is gone too.
         self.points().go_all();
-        self.over.send_replace(true);
+        self.over.set();
     }
 
     /// Runs all clients until [`Worker::stop`], lets them end what they have begun, and says `sections`.
@@ -136,12 +136,11 @@ impl Worker {
         let sections = Sections::new(&plan.workload, stream(1));
         let mut rng = stream(2);
         let clock = &*self.recording.clock;
-        let mut over = self.over.subscribe();
         let mut ended = None;
         for section in sections {
             let due = epoch + section.due;
             if ended.is_none() {
-                let ends = std::pin::pin!(over.wait_for(|over| *over));
+                let ends = std::pin::pin!(self.over.wait());
                 if let Either::Right(_) = select(clock.sleep_until(due), ends).await {
                     ended = Some(clock.now());
                 }
@@ -162,7 +161,7 @@ impl Worker {
                 Ended::Dropped => &tally.dropped,
             };
             count.fetch_add(1, Ordering::Relaxed);
-            if *self.over.borrow() && ended.is_none() {
+            if self.over.is_set() && ended.is_none() {
                 ended = Some(clock.now());
             }
         }
@@ -170,12 +169,12 @@ impl Worker {
 
     /// After the end a client goes on trying for as long as a holder that died could block it, and then gives up.
     fn give_up(&self, client: &Client) -> impl Fn() -> bool + Send + Sync + use<> {
-        let over = self.over.subscribe();
+        let over = self.over.clone();
         let clock = client.recording.clock.clone();
         let patience = patience(client.lease);
         let (seen, until_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         move || {
-            if !*over.borrow() {
+            if !over.is_set() {
                 return false;
             }
             let now = clock.now();
@@ -188,16 +187,14 @@ impl Worker {
 
     /// The same for an attempt that waits in a queue: it ends when the patience is over.
     fn end(&self, client: &Client) -> impl Fn() -> Reply<()> + Send + Sync + use<> {
-        let over = self.over.subscribe();
+        let over = self.over.clone();
         let clock = client.recording.clock.clone();
         let patience = patience(client.lease);
         move || {
-            let (mut over, clock) = (over.clone(), clock.clone());
+            let (over, clock) = (over.clone(), clock.clone());
             Box::pin(async move {
-                // The sender lives as long as the worker.
-                if over.wait_for(|over| *over).await.is_ok() {
-                    clock.sleep_until(clock.now() + patience).await;
-                }
+                over.wait().await;
+                clock.sleep_until(clock.now() + patience).await;
             })
         }
     }

@@ -65,6 +65,16 @@ pub struct Data {
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
+pub struct Resource {
+    pub verdict: String,
+    pub misordered: u64,
+    pub wrong_answers: u64,
+    pub applied_twice: u64,
+    pub wrong_repeats: u64,
+    pub tokens_forgotten: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Release {
     pub verdict: String,
     pub unsafe_releases: u64,
@@ -86,6 +96,7 @@ pub struct Judged {
     pub tokens: Tokens,
     pub fence: BTreeMap<String, Fence>,
     pub data: BTreeMap<String, Data>,
+    pub resource: Resource,
     pub release: Release,
     /// Killed hold: for how long its key was blocked.
     pub blocked: BTreeMap<u64, Option<u64>>,

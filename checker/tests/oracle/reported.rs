@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use history::{Record, Tail};
 use serde_json::Value;
 
-use crate::expected::{Activity, Data, Fence, Judged, Lock, Release, Tokens, Window};
+use crate::expected::{Activity, Data, Fence, Judged, Lock, Release, Resource, Tokens, Window};
 
 fn text(v: &Value) -> String {
     v["verdict"].as_str().expect("every property has a verdict").to_owned()
@@ -48,6 +48,16 @@ pub fn read(json: &Value) -> Judged {
                 }
             }
             "release" => j.release = Release { verdict: text(v), unsafe_releases: count(v, "unsafe_releases") },
+            "resource" => {
+                j.resource = Resource {
+                    verdict: text(v),
+                    misordered: count(v, "misordered"),
+                    wrong_answers: count(v, "wrong_answers"),
+                    applied_twice: count(v, "applied_twice"),
+                    wrong_repeats: count(v, "wrong_repeats"),
+                    tokens_forgotten: count(v, "tokens_forgotten"),
+                }
+            }
             "liveness" => {
                 let one = |b: &Value| (count(b, "hold"), b["blocked_ms"].as_f64().map(|_| length(&b["blocked_ms"])));
                 j.blocked = list(&v["blocked"]).iter().map(one).collect();

@@ -9,7 +9,7 @@ use std::{
 
 use locks::{
     Answer, Clock, Failure, Hold, Lock, Node, NodeAnswer, NodeError, Outcome, Owner, Redis, Redlock, Reply, Retry,
-    RetryDelay, Round, Step, Token, Tokens, Unwatched, Watch, Why, buggy, validity,
+    RetryDelay, Round, Step, Token, Tokens, Unwatched, Watch, Why, validity,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -350,28 +350,6 @@ async fn a_dropped_attempt_leaves_its_keys_to_their_leases_and_nothing_else() {
     assert!(nodes.iter().all(|node| node.owner() == Some(owner("a"))), "what was queued is done");
     tokio::time::sleep(LEASE).await;
     assert!(acquire(&lock, "b").await.is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_planted_bugs_do_what_they_say_and_no_other_name_is_one() {
-    let [node] = nodes(5 * MS);
-    node.give_to("b");
-    let clock = ClientClock::new();
-    let lock = buggy("forgets-nx", ports(std::slice::from_ref(&node)), clock.clone()).unwrap();
-    assert!(acquire(&*lock, "a").await.is_ok());
-    assert_eq!(node.owner(), Some(owner("a")));
-
-    let [node] = nodes(5 * MS);
-    let lock = buggy("no-validity", ports(&[node]), clock.clone()).unwrap();
-    let watch = FreezeAfterSend { round: Round::Acquire, clock: clock.clone(), time: 2 * LEASE };
-    let hold = lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap();
-    assert!(!hold.is_valid(clock.now()));
-
-    let [node] = nodes(5 * MS);
-    assert!(
-        locks::BUGGY.iter().all(|(name, _)| buggy(name, ports(std::slice::from_ref(&node)), clock.clone()).is_some())
-    );
-    assert!(buggy("none", ports(&[node]), clock).is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,16 +31,25 @@ pub fn owner(name: &str) -> Owner {
 pub struct ClientClock {
     start: Instant,
     jumped: Mutex<Duration>,
+    set_back: Mutex<Duration>,
 }
+
+/// What the wall clock shows at first.
+const WALL: Duration = Duration::from_secs(1_700_000_000);
 
 impl ClientClock {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { start: Instant::now(), jumped: Mutex::default() })
+        Arc::new(Self { start: Instant::now(), jumped: Mutex::default(), set_back: Mutex::default() })
     }
 
     /// What a freeze looks like to whoever was frozen.
     pub fn jump(&self, by: Duration) {
         *self.jumped.lock().unwrap() += by;
+    }
+
+    /// Sets the wall clock back, and that alone.
+    pub fn set_wall_back(&self, by: Duration) {
+        *self.set_back.lock().unwrap() += by;
     }
 }
 
@@ -52,6 +61,10 @@ impl Clock for ClientClock {
     fn sleep_until(&self, at: Duration) -> Reply<()> {
         let until = Instant::now() + at.saturating_sub(self.now());
         Box::pin(sleep_until(until))
+    }
+
+    fn wall(&self) -> Duration {
+        WALL + self.now() - *self.set_back.lock().unwrap()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod cluster;
+mod planted;
 mod real;
 mod renewal;
 mod store;

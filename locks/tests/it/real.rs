@@ -169,22 +169,67 @@ async fn every_step_does_on_a_server_what_it_does_in_memory() {
     for _ in 0..3_000 {
         let (key, owner) =
             (Key::new(format!("k{}", rng.random_range(0..2))), Owner::new(["a", "b"][rng.random_range(0..2)]));
-        let step = match rng.random_range(0..6) {
+        let token = |rng: &mut ChaCha8Rng| {
+            let near = store.counters.get(&key).copied().unwrap_or_default() + 3;
+            Token(rng.random_range(near.saturating_sub(6)..near))
+        };
+        let step = match rng.random_range(0..16) {
             0 => Step::Acquire(key, owner, LONG),
             1 => Step::AcquireUncounted(key, owner, LONG),
             2 => Step::Extend(key, owner, LONG),
             3 => Step::Release(key, owner),
             4 => {
-                let near = store.counters.get(&key).copied().unwrap_or_default() + 3;
-                Step::RaiseFence(key, owner, Token(rng.random_range(near.saturating_sub(6)..near)))
+                let token = token(&mut rng);
+                Step::RaiseFence(key, owner, token)
             }
-            _ => Step::Overwrite(key, owner, LONG),
+            5 => Step::Overwrite(key, owner, LONG),
+            6 => Step::AcquireForever(key, owner),
+            7 => Step::CountOnly(key),
+            8 => Step::IsOwner(key, owner),
+            9 => Step::RemoveAny(key),
+            10 => Step::ExtendAny(key, LONG),
+            11 => Step::ExtendOrSet(key, owner, LONG),
+            12 => Step::SetExpiry(key, owner, LONG),
+            13 => {
+                let token = token(&mut rng);
+                Step::RaiseAny(key, token)
+            }
+            14 => {
+                let token = token(&mut rng);
+                Step::SetFence(key, owner, token)
+            }
+            // Keys are set more often than they are removed.
+            _ => Step::Acquire(key, owner, LONG),
         };
         let expected = store.apply(&step, Duration::ZERO);
         assert_eq!(answer(node.send(step.clone())).await, Ok(expected), "{step:?}");
         seen.insert((std::mem::discriminant(&step), expected == Answer::Refused));
     }
-    assert_eq!(seen.len(), 11, "each step was done and refused; an overwrite is never refused");
+    assert_eq!(seen.len(), 2 * 15 - 2, "each step was done and refused; an overwrite and a count are never refused");
+}
+
+#[tokio::test]
+async fn what_a_planted_step_does_to_a_lease_it_does_on_a_server_too() {
+    let Some(server) = Server::start(1).await else { return };
+    let node = server.connect();
+    let lease = async || (server.ask::<i64>(&["PTTL", "lock:{k0}"]).await + 500_000) / 1_000_000;
+    let (mine, short) = (owner("a"), LONG / 2);
+    // In thousands of seconds, rounded to the nearest; no lease and no key show as 0.
+    for (step, left) in [
+        (Step::AcquireForever(key(), mine.clone()), 0),
+        (Step::ExtendAny(key(), LONG), 10),
+        (Step::ExtendAny(key(), short), 10),
+        (Step::SetExpiry(key(), mine.clone(), short), 5),
+        (Step::ExtendOrSet(key(), mine.clone(), LONG / 4), 5),
+        (Step::ExtendOrSet(key(), mine.clone(), LONG), 10),
+        (Step::RemoveAny(key()), 0),
+        (Step::ExtendOrSet(key(), mine.clone(), short), 5),
+        (Step::Overwrite(key(), owner("b"), LONG), 10),
+    ] {
+        let answered = answer(node.send(step.clone())).await.unwrap();
+        assert_ne!(answered, Answer::Refused, "{step:?}");
+        assert_eq!(lease().await, left, "{step:?}");
+    }
 }
 
 #[tokio::test]

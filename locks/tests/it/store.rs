@@ -9,10 +9,6 @@ use locks::{Answer, Key, Owner, Step, Token};
 pub struct Store {
     pub keys: HashMap<Key, (Owner, Duration)>,
     pub counters: HashMap<Key, u64>,
-    /// Leaves the condition on the owner out of `RaiseFence`.
-    pub raises_for_anyone: bool,
-    /// Leaves the condition on the counter out of `RaiseFence`.
-    pub lowers_counters: bool,
 }
 
 impl Store {
@@ -61,9 +57,7 @@ impl Store {
             Step::Release(key, owner) => done(self.owns(key, owner) && self.keys.remove(key).is_some()),
             Step::RemoveAny(key) => done(self.keys.remove(key).is_some()),
             Step::RaiseFence(key, owner, token) => {
-                let may = (self.owns(key, owner) || self.raises_for_anyone)
-                    && (self.counter(key) <= *token || self.lowers_counters);
-                self.set_counter(key, *token, may)
+                self.set_counter(key, *token, self.owns(key, owner) && self.counter(key) <= *token)
             }
             Step::RaiseAny(key, token) => self.set_counter(key, *token, self.counter(key) <= *token),
             Step::SetFence(key, owner, token) => self.set_counter(key, *token, self.owns(key, owner)),

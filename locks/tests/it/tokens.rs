@@ -13,6 +13,7 @@ use std::{
 
 use locks::{
     Answer, Clock, Doing, Hold, Key, Lock, Node, NodeError, Owner, Redlock, Reply, Step, Token, Tokens, Unwatched,
+    buggy,
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -73,29 +74,14 @@ struct Claimed {
 
 struct Client {
     links: Vec<Arc<Link>>,
-    lock: Redlock,
+    lock: Arc<dyn Lock>,
 }
 
-#[derive(Clone, Copy)]
-enum Rules {
-    AsTheyAre,
-    RaiseForAnyone,
-    LowerCounters,
-}
-
-/// One walk of `steps` steps: every hold in the order of the claims.
-fn walk(seed: u64, nodes: usize, steps: usize, tokens: Tokens, rules: Rules) -> Vec<Claimed> {
+/// One walk of `steps` steps, of correct clients or of clients with a planted bug: every hold in the order of the claims.
+fn walk(seed: u64, nodes: usize, steps: usize, tokens: Tokens, bug: Option<&str>) -> Vec<Claimed> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let stores: Vec<Arc<Mutex<Store>>> = (0..nodes)
-        .map(|_| {
-            Arc::new(Mutex::new(Store {
-                raises_for_anyone: matches!(rules, Rules::RaiseForAnyone),
-                lowers_counters: matches!(rules, Rules::LowerCounters),
-                ..Store::default()
-            }))
-        })
-        .collect();
-    let clients: Vec<Client> = (0..3).map(|_| client(&stores, tokens)).collect();
+    let stores: Vec<Arc<Mutex<Store>>> = (0..nodes).map(|_| Arc::default()).collect();
+    let clients: Vec<Client> = (0..3).map(|_| client(&stores, tokens, bug)).collect();
     let key = Key::new("k0");
     let mut attempts: Vec<Option<(usize, Doing<'_, Hold>)>> = clients.iter().map(|_| None).collect();
     let mut claims = Vec::new();
@@ -120,13 +106,17 @@ fn walk(seed: u64, nodes: usize, steps: usize, tokens: Tokens, rules: Rules) -> 
     claims
 }
 
-fn client(stores: &[Arc<Mutex<Store>>], tokens: Tokens) -> Client {
+fn client(stores: &[Arc<Mutex<Store>>], tokens: Tokens, bug: Option<&str>) -> Client {
     let link = |(n, store): (usize, &Arc<Mutex<Store>>)| {
         Arc::new(Link { name: format!("redis-{}", n + 1), store: store.clone(), under_way: Mutex::default() })
     };
     let links: Vec<_> = stores.iter().enumerate().map(link).collect();
     let ports = links.iter().map(|link| link.clone() as Arc<dyn Node>).collect();
-    Client { links, lock: Redlock::new(ports, Arc::new(NoTime), tokens) }
+    let lock = match bug {
+        Some(bug) => buggy(bug, ports, Arc::new(NoTime), tokens).unwrap(),
+        None => Arc::new(Redlock::new(ports, Arc::new(NoTime), tokens)),
+    };
+    Client { links, lock }
 }
 
 /// What is wrong with the tokens of a walk, if anything.
@@ -150,20 +140,21 @@ proptest! {
     fn two_phase_tokens_grow_and_are_never_shared_under_any_clocks_and_delays(
         seed in any::<u64>(), nodes in prop::sample::select(vec![1_usize, 3, 4, 5]),
     ) {
-        prop_assert_eq!(wrong(&walk(seed, nodes, 3_000, Tokens::TwoPhase, Rules::AsTheyAre)), None);
+        prop_assert_eq!(wrong(&walk(seed, nodes, 3_000, Tokens::TwoPhase, None)), None);
     }
 }
 
 /// How many of 300 walks over `nodes` nodes go wrong.
-fn gone_wrong(nodes: usize, tokens: Tokens, rules: Rules) -> usize {
-    (0..300).filter(|&seed| wrong(&walk(seed, nodes, 3_000, tokens, rules)).is_some()).count()
+fn gone_wrong(nodes: usize, tokens: Tokens, bug: Option<&str>) -> usize {
+    (0..300).filter(|&seed| wrong(&walk(seed, nodes, 3_000, tokens, bug)).is_some()).count()
 }
 
 #[test]
 fn the_walks_find_what_is_wrong_with_tokens_that_are_made_otherwise() {
-    assert!(gone_wrong(5, Tokens::MajorityMax, Rules::AsTheyAre) > 0, "the largest of a majority");
-    assert!(gone_wrong(3, Tokens::TwoPhase, Rules::RaiseForAnyone) > 0, "no condition on the owner");
-    assert!(gone_wrong(3, Tokens::TwoPhase, Rules::LowerCounters) > 0, "no condition on the counter");
-    let holds: usize = (0..300).map(|seed| walk(seed, 5, 3_000, Tokens::TwoPhase, Rules::AsTheyAre).len()).sum();
+    assert!(gone_wrong(5, Tokens::MajorityMax, None) > 0, "the largest of a majority");
+    for bug in ["write-back-any-owner", "write-back-lowers", "writes-back-with-one", "half-majority", "local-tokens"] {
+        assert!(gone_wrong(3, Tokens::TwoPhase, Some(bug)) > 0, "{bug}");
+    }
+    let holds: usize = (0..300).map(|seed| walk(seed, 5, 3_000, Tokens::TwoPhase, None).len()).sum();
     assert!(holds > 3_000, "only {holds} holds");
 }

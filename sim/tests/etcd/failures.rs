@@ -117,8 +117,24 @@ async fn a_waiter_survives_one_keep_alive_without_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_waiter_whose_connection_breaks_keeps_its_place() {
+    for bug in [None, Some("no-second-look"), Some("wrong-predecessor")] {
+        let scene = bug.map_or_else(Scene::new, Scene::buggy);
+        let a = scene.acquire("a").await.unwrap();
+        let mut b = scene.begin("b");
+        stays_pending(&mut b, 100 * MS).await;
+        let queue = scene.servers.queue();
+        scene.servers.break_waits();
+        stays_pending(&mut b, 100 * MS).await;
+        assert_eq!(scene.servers.queue(), queue);
+        scene.lock.release(&a, &Unwatched).await.unwrap();
+        assert_eq!(b.await.unwrap().owner, owner("b"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_whose_delete_is_not_answered_is_settled_by_the_lease() {
-    // The delete's answer is lost and the revocation's as well, or neither.
+    // The delete's answer is lost, and so is the revocation's.
     let scene = Scene::new();
     let a = scene.acquire("a").await.unwrap();
     scene.servers.answers_only(0);

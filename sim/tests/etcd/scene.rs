@@ -139,6 +139,13 @@ impl Servers {
         state.ask_again(now);
     }
 
+    /// Those who wait for a key to go hear that their connection is gone instead.
+    pub fn break_waits(&self) {
+        for (_, answered) in std::mem::take(&mut self.state.lock().unwrap().waiting) {
+            drop(answered.send(Err(NodeError::Indeterminate("connection lost".into()))));
+        }
+    }
+
     pub fn answers_only(&self, answers: usize) {
         self.state.lock().unwrap().answers = answers;
     }

@@ -100,6 +100,8 @@ pub struct Facts {
     /// Process: when, wall, boot.
     pub clocks: BTreeMap<String, Vec<(u64, i64, i64)>>,
     pub refused: u64,
+    /// Hold and operation: when it was sent; when it was answered, and as what.
+    pub requests: BTreeMap<(u64, u32), (u64, Option<(u64, u64)>)>,
 }
 
 fn node_of(process: &str) -> String {
@@ -122,6 +124,7 @@ impl Facts {
             released: Vec::new(),
             clocks: BTreeMap::new(),
             refused: 0,
+            requests: BTreeMap::new(),
         };
         let mut sorted: Vec<_> = records.iter().collect();
         sorted.sort_by_key(|r| (r.process.clone(), r.n));
@@ -230,6 +233,15 @@ impl Facts {
             | Event::LeftPoint { hold, .. } => hold.0,
             _ => return,
         };
+        match event {
+            Event::Read { op, .. } | Event::Write { op, .. } => {
+                self.requests.insert((id, op.0), (at, None));
+            }
+            Event::ReadOk { op, number, .. } | Event::WriteOk { op, number, .. } => {
+                self.requests.entry((id, op.0)).and_modify(|r| r.1 = Some((at, *number)));
+            }
+            _ => {}
+        }
         let Some(h) = self.holds.get_mut(&id) else { return };
         match event {
             Event::Acquired { token, lease_ns, granted_after, answers, .. } => {

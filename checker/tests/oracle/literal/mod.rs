@@ -17,6 +17,7 @@ pub fn judge(records: &[Record]) -> Judged {
     let mut judged = Judged {
         lock: lock::judge(&facts),
         tokens: rest::tokens(&facts),
+        resource: rest::resource(&facts),
         release: rest::release(&facts),
         blocked: rest::blocked(&facts),
         activity: rest::activity(&facts),
@@ -33,7 +34,7 @@ pub fn judge(records: &[Record]) -> Judged {
 }
 
 fn worst(j: &Judged) -> String {
-    let mut all = vec![&j.lock.verdict, &j.tokens.verdict, &j.release.verdict, &j.activity.verdict];
+    let mut all = vec![&j.lock.verdict, &j.tokens.verdict, &j.resource.verdict, &j.release.verdict, &j.activity.verdict];
     all.extend(j.fence.values().map(|f| &f.verdict));
     all.extend(j.data.values().map(|d| &d.verdict));
     let any = |verdict: &str| all.iter().any(|v| *v == verdict);

@@ -8,7 +8,7 @@ use super::{
     facts::{Facts, Hold, after},
     lock,
 };
-use crate::expected::{Activity, Release, Tokens, judged};
+use crate::expected::{Activity, Release, Resource, Tokens, judged};
 
 fn claimed(f: &Facts) -> impl Iterator<Item = &Hold> {
     f.holds.values().filter(|h| h.acquired.is_some())
@@ -31,6 +31,36 @@ pub fn tokens(f: &Facts) -> Tokens {
     }
     t.verdict = judged(t.backwards + t.shared + t.missing > 0, false);
     t
+}
+
+/// Every entry of the log against every other, and against every answer.
+pub fn resource(f: &Facts) -> Resource {
+    let mut r = Resource::default();
+    let decided = |hold: u64, op: u32| f.log.iter().find(move |e| e.hold == Some(hold) && e.op == op && !e.repeat);
+    for ((hold, op), (sent, answer)) in &f.requests {
+        let Some(entry) = decided(*hold, *op) else { continue };
+        r.wrong_answers += u64::from(answer.is_some_and(|(_, number)| number != entry.number));
+        let is_before = |other: &Option<(u64, u64)>| other.is_some_and(|(at, n)| at < *sent && n >= entry.number);
+        r.misordered += u64::from(f.requests.values().any(|(_, other)| is_before(other)));
+    }
+    for e in f.log.iter().filter(|e| e.hold.is_some()) {
+        let Some(first) = e.hold.and_then(|hold| decided(hold, e.op)) else { continue };
+        r.wrong_repeats += u64::from(e.repeat && (first.number, &first.arms) != (e.number, &e.arms));
+        r.applied_twice += u64::from(!e.repeat && first.number != e.number);
+    }
+    for e in f.log.iter().filter(|e| !e.repeat) {
+        for d in e.arms.iter().filter(|d| d.arm.fences()) {
+            let known = f.log.iter().filter(|o| !o.repeat && o.number < e.number && o.key == e.key).flat_map(|o| {
+                let decision = o.arms.iter().find(|b| b.arm == d.arm);
+                let written = decision.filter(|b| o.write && b.admitted).and(o.token);
+                [decision.and_then(|b| b.seen.map(|t| t.0)), written]
+            });
+            r.tokens_forgotten += u64::from(known.max().flatten() > d.seen.map(|t| t.0));
+        }
+    }
+    let counts = [r.misordered, r.wrong_answers, r.applied_twice, r.wrong_repeats, r.tokens_forgotten];
+    r.verdict = judged(counts.iter().any(|n| *n > 0), false);
+    r
 }
 
 /// Whether a node that said so made the attempt the owner.

@@ -39,7 +39,8 @@ fn left(store: &mut StoreModel, op: Op, now: StoreClocks) -> Duration {
 #[test]
 fn leases_are_of_whole_seconds_and_at_least_two() {
     let mut store = store(LeaseClock::Both);
-    for (asked, expected) in [(0 * MS, 2 * S), (500 * MS, 2 * S), (2 * S, 2 * S), (2001 * MS, 3 * S), (60 * S, 60 * S)]
+    for (asked, expected) in
+        [(Duration::ZERO, 2 * S), (500 * MS, 2 * S), (2 * S, 2 * S), (2001 * MS, 3 * S), (60 * S, 60 * S)]
     {
         assert_eq!(granted(&mut store, asked, at(S)).1, expected, "{asked:?}");
     }
