@@ -24,6 +24,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Try many schedules in the simulation, and reduce what violates to the least that shows it
     Explore(Box<ExploreArgs>),
+    /// Hold the harness against itself, in the simulation: every planted bug is caught, and no alarm is false
+    Selftest(SelftestArgs),
     /// Judge a recorded run again
     Check(CheckArgs),
     /// Remove what runs that are no longer alive have left in Docker
@@ -210,13 +212,13 @@ pub struct ExploreArgs {
     #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "1s")]
     pub lease: Duration,
     /// Work between read and write: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "20ms..60ms")]
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "30ms..80ms")]
     pub work: history::Range,
     /// Delay between two attempts at a held lock: a duration or a range
     #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "20ms..60ms")]
     pub retry_delay: history::Range,
     /// Critical sections offered per second, by all clients together
-    #[arg(long, help_heading = "Scenario", default_value_t = 12.0)]
+    #[arg(long, help_heading = "Scenario", default_value_t = 3.5)]
     pub rate: f64,
     /// Keys, drawn evenly; 1 is the hot key
     #[arg(long, help_heading = "Scenario", default_value_t = 1)]
@@ -257,6 +259,29 @@ pub struct ExploreArgs {
     pub save: Option<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
+    pub format: Format,
+}
+
+/// Three tables: planted bugs, correct locks without faults, correct locks with all faults beside the truth.
+#[derive(Debug, Args)]
+pub struct SelftestArgs {
+    /// Seeds of each correct lock [default: 10000; 200 with --short]
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<u64>,
+    /// Few seeds: what a test can wait for
+    #[arg(long)]
+    pub short: bool,
+    /// Only rows whose name contains this: a bug, or a lock
+    #[arg(long, value_name = "WORD")]
+    pub only: Option<String>,
+    /// Write the plans of what is wrong here, for `harness run`
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Threads [default: one for each core]
+    #[arg(long)]
+    pub jobs: Option<usize>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
 }
 

@@ -21,7 +21,7 @@ use history::Plan;
 use tokio::time::Instant;
 
 use self::{
-    finding::Class,
+    finding::{Class, in_order},
     plans::Space,
     reduce::{Reduced, reduce},
     report::{Exploration, Shown, short},
@@ -85,10 +85,7 @@ impl Exploration {
 
 impl Class {
     fn is_by(&self, causes: &[String]) -> bool {
-        let mut causes = causes.to_vec();
-        causes.sort();
-        causes.dedup();
-        causes == self.causes
+        in_order(causes) == self.causes
     }
 
     fn is_unexplained(&self) -> bool {

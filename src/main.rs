@@ -13,6 +13,7 @@ mod pump;
 mod report;
 mod run_dir;
 mod scenario;
+mod selftest;
 
 use std::{io::Write, process::ExitCode};
 
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Agent => one_thread(process::agent()).map(|()| Exit::Ok),
         Command::Run(args) => command::run(*args),
         Command::Explore(args) => explore::explore(&args),
+        Command::Selftest(args) => selftest::selftest(&args),
         Command::Check(args) => command::check(&args),
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => command::list(&args),

@@ -50,7 +50,11 @@ impl Judge for Activity {
         let clients = self.clients.iter().map(|clients| clients.len() as u64).max().unwrap_or(0);
         let wanted = run.plan.activity;
         let refused = self.refused + self.waited;
-        let what = if self.waited > 0 { "attempts refused as held, or waiting behind another" } else { "attempts refused as held" };
+        let what = if self.waited > 0 {
+            "attempts refused as held, or waiting behind another"
+        } else {
+            "attempts refused as held"
+        };
         let mut reasons: Vec<String> = [
             (run.holds, u64::from(wanted.holds), "holds"),
             (clients, u64::from(wanted.clients), "clients with holds of one key"),
@@ -171,7 +175,12 @@ mod tests {
         scene.plan.activity = history::Activity { holds: 0, clients: 0, refused: 3 };
         scene.try_to_acquire(1, 1, 0).event("worker-1", 10, behind(1)).event("worker-1", 20, behind(1));
         scene.acquire_failed(1, 30, Why::Held, Vec::new()).try_to_acquire(2, 2, 40);
-        scene.acquire_failed(2, 50, Why::Held, Vec::new()).try_to_acquire(3, 2, 60).acquire_failed(3, 70, Why::Cancelled, Vec::new());
+        scene.acquire_failed(2, 50, Why::Held, Vec::new()).try_to_acquire(3, 2, 60).acquire_failed(
+            3,
+            70,
+            Why::Cancelled,
+            Vec::new(),
+        );
         assert_eq!(missing(&scene), ["only 2 attempts refused as held, or waiting behind another, 3 are needed"]);
     }
 

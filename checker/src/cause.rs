@@ -205,9 +205,9 @@ impl<'a> Path<'a> {
         let arrival = self.without_others(set, self.arrival);
         let end = self.end(set, arrival);
         // By a clock that was right, a check after the end would not have passed, and the act would not have been tried.
-        let is_held_back = self.check.is_some_and(|(at, wrong)| {
-            set & wrong == 0 && rules::is_overclaim(self.without_others(set, at), end)
-        });
+        let is_held_back = self
+            .check
+            .is_some_and(|(at, wrong)| set & wrong == 0 && rules::is_overclaim(self.without_others(set, at), end));
         rules::is_after_end(arrival, end) && !is_held_back
     }
 
@@ -243,8 +243,9 @@ impl<'a> Path<'a> {
         let mut due = self.promised_from.plus(interval).max(self.without_others(set, self.ok));
         let broken = self.broken.iter().filter(|f| f.blame & set != 0);
         // The one that was due up to an interval before a renewal that failed is that renewal.
-        let broken: Vec<Span> =
-            broken.map(|f| (self.without_others(set, f.span.0).minus(interval), self.without_others(set, f.span.1))).collect();
+        let broken: Vec<Span> = broken
+            .map(|f| (self.without_others(set, f.span.0).minus(interval), self.without_others(set, f.span.1)))
+            .collect();
         loop {
             let mut sent = due;
             for freeze in &freezes {
@@ -312,9 +313,8 @@ fn held(run: &Run, worker: &NodeName, is_request: bool) -> Vec<(Span, Blame)> {
 
 /// Proved faults of the clock by which clients of a worker go, if they had begun before a stretch was over.
 fn clocks_of<'a>(run: &'a Run, worker: &'a NodeName, within: Span) -> impl Iterator<Item = (Span, Blame)> + 'a {
-    let clocks = run.faults.iter().filter(move |(_, l)| {
-        l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *worker
-    });
+    let clocks =
+        run.faults.iter().filter(move |(_, l)| l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *worker);
     clocks.filter_map(move |(id, l)| {
         let step = run.plan.schedule.iter().find(|step| step.id == id)?;
         let is_own = matches!(step.fault, Fault::Clock { clock, .. } if clock.is_monotonic());
@@ -412,8 +412,8 @@ fn outside(span: Span, hole: Span) -> impl Iterator<Item = Span> {
 #[cfg(test)]
 mod tests {
     use history::{
-        ClockChange, Direction, Event, Fault, FaultKind, FaultPhase, HoldId, NodeAnswer, OpId, Outcome, StallCause, WhichClock,
-        Why,
+        ClockChange, Direction, Event, Fault, FaultKind, FaultPhase, HoldId, NodeAnswer, OpId, Outcome, StallCause,
+        WhichClock, Why,
     };
 
     use crate::scene::{Scene, ms};
@@ -587,11 +587,15 @@ mod tests {
     #[test]
     fn a_packet_that_was_held_back_delays_the_request_that_it_carried() {
         let mut s = scene();
-        s.write(1, 1, 100, 2_502).blow(1, delay(2_400), "worker-1", 90, 2_600).held(1, "worker-1", "resource", 101, 2_501);
+        s.write(1, 1, 100, 2_502)
+            .blow(1, delay(2_400), "worker-1", 90, 2_600)
+            .held(1, "worker-1", "resource", 101, 2_501);
         assert_eq!(s.window().causes, ["delay"]);
         // The answers of others do not hold up a write on its way.
         let mut s = scene();
-        s.write(1, 1, 100, 2_502).blow(1, delay(2_400), "resource", 90, 2_600).held(1, "resource", "worker-1", 101, 2_501);
+        s.write(1, 1, 100, 2_502)
+            .blow(1, delay(2_400), "resource", 90, 2_600)
+            .held(1, "resource", "worker-1", 101, 2_501);
         assert_eq!(s.window().causes, ["overrun"]);
         // But that of its own read held up what came after it.
         let mut s = scene();
@@ -600,7 +604,9 @@ mod tests {
         assert_eq!(s.window().causes, ["partition"]);
         // Nor those of another worker.
         let mut s = scene();
-        s.write(1, 1, 100, 2_502).blow(1, delay(2_400), "worker-2", 90, 2_600).held(1, "worker-2", "resource", 101, 2_501);
+        s.write(1, 1, 100, 2_502)
+            .blow(1, delay(2_400), "worker-2", 90, 2_600)
+            .held(1, "worker-2", "resource", 101, 2_501);
         assert_eq!(s.window().causes, ["overrun"]);
     }
 
@@ -617,7 +623,11 @@ mod tests {
     fn refused_renewal() -> Scene {
         let mut s = Scene::renewing(600);
         let answers = Scene::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::None), (3, NodeAnswer::Refused)]);
-        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).work(1, 20, 2_900).event("worker-1", 1_220, Event::Renew { hold: HoldId(1) });
+        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).work(1, 20, 2_900).event(
+            "worker-1",
+            1_220,
+            Event::Renew { hold: HoldId(1) },
+        );
         let failed = Event::RenewFailed { hold: HoldId(1), outcome: Outcome::Failed, why: Why::Lost, answers };
         s.event("worker-1", 1_420, failed).acquire(2, 2, 2_650, 2_660, 42).release(2, 2_670).write(1, 1, 3_001, 3_002);
         s
@@ -656,9 +666,16 @@ mod tests {
     fn what_broke_a_renewal_is_no_cause_if_the_next_one_would_have_come_in_time() {
         // Cut off for one renewal, and then frozen: the next one would have come at 1,800.
         let mut s = Scene::renewing(600);
-        let failed = Event::RenewFailed { hold: HoldId(1), outcome: Outcome::Indeterminate, why: Why::NoMajority, answers: Vec::new() };
+        let failed = Event::RenewFailed {
+            hold: HoldId(1),
+            outcome: Outcome::Indeterminate,
+            why: Why::NoMajority,
+            answers: Vec::new(),
+        };
         s.acquire(1, 1, 0, 10, 41).renew(1, 605, 610).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) });
-        s.event("worker-1", 1_410, failed).blow(1, partition(), "redis-2", 1_100, 1_500).pause(2, "worker-1", 1_500, 4_000);
+        s.event("worker-1", 1_410, failed)
+            .blow(1, partition(), "redis-2", 1_100, 1_500)
+            .pause(2, "worker-1", 1_500, 4_000);
         s.acquire(2, 2, 3_500, 3_510, 42).release(2, 3_520).write(1, 1, 4_021, 4_022);
         assert_eq!(s.window().causes, ["pause"]);
     }
@@ -666,9 +683,19 @@ mod tests {
     #[test]
     fn what_broke_one_renewal_is_no_cause_if_the_next_one_came_about() {
         let mut s = Scene::renewing(600);
-        let failed = Event::RenewFailed { hold: HoldId(1), outcome: Outcome::Indeterminate, why: Why::NoMajority, answers: Vec::new() };
-        s.acquire(1, 1, 0, 10, 41).event("worker-1", 610, Event::Renew { hold: HoldId(1) }).event("worker-1", 810, failed);
-        s.blow(1, partition(), "redis-2", 600, 900).renew(1, 1_200, 1_205).work(1, 20, 4_000).acquire(2, 2, 3_500, 3_510, 42);
+        let failed = Event::RenewFailed {
+            hold: HoldId(1),
+            outcome: Outcome::Indeterminate,
+            why: Why::NoMajority,
+            answers: Vec::new(),
+        };
+        s.acquire(1, 1, 0, 10, 41)
+            .event("worker-1", 610, Event::Renew { hold: HoldId(1) })
+            .event("worker-1", 810, failed);
+        s.blow(1, partition(), "redis-2", 600, 900)
+            .renew(1, 1_200, 1_205)
+            .work(1, 20, 4_000)
+            .acquire(2, 2, 3_500, 3_510, 42);
         s.release(2, 3_520).write(1, 1, 4_021, 4_022);
         assert_eq!(s.window().causes, ["unexplained"]);
     }
@@ -707,7 +734,10 @@ mod tests {
         assert_eq!((window.causes, window.staleness_ms), (vec!["overrun".to_string()], Some(52.0)));
         // Promise end: 6,878.
         let mut s = Scene::new();
-        s.acquire_promised(1, 1, 0, 4_900, 5_000, 41).acquire(2, 2, 6_860, 6_877, 42).release(2, 6_920).give_up(1, 6_990);
+        s.acquire_promised(1, 1, 0, 4_900, 5_000, 41)
+            .acquire(2, 2, 6_860, 6_877, 42)
+            .release(2, 6_920)
+            .give_up(1, 6_990);
         let window = s.window();
         assert_eq!((window.kind, window.overlap_ms), (crate::WindowKind::LeaseOverlap, 1.0));
     }

@@ -81,7 +81,7 @@ fn proved<'a>(run: &'a Run, node: &'a NodeName) -> impl Iterator<Item = &'a Line
 fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option<&'static str> {
     let [first, second] = &overlap.holds;
     let name = &run.plan.lock_nodes[node];
-    let between = |at: Stamp| first.sent.at < at && at < second.ok.at;
+    let between = |at: Stamp| rules::is_between(at, first.sent.at, second.ok.at);
     let until = overlap.lease_until(node);
     let persistence = run.plan.models.unwrap_or_default().persistence;
     let told = overlap.told(node);
@@ -102,7 +102,7 @@ fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option
 /// What took the key away in a store of which all lock nodes are replicas: a fault on any of them.
 fn in_store(run: &Run, overlap: &Overlap, ending: &Ending) -> Option<&'static str> {
     let [first, second] = &overlap.holds;
-    let between = |at: Stamp| first.sent.at < at && at < second.ok.at;
+    let between = |at: Stamp| rules::is_between(at, first.sent.at, second.ok.at);
     let models = run.plan.models.unwrap_or_default();
     let clock = match models.lease_clock {
         LeaseClock::Both => WhichClock::Both,
@@ -182,9 +182,8 @@ struct Clocks(Vec<Shift>);
 
 impl Clocks {
     fn of(run: &Run, node: &NodeName) -> Clocks {
-        let clocks = run.faults.iter().filter(|(_, l)| {
-            l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *node
-        });
+        let clocks =
+            run.faults.iter().filter(|(_, l)| l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *node);
         let mut shifts: Vec<Shift> = clocks.filter_map(|(id, line)| Shift::of(run, id, line)).collect();
         shifts.sort_by_key(|shift| shift.begun);
         Clocks(shifts)
@@ -387,7 +386,13 @@ mod tests {
         s.plan.lock_nodes.truncate(1);
         s.acquire(1, 1, 0, 10, 41).event("worker-1", 500, Event::Renew { hold });
         s.event("worker-1", 510, Event::RenewFailed { hold, outcome, why, answers: on(&[1]) });
-        s.acquire(2, 2, 1_400, 1_410, 42).release(2, 1_500).give_up(1, 1_600).blow(1, wall(1_000), "redis-1", 600, 3_500);
+        s.acquire(2, 2, 1_400, 1_410, 42).release(2, 1_500).give_up(1, 1_600).blow(
+            1,
+            wall(1_000),
+            "redis-1",
+            600,
+            3_500,
+        );
         assert_eq!(cause(&mut s), "unexplained", "until 2,500 by its clock");
     }
 

@@ -32,6 +32,7 @@ mod run;
 #[cfg(test)]
 mod scene;
 mod story;
+mod stuck;
 mod tokens;
 mod verdict;
 mod window;
@@ -40,7 +41,8 @@ use history::{Event, Plan, Record, Stamp, Tail};
 
 pub use property::{
     ActivityVerdict, Blocked, DataVerdict, DeadClaim, FenceVerdict, LivenessVerdict, LockVerdict, Property,
-    ReleaseVerdict, ResourceVerdict, StoryLine, TokenFault, TokensVerdict, UnsafeRelease, Window, WindowKind,
+    ReleaseVerdict, ResourceVerdict, StoryLine, Stuck, StuckKind, TokenFault, TokensVerdict, UnsafeRelease, Window,
+    WindowKind,
 };
 pub use verdict::{Facts, Figure, LongestStall, Properties, Verdict, Verdicts};
 

@@ -1,4 +1,4 @@
-//! Property 7, as far as it is measured: for how long a killed holder blocks its key.
+//! Property 7: a killed holder blocks its key for a lease at most, and nobody waits for ever. For how long it does is measured.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use crate::{
     property::{Blocked, LivenessVerdict, Property},
     rules,
     run::Run,
+    stuck::Watchman,
     verdict::{Facts, Verdict},
 };
 
@@ -28,6 +29,7 @@ pub(crate) struct Liveness {
     blocks: Vec<Block>,
     /// Blocks that nothing has ended yet, by key.
     waiting: FxHashMap<usize, Vec<usize>>,
+    watchman: Watchman,
 }
 
 impl Liveness {
@@ -70,6 +72,7 @@ impl Liveness {
 
 impl Judge for Liveness {
     fn see(&mut self, run: &Run, entry: &Entry) {
+        self.watchman.see(run, entry);
         match &entry.event {
             Event::Fault { kind, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => self.killed(run, entry),
             Event::Acquired { attempt, .. } => {
@@ -81,21 +84,31 @@ impl Judge for Liveness {
         }
     }
 
-    fn verdicts(mut self: Box<Self>, _run: &Run, _ending: &Ending, _facts: &mut Facts) -> Vec<(String, Property)> {
+    fn verdicts(mut self: Box<Self>, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(String, Property)> {
         self.blocks.sort_by_key(|block| (block.killed, block.blocked.hold));
+        let bound = self.watchman.bound();
+        let in_time = self.blocks.iter().filter(|b| b.lasted.is_some_and(|lasted| lasted <= bound)).count() as u64;
+        let stuck = self.watchman.found(ending.is_whole);
+        let judged = in_time + stuck.len() as u64;
+        let verdict = match judged {
+            0 => Verdict::Measured,
+            _ => Verdict::judged(!stuck.is_empty(), !ending.is_whole),
+        };
         let blocked: Vec<Blocked> = (self.blocks.into_iter())
             .map(|block| Blocked { blocked_ms: block.lasted.map(millis), ..block.blocked })
             .collect();
         let blocked_ms_max = blocked.iter().filter_map(|b| b.blocked_ms).fold(0.0, f64::max);
-        let liveness = LivenessVerdict { verdict: Verdict::Measured, blocked_ms_max, blocked };
+        let liveness = LivenessVerdict { verdict, judged, stuck, blocked_ms_max, blocked };
         vec![("liveness".into(), Property::Liveness(liveness))]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use history::{ClockChange, Fault, HoldId, NodeAnswer, WhichClock, Why};
+
     use super::*;
-    use crate::scene::Scene;
+    use crate::{property::StuckKind, scene::Scene};
 
     fn blocked(scene: &Scene) -> Vec<Option<f64>> {
         match scene.verdicts().properties.get("liveness") {
@@ -123,5 +136,158 @@ mod tests {
         let mut scene = Scene::new();
         scene.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-1", 100).acquire(2, 2, 2_000, 2_010, 42);
         assert_eq!(blocked(&scene), []);
+    }
+
+    fn judged(scene: &Scene) -> (Verdict, Vec<(StuckKind, u64)>) {
+        match scene.verdicts().properties.get("liveness") {
+            Some(Property::Liveness(found)) => {
+                (found.verdict, found.stuck.iter().map(|stuck| (stuck.kind, stuck.attempt.0)).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Worker 2 tries every 100 ms from one time to another, and is refused at once.
+    fn refused(scene: &mut Scene, from: u64, to: u64) {
+        for (i, at) in (from..=to).step_by(100).enumerate() {
+            let no = Scene::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+            let id = from + 100 + i as u64;
+            scene.try_to_acquire(id, 2, at).acquire_failed(id, at + 5, Why::Held, no);
+        }
+    }
+
+    fn behind(scene: &mut Scene, attempt: u64, worker: &str, at: u64) {
+        scene.event(worker, at, Event::Behind { attempt: HoldId(attempt) });
+    }
+
+    #[test]
+    fn a_key_that_is_acquired_again_in_time_after_a_kill_upholds_it() {
+        let mut s = Scene::new();
+        s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+        refused(&mut s, 200, 2_000);
+        s.acquire(2, 2, 2_100, 2_110, 42).release(2, 2_120);
+        assert_eq!(judged(&s), (Verdict::Upheld, vec![]));
+        // Nobody tried: that it took longer says nothing.
+        let mut s = Scene::new();
+        s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100).acquire(2, 2, 9_000, 9_010, 42).release(2, 9_020);
+        assert_eq!(judged(&s), (Verdict::Measured, vec![]));
+    }
+
+    #[test]
+    fn a_key_that_outlives_the_lease_of_a_dead_holder_violates_it() {
+        // Killed between 100 and 120: the lease is over at 2,120, and the slack at 3,120.
+        for (last, expected) in [(3_120, None), (3_121, Some(1_006.0))] {
+            let mut s = Scene::new();
+            s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+            refused(&mut s, 200, 3_000);
+            refused(&mut s, last, last);
+            let v = s.verdicts();
+            let Some(Property::Liveness(found)) = v.properties.get("liveness") else { panic!() };
+            assert_eq!(found.stuck.first().map(|stuck| stuck.free_ms), expected, "refused at {last}");
+            assert_eq!(found.verdict == Verdict::Violated, expected.is_some());
+        }
+    }
+
+    #[test]
+    fn a_key_that_nobody_can_hold_any_more_and_that_nobody_gets_violates_it() {
+        // Released at 50: free from 2,050 on, whatever became of that; it must be had by 5,050.
+        for (to, is_stuck) in [(5_000, false), (5_100, true)] {
+            let mut s = Scene::new();
+            s.acquire(1, 1, 0, 10, 41).release(1, 50);
+            refused(&mut s, 100, to);
+            assert_eq!(judged(&s).1.len() == 1, is_stuck, "tried until {to}");
+        }
+    }
+
+    #[test]
+    fn whatever_may_hold_the_key_suspends_the_judgement() {
+        let stuck = || {
+            let mut s = Scene::new();
+            s.plan.workload.workers = 3;
+            s.acquire(1, 1, 0, 10, 41).release(1, 50);
+            refused(&mut s, 100, 5_100);
+            s
+        };
+        assert_eq!(judged(&stuck()).1.len(), 1);
+        // A hold that is in use, one that came out of an attempt under way, one that may have come of it.
+        assert_eq!(judged(stuck().acquire(2, 3, 2_000, 2_010, 42)).1, []);
+        assert_eq!(judged(stuck().acquire(2, 3, 5_000, 5_500, 42)).1, []);
+        assert_eq!(
+            judged(stuck().acquire_knowing(2, 3, 2_000, 5_106, 5_500, 42)).1.len(),
+            1,
+            "it saw another until then"
+        );
+        assert_eq!(judged(stuck().try_to_acquire(2, 3, 5_000)).1, []);
+        let why = Why::NoMajority;
+        assert_eq!(judged(stuck().try_to_acquire(2, 3, 3_000).acquire_failed(2, 3_500, why, Vec::new())).1, []);
+        assert_eq!(judged(stuck().try_to_acquire(2, 3, 6_000).acquire_failed(2, 6_500, why, Vec::new())).1.len(), 1);
+        // One node had granted it to an attempt that was refused by the others.
+        let partly = Scene::answers(&[(1, NodeAnswer::Granted), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+        assert_eq!(judged(stuck().try_to_acquire(2, 3, 3_000).acquire_failed(2, 3_500, Why::Held, partly)).1, []);
+    }
+
+    #[test]
+    fn faults_of_locks_links_and_clocks_suspend_the_judgement() {
+        let lasting = Duration::from_secs(1);
+        let jump = |by| Fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(by), lasting };
+        let pause = Fault::Pause { lasting };
+        let kill = Fault::Kill { back_after: lasting };
+        // Free from 2,050 on; tried until 8,100.
+        for (fault, node, from, to, is_stuck) in [
+            (pause.clone(), "redis-1", 1_000, 1_100, true),
+            (pause.clone(), "redis-1", 5_000, 5_150, false), // quiet from 5,170 on: must be had by 8,170
+            (pause.clone(), "worker-1", 5_000, 5_150, false),
+            (kill.clone(), "redis-1", 5_000, 5_150, false),
+            (kill, "resource", 5_000, 5_150, true),
+            (jump(2_000), "redis-1", 1_000, 2_000, true), // what was granted meanwhile lasts until 4,005 + 2,000
+            (jump(4_000), "redis-1", 1_000, 2_000, false),
+            (jump(4_000), "worker-1", 1_000, 2_000, true),
+        ] {
+            let mut s = Scene::new();
+            s.acquire(1, 1, 0, 10, 41).release(1, 50);
+            // Before a fault that comes late, nobody tries.
+            refused(&mut s, if from > 2_000 { from } else { 100 }, 8_100);
+            let kind = fault.kind();
+            s.blow(1, fault, node, from, to);
+            assert_eq!(judged(&s).1.len() == 1, is_stuck, "{kind} of {node} from {from}");
+        }
+    }
+
+    #[test]
+    fn a_waiter_that_nobody_precedes_any_more_violates_it() {
+        let queue = |ok| {
+            let mut s = Scene::new();
+            s.acquire(1, 1, 0, 10, 41).release(1, 50).acquire_knowing(2, 2, 20, 45, ok, 42).release(2, ok + 10);
+            behind(&mut s, 2, "worker-2", 25);
+            s
+        };
+        // Free from 2,050 on at the latest.
+        assert_eq!(judged(&queue(5_050)).1, []);
+        assert_eq!(judged(&queue(5_051)).1, [(StuckKind::Waiting, 2)]);
+        // It gives up, or it waits to the end.
+        let mut s = Scene::new();
+        s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 2, 20).release(1, 50);
+        behind(&mut s, 2, "worker-2", 25);
+        s.event("worker-1", 5_051, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+        assert_eq!(judged(&s).1, [(StuckKind::Waiting, 2)]);
+        s.acquire_failed(2, 5_060, Why::Cancelled, Vec::new());
+        assert_eq!(judged(&s).1, [(StuckKind::Waiting, 2)]);
+    }
+
+    #[test]
+    fn a_waiter_behind_a_holder_or_a_dead_waiter_waits_rightly() {
+        let mut s = Scene::new();
+        s.plan.workload.workers = 3;
+        s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 3, 20);
+        behind(&mut s, 2, "worker-3", 25);
+        behind(&mut s, 3, "worker-2", 35);
+        // The one before it is killed at 4,000, and its key is there until 6,020.
+        s.release(1, 2_500).kill(1, "worker-3", 4_000).acquire_knowing(3, 2, 30, 40, 6_030, 42).release(3, 6_040);
+        assert_eq!(judged(&s).1, []);
+        let mut s = Scene::new();
+        s.acquire(1, 1, 0, 10, 41).work(1, 30, 9_000);
+        behind(&mut s, 2, "worker-2", 25);
+        s.release(1, 9_040).acquire_knowing(2, 2, 20, 9_035, 9_050, 42).release(2, 9_060);
+        assert_eq!(judged(&s).1, []);
     }
 }

@@ -376,8 +376,11 @@ impl Judge for Lock {
             let order = (!is_unexplained(a)).cmp(&!is_unexplained(b)).then(a.at_ms.total_cmp(&b.at_ms));
             order.then_with(|| (a.kind, &a.key, &a.holds).cmp(&(b.kind, &b.key, &b.holds)))
         });
-        let (excused, mut dead_claims): (Vec<_>, Vec<_>) =
-            self.dead_claims.iter().cloned().partition(|(span, claim)| cause::is_claimed_by_slow_clock(run, claim, *span));
+        let (excused, mut dead_claims): (Vec<_>, Vec<_>) = self
+            .dead_claims
+            .iter()
+            .cloned()
+            .partition(|(span, claim)| cause::is_claimed_by_slow_clock(run, claim, *span));
         self.overclaims += excused.len() as u64;
         let mut dead_claims: Vec<DeadClaim> = dead_claims.drain(..).map(|(_, claim)| claim).collect();
         dead_claims.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
@@ -625,11 +628,8 @@ mod tests {
     #[test]
     fn a_dead_claim_by_a_clock_that_ran_slow_is_an_overclaim() {
         use history::{ClockChange, Fault, WhichClock};
-        let slow = |clock, ppm| Fault::Clock {
-            clock,
-            change: ClockChange::DriftPpm(ppm),
-            lasting: Duration::from_secs(1),
-        };
+        let slow =
+            |clock, ppm| Fault::Clock { clock, change: ClockChange::DriftPpm(ppm), lasting: Duration::from_secs(1) };
         // Claimed 22 ms too late. The clock was off for 210 ms at most.
         for (fault, node, expected) in [
             (slow(WhichClock::Monotonic, -200_000), "worker-1", (0, 1)),

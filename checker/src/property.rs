@@ -320,11 +320,44 @@ pub struct Blocked {
     pub blocked_ms: Option<f64>,
 }
 
-/// Property 7, as far as it is measured: how long dead holders block their keys.
+/// How somebody was kept from a key that nobody can have had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StuckKind {
+    /// The attempt was refused as held.
+    Refused,
+    /// It waited in the queue, with nobody before it.
+    Waiting,
+}
+
+/// An attempt that did not get a key though nobody can have had it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Stuck {
+    /// How.
+    pub kind: StuckKind,
+    /// Which key.
+    pub key: Key,
+    /// Which attempt shows it.
+    pub attempt: HoldId,
+    /// On which worker.
+    pub worker: ProcessName,
+    /// When it came out, in milliseconds since the run's start.
+    pub at_ms: f64,
+    /// For how long nobody can have had the key by then, in milliseconds.
+    pub free_ms: f64,
+    /// The attempt, its waiting, and how it came out.
+    pub witness: Vec<u64>,
+}
+
+/// Property 7: a key that nobody can have had any more is acquired again.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LivenessVerdict {
-    /// Always `measured`.
+    /// Violated by one stuck attempt; `measured` if nothing could be judged.
     pub verdict: Verdict,
+    /// Killed holders whose key was acquired again in time, and stuck attempts.
+    pub judged: u64,
+    /// Attempts that did not get a key though nobody can have had it.
+    pub stuck: Vec<Stuck>,
     /// The longest blocking, in milliseconds.
     pub blocked_ms_max: f64,
     /// Each of them, by time.

@@ -158,7 +158,8 @@ impl Resource {
         for decision in arms {
             let Some(i) = FENCED.iter().position(|arm| *arm == decision.arm) else { continue };
             let known = &mut self.keys[key][i];
-            let forgotten = known.known.filter(|largest| decision.seen.is_none_or(|seen| rules::is_smaller(seen, *largest)));
+            let forgotten =
+                known.known.filter(|largest| decision.seen.is_none_or(|seen| rules::is_smaller(seen, *largest)));
             // What it has forgotten is counted once.
             known.known = if forgotten.is_some() { decision.seen } else { known.known.max(decision.seen) };
             match kind {
@@ -183,7 +184,8 @@ fn digest(arms: &[ArmDecision]) -> u64 {
     let mix = |sum: u64, part: u64| (sum.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
     arms.iter().fold(arms.len() as u64, |sum, d| {
         let optional = |n: Option<u64>| n.map_or(0, |n| n.wrapping_add(1));
-        let parts = [d.arm as u64, u64::from(d.admitted), optional(d.seen.map(|t| t.0)), optional(d.base), d.version, d.value];
+        let parts =
+            [d.arm as u64, u64::from(d.admitted), optional(d.seen.map(|t| t.0)), optional(d.base), d.version, d.value];
         parts.into_iter().fold(sum, mix)
     })
 }
@@ -230,7 +232,9 @@ impl Judge for Resource {
                 self.wrong(seq, || format!("#{number} had been answered, and was gone after the restart"));
             } else if decided.is_some_and(|decided| decided != number) {
                 self.found.wrong_answers += 1;
-                self.wrong(seq, || format!("operation {op} of hold {hold} was answered as #{number}, and is another in the log"));
+                self.wrong(seq, || {
+                    format!("operation {op} of hold {hold} was answered as #{number}, and is another in the log")
+                });
             }
         }
         self.answers = answers;
@@ -339,7 +343,7 @@ mod tests {
         let mut s = quiet();
         s.write(2, 2, 44, 45).arrives_again(2, 2, 50);
         assert_eq!(judged(&s).wrong_repeats, 0);
-        s.bend_repeats(|arms| arms[0].value += 1);
+        s.bend_repeats(|_, arms| arms[0].value += 1);
         assert_eq!(judged(&s).wrong_repeats, 1);
     }
 
@@ -364,7 +368,11 @@ mod tests {
     fn what_was_not_on_disk_is_undone_for_everybody_and_may_be_decided_again() {
         let mut s = quiet();
         s.write(2, 2, 98, 99).event("worker-2", 1_305, Event::Resend { hold: HoldId(2), op: OpId(2) });
-        restarted(&mut s, 3).forget(4, 3).decided_again(2, 2, 1_310).event("worker-2", 1_320, ok(2, 2, 5)).release(2, 1_330);
+        restarted(&mut s, 3)
+            .forget(4, 3)
+            .decided_again(2, 2, 1_310)
+            .event("worker-2", 1_320, ok(2, 2, 5))
+            .release(2, 1_330);
         let v = s.verdicts();
         assert_eq!(v.reasons, Vec::<String>::new());
         let found = judged(&s);
@@ -383,7 +391,11 @@ mod tests {
             let mut s = quiet();
             restarted(&mut s, durable).release(2, 1_330);
             let found = judged(&s);
-            assert_eq!((found.acknowledged_lost, found.undone), (expected, 3 - durable), "{durable} were on disk: {found:?}");
+            assert_eq!(
+                (found.acknowledged_lost, found.undone),
+                (expected, 3 - durable),
+                "{durable} were on disk: {found:?}"
+            );
         }
     }
 

@@ -71,6 +71,12 @@ pub(crate) fn is_lease_over_by(at: Stamp, ahead_ns: i128, until: Stamp) -> bool 
     i128::from(at.0) + ahead_ns >= i128::from(until.0)
 }
 
+/// Whether something came after a hold's attempt was sent and before another's success: at these stamps it is concurrent with
+/// them, and need not have come between.
+pub(crate) fn is_between(at: Stamp, sent: Stamp, other_ok: Stamp) -> bool {
+    sent < at && at < other_ok
+}
+
 /// Whether the token of a later hold fails to be larger than one that was given out before it.
 pub(crate) fn goes_back(token: Token, earlier: Token) -> bool {
     token <= earlier
@@ -130,6 +136,11 @@ pub(crate) fn spoils_control(stall: Duration, lease: Duration) -> bool {
     stall > lease / 4
 }
 
+/// Whether more than `bound` has gone by since an instant.
+pub(crate) fn is_overdue(at: Stamp, since: Stamp, bound: Duration) -> bool {
+    at > since.plus(bound)
+}
+
 /// Whether an acquisition ends the blocking of a key by a kill.
 pub(crate) fn is_unblocked(acquired: Stamp, killed: Stamp) -> bool {
     acquired > killed
@@ -152,6 +163,8 @@ mod tests {
         assert!(is_unblocked(s(2), s(1)) && !is_unblocked(s(1), s(1)));
         assert!(overlap((s(0), s(1)), (s(1), s(2))).is_none());
         assert_eq!(overlap((s(0), s(3)), (s(1), s(2))), Some(Duration::from_millis(1)));
+        assert!(is_between(s(2), s(1), s(3)) && !is_between(s(1), s(1), s(3)) && !is_between(s(3), s(1), s(3)));
+        assert!(is_overdue(s(3), s(1), Duration::from_millis(1)) && !is_overdue(s(2), s(1), Duration::from_millis(1)));
         assert!(owns_no_more(s(1), s(2), s(3), s(4)));
         assert!(!owns_no_more(s(2), s(2), s(3), s(4)) && !owns_no_more(s(1), s(2), s(4), s(4)));
         assert!(is_inside_possession(s(2), s(3), s(1), s(4)));
@@ -163,6 +176,9 @@ mod tests {
         assert_eq!(promise_end(s(0), Duration::from_secs(2)), s(1978));
         assert!(is_renewed_in_time(s(1), s(2)) && !is_renewed_in_time(s(2), s(2)));
         assert!(is_dead_claim(s(2), s(2)) && !is_dead_claim(s(1), s(2)));
+        assert!(is_lease_over(s(2), s(2)) && !is_lease_over(s(1), s(2)));
+        assert!(is_lease_over_by(s(1), 1_000_000, s(2)) && !is_lease_over_by(s(1), 999_999, s(2)));
+        assert!(is_lease_over_by(s(3), -1_000_000, s(2)) && !is_lease_over_by(s(3), -1_000_001, s(2)));
     }
 
     #[test]

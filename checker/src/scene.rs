@@ -6,9 +6,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use history::{
-    Activity, Answers, Arm, ArmDecision, ClientId, ClientKind, ClusterKind, Comparison, Event, Fault, FaultId, FaultKind,
-    FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, Outcome, Plan, ProcessName, Range, Record, RequestKind, Role,
-    StallCause, Stamp, Step, Tail, Target, Token, Tokens, When, Why, Workload,
+    Activity, Answers, Arm, ArmDecision, ClientId, ClientKind, ClusterKind, Comparison, Event, Fault, FaultId,
+    FaultKind, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, Outcome, Plan, ProcessName, Range, Record,
+    RequestKind, Role, StallCause, Stamp, Step, Tail, Target, Token, Tokens, When, Why, Workload,
 };
 
 use crate::{
@@ -78,7 +78,7 @@ pub(crate) struct Scene {
     workers: BTreeMap<u64, (ProcessName, Option<Token>)>,
     arrivals: Vec<Arrival>,
     bend: Option<Bend>,
-    bend_repeats: Option<Box<dyn Fn(&mut Vec<ArmDecision>)>>,
+    bend_repeats: Option<Bend>,
     renumbered: Vec<(u64, u64)>,
     forgotten: Vec<(u64, u64)>,
     /// Processes that do not finish.
@@ -159,7 +159,15 @@ impl Scene {
     }
 
     /// A hold that came out of a queue, with a lease that had been kept alive until `promised`.
-    pub fn acquire_promised(&mut self, hold: u64, worker: u32, sent: u64, promised: u64, ok: u64, token: u64) -> &mut Self {
+    pub fn acquire_promised(
+        &mut self,
+        hold: u64,
+        worker: u32,
+        sent: u64,
+        promised: u64,
+        ok: u64,
+        token: u64,
+    ) -> &mut Self {
         self.acquire_knowing(hold, worker, sent, promised, ok, token);
         if let Some((.., Event::Acquired { promised_from, .. })) = self.events.last_mut() {
             *promised_from = Some(ms(promised));
@@ -296,7 +304,7 @@ impl Scene {
     }
 
     /// What copies of a request were answered was something else.
-    pub fn bend_repeats(&mut self, bend: impl Fn(&mut Vec<ArmDecision>) + 'static) -> &mut Self {
+    pub fn bend_repeats(&mut self, bend: impl Fn(u64, &mut Vec<ArmDecision>) + 'static) -> &mut Self {
         self.bend_repeats = Some(Box::new(bend));
         self
     }
@@ -419,14 +427,15 @@ impl Scene {
         let mut number = 0;
         let mut former: BTreeMap<(u64, u32), Event> = BTreeMap::new();
         let mut decide = |a: &Arrival| {
-            let restarts = self.events.iter().filter(|(_, at, e)| matches!(e, Event::Recovered { .. }) && *at <= ms(a.at));
+            let restarts =
+                self.events.iter().filter(|(_, at, e)| matches!(e, Event::Recovered { .. }) && *at <= ms(a.at));
             let incarnation = u32::try_from(restarts.count()).unwrap() + 1;
             let resource = ProcessName::of(&"resource".into(), incarnation);
             if let Some(mut event) = former.get(&(a.hold, a.op)).filter(|_| a.repeat).cloned() {
                 if let Event::Admission { repeat, arms, .. } = &mut event {
                     *repeat = true;
                     if let Some(bend) = &self.bend_repeats {
-                        bend(arms);
+                        bend(number, arms);
                     }
                 }
                 return (resource, ms(a.at), event);
@@ -483,7 +492,8 @@ impl Scene {
             let (hold, op) = (Some(HoldId(a.hold)), Some(OpId(a.op)));
             let kind = a.kind;
             let shown = self.renumbered.iter().find(|(from, _)| *from == number).map_or(number, |(_, to)| *to);
-            let event = Event::Admission { number: shown, key: "k0".into(), kind, hold, op, token, repeat: false, arms };
+            let event =
+                Event::Admission { number: shown, key: "k0".into(), kind, hold, op, token, repeat: false, arms };
             former.insert((a.hold, a.op), event.clone());
             (resource, ms(a.at), event)
         };

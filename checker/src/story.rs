@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use history::{Arm, ArmDecision, Event, FaultKind, RequestKind, Stamp, Token};
+use history::{Arm, ArmDecision, ClockChange, Event, Fault, FaultKind, RequestKind, Stamp, Token, WhichClock};
 
 use crate::{
-    holds::{Attempt, Ender, Mark},
+    expiry,
+    faults::Line,
+    holds::{Attempt, Ender, Mark, Nodes},
     judge::Ending,
     lock::{Act, Brief, Overlap, Watch},
     property::StoryLine,
@@ -146,6 +148,38 @@ pub(crate) fn overlap_headline(run: &Run, overlap: &Overlap) -> String {
     format!("{}: {a} and {b} were both entitled for {}", run.key(overlap.key), seconds(overlap.length))
 }
 
+/// What a fault did to its target, in one line.
+fn what_was_done(line: &Line, fault: Option<&Fault>) -> String {
+    let (node, did) = (&line.node, line.kind.did());
+    let lasted = line.proved.map(|(from, to)| to.since(from).as_secs_f64());
+    let lasted = lasted.map_or_else(|| "not proved".into(), |s| format!("{s:.1} s"));
+    match (line.kind, fault) {
+        (FaultKind::Pause, _) if line.proved.is_some() => format!("{did} {node} (frozen {lasted})"),
+        (FaultKind::Pause, _) => format!("{did} {node} ({lasted})"),
+        (FaultKind::Amnesia, _) => format!("restarted {node} without its data"),
+        (FaultKind::Partition, _) => format!("cut {node} off ({lasted})"),
+        (FaultKind::Delay, Some(Fault::Delay { by, .. })) => {
+            format!("{did} {node} by {:.1} s ({lasted})", by.as_secs_f64())
+        }
+        (FaultKind::Clock, Some(Fault::Clock { clock, change, .. })) => {
+            let clock = match clock {
+                WhichClock::Wall => "the wall clock",
+                WhichClock::Monotonic => "the monotonic clock",
+                WhichClock::Both => "the clocks",
+            };
+            match change {
+                ClockChange::JumpMs(by) => format!("moved {clock} of {node} by {:+.1} s", *by as f64 / 1e3),
+                ClockChange::DriftPpm(ppm) => {
+                    let pace = if *ppm < 0 { "slow" } else { "fast" };
+                    let percent = f64::from(ppm.unsigned_abs()) / 1e4;
+                    format!("made {clock} of {node} run {percent:.1} % {pace} ({lasted})")
+                }
+            }
+        }
+        _ => format!("{did} {node}"),
+    }
+}
+
 /// Lines of a story, to be put in order.
 struct Lines<'a> {
     run: &'a Run,
@@ -174,19 +208,22 @@ impl<'a> Lines<'a> {
     /// Faults that hit a node between two instants.
     fn faults(&mut self, node: &history::NodeName, from: Stamp, to: Stamp) {
         let run = self.run;
-        for (_, line) in run.faults.iter().filter(|(_, line)| line.node == *node) {
+        for (id, line) in run.faults.iter().filter(|(_, line)| line.node == *node) {
             let Some((requested, healed)) = line.bracket() else { continue };
             if healed < from || requested > to {
                 continue;
             }
-            let frozen = match (line.kind, line.proved) {
-                (FaultKind::Pause, Some((from, to))) => format!(" (frozen {:.1} s)", to.since(from).as_secs_f64()),
-                (FaultKind::Pause, None) => " (not proved)".into(),
-                _ => String::new(),
-            };
             // Where the target shows when it stopped, that is when; the request came some milliseconds before.
             let at = line.proved.map_or(requested, |(from, _)| from.max(requested));
-            self.say(at, "nemesis", format!("{} {node}{frozen}", line.kind.did()));
+            let step = run.plan.schedule.iter().find(|step| step.id == id);
+            self.say(at, "nemesis", what_was_done(line, step.map(|step| &step.fault)));
+            let is_set_back = matches!(
+                step.map(|step| &step.fault),
+                Some(Fault::Clock { clock, change: ClockChange::JumpMs(_), .. }) if clock.is_wall()
+            );
+            if let Some(at) = line.heal_requested.filter(|at| is_set_back && *at <= to) {
+                self.say(at, "nemesis", format!("set the wall clock of {node} back"));
+            }
         }
     }
 
@@ -244,6 +281,10 @@ pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &Brief, watch: &Watch) ->
     lines.stalls(&who, node, &hold.stalls, hold.sent.at, stale.last.at);
     let resource = history::NodeName::from("resource");
     lines.faults(&resource, hold.sent.at, stale.last.at);
+    if run.plan.workload.renew.is_some() {
+        // They may have kept it from renewing.
+        run.plan.lock_nodes.iter().for_each(|node| lines.faults(node, hold.sent.at, stale.last.at));
+    }
     lines.stalls("resource", &resource, &hold.resource_stalls, hold.sent.at, stale.last.at);
     lines.ended(hold, &who);
     lines.acquired(later, None);
@@ -260,7 +301,8 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
     let mut lines = Lines::new(run);
     lines.acquired(first, Some(first.promise));
     lines.acquired(second, Some(second.promise));
-    for node in run.lock_nodes(first.nodes & second.nodes) {
+    let is_one_store = expiry::is_one_store(run);
+    for node in run.lock_nodes(if is_one_store { Nodes::MAX } else { first.nodes & second.nodes }) {
         lines.faults(node, first.sent.at, second.ok.at);
     }
     let removed = ending.unsafe_releases.iter().filter(|u| u.owner == first.id && u.answered.at <= second.ok.at);
@@ -325,6 +367,39 @@ k0: worker-1 acted 2.69 s after worker-2 took over
 k0: worker-1 and worker-2 were both entitled for 0.49 s
    0.010 s  worker-1     acquired, token 41, entitled until 1.978 s
    0.110 s  worker-2     acquired, token 42, entitled until 2.078 s
+";
+        assert_eq!(told(&scene), expected);
+    }
+
+    #[test]
+    fn every_fault_is_told_in_one_line() {
+        use std::time::Duration;
+
+        use history::{ClockChange, Direction, Fault, WhichClock};
+
+        let (lasting, back_after, by) = (Duration::from_secs(1), Duration::from_secs(1), Duration::from_millis(800));
+        let clock = |clock, change| Fault::Clock { clock, change, lasting };
+        let mut scene = Scene::new();
+        scene.acquire(1, 1, 0, 10, 41).acquire(2, 2, 1_000, 1_010, 42).release(2, 1_020).release_refused(1, 1_030);
+        scene.blow(1, clock(WhichClock::Wall, ClockChange::JumpMs(20_000)), "redis-1", 100, 900);
+        scene.blow(2, clock(WhichClock::Both, ClockChange::DriftPpm(-50_000)), "redis-1", 200, 1_200);
+        scene.blow(3, Fault::Amnesia { back_after }, "redis-2", 300, 1_300);
+        scene.blow(4, Fault::Powerloss { back_after }, "redis-2", 400, 1_400);
+        scene.blow(5, Fault::Partition { lasting, direction: Direction::Both, from: vec![] }, "redis-3", 500, 3_500);
+        scene.blow(6, Fault::Delay { lasting, by, direction: Direction::In, from: vec![] }, "redis-3", 600, 1_600);
+        scene.blow(7, Fault::Kill { back_after }, "redis-3", 700, 1_700);
+        let expected = "\
+k0: worker-1 and worker-2 were both entitled for 0.01 s
+   0.010 s  worker-1     acquired, token 41, entitled until 1.978 s
+   0.100 s  nemesis      moved the wall clock of redis-1 by +20.0 s
+   0.200 s  nemesis      made the clocks of redis-1 run 5.0 % slow (1.0 s)
+   0.300 s  nemesis      restarted redis-2 without its data
+   0.400 s  nemesis      cut the power of redis-2
+   0.500 s  nemesis      cut redis-3 off (3.0 s)
+   0.600 s  nemesis      slowed the links of redis-3 by 0.8 s (1.0 s)
+   0.700 s  nemesis      killed redis-3
+   0.895 s  nemesis      set the wall clock of redis-1 back
+   1.010 s  worker-2     acquired, token 42, entitled until 2.978 s
 ";
         assert_eq!(told(&scene), expected);
     }

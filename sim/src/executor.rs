@@ -28,6 +28,22 @@ pub(crate) type Call<W> = Box<dyn FnOnce(&Arc<W>) + Send>;
 /// Which process a task belongs to: the place of its node.
 pub(crate) type Process = usize;
 
+/// Something that one process sends to another.
+pub(crate) struct Packet<W> {
+    pub from: Process,
+    pub to: Process,
+    /// The start of the other process that it is meant for.
+    pub incarnation: u32,
+    /// What it does where it arrives.
+    pub call: Call<W>,
+}
+
+/// Where packets arrive.
+pub(crate) trait Stage: Sized {
+    /// One has come to its node.
+    fn arrive(self: &Arc<Self>, packet: Packet<Self>);
+}
+
 /// A timer that can be called off: what is called off wakes nobody.
 #[derive(Debug, Default)]
 pub(crate) struct Timer {
@@ -49,6 +65,7 @@ impl Timer {
 
 enum Due<W> {
     Timer(Arc<Timer>),
+    Packet(Packet<W>),
     Call(Call<W>),
 }
 
@@ -104,6 +121,8 @@ struct Slot {
     /// None while it is polled, and after its end.
     task: Option<Task>,
     waker: Arc<TaskWaker>,
+    /// The same, as tasks are given it.
+    as_waker: Waker,
     is_dead: bool,
 }
 
@@ -146,6 +165,11 @@ impl<W> Executor<W> {
         self.put(at, Due::Call(call));
     }
 
+    /// Has `packet` arrive at `at`.
+    pub fn arrives(&self, at: Stamp, packet: Packet<W>) {
+        self.put(at, Due::Packet(packet));
+    }
+
     /// The same, `after` from now.
     pub fn after(&self, after: Duration, call: Call<W>) {
         self.put(self.now().plus(after), Due::Call(call));
@@ -168,7 +192,9 @@ impl<W> Executor<W> {
         let mut state = lock(&self.state);
         let number = state.slots.len();
         let waker = TaskWaker { task: number, is_queued: AtomicBool::new(true), ready: self.ready.clone() };
-        state.slots.push(Slot { process, task: Some(task), waker: Arc::new(waker), is_dead: false });
+        let waker = Arc::new(waker);
+        let as_waker = Waker::from(waker.clone());
+        state.slots.push(Slot { process, task: Some(task), waker, as_waker, is_dead: false });
         lock(&self.ready).push_back(number);
     }
 
@@ -214,22 +240,20 @@ impl<W> Executor<W> {
             let Some(number) = lock(&self.ready).pop_front() else { return };
             let (mut task, waker) = {
                 let mut state = lock(&self.state);
-                let slot = &mut state.slots[number];
-                let process = slot.process;
-                slot.waker.is_queued.store(false, Relaxed);
-                let waker = slot.waker.clone();
-                if slot.task.is_none() {
-                    continue;
-                }
-                if let Some(woken) = &mut state.frozen[process] {
-                    waker.is_queued.store(true, Relaxed);
+                let State { slots, frozen, .. } = &mut *state;
+                let slot = &mut slots[number];
+                if let Some(woken) = &mut frozen[slot.process]
+                    && slot.task.is_some()
+                {
+                    // It stays queued: whoever wakes it meanwhile need not.
                     woken.push(number);
                     continue;
                 }
-                let Some(task) = state.slots[number].task.take() else { continue };
-                (task, waker)
+                slot.waker.is_queued.store(false, Relaxed);
+                let Some(task) = slot.task.take() else { continue };
+                (task, slot.as_waker.clone())
             };
-            let poll = task.as_mut().poll(&mut Context::from_waker(&Waker::from(waker)));
+            let poll = task.as_mut().poll(&mut Context::from_waker(&waker));
             if poll == Poll::Pending {
                 let mut state = lock(&self.state);
                 let slot = &mut state.slots[number];
@@ -242,7 +266,10 @@ impl<W> Executor<W> {
     }
 
     /// Goes on to the next thing that is due, and lets it happen; false if nothing is.
-    pub fn step(&self, world: &Arc<W>) -> bool {
+    pub fn step(&self, world: &Arc<W>) -> bool
+    where
+        W: Stage,
+    {
         loop {
             let entry = lock(&self.state).heap.pop();
             let Some(Reverse(Entry { at, due, .. })) = entry else { return false };
@@ -252,6 +279,11 @@ impl<W> Executor<W> {
                 Due::Timer(timer) => {
                     self.now.store(at, Relaxed);
                     timer.waker.wake();
+                    return true;
+                }
+                Due::Packet(packet) => {
+                    self.now.store(at, Relaxed);
+                    world.arrive(packet);
                     return true;
                 }
                 Due::Call(call) => {
@@ -281,6 +313,12 @@ mod tests {
     struct World {
         executor: Executor<World>,
         seen: Mutex<Vec<(u64, &'static str)>>,
+    }
+
+    impl Stage for World {
+        fn arrive(self: &Arc<Self>, packet: Packet<Self>) {
+            (packet.call)(self);
+        }
     }
 
     impl World {

@@ -9,7 +9,7 @@ use std::{collections::VecDeque, time::Duration};
 use history::{FaultId, Stamp};
 use rand::Rng;
 
-use crate::{executor::Call, world::World};
+use crate::{executor::Packet, world::World};
 
 /// The first retransmission of a packet: Linux's least retransmission timeout.
 const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
@@ -19,7 +19,7 @@ const LATENCY_US: std::ops::RangeInclusive<u64> = 60..=250;
 /// A packet that has not been delivered for want of a link.
 struct HeldPacket {
     sent: Stamp,
-    packet: Call<World>,
+    packet: Packet<World>,
 }
 
 /// One direction between two nodes.
@@ -38,9 +38,9 @@ pub(crate) struct Link {
 /// What becomes of a packet.
 pub(crate) enum Sent {
     /// It arrives then.
-    Arrives(Stamp, Call<World>),
+    Arrives(Stamp, Packet<World>),
     /// The same, and that late because of a fault.
-    ArrivesLate(Stamp, FaultId, Call<World>),
+    ArrivesLate(Stamp, FaultId, Packet<World>),
     /// It is lost, and will be sent again by itself then.
     RetransmittedAt(Stamp),
     /// It waits behind one that was lost.
@@ -52,7 +52,7 @@ pub(crate) struct Delivered {
     pub at: Stamp,
     /// What had held them, and since when.
     pub held: Option<(FaultId, Stamp)>,
-    pub packets: Vec<Call<World>>,
+    pub packets: Vec<Packet<World>>,
 }
 
 /// What a retransmission comes to.
@@ -101,7 +101,7 @@ impl Link {
     }
 
     /// A packet is sent.
-    pub fn send(&mut self, now: Stamp, packet: Call<World>, rng: &mut impl Rng) -> Sent {
+    pub fn send(&mut self, now: Stamp, packet: Packet<World>, rng: &mut impl Rng) -> Sent {
         if !self.held.is_empty() {
             self.held.push_back(HeldPacket { sent: now, packet });
             return Sent::Waits;
@@ -145,8 +145,8 @@ mod tests {
 
     use super::*;
 
-    fn packet() -> Call<World> {
-        Box::new(|_| {})
+    fn packet() -> Packet<World> {
+        Packet { from: 0, to: 1, incarnation: 1, call: Box::new(|_| {}) }
     }
 
     #[test]

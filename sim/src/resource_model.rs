@@ -16,6 +16,8 @@ pub(crate) struct ResourceModel {
 #[derive(Default)]
 struct Disk {
     state: State,
+    /// The largest number in it. That of the state jumps when the store is opened again.
+    durable: Version,
     /// Decisions on their way: when each is on disk.
     pending: VecDeque<(Stamp, Request)>,
 }
@@ -42,8 +44,8 @@ impl ResourceModel {
     }
 
     /// Whether the answer goes before the decision is on disk: a planted bug.
-    pub fn answers_early(&self, _request: &Request) -> bool {
-        false
+    pub fn answers_early(&self, admission: &Admission) -> bool {
+        self.policy.planted().is_some_and(|planted| planted.answers_before_durable(admission))
     }
 
     /// The process is gone, and another one opens the store: what is not on disk is lost. Returns the largest number that was.
@@ -51,9 +53,10 @@ impl ResourceModel {
         let Some(disk) = &mut self.disk else { return self.state.last() };
         disk.sync(&self.policy, now);
         disk.pending.clear();
-        let durable = disk.state.last();
+        // What is forgotten by a restart stays forgotten: the disk goes on from what the process goes on with.
+        disk.state = std::mem::take(&mut disk.state).reopened(&self.policy);
         self.state = disk.state.clone();
-        durable
+        disk.durable
     }
 }
 
@@ -61,7 +64,9 @@ impl Disk {
     fn sync(&mut self, policy: &Policy, now: Stamp) {
         while let Some((_, request)) = self.pending.pop_front_if(|(at, _)| *at <= now) {
             // It was decided before, from the same state: it cannot be refused now.
-            let _ = self.state.decide(policy, &request);
+            if let Ok(admission) = self.state.decide(policy, &request) {
+                self.durable = self.durable.max(admission.number);
+            }
         }
     }
 }

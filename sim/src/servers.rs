@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use workloads::ports::{Access, Caller};
 
 use crate::{
-    executor::{Process, lock},
+    executor::{Packet, Process, Stage, lock},
     models::redis::RedisModel,
     resource_model::ResourceModel,
     store::StoreCluster,
@@ -109,6 +109,7 @@ impl Node for RedisNode {
         let (answered, answer) = oneshot::channel();
         let serve = move |world: &Arc<World>| {
             let said = lock(&world.servers.redis[node]).apply(&step, world.wall(node));
+            world.look_at_owners();
             world.send(node, worker, Box::new(move |_| _ = answered.send(said)));
         };
         self.world.send(worker, node, Box::new(serve));
@@ -159,8 +160,10 @@ fn serve(
     let (node, now) = (world.resource(), world.executor.now());
     let sync = world.draw(ResourceModel::SYNC);
     let decided = lock(&world.servers.resource).decide(now, now.plus(sync), request);
+    let mut is_early = false;
     let answer = match decided {
         Ok(admission) => {
+            is_early = lock(&world.servers.resource).answers_early(&admission);
             if let Some(hold) = admission.hold {
                 world.acts(HoldId(hold.0), admission.key.as_str(), admission.kind == Kind::Write);
             }
@@ -172,11 +175,11 @@ fn serve(
     let reply = move |world: &Arc<World>| {
         world.send(node, worker, Box::new(move |_| _ = answered.send(answer)));
     };
-    if lock(&world.servers.resource).answers_early(request) {
+    if is_early {
         return reply(world);
     }
     let incarnation = world.node(node, |n| n.incarnation);
-    let synced = move |world: &Arc<World>| world.arrive(node, node, incarnation, Box::new(reply));
+    let synced = move |world: &Arc<World>| world.arrive(Packet { from: node, to: node, incarnation, call: Box::new(reply) });
     world.executor.after(sync, Box::new(synced));
 }
 

@@ -102,6 +102,8 @@ pub(crate) fn look_after(world: &Arc<World>) {
             store.expired = now;
             store.model.expire(clocks(world, leader));
         }
+        drop(store);
+        world.look_at_owners();
     } else if now.since(lock(store).leader_seen) >= ELECTION_TIMEOUT
         && let Some(elected) = (0..world.lock_nodes).find(|node| leads(world, *node))
     {
@@ -148,6 +150,7 @@ fn arrived(world: &Arc<World>, node: Process, asked: Asked) {
 fn apply(world: &Arc<World>, leader: Process, asked: Asked) {
     let Some(store) = cluster(world) else { return };
     let seen = lock(store).model.apply(&asked.op, clocks(world, leader));
+    world.look_at_owners();
     let Some(seen) = seen else { return lock(store).waiting.push(asked) };
     let Asked { worker, member, answered, .. } = asked;
     let answer = move |world: &Arc<World>| world.send(member, worker, Box::new(move |_| _ = answered.send(seen)));
@@ -173,6 +176,7 @@ pub(crate) fn thawed(world: &Arc<World>, node: Process) {
     let Some(view) = lock(store).views.remove(&node) else { return };
     let now = clocks(world, node);
     if lock(store).model.resumed(&view, now) {
+        world.look_at_owners();
         ask_again(world);
     }
 }

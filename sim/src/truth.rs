@@ -20,6 +20,10 @@ pub struct Claim {
     pub key: Key,
     /// When its attempt's first request was sent.
     pub sent: Stamp,
+    /// When the request was sent that its lease rests on: the same, unless the lease was kept alive in a queue.
+    pub promised: Stamp,
+    /// Its renewals that succeeded: when each was sent, and when it was answered.
+    pub renewed: Vec<(Stamp, Stamp)>,
     /// When it was claimed.
     pub at: Stamp,
     /// Its token.
@@ -45,6 +49,17 @@ pub struct Act {
     pub owner: Option<HoldId>,
 }
 
+/// A hold came to own its key, on a majority of the nodes at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reign {
+    /// The hold, or the attempt that may become one.
+    pub hold: HoldId,
+    /// Its key.
+    pub key: Key,
+    /// When.
+    pub from: Stamp,
+}
+
 /// The truth about a run.
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
@@ -52,6 +67,8 @@ pub struct Truth {
     pub claims: Vec<Claim>,
     /// In the order of their stamps.
     pub acts: Vec<Act>,
+    /// In the order of their stamps.
+    pub reigns: Vec<Reign>,
 }
 
 /// Gathers it.
@@ -63,6 +80,10 @@ pub(crate) struct Witness {
     attempts: FxHashMap<HoldId, (Process, Key, Stamp)>,
     owners: FxHashMap<Owner, HoldId>,
     claimed: FxHashMap<HoldId, usize>,
+    /// Renewals that were sent and not answered.
+    renewing: FxHashMap<HoldId, Stamp>,
+    /// Who owned each key when it was looked at last.
+    reigning: BTreeMap<Key, HoldId>,
 }
 
 impl Witness {
@@ -87,14 +108,37 @@ impl Witness {
                 self.begun.insert(process, *attempt);
                 self.attempts.insert(*attempt, (process, key.clone(), at));
             }
-            Event::Acquired { attempt, token, .. } => {
+            Event::Acquired { attempt, token, promised_from, .. } => {
                 let Some((_, key, sent)) = self.attempts.get(attempt).cloned() else { return };
                 let (owner, token) = (owner(self, &key), token.map(|t| t.0));
                 self.claimed.insert(*attempt, self.truth.claims.len());
-                self.truth.claims.push(Claim { hold: *attempt, key, sent, at, token, owner, ended: None });
+                let (promised, renewed) = (promised_from.unwrap_or(sent), Vec::new());
+                let hold = *attempt;
+                self.truth.claims.push(Claim { hold, key, sent, promised, renewed, at, token, owner, ended: None });
+            }
+            Event::Renew { hold } => _ = self.renewing.insert(*hold, at),
+            Event::Renewed { hold, .. } => {
+                if let (Some(sent), Some(claim)) = (self.renewing.remove(hold), self.claimed.get(hold)) {
+                    self.truth.claims[*claim].renewed.push((sent, at));
+                }
             }
             Event::Release { hold } | Event::GaveUp { hold } | Event::LossNoticed { hold } => self.end(*hold, at),
             _ => {}
+        }
+    }
+
+    /// `key` is owned by this one now.
+    pub fn owned(&mut self, key: &Key, at: Stamp, owner: Option<HoldId>) {
+        let known = self.reigning.get(key).copied();
+        if known == owner {
+            return;
+        }
+        match owner {
+            Some(hold) => {
+                self.reigning.insert(key.clone(), hold);
+                self.truth.reigns.push(Reign { hold, key: key.clone(), from: at });
+            }
+            None => _ = self.reigning.remove(key),
         }
     }
 

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{
     clock::{Clocks, duration},
-    executor::{Call, Executor, Process, lock},
+    executor::{Call, Executor, Packet, Process, Stage, lock},
     link::{Link, Retransmitted, Sent},
     servers::Servers,
     truth::{Act, Truth, Witness},
@@ -47,7 +47,7 @@ pub(crate) struct Node {
     /// How often it was started.
     pub incarnation: u32,
     /// Packets that arrived while it was frozen.
-    inbox: VecDeque<Call<World>>,
+    inbox: VecDeque<Packet<World>>,
     /// Number of its process's next event.
     next: u64,
     marked: Stamp,
@@ -69,6 +69,8 @@ struct State {
     seq: u64,
     controller_next: u64,
     outbox: Vec<Record>,
+    /// An empty one, to be used in its place.
+    spare: Vec<Record>,
     messages: u64,
 }
 
@@ -123,6 +125,7 @@ impl World {
             seq: 0,
             controller_next: 0,
             outbox: Vec::new(),
+            spare: Vec::new(),
             messages: 0,
         };
         Arc::new(World {
@@ -218,12 +221,18 @@ impl World {
 
     /// Hands over what was recorded since the last time, after the nemesis has seen it.
     pub fn drain(&self, see: &mut dyn FnMut(Record)) {
-        while self.has_records.swap(false, Relaxed) {
-            let records = std::mem::take(&mut lock(&self.state).outbox);
-            for record in records {
+        while self.has_records.load(Relaxed) {
+            self.has_records.store(false, Relaxed);
+            let mut records = {
+                let mut state = lock(&self.state);
+                let spare = std::mem::take(&mut state.spare);
+                std::mem::replace(&mut state.outbox, spare)
+            };
+            for record in records.drain(..) {
                 self.scene.see(&record);
                 see(record);
             }
+            lock(&self.state).spare = records;
         }
     }
 
@@ -248,6 +257,17 @@ impl World {
             let mut witness = lock(witness);
             let owner = self.owner(&witness, &key);
             witness.truth.acts.push(Act { hold, key, at: self.executor.now(), is_write, owner });
+        }
+    }
+
+    /// A server has done something: who owns each key now?
+    pub fn look_at_owners(&self) {
+        let Some(witness) = &self.witness else { return };
+        let now = self.executor.now();
+        for key in (0..self.plan.workload.keys).map(|k| history::Key::new(format!("k{k}"))) {
+            let mut witness = lock(witness);
+            let owner = self.owner(&witness, &key);
+            witness.owned(&key, now, owner);
         }
     }
 
@@ -331,7 +351,7 @@ impl World {
             self.executor.after(TICK, Box::new(tick));
         }
         for packet in inbox {
-            packet(self);
+            (packet.call)(self);
         }
         self.executor.thaw(node);
     }
@@ -401,22 +421,24 @@ impl World {
         false
     }
 
-    /// Sends `packet` from one node to the other; there it runs, once, as soon as the process that it was sent to runs. A packet to a process
-    /// that is gone is dropped, and so is what it owns: whoever waits for its answer learns that there will be none.
-    pub fn send(self: &Arc<Self>, from: Process, to: Process, packet: Call<World>) {
+    /// Sends something from one node to the other; there it runs, once, as soon as the process that it was sent to runs. What is sent to a
+    /// process that is gone is dropped, and so is what it owns: whoever waits for its answer learns that there will be none.
+    pub fn send(self: &Arc<Self>, from: Process, to: Process, call: Call<World>) {
         let now = self.executor.now();
-        let mut state = lock(&self.state);
-        state.messages += 1;
-        let at = from * state.nodes.len() + to;
-        let incarnation = state.connections[at].incarnation;
-        let packet: Call<World> = Box::new(move |world: &Arc<World>| world.arrive(from, to, incarnation, packet));
-        let State { links, rng, .. } = &mut *state;
-        match links[at].send(now, packet, rng) {
-            Sent::Arrives(when, packet) => self.executor.at(when, packet),
+        let sent = {
+            let mut state = lock(&self.state);
+            state.messages += 1;
+            let at = from * state.nodes.len() + to;
+            let incarnation = state.connections[at].incarnation;
+            let State { links, rng, .. } = &mut *state;
+            links[at].send(now, Packet { from, to, incarnation, call }, rng)
+        };
+        match sent {
+            Sent::Arrives(when, packet) => self.executor.arrives(when, packet),
             Sent::ArrivesLate(when, fault, packet) => {
                 let late = move |world: &Arc<World>| {
                     world.held(fault, from, to, now);
-                    packet(world);
+                    world.arrive(packet);
                 };
                 self.executor.at(when, Box::new(late));
             }
@@ -443,7 +465,7 @@ impl World {
                             world.held(fault, from, to, since);
                         }
                         for packet in delivered.packets {
-                            packet(world);
+                            world.arrive(packet);
                         }
                     };
                     world.executor.at(delivered.at, Box::new(deliver));
@@ -460,28 +482,6 @@ impl World {
             let (from, to) = (self.node(from, |n| n.name.clone()), self.node(to, |n| n.name.clone()));
             self.record(self.agent(), Event::Held { fault, from, to, since, until });
         }
-    }
-
-    /// A packet has come to a node: the process takes it now, or when it goes on.
-    pub fn arrive(self: &Arc<Self>, from: Process, to: Process, incarnation: u32, packet: Call<World>) {
-        {
-            let mut state = lock(&self.state);
-            let node = &mut state.nodes[to];
-            if node.is_running && node.incarnation == incarnation {
-                if node.frozen_since.is_some() {
-                    node.inbox.push_back(packet);
-                    return;
-                }
-            } else {
-                // The other side's kernel answers with a reset.
-                let at = from * state.nodes.len() + to;
-                state.connections[at].is_lost = true;
-                drop(state);
-                drop(packet);
-                return;
-            }
-        }
-        packet(self);
     }
 
     /// Begins a fault of links around `node`.
@@ -514,5 +514,27 @@ impl World {
     pub fn latency(&self, from: Process, to: Process) -> Option<Duration> {
         let state = lock(&self.state);
         state.links[from * state.nodes.len() + to].latency()
+    }
+}
+
+impl Stage for World {
+    /// The process takes it now, or when it goes on.
+    fn arrive(self: &Arc<Self>, packet: Packet<World>) {
+        {
+            let mut state = lock(&self.state);
+            let Packet { from, to, incarnation, .. } = packet;
+            let node = &mut state.nodes[to];
+            if !node.is_running || node.incarnation != incarnation {
+                // The other side's kernel answers with a reset.
+                let at = from * state.nodes.len() + to;
+                state.connections[at].is_lost = true;
+                drop(state);
+                return drop(packet);
+            }
+            if node.frozen_since.is_some() {
+                return node.inbox.push_back(packet);
+            }
+        }
+        (packet.call)(self);
     }
 }

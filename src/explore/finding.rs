@@ -32,24 +32,35 @@ pub fn classes(verdicts: &Verdicts) -> BTreeSet<Class> {
         if property.verdict() != Verdict::Violated {
             continue;
         }
-        let mut add = |kind, mut causes: Vec<String>| {
-            causes.sort();
-            causes.dedup();
-            classes.insert(Class { property: name.to_owned(), kind, causes });
+        let mut add = |kind, causes: &[String]| {
+            classes.insert(Class { property: name.to_owned(), kind, causes: in_order(causes) });
         };
         let kinds = kinds(property);
         // A property may be violated in a way that none of its counts tells: it is still a finding.
         let is_counted = kinds.iter().any(|(n, _)| *n > 0);
-        kinds.into_iter().filter(|(n, _)| *n > 0).for_each(|(_, kind)| add(kind, Vec::new()));
+        kinds.into_iter().filter(|(n, _)| *n > 0).for_each(|(_, kind)| add(kind, &[]));
         match property {
             Property::Lock(lock) if !lock.windows.is_empty() => {
-                lock.windows.iter().for_each(|window| add(window.kind.name(), window.causes.clone()));
+                lock.windows.iter().for_each(|window| add(window.kind.name(), &window.causes));
             }
-            _ if !is_counted => add("", Vec::new()),
+            _ if !is_counted => add("", &[]),
             _ => {}
         }
     }
     classes
+}
+
+/// Causes, and the parts of those that only explain together, without regard to which came first.
+pub fn in_order(causes: &[String]) -> Vec<String> {
+    let parts = |cause: &String| {
+        let mut parts: Vec<_> = cause.split('+').collect();
+        parts.sort_unstable();
+        parts.join("+")
+    };
+    let mut causes: Vec<_> = causes.iter().map(parts).collect();
+    causes.sort();
+    causes.dedup();
+    causes
 }
 
 /// The ways in which a property can be violated that are told apart by count alone.
@@ -105,6 +116,8 @@ mod tests {
             kind: "lease-overlap",
             causes: causes.iter().map(|c| (*c).to_owned()).collect(),
         };
+        let causes = ["clock+amnesia", "amnesia", "amnesia+clock"].map(String::from);
+        assert_eq!(in_order(&causes), ["amnesia", "amnesia+clock"]);
         assert_eq!(class(&["amnesia", "clock+partition"]).to_string(), "lock lease-overlap amnesia, clock+partition");
         assert_eq!(
             Class { kind: "backwards", property: "tokens".into(), causes: vec![] }.to_string(),

@@ -145,7 +145,7 @@ pub fn shorter(plan: &Plan) -> Vec<Plan> {
     for seconds in [2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40, 60] {
         plans.push(changed(plan, |p| p.time = p.time.min(Duration::from_secs(seconds))));
     }
-    let first = plan.schedule.iter().filter_map(|s| if let When::At(at) = s.when { Some(at) } else { None }).min();
+    let first = plan.schedule.iter().filter_map(at).min();
     for at in [500, 1_000, 2_000].map(ms) {
         if let Some(earlier) = first.and_then(|first| first.checked_sub(at)).filter(|d| *d >= ms(500)) {
             plans.push(changed(plan, |p| each_at(p, |at| *at = at.saturating_sub(earlier))));
@@ -296,15 +296,19 @@ fn single(range: Range) -> Vec<Range> {
 /// slower, other times.
 pub fn firmer(plan: &Plan) -> Vec<Plan> {
     let mut plans = anchored(plan);
+    plans.extend(patient(plan));
+    for percent in [85, 70, 50, 30] {
+        let work = plan.lease * percent / 100;
+        plans.push(changed(plan, |p| p.workload.work = Range { from: work, to: work }));
+    }
+    if plan.lease * 2 <= LEASE_MAX && plan.time * 2 <= TIME_MAX {
+        plans.push(stretched(plan, 2));
+    }
     for (i, step) in plan.schedule.iter().enumerate() {
         let has_data = matches!(step.fault.kind(), FaultKind::Amnesia | FaultKind::Powerloss);
         if is_of_worker(plan, step) && !has_data && matches!(step.when, When::At(_)) {
             plans.push(changed(plan, |p| p.schedule[i].target = Target::Holder));
         }
-    }
-    for percent in [30, 50, 70, 85] {
-        let work = plan.lease * percent / 100;
-        plans.push(changed(plan, |p| p.workload.work = Range { from: work, to: work }));
     }
     for retry in [10, 20].map(ms) {
         plans.push(changed(plan, |p| p.workload.retry_delay = Range { from: retry, to: retry }));
@@ -330,10 +334,40 @@ pub fn firmer(plan: &Plan) -> Vec<Plan> {
             }
         }
     }
-    if plan.lease * 2 <= LEASE_MAX && plan.time * 2 <= TIME_MAX {
-        plans.push(stretched(plan, 2));
-    }
     runnable(plan, plans)
+}
+
+/// One long hold that begins at once, and all faults while it is held: what must come together then does. Clocks jump by more than the new lease.
+fn patient(plan: &Plan) -> Vec<Plan> {
+    let Some(first) = plan.schedule.iter().filter_map(at).min() else { return Vec::new() };
+    let mut plans = Vec::new();
+    for lease in [2_000, 4_000, 8_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
+        for (begin, is_cut_before) in [(ms(1_000), true), (ms(1_000), false), (ms(300), false), (ms(0), false)] {
+            let mut plan = plan.clone();
+            plan.lease = lease;
+            plan.workload.work = Range { from: lease * 85 / 100, to: lease * 85 / 100 };
+            plan.workload.retry_delay = Range { from: ms(20), to: ms(20) };
+            plan.workload.rate_per_s = plan.workload.rate_per_s.max(10.0);
+            each_at(&mut plan, |at| *at = *at - first + begin);
+            for step in &mut plan.schedule {
+                if let Some(by) = jump_mut(&mut step.fault) {
+                    *by = by.signum() * by.abs().max(lease.as_millis() as i64 * 2);
+                }
+                // Links that are cut before the hold begins decide which nodes it is on.
+                if let (true, true, When::At(at)) = (is_cut_before, step.fault.kind().is_of_links(), &mut step.when) {
+                    *lasting_mut(&mut step.fault) += std::mem::take(at);
+                }
+            }
+            let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
+            plan.time = plan.time.max(end.unwrap_or_default() + lease * 2);
+            plans.push(plan);
+        }
+    }
+    plans
+}
+
+fn at(step: &Step) -> Option<Duration> {
+    if let When::At(at) = step.when { Some(at) } else { None }
 }
 
 /// Everything that lasts, lasts `times` as long.
@@ -362,7 +396,6 @@ fn stretched(plan: &Plan, times: u32) -> Plan {
 
 /// The same faults again and again: what comes half the time comes almost surely in five times.
 pub fn repeated(plan: &Plan) -> Vec<Plan> {
-    let at = |step: &Step| if let When::At(at) = step.when { Some(at) } else { None };
     let first = plan.schedule.iter().filter_map(at).min().unwrap_or_default();
     let end = plan.schedule.iter().map(|s| at(s).unwrap_or(first) + s.fault.lasting()).max().unwrap_or_default();
     // Long enough for locks to be free and to be taken again.

@@ -5,6 +5,8 @@
 //! was. **Plain**: less, shorter, rounder, as long as it stays firm. What does not become firm is not offered: it would not be seen again on
 //! real servers.
 
+use std::collections::BTreeSet;
+
 use history::{Activity, Plan};
 
 use super::{
@@ -20,15 +22,19 @@ pub const NEEDED: u32 = 95;
 /// While plans are compared: a margin over what is needed, for the variations that decide in the end are others.
 const WANTED: u32 = 97;
 /// Variations by which one change is compared with others.
-const SCREEN: u32 = 20;
+const SCREEN: u32 = 16;
+/// Variations that a plainer plan has to pass on the way; all of them decide in the end.
+const PASS: u32 = 40;
 /// Variations that decide: no change was ever chosen by them.
 const FRESH: u64 = 1 << 20;
 /// Plans that are put to the last trial, at most: the plainest, and others on the way to it.
 const LAST_TRIALS: usize = 8;
+/// Seeds that are tried beside its own, where a changed plan violates with others only.
+const SEEDS_MAX: u64 = 8;
 /// Simulations that each phase may use.
-const FEWEST_MAX: u32 = 1_000;
-const FIRM_MAX: u32 = 6_000;
-const PLAIN_MAX: u32 = 8_000;
+const FEWEST_MAX: u32 = 600;
+const FIRM_MAX: u32 = 2_500;
+const PLAIN_MAX: u32 = 2_000;
 
 /// Simulates and judges a plan; none, if it cannot be simulated.
 pub type Judge<'a> = dyn Fn(&Plan) -> Option<Trial> + Sync + 'a;
@@ -55,14 +61,14 @@ impl Reduced {
 
 /// Reduces `plan`, which violates in the way of `class`. None if it does not: then the same plan was not the same run.
 pub fn reduce(plan: &Plan, class: &Class, judge: &Judge) -> Option<Reduced> {
-    let mut search = Search { class, judge, simulations: 0, until: 0 };
+    let mut search = Search { class, judge, simulations: 0, until: 0, hard: variations(0, PASS) };
     let mut plan = plan.clone();
     // What a run must have seen is not what it is reduced for.
     plan.activity = Activity { holds: 2, clients: 2, refused: 1 };
     let trial = search.shows(&plan)?;
     let fewest = search.fewest(plan, &trial);
     let path = match search.firm(&fewest) {
-        Some(firm) => search.plain(firm, Search::is_firm),
+        Some(firm) => search.plain(firm, Search::passes),
         None => search.plain(fewest, |search, plan| search.shows(plan).is_some()),
     };
     // The plainest that stands the last trial; if none does, the one that comes nearest to it.
@@ -93,6 +99,8 @@ struct Search<'a> {
     simulations: u32,
     /// Where the phase ends.
     until: u32,
+    /// Variations that plainer plans have to pass, the hardest first.
+    hard: Vec<u64>,
 }
 
 impl Search<'_> {
@@ -127,6 +135,15 @@ impl Search<'_> {
     fn is_firm(&mut self, plan: &Plan) -> bool {
         let misses = (VARIATIONS - WANTED) as usize;
         self.shows(plan).is_some() && self.missed(plan, &variations(0, VARIATIONS), misses).len() <= misses
+    }
+
+    /// Whether a change on the way to a plainer plan may stay. Those variations come first that refused the change before.
+    fn passes(&mut self, plan: &Plan) -> bool {
+        let hard = std::mem::take(&mut self.hard);
+        let missed = self.missed(plan, &hard, 1);
+        self.hard = hard;
+        self.hard.sort_by_key(|n| !missed.contains(n));
+        missed.len() <= 1 && self.shows(plan).is_some()
     }
 
     /// Leaves faults out, halves and quarters of them at a time, then one by one.
@@ -197,7 +214,14 @@ impl Search<'_> {
         }
     }
 
-    /// The candidate that misses least, if that is less than `now`.
+    /// The plan with a seed that shows it as it stands: the story that is told is its.
+    fn with_seed(&mut self, plan: Plan) -> Option<Plan> {
+        let mut seeds = std::iter::once(plan.seed).chain(1..=SEEDS_MAX);
+        let plan = |seed| Plan { seed, ..plan.clone() };
+        seeds.find(|seed| self.shows(&plan(*seed)).is_some()).map(plan)
+    }
+
+    /// The first candidate that misses much less than `now`, or the one that misses least.
     fn best_of(&mut self, candidates: Vec<Plan>, sample: &[u64], now: &[u64]) -> Option<(Plan, Vec<u64>)> {
         let mut best: Option<(Plan, Vec<u64>)> = None;
         for plan in candidates {
@@ -206,9 +230,14 @@ impl Search<'_> {
                 break;
             }
             let missed = self.missed(&plan, sample, least - 1);
-            // Its own seed must show it too: the story that is told is its.
-            if missed.len() < least && self.shows(&plan).is_some() {
+            if missed.len() < least
+                && let Some(plan) = self.with_seed(plan)
+            {
+                let is_much = missed.len() * 4 <= now.len() * 3;
                 best = Some((plan, missed));
+                if is_much {
+                    break;
+                }
             }
         }
         best
@@ -220,10 +249,12 @@ impl Search<'_> {
         let mut path = vec![plan];
         let moves = [fewer_faults, fewer_actors, anchored, plainer_links, shorter, rounder, fewer_faults, shorter];
         for of in moves {
-            loop {
-                let candidates = path.last().map(of).unwrap_or_default();
-                let taken = candidates.into_iter().find(|plan| !self.is_over() && keeps(self, plan));
-                match taken {
+            // A change that was refused once is not tried again when others have been made.
+            let mut tried = BTreeSet::new();
+            while let Some(plain) = path.last().cloned() {
+                let stays =
+                    |plan: &Plan| tried.insert(difference(&plain, plan)) && !self.is_over() && keeps(self, plan);
+                match of(&plain).into_iter().find(stays) {
                     Some(plan) => path.push(plan),
                     None => break,
                 }
@@ -242,6 +273,16 @@ impl Search<'_> {
         }
         Some((plan, trial))
     }
+}
+
+/// The lines in which `plan` is not like `other`; all of it, if it has more or fewer.
+fn difference(other: &Plan, plan: &Plan) -> String {
+    let (Ok(old), Ok(new)) = (other.to_toml(), plan.to_toml()) else { return String::new() };
+    if old.lines().count() != new.lines().count() {
+        return new;
+    }
+    let lines = old.lines().zip(new.lines()).enumerate().filter(|(_, (old, new))| old != new);
+    lines.map(|(n, (_, new))| format!("{n} {new}\n")).collect()
 }
 
 #[cfg(test)]

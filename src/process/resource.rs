@@ -56,8 +56,13 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
             journal.record(workloads::admission::event(admission));
         })
     };
+    let is_restarted = args.store.exists();
     let config = Config { policy, store: args.store, limits: Limits::default() };
     let resource = Resource::open(config, observer).context("opening the store")?;
+    if is_restarted {
+        let durable = resource.durable().0;
+        journal.record(Event::Recovered { durable });
+    }
     let mut orders = Orders::new();
     tokio::select! {
         stopped = ticks::tick(journal.clone()) => return Err(anyhow::Error::new(stopped).context("ticking")),

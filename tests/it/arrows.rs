@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Every member, and the members that it may use.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("history", &[]),
     ("locks", &[]),
     ("resource", &[]),
@@ -13,7 +13,8 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("nemesis", &["history"]),
     ("workloads", &["history", "locks", "resource"]),
     ("compose", &["history", "nemesis"]),
-    ("harness", &["history", "locks", "resource", "checker", "nemesis", "workloads", "compose"]),
+    ("sim", &["history", "locks", "resource", "workloads", "nemesis"]),
+    ("harness", &["history", "locks", "resource", "checker", "nemesis", "workloads", "compose", "sim"]),
 ];
 
 #[test]

@@ -25,6 +25,9 @@ pub fn lies(world: &World, j: &Judged) -> Vec<String> {
     if j.release.unsafe_releases > world.truth.robberies.len() as u64 {
         lies.push(format!("{} unsafe releases, {} robberies", j.release.unsafe_releases, world.truth.robberies.len()));
     }
+    if j.resource.verdict != "upheld" {
+        lies.push(format!("the resource did nothing wrong but decide: {:?}", j.resource));
+    }
     if world.k.clean() {
         judge.alarms(j, &mut lies);
     }

@@ -72,6 +72,9 @@ pub struct Entry {
     pub arms: Vec<ArmDecision>,
 }
 
+/// When a request was sent; when it was answered, and with which number.
+pub type Request = (u64, Option<(u64, u64)>);
+
 /// A fault by its stamps.
 #[derive(Debug, Clone)]
 pub struct Blow {
@@ -101,7 +104,7 @@ pub struct Facts {
     pub clocks: BTreeMap<String, Vec<(u64, i64, i64)>>,
     pub refused: u64,
     /// Hold and operation: when it was sent; when it was answered, and as what.
-    pub requests: BTreeMap<(u64, u32), (u64, Option<(u64, u64)>)>,
+    pub requests: BTreeMap<(u64, u32), Request>,
 }
 
 fn node_of(process: &str) -> String {

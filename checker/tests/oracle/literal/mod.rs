@@ -34,7 +34,8 @@ pub fn judge(records: &[Record]) -> Judged {
 }
 
 fn worst(j: &Judged) -> String {
-    let mut all = vec![&j.lock.verdict, &j.tokens.verdict, &j.resource.verdict, &j.release.verdict, &j.activity.verdict];
+    let mut all =
+        vec![&j.lock.verdict, &j.tokens.verdict, &j.resource.verdict, &j.release.verdict, &j.activity.verdict];
     all.extend(j.fence.values().map(|f| &f.verdict));
     all.extend(j.data.values().map(|d| &d.verdict));
     let any = |verdict: &str| all.iter().any(|v| *v == verdict);

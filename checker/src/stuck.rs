@@ -1,0 +1,314 @@
+//! Keys that nobody can get though nobody can have them: the part of liveness that is judged.
+//!
+//! A key may be held from the moment at which an attempt was sent (or last saw somebody before it) until a lease after the last
+//! thing that its client can have said about it; an attempt that was refused, and that no node granted, had nothing. What lies
+//! outside all of these is free. An attempt that is refused as held when the key has been free for longer than the slack is
+//! proof that something outlives its lease; what another attempt turns out to have had meanwhile takes it back.
+
+use std::time::Duration;
+
+use history::{ClientId, ClockChange, Event, Fault, FaultId, FaultPhase, HoldId, Outcome, Plan, Stamp, Why};
+
+use crate::{
+    holds::{Attempt, Mark},
+    lock::millis,
+    merge::Entry,
+    property::{Stuck, StuckKind},
+    rules,
+    run::Run,
+};
+
+/// What servers may take beyond a lease: they look for those that are over now and then.
+pub(crate) const SLACK: Duration = Duration::from_secs(1);
+/// Findings that are kept of a key.
+const FOUND_MAX: usize = 20;
+
+/// An attempt that has not come out, or a hold that is in use.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    id: HoldId,
+    process: usize,
+    sent: Mark,
+    is_hold: bool,
+    behind: Option<Mark>,
+}
+
+/// Something that should not be, unless the key turns out to have been held between two stamps.
+#[derive(Debug)]
+struct Finding {
+    from: Stamp,
+    to: Stamp,
+    is_waiter: bool,
+    stuck: Stuck,
+}
+
+#[derive(Debug, Default)]
+struct KeyWatch {
+    open: Vec<Open>,
+    /// Until when somebody may have had it.
+    until: Stamp,
+    /// Whoever may have had it last was killed.
+    is_after_kill: bool,
+    found: Vec<Finding>,
+}
+
+impl KeyWatch {
+    /// Somebody may have had it until then.
+    fn extend(&mut self, until: Stamp, is_after_kill: bool) {
+        if until > self.until {
+            (self.until, self.is_after_kill) = (until, is_after_kill);
+        }
+    }
+
+    /// It turns out that somebody may have had it from one stamp to the other.
+    fn possessed(&mut self, from: Stamp, until: Stamp) {
+        self.found.retain(|finding| finding.to < from || until < finding.from);
+        self.extend(until, false);
+    }
+
+    fn take(&mut self, id: HoldId) -> Option<Open> {
+        let i = self.open.iter().position(|open| open.id == id)?;
+        Some(self.open.swap_remove(i))
+    }
+}
+
+/// Watches all keys.
+#[derive(Default)]
+pub(crate) struct Watchman {
+    keys: Vec<KeyWatch>,
+    /// The last attempt of each client, and its key.
+    last: Vec<Option<(usize, HoldId)>>,
+    /// Faults that are on.
+    on: Vec<FaultId>,
+    /// Nothing before this is judged: a fault was on.
+    quiet_since: Stamp,
+    /// The longest lease so far.
+    lease: Duration,
+    now: Stamp,
+}
+
+impl Watchman {
+    pub fn see(&mut self, run: &Run, entry: &Entry) {
+        self.now = entry.at;
+        let mark = Mark { at: entry.at, seq: entry.seq };
+        match &entry.event {
+            Event::Acquire { client, attempt, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    self.sent(run, *client, attempt);
+                }
+            }
+            Event::Behind { attempt } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    let open = self.key(attempt.key).open.iter_mut().find(|open| open.id == attempt.id);
+                    open.into_iter().for_each(|open| open.behind = attempt.behind);
+                }
+            }
+            Event::Acquired { attempt, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    self.acquired(run, attempt, mark);
+                }
+            }
+            Event::AcquireFailed { attempt, outcome, why, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    let is_refused = *outcome == Outcome::Failed && *why == Why::Held && attempt.granted_on == 0;
+                    self.failed(run, attempt, mark, is_refused);
+                }
+            }
+            Event::Release { hold } | Event::GaveUp { hold } => {
+                if let Some(hold) = run.attempt(*hold) {
+                    let until = mark.at.plus(self.lease);
+                    let key = self.key(hold.key);
+                    if key.take(hold.id).is_some() {
+                        key.extend(until, false);
+                    }
+                }
+            }
+            Event::Fault { fault, phase, node, kind } => {
+                let is_of_locks = run.plan.lock_nodes.contains(node);
+                if !kind.kills() || is_of_locks {
+                    self.disturbed(&run.plan, *fault, phase, mark.at, is_of_locks);
+                } else if *phase == FaultPhase::Injected {
+                    let processes: Vec<usize> = run.processes_on(node).collect();
+                    self.killed(&processes, mark.at);
+                }
+            }
+            Event::Held { until, .. } => self.quiet_since = self.quiet_since.max(*until),
+            Event::Finished => self.finished(run, entry.process, mark),
+            _ => {}
+        }
+    }
+
+    fn key(&mut self, key: usize) -> &mut KeyWatch {
+        if self.keys.len() <= key {
+            self.keys.resize_with(key + 1, KeyWatch::default);
+        }
+        &mut self.keys[key]
+    }
+
+    fn sent(&mut self, run: &Run, client: ClientId, attempt: &Attempt) {
+        if self.lease.is_zero() {
+            let renewed = run.plan.workload.renew_for.unwrap_or_default();
+            self.lease = run.plan.lease.max(renewed);
+        }
+        let client = client.0 as usize;
+        if self.last.len() <= client {
+            self.last.resize(client + 1, None);
+        }
+        if let Some((key, id)) = self.last[client].replace((attempt.key, attempt.id)) {
+            // The client has gone on, whether or not it said what came of this one.
+            let until = attempt.sent.at.plus(self.lease);
+            let key = self.key(key);
+            if let Some(open) = key.take(id) {
+                key.possessed(open.sent.at, until);
+            }
+        }
+        let open = Open { id: attempt.id, process: attempt.process, sent: attempt.sent, is_hold: false, behind: None };
+        self.key(attempt.key).open.push(open);
+    }
+
+    fn acquired(&mut self, run: &Run, hold: &Attempt, mark: Mark) {
+        let Some(grant) = hold.grant else { return };
+        self.lease = self.lease.max(grant.lease);
+        let until = mark.at.plus(self.lease);
+        let Some(open) = self.key(hold.key).take(hold.id) else { return };
+        // Until then it saw somebody before it.
+        let finding = self.waited(run, hold.key, &open, grant.granted_after, mark);
+        let key = self.key(hold.key);
+        key.possessed(grant.granted_after.max(open.sent.at), until);
+        key.found.extend(finding);
+        key.open.push(Open { is_hold: true, ..open });
+    }
+
+    fn failed(&mut self, run: &Run, attempt: &Attempt, mark: Mark, is_refused: bool) {
+        let until = mark.at.plus(self.lease);
+        let Some(open) = self.key(attempt.key).take(attempt.id) else { return };
+        let finding = self.waited(run, attempt.key, &open, Stamp(0), mark);
+        if is_refused {
+            self.refused(run, attempt, mark);
+        } else {
+            self.key(attempt.key).possessed(open.sent.at, until);
+        }
+        self.key(attempt.key).found.extend(finding);
+    }
+
+    /// Since when nobody can have had the key, as far as is known.
+    fn free_since(&self, key: &KeyWatch) -> Option<Stamp> {
+        let is_free = self.on.is_empty() && !key.open.iter().any(|open| open.is_hold);
+        is_free.then(|| key.until.max(self.quiet_since))
+    }
+
+    fn refused(&mut self, run: &Run, attempt: &Attempt, mark: Mark) {
+        let key = &self.keys[attempt.key];
+        let Some(since) = self.free_since(key) else { return };
+        // Where nothing but a kill ended it, the lease that was left is all that there can be.
+        let is_after_kill = key.is_after_kill && key.until == since;
+        let bound = if is_after_kill { SLACK } else { self.lease + SLACK };
+        if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(|finding| !finding.is_waiter) {
+            return;
+        }
+        let finding = Finding {
+            from: attempt.sent.at,
+            to: mark.at,
+            is_waiter: false,
+            stuck: stuck(run, attempt.key, attempt, StuckKind::Refused, since, mark),
+        };
+        self.keys[attempt.key].found.push(finding);
+    }
+
+    /// An attempt comes out, or ends, that may have waited behind nobody.
+    fn waited(&self, run: &Run, key: usize, open: &Open, saw_until: Stamp, mark: Mark) -> Option<Finding> {
+        let (behind, since) = (open.behind?, self.free_since(&self.keys[key])?);
+        let since = since.max(behind.at).max(saw_until);
+        let is_stuck = rules::is_overdue(mark.at, since, self.lease + SLACK) && self.keys[key].found.len() < FOUND_MAX;
+        let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
+        let stuck = stuck(run, key, attempt, StuckKind::Waiting, since, mark);
+        Some(Finding { from: since, to: mark.at, is_waiter: true, stuck })
+    }
+
+    /// The process ends in good order: it waits no longer.
+    fn finished(&mut self, run: &Run, process: usize, mark: Mark) {
+        for key in 0..self.keys.len() {
+            let is_waiter = |open: &Open| open.process == process && open.behind.is_some() && !open.is_hold;
+            for open in self.keys[key].open.iter().copied().filter(is_waiter).collect::<Vec<_>>() {
+                let finding = self.waited(run, key, &open, Stamp(0), mark);
+                self.keys[key].found.extend(finding);
+            }
+        }
+    }
+
+    /// The process is no more: what it had is left to its lease, which its last words may have renewed.
+    fn killed(&mut self, processes: &[usize], at: Stamp) {
+        let until = at.plus(self.lease);
+        for key in &mut self.keys {
+            let is_dead = |open: &Open| processes.contains(&open.process);
+            if let Some(first) = key.open.iter().filter(|open| is_dead(open)).map(|open| open.sent.at).min() {
+                let has_hold = key.open.iter().any(|open| is_dead(open) && open.is_hold);
+                key.open.retain(|open| !is_dead(open));
+                if !has_hold {
+                    key.possessed(first, until);
+                }
+                key.is_after_kill = true;
+                key.extend(until, true);
+            }
+        }
+    }
+
+    /// A fault of the locks, of links, of a clock, or a pause: nothing is judged while it is on, and what was granted by a clock
+    /// that was ahead lasts longer when that is set back.
+    fn disturbed(&mut self, plan: &Plan, fault: FaultId, phase: &FaultPhase, at: Stamp, is_of_locks: bool) {
+        match phase {
+            FaultPhase::Requested { .. } => self.on.push(fault),
+            FaultPhase::Healed => {
+                self.on.retain(|on| *on != fault);
+                let step = plan.schedule.iter().find(|step| step.id == fault).filter(|_| is_of_locks);
+                let moved = step.map_or(Duration::ZERO, |step| match &step.fault {
+                    Fault::Clock { change: ClockChange::JumpMs(by), .. } => Duration::from_millis(by.unsigned_abs()),
+                    Fault::Clock { change: ClockChange::DriftPpm(ppm), lasting, .. } => {
+                        lasting.mul_f64(f64::from(ppm.unsigned_abs()) / 1e6)
+                    }
+                    _ => Duration::ZERO,
+                });
+                self.quiet_since = self.quiet_since.max(at.plus(moved));
+            }
+            FaultPhase::HealProved => self.quiet_since = self.quiet_since.max(at),
+            _ => {}
+        }
+    }
+
+    /// What was found, by time. Of a record that was cut short, nothing that more of it could take back.
+    pub fn found(self, is_whole: bool) -> Vec<Stuck> {
+        let mut found = Vec::new();
+        for key in self.keys {
+            let may_have_had = |finding: &Finding| {
+                // What a hold had is known.
+                let waits_alike = is_whole && finding.is_waiter;
+                let is_counted = |open: &&Open| !open.is_hold && (open.behind.is_none() || !waits_alike);
+                key.open.iter().filter(is_counted).any(|open| open.sent.at <= finding.to)
+            };
+            found
+                .extend(key.found.iter().filter(|finding| !may_have_had(finding)).map(|finding| finding.stuck.clone()));
+        }
+        found.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.attempt.cmp(&b.attempt)));
+        found
+    }
+
+    /// Within which time of a kill the key must be there again.
+    pub fn bound(&self) -> Duration {
+        self.lease + SLACK
+    }
+}
+
+fn stuck(run: &Run, key: usize, attempt: &Attempt, kind: StuckKind, since: Stamp, mark: Mark) -> Stuck {
+    let mut witness = vec![attempt.sent.seq];
+    witness.extend(attempt.behind.map(|mark| mark.seq));
+    witness.push(mark.seq);
+    Stuck {
+        kind,
+        key: run.key(key).clone(),
+        attempt: attempt.id,
+        worker: run.process(attempt.process).name.clone(),
+        at_ms: run.ms(mark.at),
+        free_ms: millis(mark.at.since(since)),
+        witness,
+    }
+}

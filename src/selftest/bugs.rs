@@ -1,0 +1,206 @@
+//! Every planted bug, what must show it, and the plans on which it wakes.
+//!
+//! A plan is chosen so that the correct twin does not show the same for a reason of its own: where a lease-overlap is asked for, nothing is
+//! forgotten by a node and no clock of one jumps; where a stale holder is, its clients check their deadlines.
+
+use std::time::Duration;
+
+use history::{Fault, Models, Persistence, Point, WhichClock};
+
+use super::{
+    hunt::{Hunt, Planted, Shows},
+    shape::{Shape, at, at_point, busy, cut, drift, jump, kill, ms, pause, slow},
+};
+
+const fn lock(bug: &'static str, on: &'static str, shows: Shows, wakes: fn(u64) -> Shape) -> Hunt {
+    Hunt { planted: Planted::Lock { bug, on }, shows, wakes }
+}
+
+const fn resource(bug: &'static str, under: &'static str, shows: Shows, wakes: fn(u64) -> Shape) -> Hunt {
+    Hunt { planted: Planted::Resource { bug, under }, shows, wakes }
+}
+
+/// The table.
+#[rustfmt::skip]
+pub const HUNTS: &[Hunt] = &[
+    // The attempt.
+    lock("forgets-nx", "redis", Shows::LeaseOverlap, |seed| busy("redis", seed)),
+    lock("forgets-nx", "redlock", Shows::LeaseOverlap, |seed| busy("redlock", seed)),
+    lock("no-lease", "redis", Shows::Liveness, |seed| holders_die("redis", seed)),
+    lock("no-lease", "redlock", Shows::Liveness, |seed| holders_die("redlock", seed)),
+    lock("half-majority", "redlock", Shows::LeaseOverlap, |seed| crowd("redlock", seed)),
+    lock("counts-late-answers", "redis", Shows::LeaseOverlap, |seed| late_answers("redis", seed)),
+    lock("one-owner", "redlock", Shows::LeaseOverlap, |seed| busy("redlock", seed).workers(2).clients(3).rate(20.0)),
+    // Its validity.
+    lock("no-validity", "redis", Shows::DeadClaim, |seed| answers_at_the_end("redis", seed)),
+    lock("no-validity", "redlock", Shows::DeadClaim, frozen_while_asking),
+    lock("validity-from-answer", "redis", Shows::DeadClaim, |seed| answers_at_the_end("redis", seed)),
+    lock("validity-from-answer", "redlock", Shows::DeadClaim, frozen_while_asking),
+    lock("validity-before-write-back", "redlock", Shows::DeadClaim, slow_write_back),
+    lock("wall-clock", "redis", Shows::DeadClaim, |seed| wall_clock_crawls("redis", seed)),
+    // Release and undo.
+    lock("release-in-two-steps", "redis", Shows::LeaseOverlap, slow_release),
+    lock("release-unchecked", "redis", Shows::Release, |seed| overrun("redis", seed)),
+    lock("release-unchecked", "redlock", Shows::Release, |seed| overrun("redlock", seed)),
+    lock("undo-unchecked", "redlock", Shows::Release, |seed| crowd("redlock", seed)),
+    lock("undoes-granted-only", "redlock", Shows::Liveness, |seed| crowd("redlock", seed).lease(ms(2_000))),
+    // Renewal.
+    lock("renews-with-one", "redlock", Shows::LeaseOverlap, cut_from_most),
+    lock("renews-any-owner", "redis", Shows::Release, node_clock_jumps),
+    lock("renews-expired", "redis", Shows::StaleHolder, frozen_before_work),
+    lock("renewal-shortens", "redis", Shows::LeaseOverlap, |seed| short_renewals("redis", seed)),
+    lock("ignores-failed-renewal", "redis", Shows::LeaseOverlap, |seed| cut_off("redis", seed)),
+    lock("ignores-failed-renewal", "redlock", Shows::LeaseOverlap, |seed| cut_off("redlock", seed)),
+    // Tokens.
+    lock("writes-back-with-one", "redlock", Shows::Tokens, patchy_links),
+    lock("write-back-any-owner", "redlock", Shows::Tokens, patchy_links),
+    lock("write-back-lowers", "redlock", Shows::Tokens, patchy_links),
+    Hunt { planted: Planted::MajorityMax, shows: Shows::Tokens, wakes: patchy_links },
+    lock("token-before-nx", "redis", Shows::Tokens, |seed| busy("redis", seed).step("redis-1", at(100), slow(&["worker-1"], ms(30), ms(7_500)))),
+    lock("local-tokens", "redis", Shows::Tokens, |seed| busy("redis", seed)),
+    lock("local-tokens", "redlock", Shows::Tokens, |seed| busy("redlock", seed)),
+    lock("wall-tokens", "redis", Shows::Tokens, |seed| busy("redis", seed).faults("clock:any-worker")),
+    lock("narrow-tokens", "redis", Shows::Tokens, |seed| busy("redis", seed)),
+    lock("drops-counters", "redis", Shows::Tokens, |seed| busy("redis", seed).persistence(Persistence::Always).faults("kill:any-lock-node+300ms")),
+    lock("drops-counters", "redlock", Shows::Tokens, |seed| nodes_restart(seed).persistence(Persistence::Always)),
+    // The resource.
+    resource("compares-wrongly", "redis", Shows::Unjustified, |seed| busy("redis", seed)),
+    resource("admits-stale", "redis", Shows::StaleAccepted, stale_writers),
+    resource("refuses-at-random", "redis", Shows::Unjustified, |seed| busy("redis", seed).writes(4).rate(30.0)),
+    resource("reads-do-not-register", "redis", Shows::StaleAccepted, stale_writers),
+    resource("equal-from-other-admitted", "buggy:local-tokens@redis", Shows::Unjustified, |seed| busy("redis", seed)),
+    resource("forgets-tokens", "redis", Shows::Resource, |seed| resource_restarts(seed)),
+    resource("applies-repeats", "redis", Shows::Resource, |seed| slow_resource(seed)),
+    resource("strict-as-less", "redis", Shows::Unjustified, |seed| busy("redis", seed).strict().writes(3)),
+    resource("compares-as-text", "redis", Shows::Unjustified, |seed| busy("redis", seed)),
+    resource("checks-in-two-steps", "redis", Shows::Unjustified, stale_writers),
+    resource("one-token-for-all-keys", "redis", Shows::Unjustified, |seed| busy("redis", seed).keys(3)),
+    resource("answers-before-durable", "redis", Shows::Resource, |seed| resource_restarts(seed).rate(400.0).keys(40).clients(20).work(ms(1), ms(5))),
+    resource("forgets-operations", "redis", Shows::Resource, |seed| resource_restarts(seed).resend(ms(100)).step("resource", at(500), slow(&[], ms(120), ms(7_000)))),
+    // Queue locks.
+    lock("no-confirm", "etcd", Shows::LeaseOverlap, |seed| busy("etcd", seed).workers(4).rate(20.0).faults("pause:any-worker")),
+    lock("lost-wake-up", "etcd", Shows::Liveness, |seed| busy("etcd", seed).workers(4).rate(20.0)),
+    lock("wrong-predecessor", "etcd", Shows::LeaseOverlap, |seed| busy("etcd", seed).workers(5).rate(30.0)),
+    lock("no-second-look", "etcd", Shows::LeaseOverlap, |seed| busy("etcd", seed).workers(5).rate(30.0).cancel(ms(90))),
+    lock("release-by-name", "etcd", Shows::LeaseOverlap, |seed| busy("etcd", seed).workers(4).rate(20.0).faults("pause")),
+    lock("keep-alive-zero", "etcd", Shows::LeaseOverlap, leader_jumps),
+];
+
+/// Many at once, who come back soon.
+fn crowd(backend: &str, seed: u64) -> Shape {
+    busy(backend, seed).workers(5).rate(40.0).retry(ms(1), ms(8)).work(ms(5), ms(20))
+}
+
+/// Holders are killed, and the others stay for longer than a lease and what a checker allows beside it.
+fn holders_die(backend: &str, seed: u64) -> Shape {
+    busy(backend, seed).work(ms(50), ms(150)).time(Duration::from_secs(10)).faults("kill:holder@1s")
+}
+
+/// One worker's answers come when it waits for them no more.
+fn late_answers(backend: &str, seed: u64) -> Shape {
+    busy(backend, seed).rate(20.0).step("redis-1", at(200), slow(&["worker-1"], ms(75), ms(7_000)))
+}
+
+/// Answers come when less of the lease is left than clocks may differ by, and just before the node counts as silent.
+fn answers_at_the_end(backend: &str, seed: u64) -> Shape {
+    busy(backend, seed).lease(ms(50)).step("redis-1", at(200), slow(&["worker-1"], ms(24), ms(7_000)))
+}
+
+/// The same, and the worker's wall clock crawls.
+fn wall_clock_crawls(backend: &str, seed: u64) -> Shape {
+    answers_at_the_end(backend, seed).step("worker-1", at(300), drift(WhichClock::Wall, -400_000, ms(6_500)))
+}
+
+/// Frozen for longer than a lease, with requests under way and no answer read.
+fn frozen_while_asking(seed: u64) -> Shape {
+    let mut shape = busy("redlock", seed).workers(2).rate(4.0);
+    for _ in 0..3 {
+        shape = shape.step("worker-1", at_point(Point::AfterSend), pause(ms(1_500)));
+    }
+    shape
+}
+
+/// Two rounds together take longer than the lease, each of them does not.
+fn slow_write_back(seed: u64) -> Shape {
+    let shape = busy("redlock", seed).lease(ms(80));
+    (1..=5).fold(shape, |shape, n| shape.step(&format!("redis-{n}"), at(200), slow(&["worker-1"], ms(20), ms(7_000))))
+}
+
+/// The releases of one worker are sent when the lease is nearly over, and need a while.
+fn slow_release(seed: u64) -> Shape {
+    let shape = busy("redis", seed).lease(ms(2_000)).work(ms(1_500), ms(1_900)).rate(4.0).time(Duration::from_secs(20));
+    shape.step("redis-1", at(100), slow(&["worker-1"], ms(90), ms(19_000)))
+}
+
+/// The work outlasts the lease.
+fn overrun(backend: &str, seed: u64) -> Shape {
+    busy(backend, seed).lease(ms(300)).work(ms(250), ms(500)).rate(6.0)
+}
+
+/// Holders that renew, and do not reach a majority for longer than their lease.
+fn cut_from_most(seed: u64) -> Shape {
+    let mut shape = busy("redlock", seed).work(ms(300), ms(2_500)).renew(ms(200)).rate(6.0);
+    for n in 1..=4 {
+        shape = shape.every(&format!("redis-{n}"), ms(2_500), &cut(&["worker-1"], ms(1_800)));
+    }
+    shape
+}
+
+/// The same, from all nodes.
+fn cut_off(backend: &str, seed: u64) -> Shape {
+    let shape = busy(backend, seed).work(ms(300), ms(2_500)).renew(ms(200)).rate(6.0);
+    shape.every("worker-1", ms(2_500), &cut(&["redis-1", "redis-2", "redis-3", "redis-4", "redis-5"], ms(1_800)))
+}
+
+/// The node's clock lets a lease run out early, and its holder renews when another one has it.
+fn node_clock_jumps(seed: u64) -> Shape {
+    let shape = busy("redis", seed).work(ms(300), ms(900)).renew(ms(200)).rate(6.0);
+    shape.every("redis-1", ms(1_500), &jump(WhichClock::Wall, 1_500, ms(700)))
+}
+
+/// Checking clients, frozen before they work for longer than their lease.
+fn frozen_before_work(seed: u64) -> Shape {
+    let shape = busy("redis", seed).workers(2).work(ms(600), ms(900)).renew(ms(200)).rate(6.0).checking();
+    let mut shape = shape.time(Duration::from_secs(15));
+    for _ in 0..4 {
+        shape = shape.step("worker-1", at_point(Point::AfterRead), pause(ms(2_600)));
+    }
+    shape
+}
+
+/// Renewals that ask for less than is left.
+fn short_renewals(backend: &str, seed: u64) -> Shape {
+    busy(backend, seed).work(ms(300), ms(700)).renew(ms(250)).renew_for(ms(100)).rate(6.0)
+}
+
+/// Every worker is cut off from some nodes now and then, and reaches some late.
+fn patchy_links(seed: u64) -> Shape {
+    let shape = busy("redlock", seed).workers(5).rate(30.0).work(ms(5), ms(20)).retry(ms(5), ms(30));
+    shape.faults("partition,partition,delay+2s,delay+2s,pause:any-worker+300ms")
+}
+
+/// Nodes are killed one after the other, soon back, and have their data.
+fn nodes_restart(seed: u64) -> Shape {
+    busy("redlock", seed).faults("kill:any-lock-node+200ms,kill:any-lock-node+200ms,partition")
+}
+
+/// Holders that are frozen for longer than their lease, and then write; their successors do not write at once.
+fn stale_writers(seed: u64) -> Shape {
+    busy("redis", seed).lease(ms(500)).work(ms(50), ms(300)).rate(10.0).faults("pause")
+}
+
+/// The resource is killed again and again, and soon back.
+fn resource_restarts(seed: u64) -> Shape {
+    busy("redis", seed).every("resource", ms(700), &kill(ms(100)))
+}
+
+/// Writes are sent again before their answer can have come.
+fn slow_resource(seed: u64) -> Shape {
+    busy("redis", seed).resend(ms(50)).step("resource", at(300), slow(&[], ms(60), ms(7_000)))
+}
+
+/// The leader's monotonic clock jumps, but not its wall clock: leases are renewed no more, and run out only when both say so.
+fn leader_jumps(seed: u64) -> Shape {
+    let shape = busy("etcd", seed).work(ms(500), ms(4_000)).renew(ms(400)).rate(6.0).models(Models::default());
+    shape.time(Duration::from_secs(12)).step("etcd-1", at(2_000), jump(WhichClock::Monotonic, 2_500, ms(500)))
+}

@@ -1,0 +1,175 @@
+//! What is printed of a self-test.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::{
+    hunt::Hunted,
+    soundness::{Faulty, Quiet},
+};
+
+/// Findings of a row that are listed.
+const LISTED: usize = 10;
+
+/// The three tables.
+#[derive(Default)]
+pub struct Report {
+    /// Planted bugs.
+    pub bugs: Vec<Hunted>,
+    /// Correct locks without faults.
+    pub quiet: Vec<Quiet>,
+    /// Correct locks with all faults.
+    pub faulty: Vec<Faulty>,
+}
+
+fn mark(is_right: bool) -> &'static str {
+    if is_right { "ok" } else { "WRONG" }
+}
+
+/// The first of them, each on a line of its own.
+fn list(out: &mut String, lines: impl ExactSizeIterator<Item = String>) {
+    let more = lines.len().saturating_sub(LISTED);
+    for line in lines.take(LISTED) {
+        let _ = writeln!(out, "      {line}");
+    }
+    if more > 0 {
+        let _ = writeln!(out, "      and {more} more");
+    }
+}
+
+impl Report {
+    /// Whether all is as it must be.
+    pub fn is_right(&self) -> bool {
+        self.bugs.iter().all(Hunted::is_right)
+            && self.quiet.iter().all(Quiet::is_right)
+            && self.faulty.iter().all(Faulty::is_right)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        self.tell_bugs(&mut out);
+        self.tell_quiet(&mut out);
+        self.tell_faulty(&mut out);
+        let wrong = self.bugs.iter().filter(|b| !b.is_right()).count()
+            + self.quiet.iter().filter(|q| !q.is_right()).count()
+            + self.faulty.iter().filter(|f| !f.is_right()).count();
+        let _ = match wrong {
+            0 => writeln!(out, "all is as it must be"),
+            _ => writeln!(out, "{wrong} rows are not as they must be"),
+        };
+        out
+    }
+
+    fn tell_bugs(&self, out: &mut String) {
+        if self.bugs.is_empty() {
+            return;
+        }
+        let caught = self.bugs.iter().filter(|b| b.caught_at.is_some()).count();
+        let _ = writeln!(out, "planted bugs: {caught} of {} caught", self.bugs.len());
+        let _ = writeln!(out, "  {:<37} {:<21} {:>5}  {:<21}", "bug", "shown by", "seeds", "correct twin");
+        for bug in &self.bugs {
+            let seeds = bug.caught_at.map_or_else(|| "never".to_owned(), |seed| (seed + 1).to_string());
+            let twin = match bug.twins_shown.len() {
+                0 => format!("upheld in {}", bug.twins),
+                n => format!("shown in {n} of {}", bug.twins),
+            };
+            let (name, shows, mark) = (bug.hunt.name(), bug.hunt.shows.name(), mark(bug.is_right()));
+            let _ = writeln!(out, "  {name:<37} {shows:<21} {seeds:>5}  {twin:<21} {mark}");
+            if bug.is_given_away {
+                let _ = writeln!(out, "      the history names the bug");
+            }
+            if !bug.twins_shown.is_empty() {
+                list(out, bug.twins_shown.iter().map(|seed| format!("seed {seed}: the twin shows the same")));
+            }
+        }
+        let _ = writeln!(out);
+    }
+
+    fn tell_quiet(&self, out: &mut String) {
+        if self.quiet.is_empty() {
+            return;
+        }
+        let _ = writeln!(out, "correct locks, no faults");
+        let _ = writeln!(out, "  {:<22} {:>7} {:>7} {:>13} {:>7}", "lock", "runs", "upheld", "inconclusive", "alarms");
+        for quiet in &self.quiet {
+            let Quiet { sound, runs, upheld, inconclusive, alarms } = quiet;
+            let (open, count, mark) = (inconclusive.values().sum::<u64>(), alarms.len(), mark(quiet.is_right()));
+            let _ = writeln!(out, "  {sound:<22} {runs:>7} {upheld:>7} {open:>13} {count:>7}  {mark}");
+            list(out, inconclusive.iter().map(|(why, n)| format!("{n} inconclusive: {why}")));
+            list(out, alarms.iter().map(|(seed, what)| format!("seed {seed}: {what}")));
+        }
+        let _ = writeln!(out);
+    }
+
+    fn tell_faulty(&self, out: &mut String) {
+        if self.faulty.is_empty() {
+            return;
+        }
+        let _ = writeln!(out, "correct locks, all faults, beside the truth");
+        let head = ["lock", "runs", "alarms", "unconfirmed", "overlaps", "reported", "unexplained"];
+        let [lock, runs, alarms, unconfirmed, overlaps, reported, unexplained] = head;
+        let _ = writeln!(
+            out,
+            "  {lock:<22} {runs:>7} {alarms:>7} {unconfirmed:>12} {overlaps:>9} {reported:>9} {unexplained:>12}"
+        );
+        for faulty in &self.faulty {
+            let Faulty { sound, runs, compared: c } = faulty;
+            let reported = c.overlaps - c.missed.len() as u64;
+            let (unconfirmed, mark) = (c.unconfirmed.len(), mark(faulty.is_right()));
+            let (alarms, overlaps, unexplained) = (c.alarms, c.overlaps, c.unexplained);
+            let _ = writeln!(
+                out,
+                "  {sound:<22} {runs:>7} {alarms:>7} {unconfirmed:>12} {overlaps:>9} {reported:>9} {unexplained:>12}  {mark}"
+            );
+            list(out, c.unconfirmed.iter().map(|what| format!("unconfirmed: {what}")));
+            list(out, c.missed.iter().map(|what| format!("not reported: {what}")));
+        }
+        let _ = writeln!(out);
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let bugs = self.bugs.iter().map(|b| {
+            json!({
+                "bug": b.hunt.name(),
+                "shown_by": b.hunt.shows.name(),
+                "seeds": b.caught_at.map(|seed| seed + 1),
+                "is_given_away": b.is_given_away,
+                "twins": b.twins,
+                "twins_shown": b.twins_shown,
+                "is_right": b.is_right(),
+            })
+        });
+        let quiet = self.quiet.iter().map(|q| {
+            json!({
+                "lock": q.sound.to_string(),
+                "runs": q.runs,
+                "upheld": q.upheld,
+                "inconclusive": q.inconclusive,
+                "alarms": q.alarms,
+                "is_right": q.is_right(),
+            })
+        });
+        let faulty = self.faulty.iter().map(|f| {
+            json!({
+                "lock": f.sound.to_string(),
+                "runs": f.runs,
+                "alarms": f.compared.alarms,
+                "unconfirmed": f.compared.unconfirmed,
+                "overlaps": f.compared.overlaps,
+                "not_reported": f.compared.missed,
+                "unexplained": f.compared.unexplained,
+                "is_right": f.is_right(),
+            })
+        });
+        json!({
+            "schema": 1,
+            "is_right": self.is_right(),
+            "planted_bugs": bugs.collect::<Vec<_>>(),
+            "no_faults": quiet.collect::<Vec<_>>(),
+            "all_faults": faulty.collect::<Vec<_>>(),
+        })
+    }
+}
