@@ -212,13 +212,13 @@ pub struct ExploreArgs {
     #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "1s")]
     pub lease: Duration,
     /// Work between read and write: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "30ms..80ms")]
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "150ms..250ms")]
     pub work: history::Range,
     /// Delay between two attempts at a held lock: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "20ms..60ms")]
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "80ms..160ms")]
     pub retry_delay: history::Range,
     /// Critical sections offered per second, by all clients together
-    #[arg(long, help_heading = "Scenario", default_value_t = 3.5)]
+    #[arg(long, help_heading = "Scenario", default_value_t = 4.5)]
     pub rate: f64,
     /// Keys, drawn evenly; 1 is the hot key
     #[arg(long, help_heading = "Scenario", default_value_t = 1)]

@@ -19,7 +19,7 @@ use anyhow::anyhow;
 use self::{
     hunt::{Hunt, Hunted},
     report::Report,
-    seeds::Seeds,
+    seeds::{Seeds, across},
     soundness::{Faulty, Quiet, SOUND},
 };
 use crate::{
@@ -45,24 +45,35 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
     let seeds = Seeds { count, jobs };
     let twins = Seeds { count: (if args.short { TWINS_SHORT } else { TWINS }).min(count), jobs };
     let terminal = Terminal::new(|_| String::new(), false);
-    let failed = |what: String| anyhow!(what);
-
+    let is_meant = |name: &str| args.only.as_ref().is_none_or(|word| name.contains(word));
     let mut report = Report::default();
-    for hunt in Hunt::all() {
-        terminal.progress(&format!("planted bug {}", hunt.name()));
-        report.bugs.push(Hunted::of(hunt, twins).map_err(|e| failed(format!("planted bug {}: {e}", hunt.name())))?);
+    let hunts: Vec<&Hunt> = Hunt::all().iter().filter(|hunt| is_meant(&hunt.name())).collect();
+    terminal.progress(&format!("{} planted bugs", hunts.len()));
+    report.bugs = hunted(&hunts, twins)?;
+    for sound in SOUND.into_iter().filter(|sound| is_meant(&sound.to_string())) {
+        let name = format!("{sound}, no faults");
+        terminal.progress(&format!("{name}: {count} seeds"));
+        report.quiet.push(Quiet::of(sound, seeds).map_err(|e| anyhow!("{name}: {e}"))?);
+        let name = format!("{sound}, all faults");
+        terminal.progress(&format!("{name}: {count} seeds"));
+        report.faulty.push(Faulty::of(sound, seeds).map_err(|e| anyhow!("{name}: {e}"))?);
     }
-    for sound in SOUND {
-        terminal.progress(&format!("{sound}, no faults: {count} seeds"));
-        report.quiet.push(Quiet::of(sound, seeds).map_err(|e| failed(format!("{sound}, no faults: {e}")))?);
-    }
-    for sound in SOUND {
-        terminal.progress(&format!("{sound}, all faults: {count} seeds"));
-        report.faulty.push(Faulty::of(sound, seeds).map_err(|e| failed(format!("{sound}, all faults: {e}")))?);
+    if let Some(dir) = &args.save {
+        report.save(dir)?;
     }
     match args.format {
         Format::Text => print(&report.text()),
         Format::Json => print(&format!("{:#}\n", report.json())),
     }
     Ok(if report.is_right() { Exit::Ok } else { Exit::Violated })
+}
+
+/// Each hunt on a thread of its own.
+fn hunted(hunts: &[&Hunt], Seeds { count, jobs }: Seeds) -> anyhow::Result<Vec<Hunted>> {
+    let run = |n: u64| {
+        let hunt = hunts[n as usize];
+        Ok(Hunted::of(hunt, Seeds { count, jobs: 1 }).map_err(|e| anyhow!("planted bug {}: {e}", hunt.name())))
+    };
+    let rows = across(Seeds { count: hunts.len() as u64, jobs }, &run).map_err(|e| anyhow!("planted bugs: {e}"))?;
+    rows.into_iter().map(|(_, row)| row).collect()
 }

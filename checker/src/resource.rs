@@ -5,7 +5,7 @@
 //! killed is undone: the merge marks those admissions, and no other judge sees them. An answer to one of them is an answer that
 //! came before the disk. So no read can have shown what was not durable either: a version is the number of an earlier write.
 
-use history::{Arm, ArmDecision, Event, HoldId, OpId, RequestKind, Stamp, Token};
+use history::{Arm, ArmDecision, Event, HoldId, OpId, RequestKind, Token};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -40,28 +40,6 @@ struct Answer {
     seq: u64,
 }
 
-/// The largest number that was answered before an instant.
-#[derive(Debug, Default)]
-struct Answered {
-    before: u64,
-    at: Stamp,
-    all: u64,
-}
-
-impl Answered {
-    fn add(&mut self, at: Stamp, number: u64) {
-        if at > self.at {
-            (self.before, self.at) = (self.all, at);
-        }
-        self.all = self.all.max(number);
-    }
-
-    /// Answers of the same instant are concurrent.
-    fn before(&self, at: Stamp) -> u64 {
-        if rules::is_acquired_before(self.at, at) { self.all } else { self.before }
-    }
-}
-
 /// Tokens of one key on one arm.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tokens {
@@ -82,10 +60,10 @@ pub(crate) struct Resource {
     ops: FxHashMap<HoldId, Vec<Op>>,
     /// Emptied lists of operations, for the next hold.
     spare: Vec<Vec<Op>>,
-    answered: Answered,
-    /// Answers of this stamp: the log may have their decisions at the same one.
+    /// The largest number that had been answered before this stamp.
+    answered: u64,
+    /// Answers of this stamp: the log may have their decisions at the same one, and what is sent at it is concurrent with them.
     answers: Vec<Answer>,
-    now: Stamp,
     last: u64,
     keys: Vec<[Tokens; 2]>,
     found: ResourceVerdict,
@@ -96,8 +74,8 @@ impl Resource {
         self.ops.get_mut(&hold)?.iter_mut().find(|o| o.id == op)
     }
 
-    fn sent(&mut self, hold: HoldId, op: OpId, at: Stamp) {
-        let floor = self.answered.before(at);
+    fn sent(&mut self, hold: HoldId, op: OpId) {
+        let floor = self.answered;
         let spare = &mut self.spare;
         let ops = self.ops.entry(hold).or_insert_with(|| spare.pop().unwrap_or_default());
         ops.push(Op { id: op, floor, decided: None, undone: None, digest: 0 });
@@ -192,9 +170,8 @@ fn digest(arms: &[ArmDecision]) -> u64 {
 
 impl Judge for Resource {
     fn see(&mut self, run: &Run, entry: &Entry) {
-        self.now = entry.at;
         match &entry.event {
-            Event::Read { hold, op } | Event::Write { hold, op } => self.sent(*hold, *op, entry.at),
+            Event::Read { hold, op } | Event::Write { hold, op } => self.sent(*hold, *op),
             Event::ReadOk { hold, op, number } | Event::WriteOk { hold, op, number } => {
                 self.answers.push(Answer { hold: *hold, op: *op, number: *number, seq: entry.seq });
             }
@@ -225,7 +202,7 @@ impl Judge for Resource {
     fn settle(&mut self, _run: &Run) {
         let mut answers = std::mem::take(&mut self.answers);
         for Answer { hold, op, number, seq } in answers.drain(..) {
-            self.answered.add(self.now, number);
+            self.answered = self.answered.max(number);
             let Some((decided, undone)) = self.op(hold, op).map(|op| (op.decided, op.undone)) else { continue };
             if undone == Some(number) {
                 self.found.acknowledged_lost += 1;

@@ -52,23 +52,26 @@ pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, WishError> {
         };
         add(fault(rng, wish, of, &target), target, when);
     }
-    // One fault at a time on each of them, and some time to see it healed.
-    let mut free: BTreeMap<NodeName, Duration> = BTreeMap::new();
+    // One fault at a time on each of them, and some time to see it healed: one that comes too early is left out.
+    let mut coming: Vec<(Duration, Step)> = Vec::new();
     for wish in servers {
         let mut at = gap(rng);
         while at < of.time {
             let target = target(rng, wish, of)?;
             let fault = fault(rng, wish, of, &target);
             let next = at + fault.lasting() + gap(rng);
-            if let Target::Node(node) = &target {
-                let free = free.entry(node.clone()).or_default();
-                let when = at.max(*free);
-                if when < of.time {
-                    *free = when + fault.lasting() + HEALED_WITHIN;
-                    add(fault, target, When::At(when));
-                }
-            }
+            coming.push((at, Step { id: FaultId(0), fault, target, when: When::At(at) }));
             at = next;
+        }
+    }
+    coming.sort_by_key(|(at, _)| *at);
+    let mut free: BTreeMap<NodeName, Duration> = BTreeMap::new();
+    for (at, step) in coming {
+        let Target::Node(node) = &step.target else { continue };
+        let free = free.entry(node.clone()).or_default();
+        if *free <= at {
+            *free = at + step.fault.lasting() + HEALED_WITHIN;
+            add(step.fault, step.target, step.when);
         }
     }
     let mut filled = Duration::ZERO;

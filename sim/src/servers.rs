@@ -164,8 +164,10 @@ fn serve(
     let answer = match decided {
         Ok(admission) => {
             is_early = lock(&world.servers.resource).answers_early(&admission);
-            if let Some(hold) = admission.hold {
-                world.acts(HoldId(hold.0), admission.key.as_str(), admission.kind == Kind::Write);
+            // What comes again is answered again, and does nothing.
+            if let Some(hold) = admission.hold.filter(|_| !admission.repeat) {
+                let is_write = admission.kind == Kind::Write;
+                world.acts(HoldId(hold.0), admission.key.as_str(), admission.number.0, is_write);
             }
             world.record(node, workloads::admission::event(&admission));
             Ok(admission)
@@ -243,5 +245,6 @@ pub(crate) fn policy(plan: &Plan, bug: Option<&str>) -> Result<Policy, String> {
 /// The resource has been started again over its store.
 pub(crate) fn recovered(world: &Arc<World>) {
     let durable = lock(&world.servers.resource).restart(world.executor.now());
+    world.acts_undone(durable.0);
     world.record(world.resource(), Event::Recovered { durable: durable.0 });
 }

@@ -34,13 +34,15 @@ pub struct Claim {
     pub ended: Option<Stamp>,
 }
 
-/// A request arrived at the resource under a hold.
+/// A request arrived at the resource under a hold, for the first time, and what it did was not undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Act {
     /// The hold.
     pub hold: HoldId,
     /// Its key.
     pub key: Key,
+    /// Its admission number.
+    pub number: u64,
     /// When.
     pub at: Stamp,
     /// Whether it writes.

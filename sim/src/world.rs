@@ -251,12 +251,19 @@ impl World {
     }
 
     /// A request arrives at the resource.
-    pub fn acts(&self, hold: HoldId, key: &str, is_write: bool) {
+    pub fn acts(&self, hold: HoldId, key: &str, number: u64, is_write: bool) {
         if let Some(witness) = &self.witness {
             let key = history::Key::new(key);
             let mut witness = lock(witness);
             let owner = self.owner(&witness, &key);
-            witness.truth.acts.push(Act { hold, key, at: self.executor.now(), is_write, owner });
+            witness.truth.acts.push(Act { hold, key, number, at: self.executor.now(), is_write, owner });
+        }
+    }
+
+    /// The resource was started again: what had a larger number than this never reached its disk.
+    pub fn acts_undone(&self, durable: u64) {
+        if let Some(witness) = &self.witness {
+            lock(witness).truth.acts.retain(|act| act.number <= durable);
         }
     }
 

@@ -215,6 +215,10 @@ pub fn rounder(plan: &Plan) -> Vec<Plan> {
     for lease in rounder_than(plan.lease) {
         plans.push(changed(plan, |p| p.lease = lease));
     }
+    for lease in [1_000, 2_000, 3_000, 5_000].map(ms).into_iter().filter(|lease| *lease < plan.lease) {
+        plans.push(changed(plan, |p| p.lease = lease));
+        plans.push(changed(plan, |p| (p.lease, p.workload.work) = (lease, most_of(lease))));
+    }
     for work in single(plan.workload.work) {
         plans.push(changed(plan, |p| p.workload.work = work));
     }
@@ -341,29 +345,45 @@ pub fn firmer(plan: &Plan) -> Vec<Plan> {
 fn patient(plan: &Plan) -> Vec<Plan> {
     let Some(first) = plan.schedule.iter().filter_map(at).min() else { return Vec::new() };
     let mut plans = Vec::new();
-    for lease in [2_000, 4_000, 8_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
-        for (begin, is_cut_before) in [(ms(1_000), true), (ms(1_000), false), (ms(300), false), (ms(0), false)] {
-            let mut plan = plan.clone();
-            plan.lease = lease;
-            plan.workload.work = Range { from: lease * 85 / 100, to: lease * 85 / 100 };
-            plan.workload.retry_delay = Range { from: ms(20), to: ms(20) };
-            plan.workload.rate_per_s = plan.workload.rate_per_s.max(10.0);
-            each_at(&mut plan, |at| *at = *at - first + begin);
-            for step in &mut plan.schedule {
-                if let Some(by) = jump_mut(&mut step.fault) {
-                    *by = by.signum() * by.abs().max(lease.as_millis() as i64 * 2);
-                }
-                // Links that are cut before the hold begins decide which nodes it is on.
-                if let (true, true, When::At(at)) = (is_cut_before, step.fault.kind().is_of_links(), &mut step.when) {
-                    *lasting_mut(&mut step.fault) += std::mem::take(at);
-                }
+    for lease in [4_000, 8_000, 2_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
+        let mut plan = plan.clone();
+        plan.lease = lease;
+        plan.workload.work = most_of(lease);
+        plan.workload.retry_delay = Range { from: ms(20), to: ms(20) };
+        plan.workload.rate_per_s = plan.workload.rate_per_s.max(10.0);
+        for step in &mut plan.schedule {
+            if let Some(by) = jump_mut(&mut step.fault) {
+                *by = by.signum() * by.abs().max(lease.as_millis() as i64 * 2);
             }
-            let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
-            plan.time = plan.time.max(end.unwrap_or_default() + lease * 2);
-            plans.push(plan);
+        }
+        for (begin, is_cut_before) in [(ms(1_000), true), (ms(1_000), false), (ms(300), false), (ms(0), false)] {
+            for is_from_all in [true, false] {
+                let mut plan = plan.clone();
+                each_at(&mut plan, |at| *at = *at - first + begin);
+                for step in &mut plan.schedule {
+                    if let (true, Fault::Partition { from, .. } | Fault::Delay { from, .. }) =
+                        (is_from_all, &mut step.fault)
+                    {
+                        from.clear();
+                    }
+                    // Links that are cut before the hold begins decide which nodes it is on.
+                    if let (true, true, When::At(at)) = (is_cut_before, step.fault.kind().is_of_links(), &mut step.when)
+                    {
+                        *lasting_mut(&mut step.fault) += std::mem::take(at);
+                    }
+                }
+                let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
+                plan.time = plan.time.max(end.unwrap_or_default() + lease * 2);
+                plans.push(plan);
+            }
         }
     }
     plans
+}
+
+/// Work that fills most of a lease, and leaves time for an answer.
+fn most_of(lease: Duration) -> Range {
+    Range { from: lease * 85 / 100, to: lease * 85 / 100 }
 }
 
 fn at(step: &Step) -> Option<Duration> {

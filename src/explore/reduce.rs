@@ -33,7 +33,7 @@ const LAST_TRIALS: usize = 8;
 const SEEDS_MAX: u64 = 8;
 /// Simulations that each phase may use.
 const FEWEST_MAX: u32 = 600;
-const FIRM_MAX: u32 = 2_500;
+const FIRM_MAX: u32 = 3_000;
 const PLAIN_MAX: u32 = 2_000;
 
 /// Simulates and judges a plan; none, if it cannot be simulated.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use history::{Fault, Models, Persistence, Point, WhichClock};
+use history::{Models, Persistence, Point, WhichClock};
 
 use super::{
     hunt::{Hunt, Planted, Shows},

@@ -21,10 +21,13 @@ pub struct Compared {
     pub unconfirmed: Vec<String>,
     /// Holds that acted while another one owned the key, for [`OVERLAP_FROM`] at least.
     pub overlaps: u64,
-    /// Those of them that were not reported.
+    /// Those of them that were not reported, in runs of which the checker says that it cannot decide so many acts: the record does not
+    /// order the grants. Such a run is never upheld.
+    pub undecided: u64,
+    /// Those that were not reported otherwise.
     pub missed: Vec<String>,
     /// Windows that nothing explains.
-    pub unexplained: u64,
+    pub unexplained: Vec<String>,
 }
 
 /// Compares.
@@ -39,7 +42,9 @@ pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Compared {
             }
         }
     }
-    compared.unexplained = verdicts.lock().map_or(0, |lock| lock.unexplained);
+    let windows = verdicts.lock().into_iter().flat_map(|lock| &lock.windows);
+    let unexplained = windows.filter(|w| w.causes.iter().any(|cause| cause == "unexplained"));
+    compared.unexplained = unexplained.map(|w| format!("{} of {:?}: {}", w.kind, w.holds, w.headline)).collect();
     for (stale, owner) in oracle.overlaps() {
         compared.overlaps += 1;
         if !is_reported(stale.hold, verdicts) {
@@ -47,6 +52,9 @@ pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Compared {
             let what = format!("hold {} acted {late} ms after hold {} had taken over", stale.hold, owner.hold);
             compared.missed.push(what);
         }
+    }
+    if verdicts.lock().is_some_and(|lock| lock.undecided >= compared.missed.len() as u64) {
+        compared.undecided = compared.missed.drain(..).len() as u64;
     }
     compared
 }

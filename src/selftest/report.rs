@@ -1,13 +1,16 @@
 //! What is printed of a self-test.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write, path::Path};
 
+use anyhow::{Context, anyhow};
+use history::Plan;
 use serde_json::{Value, json};
 
 use super::{
     hunt::Hunted,
-    soundness::{Faulty, Quiet},
+    soundness::{Faulty, Quiet, faulty_plan, quiet_plan},
 };
+use crate::scenario::PlanFile;
 
 /// Findings of a row that are listed.
 const LISTED: usize = 10;
@@ -38,12 +41,56 @@ fn list(out: &mut String, lines: impl ExactSizeIterator<Item = String>) {
     }
 }
 
+fn write(
+    dir: &Path,
+    run: String,
+    backend: String,
+    resource_bug: Option<&str>,
+    plan: Result<Plan, String>,
+) -> anyhow::Result<()> {
+    let path = dir.join(format!("{run}.toml"));
+    let (plan, resource_bug) = (plan.map_err(|e| anyhow!("{run}: {e}"))?, resource_bug.map(str::to_owned));
+    let file = PlanFile { run, backend, resource_bug, compose: None, images: BTreeMap::new(), plan };
+    std::fs::write(&path, file.to_toml()?).with_context(|| format!("writing {}", path.display()))
+}
+
 impl Report {
     /// Whether all is as it must be.
     pub fn is_right(&self) -> bool {
         self.bugs.iter().all(Hunted::is_right)
             && self.quiet.iter().all(Quiet::is_right)
             && self.faulty.iter().all(Faulty::is_right)
+    }
+
+    /// Writes the plans of the first things that are wrong: of a bug that was never caught the first one too.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        for bug in self.bugs.iter().filter(|b| !b.is_right()) {
+            let is_never = bug.caught_at.is_none();
+            let buggy = is_never.then_some(0).into_iter().map(|seed| (seed, true));
+            for (seed, is_buggy) in bug.twins_shown.iter().take(LISTED).map(|seed| (*seed, false)).chain(buggy) {
+                let (backend, resource_bug) = bug.hunt.under(is_buggy);
+                let what = if is_buggy { "bug" } else { "twin" };
+                let name = format!("{what}-{}-{seed}", bug.hunt.name().replace(", ", "-"));
+                write(dir, name, backend, resource_bug, bug.hunt.plan(seed, is_buggy))?;
+            }
+        }
+        for quiet in &self.quiet {
+            for (seed, _) in quiet.alarms.iter().take(LISTED) {
+                let name = format!("quiet-{}-{}-{seed}", quiet.sound.backend, quiet.sound.tokens);
+                write(dir, name, quiet.sound.backend.into(), None, quiet_plan(quiet.sound, *seed))?;
+            }
+        }
+        for faulty in &self.faulty {
+            for seed in faulty.wrong.iter().take(LISTED) {
+                let name = format!("faulty-{}-{}-{seed}", faulty.sound.backend, faulty.sound.tokens);
+                write(dir, name, faulty.sound.backend.into(), None, faulty_plan(faulty.sound, *seed))?;
+            }
+        }
+        Ok(())
     }
 
     /// For people.
@@ -108,23 +155,23 @@ impl Report {
             return;
         }
         let _ = writeln!(out, "correct locks, all faults, beside the truth");
-        let head = ["lock", "runs", "alarms", "unconfirmed", "overlaps", "reported", "unexplained"];
-        let [lock, runs, alarms, unconfirmed, overlaps, reported, unexplained] = head;
         let _ = writeln!(
             out,
-            "  {lock:<22} {runs:>7} {alarms:>7} {unconfirmed:>12} {overlaps:>9} {reported:>9} {unexplained:>12}"
+            "  {:<22} {:>7} {:>7} {:>12} {:>9} {:>9} {:>10} {:>7} {:>12}",
+            "lock", "runs", "alarms", "unconfirmed", "overlaps", "reported", "undecided", "missed", "unexplained"
         );
         for faulty in &self.faulty {
-            let Faulty { sound, runs, compared: c } = faulty;
-            let reported = c.overlaps - c.missed.len() as u64;
-            let (unconfirmed, mark) = (c.unconfirmed.len(), mark(faulty.is_right()));
-            let (alarms, overlaps, unexplained) = (c.alarms, c.overlaps, c.unexplained);
+            let Faulty { sound, runs, compared: c, .. } = faulty;
+            let (unconfirmed, missed, unexplained) = (c.unconfirmed.len(), c.missed.len(), c.unexplained.len());
+            let (alarms, overlaps, undecided, mark) = (c.alarms, c.overlaps, c.undecided, mark(faulty.is_right()));
+            let reported = overlaps - undecided - missed as u64;
             let _ = writeln!(
                 out,
-                "  {sound:<22} {runs:>7} {alarms:>7} {unconfirmed:>12} {overlaps:>9} {reported:>9} {unexplained:>12}  {mark}"
+                "  {sound:<22} {runs:>7} {alarms:>7} {unconfirmed:>12} {overlaps:>9} {reported:>9} {undecided:>10} {missed:>7} {unexplained:>12}  {mark}"
             );
             list(out, c.unconfirmed.iter().map(|what| format!("unconfirmed: {what}")));
-            list(out, c.missed.iter().map(|what| format!("not reported: {what}")));
+            list(out, c.missed.iter().map(|what| format!("missed: {what}")));
+            list(out, c.unexplained.iter().map(|what| format!("unexplained: {what}")));
         }
         let _ = writeln!(out);
     }
@@ -159,7 +206,8 @@ impl Report {
                 "alarms": f.compared.alarms,
                 "unconfirmed": f.compared.unconfirmed,
                 "overlaps": f.compared.overlaps,
-                "not_reported": f.compared.missed,
+                "undecided": f.compared.undecided,
+                "missed": f.compared.missed,
                 "unexplained": f.compared.unexplained,
                 "is_right": f.is_right(),
             })
