@@ -86,12 +86,14 @@ fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option
     let persistence = run.plan.models.unwrap_or_default().persistence;
     let told = overlap.told(node);
     let restarts = proved(run, name).filter(|l| forgets(run, l.kind)).filter_map(|l| {
-        let at = l.requested?.at;
+        // It went at some instant between these two.
+        let (at, gone) = (l.requested?.at, l.injected.or(l.healed).unwrap_or(Stamp(u64::MAX)));
         // What had been synced when the power went is still there.
         let is_synced = l.kind == FaultKind::Powerloss
             && persistence == Persistence::Everysec
             && rules::is_lease_over(at, told.1.plus(SYNCED_EVERY));
-        (between(at) && !is_synced).then_some((at, l.kind.name()))
+        let is_between = rules::is_between(gone, first.sent.at, Stamp(u64::MAX)) && at < second.ok.at;
+        (is_between && !is_synced).then_some((at, l.kind.name()))
     });
     let removed = ending.unsafe_releases.iter().filter(|u| u.owner == first.id && u.node == node);
     let removed = removed.map(|u| (u.invoked.at, "unsafe-release")).filter(|(at, _)| between(*at));
@@ -260,7 +262,8 @@ mod tests {
 
     #[test]
     fn a_fault_before_the_attempt_or_after_the_other_success_explains_nothing() {
-        for (requested, is_cause) in [(100, false), (101, true), (1_109, true), (1_110, false)] {
+        // It takes effect until 10 ms later.
+        for (requested, is_cause) in [(90, false), (91, true), (101, true), (1_109, true), (1_110, false)] {
             let mut s = Scene::new();
             s.plan.lock_nodes.truncate(1);
             s.acquire(1, 1, 100, 110, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);

@@ -345,7 +345,7 @@ pub fn firmer(plan: &Plan) -> Vec<Plan> {
 fn patient(plan: &Plan) -> Vec<Plan> {
     let Some(first) = plan.schedule.iter().filter_map(at).min() else { return Vec::new() };
     let mut plans = Vec::new();
-    for lease in [4_000, 8_000, 2_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
+    for lease in [2_000, 8_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
         let mut plan = plan.clone();
         plan.lease = lease;
         plan.workload.work = most_of(lease);
@@ -356,29 +356,43 @@ fn patient(plan: &Plan) -> Vec<Plan> {
                 *by = by.signum() * by.abs().max(lease.as_millis() as i64 * 2);
             }
         }
-        for (begin, is_cut_before) in [(ms(1_000), true), (ms(1_000), false), (ms(300), false), (ms(0), false)] {
-            for is_from_all in [true, false] {
-                let mut plan = plan.clone();
-                each_at(&mut plan, |at| *at = *at - first + begin);
-                for step in &mut plan.schedule {
-                    if let (true, Fault::Partition { from, .. } | Fault::Delay { from, .. }) =
-                        (is_from_all, &mut step.fault)
-                    {
-                        from.clear();
-                    }
-                    // Links that are cut before the hold begins decide which nodes it is on.
-                    if let (true, true, When::At(at)) = (is_cut_before, step.fault.kind().is_of_links(), &mut step.when)
-                    {
-                        *lasting_mut(&mut step.fault) += std::mem::take(at);
-                    }
+        for (begin, links, is_from_all) in [
+            (ms(1_000), Links::Throughout, false),
+            (ms(1_000), Links::Before, true),
+            (ms(1_000), Links::Before, false),
+            (ms(1_000), Links::AsTheyAre, true),
+            (ms(1_000), Links::AsTheyAre, false),
+            (ms(0), Links::AsTheyAre, false),
+        ] {
+            let mut plan = plan.clone();
+            each_at(&mut plan, |at| *at = *at - first + begin);
+            let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
+            plan.time = plan.time.max(end.unwrap_or_default() + lease * 2);
+            for step in plan.schedule.iter_mut().filter(|s| s.fault.kind().is_of_links()) {
+                if let (true, Fault::Partition { from, .. } | Fault::Delay { from, .. }) =
+                    (is_from_all, &mut step.fault)
+                {
+                    from.clear();
                 }
-                let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
-                plan.time = plan.time.max(end.unwrap_or_default() + lease * 2);
-                plans.push(plan);
+                let When::At(at) = &mut step.when else { continue };
+                match links {
+                    Links::Throughout => (*at, *lasting_mut(&mut step.fault)) = (ms(0), plan.time),
+                    Links::Before => *lasting_mut(&mut step.fault) += std::mem::take(at),
+                    Links::AsTheyAre => {}
+                }
             }
+            plans.push(plan);
         }
     }
     plans
+}
+
+/// What becomes of faults of links: those that are on before the hold begins decide which nodes it is on.
+#[derive(Clone, Copy)]
+enum Links {
+    Throughout,
+    Before,
+    AsTheyAre,
 }
 
 /// Work that fills most of a lease, and leaves time for an answer.
@@ -417,22 +431,32 @@ fn stretched(plan: &Plan, times: u32) -> Plan {
 /// The same faults again and again: what comes half the time comes almost surely in five times.
 pub fn repeated(plan: &Plan) -> Vec<Plan> {
     let first = plan.schedule.iter().filter_map(at).min().unwrap_or_default();
-    let end = plan.schedule.iter().map(|s| at(s).unwrap_or(first) + s.fault.lasting()).max().unwrap_or_default();
-    // Long enough for locks to be free and to be taken again.
+    let is_short = |step: &&Step| !step.fault.kind().is_of_links() || step.fault.lasting() < plan.time / 2;
+    let short = plan.schedule.iter().filter(is_short);
+    let end = short.map(|s| at(s).unwrap_or(first) + s.fault.lasting()).max().unwrap_or_default();
+    // Long enough for locks to be free and to be taken again. Links that are cut all the time count for nothing here.
     let round = end.saturating_sub(first) + plan.lease + ms(500);
-    let again = |times: u32| {
-        let mut schedule = Vec::new();
-        for n in 0..times {
-            schedule.extend(plan.schedule.iter().cloned().map(|mut step| {
+    let again = |times: u32, with_links: bool| {
+        let mut schedule = plan.schedule.clone();
+        for n in 1..times {
+            let steps = plan.schedule.iter().filter(|s| with_links || !s.fault.kind().is_of_links());
+            schedule.extend(steps.cloned().map(|mut step| {
                 if let When::At(at) = &mut step.when {
                     *at += round * n;
                 }
                 step
             }));
         }
-        Plan { time: plan.time + round * (times - 1), ..with_schedule(plan, schedule) }
+        let mut plan = Plan { time: plan.time + round * (times - 1), ..with_schedule(plan, schedule) };
+        if !with_links {
+            for step in plan.schedule.iter_mut().filter(|s| s.fault.kind().is_of_links()) {
+                *lasting_mut(&mut step.fault) += round * (times - 1);
+            }
+        }
+        plan
     };
-    let mut plans = runnable(plan, [2, 3, 5].map(again).into());
+    let times = [2, 3, 5, 8];
+    let mut plans = runnable(plan, times.into_iter().flat_map(|n| [again(n, false), again(n, true)]).collect());
     plans.retain(|p| p.time <= TIME_MAX);
     plans
 }
@@ -506,8 +530,8 @@ mod tests {
             assert!(!plans.is_empty(), "move {i}");
             assert!(plans.iter().all(|p| p.validate().is_ok() && *p != plan), "move {i}");
         }
-        let thrice = &repeated(&plan)[1];
-        assert_eq!(thrice.schedule.len(), 9);
-        assert!(thrice.time > plan.time);
+        let lengths: Vec<_> = repeated(&plan).iter().map(|p| p.schedule.len()).collect();
+        assert_eq!(lengths, [5, 6, 7, 9, 11, 15, 17, 24], "without links, and with them");
+        assert!(repeated(&plan).iter().all(|p| p.time > plan.time));
     }
 }
