@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use compose::{Output, What};
-use history::{Event, FaultKind, FaultPhase, NodeName, Plan, ProcessName, Record, Role, Stamp, Writer};
+use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Role, Stamp, Writer};
 use nemesis::Scene;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -234,7 +234,7 @@ impl Pump {
             }),
             Event::Fault { kind, node: target, phase, .. } => {
                 match phase {
-                    FaultPhase::Requested { .. } if *kind == FaultKind::Kill => {
+                    FaultPhase::Requested { .. } if kind.kills() => {
                         self.to_be_killed.insert(target.clone());
                     }
                     FaultPhase::Unproved { .. } => {

@@ -31,16 +31,20 @@ impl ResourceModel {
         ResourceModel { policy, state: State::default(), disk: is_fragile.then(Disk::default) }
     }
 
-    /// Decides `request` now; it is on disk at `durable`.
-    pub fn decide(&mut self, now: Stamp, durable: Stamp, request: &Request) -> Result<Admission, Refusal> {
-        let decided = self.state.decide(&self.policy, request)?;
-        if let Some(disk) = &mut self.disk {
-            disk.sync(&self.policy, now);
-            // Group commits come one after the other.
-            let durable = disk.pending.back().map_or(durable, |(last, _)| durable.max(*last));
-            disk.pending.push_back((durable, request.clone()));
-        }
-        Ok(decided)
+    /// Decides `request` now. A group commit that begins now is over at `synced`; says when the decision is on disk, which is not before
+    /// those before it are.
+    pub fn decide(
+        &mut self,
+        now: Stamp,
+        synced: Stamp,
+        request: &Request,
+    ) -> (Result<Admission, Refusal>, Stamp) {
+        let decided = self.state.decide(&self.policy, request);
+        let (Some(disk), Ok(_)) = (&mut self.disk, &decided) else { return (decided, synced) };
+        disk.sync(&self.policy, now);
+        let durable = disk.pending.back().map_or(synced, |(last, _)| synced.max(*last));
+        disk.pending.push_back((durable, request.clone()));
+        (decided, durable)
     }
 
     /// Whether the answer goes before the decision is on disk: a planted bug.
@@ -48,11 +52,17 @@ impl ResourceModel {
         self.policy.planted().is_some_and(|planted| planted.answers_before_durable(admission))
     }
 
-    /// The process is gone, and another one opens the store: what is not on disk is lost. Returns the largest number that was.
-    pub fn restart(&mut self, now: Stamp) -> Version {
+    /// The process is gone: what is not on disk by now is lost.
+    pub fn killed(&mut self, now: Stamp) {
+        if let Some(disk) = &mut self.disk {
+            disk.sync(&self.policy, now);
+            disk.pending.clear();
+        }
+    }
+
+    /// Another process opens the store. Returns the largest number that was on disk.
+    pub fn restart(&mut self) -> Version {
         let Some(disk) = &mut self.disk else { return self.state.last() };
-        disk.sync(&self.policy, now);
-        disk.pending.clear();
         // What is forgotten by a restart stays forgotten: the disk goes on from what the process goes on with.
         disk.state = std::mem::take(&mut disk.state).reopened(&self.policy);
         self.state = disk.state.clone();

@@ -159,7 +159,7 @@ fn serve(
 ) {
     let (node, now) = (world.resource(), world.executor.now());
     let sync = world.draw(ResourceModel::SYNC);
-    let decided = lock(&world.servers.resource).decide(now, now.plus(sync), request);
+    let (decided, durable) = lock(&world.servers.resource).decide(now, now.plus(sync), request);
     let mut is_early = false;
     let answer = match decided {
         Ok(admission) => {
@@ -182,7 +182,7 @@ fn serve(
     }
     let incarnation = world.node(node, |n| n.incarnation);
     let synced = move |world: &Arc<World>| world.arrive(Packet { from: node, to: node, incarnation, call: Box::new(reply) });
-    world.executor.after(sync, Box::new(synced));
+    world.executor.at(durable, Box::new(synced));
 }
 
 fn asked(caller: &Caller, action: Action) -> Request {
@@ -244,7 +244,7 @@ pub(crate) fn policy(plan: &Plan, bug: Option<&str>) -> Result<Policy, String> {
 
 /// The resource has been started again over its store.
 pub(crate) fn recovered(world: &Arc<World>) {
-    let durable = lock(&world.servers.resource).restart(world.executor.now());
+    let durable = lock(&world.servers.resource).restart();
     world.acts_undone(durable.0);
     world.record(world.resource(), Event::Recovered { durable: durable.0 });
 }

@@ -374,6 +374,9 @@ impl World {
         if let Some(witness) = &self.witness {
             lock(witness).killed(node, self.executor.now());
         }
+        if node == self.resource() {
+            lock(&self.servers.resource).killed(self.executor.now());
+        }
         let killed = self.wall(node);
         let ended = {
             let mut state = lock(&self.state);

@@ -345,11 +345,11 @@ pub fn firmer(plan: &Plan) -> Vec<Plan> {
 fn patient(plan: &Plan) -> Vec<Plan> {
     let Some(first) = plan.schedule.iter().filter_map(at).min() else { return Vec::new() };
     let mut plans = Vec::new();
-    for lease in [2_000, 8_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
+    for lease in [2_000, 5_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
         let mut plan = plan.clone();
         plan.lease = lease;
         plan.workload.work = most_of(lease);
-        plan.workload.retry_delay = Range { from: ms(20), to: ms(20) };
+        plan.workload.retry_delay = Range { from: ms(50), to: ms(50) };
         plan.workload.rate_per_s = plan.workload.rate_per_s.max(10.0);
         for step in &mut plan.schedule {
             if let Some(by) = jump_mut(&mut step.fault) {
@@ -367,7 +367,7 @@ fn patient(plan: &Plan) -> Vec<Plan> {
             let mut plan = plan.clone();
             each_at(&mut plan, |at| *at = *at - first + begin);
             let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
-            plan.time = plan.time.max(end.unwrap_or_default() + lease * 2);
+            plan.time = end.unwrap_or_default() + lease + ms(1_000);
             for step in plan.schedule.iter_mut().filter(|s| s.fault.kind().is_of_links()) {
                 if let (true, Fault::Partition { from, .. } | Fault::Delay { from, .. }) =
                     (is_from_all, &mut step.fault)

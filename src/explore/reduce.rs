@@ -199,6 +199,7 @@ impl Search<'_> {
             if missed.len() * 20 <= sample.len() && self.is_firm(&best) {
                 return Some(best);
             }
+            eprintln!("DBG missed {} of {} used {} steps {} lease {:?} work {:?}", missed.len(), sample.len(), self.simulations, best.schedule.len(), best.lease, best.workload.work);
             if self.is_over() {
                 return None;
             }
@@ -230,6 +231,7 @@ impl Search<'_> {
                 break;
             }
             let missed = self.missed(&plan, sample, least - 1);
+            eprintln!("   cand missed {} of least {least} lease {:?} time {:?} {}", missed.len(), plan.lease, plan.time, plan.schedule.len());
             if missed.len() < least
                 && let Some(plan) = self.with_seed(plan)
             {

@@ -79,7 +79,11 @@ impl Measures {
                 self.offered += offered;
                 self.dropped += dropped;
             }
-            Event::Fault { kind: FaultKind::Kill, phase: FaultPhase::Proved { .. }, .. } => self.lost_counts += 1,
+            Event::Fault { kind: FaultKind::Kill, node, phase: FaultPhase::Proved { .. }, .. }
+                if node.as_str().starts_with("worker-") =>
+            {
+                self.lost_counts += 1;
+            }
             _ => {}
         }
     }

@@ -3,5 +3,6 @@
 mod arrows;
 mod nemesis;
 mod real;
+mod simulated;
 mod support;
 mod usage;

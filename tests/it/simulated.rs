@@ -1,0 +1,109 @@
+//! Runs in the simulation: what they show, and where they are not taken for more than they are.
+
+use serde_json::{Value, json};
+
+use crate::support::{Ran, harness, ran};
+
+/// An engine that does not answer.
+const NO_ENGINE: &str = "tcp://127.0.0.1:1";
+
+struct Simulated {
+    dir: tempfile::TempDir,
+    ran: Ran,
+}
+
+fn run(args: &[&str]) -> Simulated {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = harness();
+    command.arg("run").args(args).args(["--seed", "1000", "--runs"]).arg(dir.path()).env("DOCKER_HOST", NO_ENGINE);
+    Simulated { ran: command.output().unwrap().into(), dir }
+}
+
+impl Simulated {
+    #[track_caller]
+    fn exits(self, code: i32) -> Simulated {
+        assert_eq!(self.ran.code, Some(code), "{}{}", self.ran.stderr, self.ran.stdout);
+        self
+    }
+
+    fn latest(&self) -> std::path::PathBuf {
+        self.dir.path().join("latest").canonicalize().unwrap()
+    }
+
+    fn verdict(&self) -> Value {
+        serde_json::from_str(&std::fs::read_to_string(self.latest().join("verdict.json")).unwrap()).unwrap()
+    }
+}
+
+#[test]
+fn where_no_engine_answers_a_run_is_simulated_and_says_so() {
+    let run = run(&["--nemesis", "pause"]).exits(1);
+    assert!(run.ran.stdout.lines().next().unwrap().contains("sim, redis model"), "{}", run.ran.stdout);
+    assert!(run.ran.stderr.contains("--cluster docker"), "{}", run.ran.stderr);
+    assert_eq!(run.verdict()["cluster"], "sim");
+}
+
+#[test]
+fn with_an_expectation_an_engine_that_does_not_answer_is_a_failure() {
+    run(&["--nemesis", "pause", "--expect", "lock=violated"]).exits(3);
+    run(&["--cluster", "docker"]).exits(3);
+    run(&["--cluster", "auto", "--nemesis", "pause", "--expect", "lock=violated"]).exits(0);
+}
+
+#[test]
+fn what_only_docker_understands_is_refused_by_name() {
+    for (flag, args) in [
+        ("--keep", &["--cluster", "sim", "--keep"][..]),
+        ("--image", &["--cluster", "sim", "--image", "redis=valkey:8"]),
+        ("--compose", &["--compose", "mine.yaml"]),
+    ] {
+        let run = run(args).exits(64);
+        assert!(run.ran.stderr.contains(flag) && run.ran.stderr.contains("--cluster docker"), "{}", run.ran.stderr);
+    }
+    let clock = run(&["--cluster", "docker", "--nemesis", "clock"]).exits(64);
+    assert!(clock.ran.stderr.contains("--cluster sim"), "{}", clock.ran.stderr);
+}
+
+#[test]
+fn a_paused_holder_is_a_window_on_every_backend_and_every_fence_stops_it() {
+    for backend in ["redis", "redlock", "etcd"] {
+        let expected = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,off.data.lost_updates>=1,\
+            writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0";
+        let arms = "off,writes,reads,cas,claim";
+        let flags = ["--cluster", "sim", "--backend", backend, "--nemesis", "pause", "--arms", arms, "--expect", expected];
+        let run = run(&flags).exits(0);
+        for window in run.verdict()["properties"]["lock"]["windows"].as_array().unwrap() {
+            assert_eq!(window["causes"], json!(["pause"]), "{backend}");
+        }
+        for arm in ["reads.data", "cas.data", "claim.data"] {
+            assert_eq!(run.verdict()["properties"][arm]["verdict"], "upheld", "{backend} {arm}");
+        }
+    }
+}
+
+#[test]
+fn a_simulated_run_is_judged_again_and_run_again_as_any_other() {
+    let first = run(&["--cluster", "sim", "--backend", "redlock", "--nemesis", "pause,partition,clock"]);
+    let before = first.verdict();
+    ran(&["check", first.latest().to_str().unwrap()]).exits(first.ran.code.unwrap());
+    assert_eq!(first.verdict(), before);
+    // The same plan is the same history, but for the name of the run.
+    let plan = first.latest().join("plan.toml");
+    let dir = tempfile::tempdir().unwrap();
+    let again = harness().args(["run", plan.to_str().unwrap(), "--runs"]).arg(dir.path()).output().unwrap();
+    assert_eq!(again.status.code(), first.ran.code);
+    let history = |run: &std::path::Path| {
+        let text = std::fs::read_to_string(run.join("history.jsonl")).unwrap();
+        text.split_once('\n').unwrap().1.to_owned()
+    };
+    assert!(history(&first.latest()) == history(&dir.path().join("latest")));
+}
+
+#[test]
+fn a_clock_that_jumps_lets_a_single_redis_node_give_the_lock_away() {
+    let flags = "--cluster sim --backend redis --nemesis clock --work 1s --rate 2 --keys 2 --time 60s";
+    let run = run(&flags.split(' ').collect::<Vec<_>>()).exits(1);
+    let lock = run.verdict()["properties"]["lock"].clone();
+    assert!(lock["lease_overlap"].as_u64().unwrap() >= 1 && lock["unexplained"] == 0, "{lock}");
+    assert!(lock["windows"][0]["causes"].to_string().contains("clock"), "{lock}");
+}
