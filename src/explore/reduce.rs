@@ -199,7 +199,6 @@ impl Search<'_> {
             if missed.len() * 20 <= sample.len() && self.is_firm(&best) {
                 return Some(best);
             }
-            eprintln!("DBG missed {} of {} used {} steps {} lease {:?} work {:?}", missed.len(), sample.len(), self.simulations, best.schedule.len(), best.lease, best.workload.work);
             if self.is_over() {
                 return None;
             }
@@ -210,8 +209,14 @@ impl Search<'_> {
             }
             // What is missed now comes first: a change that mends none of it is soon done with.
             sample.sort_by_key(|n| (!missed.contains(n), *n));
-            let better = self.best_of(firmer(&best), &sample, &missed);
-            (best, missed) = better.or_else(|| self.best_of(repeated(&best), &sample, &missed))?;
+            let changed = self.best_of(firmer(&best), &sample, &missed);
+            // More faults only where no change of those that there are does much.
+            let again = match &changed {
+                Some((_, left)) if is_much_less(left, &missed) => None,
+                Some((_, left)) => self.best_of(repeated(&best), &sample, left),
+                None => self.best_of(repeated(&best), &sample, &missed),
+            };
+            (best, missed) = again.or(changed)?;
         }
     }
 
@@ -231,11 +236,10 @@ impl Search<'_> {
                 break;
             }
             let missed = self.missed(&plan, sample, least - 1);
-            eprintln!("   cand missed {} of least {least} lease {:?} time {:?} {}", missed.len(), plan.lease, plan.time, plan.schedule.len());
             if missed.len() < least
                 && let Some(plan) = self.with_seed(plan)
             {
-                let is_much = missed.len() * 4 <= now.len() * 3;
+                let is_much = is_much_less(&missed, now);
                 best = Some((plan, missed));
                 if is_much {
                     break;
@@ -275,6 +279,10 @@ impl Search<'_> {
         }
         Some((plan, trial))
     }
+}
+
+fn is_much_less(missed: &[u64], than: &[u64]) -> bool {
+    missed.len() * 4 <= than.len() * 3
 }
 
 /// The lines in which `plan` is not like `other`; all of it, if it has more or fewer.

@@ -273,7 +273,7 @@ fn two_runs_at_the_same_time_both_finish() {
 /// Starts a run, waits until its faults have begun, and hands over its process and its directory.
 fn begun(dir: &std::path::Path) -> std::process::Child {
     let mut child = harness()
-        .args(["run", "--backend", "redis", "--nemesis", "pause", "--time", "60s", "--runs"])
+        .args(["run", "--cluster", "docker", "--backend", "redis", "--nemesis", "pause", "--time", "60s", "--runs"])
         .arg(dir)
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
@@ -346,7 +346,7 @@ fn the_next_run_removes_what_a_dead_one_has_left() {
 fn nobody_listening_on_standard_error_does_not_keep_the_cluster_up() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = harness()
-        .args(["run", "--backend", "redis", "--workers", "1", "--time", "60s", "--runs"])
+        .args(["run", "--cluster", "docker", "--backend", "redis", "--workers", "1", "--time", "60s", "--runs"])
         .arg(dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -367,7 +367,7 @@ fn a_panic_of_the_controller_leaves_nothing_behind() {
     // Nobody reads standard output: printing the first line panics, in the middle of the run.
     let dir = tempfile::tempdir().unwrap();
     let mut child = harness()
-        .args(["run", "--backend", "redis", "--workers", "1", "--time", "20s", "--runs"])
+        .args(["run", "--cluster", "docker", "--backend", "redis", "--workers", "1", "--time", "20s", "--runs"])
         .arg(dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -66,7 +66,7 @@ pub struct RealRun {
 pub fn run(args: &[&str]) -> RealRun {
     let dir = tempfile::tempdir().unwrap();
     let mut command = harness();
-    command.arg("run").args(args);
+    command.args(["run", "--cluster", "docker"]).args(args);
     if !args.contains(&"--seed") && !args.iter().any(|arg| arg.ends_with(".toml")) {
         command.args(["--seed", "1000"]);
     }

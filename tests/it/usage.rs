@@ -62,14 +62,14 @@ fn a_broken_compose_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.yaml");
     fs::write(&file, "services:\n  redis-1:\n    image: redis\n    privileged: true\n").unwrap();
-    ran(&["run", "--compose", file.to_str().unwrap()]).exits(64).says(&["mine.yaml:4:5", "privileged"]);
-    ran(&["run", "--compose", "no-such.yaml"]).exits(64).says(&["no-such.yaml"]);
+    ran(&["run", "--cluster", "docker", "--compose", file.to_str().unwrap()]).exits(64).says(&["mine.yaml:4:5", "privileged"]);
+    ran(&["run", "--cluster", "docker", "--compose", "no-such.yaml"]).exits(64).says(&["no-such.yaml"]);
 }
 
 #[test]
 fn without_an_engine_the_run_fails_and_says_where_it_looked() {
     let dir = tempfile::tempdir().unwrap();
-    for args in [&["run", "--runs", dir.path().to_str().unwrap()][..], &["clean"][..]] {
+    for args in [&["run", "--cluster", "docker", "--runs", dir.path().to_str().unwrap()][..], &["clean"][..]] {
         let output = harness().args(args).env("DOCKER_HOST", "unix:///nowhere/docker.sock").output().unwrap();
         crate::support::Ran::from(output).exits(3).says(&[
             "no Docker engine answers",
