@@ -69,31 +69,8 @@ enum Due<W> {
     Call(Call<W>),
 }
 
-struct Entry<W> {
-    at: u64,
-    number: u64,
-    due: Due<W>,
-}
-
-impl<W> PartialEq for Entry<W> {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl<W> Eq for Entry<W> {}
-
-impl<W> PartialOrd for Entry<W> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<W> Ord for Entry<W> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
+/// When, with which number, and where it is kept: small, since a heap moves its entries about.
+type Entry = Reverse<(u64, u64, u32)>;
 
 /// Tasks that were woken, in that order.
 type Ready = Mutex<VecDeque<usize>>;
@@ -127,7 +104,10 @@ struct Slot {
 }
 
 struct State<W> {
-    heap: BinaryHeap<Reverse<Entry<W>>>,
+    heap: BinaryHeap<Entry>,
+    dues: Vec<Option<Due<W>>>,
+    /// Places in `dues` that are free.
+    free: Vec<u32>,
     number: u64,
     /// Numbers of tasks are never used again: a waker that is left of a dead one wakes nobody else.
     slots: Vec<Slot>,
@@ -151,7 +131,7 @@ impl<W> Executor<W> {
     /// An executor for so many processes, at the time `start`.
     pub fn new(processes: usize, start: Stamp) -> Self {
         let frozen = (0..processes).map(|_| None).collect();
-        let state = State { heap: BinaryHeap::new(), number: 0, slots: Vec::new(), frozen };
+        let state = State { heap: BinaryHeap::new(), dues: Vec::new(), free: Vec::new(), number: 0, slots: Vec::new(), frozen };
         Executor { now: AtomicU64::new(start.0), ready: Arc::default(), state: Mutex::new(state) }
     }
 
@@ -184,7 +164,17 @@ impl<W> Executor<W> {
         let mut state = lock(&self.state);
         state.number += 1;
         let number = state.number;
-        state.heap.push(Reverse(Entry { at: at.0.max(self.now.load(Relaxed)), number, due }));
+        let place = match state.free.pop() {
+            Some(place) => {
+                state.dues[place as usize] = Some(due);
+                place
+            }
+            None => {
+                state.dues.push(Some(due));
+                state.dues.len() as u32 - 1
+            }
+        };
+        state.heap.push(Reverse((at.0.max(self.now.load(Relaxed)), number, place)));
     }
 
     /// Runs `task` as one of `process`.
@@ -271,8 +261,14 @@ impl<W> Executor<W> {
         W: Stage,
     {
         loop {
-            let entry = lock(&self.state).heap.pop();
-            let Some(Reverse(Entry { at, due, .. })) = entry else { return false };
+            let (at, due) = {
+                let mut state = lock(&self.state);
+                let Some(Reverse((at, _, place))) = state.heap.pop() else { return false };
+                state.free.push(place);
+                (at, state.dues[place as usize].take())
+            };
+            // Every entry has its place.
+            let Some(due) = due else { continue };
             match due {
                 // A timer that was called off is not worth a stop.
                 Due::Timer(timer) if timer.is_off.load(Relaxed) => {}
@@ -297,11 +293,12 @@ impl<W> Executor<W> {
 
     /// Drops all tasks and all that is due: they hold the world, which holds them.
     pub fn clear(&self) {
-        let (slots, heap) = {
+        let (slots, dues) = {
             let mut state = lock(&self.state);
-            (std::mem::take(&mut state.slots), std::mem::take(&mut state.heap))
+            state.heap.clear();
+            (std::mem::take(&mut state.slots), std::mem::take(&mut state.dues))
         };
-        drop((slots, heap));
+        drop((slots, dues));
         lock(&self.ready).clear();
     }
 }

@@ -23,6 +23,8 @@ pub const NEEDED: u32 = 95;
 const WANTED: u32 = 97;
 /// Variations by which one change is compared with others.
 const SCREEN: u32 = 16;
+/// Variations by which one is left aside at a glance.
+const LOOK: usize = 5;
 /// Variations that a plainer plan has to pass on the way; all of them decide in the end.
 const PASS: u32 = 40;
 /// Variations that decide: no change was ever chosen by them.
@@ -209,13 +211,17 @@ impl Search<'_> {
             }
             // What is missed now comes first: a change that mends none of it is soon done with.
             sample.sort_by_key(|n| (!missed.contains(n), *n));
-            let changed = self.best_of(firmer(&best), &sample, &missed);
-            // More faults only where no change of those that there are does much.
-            let again = match &changed {
-                Some((_, left)) if is_much_less(left, &missed) => None,
-                Some((_, left)) => self.best_of(repeated(&best), &sample, left),
-                None => self.best_of(repeated(&best), &sample, &missed),
-            };
+            // More of the same where that is enough; else what changes what there is, and more of the same where that does little.
+            let mut again = self.best_of(repeated(&best), &sample, &missed);
+            let mut changed = None;
+            if !again.as_ref().is_some_and(|(_, left)| left.len() * 10 <= sample.len()) {
+                changed = self.best_of(firmer(&best), &sample, &missed);
+            }
+            if let (Some((_, by_change)), Some((_, by_more))) = (&changed, &again)
+                && (is_much_less(by_change, &missed) || by_change.len() <= by_more.len())
+            {
+                again = None;
+            }
             (best, missed) = again.or(changed)?;
         }
     }
@@ -234,6 +240,11 @@ impl Search<'_> {
             let least = best.as_ref().map_or(now.len(), |(_, missed)| missed.len());
             if self.is_over() || least == 0 {
                 break;
+            }
+            // A change that mends none of the first few is none that was looked for.
+            let look = &sample[..now.len().min(LOOK)];
+            if self.missed(&plan, look, LOOK).len() == look.len() {
+                continue;
             }
             let missed = self.missed(&plan, sample, least - 1);
             if missed.len() < least
