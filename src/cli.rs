@@ -182,6 +182,9 @@ pub struct RunArgs {
     /// Verdicts and counts that this run must give, comma-separated [example: lock=violated,off.data.lost_updates>=1]
     #[arg(long, help_heading = "Output")]
     pub expect: Option<String>,
+    /// Run the PLAN so often, one run after the other, and count those that come out as --expect says, or are violated without it
+    #[arg(long, value_name = "N", requires = "plan", conflicts_with = "keep", help_heading = "Output")]
+    pub repeat: Option<std::num::NonZeroU32>,
     /// Output format
     #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
     pub format: Format,

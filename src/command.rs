@@ -13,7 +13,7 @@ use crate::{
     cli::{CheckArgs, CleanArgs, ClusterArg, Format, ListArgs, RunArgs},
     conduct::conduct,
     exit::{Exit, Interrupted, Unusable},
-    expect::{Expectation, compare},
+    expect::{Comparison, Expectation, compare},
     judge::{Judged, judge},
     report::{Terminal, heading, print, summary, versions},
     run_dir::RunDir,
@@ -33,20 +33,66 @@ pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     let expectation = expectation(args.expect.as_deref())?;
     let runtime = runtime()?;
     let cluster = scenario::cluster(&args, || runtime.block_on(Engine::connect()).is_ok())?;
-    let file = scenario::resolve(&args, cluster)?;
+    if let Some(times) = args.repeat {
+        return repeat(&args, cluster, &runtime, expectation.as_ref(), times.get());
+    }
+    let (dir, judged) = once(&args, cluster, &runtime)?;
+    report(judged, expectation.as_ref(), args.format, Some(&dir))
+}
+
+/// One run, from its plan to its verdicts.
+fn once(args: &RunArgs, cluster: ClusterKind, runtime: &tokio::runtime::Runtime) -> anyhow::Result<(RunDir, Judged)> {
+    let file = scenario::resolve(args, cluster)?;
     let dir = match cluster {
-        ClusterKind::Docker => runtime.block_on(recorded(&args, &file))?,
-        ClusterKind::Sim => simulated(&args, &file)?,
+        ClusterKind::Docker => runtime.block_on(recorded(args, &file))?,
+        ClusterKind::Sim => simulated(args, &file)?,
     };
     // From here on nothing has to be taken down: a signal ends the judging at once.
-    runtime.spawn(async {
+    let waiting = runtime.spawn(async {
         if let Ok(mut stop) = Stop::listen() {
             stop.asked().await;
             std::process::exit(Exit::Interrupted as i32);
         }
     });
-    let judged = judge(&dir.history())?;
-    report(judged, expectation.as_ref(), args.format, Some(&dir))
+    let judged = judge(&dir.history());
+    // The next run has something to take down.
+    waiting.abort();
+    Ok((dir, judged?))
+}
+
+/// `harness run PLAN --repeat N`: exactly so many runs, each counted.
+fn repeat(
+    args: &RunArgs,
+    cluster: ClusterKind,
+    runtime: &tokio::runtime::Runtime,
+    expectation: Option<&Expectation>,
+    times: u32,
+) -> anyhow::Result<Exit> {
+    let mut count = 0;
+    for n in 1..=times {
+        let (dir, mut judged) = once(args, cluster, runtime).with_context(|| format!("run {n} of {times}"))?;
+        let (compared, ..) = reports(&mut judged, expectation, Some(&dir))?;
+        let verdict = judged.verdicts.verdict;
+        count += u32::from(compared.as_expected.unwrap_or(verdict == checker::Verdict::Violated));
+        let as_expected = match compared.as_expected {
+            Some(true) => "as expected",
+            Some(false) => "NOT as expected",
+            None => "",
+        };
+        let run = dir.path().display().to_string();
+        print(&match args.format {
+            Format::Text => format!("{n:>4}  {verdict:<13} {as_expected:<16} {run}\n"),
+            Format::Json => {
+                format!("{}\n", json!({"run": run, "verdict": verdict, "as_expected": compared.as_expected}))
+            }
+        });
+    }
+    let what = if expectation.is_some() { "came out as expected" } else { "were violated" };
+    print(&match args.format {
+        Format::Text => format!("{count} of {times} runs {what}\n"),
+        Format::Json => format!("{}\n", json!({"runs": times, "count": count})),
+    });
+    Ok(if count == times { Exit::Ok } else { Exit::Violated })
 }
 
 /// Simulates a run, and records it in the same way.
@@ -54,7 +100,8 @@ fn simulated(args: &RunArgs, file: &PlanFile) -> anyhow::Result<RunDir> {
     let dir = RunDir::create(&args.runs, &file.run)?;
     dir.write(&dir.plan(), file.to_toml()?)?;
     let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
-    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), args.format == Format::Text);
+    let is_shown = args.format == Format::Text && args.repeat.is_none();
+    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), is_shown);
     if args.cluster != Some(ClusterArg::Sim) && args.plan.is_none() {
         terminal.progress("no Docker engine answers: this is a simulation, with models in the place of servers");
         terminal.progress("to see it on real servers, start Docker and add `--cluster docker`");
@@ -104,7 +151,8 @@ async fn recorded(args: &RunArgs, file: &PlanFile) -> anyhow::Result<RunDir> {
     let dir = RunDir::create(&args.runs, &file.run)?;
     dir.write(&dir.plan(), file.to_toml()?)?;
     let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
-    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), args.format == Format::Text);
+    let is_shown = args.format == Format::Text && args.repeat.is_none();
+    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), is_shown);
     let mut stop = Stop::listen()?;
 
     // A panic is caught here, a signal drops the run where it stands; then everything is taken down.
@@ -146,20 +194,30 @@ fn report(
     format: Format,
     dir: Option<&RunDir>,
 ) -> anyhow::Result<Exit> {
-    let compared = compare(expectation, &judged.verdicts);
-    judged.verdicts.as_expected = compared.as_expected;
-    let json = serde_json::to_string_pretty(&judged.verdicts).context("writing the verdicts as JSON")?;
-    let text = summary(&judged, &compared);
-    if let Some(dir) = dir {
-        dir.write(&dir.verdict(), json.clone() + "\n")?;
-        let heading = heading(&judged.plan, &judged.versions, dir.path());
-        dir.write(&dir.report(), format!("```\n{heading}\n{text}```\n"))?;
-    }
+    let (compared, json, text) = reports(&mut judged, expectation, dir)?;
     match format {
         Format::Text => print(&text),
         Format::Json => print(&(json + "\n")),
     }
     Ok(compared.exit)
+}
+
+/// Compares, and writes the reports. Gives what is printed too: JSON, and the text.
+fn reports(
+    judged: &mut Judged,
+    expectation: Option<&Expectation>,
+    dir: Option<&RunDir>,
+) -> anyhow::Result<(Comparison, String, String)> {
+    let compared = compare(expectation, &judged.verdicts);
+    judged.verdicts.as_expected = compared.as_expected;
+    let json = serde_json::to_string_pretty(&judged.verdicts).context("writing the verdicts as JSON")?;
+    let text = summary(judged, &compared);
+    if let Some(dir) = dir {
+        dir.write(&dir.verdict(), json.clone() + "\n")?;
+        let heading = heading(&judged.plan, &judged.versions, dir.path());
+        dir.write(&dir.report(), format!("```\n{heading}\n{text}```\n"))?;
+    }
+    Ok((compared, json, text))
 }
 
 /// `harness check`

@@ -33,12 +33,7 @@ impl ResourceModel {
 
     /// Decides `request` now. A group commit that begins now is over at `synced`; says when the decision is on disk, which is not before
     /// those before it are.
-    pub fn decide(
-        &mut self,
-        now: Stamp,
-        synced: Stamp,
-        request: &Request,
-    ) -> (Result<Admission, Refusal>, Stamp) {
+    pub fn decide(&mut self, now: Stamp, synced: Stamp, request: &Request) -> (Result<Admission, Refusal>, Stamp) {
         let decided = self.state.decide(&self.policy, request);
         let (Some(disk), Ok(_)) = (&mut self.disk, &decided) else { return (decided, synced) };
         disk.sync(&self.policy, now);

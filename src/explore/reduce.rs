@@ -198,6 +198,8 @@ impl Search<'_> {
         let (mut best, mut sample) = (plan.clone(), variations(0, SCREEN));
         let mut missed = self.missed(&best, &sample, usize::MAX);
         loop {
+            let (faults, of) = (best.schedule.len(), sample.len());
+            tracing::debug!(class = %self.class, faults, missed = missed.len(), of, used = self.simulations, "climbing");
             if missed.len() * 20 <= sample.len() && self.is_firm(&best) {
                 return Some(best);
             }

@@ -53,10 +53,8 @@ pub const HUNTS: &[Hunt] = &[
     lock("ignores-failed-renewal", "redlock", Shows::LeaseOverlap, |seed| cut_off("redlock", seed)),
     // Tokens.
     lock("writes-back-with-one", "redlock", Shows::Tokens, split_quorums),
-    lock("write-back-any-owner", "redlock", Shows::Tokens, early_ends),
     lock("write-back-lowers", "redlock", Shows::Tokens, patchy_links),
     Hunt { planted: Planted::MajorityMax, shows: Shows::Tokens, wakes: patchy_links },
-    lock("token-before-nx", "redis", Shows::Tokens, |seed| busy("redis", seed).step("redis-1", at(100), slow(&["worker-1"], ms(20), ms(7_500)))),
     lock("local-tokens", "redis", Shows::Tokens, |seed| busy("redis", seed)),
     lock("local-tokens", "redlock", Shows::Tokens, |seed| busy("redlock", seed)),
     lock("wall-tokens", "redis", Shows::Tokens, |seed| busy("redis", seed).faults("clock:any-worker")),
@@ -69,8 +67,8 @@ pub const HUNTS: &[Hunt] = &[
     resource("refuses-at-random", "redis", Shows::Unjustified, |seed| busy("redis", seed).writes(4).rate(30.0)),
     resource("reads-do-not-register", "redis", Shows::StaleAccepted, hasty_writers),
     resource("equal-from-other-admitted", "buggy:local-tokens@redis", Shows::Unjustified, |seed| busy("redis", seed)),
-    resource("forgets-tokens", "redis", Shows::Resource, |seed| resource_restarts(seed)),
-    resource("applies-repeats", "redis", Shows::Resource, |seed| slow_resource(seed)),
+    resource("forgets-tokens", "redis", Shows::Resource, resource_restarts),
+    resource("applies-repeats", "redis", Shows::Resource, slow_resource),
     resource("strict-as-less", "redis", Shows::Unjustified, |seed| busy("redis", seed).strict().writes(3)),
     resource("compares-as-text", "redis", Shows::Unjustified, |seed| busy("redis", seed)),
     resource("checks-in-two-steps", "redis", Shows::Unjustified, hasty_writers),
@@ -84,6 +82,19 @@ pub const HUNTS: &[Hunt] = &[
     lock("no-second-look", "etcd", Shows::LeaseOverlap, |seed| busy("etcd", seed).workers(5).rate(30.0).cancel(ms(90))),
     lock("release-by-name", "etcd", Shows::LeaseOverlap, |seed| busy("etcd", seed).workers(4).rate(20.0).faults("pause")),
     lock("keep-alive-zero", "etcd", Shows::LeaseOverlap, leader_jumps),
+];
+
+/// Planted bugs that no row hunts, and why.
+pub const UNHUNTED: &[(&str, &str)] = &[
+    ("undoes-granted-only", "what it leaves blocks a key for a lease at most, which no property forbids"),
+    (
+        "token-before-nx",
+        "its tokens go back between attempts that overlap, and their order is not known from `granted_after`",
+    ),
+    (
+        "write-back-any-owner",
+        "needs two attempts with one token, one of which lost a node between its two rounds: no plan here wakes it",
+    ),
 ];
 
 /// Many at once, who come back soon.
@@ -182,9 +193,7 @@ fn patchy_links(seed: u64) -> Shape {
 /// Nodes are killed one after the other, soon back, and have their data.
 fn nodes_restart(seed: u64) -> Shape {
     (1..=5).fold(busy("redlock", seed), |shape, n| {
-        (1..=4).fold(shape, |shape, round| {
-            shape.step(&format!("redis-{n}"), at(1_500 * round + 250 * n), kill(ms(50)))
-        })
+        (1..=4).fold(shape, |shape, round| shape.step(&format!("redis-{n}"), at(1_500 * round + 250 * n), kill(ms(50))))
     })
 }
 
@@ -205,18 +214,6 @@ fn split_quorums(seed: u64) -> Shape {
     shape.every("redis-3", ms(2_700), &unheard)
 }
 
-/// Clocks of nodes jump, so that keys go to others while one worker, which hears of all nodes late, has not yet written its token back.
-fn early_ends(seed: u64) -> Shape {
-    let shape = busy("redlock", seed).workers(4).rate(40.0).lease(ms(500)).work(ms(5), ms(20)).retry(ms(2), ms(20));
-    let late = Fault::Delay { lasting: ms(7_800), by: ms(40), direction: Direction::In, from: Vec::new() };
-    let shape = shape.step("worker-1", at(50), late);
-    (1..=5).fold(shape, |shape, n| {
-        (0..18).fold(shape, |shape, round| {
-            shape.step(&format!("redis-{n}"), at(100 + 80 * n + 400 * round), jump(WhichClock::Wall, 600, ms(100)))
-        })
-    })
-}
-
 /// Holders that are frozen for longer than their lease, and then write; their successors do not write at once.
 fn stale_writers(seed: u64) -> Shape {
     busy("redis", seed).lease(ms(500)).work(ms(50), ms(300)).rate(10.0).faults("pause")
@@ -235,8 +232,8 @@ fn late_resends(seed: u64) -> Shape {
 
 /// Two that seldom meet, and give up in the end: who waits in vain must be alone with the key for long enough.
 fn rarely_two(seed: u64) -> Shape {
-    let shape = busy("etcd", seed).workers(2).rate(0.6).work(ms(5), ms(10)).cancel(ms(5_200));
-    shape.time(Duration::from_secs(2_000))
+    let shape = busy("etcd", seed).workers(2).rate(0.5).work(ms(5), ms(10)).cancel(ms(5_050));
+    shape.time(Duration::from_secs(1_000))
 }
 
 /// The resource is killed again and again, and soon back.
@@ -253,4 +250,37 @@ fn slow_resource(seed: u64) -> Shape {
 fn leader_jumps(seed: u64) -> Shape {
     let shape = busy("etcd", seed).work(ms(500), ms(4_000)).renew(ms(400)).rate(6.0).models(Models::default());
     shape.time(Duration::from_secs(12)).step("etcd-1", at(2_000), jump(WhichClock::Monotonic, 2_500, ms(500)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_planted_bug_is_hunted_or_it_is_said_why_not() {
+        let known: BTreeSet<&str> = (locks::BUGGY.iter().map(|bug| bug.name))
+            .chain(locks::etcd::BUGGY.iter().map(|(name, _)| *name))
+            .chain(resource::Planted::names())
+            .collect();
+        let hunted = HUNTS.iter().filter_map(|hunt| match hunt.planted {
+            Planted::Lock { bug, .. } | Planted::Resource { bug, .. } => Some(bug),
+            Planted::MajorityMax => None,
+        });
+        let hunted: BTreeSet<&str> = hunted.collect();
+        let unhunted: BTreeSet<&str> = UNHUNTED.iter().map(|(name, _)| *name).collect();
+        assert!(hunted.is_disjoint(&unhunted));
+        assert_eq!(hunted.union(&unhunted).copied().collect::<BTreeSet<_>>(), known);
+    }
+
+    #[test]
+    fn every_hunt_has_plans_with_its_bug_and_without() {
+        for hunt in HUNTS {
+            for is_buggy in [false, true] {
+                let plan = hunt.plan(3, is_buggy).unwrap_or_else(|e| panic!("{}: {e}", hunt.name()));
+                assert_eq!(plan.seed, 3, "{}", hunt.name());
+            }
+        }
+    }
 }

@@ -17,15 +17,9 @@ const PATIENCE: u64 = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
     /// The lock, as `buggy:<bug>@<backend>`.
-    Lock {
-        bug: &'static str,
-        on: &'static str,
-    },
+    Lock { bug: &'static str, on: &'static str },
     /// The resource, under this lock: a correct one, unless the bug shows under a wrong one only.
-    Resource {
-        bug: &'static str,
-        under: &'static str,
-    },
+    Resource { bug: &'static str, under: &'static str },
     /// Tokens `majority-max`, which are no bug of the code: their counters are counted alone.
     MajorityMax,
 }

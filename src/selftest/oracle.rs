@@ -65,9 +65,9 @@ fn is_reported(hold: HoldId, verdicts: &Verdicts) -> bool {
         WindowKind::StaleHolder => window.holds.first() == Some(&hold),
         WindowKind::LeaseOverlap => window.holds.contains(&hold),
     };
-    verdicts.lock().is_some_and(|lock| {
-        lock.windows.iter().any(is_of) || lock.dead_claims.iter().any(|claim| claim.hold == hold)
-    })
+    verdicts
+        .lock()
+        .is_some_and(|lock| lock.windows.iter().any(is_of) || lock.dead_claims.iter().any(|claim| claim.hold == hold))
 }
 
 struct Oracle<'a> {

@@ -7,6 +7,7 @@ use history::Plan;
 use serde_json::{Value, json};
 
 use super::{
+    bugs::UNHUNTED,
     hunt::Hunted,
     soundness::{Faulty, Quiet, faulty_plan, quiet_plan},
 };
@@ -131,6 +132,9 @@ impl Report {
                 list(out, bug.twins_shown.iter().map(|seed| format!("seed {seed}: the twin shows the same")));
             }
         }
+        for (bug, why) in UNHUNTED {
+            let _ = writeln!(out, "  not hunted: {bug}: {why}");
+        }
         let _ = writeln!(out);
     }
 
@@ -216,6 +220,7 @@ impl Report {
             "schema": 1,
             "is_right": self.is_right(),
             "planted_bugs": bugs.collect::<Vec<_>>(),
+            "not_hunted": UNHUNTED.iter().map(|(bug, why)| json!({"bug": bug, "why": why})).collect::<Vec<_>>(),
             "no_faults": quiet.collect::<Vec<_>>(),
             "all_faults": faulty.collect::<Vec<_>>(),
         })

@@ -199,13 +199,16 @@ fn kinds(backend: &str) -> &'static [&'static str] {
 /// One to four of them at random, models and clocks of some kind, and work that a lease does not always outlast.
 pub fn faulty_plan(sound: Sound, seed: u64) -> Result<Plan, String> {
     let mut rng = source(seed);
-    let shape = workload(sound, seed, &mut rng).time(Duration::from_secs(8)).work(ms(10), ms(rng.random_range(60..=200)));
+    let shape =
+        workload(sound, seed, &mut rng).time(Duration::from_secs(8)).work(ms(10), ms(rng.random_range(60..=200)));
     let count = rng.random_range(1..=4);
     let wishes: Vec<&str> = kinds(sound.backend).choose_multiple(&mut rng, count).copied().collect();
     let models = Models {
         lease_clock: *[LeaseClock::Both, LeaseClock::Monotonic].choose(&mut rng).unwrap_or(&LeaseClock::Both),
         revokes_on_resume: rng.random_ratio(1, 2),
-        persistence: *[Persistence::No, Persistence::Everysec, Persistence::Always].choose(&mut rng).unwrap_or(&Persistence::No),
+        persistence: *[Persistence::No, Persistence::Everysec, Persistence::Always]
+            .choose(&mut rng)
+            .unwrap_or(&Persistence::No),
     };
     let mut plan = shape.models(models).faults(&wishes.join(",")).plan()?;
     for step in &mut plan.schedule {

@@ -1,8 +1,10 @@
 //! The binary as its users meet it: one test binary, so that everything is linked once.
 
 mod arrows;
+mod explore;
 mod nemesis;
 mod real;
+mod selftest;
 mod simulated;
 mod support;
 mod usage;

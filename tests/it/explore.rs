@@ -1,0 +1,90 @@
+//! `harness explore`, and its plans run again.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::ran;
+
+fn explored(args: &[&str], code: i32) -> Value {
+    let said = ran(&[&["explore", "--format", "json"], args].concat()).exits(code).stdout;
+    serde_json::from_str(&said).unwrap()
+}
+
+#[test]
+fn a_pause_gives_a_stale_holder_that_is_reduced_and_offered() {
+    let found = explored(&["--backend", "redlock", "--nemesis", "pause", "--seeds", "200"], 1);
+    assert_eq!(found["schedules"], 200);
+    assert_eq!(found["is_measure"], true, "means: {}", found["means"]);
+    let class = &found["classes"][0];
+    assert_eq!((&class["property"], &class["kind"]), (&"lock".into(), &"stale-holder".into()));
+    assert_eq!(class["causes"], serde_json::json!(["pause"]));
+    let reduced = &class["reduced"];
+    assert_eq!(reduced["is_offered"], true, "{} of 100", reduced["held"]);
+    assert!(reduced["faults"].as_u64().unwrap() <= 2, "{reduced}");
+    assert!(reduced["held"].as_u64().unwrap() >= 95);
+}
+
+#[test]
+fn a_saved_plan_violates_each_time_it_is_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plans, runs) = (dir.path().join("plans"), dir.path().join("runs"));
+    let said = ran(&["explore", "--nemesis", "pause", "--seeds", "20", "--save", plans.to_str().unwrap()]).exits(1);
+    assert!(said.stdout.contains("acted") && said.stdout.contains("took over"), "{}", said.stdout);
+    assert!(said.stdout.contains("schedules/s"), "{}", said.stdout);
+    let saved: Vec<_> = fs::read_dir(&plans).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [plan] = saved.as_slice() else { panic!("{saved:?}") };
+    assert!(said.stdout.contains(plan.to_str().unwrap()), "{}", said.stdout);
+    let run = ["run", plan.to_str().unwrap(), "--cluster", "sim", "--runs", runs.to_str().unwrap(), "--repeat", "3"];
+    let said = ran(&run).exits(0).stdout;
+    assert!(said.ends_with("3 of 3 runs were violated\n"), "{said}");
+    // `latest` beside them.
+    assert_eq!(fs::read_dir(&runs).unwrap().count(), 3 + 1);
+    let said = ran(&[&run[..], &["--expect", "lock=upheld"]].concat()).exits(1).stdout;
+    assert!(said.ends_with("0 of 3 runs came out as expected\n") && said.contains("NOT as expected"), "{said}");
+}
+
+#[test]
+fn the_same_seeds_give_the_same_findings_on_any_number_of_threads() {
+    let flags = ["--nemesis", "pause,clock", "--seeds", "60", "--seed", "40", "--limit", "1"];
+    let strip = |mut found: Value| {
+        for figure in ["took_s", "schedules_per_s", "messages_per_s", "virtual_s_per_s"] {
+            found.as_object_mut().unwrap().remove(figure);
+        }
+        found
+    };
+    let one = strip(explored(&[&flags[..], &["--jobs", "1"]].concat(), 1));
+    assert_eq!(strip(explored(&[&flags[..], &["--jobs", "3"]].concat(), 1)), one);
+}
+
+#[test]
+fn without_faults_nothing_is_found() {
+    let found = explored(&["--nemesis", "none", "--seeds", "50"], 0);
+    assert_eq!((&found["findings"], &found["inconclusive"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn schedules_that_say_nothing_are_inconclusive() {
+    let found = explored(&["--nemesis", "none", "--seeds", "8", "--rate", "0.1", "--time", "1s"], 2);
+    assert_eq!(found["inconclusive"], 8);
+    assert_eq!(found["is_measure"], false);
+}
+
+#[test]
+fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&["explore", "--backend", "redlok"], &["--backend", "`redlok` is no backend"]),
+        (&["explore", "--nemesis", "puase"], &["--nemesis", "`puase`"]),
+        (&["explore", "--nemesis", "pause:worker-9"], &["`worker-9`"]),
+        (&["explore", "--nemesis", "amnesia:worker-1"], &["amnesia"]),
+        (&["explore", "--seeds", "0"], &["--seeds", "at least one"]),
+        (&["explore", "--seed", "9007199254740992", "--seeds", "2"], &["seed", "2^53"]),
+        (&["explore", "--arms", "reads", "--fence", "strict"], &["--fence"]),
+        (&["explore", "--tokens", "counter"], &["--tokens", "two-phase"]),
+        (&["run", "--repeat", "3"], &["--repeat", "PLAN"]),
+        (&["run", "plan.toml", "--repeat", "0"], &["--repeat"]),
+    ];
+    for (args, words) in table {
+        ran(args).exits(64).says(words);
+    }
+}
