@@ -4,6 +4,7 @@
 //! each reduced by a search that draws nothing but from the plan's seed.
 
 mod finding;
+mod firmer;
 mod jitter;
 mod moves;
 mod plans;

@@ -53,6 +53,8 @@ pub(crate) struct Release {
     grants: FxHashMap<(usize, usize), VecDeque<Possession>>,
     /// Requests that were sent and not answered: releases, undos and renewals apart.
     sent: FxHashMap<HoldId, [Option<Mark>; 3]>,
+    /// Undos that were answered. Who refused the attempt is told only when it has come out, which is after that.
+    undone: FxHashMap<HoldId, (Mark, Answers)>,
     /// Effects that were reported at this stamp. They are judged when all events of it have been seen: an owner may
     /// have begun to let go at the same one.
     effects: Vec<Effect>,
@@ -155,9 +157,12 @@ impl Judge for Release {
                     self.completed(attempt, grant.first_promise);
                 }
             }
-            Event::AcquireFailed { attempt, .. } => {
-                if let Some(attempt) = run.attempt(*attempt) {
+            Event::AcquireFailed { attempt: id, .. } => {
+                if let Some(attempt) = run.attempt(*id) {
                     self.completed(attempt, rules::promise_end(attempt.sent.at, run.plan.lease));
+                }
+                if let Some((answered, answers)) = self.undone.remove(id) {
+                    self.answered(run, *id, UNDO, answered, &answers);
                 }
             }
             Event::Release { hold: id } | Event::Undo { attempt: id } => {
@@ -171,7 +176,12 @@ impl Judge for Release {
             Event::Released { hold, answers, .. } | Event::ReleaseFailed { hold, answers, .. } => {
                 self.answered(run, *hold, RELEASE, mark, answers);
             }
-            Event::Undone { attempt, answers } => self.answered(run, *attempt, UNDO, mark, answers),
+            Event::Undone { attempt: id, answers } => match run.attempt(*id) {
+                Some(attempt) if attempt.completed.is_none() => {
+                    self.undone.insert(*id, (mark, answers.clone()));
+                }
+                _ => self.answered(run, *id, UNDO, mark, answers),
+            },
             Event::Renewed { hold, answers, .. } | Event::RenewFailed { hold, answers, .. } => {
                 self.answered(run, *hold, RENEWAL, mark, answers);
             }
@@ -187,6 +197,7 @@ impl Judge for Release {
 
     fn closed(&mut self, _run: &Run, attempt: &Attempt) {
         self.sent.remove(&attempt.id);
+        self.undone.remove(&attempt.id);
     }
 
     /// Where a clock moved, or a store revoked a lease, it may have ended early and given the key to another: what rests on
@@ -291,6 +302,17 @@ mod tests {
             scene.try_to_acquire(2, 2, 5).acquire_failed(2, 9, Why::Held, refused.clone());
             scene.undo(2, invoked, answered, on(2, NodeAnswer::Done));
             assert_eq!(unsafe_releases(&scene), expected, "undo from {invoked} to {answered}");
+        }
+    }
+
+    #[test]
+    fn an_undo_is_judged_though_it_is_told_before_its_attempt_has_come_out() {
+        for (refusing, expected) in [(1, 1), (2, 0)] {
+            let mut scene = Scene::new();
+            scene.acquire(1, 1, 0, 10, 41).release(1, 100).try_to_acquire(2, 2, 12);
+            scene.undo(2, 20, 30, on(1, NodeAnswer::Done));
+            scene.acquire_failed(2, 30, Why::Held, on(refusing, NodeAnswer::Refused));
+            assert_eq!(unsafe_releases(&scene), expected, "refused by node {refusing}");
         }
     }
 

@@ -67,7 +67,9 @@ impl ResourceModel {
 
 impl Disk {
     fn sync(&mut self, policy: &Policy, now: Stamp) {
-        while let Some((_, request)) = self.pending.pop_front_if(|(at, _)| *at <= now) {
+        while self.pending.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, request)) = self.pending.pop_front()
+        {
             // It was decided before, from the same state: it cannot be refused now.
             if let Ok(admission) = self.state.decide(policy, &request) {
                 self.durable = self.durable.max(admission.number);

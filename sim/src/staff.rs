@@ -1,6 +1,9 @@
 //! The workers of a run: started, started again after a kill, stopped.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use history::{ClientId, Event, Key, NodeName, Stamp};
 use locks::Node;
@@ -15,12 +18,16 @@ use workloads::{
 };
 
 use crate::{
-    clock::ProcessClock,
+    clock::{ProcessClock, Sleep},
     executor::{Process, lock},
     servers::{RedisNode, RemoteResource},
     store::RemoteStore,
     world::World,
 };
+
+/// The final reads are tried so often, and so long apart.
+const LOOKS_MAX: u32 = 20;
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// Where a process of ours records.
 struct ProcessJournal {
@@ -180,8 +187,15 @@ async fn life(
         Ok(keys) => keys.clone().unwrap_or_default(),
         Err(_) => return,
     };
-    if worker.look_at(&keys).await.is_err() {
-        return;
+    // A connection to a resource that was killed behind a cut link is found to be lost when it is used.
+    for tries_left in (0..LOOKS_MAX).rev() {
+        if worker.look_at(&keys).await.is_ok() {
+            break;
+        }
+        if tries_left == 0 {
+            return;
+        }
+        Sleep::lasting(&journal.world, LOOK_AGAIN_AFTER).await;
     }
     journal.record(Event::Finished);
     journal.world.retire(journal.process);

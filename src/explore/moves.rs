@@ -1,39 +1,38 @@
-//! Ways to change a plan a little: towards fewer things, towards plainer ones, towards a violation that does not hang on a moment.
+//! Ways to change a plan a little: towards fewer things, and towards plainer ones. Those towards a violation that does not hang on a moment stand in
+//! `firmer.rs`.
 //!
 //! All of them are pure, and give plans that can be run, in the order in which they should be tried.
 
 use std::time::Duration;
 
-use history::{ClientKind, Direction, Fault, FaultId, FaultKind, NodeName, Plan, Point, Range, Step, Target, When};
+use history::{ClientKind, Direction, Fault, FaultId, NodeName, Plan, Point, Range, Step, Target, When};
 
 use super::{
     jitter::{jump_mut, lasting_mut},
     trial::Fired,
 };
 
-const fn ms(n: u64) -> Duration {
+pub(super) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Faults are not made longer than this, nor leases and runs.
-const LASTING_MAX: Duration = ms(30_000);
-const LEASE_MAX: Duration = ms(10_000);
-const TIME_MAX: Duration = ms(120_000);
+/// Runs are not made longer than this.
+pub(super) const TIME_MAX: Duration = ms(120_000);
 
 /// A changed copy.
-fn changed(plan: &Plan, change: impl FnOnce(&mut Plan)) -> Plan {
+pub(super) fn changed(plan: &Plan, change: impl FnOnce(&mut Plan)) -> Plan {
     let mut plan = plan.clone();
     change(&mut plan);
     plan
 }
 
 /// Those that can be run, and are not the plan itself.
-fn runnable(plan: &Plan, mut plans: Vec<Plan>) -> Vec<Plan> {
-    plans.retain(|p| p != plan && p.validate().is_ok());
+pub(super) fn runnable(plan: &Plan, mut plans: Vec<Plan>) -> Vec<Plan> {
+    plans.retain(|p| p != plan && p.time <= TIME_MAX.max(plan.time) && p.validate().is_ok());
     plans
 }
 
-fn is_of_worker(plan: &Plan, step: &Step) -> bool {
+pub(super) fn is_of_worker(plan: &Plan, step: &Step) -> bool {
     match &step.target {
         Target::Holder => true,
         Target::Node(node) => plan.workers().any(|w| w == *node),
@@ -59,7 +58,7 @@ pub fn keeping(plan: &Plan, keep: impl Fn(usize) -> bool) -> Plan {
 }
 
 /// Another schedule: numbered from 1, its kinds named as what was asked for.
-fn with_schedule(plan: &Plan, mut schedule: Vec<Step>) -> Plan {
+pub(super) fn with_schedule(plan: &Plan, mut schedule: Vec<Step>) -> Plan {
     for (step, n) in schedule.iter_mut().zip(1..) {
         step.id = FaultId(n);
     }
@@ -80,6 +79,16 @@ pub fn pinned(plan: &Plan, fired: &[Fired], lead: Duration) -> Plan {
         Some(Step { target: Target::Node(fired.node.clone()), when, ..step.clone() })
     };
     with_schedule(plan, plan.schedule.iter().filter_map(pin).collect())
+}
+
+/// When it is due, if it is due at a time.
+pub(super) fn at(step: &Step) -> Option<Duration> {
+    if let When::At(at) = step.when { Some(at) } else { None }
+}
+
+/// Work that fills most of a lease, and leaves time for an answer.
+pub(super) fn most_of(lease: Duration) -> Range {
+    Range { from: lease * 85 / 100, to: lease * 85 / 100 }
 }
 
 // ---- fewer
@@ -154,7 +163,7 @@ pub fn shorter(plan: &Plan) -> Vec<Plan> {
     runnable(plan, plans)
 }
 
-fn each_at(plan: &mut Plan, change: impl Fn(&mut Duration)) {
+pub(super) fn each_at(plan: &mut Plan, change: impl Fn(&mut Duration)) {
     for step in &mut plan.schedule {
         if let When::At(at) = &mut step.when {
             change(at);
@@ -294,173 +303,6 @@ fn single(range: Range) -> Vec<Range> {
     values.into_iter().map(|d| Range { from: d, to: d }).collect()
 }
 
-// ---- firmer
-
-/// Towards a violation that comes at any moment: faults at points and at whoever holds, longer ones, longer and busier work, everything
-/// slower, other times.
-pub fn firmer(plan: &Plan) -> Vec<Plan> {
-    let mut plans = anchored(plan);
-    plans.extend(patient(plan));
-    for percent in [85, 70, 50, 30] {
-        let work = plan.lease * percent / 100;
-        plans.push(changed(plan, |p| p.workload.work = Range { from: work, to: work }));
-    }
-    if plan.lease * 2 <= LEASE_MAX && plan.time * 2 <= TIME_MAX {
-        plans.push(stretched(plan, 2));
-    }
-    for (i, step) in plan.schedule.iter().enumerate() {
-        let has_data = matches!(step.fault.kind(), FaultKind::Amnesia | FaultKind::Powerloss);
-        if is_of_worker(plan, step) && !has_data && matches!(step.when, When::At(_)) {
-            plans.push(changed(plan, |p| p.schedule[i].target = Target::Holder));
-        }
-    }
-    for retry in [10, 20].map(ms) {
-        plans.push(changed(plan, |p| p.workload.retry_delay = Range { from: retry, to: retry }));
-    }
-    plans.push(changed(plan, |p| p.workload.rate_per_s = (p.workload.rate_per_s * 2.0).min(100.0)));
-    for i in 0..plan.schedule.len() {
-        for percent in [150, 200, 300] {
-            plans.push(changed(plan, |p| {
-                let lasting = lasting_mut(&mut p.schedule[i].fault);
-                *lasting = (*lasting * percent / 100).min(LASTING_MAX);
-            }));
-            plans.push(changed(plan, |p| {
-                jump_mut(&mut p.schedule[i].fault).into_iter().for_each(|by| *by = *by * i64::from(percent) / 100);
-            }));
-        }
-        for shift in [50, 100, 200, 400, 800].map(ms) {
-            for is_later in [false, true] {
-                plans.push(changed(plan, |p| {
-                    if let When::At(at) = &mut p.schedule[i].when {
-                        *at = if is_later { *at + shift } else { at.saturating_sub(shift) };
-                    }
-                }));
-            }
-        }
-    }
-    runnable(plan, plans)
-}
-
-/// One long hold that begins at once, and all faults while it is held: what must come together then does. Clocks jump by more than the new lease.
-fn patient(plan: &Plan) -> Vec<Plan> {
-    let Some(first) = plan.schedule.iter().filter_map(at).min() else { return Vec::new() };
-    let mut plans = Vec::new();
-    for lease in [2_000, 5_000].map(ms).into_iter().filter(|lease| *lease >= plan.lease) {
-        let mut plan = plan.clone();
-        plan.lease = lease;
-        plan.workload.work = most_of(lease);
-        plan.workload.retry_delay = Range { from: ms(50), to: ms(50) };
-        plan.workload.rate_per_s = plan.workload.rate_per_s.max(10.0);
-        for step in &mut plan.schedule {
-            if let Some(by) = jump_mut(&mut step.fault) {
-                *by = by.signum() * by.abs().max(lease.as_millis() as i64 * 2);
-            }
-        }
-        for (begin, links, is_from_all) in [
-            (ms(1_000), Links::Throughout, false),
-            (ms(1_000), Links::Before, true),
-            (ms(1_000), Links::Before, false),
-            (ms(1_000), Links::AsTheyAre, true),
-            (ms(1_000), Links::AsTheyAre, false),
-            (ms(0), Links::AsTheyAre, false),
-        ] {
-            let mut plan = plan.clone();
-            each_at(&mut plan, |at| *at = *at - first + begin);
-            let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
-            plan.time = end.unwrap_or_default() + lease + ms(1_000);
-            for step in plan.schedule.iter_mut().filter(|s| s.fault.kind().is_of_links()) {
-                if let (true, Fault::Partition { from, .. } | Fault::Delay { from, .. }) =
-                    (is_from_all, &mut step.fault)
-                {
-                    from.clear();
-                }
-                let When::At(at) = &mut step.when else { continue };
-                match links {
-                    Links::Throughout => (*at, *lasting_mut(&mut step.fault)) = (ms(0), plan.time),
-                    Links::Before => *lasting_mut(&mut step.fault) += std::mem::take(at),
-                    Links::AsTheyAre => {}
-                }
-            }
-            plans.push(plan);
-        }
-    }
-    plans
-}
-
-/// What becomes of faults of links: those that are on before the hold begins decide which nodes it is on.
-#[derive(Clone, Copy)]
-enum Links {
-    Throughout,
-    Before,
-    AsTheyAre,
-}
-
-/// Work that fills most of a lease, and leaves time for an answer.
-fn most_of(lease: Duration) -> Range {
-    Range { from: lease * 85 / 100, to: lease * 85 / 100 }
-}
-
-fn at(step: &Step) -> Option<Duration> {
-    if let When::At(at) = step.when { Some(at) } else { None }
-}
-
-/// Everything that lasts, lasts `times` as long.
-fn stretched(plan: &Plan, times: u32) -> Plan {
-    let mut plan = plan.clone();
-    plan.lease *= times;
-    plan.time *= times;
-    let w = &mut plan.workload;
-    w.work = Range { from: w.work.from * times, to: w.work.to * times };
-    for every in [&mut w.renew, &mut w.renew_for, &mut w.resend, &mut w.cancel].into_iter().flatten() {
-        *every *= times;
-    }
-    for step in &mut plan.schedule {
-        match &mut step.when {
-            When::At(time) | When::AfterHeal(time) => *time *= times,
-            When::AtPoint(_) => {}
-        }
-        *lasting_mut(&mut step.fault) *= times;
-        jump_mut(&mut step.fault).into_iter().for_each(|by| *by *= i64::from(times));
-        if let Fault::Delay { by, .. } = &mut step.fault {
-            *by *= times;
-        }
-    }
-    plan
-}
-
-/// The same faults again and again: what comes half the time comes almost surely in five times.
-pub fn repeated(plan: &Plan) -> Vec<Plan> {
-    let first = plan.schedule.iter().filter_map(at).min().unwrap_or_default();
-    let is_short = |step: &&Step| !step.fault.kind().is_of_links() || step.fault.lasting() < plan.time / 2;
-    let short = plan.schedule.iter().filter(is_short);
-    let end = short.map(|s| at(s).unwrap_or(first) + s.fault.lasting()).max().unwrap_or_default();
-    // Long enough for locks to be free and to be taken again. Links that are cut all the time count for nothing here.
-    let round = end.saturating_sub(first) + plan.lease + ms(500);
-    let again = |times: u32, with_links: bool| {
-        let mut schedule = plan.schedule.clone();
-        for n in 1..times {
-            let steps = plan.schedule.iter().filter(|s| with_links || !s.fault.kind().is_of_links());
-            schedule.extend(steps.cloned().map(|mut step| {
-                if let When::At(at) = &mut step.when {
-                    *at += round * n;
-                }
-                step
-            }));
-        }
-        let mut plan = Plan { time: plan.time + round * (times - 1), ..with_schedule(plan, schedule) };
-        if !with_links {
-            for step in plan.schedule.iter_mut().filter(|s| s.fault.kind().is_of_links()) {
-                *lasting_mut(&mut step.fault) += round * (times - 1);
-            }
-        }
-        plan
-    };
-    let times = [2, 3, 5, 8];
-    let mut plans = runnable(plan, times.into_iter().flat_map(|n| [again(n, false), again(n, true)]).collect());
-    plans.retain(|p| p.time <= TIME_MAX);
-    plans
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -524,14 +366,11 @@ mod tests {
             paused_at(3, When::AfterHeal(ms(333)), 1_234),
         ];
         plan.schedule[2].target = Target::Holder;
-        let moves = [fewer_faults, fewer_actors, shorter, anchored, plainer_links, rounder, firmer, repeated];
+        let moves = [fewer_faults, fewer_actors, shorter, anchored, plainer_links, rounder];
         for (i, of) in moves.into_iter().enumerate() {
             let plans = of(&plan);
             assert!(!plans.is_empty(), "move {i}");
             assert!(plans.iter().all(|p| p.validate().is_ok() && *p != plan), "move {i}");
         }
-        let lengths: Vec<_> = repeated(&plan).iter().map(|p| p.schedule.len()).collect();
-        assert_eq!(lengths, [5, 6, 7, 9, 11, 15, 17, 24], "without links, and with them");
-        assert!(repeated(&plan).iter().all(|p| p.time > plan.time));
     }
 }

@@ -11,8 +11,9 @@ use history::{Activity, Plan};
 
 use super::{
     finding::Class,
+    firmer::{firmer, repeated},
     jitter::jittered,
-    moves::{anchored, fewer_actors, fewer_faults, firmer, keeping, pinned, plainer_links, repeated, rounder, shorter},
+    moves::{anchored, fewer_actors, fewer_faults, keeping, pinned, plainer_links, rounder, shorter},
     trial::Trial,
 };
 
@@ -35,7 +36,7 @@ const LAST_TRIALS: usize = 8;
 const SEEDS_MAX: u64 = 8;
 /// Simulations that each phase may use.
 const FEWEST_MAX: u32 = 600;
-const FIRM_MAX: u32 = 3_000;
+const FIRM_MAX: u32 = 4_000;
 const PLAIN_MAX: u32 = 2_000;
 
 /// Simulates and judges a plan; none, if it cannot be simulated.
@@ -48,6 +49,8 @@ pub struct Reduced {
     pub plan: Plan,
     /// What it gives, as it stands.
     pub trial: Trial,
+    /// Faults that are enough with the seed of the finding, every step at its very moment.
+    pub fewest: usize,
     /// How many of [`VARIATIONS`] variations violate in the same way.
     pub held: u32,
     /// Simulations that it took.
@@ -68,10 +71,11 @@ pub fn reduce(plan: &Plan, class: &Class, judge: &Judge) -> Option<Reduced> {
     // What a run must have seen is not what it is reduced for.
     plan.activity = Activity { holds: 2, clients: 2, refused: 1 };
     let trial = search.shows(&plan)?;
-    let fewest = search.fewest(plan, &trial);
-    let path = match search.firm(&fewest) {
+    let small = search.fewest(plan, &trial);
+    let fewest = small.schedule.len();
+    let path = match search.firm(&small) {
         Some(firm) => search.plain(firm, Search::passes),
-        None => search.plain(fewest, |search, plan| search.shows(plan).is_some()),
+        None => search.plain(small, |search, plan| search.shows(plan).is_some()),
     };
     // The plainest that stands the last trial; if none does, the one that comes nearest to it.
     let stride = path.len().div_ceil(LAST_TRIALS);
@@ -88,7 +92,7 @@ pub fn reduce(plan: &Plan, class: &Class, judge: &Judge) -> Option<Reduced> {
     }
     let (plan, held) = best?;
     let (plan, trial) = search.seen_enough(plan)?;
-    Some(Reduced { plan, trial, held, simulations: search.simulations })
+    Some(Reduced { plan, trial, fewest, held, simulations: search.simulations })
 }
 
 fn variations(from: u64, count: u32) -> Vec<u64> {
@@ -216,7 +220,7 @@ impl Search<'_> {
             // More of the same where that is enough; else what changes what there is, and more of the same where that does little.
             let mut again = self.best_of(repeated(&best), &sample, &missed);
             let mut changed = None;
-            if !again.as_ref().is_some_and(|(_, left)| left.len() * 10 <= sample.len()) {
+            if again.as_ref().is_none_or(|(_, left)| left.len() * 10 > sample.len()) {
                 changed = self.best_of(firmer(&best), &sample, &missed);
             }
             if let (Some((_, by_change)), Some((_, by_more))) = (&changed, &again)

@@ -122,7 +122,11 @@ impl Shown {
         self.tell_story(out, reduced);
         let (faults, simulations) = (reduced.plan.schedule.len(), reduced.simulations);
         let faults = if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") };
-        let _ = writeln!(out, "\n  seed {} reduced to {faults} by {simulations} simulations", self.seed);
+        let _ = write!(out, "\n  seed {} reduced to {faults} by {simulations} simulations", self.seed);
+        if reduced.fewest < reduced.plan.schedule.len() {
+            let _ = write!(out, " ({} are enough at their very moments)", reduced.fewest);
+        }
+        out.push('\n');
         let held = format!("{} of {VARIATIONS} variations by ± 50 ms and with other seeds violate too", reduced.held);
         if !reduced.is_offered() {
             let _ = writeln!(out, "  not offered: only {held}");
@@ -179,6 +183,7 @@ impl Shown {
             json!({
                 "seed": self.seed,
                 "faults": r.plan.schedule.len(),
+                "fewest": r.fewest,
                 "simulations": r.simulations,
                 "held": r.held,
                 "variations": VARIATIONS,

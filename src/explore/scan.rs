@@ -213,10 +213,10 @@ mod tests {
     /// Every third seed goes wrong, every seventh in another way too.
     fn attempt(seed: u64) -> Result<Trial, String> {
         let mut classes = Vec::new();
-        if seed % 3 == 0 {
+        if seed.is_multiple_of(3) {
             classes.push(class("pause"));
         }
-        if seed % 7 == 0 {
+        if seed.is_multiple_of(7) {
             classes.push(class("clock"));
         }
         Ok(Trial { holds: seed, attempts: 2 * seed, ..trial(classes) })
