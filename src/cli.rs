@@ -209,7 +209,7 @@ pub struct ExploreArgs {
     #[arg(long, help_heading = "Scenario", value_name = "FIRST", default_value_t = 0)]
     pub seed: u64,
     /// Length of the fault phase, in virtual time
-    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "10s")]
+    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "8500ms")]
     pub time: Duration,
     /// Lease asked of the lock
     #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "1s")]
@@ -218,7 +218,7 @@ pub struct ExploreArgs {
     #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "150ms..250ms")]
     pub work: history::Range,
     /// Delay between two attempts at a held lock: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "80ms..160ms")]
+    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "95ms..190ms")]
     pub retry_delay: history::Range,
     /// Critical sections offered per second, by all clients together
     #[arg(long, help_heading = "Scenario", default_value_t = 4.5)]

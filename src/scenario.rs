@@ -103,7 +103,10 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
             [("compose", args.compose.is_some()), ("image", !args.image.is_empty()), ("keep", args.keep)]
         {
             if is_given {
-                return Err(usage(flag, "only Docker understands it, and this run is simulated; add `--cluster docker`"));
+                return Err(usage(
+                    flag,
+                    "only Docker understands it, and this run is simulated; add `--cluster docker`",
+                ));
             }
         }
     }

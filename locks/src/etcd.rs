@@ -427,6 +427,10 @@ impl Attempt<'_> {
 }
 
 impl Lock for Etcd {
+    fn waits(&self) -> bool {
+        true
+    }
+
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold> {
         let attempt = Attempt { lock: self, key, owner, lease, watch };
         Box::pin(async move {

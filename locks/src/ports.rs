@@ -236,6 +236,11 @@ pub trait Lock: Send + Sync {
     /// [`Failure`], after what the attempt may have left behind was undone as far as nodes could be reached.
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold>;
 
+    /// Whether an attempt may wait for as long as others hold the lock, as in a queue; one that does not ends by itself.
+    fn waits(&self) -> bool {
+        false
+    }
+
     /// Extends `hold` to `lease` from now on. It is changed only if the renewal succeeds, and never shortened.
     ///
     /// # Errors

@@ -226,7 +226,6 @@ impl Nemesis<'_> {
         let Nemesis { cluster, control, scene, .. } = *self;
         Ok(Site { cluster, control, scene, plan, step, node, is_server, hold, waiting })
     }
-
 }
 
 /// The phase in which faults begin.
@@ -269,7 +268,11 @@ struct Turns {
 impl Turns {
     fn new(plan: &Plan) -> Turns {
         let others = plan.lock_nodes.iter().cloned().chain([NodeName::new("resource")]);
-        Turns { phase: Phase::default(), others: others.map(|node| (node, Mutex::default())).collect(), workers: Mutex::default() }
+        Turns {
+            phase: Phase::default(),
+            others: others.map(|node| (node, Mutex::default())).collect(),
+            workers: Mutex::default(),
+        }
     }
 
     fn of(&self, target: &Target) -> &Mutex<()> {

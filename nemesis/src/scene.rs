@@ -55,8 +55,9 @@ fn remember<T>(queue: &mut VecDeque<T>, item: T) {
 }
 
 impl View {
-    /// Takes the next event of the run.
-    pub fn see(&mut self, record: &Record) {
+    /// Takes the next event of the run; true if somebody may wait for what it tells. (Most events tell only that their process is alive, which the
+    /// next watermark tells soon enough.)
+    pub fn see(&mut self, record: &Record) -> bool {
         let node = record.process.node();
         if let Some(life) = self.lives.get_mut(&node).filter(|l| l.process == record.process) {
             life.last = record.at;
@@ -70,6 +71,7 @@ impl View {
             Event::Stall { from, to, .. } => remember(&mut self.stalls, (record.process.clone(), *from, *to)),
             Event::Acquire { attempt, key, .. } => {
                 self.attempts.insert(*attempt, (key.clone(), node));
+                return false;
             }
             Event::Acquired { attempt, .. } => {
                 if let Some((key, node)) = self.attempts.remove(attempt) {
@@ -78,6 +80,7 @@ impl View {
             }
             Event::AcquireFailed { attempt, .. } => {
                 self.attempts.remove(attempt);
+                return false;
             }
             Event::Release { hold } | Event::GaveUp { hold } | Event::LossNoticed { hold } => {
                 if let Some(held) = self.holders.iter().position(|h| h.hold == *hold) {
@@ -91,8 +94,10 @@ impl View {
             Event::LeftPoint { client, .. } => {
                 self.waiting.remove(client);
             }
-            _ => {}
+            Event::Watermark => {}
+            _ => return false,
         }
+        true
     }
 
     fn end_process(&mut self, ended: &ProcessName) {
@@ -162,8 +167,10 @@ impl Scene {
 
     /// Takes the next event of the run and wakes whoever waits for one.
     pub fn see(&self, record: &Record) {
-        self.view().see(record);
-        self.changed.notify_waiters();
+        let is_news = self.view().see(record);
+        if is_news {
+            self.changed.notify_waiters();
+        }
     }
 
     /// Looks once.

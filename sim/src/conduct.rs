@@ -56,8 +56,7 @@ pub(crate) async fn conduct(world: Arc<World>, staff: Arc<Mutex<Staff>>) -> Resu
     if let Either::Right(_) = select(all, std::pin::pin!(Sleep::lasting(&world, PATIENCE))).await {
         return Err("the final reads were not answered".into());
     }
-    let ours: Vec<_> =
-        (0..workers).map(|index| world.worker(index)).chain([world.resource(), world.agent()]).collect();
+    let ours: Vec<_> = (0..workers).map(|index| world.worker(index)).chain([world.resource(), world.agent()]).collect();
     for node in [world.resource(), world.agent()] {
         world.record(node, Event::Finished);
     }

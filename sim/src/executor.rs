@@ -131,7 +131,8 @@ impl<W> Executor<W> {
     /// An executor for so many processes, at the time `start`.
     pub fn new(processes: usize, start: Stamp) -> Self {
         let frozen = (0..processes).map(|_| None).collect();
-        let state = State { heap: BinaryHeap::new(), dues: Vec::new(), free: Vec::new(), number: 0, slots: Vec::new(), frozen };
+        let state =
+            State { heap: BinaryHeap::new(), dues: Vec::new(), free: Vec::new(), number: 0, slots: Vec::new(), frozen };
         Executor { now: AtomicU64::new(start.0), ready: Arc::default(), state: Mutex::new(state) }
     }
 

@@ -8,7 +8,10 @@ use std::{
 use history::{Event, HoldId, Plan, Tokens};
 use locks::{Answer, Key, Node, NodeError, Owner, Reply, Step};
 use nemesis::Data;
-use resource::{Action, Admission, ClientError, Kind, Planted, Policy, Proposal, ReadAnswer, ReadArm, Request, WriteAnswer, WriteArm};
+use resource::{
+    Action, Admission, ClientError, Kind, Planted, Policy, Proposal, ReadAnswer, ReadArm, Request, WriteAnswer,
+    WriteArm,
+};
 use tokio::sync::oneshot;
 use workloads::ports::{Access, Caller};
 
@@ -151,12 +154,7 @@ impl RemoteResource {
 }
 
 /// Decides one request, and answers when the decision is on disk.
-fn serve(
-    world: &Arc<World>,
-    worker: Process,
-    request: &Request,
-    answered: oneshot::Sender<Result<Admission, String>>,
-) {
+fn serve(world: &Arc<World>, worker: Process, request: &Request, answered: oneshot::Sender<Result<Admission, String>>) {
     let (node, now) = (world.resource(), world.executor.now());
     let sync = world.draw(ResourceModel::SYNC);
     let (decided, durable) = lock(&world.servers.resource).decide(now, now.plus(sync), request);
@@ -181,7 +179,8 @@ fn serve(
         return reply(world);
     }
     let incarnation = world.node(node, |n| n.incarnation);
-    let synced = move |world: &Arc<World>| world.arrive(Packet { from: node, to: node, incarnation, call: Box::new(reply) });
+    let synced =
+        move |world: &Arc<World>| world.arrive(Packet { from: node, to: node, incarnation, call: Box::new(reply) });
     world.executor.at(durable, Box::new(synced));
 }
 
@@ -195,11 +194,7 @@ fn read(admission: Admission) -> ReadAnswer {
         let seen = arm.highest(admission.token);
         (arm.arm, ReadArm { value: arm.value.clone(), version: arm.version, seen })
     };
-    ReadAnswer {
-        number: admission.number,
-        repeat: admission.repeat,
-        arms: admission.arms.iter().map(told).collect(),
-    }
+    ReadAnswer { number: admission.number, repeat: admission.repeat, arms: admission.arms.iter().map(told).collect() }
 }
 
 impl workloads::ports::Resource for RemoteResource {
@@ -224,7 +219,8 @@ impl workloads::ports::Resource for RemoteResource {
         let asking = self.ask(asked(caller, Action::Write(values.iter().map(proposed).collect())));
         Box::pin(async move {
             let admission = asking.await?;
-            let arms = admission.arms.iter().map(|a| (a.arm, WriteArm { admitted: a.admitted, seen: a.seen })).collect();
+            let arms =
+                admission.arms.iter().map(|a| (a.arm, WriteArm { admitted: a.admitted, seen: a.seen })).collect();
             Ok(WriteAnswer { number: admission.number, repeat: admission.repeat, arms })
         })
     }

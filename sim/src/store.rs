@@ -83,9 +83,8 @@ fn cluster(world: &World) -> Option<&Mutex<StoreCluster>> {
 
 /// Whether `node` runs and reaches a majority of the members.
 fn leads(world: &World, node: Process) -> bool {
-    let reaches = |peer: Process| {
-        world.is_up(peer) && world.latency(node, peer).is_some() && world.latency(peer, node).is_some()
-    };
+    let reaches =
+        |peer: Process| world.is_up(peer) && world.latency(node, peer).is_some() && world.latency(peer, node).is_some();
     let reached = (0..world.lock_nodes).filter(|peer| *peer == node || reaches(*peer)).count();
     world.is_up(node) && reached > world.lock_nodes / 2
 }

@@ -104,7 +104,13 @@ impl Witness {
     }
 
     /// An event of a process; `owner` looks up who owns a key now.
-    pub fn see(&mut self, process: Process, at: Stamp, event: &Event, owner: impl FnOnce(&Self, &Key) -> Option<HoldId>) {
+    pub fn see(
+        &mut self,
+        process: Process,
+        at: Stamp,
+        event: &Event,
+        owner: impl FnOnce(&Self, &Key) -> Option<HoldId>,
+    ) {
         match event {
             Event::Acquire { attempt, key, .. } => {
                 self.begun.insert(process, *attempt);

@@ -70,7 +70,8 @@ fn a_paused_holder_is_a_window_on_every_backend_and_every_fence_stops_it() {
         let expected = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,off.data.lost_updates>=1,\
             writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0";
         let arms = "off,writes,reads,cas,claim";
-        let flags = ["--cluster", "sim", "--backend", backend, "--nemesis", "pause", "--arms", arms, "--expect", expected];
+        let flags =
+            ["--cluster", "sim", "--backend", backend, "--nemesis", "pause", "--arms", arms, "--expect", expected];
         let run = run(&flags).exits(0);
         for window in run.verdict()["properties"]["lock"]["windows"].as_array().unwrap() {
             assert_eq!(window["causes"], json!(["pause"]), "{backend}");

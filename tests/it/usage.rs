@@ -62,7 +62,9 @@ fn a_broken_compose_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.yaml");
     fs::write(&file, "services:\n  redis-1:\n    image: redis\n    privileged: true\n").unwrap();
-    ran(&["run", "--cluster", "docker", "--compose", file.to_str().unwrap()]).exits(64).says(&["mine.yaml:4:5", "privileged"]);
+    ran(&["run", "--cluster", "docker", "--compose", file.to_str().unwrap()])
+        .exits(64)
+        .says(&["mine.yaml:4:5", "privileged"]);
     ran(&["run", "--cluster", "docker", "--compose", "no-such.yaml"]).exits(64).says(&["no-such.yaml"]);
 }
 

@@ -118,6 +118,9 @@ impl Client {
         attempt: &Attempt,
         end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Option<Result<Hold, locks::Failure>> {
+        if self.workload.cancel.is_none() && !self.lock.waits() {
+            return Some(self.lock.acquire(key, owner, self.lease, attempt).await);
+        }
         let acquiring = self.lock.acquire(key, owner.clone(), self.lease, attempt);
         let end = match self.workload.cancel {
             Some(patience) => {

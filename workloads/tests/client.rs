@@ -160,7 +160,10 @@ fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnsw
     };
     let section = Section { due: ms(0), key: "k0".into(), work: ms(100) };
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    assert_eq!(block_on(client.section(&section, Stamp(0), &mut rng, &|| false, &|| Box::pin(std::future::pending()))), Ended::Done);
+    assert_eq!(
+        block_on(client.section(&section, Stamp(0), &mut rng, &|| false, &|| Box::pin(std::future::pending()))),
+        Ended::Done
+    );
 }
 
 #[test]
