@@ -1,7 +1,7 @@
 //! Locks that are wrong on purpose: a checker that does not catch each of them is worth nothing.
 //!
 //! Each is the correct client with one thing changed. They are reached by name only: [`BUGGY`] says what each of them does, and on which
-//! backends. What a bug changes in the algorithm is a method of [`Flaw`], asked for by [`Redlock`] in one place each; what can be done
+//! backends. What a bug changes in the algorithm is a method of `Flaw`, asked for by [`Redlock`] in one place each; what can be done
 //! around the algorithm is done around it: to a node's answers in `nodes`, to a hold's owner and token in `holds`.
 
 mod holds;

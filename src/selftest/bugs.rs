@@ -33,7 +33,7 @@ pub const HUNTS: &[Hunt] = &[
     lock("one-owner", "redlock", Shows::LeaseOverlap, |seed| busy("redlock", seed).workers(2).clients(3).rate(20.0)),
     // Its validity.
     lock("no-validity", "redis", Shows::DeadClaim, |seed| answers_at_the_end("redis", seed)),
-    lock("no-validity", "redlock", Shows::DeadClaim, frozen_while_asking),
+    lock("no-validity", "redlock", Shows::DeadClaim, slow_write_back),
     lock("validity-from-answer", "redis", Shows::DeadClaim, |seed| answers_at_the_end("redis", seed)),
     // Its write-back would be refused by nodes on which the lease has run out.
     lock("validity-from-answer", "redlock", Shows::DeadClaim, |seed| frozen_while_asking(seed).tokens(Tokens::None)),

@@ -23,7 +23,7 @@ const NOTHING: &str =
 #[test]
 #[ignore = "needs a Docker engine"]
 fn a_paused_holder_of_redlock_acts_when_another_has_taken_over_and_the_fence_stops_it() {
-    let run = run(&["--backend", "redlock", "--nemesis", "pause", "--expect", REPRODUCED]).exits(0);
+    let run = run(&["--backend", "redlock", "--nemesis", "pause", "--time", "20s", "--expect", REPRODUCED]).exits(0);
     let lock = run.property("lock");
     for window in lock["windows"].as_array().unwrap() {
         assert_eq!(window["causes"], serde_json::json!(["pause"]));
@@ -103,7 +103,7 @@ fn a_checking_client_is_caught_by_a_pause_right_after_its_check() {
 #[ignore = "needs a Docker engine"]
 fn work_that_outlasts_the_lease_is_an_overrun() {
     let expected = "lock=violated,lock.stale_holder>=1,lock.unexplained=0,reads.fence.stale_rejected>=1";
-    let run = run(&["--work", "3s", "--keys", "2", "--rate", "2", "--time", "40s", "--expect", expected]);
+    let run = run(&["--work", "3s", "--keys", "2", "--rate", "2", "--time", "25s", "--expect", expected]);
     let windows = run.property("lock")["windows"].clone();
     for window in windows.as_array().unwrap() {
         assert_eq!(window["causes"], serde_json::json!(["overrun"]), "{window}");
