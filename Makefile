@@ -22,10 +22,10 @@ test: setup build
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
 	$(CARGO) test --workspace
 	@if $(HARNESS) clean; then \
-		$(CARGO) test -p compose -- --ignored --test-threads=1 && \
-		$(CARGO) test -p harness --test it -- --ignored --test-threads=1; \
+		$(CARGO) test --workspace --test docker -- --ignored --test-threads=1 && \
+		$(CARGO) test --workspace --test runs -- --ignored --test-threads=1; \
 	else \
-		left=$$($(CARGO) test -q -p compose -- --ignored --list; $(CARGO) test -q -p harness --test it -- --ignored --list); \
+		left=$$($(CARGO) test -q --workspace --test docker --test runs -- --ignored --list); \
 		left=$$(echo "$$left" | grep -c ': test$$'); \
 		echo "NO DOCKER ENGINE ANSWERS: $$left tests and runs on real servers were LEFT OUT." >&2; \
 		test -z "$$CI"; \

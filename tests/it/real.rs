@@ -1,7 +1,7 @@
 //! Runs on real servers: each claim of the README once. Counts are the business of `make accept`.
 //!
 //! They need a Docker engine, and are run by `make test` one after the other:
-//! `cargo test --test it -- --ignored --test-threads=1`.
+//! `cargo test --test runs -- --ignored --test-threads=1`.
 
 use std::{
     fs,
