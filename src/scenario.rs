@@ -68,7 +68,7 @@ impl PlanFile {
     }
 }
 
-fn usage(flag: &str, problem: impl std::fmt::Display) -> anyhow::Error {
+pub fn usage(flag: &str, problem: impl std::fmt::Display) -> anyhow::Error {
     Unusable(format!("--{flag}: {problem}")).into()
 }
 
@@ -150,7 +150,7 @@ fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> 
     let (backend, _) = backend::named(&args.backend).map_err(|e| usage("backend", e))?;
     let wishes = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
     let placed = !wishes.is_empty() && wishes.iter().all(Wish::is_placed);
-    let tokens = tokens(args, backend)?;
+    let tokens = tokens(args.tokens.as_deref(), backend)?;
     let fence = match args.fence {
         FenceArg::Default => Comparison::Default,
         FenceArg::Strict => Comparison::Strict,
@@ -184,7 +184,7 @@ fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> 
         tokens,
         time: args.time.unwrap_or(Duration::from_secs(if placed { 12 } else { 30 })),
         lease: args.lease,
-        arms: arms(args, tokens, fence)?,
+        arms: arms(args.arms.as_deref(), tokens, fence)?,
         fence,
         lock_nodes: match cluster {
             ClusterKind::Docker => {
@@ -206,14 +206,7 @@ fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> 
     let of = Draw { wishes: &wishes, time: plan.time, lease: plan.lease, workers: &workers, lock_nodes: &lock_nodes };
     plan.schedule = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).map_err(|e| Unusable(e.to_string()))?;
     plan.validate().map_err(|e| usage(e.field, e.problem))?;
-    let resource_bug = match &args.resource {
-        None => None,
-        Some(text) => {
-            let bug = text.strip_prefix("buggy:").ok_or_else(|| usage("resource", "expected `buggy:NAME`"))?;
-            resource::Planted::from_name(bug, seed).map_err(|e| usage("resource", e))?;
-            Some(bug.to_owned())
-        }
-    };
+    let resource_bug = resource_bug(args.resource.as_deref(), seed)?;
     Ok(PlanFile {
         run: String::new(),
         backend: args.backend.clone(),
@@ -224,16 +217,18 @@ fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> 
     })
 }
 
-fn tokens(args: &RunArgs, backend: &Backend) -> anyhow::Result<Tokens> {
-    let Some(text) = &args.tokens else { return Ok(backend.tokens[0]) };
-    backend.tokens.iter().copied().find(|t| t.to_string() == *text).ok_or_else(|| {
+/// What `--tokens` names, of those that the backend makes.
+pub fn tokens(asked: Option<&str>, backend: &Backend) -> anyhow::Result<Tokens> {
+    let Some(text) = asked else { return Ok(backend.tokens[0]) };
+    backend.tokens.iter().copied().find(|t| t.to_string() == text).ok_or_else(|| {
         let known: Vec<_> = backend.tokens.iter().map(Tokens::to_string).collect();
         usage("tokens", format!("`{text}` is not made by {}; it makes: {}", backend.name, known.join(", ")))
     })
 }
 
-fn arms(args: &RunArgs, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec<Arm>> {
-    let Some(names) = &args.arms else {
+/// What `--arms` names; as many of the usual ones as tokens and fence allow, if it is not given.
+pub fn arms(asked: Option<&[String]>, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec<Arm>> {
+    let Some(names) = asked else {
         let possible = |arm: &Arm| {
             *arm != Arm::Cas
                 && *arm != Arm::Claim
@@ -253,6 +248,14 @@ fn arms(args: &RunArgs, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec
     }
     arms.sort();
     Ok(arms)
+}
+
+/// The planted bug that `--resource` names.
+pub fn resource_bug(asked: Option<&str>, seed: u64) -> anyhow::Result<Option<String>> {
+    let Some(text) = asked else { return Ok(None) };
+    let bug = text.strip_prefix("buggy:").ok_or_else(|| usage("resource", "expected `buggy:NAME`"))?;
+    resource::Planted::from_name(bug, seed).map_err(|e| usage("resource", e))?;
+    Ok(Some(bug.to_owned()))
 }
 
 /// A name for people and for Docker's labels. The random part keeps two runs of one second apart, on one machine or on two.

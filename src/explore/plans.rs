@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use anyhow::anyhow;
-use history::{Activity, Arm, ClientKind, ClusterKind, Comparison, NodeName, Plan, Tokens, Workload};
+use history::{Activity, ClientKind, ClusterKind, Comparison, NodeName, Plan, Workload};
 use nemesis::{Draw, Wish};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use workloads::backend::{self, Backend};
+use workloads::backend;
 
 use crate::{
     cli::{ClientArg, ExploreArgs, FenceArg},
     exit::Unusable,
-    scenario::PlanFile,
+    scenario::{PlanFile, arms, resource_bug, tokens, usage},
 };
 
 /// Everything that the flags decide.
@@ -26,28 +26,17 @@ pub struct Space {
     pub resource_bug: Option<String>,
 }
 
-fn usage(flag: &str, problem: impl std::fmt::Display) -> anyhow::Error {
-    Unusable(format!("--{flag}: {problem}")).into()
-}
-
 impl Space {
     /// Resolves flags. What is wrong with them is found here, and not at some seed.
     pub fn from_flags(args: &ExploreArgs) -> anyhow::Result<Space> {
         let (backend, _) = backend::named(&args.backend).map_err(|e| usage("backend", e))?;
         let wishes = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
-        let tokens = tokens(args, backend)?;
+        let tokens = tokens(args.tokens.as_deref(), backend)?;
         let fence = match args.fence {
             FenceArg::Default => Comparison::Default,
             FenceArg::Strict => Comparison::Strict,
         };
-        let resource_bug = match &args.resource {
-            None => None,
-            Some(text) => {
-                let bug = text.strip_prefix("buggy:").ok_or_else(|| usage("resource", "expected `buggy:NAME`"))?;
-                resource::Planted::from_name(bug, args.seed).map_err(|e| usage("resource", e))?;
-                Some(bug.to_owned())
-            }
-        };
+        let resource_bug = resource_bug(args.resource.as_deref(), args.seed)?;
         let base = Plan {
             schema: 1,
             seed: args.seed,
@@ -56,7 +45,7 @@ impl Space {
             tokens,
             time: args.time,
             lease: args.lease,
-            arms: arms(args, tokens, fence)?,
+            arms: arms(args.arms.as_deref(), tokens, fence)?,
             fence,
             lock_nodes: backend.lock_nodes(),
             workload: workload(args),
@@ -124,33 +113,4 @@ fn workload(args: &ExploreArgs) -> Workload {
         renew: args.renew,
         ..Workload::default()
     }
-}
-
-fn tokens(args: &ExploreArgs, backend: &Backend) -> anyhow::Result<Tokens> {
-    let Some(text) = &args.tokens else { return Ok(backend.tokens[0]) };
-    backend.tokens.iter().copied().find(|t| t.to_string() == *text).ok_or_else(|| {
-        let known: Vec<_> = backend.tokens.iter().map(Tokens::to_string).collect();
-        usage("tokens", format!("`{text}` is not made by {}; it makes: {}", backend.name, known.join(", ")))
-    })
-}
-
-fn arms(args: &ExploreArgs, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec<Arm>> {
-    let Some(names) = &args.arms else {
-        let is_possible = |arm: &Arm| match arm {
-            Arm::Off => true,
-            Arm::Writes => tokens != Tokens::None,
-            Arm::Reads => tokens != Tokens::None && fence == Comparison::Default,
-            Arm::Cas | Arm::Claim => false,
-        };
-        return Ok(Arm::ALL.into_iter().filter(is_possible).collect());
-    };
-    let named = |name: &String| {
-        Arm::ALL.into_iter().find(|a| a.name() == name.trim()).ok_or_else(|| {
-            usage("arms", format!("`{name}` is no arm; there are: {}", Arm::ALL.map(Arm::name).join(", ")))
-        })
-    };
-    let mut arms = names.iter().map(named).collect::<anyhow::Result<Vec<Arm>>>()?;
-    arms.sort();
-    arms.dedup();
-    Ok(arms)
 }
