@@ -23,7 +23,10 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["run", "--tokens", "none", "--arms", "writes"], &["--arms", "tokens"]),
         (&["run", "--backend", "redis", "--tokens", "two-phase"], &["--tokens", "counter, none"]),
         (&["run", "--image", "redis"], &["--image", "ROLE=NAME"]),
-        (&["run", "--image", "postgres=postgres:15"], &["--image", "`postgres` is no role", "redis, worker"]),
+        (
+            &["run", "--cluster", "docker", "--image", "postgres=postgres:15"],
+            &["--image", "`postgres` is no role", "redis, worker"],
+        ),
         (&["run", "--expect", "lock"], &["--expect", "PROPERTY=VERDICT"]),
         (&["run", "--expect", "lock=borken"], &["--expect", "`borken`", "violated"]),
         (&["run", "--no-such-flag"], &["--no-such-flag"]),
