@@ -93,21 +93,78 @@ fn role_and_image(text: &str) -> Result<(String, String), String> {
     Ok((role.to_owned(), image.to_owned()))
 }
 
+/// What clients do while they hold, and about requests that nobody answers.
+#[derive(Debug, Args)]
+pub struct ClientArgs {
+    /// What clients do about their deadline
+    #[arg(long, help_heading = "Scenario", value_enum, default_value = "unchecked")]
+    pub client: ClientArg,
+    /// Renew so often while holding [default: never]
+    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration)]
+    pub renew: Option<Duration>,
+    /// Lease that renewals ask for [default: that of --lease]
+    #[arg(long, help_heading = "Scenario", value_name = "LEASE", value_parser = duration)]
+    pub renew_for: Option<Duration>,
+    /// Writes under one hold
+    #[arg(long, help_heading = "Scenario", default_value_t = 1)]
+    pub writes: u32,
+    /// Send a write that was not answered again so often, as the same operation [default: never]
+    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration)]
+    pub resend: Option<Duration>,
+    /// Give an attempt up that was not answered for so long, and undo it [default: never]
+    #[arg(long, help_heading = "Scenario", value_name = "AFTER", value_parser = duration)]
+    pub cancel: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LeaseClockArg {
+    /// When both the wall clock and the monotonic clock say so: etcd 3.4
+    Both,
+    /// When the monotonic clock says so: etcd from 3.5 on
+    Monotonic,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PersistenceArg {
+    /// Nothing: `appendonly no`
+    No,
+    /// All up to the last full second: `appendfsync everysec`
+    Everysec,
+    /// All that was answered: `appendfsync always`
+    Always,
+}
+
+/// Switches of the models of the simulation.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// By which clock a model of etcd lets leases run out [default: both]
+    #[arg(long, help_heading = "Simulation", value_enum)]
+    pub lease_clock: Option<LeaseClockArg>,
+    /// A model of etcd whose leader was frozen revokes leases that had been renewed elsewhere (etcd#15247)
+    #[arg(long, help_heading = "Simulation")]
+    pub revokes_on_resume: bool,
+    /// What a model of Redis has on disk after a loss of power [default: no]
+    #[arg(long, help_heading = "Simulation", value_enum)]
+    pub persistence: Option<PersistenceArg>,
+}
+
 /// What is run: these flags, or a plan.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Run this plan again (the `plan.toml` of a run) instead of the flags below
+    #[arg(conflicts_with_all = ["client", "renew", "renew_for", "writes", "resend", "cancel"])]
+    #[arg(conflicts_with_all = ["lease_clock", "revokes_on_resume", "persistence"])]
     pub plan: Option<PathBuf>,
 
     /// Where it runs [default: auto; docker with --expect; for a PLAN where it ran]
     #[arg(long, value_enum, help_heading = "Scenario")]
     pub cluster: Option<ClusterArg>,
-    /// Lock under test: redis, redlock; in the simulation also etcd
+    /// Lock under test: redis, redlock, etcd
     #[arg(long, help_heading = "Scenario", default_value = "redlock", conflicts_with = "plan")]
     pub backend: String,
-    /// Faults, comma-separated: none, or `KIND[:TARGET][@WHEN][+DURATION]` with KIND pause or kill, in the simulation also amnesia, powerloss,
-    /// clock, partition, delay; TARGET holder (default for pause and kill), any-worker, any-lock-node (default for the others) or a node by
-    /// name; WHEN a time or a protocol point (after-send, after-acquire, after-read, after-check, before-write, before-release); for example
+    /// Faults, comma-separated: none, or `KIND[:TARGET][@WHEN][+DURATION]` with KIND pause, kill, amnesia, clock, partition, delay, loss or
+    /// reorder, in the simulation also powerloss; TARGET holder (default for pause and kill), any-worker, any-lock-node (default for the
+    /// others) or a node by name; WHEN a time or a protocol point (after-send, after-acquire, after-read, after-check, before-write, before-release); for example
     /// `pause@before-write+5s`
     #[arg(long, help_heading = "Scenario", default_value = "none", conflicts_with = "plan")]
     pub nemesis: String,
@@ -138,24 +195,10 @@ pub struct RunArgs {
     /// Clients in each worker
     #[arg(long, help_heading = "Scenario", default_value_t = 1, conflicts_with = "plan")]
     pub clients_per_worker: u32,
-    /// What clients do about their deadline
-    #[arg(long, help_heading = "Scenario", value_enum, default_value = "unchecked", conflicts_with = "plan")]
-    pub client: ClientArg,
-    /// Renew so often while holding [default: never]
-    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration, conflicts_with = "plan")]
-    pub renew: Option<Duration>,
-    /// Lease that renewals ask for [default: that of --lease]
-    #[arg(long, help_heading = "Scenario", value_name = "LEASE", value_parser = duration, conflicts_with = "plan")]
-    pub renew_for: Option<Duration>,
-    /// Writes under one hold
-    #[arg(long, help_heading = "Scenario", default_value_t = 1, conflicts_with = "plan")]
-    pub writes: u32,
-    /// Send a write that was not answered again so often, as the same operation [default: never]
-    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration, conflicts_with = "plan")]
-    pub resend: Option<Duration>,
-    /// Give an attempt up that was not answered for so long, and undo it [default: never]
-    #[arg(long, help_heading = "Scenario", value_name = "AFTER", value_parser = duration, conflicts_with = "plan")]
-    pub cancel: Option<Duration>,
+    #[command(flatten)]
+    pub clients: ClientArgs,
+    #[command(flatten)]
+    pub models: ModelArgs,
     /// How the lock makes fencing tokens: none, counter (redis), majority-max or two-phase (redlock), revision (etcd) [default: the backend's best]
     #[arg(long, help_heading = "Scenario", conflicts_with = "plan")]
     pub tokens: Option<String>,
@@ -209,7 +252,7 @@ pub struct ExploreArgs {
     #[arg(long, help_heading = "Scenario", value_name = "FIRST", default_value_t = 0)]
     pub seed: u64,
     /// Length of the fault phase, in virtual time
-    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "8500ms")]
+    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "8200ms")]
     pub time: Duration,
     /// Lease asked of the lock
     #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "1s")]
@@ -232,12 +275,10 @@ pub struct ExploreArgs {
     /// Clients in each worker
     #[arg(long, help_heading = "Scenario", default_value_t = 1)]
     pub clients_per_worker: u32,
-    /// What clients do about their deadline
-    #[arg(long, help_heading = "Scenario", value_enum, default_value = "unchecked")]
-    pub client: ClientArg,
-    /// Renew so often while holding [default: never]
-    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration)]
-    pub renew: Option<Duration>,
+    #[command(flatten)]
+    pub clients: ClientArgs,
+    #[command(flatten)]
+    pub models: ModelArgs,
     /// How the lock makes fencing tokens, as for `run` [default: the backend's best]
     #[arg(long, help_heading = "Scenario")]
     pub tokens: Option<String>,

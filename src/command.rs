@@ -1,6 +1,6 @@
 //! What each command does.
 
-use std::{fs::DirEntry, panic::AssertUnwindSafe, path::Path};
+use std::{collections::BTreeMap, fs::DirEntry, panic::AssertUnwindSafe, path::Path};
 
 use anyhow::{Context, anyhow};
 use compose::Engine;
@@ -14,6 +14,7 @@ use crate::{
     conduct::conduct,
     exit::{Exit, Interrupted, Unusable},
     expect::{Comparison, Expectation, compare},
+    explore::finding::{Class, classes},
     judge::{Judged, judge},
     report::{Terminal, heading, print, summary, versions},
     run_dir::RunDir,
@@ -68,12 +69,13 @@ fn repeat(
     expectation: Option<&Expectation>,
     times: u32,
 ) -> anyhow::Result<Exit> {
-    let mut count = 0;
+    let (mut count, mut found) = (0, BTreeMap::<Class, u32>::new());
     for n in 1..=times {
         let (dir, mut judged) = once(args, cluster, runtime).with_context(|| format!("run {n} of {times}"))?;
         let (compared, ..) = reports(&mut judged, expectation, Some(&dir))?;
         let verdict = judged.verdicts.verdict;
         count += u32::from(compared.as_expected.unwrap_or(verdict == checker::Verdict::Violated));
+        classes(&judged.verdicts).into_iter().for_each(|class| *found.entry(class).or_default() += 1);
         let as_expected = match compared.as_expected {
             Some(true) => "as expected",
             Some(false) => "NOT as expected",
@@ -86,6 +88,10 @@ fn repeat(
                 format!("{}\n", json!({"run": run, "verdict": verdict, "as_expected": compared.as_expected}))
             }
         });
+    }
+    if args.format == Format::Text {
+        // Two runs that are violated may be so in different ways.
+        found.iter().for_each(|(class, count)| print(&format!("      {class}: {count} of {times}\n")));
     }
     let what = if expectation.is_some() { "came out as expected" } else { "were violated" };
     print(&match args.format {

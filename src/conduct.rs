@@ -8,26 +8,27 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use compose::{Engine, Spec};
+use compose::{Engine, Reached, Spec};
 use history::{ClientId, Key, NodeName, Plan};
 use nemesis::{Nemesis, Scene};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
 };
-use workloads::protocol::{Command, Configuration};
+use workloads::{
+    backend,
+    protocol::{Command, Configuration},
+};
 
 use crate::{
     control::Processes,
     process::{AgentCommand, ResourceCommand},
-    pump::{Call, Progress, Pump, Stamps},
+    pump::{Answers, Call, Progress, Pump, Stamps},
     report::{Terminal, versions},
     run_dir::RunDir,
     scenario::PlanFile,
 };
 
-/// Port of a Redis node.
-const REDIS_PORT: u16 = 6379;
 /// How long processes may take to start and to connect, on a machine that is busy with other runs.
 const CONNECT: Duration = Duration::from_secs(30);
 /// How many keys are read in the end: the admission log has them all, this only shows that it can be believed.
@@ -43,15 +44,16 @@ pub async fn conduct(
 ) -> anyhow::Result<()> {
     let scene = Arc::new(Scene::new());
     let stamps: Stamps = Arc::new(Mutex::default());
-    let (mut pump, mut calls) = Pump::begin(dir, &file.run, &file.plan, scene.clone(), stamps.clone())?;
+    let orders = Answers::default();
+    let (mut pump, mut calls) = Pump::begin(dir, &file.run, &file.plan, scene.clone(), stamps.clone(), orders.clone())?;
     let spec = spec(file, keep)?;
     terminal.progress("bringing the cluster up");
     let began = Instant::now();
     let (cluster, mut events) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
     terminal.progress(&format!("up and answering after {:.1} s", began.elapsed().as_secs_f64()));
 
-    let processes =
-        Processes { cluster: &cluster, stamps, clients_per_worker: file.plan.workload.clients_per_worker, terminal };
+    let clients_per_worker = file.plan.workload.clients_per_worker;
+    let processes = Processes { cluster: &cluster, stamps, orders, clients_per_worker, terminal };
     let conductor = Conductor { file, processes, scene: &scene, progress: pump.progress(), terminal };
     let conducted = {
         let mut pumping = std::pin::pin!(pump.run(&mut events));
@@ -106,6 +108,7 @@ fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
         resource_args,
         worker_args: own(&["/harness", "worker"]),
         agent_args: own(&["/harness", "agent"]),
+        reaches: file.plan.schedule.iter().any(|step| step.fault.kind().reaches_in()),
     })
 }
 
@@ -203,11 +206,12 @@ impl Conductor<'_> {
         let index = node.as_str().strip_prefix("worker-").and_then(|n| n.parse::<u32>().ok()).filter(|n| *n > 0);
         let index = index.with_context(|| format!("{node} is no worker"))? - 1;
         let plan = self.plan().clone();
+        let (backend, _) = backend::named(&self.file.backend)?;
         Ok(Configuration {
             process: index,
             first_client: ClientId(index * plan.workload.clients_per_worker),
             backend: self.file.backend.clone(),
-            lock_nodes: plan.lock_nodes.iter().map(|n| (n.clone(), format!("{n}:{REDIS_PORT}"))).collect(),
+            lock_nodes: plan.lock_nodes.iter().map(|n| (n.clone(), format!("{n}:{}", backend.port))).collect(),
             resource: format!("http://resource:{}", crate::process::RESOURCE_PORT),
             plan,
         })
@@ -227,8 +231,10 @@ impl Conductor<'_> {
 
         self.terminal.progress(&format!("fault phase: {}", humantime::format_duration(plan.time)));
         let (over, phase) = watch::channel(false);
-        let nemesis =
-            Nemesis { cluster: self.processes.cluster, control: &self.processes, scene: self.scene, over: phase };
+        let nodes = self.processes.cluster.addresses().map(|(node, address)| (node.clone(), address)).collect();
+        self.processes.send(&agent, &AgentCommand::Know { nodes })?;
+        let cluster = Reached::new(self.processes.cluster, &self.processes);
+        let nemesis = Nemesis { cluster: &cluster, control: &self.processes, scene: self.scene, over: phase };
         let time = async {
             tokio::time::sleep(plan.time).await;
             over.send_replace(true);

@@ -5,22 +5,30 @@ use std::{
     time::Duration,
 };
 
-use compose::Running;
+use agent::protocol::{Answer, Order};
+use compose::{Hand, Running};
 use history::{ClientId, Event, FaultPhase, NodeName, Point, Stamp};
 use nemesis::{ClusterError, Control, Doing};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use workloads::protocol::Command;
 
-use crate::{process::AgentCommand, pump::Stamps, report::Terminal};
+use crate::{
+    process::AgentCommand,
+    pump::{Answers, Stamps},
+    report::Terminal,
+};
 
 /// How long the agent may take to answer: it has nothing else to do.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long it may take to carry an order out. A probe waits for as long as packets are held.
+const OBEYED: Duration = Duration::from_secs(60);
 
 /// The agent and the workers of a running cluster.
 pub struct Processes<'a> {
     pub cluster: &'a Running,
     pub stamps: Stamps,
+    pub orders: Answers,
     pub clients_per_worker: u32,
     pub terminal: &'a Terminal,
 }
@@ -35,6 +43,24 @@ impl Processes<'_> {
 
     fn worker_of(&self, client: ClientId) -> NodeName {
         NodeName::new(format!("worker-{}", client.0 / self.clients_per_worker + 1))
+    }
+}
+
+impl Hand for Processes<'_> {
+    fn order<'a>(&'a self, node: &'a NodeName, order: Order) -> Doing<'a, Answer> {
+        Box::pin(async move {
+            let failed = |why: String| ClusterError { node: node.clone(), doing: "having the agent act on it", why };
+            let (number, answer) = self.orders.expect();
+            let (node, order) = (node.clone(), Box::new(order));
+            self.send(&NodeName::new("agent"), &AgentCommand::Do { number, node, order })?;
+            match tokio::time::timeout(OBEYED, answer).await {
+                Ok(Ok(Ok(answer))) => serde_json::from_value(answer)
+                    .map_err(|e| failed(format!("its answer is none that this version knows: {e}"))),
+                Ok(Ok(Err(why))) => Err(failed(why)),
+                Ok(Err(_)) => Err(failed("the agent is gone".into())),
+                Err(_) => Err(failed(format!("no answer within {} s", OBEYED.as_secs()))),
+            }
+        })
     }
 }
 

@@ -3,8 +3,9 @@
 //! What is found does not depend on the machine or on the number of threads: seeds are tried one by one, findings counted by class, and the first of
 //! each reduced by a search that draws nothing but from the plan's seed.
 
-mod finding;
+pub mod finding;
 mod firmer;
+mod held;
 mod jitter;
 mod moves;
 mod plans;

@@ -56,6 +56,37 @@ pub enum Call {
 /// Agents answer in the order in which they were asked.
 pub type Stamps = Arc<Mutex<VecDeque<oneshot::Sender<Stamp>>>>;
 
+/// What agents answer to orders, by their numbers.
+#[derive(Clone, Default)]
+pub struct Answers(Arc<Mutex<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    orders: BTreeMap<u64, oneshot::Sender<Answered>>,
+}
+
+/// What was measured, or why it could not be.
+type Answered = Result<serde_json::Value, String>;
+
+impl Answers {
+    /// A number for an order, and its answer to come.
+    pub fn expect(&self) -> (u64, oneshot::Receiver<Answered>) {
+        let (answered, answer) = oneshot::channel();
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.last += 1;
+        let number = waiting.last;
+        waiting.orders.insert(number, answered);
+        (number, answer)
+    }
+
+    fn answered(&self, number: u64, said: Answered) {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).orders.remove(&number);
+        // Nobody may wait any more: the nemesis was stopped in between.
+        waiting.map(|waiting| waiting.send(said));
+    }
+}
+
 /// The pump's state.
 pub struct Pump {
     writer: Writer,
@@ -63,6 +94,7 @@ pub struct Pump {
     dir: RunDir,
     scene: Arc<Scene>,
     stamps: Stamps,
+    answers: Answers,
     progress: watch::Sender<Progress>,
     calls: mpsc::UnboundedSender<Call>,
     to_be_killed: BTreeSet<NodeName>,
@@ -80,6 +112,7 @@ impl Pump {
         plan: &Plan,
         scene: Arc<Scene>,
         stamps: Stamps,
+        answers: Answers,
     ) -> anyhow::Result<(Pump, mpsc::UnboundedReceiver<Call>)> {
         let writer = Writer::create(&dir.history())?;
         let (calls, called) = mpsc::unbounded_channel();
@@ -89,6 +122,7 @@ impl Pump {
             dir: dir.clone(),
             scene,
             stamps,
+            answers,
             progress: watch::Sender::default(),
             calls,
             to_be_killed: BTreeSet::new(),
@@ -245,6 +279,11 @@ impl Pump {
                 self.stamped(record.at)?;
             }
             Event::PointReleased { .. } => self.stamped(record.at)?,
+            Event::Obeyed { order, answer, failed } => {
+                let nothing = || "the agent gave neither an answer nor a reason".to_owned();
+                let said = answer.as_deref().cloned().ok_or_else(|| failed.clone().unwrap_or_else(nothing));
+                self.answers.answered(*order, said);
+            }
             _ => {}
         }
         Ok(())

@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::Context;
 use compose::ComposeFile;
-use history::{Activity, Arm, ClientKind, ClusterKind, Comparison, NodeName, Plan, Tokens, Workload};
+use history::{
+    Activity, Arm, ClientKind, ClusterKind, Comparison, LeaseClock, Models, NodeName, Persistence, Plan, Tokens,
+    Workload,
+};
 use nemesis::{Draw, Wish};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
 use rand_chacha::ChaCha8Rng;
@@ -16,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use workloads::backend::{self, Backend};
 
 use crate::{
-    cli::{ClientArg, ClusterArg, FenceArg, RunArgs},
+    cli::{ClientArg, ClientArgs, ClusterArg, FenceArg, LeaseClockArg, ModelArgs, PersistenceArg, RunArgs},
     exit::Unusable,
 };
 
@@ -147,6 +150,11 @@ fn known(mut roles: Vec<&str>) -> String {
 }
 
 fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
+    if cluster == ClusterKind::Docker
+        && let Some(flag) = model_flag(&args.models)
+    {
+        return Err(usage(flag, "only models have this switch, and this run has real servers; add `--cluster sim`"));
+    }
     let (backend, _) = backend::named(&args.backend).map_err(|e| usage("backend", e))?;
     let wishes = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
     let placed = !wishes.is_empty() && wishes.iter().all(Wish::is_placed);
@@ -166,15 +174,7 @@ fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> 
         rate_per_s: args.rate,
         work: args.work,
         retry_delay: args.retry_delay,
-        client: match args.client {
-            ClientArg::Unchecked => ClientKind::Unchecked,
-            ClientArg::Checking => ClientKind::Checking,
-        },
-        renew: args.renew,
-        renew_for: args.renew_for,
-        writes: args.writes,
-        resend: args.resend,
-        cancel: args.cancel,
+        ..Workload::default()
     };
     let mut plan = Plan {
         schema: 1,
@@ -193,11 +193,12 @@ fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> 
             }
             ClusterKind::Sim => backend.lock_nodes(),
         },
-        workload,
+        workload: with_clients(workload, &args.clients),
         // Two clients and one placed fault need not make twenty holds to show what they are there to show.
         activity: if placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() },
         nemesis: args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect(),
-        models: None,
+        models: models(&args.models),
+        waits: Vec::new(),
         schedule: Vec::new(),
     };
     plan.validate().map_err(|e| usage(e.field, e.problem))?;
@@ -215,6 +216,41 @@ fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> 
         images: BTreeMap::new(),
         plan,
     })
+}
+
+/// `workload` with what clients do under a hold.
+pub fn with_clients(workload: Workload, args: &ClientArgs) -> Workload {
+    let client = match args.client {
+        ClientArg::Unchecked => ClientKind::Unchecked,
+        ClientArg::Checking => ClientKind::Checking,
+    };
+    let ClientArgs { renew, renew_for, writes, resend, cancel, .. } = *args;
+    Workload { client, renew, renew_for, writes, resend, cancel, ..workload }
+}
+
+/// Switches of the models; none, if no flag names one.
+pub fn models(args: &ModelArgs) -> Option<Models> {
+    model_flag(args)?;
+    let lease_clock = match args.lease_clock {
+        Some(LeaseClockArg::Both) | None => LeaseClock::Both,
+        Some(LeaseClockArg::Monotonic) => LeaseClock::Monotonic,
+    };
+    let persistence = match args.persistence {
+        Some(PersistenceArg::No) | None => Persistence::No,
+        Some(PersistenceArg::Everysec) => Persistence::Everysec,
+        Some(PersistenceArg::Always) => Persistence::Always,
+    };
+    Some(Models { lease_clock, revokes_on_resume: args.revokes_on_resume, persistence })
+}
+
+/// A flag that names a switch of a model, if there is one.
+fn model_flag(args: &ModelArgs) -> Option<&'static str> {
+    let given = [
+        ("lease-clock", args.lease_clock.is_some()),
+        ("revokes-on-resume", args.revokes_on_resume),
+        ("persistence", args.persistence.is_some()),
+    ];
+    given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
 }
 
 /// What `--tokens` names, of those that the backend makes.

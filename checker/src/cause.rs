@@ -7,10 +7,12 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, Fault, FaultId, FaultKind, NodeName, OpId, Stamp};
+use history::{ClockChange, Fault, FaultId, FaultKind, NodeName, OpId, Stamp, Why};
 
 use crate::{
-    holds::{Attempt, Beat, Ender, Failure, Span},
+    expiry::{self, Kept},
+    faults::Line,
+    holds::{Attempt, Beat, Ender, Failure, Grant, Span},
     intervals::Intervals,
     lock::{Act, millis},
     property::DeadClaim,
@@ -62,6 +64,33 @@ struct Step {
     is_request: bool,
 }
 
+/// A renewal that did not come about.
+struct Broken<B> {
+    /// Until when none came about.
+    span: Span,
+    /// Of each node that did not do it, what kept it from that: each by itself. Of some nobody knows.
+    missing: Vec<B>,
+    /// It fails for want of so many nodes.
+    enough: usize,
+    /// By it the client noticed that the hold is lost.
+    is_loss: bool,
+}
+
+impl<B> Broken<B> {
+    fn with<C>(&self, missing: Vec<C>) -> Broken<C> {
+        Broken { span: self.span, missing, enough: self.enough, is_loss: self.is_loss }
+    }
+}
+
+impl Broken<Blames> {
+    /// Whether it fails with no other causes than those of `set`, and because of one of them. Nodes of which nobody knows fail in any case.
+    fn is_by(&self, set: Blames) -> bool {
+        let fails = |missing: &&Blames| **missing == 0 || **missing & set != 0;
+        self.missing.iter().any(|missing| missing & set != 0)
+            && self.missing.iter().filter(fails).count() >= self.enough
+    }
+}
+
 /// Everything that a counterfactual asks of one act.
 struct Path<'a> {
     hold: &'a Attempt,
@@ -75,8 +104,8 @@ struct Path<'a> {
     delays: Vec<Frozen>,
     /// Frozen time of the client's own process: what kept renewals from leaving, planned waits or not.
     own: Vec<Frozen>,
-    /// When renewals did not come about as scheduled, and what did that.
-    broken: Vec<Frozen>,
+    /// Renewals that did not come about as scheduled.
+    broken: Vec<Broken<Blames>>,
     /// When the client last looked at its deadline before the act, and the faults of the clock that it looked at.
     check: Option<(Stamp, Blames)>,
     blames: Vec<Blame>,
@@ -140,7 +169,7 @@ impl<'a> Path<'a> {
         let broken = broken(run, hold, worker, arrival);
         let clocks: Vec<Blame> = clocks_of(run, worker, path).map(|(_, blame)| blame).collect();
         let mut blames: Vec<Blame> = on_path.map(|(_, blame)| *blame).chain(kill).collect();
-        blames.extend(broken.iter().map(|(_, blame)| *blame).chain(clocks.iter().copied()));
+        blames.extend(broken.iter().flat_map(|b| b.missing.iter().flatten()).chain(&clocks).copied());
         blames.sort_unstable();
         blames.dedup();
         blames.truncate(Blames::BITS as usize - 1);
@@ -167,7 +196,8 @@ impl<'a> Path<'a> {
             }
         }
         let bits = |blame: &Blame| blames.binary_search(blame).map_or(0, |i| 1 << i);
-        let broken = broken.iter().map(|(span, blame)| Frozen { span: *span, blame: bits(blame) }).collect();
+        let all = |blames: &Vec<Blame>| blames.iter().map(bits).fold(0, |all, bit| all | bit);
+        let broken = broken.iter().map(|b| b.with(b.missing.iter().map(all).collect())).collect();
         let wrong: Blames = clocks.iter().map(bits).fold(0, |all, bit| all | bit);
         let check = last_check(hold, op).filter(|_| wrong != 0).map(|at| (at, wrong));
         Some(Path {
@@ -212,7 +242,7 @@ impl<'a> Path<'a> {
     }
 
     /// End of the entitlement with no other causes than those of `set`. Losing it is a consequence and not an end of use:
-    /// without what made the client lose the hold, it would not have noticed anything.
+    /// without what made the client lose the hold, it would not have noticed anything; with it, it notices the same.
     fn end(&self, set: Blames, arrival: Stamp) -> Stamp {
         let promise = match self.renew {
             None if self.hold.renewed.is_some() => self.hold.promise,
@@ -241,11 +271,11 @@ impl<'a> Path<'a> {
         let interval = interval.max(Duration::from_millis(1));
         let mut promise = self.first_promise;
         let mut due = self.promised_from.plus(interval).max(self.without_others(set, self.ok));
-        let broken = self.broken.iter().filter(|f| f.blame & set != 0);
         // The one that was due up to an interval before a renewal that failed is that renewal.
-        let broken: Vec<Span> = broken
-            .map(|f| (self.without_others(set, f.span.0).minus(interval), self.without_others(set, f.span.1)))
-            .collect();
+        let shifted = |at: Stamp| self.without_others(set, at);
+        let moved = |b: &Broken<Blames>| (shifted(b.span.0).minus(interval), shifted(b.span.1), b.is_loss);
+        let broken: Vec<(Stamp, Stamp, bool)> = self.broken.iter().filter(|b| b.is_by(set)).map(moved).collect();
+        let loss = self.hold.ended_by().filter(|(_, ender)| *ender == Ender::Loss).map(|(mark, _)| shifted(mark.at));
         loop {
             let mut sent = due;
             for freeze in &freezes {
@@ -258,7 +288,10 @@ impl<'a> Path<'a> {
             }
             match broken.iter().find(|f| f.0 < sent && sent <= f.1) {
                 // From there on it is as it was.
-                Some((_, Stamp(u64::MAX))) => return promise.max(self.hold.promise),
+                Some((_, Stamp(u64::MAX), is_loss)) => {
+                    let lost = loss.filter(|_| *is_loss).unwrap_or(Stamp(u64::MAX));
+                    return promise.max(self.hold.promise).min(lost);
+                }
                 Some(_) => {}
                 None => promise = promise.max(rules::promise_end(sent, self.lease)),
             }
@@ -326,40 +359,67 @@ fn clocks_of<'a>(run: &'a Run, worker: &'a NodeName, within: Span) -> impl Itera
 
 /// When renewals failed, or did not leave, because of a fault: of a lock node that did not do one that was sent inside
 /// the promise, of the links to it, or of the worker's own clock.
-fn broken(run: &Run, hold: &Attempt, worker: &NodeName, arrival: Stamp) -> Vec<(Span, Blame)> {
-    if run.plan.workload.renew.is_none() {
-        return Vec::new();
-    }
+fn broken(run: &Run, hold: &Attempt, worker: &NodeName, arrival: Stamp) -> Vec<Broken<Vec<Blame>>> {
+    let Some(grant) = hold.grant.filter(|_| run.plan.workload.renew.is_some()) else { return Vec::new() };
     let unanswered = hold.renewing.filter(|sent| rules::is_renewed_in_time(sent.at, hold.promise));
-    let unanswered = unanswered.map(|sent| Failure { span: (sent.at, arrival), done_on: 0, is_last: false });
-    let failures = hold.failures.iter().copied().chain(unanswered).filter(|failure| failure.span.0 < arrival);
-    let mut found: Vec<(Span, Blame)> = clocks_of(run, worker, (hold.sent.at, arrival)).collect();
-    for failure in failures {
-        for (id, line) in run.faults.iter().filter(|(_, line)| line.proved.is_some()) {
-            let nodes = run.plan.lock_nodes.iter().enumerate();
-            let mut missing = nodes.filter(|(i, _)| *i >= 64 || failure.done_on & (1 << i) == 0).map(|(_, node)| node);
-            let Some(bracket) = line.bracket() else { continue };
-            let is_on = clip(bracket, failure.span).is_some();
-            let has_come = hold.sent.at < bracket.1 && bracket.0 < failure.span.1;
-            let touched = match line.kind {
-                FaultKind::Pause => is_on && missing.any(|node| *node == line.node),
-                // What they change stays changed when they are over.
-                FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss | FaultKind::Clock => {
-                    has_come && missing.any(|node| *node == line.node)
-                }
-                FaultKind::Partition | FaultKind::Delay => {
-                    let step = run.plan.schedule.iter().find(|step| step.id == id);
-                    let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
-                    is_on && missing.any(|node| hits(worker, node) || hits(node, worker))
-                }
-            };
-            if touched {
-                let until = if failure.is_last { Stamp(u64::MAX) } else { failure.span.1 };
-                found.push(((failure.span.0, until), Blame::Fault(id, line.kind)));
-            }
-        }
+    let unanswered = unanswered.map(|sent| Failure { span: (sent.at, arrival), done_on: 0, refused_on: 0, loss: None });
+    let failures = || hold.failures.iter().copied().chain(unanswered).filter(|failure| failure.span.0 < arrival);
+    // A client that noticed the loss though no node had refused goes by its own clock.
+    let is_loss = !failures().any(|failure| failure.loss == Some(Why::Lost));
+    let clocks = clocks_of(run, worker, (hold.sent.at, arrival));
+    let clocks = clocks.map(|(span, blame)| Broken { span, missing: vec![vec![blame]], enough: 1, is_loss });
+    let mut found: Vec<Broken<Vec<Blame>>> = clocks.collect();
+    for failure in failures() {
+        let nodes = 0..run.plan.lock_nodes.len();
+        let missing = nodes.filter(|i| *i >= 64 || failure.done_on & (1 << i) == 0);
+        let by_node = missing.map(|node| kept_from(run, hold, &grant, worker, &failure, node));
+        let nodes = run.plan.lock_nodes.len();
+        // The members of a store do it together, and what keeps one from it may keep all.
+        let (missing, enough) = match expiry::is_one_store(run) {
+            true => (vec![by_node.flatten().collect::<Vec<Blame>>()], 1),
+            false => (by_node.collect(), nodes - nodes / 2),
+        };
+        let until = if failure.loss.is_some() { Stamp(u64::MAX) } else { failure.span.1 };
+        let (span, is_loss) = ((failure.span.0, until), failure.loss.is_some());
+        found.push(Broken { span, missing, enough, is_loss });
     }
     found
+}
+
+/// What may have kept a node from doing a renewal.
+fn kept_from(
+    run: &Run,
+    hold: &Attempt,
+    grant: &Grant,
+    worker: &NodeName,
+    failure: &Failure,
+    node: usize,
+) -> Vec<Blame> {
+    let name = &run.plan.lock_nodes[node];
+    let has_refused = node < 64 && failure.refused_on & (1 << node) != 0;
+    let kept = Kept::of(hold, grant, node, failure.span.1);
+    let is_to_blame = |id: FaultId, line: &Line| {
+        let Some(bracket) = line.bracket() else { return false };
+        let is_on = clip(bracket, failure.span).is_some();
+        match line.kind {
+            // A node that refuses runs and is reached, and does not own the key any more.
+            FaultKind::Partition | FaultKind::Delay | FaultKind::Loss | FaultKind::Reorder => {
+                let step = run.plan.schedule.iter().find(|step| step.id == id);
+                let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
+                is_on && !has_refused && (hits(worker, name) || hits(name, worker))
+            }
+            _ if line.node != *name => false,
+            _ if has_refused => kept.is_taken_by(run, line),
+            FaultKind::Pause => is_on,
+            // A connection that broke is found to be broken when it is used.
+            FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss => {
+                hold.sent.at < bracket.1 && bracket.0 < failure.span.1
+            }
+            FaultKind::Clock => kept.is_taken_by(run, line),
+        }
+    };
+    let faults = run.faults.iter().filter(|(id, line)| line.proved.is_some() && is_to_blame(*id, line));
+    faults.map(|(id, line)| Blame::Fault(id, line.kind)).collect()
 }
 
 /// Whether a hold was claimed after its promise end because its client's clock ran slow: what it lost between the stamp that the
@@ -410,335 +470,4 @@ fn outside(span: Span, hole: Span) -> impl Iterator<Item = Span> {
 }
 
 #[cfg(test)]
-mod tests {
-    use history::{
-        ClockChange, Direction, Event, Fault, FaultKind, FaultPhase, HoldId, NodeAnswer, OpId, Outcome, StallCause,
-        WhichClock, Why,
-    };
-
-    use crate::scene::{Scene, ms};
-
-    fn delay(by: u64) -> Fault {
-        let (lasting, by) = (std::time::Duration::from_secs(1), std::time::Duration::from_millis(by));
-        Fault::Delay { lasting, by, direction: Direction::Both, from: Vec::new() }
-    }
-
-    fn partition() -> Fault {
-        Fault::Partition { lasting: std::time::Duration::from_secs(1), direction: Direction::Both, from: Vec::new() }
-    }
-
-    fn read_ok(hold: u64, number: u64) -> Event {
-        Event::ReadOk { hold: HoldId(hold), op: OpId(1), number }
-    }
-
-    /// A hold of worker 1 whose promise ends at 1,978, acquired at 10, and a later one of worker 2.
-    fn scene() -> Scene {
-        let mut scene = Scene::new();
-        scene.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020);
-        scene
-    }
-
-    #[test]
-    fn a_pause_that_alone_makes_the_act_late_is_the_cause() {
-        let mut s = scene();
-        s.work(1, 20, 100).pause(1, "worker-1", 100, 2_500).write(1, 1, 2_501, 2_502);
-        assert_eq!(s.window().causes, ["pause"]);
-    }
-
-    #[test]
-    fn frozen_time_that_no_pause_brackets_is_a_stall() {
-        let mut s = scene();
-        s.work(1, 20, 100).stall("worker-1", 100, 2_500).write(1, 1, 2_501, 2_502);
-        assert_eq!(s.window().causes, ["stall"]);
-    }
-
-    #[test]
-    fn a_stall_that_is_reported_after_the_hold_has_closed_still_explains_it() {
-        let mut s = scene();
-        let event = Event::Stall { from: ms(100), to: ms(2_500), late: StallCause::Write };
-        s.work(1, 20, 100).write(1, 1, 2_501, 2_502).release_refused(1, 2_503).event("worker-1", 2_600, event);
-        assert_eq!(s.window().causes, ["stall"]);
-    }
-
-    #[test]
-    fn a_pause_that_was_not_proved_explains_nothing() {
-        let mut s = scene();
-        s.fault(1, FaultKind::Pause, "worker-1", 95, FaultPhase::Requested { asked_ns: 1, hold: None });
-        s.fault(1, FaultKind::Pause, "worker-1", 2_500, FaultPhase::Healed);
-        s.fault(1, FaultKind::Pause, "worker-1", 2_510, FaultPhase::Unproved { why: "it ticked".into() });
-        s.stall("worker-1", 100, 2_500).write(1, 1, 2_501, 2_502);
-        assert_eq!(s.window().causes, ["stall"]);
-    }
-
-    #[test]
-    fn work_that_outlasts_the_lease_by_itself_is_an_overrun() {
-        let mut s = scene();
-        s.work(1, 20, 2_400).write(1, 1, 2_421, 2_422);
-        assert_eq!(s.window().causes, ["overrun"]);
-        // A pause that only adds to it changes nothing.
-        let mut s = scene();
-        s.work(1, 20, 2_400).pause(1, "worker-1", 2_400, 3_000).write(1, 1, 3_001, 3_002);
-        assert_eq!(s.window().causes, ["overrun"]);
-    }
-
-    #[test]
-    fn a_pause_inside_a_planned_wait_does_not_make_the_act_late() {
-        let mut s = scene();
-        s.work(1, 20, 2_400).pause(1, "worker-1", 100, 2_300).write(1, 1, 2_421, 2_422);
-        assert_eq!(s.window().causes, ["overrun"]);
-    }
-
-    #[test]
-    fn where_only_two_together_suffice_they_are_joined() {
-        let mut s = scene();
-        s.pause(1, "worker-1", 100, 1_300).stall("worker-1", 1_400, 2_600).write(1, 1, 2_601, 2_602);
-        assert_eq!(s.window().causes, ["pause+stall"]);
-    }
-
-    #[test]
-    fn each_that_suffices_alone_is_listed() {
-        let mut s = scene();
-        s.pause(1, "worker-1", 100, 2_200).stall("worker-1", 2_300, 4_600).write(1, 1, 4_601, 4_602);
-        assert_eq!(s.window().causes, ["pause", "stall"]);
-        let mut s = scene();
-        s.pause(1, "worker-1", 100, 2_200).pause(2, "worker-1", 2_300, 4_600).write(1, 1, 4_601, 4_602);
-        assert_eq!(s.window().causes, ["pause"]);
-    }
-
-    #[test]
-    fn a_pause_of_the_resource_delays_a_request_that_is_under_way() {
-        let mut s = scene();
-        s.write(1, 1, 100, 2_502).pause(1, "resource", 90, 2_500);
-        assert_eq!(s.window().causes, ["pause"]);
-        // Not one that is over when the request leaves.
-        let mut s = scene();
-        s.pause(1, "resource", 20, 2_400).write(1, 1, 2_450, 2_502);
-        assert_eq!(s.window().causes, ["overrun"]);
-    }
-
-    #[test]
-    fn waiting_at_a_point_is_planned_until_it_is_released() {
-        let mut s = scene();
-        s.at_point(1, 100, 2_500).pause(1, "worker-1", 120, 2_495).point_released(0, 130).write(1, 1, 2_501, 2_502);
-        assert_eq!(s.window().causes, ["pause"]);
-        let mut s = scene();
-        s.at_point(1, 100, 2_500).pause(1, "worker-1", 120, 2_400).point_released(0, 2_490).write(1, 1, 2_501, 2_502);
-        assert_eq!(s.window().causes, ["overrun"]);
-        let mut s = scene();
-        s.at_point(1, 100, 2_500).pause(1, "worker-1", 120, 2_400).write(1, 1, 2_501, 2_502);
-        assert_eq!(s.window().causes, ["overrun"], "nobody released it: all of the wait was planned");
-    }
-
-    #[test]
-    fn a_pause_of_another_worker_is_no_cause() {
-        let mut s = scene();
-        s.pause(1, "worker-2", 2_100, 4_000).work(1, 20, 2_400).write(1, 1, 2_421, 2_422);
-        assert_eq!(s.window().causes, ["overrun"]);
-        let mut s = Scene::new();
-        s.plan.workload.workers = 3;
-        s.acquire(1, 1, 0, 10, 41).pause(1, "worker-3", 20, 4_000).acquire(2, 2, 100, 110, 42).release(2, 200);
-        s.release(1, 300);
-        assert_eq!(s.window().causes, ["unexplained"]);
-    }
-
-    #[test]
-    fn a_pause_that_keeps_renewals_from_leaving_is_the_cause_even_inside_a_planned_wait() {
-        let mut s = Scene::renewing(600);
-        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).work(1, 20, 5_000).pause(1, "worker-1", 1_000, 4_500);
-        s.renew_refused(1, 4_501, 4_505).acquire(2, 2, 3_000, 3_010, 42).release(2, 3_020).write(1, 1, 5_021, 5_022);
-        assert_eq!(s.window().causes, ["pause"]);
-    }
-
-    #[test]
-    fn a_pause_between_two_renewals_is_no_cause() {
-        // The renewals stopped by themselves.
-        let mut s = Scene::renewing(600);
-        s.acquire(1, 1, 0, 10, 41).pause(1, "worker-1", 100, 500).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020);
-        s.write(1, 1, 2_501, 2_502);
-        let lock = s.lock();
-        assert_eq!((lock.windows[0].causes.as_slice(), lock.unexplained), (&["unexplained".to_string()][..], 1));
-    }
-
-    #[test]
-    fn two_pauses_that_keep_renewals_back_together_are_joined() {
-        let mut s = Scene::renewing(600);
-        // Between them the renewal that was due did not come out.
-        s.acquire(1, 1, 0, 10, 41).pause(1, "worker-1", 500, 1_700).stall("worker-1", 1_700, 2_650);
-        s.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).write(1, 1, 2_701, 2_702);
-        assert_eq!(s.window().causes, ["pause+stall"]);
-    }
-
-    #[test]
-    fn a_renewal_refused_inside_the_promise_by_nobodys_fault_explains_nothing() {
-        let mut s = Scene::renewing(600);
-        s.acquire(1, 1, 0, 10, 41).renew_refused(1, 610, 615).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020);
-        s.write(1, 1, 2_501, 2_502);
-        assert_eq!(s.window().causes, ["unexplained"]);
-    }
-
-    #[test]
-    fn frozen_time_before_a_planned_wait_is_over_delays_nothing() {
-        let mut s = scene();
-        // The first freeze ends before the work was due; only the second one delays the write.
-        s.work(1, 20, 1_900).pause(1, "worker-1", 100, 1_800).stall("worker-1", 1_900, 2_400).write(1, 1, 2_401, 2_402);
-        assert_eq!(s.window().causes, ["stall"]);
-    }
-
-    #[test]
-    fn a_packet_that_was_held_back_delays_the_request_that_it_carried() {
-        let mut s = scene();
-        s.write(1, 1, 100, 2_502)
-            .blow(1, delay(2_400), "worker-1", 90, 2_600)
-            .held(1, "worker-1", "resource", 101, 2_501);
-        assert_eq!(s.window().causes, ["delay"]);
-        // The answers of others do not hold up a write on its way.
-        let mut s = scene();
-        s.write(1, 1, 100, 2_502)
-            .blow(1, delay(2_400), "resource", 90, 2_600)
-            .held(1, "resource", "worker-1", 101, 2_501);
-        assert_eq!(s.window().causes, ["overrun"]);
-        // But that of its own read held up what came after it.
-        let mut s = scene();
-        s.read(1, 1, 50, 51).event("worker-1", 2_501, read_ok(1, 1)).write(1, 2, 2_502, 2_503);
-        s.blow(1, partition(), "resource", 45, 2_500).held(1, "resource", "worker-1", 51, 2_500);
-        assert_eq!(s.window().causes, ["partition"]);
-        // Nor those of another worker.
-        let mut s = scene();
-        s.write(1, 1, 100, 2_502)
-            .blow(1, delay(2_400), "worker-2", 90, 2_600)
-            .held(1, "worker-2", "resource", 101, 2_501);
-        assert_eq!(s.window().causes, ["overrun"]);
-    }
-
-    #[test]
-    fn a_restart_of_the_resource_delays_a_request_until_it_is_sent_again() {
-        let mut s = scene();
-        s.write(1, 1, 100, 2_702).event("worker-1", 2_700, Event::Resend { hold: HoldId(1), op: OpId(1) });
-        s.kill(1, "resource", 50);
-        assert_eq!(s.window().causes, ["kill"]);
-    }
-
-    /// A hold that renews each 600 ms, whose second renewal two of three nodes did not do: it takes the hold to be lost and writes
-    /// at 3,002 all the same.
-    fn refused_renewal() -> Scene {
-        let mut s = Scene::renewing(600);
-        let answers = Scene::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::None), (3, NodeAnswer::Refused)]);
-        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).work(1, 20, 2_900).event(
-            "worker-1",
-            1_220,
-            Event::Renew { hold: HoldId(1) },
-        );
-        let failed = Event::RenewFailed { hold: HoldId(1), outcome: Outcome::Failed, why: Why::Lost, answers };
-        s.event("worker-1", 1_420, failed).acquire(2, 2, 2_650, 2_660, 42).release(2, 2_670).write(1, 1, 3_001, 3_002);
-        s
-    }
-
-    #[test]
-    fn a_fault_of_a_node_that_did_not_do_a_renewal_is_the_cause() {
-        assert_eq!(refused_renewal().window().causes, ["unexplained"]);
-        let millis = std::time::Duration::from_millis;
-        let pause = Fault::Pause { lasting: millis(300) };
-        let amnesia = Fault::Amnesia { back_after: millis(100) };
-        let clock = Fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(5_000), lasting: millis(300) };
-        for (fault, node, from, to, is_cause) in [
-            (pause.clone(), "redis-2", 1_200, 1_500, true),
-            (pause.clone(), "redis-1", 1_200, 1_500, false), // it did the renewal
-            (pause, "redis-2", 700, 1_100, false),           // it was over
-            (amnesia.clone(), "redis-3", 700, 800, true),
-            (amnesia, "redis-1", 700, 800, false),
-            (clock, "redis-3", 700, 1_000, true),
-            (partition(), "redis-2", 1_200, 1_500, true),
-            (partition(), "worker-1", 1_200, 1_500, true),
-            (partition(), "worker-2", 1_200, 1_500, false),
-            (partition(), "redis-1", 1_200, 1_500, false),
-            (delay(300), "redis-2", 700, 1_100, false),
-            (delay(300), "redis-2", 1_200, 1_500, true),
-        ] {
-            let mut s = refused_renewal();
-            let kind = fault.kind();
-            s.blow(1, fault, node, from, to);
-            let expected = if is_cause { kind.name() } else { "unexplained" };
-            assert_eq!(s.window().causes, [expected], "{kind} of {node} from {from}");
-        }
-    }
-
-    #[test]
-    fn what_broke_a_renewal_is_no_cause_if_the_next_one_would_have_come_in_time() {
-        // Cut off for one renewal, and then frozen: the next one would have come at 1,800.
-        let mut s = Scene::renewing(600);
-        let failed = Event::RenewFailed {
-            hold: HoldId(1),
-            outcome: Outcome::Indeterminate,
-            why: Why::NoMajority,
-            answers: Vec::new(),
-        };
-        s.acquire(1, 1, 0, 10, 41).renew(1, 605, 610).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) });
-        s.event("worker-1", 1_410, failed)
-            .blow(1, partition(), "redis-2", 1_100, 1_500)
-            .pause(2, "worker-1", 1_500, 4_000);
-        s.acquire(2, 2, 3_500, 3_510, 42).release(2, 3_520).write(1, 1, 4_021, 4_022);
-        assert_eq!(s.window().causes, ["pause"]);
-    }
-
-    #[test]
-    fn what_broke_one_renewal_is_no_cause_if_the_next_one_came_about() {
-        let mut s = Scene::renewing(600);
-        let failed = Event::RenewFailed {
-            hold: HoldId(1),
-            outcome: Outcome::Indeterminate,
-            why: Why::NoMajority,
-            answers: Vec::new(),
-        };
-        s.acquire(1, 1, 0, 10, 41)
-            .event("worker-1", 610, Event::Renew { hold: HoldId(1) })
-            .event("worker-1", 810, failed);
-        s.blow(1, partition(), "redis-2", 600, 900)
-            .renew(1, 1_200, 1_205)
-            .work(1, 20, 4_000)
-            .acquire(2, 2, 3_500, 3_510, 42);
-        s.release(2, 3_520).write(1, 1, 4_021, 4_022);
-        assert_eq!(s.window().causes, ["unexplained"]);
-    }
-
-    #[test]
-    fn a_check_that_a_slow_clock_let_pass_is_due_to_the_clock() {
-        let slow = |clock| Fault::Clock {
-            clock,
-            change: ClockChange::DriftPpm(-500_000),
-            lasting: std::time::Duration::from_millis(3_000),
-        };
-        let checked = || {
-            let mut s = scene();
-            s.plan.workload.client = history::ClientKind::Checking;
-            s.work(1, 20, 2_300).check(1, 2_330).write(1, 1, 2_331, 2_332);
-            s
-        };
-        assert_eq!(checked().window().causes, ["overrun"]);
-        assert_eq!(checked().blow(1, slow(WhichClock::Monotonic), "worker-1", 50, 3_000).window().causes, ["clock"]);
-        assert_eq!(checked().blow(1, slow(WhichClock::Wall), "worker-1", 50, 3_000).window().causes, ["overrun"]);
-        assert_eq!(checked().blow(1, slow(WhichClock::Monotonic), "worker-2", 50, 3_000).window().causes, ["overrun"]);
-        // Where the check came in time, it was the pause after it.
-        let mut s = scene();
-        s.work(1, 20, 100).check(1, 130).pause(1, "worker-1", 140, 2_330).write(1, 1, 2_331, 2_332);
-        s.blow(2, slow(WhichClock::Monotonic), "worker-1", 50, 3_000);
-        assert_eq!(s.window().causes, ["pause"]);
-    }
-
-    #[test]
-    fn a_lease_that_was_kept_alive_in_the_queue_promises_from_its_last_renewal() {
-        let mut s = Scene::new();
-        // It waited for 5 s, and was frozen meanwhile; then its work outlasts the lease by itself.
-        s.acquire_promised(1, 1, 0, 4_900, 5_000, 41).stall("worker-1", 1_000, 4_000).work(1, 5_010, 1_950);
-        s.acquire(2, 2, 6_900, 6_910, 42).release(2, 6_920).write(1, 1, 6_961, 6_962);
-        let window = s.window();
-        assert_eq!((window.causes, window.staleness_ms), (vec!["overrun".to_string()], Some(52.0)));
-        // Promise end: 6,878.
-        let mut s = Scene::new();
-        s.acquire_promised(1, 1, 0, 4_900, 5_000, 41)
-            .acquire(2, 2, 6_860, 6_877, 42)
-            .release(2, 6_920)
-            .give_up(1, 6_990);
-        let window = s.window();
-        assert_eq!((window.kind, window.overlap_ms), (crate::WindowKind::LeaseOverlap, 1.0));
-    }
-}
+mod tests;

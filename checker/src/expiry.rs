@@ -12,7 +12,7 @@ use history::{ClockChange, Fault, FaultKind, LeaseClock, NodeName, Persistence, 
 use crate::{
     cause::{HOST_CLOCK, UNEXPLAINED},
     faults::Line,
-    holds::Span,
+    holds::{Attempt, Grant, Span},
     judge::Ending,
     lock::Overlap,
     rules,
@@ -68,7 +68,74 @@ pub(crate) fn forgets(run: &Run, kind: FaultKind) -> bool {
         FaultKind::Powerloss => is_one_store(run) || persistence != Persistence::Always,
         // A kill loses what the kernel was not given: everything, without an append-only file.
         FaultKind::Kill => !is_one_store(run) && persistence == Persistence::No,
-        FaultKind::Pause | FaultKind::Clock | FaultKind::Partition | FaultKind::Delay => false,
+        FaultKind::Pause | FaultKind::Clock => false,
+        FaultKind::Partition | FaultKind::Delay | FaultKind::Loss | FaultKind::Reorder => false,
+    }
+}
+
+/// A hold's key on a node: what may have taken it away, and by when.
+pub(crate) struct Kept {
+    /// When its attempt was sent.
+    pub sent: Stamp,
+    /// Between which stamps the node was told of the lease, and until when that lasts by true time at least.
+    pub told: Span,
+    pub until: Stamp,
+    /// The key was gone by then.
+    pub gone_by: Stamp,
+}
+
+impl Kept {
+    /// The key of a hold on a node that refused to renew it, which it had done by `gone_by`.
+    pub fn of(hold: &Attempt, grant: &Grant, node: usize, gone_by: Stamp) -> Kept {
+        let first = (grant.promised_from, grant.promised_from.plus(grant.lease));
+        let (told, until) = match hold.leases.get(node) {
+            Some((sent, until)) if *sent > first.0 => ((*sent, *sent), *until),
+            _ => ((first.0, grant.ok.at), first.1),
+        };
+        Kept { sent: hold.sent.at, told, until, gone_by }
+    }
+
+    /// Whether a proved fault may have taken the key away: of the node, or of any member of the store.
+    pub fn is_taken_by(&self, run: &Run, line: &Line) -> bool {
+        let found = if is_one_store(run) { self.left_store(run, line) } else { self.forgotten(run, line) };
+        let last_move = || Clocks::of(run, &line.node).first_to_reach(self.until, self.told, self.gone_by, clock(run));
+        let is_before = |last: Stamp| line.requested.is_some_and(|requested| requested.at <= last);
+        found.is_some() || (line.kind == FaultKind::Clock && last_move().is_some_and(is_before))
+    }
+
+    /// When a server of its own was about to restart without it.
+    fn forgotten(&self, run: &Run, line: &Line) -> Option<Stamp> {
+        let persistence = run.plan.models.unwrap_or_default().persistence;
+        // It went at some instant between these two.
+        let (at, gone) = (line.requested?.at, line.injected.or(line.healed).unwrap_or(Stamp(u64::MAX)));
+        // What had been synced when the power went is still there.
+        let is_synced = line.kind == FaultKind::Powerloss
+            && persistence == Persistence::Everysec
+            && rules::is_lease_over(at, self.told.1.plus(SYNCED_EVERY));
+        let is_between = rules::is_between(gone, self.sent, Stamp(u64::MAX)) && at < self.gone_by;
+        (forgets(run, line.kind) && is_between && !is_synced).then_some(at)
+    }
+
+    /// When a fault began of a member of a store by which the store forgot it, or revoked its lease.
+    fn left_store(&self, run: &Run, line: &Line) -> Option<Stamp> {
+        let (from, to) = line.bracket()?;
+        // A leader that goes on does so somewhere between these two stamps, and revokes at once.
+        let resumes = line.heal_requested.unwrap_or(to);
+        let is_revoked = line.kind == FaultKind::Pause
+            && run.plan.models.unwrap_or_default().revokes_on_resume
+            && rules::overlap((from, to), (self.sent, self.gone_by)).is_some()
+            && resumes < self.gone_by;
+        let is_forgotten = forgets(run, line.kind) && rules::is_between(from, self.sent, self.gone_by);
+        (is_revoked || is_forgotten).then_some(from)
+    }
+}
+
+/// The clock by which the servers let a key go.
+fn clock(run: &Run) -> WhichClock {
+    match run.plan.models.unwrap_or_default().lease_clock {
+        _ if !is_one_store(run) => WhichClock::Wall,
+        LeaseClock::Both => WhichClock::Both,
+        LeaseClock::Monotonic => WhichClock::Monotonic,
     }
 }
 
@@ -82,22 +149,12 @@ fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option
     let [first, second] = &overlap.holds;
     let name = &run.plan.lock_nodes[node];
     let between = |at: Stamp| rules::is_between(at, first.sent.at, second.ok.at);
-    let until = overlap.lease_until(node);
-    let persistence = run.plan.models.unwrap_or_default().persistence;
-    let told = overlap.told(node);
-    let restarts = proved(run, name).filter(|l| forgets(run, l.kind)).filter_map(|l| {
-        // It went at some instant between these two.
-        let (at, gone) = (l.requested?.at, l.injected.or(l.healed).unwrap_or(Stamp(u64::MAX)));
-        // What had been synced when the power went is still there.
-        let is_synced = l.kind == FaultKind::Powerloss
-            && persistence == Persistence::Everysec
-            && rules::is_lease_over(at, told.1.plus(SYNCED_EVERY));
-        let is_between = rules::is_between(gone, first.sent.at, Stamp(u64::MAX)) && at < second.ok.at;
-        (is_between && !is_synced).then_some((at, l.kind.name()))
-    });
+    let (until, told) = (overlap.lease_until(node), overlap.told(node));
+    let kept = Kept { sent: first.sent.at, told, until, gone_by: second.ok.at };
+    let restarts = proved(run, name).filter_map(|line| Some((kept.forgotten(run, line)?, line.kind.name())));
     let removed = ending.unsafe_releases.iter().filter(|u| u.owner == first.id && u.node == node);
     let removed = removed.map(|u| (u.invoked.at, "unsafe-release")).filter(|(at, _)| between(*at));
-    let moved = Clocks::of(run, name).first_to_reach(until, told, second.ok.at, WhichClock::Wall);
+    let moved = Clocks::of(run, name).first_to_reach(until, told, second.ok.at, clock(run));
     restarts.chain(removed).chain(moved.map(|at| (at, FaultKind::Clock.name()))).min().map(|(_, name)| name)
 }
 
@@ -105,27 +162,14 @@ fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option
 fn in_store(run: &Run, overlap: &Overlap, ending: &Ending) -> Option<&'static str> {
     let [first, second] = &overlap.holds;
     let between = |at: Stamp| rules::is_between(at, first.sent.at, second.ok.at);
-    let models = run.plan.models.unwrap_or_default();
-    let clock = match models.lease_clock {
-        LeaseClock::Both => WhichClock::Both,
-        LeaseClock::Monotonic => WhichClock::Monotonic,
-    };
+    let longest = overlap.longest();
+    let (until, told) = (overlap.lease_until(longest), overlap.told(longest));
+    let kept = Kept { sent: first.sent.at, told, until, gone_by: second.ok.at };
     let removed = ending.unsafe_releases.iter().filter(|u| u.owner == first.id && between(u.invoked.at));
     let mut found: Vec<(Stamp, &'static str)> = removed.map(|u| (u.invoked.at, "unsafe-release")).collect();
     for name in &run.plan.lock_nodes {
-        for line in proved(run, name) {
-            let Some((from, to)) = line.bracket() else { continue };
-            let is_revoked = line.kind == FaultKind::Pause
-                && models.revokes_on_resume
-                && rules::overlap((from, to), (first.sent.at, second.ok.at)).is_some()
-                && to <= second.ok.at;
-            if is_revoked || (forgets(run, line.kind) && between(from)) {
-                found.push((from, line.kind.name()));
-            }
-        }
-        let lease = overlap.longest();
-        let (until, told) = (overlap.lease_until(lease), overlap.told(lease));
-        let moved = Clocks::of(run, name).first_to_reach(until, told, second.ok.at, clock);
+        found.extend(proved(run, name).filter_map(|line| Some((kept.left_store(run, line)?, line.kind.name()))));
+        let moved = Clocks::of(run, name).first_to_reach(until, told, second.ok.at, clock(run));
         found.extend(moved.map(|at| (at, FaultKind::Clock.name())));
     }
     found.into_iter().min().map(|(_, name)| name)
@@ -421,6 +465,9 @@ mod tests {
         let revokes = Models { revokes_on_resume: true, ..models };
         let pause = Fault::Pause { lasting: SECOND };
         assert_eq!(etcd(revokes, pause.clone(), 500, 900), "pause");
+        // It is told to go on 5 ms before that; the other was acquired at 1,010.
+        assert_eq!(etcd(revokes, pause.clone(), 500, 1_014), "pause", "it may have gone on just before");
+        assert_eq!(etcd(revokes, pause.clone(), 500, 1_015), "unexplained", "it was told to go on no earlier");
         assert_eq!(etcd(revokes, pause.clone(), 500, 1_100), "unexplained", "it had not gone on yet");
         assert_eq!(etcd(models, pause, 500, 900), "unexplained");
     }

@@ -79,6 +79,8 @@ impl Faults {
             FaultPhase::Unproved { why } => line.unproved = Some(why.clone()),
             FaultPhase::HealProved => line.is_heal_proved = true,
             FaultPhase::MissedTarget => line.is_missed = true,
+            // Connections are new then, and what was under way on the old ones has no answer: the clients tell so themselves.
+            FaultPhase::ConnectionsReset { .. } => {}
         }
     }
 

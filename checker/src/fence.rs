@@ -18,8 +18,7 @@ use crate::{
 struct Seen {
     token: Token,
     hold: HoldId,
-    ok: Stamp,
-    granted_after: Stamp,
+    grant: Grant,
 }
 
 struct FencedArm {
@@ -119,11 +118,11 @@ impl FencedArm {
                 self.found.repeats += 1;
                 false
             }
-            (Refusal::Justified, Some(by)) if rules::is_later(by.granted_after, request.grant.ok.at) => {
+            (Refusal::Justified, Some(by)) if by.grant.is_later(&request.grant) => {
                 self.found.stale_rejected += 1;
                 false
             }
-            (Refusal::Justified, Some(by)) if rules::is_later(request.grant.granted_after, by.ok) => {
+            (Refusal::Justified, Some(by)) if request.grant.is_later(&by.grant) => {
                 self.found.false_rejections += 1;
                 true
             }
@@ -147,8 +146,7 @@ impl FencedArm {
         if let Some(token) = request.token
             && seen.is_none_or(|largest| token > largest.token)
         {
-            let Grant { ok, granted_after, .. } = request.grant;
-            *seen = Some(Seen { token, hold: request.hold.id, ok: ok.at, granted_after });
+            *seen = Some(Seen { token, hold: request.hold.id, grant: request.grant });
         }
     }
 
@@ -229,6 +227,41 @@ mod tests {
         scene.write(1, 1, 15, 70);
         let found = fence(&scene, "writes");
         assert_eq!((found.verdict, found.stale_rejected, found.stale_accepted), (Verdict::Upheld, 1, 0));
+    }
+
+    #[test]
+    fn a_refusal_between_holds_that_only_the_queue_orders_is_decided_by_it() {
+        let refused = |places: Option<[u64; 2]>| {
+            let mut scene = Scene::new();
+            scene.acquire(1, 1, 0, 10, 41);
+            places.map(|places| scene.placed(places[0]).plan.seed);
+            scene.release(1, 20).acquire(2, 2, 5, 40, 42);
+            places.map(|places| scene.placed(places[1]).plan.seed);
+            scene.write(2, 1, 50, 60).release(2, 100).write(1, 1, 15, 70);
+            let found = fence(&scene, "writes");
+            (found.stale_rejected, found.false_rejections, found.undecided)
+        };
+        assert_eq!(refused(None), (0, 0, 1));
+        assert_eq!(refused(Some([7, 8])), (1, 0, 0));
+        assert_eq!(refused(Some([8, 7])), (0, 1, 0));
+    }
+
+    #[test]
+    fn an_admitted_write_is_stale_if_only_the_queue_says_so() {
+        // The other way round the second one came before, and late.
+        for (places, expected) in [([7, 8], (1, 0)), ([8, 7], (0, 1))] {
+            let mut scene = Scene::new();
+            scene.acquire(1, 1, 0, 10, 41).placed(places[0]).release(1, 20).acquire(2, 2, 5, 40, 42).placed(places[1]);
+            scene.write(2, 1, 50, 60).release(2, 100).write(1, 1, 15, 70);
+            scene.bend(|number, arms| admit(arms, Arm::Writes, number > 0));
+            let found = fence(&scene, "writes");
+            assert_eq!((found.stale_accepted, found.late), expected, "{places:?}");
+        }
+        // Acquired, and nothing done yet.
+        let mut scene = Scene::new();
+        scene.acquire(1, 1, 0, 10, 41).placed(7).release(1, 20).acquire(2, 2, 5, 40, 42).placed(8);
+        scene.write(1, 1, 15, 70).release(2, 100);
+        assert_eq!(fence(&scene, "writes").late, 1);
     }
 
     #[test]

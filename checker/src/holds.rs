@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{ClientId, FaultId, HoldId, OpId, Point, Stamp, Token};
+use history::{ClientId, FaultId, HoldId, OpId, Point, Stamp, Token, Why};
 
 use crate::rules;
 
@@ -39,11 +39,31 @@ pub(crate) struct Grant {
     pub token: Option<Token>,
     pub lease: Duration,
     pub granted_after: Stamp,
+    /// Its place in the queue of the service, if that was confirmed at the grant.
+    pub place: Option<u64>,
     /// The send stamp that the promise rests on: that of the attempt, or of the last renewal of a lease that was kept alive
     /// while its owner waited in a queue.
     pub promised_from: Stamp,
     /// The promise end, without renewals.
     pub first_promise: Stamp,
+}
+
+impl Grant {
+    /// Whether this hold is later than another one of the same key: by the stamps, or else by the queue of the service.
+    pub fn is_later(&self, other: &Grant) -> bool {
+        rules::is_later(self.granted_after, other.ok.at)
+            || (rules::is_behind(self.place, other.place) && !rules::is_later(other.granted_after, self.ok.at))
+    }
+}
+
+/// What the service said when it granted a hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Granted {
+    pub token: Option<Token>,
+    pub lease: Duration,
+    pub granted_after: Stamp,
+    pub place: Option<u64>,
+    pub promised_from: Stamp,
 }
 
 /// A step of the client's own timeline.
@@ -68,10 +88,11 @@ pub(crate) enum Beat {
 pub(crate) struct Failure {
     /// From its send stamp to its answer.
     pub span: Span,
-    /// Nodes that did it all the same.
+    /// Nodes that did it all the same, and nodes that refused.
     pub done_on: Nodes,
-    /// The client took the hold to be lost, and sent none after it.
-    pub is_last: bool,
+    pub refused_on: Nodes,
+    /// Why the client took the hold to be lost, and sent none after it; none, if it did not.
+    pub loss: Option<Why>,
 }
 
 /// Renewals that are kept of those that failed one after the other.
@@ -177,16 +198,10 @@ impl Attempt {
         self.ender.filter(|(mark, _)| mark.at < self.promise)
     }
 
-    pub fn acquired(
-        &mut self,
-        ok: Mark,
-        token: Option<Token>,
-        lease: Duration,
-        granted_after: Stamp,
-        promised_from: Stamp,
-    ) {
+    pub fn acquired(&mut self, ok: Mark, granted: Granted) {
+        let Granted { token, lease, granted_after, place, promised_from } = granted;
         let first_promise = rules::promise_end(promised_from, lease);
-        self.grant = Some(Grant { ok, token, lease, granted_after, promised_from, first_promise });
+        self.grant = Some(Grant { ok, token, lease, granted_after, place, promised_from, first_promise });
         self.completed = Some(ok);
         self.promise = first_promise;
         self.beat(ok, Beat::Other);
@@ -206,9 +221,9 @@ impl Attempt {
     }
 
     /// A renewal did not succeed, though some nodes may have done it.
-    pub fn failed(&mut self, sent: Mark, answered: Mark, done_on: Nodes, is_last: bool) {
-        if rules::is_renewed_in_time(sent.at, self.promise) && self.failures.len() < FAILURES_MAX {
-            self.failures.push(Failure { span: (sent.at, answered.at), done_on, is_last });
+    pub fn failed(&mut self, failure: Failure) {
+        if rules::is_renewed_in_time(failure.span.0, self.promise) && self.failures.len() < FAILURES_MAX {
+            self.failures.push(failure);
         }
     }
 
@@ -277,7 +292,8 @@ mod tests {
 
     fn hold() -> Attempt {
         let mut hold = Attempt::new(HoldId(1), 0, ClientId(0), 0, mark(0));
-        hold.acquired(mark(5), None, Duration::from_secs(2), Stamp(0), Stamp(0));
+        let (lease, at) = (Duration::from_secs(2), Stamp(0));
+        hold.acquired(mark(5), Granted { token: None, lease, granted_after: at, place: None, promised_from: at });
         hold
     }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use history::{
-    ClientId, Event, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp, Step,
-    Target, Why,
+    Answers, ClientId, Event, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp,
+    Step, Target, Why,
 };
 
 use crate::{
-    holds::{Attempt, Beat, Ender, Mark},
+    holds::{Attempt, Beat, Ender, Failure, Granted, Mark, Nodes},
     merge::Entry,
     run::{KeyLine, Process, Run},
 };
@@ -110,11 +110,12 @@ impl Run {
         }
         let refused = match event {
             Event::AcquireFailed { answers, .. } => self.nodes(answers, &[NodeAnswer::Refused]),
+            Event::RenewFailed { answers, .. } => self.members(answers, &[NodeAnswer::Refused]),
             _ => 0,
         };
         let nodes = match event {
             Event::Renewed { answers, .. } | Event::RenewFailed { answers, .. } => {
-                self.nodes(answers, &[NodeAnswer::Done, NodeAnswer::Granted])
+                self.members(answers, &[NodeAnswer::Done, NodeAnswer::Granted])
             }
             Event::AcquireFailed { answers, .. } => self.nodes(answers, GRANTED),
             _ => 0,
@@ -145,7 +146,9 @@ impl Run {
             Event::RenewFailed { why, .. } => {
                 if let (Some(sent), Some(grant)) = (attempt.renewing.take(), attempt.grant) {
                     attempt.extended(sent.at, renew_for.unwrap_or(grant.lease), nodes, of);
-                    attempt.failed(sent, mark, nodes, matches!(why, Why::Lost | Why::Validity));
+                    let loss = Some(*why).filter(|why| matches!(why, Why::Lost | Why::Validity));
+                    let span = (sent.at, mark.at);
+                    attempt.failed(Failure { span, done_on: nodes, refused_on: refused, loss });
                 }
             }
             Event::LossNoticed { .. } => attempt.ends(mark, Ender::Loss),
@@ -179,15 +182,25 @@ impl Run {
         self.closing.push(id);
     }
 
+    /// As `nodes`, but what a store said as a whole, all its members said.
+    fn members(&self, answers: &Answers, wanted: &[NodeAnswer]) -> Nodes {
+        let is_whole =
+            |(name, answer): &(NodeName, NodeAnswer)| wanted.contains(answer) && !self.plan.lock_nodes.contains(name);
+        if answers.iter().any(is_whole) { Nodes::MAX } else { self.nodes(answers, wanted) }
+    }
+
     fn acquired(&mut self, id: HoldId, mark: Mark, event: &Event) {
-        let Event::Acquired { token, lease_ns, granted_after, promised_from, answers, .. } = event else { return };
+        let Event::Acquired { token, lease_ns, granted_after, promised_from, place, answers, .. } = event else {
+            return;
+        };
         if *granted_after > mark.at {
             self.doubt(format!("hold {id}: its client says that it did not hold after it had been told that it does"));
         }
         let (nodes, refused) = (self.nodes(answers, GRANTED), self.nodes(answers, &[NodeAnswer::Refused]));
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let promised_from = promised_from.unwrap_or(attempt.sent.at);
-        attempt.acquired(mark, *token, Duration::from_nanos(*lease_ns), *granted_after, promised_from);
+        let (token, lease, granted_after, place) = (*token, Duration::from_nanos(*lease_ns), *granted_after, *place);
+        attempt.acquired(mark, Granted { token, lease, granted_after, place, promised_from });
         (attempt.granted_on, attempt.refused_on) = (nodes, refused);
         if let Some((kill, ender)) = self.processes[attempt.process].killed {
             attempt.ends(kill, ender);

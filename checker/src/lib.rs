@@ -20,11 +20,14 @@ mod holds;
 mod intake;
 mod intervals;
 mod judge;
+mod leftover;
 mod liveness;
 mod lock;
 mod merge;
 mod order;
 mod property;
+mod queue;
+mod quiet;
 mod release;
 mod resource;
 mod rules;
@@ -40,7 +43,7 @@ mod window;
 use history::{Event, Plan, Record, Stamp, Tail};
 
 pub use property::{
-    ActivityVerdict, Blocked, DataVerdict, DeadClaim, FenceVerdict, LivenessVerdict, LockVerdict, Property,
+    ActivityVerdict, Blocked, DataVerdict, DeadClaim, FenceVerdict, Leftover, LivenessVerdict, LockVerdict, Property,
     ReleaseVerdict, ResourceVerdict, StoryLine, Stuck, StuckKind, TokenFault, TokensVerdict, UnsafeRelease, Window,
     WindowKind,
 };
@@ -336,6 +339,7 @@ mod tests {
         "tokens.backwards",
         "tokens.shared",
         "release.unsafe_releases",
+        "release.left_behind",
     ];
 
     proptest! {

@@ -275,6 +275,32 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_was_silent_after_the_heal_takes_back_what_was_found_meanwhile() {
+        for (silent_until, is_stuck) in [(5_900, false), (2_000, true)] {
+            let mut s = Scene::new();
+            s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 2, 20).release(1, 50);
+            behind(&mut s, 2, "worker-2", 25);
+            s.acquire_failed(2, 5_051, Why::Cancelled, Vec::new());
+            s.held(1, "redis-1", "worker-2", 40, silent_until);
+            assert_eq!(!judged(&s).1.is_empty(), is_stuck, "silent until {silent_until}");
+        }
+    }
+
+    #[test]
+    fn two_waiters_that_give_up_do_not_hide_that_one_of_them_was_first() {
+        for (given_up, is_stuck) in [(5_050, false), (5_051, true)] {
+            let mut s = Scene::new();
+            s.plan.workload.workers = 3;
+            s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 2, 20).try_to_acquire(3, 3, 30).release(1, 50);
+            behind(&mut s, 2, "worker-2", 25);
+            behind(&mut s, 3, "worker-3", 35);
+            s.acquire_failed(2, given_up, Why::Cancelled, Vec::new());
+            s.acquire_failed(3, given_up + 9, Why::Cancelled, Vec::new());
+            assert_eq!(!judged(&s).1.is_empty(), is_stuck, "given up at {given_up}");
+        }
+    }
+
+    #[test]
     fn a_waiter_behind_a_holder_or_a_dead_waiter_waits_rightly() {
         let mut s = Scene::new();
         s.plan.workload.workers = 3;

@@ -290,16 +290,36 @@ pub struct UnsafeRelease {
     pub witness: Vec<u64>,
 }
 
+/// A node kept a key that everybody had let go of, within the lease of one that had.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Leftover {
+    /// Which key.
+    pub key: Key,
+    /// On which node.
+    pub node: NodeName,
+    /// One of these has left it, the newest first.
+    pub left_by: Vec<HoldId>,
+    /// Which attempt the node refused for it.
+    pub refused: HoldId,
+    /// The newest release or undo among them, the refused attempt, its end.
+    pub witness: Vec<u64>,
+}
+
 /// Property 6: safe release.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReleaseVerdict {
-    /// Violated by one unsafe release.
+    /// Violated by one unsafe release, and by one key that was left behind.
     pub verdict: Verdict,
     /// How many there were: pairs of a request and a node.
     pub unsafe_releases: u64,
-    /// The first of them.
+    /// How often a node refused an attempt though everybody had let go: pairs of an attempt and a node.
+    pub left_behind: u64,
+    /// The first unsafe releases.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<UnsafeRelease>,
+    /// The first keys that were left behind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
     /// Why it is inconclusive.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,

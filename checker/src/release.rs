@@ -1,4 +1,5 @@
-//! Property 6: safe release. No release, renewal or undo took effect on a node where the attempt was no longer the owner.
+//! Property 6: safe release. No release, renewal or undo took effect on a node where the attempt was no longer the owner; and what was
+//! let go is free on every node, which [`crate::leftover`] judges.
 
 use std::collections::VecDeque;
 
@@ -9,6 +10,7 @@ use crate::{
     expiry,
     holds::{Attempt, Mark, Nodes},
     judge::{Ending, Judge, Unsafe},
+    leftover::Leftovers,
     merge::Entry,
     property::{Property, ReleaseVerdict, UnsafeRelease},
     rules,
@@ -59,6 +61,7 @@ pub(crate) struct Release {
     /// have begun to let go at the same one.
     effects: Vec<Effect>,
     found: Vec<Unsafe>,
+    leftovers: Leftovers,
 }
 
 const RELEASE: usize = 0;
@@ -150,6 +153,7 @@ impl Release {
 
 impl Judge for Release {
     fn see(&mut self, run: &Run, entry: &Entry) {
+        self.leftovers.see(run, entry);
         let mark = Mark { at: entry.at, seq: entry.seq };
         match &entry.event {
             Event::Acquired { attempt, .. } => {
@@ -189,7 +193,8 @@ impl Judge for Release {
         }
     }
 
-    fn settle(&mut self, _run: &Run) {
+    fn settle(&mut self, run: &Run) {
+        self.leftovers.settle(run);
         for effect in std::mem::take(&mut self.effects) {
             self.judge(&effect);
         }
@@ -198,6 +203,7 @@ impl Judge for Release {
     fn closed(&mut self, _run: &Run, attempt: &Attempt) {
         self.sent.remove(&attempt.id);
         self.undone.remove(&attempt.id);
+        self.leftovers.closed(attempt);
     }
 
     /// Where a clock moved, or a store revoked a lease, it may have ended early and given the key to another: what rests on
@@ -235,11 +241,16 @@ impl Judge for Release {
             owner: u.owner,
             witness: vec![u.owner_ok.seq, u.invoked.seq, u.answered.seq],
         });
+        let left = self.leftovers.found();
+        let left_behind = left.len();
+        let reason = format!("{left_behind} times a node refused an attempt for a key that everybody had let go of");
         let release = ReleaseVerdict {
-            verdict: Verdict::judged(!found.is_empty(), !ending.is_whole),
+            verdict: Verdict::judged(!found.is_empty() || left_behind > 0, !ending.is_whole),
             unsafe_releases: places.len() as u64,
+            left_behind: left_behind as u64,
             faults: faults.collect(),
-            reasons: Vec::new(),
+            leftovers: left.take(LISTED).cloned().collect(),
+            reasons: if left_behind > 0 { vec![reason] } else { Vec::new() },
         };
         vec![("release".into(), Property::Release(release))]
     }

@@ -19,6 +19,20 @@ pub(crate) fn is_later(granted_after: Stamp, acquired_of_other: Stamp) -> bool {
     granted_after > acquired_of_other
 }
 
+/// Whether a hold stands behind another one in the queue of the service, where both were confirmed there at their grants.
+///
+/// A place is the revision at which the hold's own key was created; one transaction said at the grant that this very key stood and that
+/// none of the queue was older. Let `place > other`. When this hold was confirmed, the other's key, which had been created before, was not
+/// there; a key is created once, and what is gone stays gone; so the other, which was confirmed while its key stood, had been granted
+/// before. Nothing in this asks for a clock or a lease: only for revisions that grow, which is why a key that was not confirmed has no
+/// place. A store that lost its state would count again from the start: so the stamps come first (`Grant::is_later`), and where they say
+/// the opposite the places say nothing.
+///
+/// Never for tokens: they may be these very numbers, and would be compared with themselves.
+pub(crate) fn is_behind(place: Option<u64>, other: Option<u64>) -> bool {
+    matches!((place, other), (Some(place), Some(other)) if place > other)
+}
+
 /// When the service's promise ends: it cannot have started to count before the request was sent, so until
 /// `sent + lease` it still counts; `drift` is what clocks of different speed may take from that.
 pub(crate) fn promise_end(sent: Stamp, lease: Duration) -> Stamp {

@@ -48,6 +48,7 @@ pub(crate) fn plan() -> Plan {
         activity: Activity { holds: 0, clients: 0, refused: 0 },
         nemesis: Vec::new(),
         models: None,
+        waits: Vec::new(),
         schedule: Vec::new(),
     }
 }
@@ -175,6 +176,14 @@ impl Scene {
         self
     }
 
+    /// The place in the queue of the hold that was acquired last.
+    pub fn placed(&mut self, at: u64) -> &mut Self {
+        if let Some((.., Event::Acquired { place, .. })) = self.events.last_mut() {
+            *place = Some(at);
+        }
+        self
+    }
+
     #[expect(clippy::too_many_arguments, reason = "all that an acquisition is made of")]
     pub fn acquire_on(
         &mut self,
@@ -196,6 +205,7 @@ impl Scene {
             lease_ns: 2_000_000_000,
             granted_after: ms(granted_after),
             promised_from: None,
+            place: None,
             valid_ns: 1_900_000_000,
             answers,
         };

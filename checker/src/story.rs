@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use history::{Arm, ArmDecision, ClockChange, Event, Fault, FaultKind, RequestKind, Stamp, Token, WhichClock};
+use history::{
+    Arm, ArmDecision, ClockChange, Event, Fault, FaultKind, Late, Range, RequestKind, Stamp, Token, WhichClock,
+};
 
 use crate::{
     expiry,
@@ -153,13 +155,22 @@ fn what_was_done(line: &Line, fault: Option<&Fault>) -> String {
     let (node, did) = (&line.node, line.kind.did());
     let lasted = line.proved.map(|(from, to)| to.since(from).as_secs_f64());
     let lasted = lasted.map_or_else(|| "not proved".into(), |s| format!("{s:.1} s"));
+    let span = |by: &Range| format!("{:.2} to {:.2} s", by.from.as_secs_f64(), by.to.as_secs_f64());
     match (line.kind, fault) {
         (FaultKind::Pause, _) if line.proved.is_some() => format!("{did} {node} (frozen {lasted})"),
         (FaultKind::Pause, _) => format!("{did} {node} ({lasted})"),
         (FaultKind::Amnesia, _) => format!("restarted {node} without its data"),
         (FaultKind::Partition, _) => format!("cut {node} off ({lasted})"),
         (FaultKind::Delay, Some(Fault::Delay { by, .. })) => {
-            format!("{did} {node} by {:.1} s ({lasted})", by.as_secs_f64())
+            let by = match by {
+                Late::Fixed(by) => format!("{:.1} s", by.as_secs_f64()),
+                Late::Drawn(by) => span(by),
+            };
+            format!("{did} {node} by {by} ({lasted})")
+        }
+        (FaultKind::Reorder, Some(Fault::Reorder { by, .. })) => format!("{did} {node} by {} ({lasted})", span(by)),
+        (FaultKind::Loss, Some(Fault::Loss { percent, .. })) => {
+            format!("lost {percent} % of the packets of {node} ({lasted})")
         }
         (FaultKind::Clock, Some(Fault::Clock { clock, change, .. })) => {
             let clock = match clock {
@@ -375,7 +386,7 @@ k0: worker-1 and worker-2 were both entitled for 0.49 s
     fn every_fault_is_told_in_one_line() {
         use std::time::Duration;
 
-        use history::{ClockChange, Direction, Fault, WhichClock};
+        use history::{ClockChange, Direction, Fault, Range, WhichClock};
 
         let (lasting, back_after, by) = (Duration::from_secs(1), Duration::from_secs(1), Duration::from_millis(800));
         let clock = |clock, change| Fault::Clock { clock, change, lasting };
@@ -386,8 +397,17 @@ k0: worker-1 and worker-2 were both entitled for 0.49 s
         scene.blow(3, Fault::Amnesia { back_after }, "redis-2", 300, 1_300);
         scene.blow(4, Fault::Powerloss { back_after }, "redis-2", 400, 1_400);
         scene.blow(5, Fault::Partition { lasting, direction: Direction::Both, from: vec![] }, "redis-3", 500, 3_500);
-        scene.blow(6, Fault::Delay { lasting, by, direction: Direction::In, from: vec![] }, "redis-3", 600, 1_600);
+        scene.blow(
+            6,
+            Fault::Delay { lasting, by: by.into(), direction: Direction::In, from: vec![] },
+            "redis-3",
+            600,
+            1_600,
+        );
         scene.blow(7, Fault::Kill { back_after }, "redis-3", 700, 1_700);
+        let (direction, by) = (Direction::Both, Range { from: Duration::ZERO, to: Duration::from_millis(80) });
+        scene.blow(8, Fault::Loss { lasting, percent: 30, direction, from: vec![] }, "redis-2", 750, 1_750);
+        scene.blow(9, Fault::Reorder { lasting, by, direction, from: vec![] }, "redis-1", 800, 1_800);
         let expected = "\
 k0: worker-1 and worker-2 were both entitled for 0.01 s
    0.010 s  worker-1     acquired, token 41, entitled until 1.978 s
@@ -398,6 +418,8 @@ k0: worker-1 and worker-2 were both entitled for 0.01 s
    0.500 s  nemesis      cut redis-3 off (3.0 s)
    0.600 s  nemesis      slowed the links of redis-3 by 0.8 s (1.0 s)
    0.700 s  nemesis      killed redis-3
+   0.750 s  nemesis      lost 30 % of the packets of redis-2 (1.0 s)
+   0.800 s  nemesis      disordered the packets of redis-1 by 0.00 to 0.08 s (1.0 s)
    0.895 s  nemesis      set the wall clock of redis-1 back
    1.010 s  worker-2     acquired, token 42, entitled until 2.978 s
 ";

@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-use history::{ClientId, ClockChange, Event, Fault, FaultId, FaultPhase, HoldId, Outcome, Plan, Stamp, Why};
+use history::{ClientId, Event, FaultPhase, HoldId, Outcome, Stamp, Why};
 
 use crate::{
     holds::{Attempt, Mark},
     lock::millis,
     merge::Entry,
     property::{Stuck, StuckKind},
+    quiet::Quiet,
     rules,
     run::Run,
 };
@@ -66,6 +67,13 @@ impl KeyWatch {
         self.extend(until, false);
     }
 
+    /// Somebody who waited has given up, and what stood for it in the queue may stay for a lease. While two of them waited, whichever was
+    /// first waited behind nobody: it says nothing for the other.
+    fn waited_in_vain(&mut self, from: Stamp, until: Stamp) {
+        self.found.retain(|finding| finding.is_waiter || finding.to < from || until < finding.from);
+        self.extend(until, false);
+    }
+
     fn take(&mut self, id: HoldId) -> Option<Open> {
         let i = self.open.iter().position(|open| open.id == id)?;
         Some(self.open.swap_remove(i))
@@ -78,10 +86,8 @@ pub(crate) struct Watchman {
     keys: Vec<KeyWatch>,
     /// The last attempt of each client, and its key.
     last: Vec<Option<(usize, HoldId)>>,
-    /// Faults that are on.
-    on: Vec<FaultId>,
-    /// Nothing before this is judged: a fault was on.
-    quiet_since: Stamp,
+    /// Nothing else is judged.
+    quiet: Quiet,
     /// The longest lease so far.
     lease: Duration,
     now: Stamp,
@@ -126,13 +132,20 @@ impl Watchman {
             Event::Fault { fault, phase, node, kind } => {
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if !kind.kills() || is_of_locks {
-                    self.disturbed(&run.plan, *fault, phase, mark.at, is_of_locks);
+                    self.quiet.disturbed(&run.plan, *fault, phase, mark.at, is_of_locks);
                 } else if *phase == FaultPhase::Injected {
                     let processes: Vec<usize> = run.processes_on(node).collect();
                     self.killed(&processes, mark.at);
                 }
             }
-            Event::Held { until, .. } => self.quiet_since = self.quiet_since.max(*until),
+            Event::Held { since, until, .. } => {
+                self.quiet.not_before(*until);
+                // Told when it is over: a connection is silent until its next retransmission, long after the fault was healed, and whoever was
+                // first in a queue may not have been told.
+                for key in &mut self.keys {
+                    key.found.retain(|finding| finding.to < *since || *until < finding.from);
+                }
+            }
             Event::Finished => self.finished(run, entry.process, mark),
             _ => {}
         }
@@ -185,6 +198,8 @@ impl Watchman {
         let finding = self.waited(run, attempt.key, &open, Stamp(0), mark);
         if is_refused {
             self.refused(run, attempt, mark);
+        } else if open.behind.is_some() {
+            self.key(attempt.key).waited_in_vain(open.sent.at, until);
         } else {
             self.key(attempt.key).possessed(open.sent.at, until);
         }
@@ -193,8 +208,8 @@ impl Watchman {
 
     /// Since when nobody can have had the key, as far as is known.
     fn free_since(&self, key: &KeyWatch) -> Option<Stamp> {
-        let is_free = self.on.is_empty() && !key.open.iter().any(|open| open.is_hold);
-        is_free.then(|| key.until.max(self.quiet_since))
+        let is_free = !key.open.iter().any(|open| open.is_hold);
+        self.quiet.since().filter(|_| is_free).map(|since| key.until.max(since))
     }
 
     fn refused(&mut self, run: &Run, attempt: &Attempt, mark: Mark) {
@@ -250,28 +265,6 @@ impl Watchman {
                 key.is_after_kill = true;
                 key.extend(until, true);
             }
-        }
-    }
-
-    /// A fault of the locks, of links, of a clock, or a pause: nothing is judged while it is on, and what was granted by a clock
-    /// that was ahead lasts longer when that is set back.
-    fn disturbed(&mut self, plan: &Plan, fault: FaultId, phase: &FaultPhase, at: Stamp, is_of_locks: bool) {
-        match phase {
-            FaultPhase::Requested { .. } => self.on.push(fault),
-            FaultPhase::Healed => {
-                self.on.retain(|on| *on != fault);
-                let step = plan.schedule.iter().find(|step| step.id == fault).filter(|_| is_of_locks);
-                let moved = step.map_or(Duration::ZERO, |step| match &step.fault {
-                    Fault::Clock { change: ClockChange::JumpMs(by), .. } => Duration::from_millis(by.unsigned_abs()),
-                    Fault::Clock { change: ClockChange::DriftPpm(ppm), lasting, .. } => {
-                        lasting.mul_f64(f64::from(ppm.unsigned_abs()) / 1e6)
-                    }
-                    _ => Duration::ZERO,
-                });
-                self.quiet_since = self.quiet_since.max(at.plus(moved));
-            }
-            FaultPhase::HealProved => self.quiet_since = self.quiet_since.max(at),
-            _ => {}
         }
     }
 

@@ -222,6 +222,7 @@ mod tests {
                 lease_ns: 2_000_000_000,
                 granted_after: crate::scene::ms(5),
                 promised_from: None,
+                place: None,
                 valid_ns: 0,
                 answers: granted,
             },

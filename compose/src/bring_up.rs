@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
+    sync::LazyLock,
 };
 
 use bollard::query_parameters::StartContainerOptions;
@@ -47,6 +48,8 @@ pub struct Spec {
     pub worker_args: Vec<String>,
     /// The command of the agent.
     pub agent_args: Vec<String>,
+    /// Whether the agent has to reach into other containers, for faults of packets and of clocks.
+    pub reaches: bool,
 }
 
 /// Removes what dead runs have left, finds the images, brings up the cluster and waits until every server has
@@ -98,9 +101,10 @@ pub async fn up(
 fn wanted(node: &Node) -> Wanted<'_> {
     match &node.runs {
         Runs::Server(service) => {
-            Wanted { role: &service.role, image: &service.image, packages: &service.packages, bare: false }
+            Wanted { role: &service.role, image: Some(&service.image), packages: &service.packages, bare: false }
         }
-        Runs::Own(_) => Wanted { role: &node.role, image: OWN_IMAGE, packages: &[], bare: true },
+        Runs::Own(_) => Wanted { role: &node.role, image: Some(OWN_IMAGE), packages: &[], bare: true },
+        Runs::Reaching(_) => Wanted { role: &node.role, image: None, packages: reach_packages(), bare: false },
     }
 }
 
@@ -133,6 +137,9 @@ impl Spec {
             runs: Runs::Own(command.to_vec()),
         };
         let mut nodes = vec![own("agent".to_owned(), AGENT_ROLE, &self.agent_args)];
+        if self.reaches {
+            nodes[0].runs = Runs::Reaching(self.agent_args.clone());
+        }
         nodes.extend(self.servers.services.iter().map(|service| Node {
             name: service.name.clone(),
             role: service.role.clone(),
@@ -153,7 +160,8 @@ async fn start(
     let labels = sweep::labels(&spec.run, spec.keep);
     let network = Network::create(engine, &format!("harness-{}", spec.run), &labels).await?;
     let addresses = network.addresses(nodes.len())?;
-    let place = Place { engine, run: &spec.run, keep: spec.keep, network: &network.id, binary };
+    let place =
+        Place { engine: engine.clone(), run: spec.run.clone(), keep: spec.keep, network: network.id.clone(), binary };
     let (outlet, output) = Outlet::new(QUEUE_LINES);
     let mut members = BTreeMap::new();
     let recipe = |((node, image), address)| Recipe { node, image, address };
@@ -162,26 +170,34 @@ async fn start(
         members.extend([start_one(&place, agent, &outlet).await?]);
     }
     members.extend(try_join_all(recipes.map(|recipe| start_one(&place, recipe, &outlet))).await?);
-    let running = Running::new(engine.clone(), spec.run.clone(), spec.keep, members, outlet);
+    let running = Running::new(place, members, outlet);
     running.refuse_ended().await?;
     Ok((running, output))
 }
 
+/// What the agent's image has to have where it reaches into other containers. It is built on every machine: nobody publishes one.
+fn reach_packages() -> &'static [String] {
+    static PACKAGES: LazyLock<Vec<String>> = LazyLock::new(|| ["iptables", "nftables"].map(str::to_owned).to_vec());
+    &PACKAGES
+}
+
 /// Creates and starts one container; a server's until it answers.
-async fn start_one(place: &Place<'_>, recipe: Recipe, outlet: &Outlet) -> Result<(NodeName, Member), Error> {
+async fn start_one(place: &Place, recipe: Recipe, outlet: &Outlet) -> Result<(NodeName, Member), Error> {
     let container = place.create(&recipe).await?;
-    let Recipe { node: Node { name: node, role, runs }, address, .. } = recipe;
+    let node = recipe.node.name.clone();
     let failed = |error| Error::Start { node: node.clone(), why: explain(&error) };
-    let process = match &runs {
+    let process = match &recipe.node.runs {
         Runs::Server(service) => {
             let started = place.engine.docker().start_container(&container, None::<StartContainerOptions>).await;
             started.map_err(failed)?;
-            wait_until_healthy(place.engine, &container, service).await?;
+            wait_until_healthy(&place.engine, &container, service).await?;
             None
         }
-        Runs::Own(_) => Some(Process::launch(place.engine, &container, &node, 1, outlet).await.map_err(failed)?),
+        Runs::Own(_) | Runs::Reaching(_) => {
+            Some(Process::launch(&place.engine, &container, &node, 1, outlet).await.map_err(failed)?)
+        }
     };
-    Ok((node, Member::new(container, role, address, process)))
+    Ok((node, Member::new(container, recipe, process)))
 }
 
 #[cfg(test)]
@@ -200,6 +216,7 @@ mod tests {
             resource_args: command("resource"),
             worker_args: command("worker"),
             agent_args: command("agent"),
+            reaches: false,
         }
     }
 

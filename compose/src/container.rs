@@ -22,11 +22,14 @@ use crate::{
     sweep,
 };
 
+/// Capabilities of an agent that reaches into other containers: to enter their network namespaces, to change rules there, and to write to the
+/// memory of their processes.
+const REACH: [&str; 3] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
 /// Where the harness's binary lies in the containers of our own processes.
 const BINARY_PATH: &str = "harness";
 
 /// A container to be made.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Recipe {
     pub node: Node,
     pub image: Image,
@@ -34,7 +37,7 @@ pub(crate) struct Recipe {
 }
 
 /// A node, and what it is there for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub name: NodeName,
     pub role: String,
@@ -42,26 +45,28 @@ pub(crate) struct Node {
 }
 
 /// What runs on a node.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Runs {
     /// A server of the backend.
     Server(Service),
     /// The harness's own binary, with this command.
     Own(Vec<String>),
+    /// The same, with leave to reach into the processes and networks of other containers.
+    Reaching(Vec<String>),
 }
 
 /// What all containers of a run share.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
-    pub engine: &'a Engine,
-    pub run: &'a str,
+pub(crate) struct Place {
+    pub engine: Engine,
+    pub run: String,
     pub keep: bool,
-    pub network: &'a str,
+    pub network: String,
     /// The archive that puts the harness's binary at its path.
     pub binary: Bytes,
 }
 
-impl Place<'_> {
+impl Place {
     /// Creates the container, labelled from its first moment, with our binary where it runs ours. Returns its id.
     pub(crate) async fn create(&self, recipe: &Recipe) -> Result<String, Error> {
         let node = &recipe.node.name;
@@ -69,7 +74,7 @@ impl Place<'_> {
         let options =
             CreateContainerOptions { name: Some(format!("harness-{}-{node}", self.run)), ..Default::default() };
         let created = self.engine.docker().create_container(Some(options), self.body(recipe)).await.map_err(failed)?;
-        if matches!(recipe.node.runs, Runs::Own(_)) {
+        if !matches!(recipe.node.runs, Runs::Server(_)) {
             let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
             let archive = body_full(self.binary.clone());
             self.engine
@@ -83,10 +88,10 @@ impl Place<'_> {
 
     fn body(&self, recipe: &Recipe) -> ContainerCreateBody {
         let keep = self.keep && matches!(recipe.node.runs, Runs::Server(_));
-        let mut labels = sweep::labels(self.run, keep);
+        let mut labels = sweep::labels(&self.run, keep);
         labels.insert(sweep::NODE_LABEL.to_owned(), recipe.node.name.to_string());
         labels.insert(sweep::ROLE_LABEL.to_owned(), recipe.node.role.clone());
-        let mounts = recipe.image.volumes.iter().map(|path| volume(path, self.run, keep)).collect();
+        let mounts = recipe.image.volumes.iter().map(|path| volume(path, &self.run, keep)).collect();
         let base = ContainerCreateBody {
             image: Some(recipe.image.id.clone()),
             hostname: Some(recipe.node.name.to_string()),
@@ -96,8 +101,7 @@ impl Place<'_> {
             healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..Default::default() }),
             ..Default::default()
         };
-        let host =
-            HostConfig { network_mode: Some(self.network.to_owned()), mounts: Some(mounts), ..Default::default() };
+        let host = HostConfig { network_mode: Some(self.network.clone()), mounts: Some(mounts), ..Default::default() };
         match &recipe.node.runs {
             Runs::Server(service) => ContainerCreateBody {
                 cmd: (!service.command.is_empty()).then(|| service.command.clone()),
@@ -105,7 +109,7 @@ impl Place<'_> {
                 host_config: Some(HostConfig { log_config: Some(log_driver("json-file")), ..host }),
                 ..base
             },
-            Runs::Own(command) => ContainerCreateBody {
+            Runs::Own(command) | Runs::Reaching(command) => ContainerCreateBody {
                 entrypoint: Some(command.clone()),
                 open_stdin: Some(true),
                 // Without it a process never sees the end of its input when the controller dies.
@@ -114,12 +118,7 @@ impl Place<'_> {
                 attach_stdout: Some(true),
                 attach_stderr: Some(true),
                 tty: Some(false),
-                host_config: Some(HostConfig {
-                    log_config: Some(log_driver("none")),
-                    cap_drop: Some(vec!["ALL".to_owned()]),
-                    security_opt: Some(vec!["no-new-privileges".to_owned()]),
-                    ..host
-                }),
+                host_config: Some(own_host(matches!(recipe.node.runs, Runs::Reaching(_)), host)),
                 ..base
             },
         }
@@ -134,7 +133,25 @@ impl Place<'_> {
             }),
             ..Default::default()
         };
-        NetworkingConfig { endpoints_config: Some(HashMap::from([(self.network.to_owned(), endpoint)])) }
+        NetworkingConfig { endpoints_config: Some(HashMap::from([(self.network.clone(), endpoint)])) }
+    }
+}
+
+/// What the engine allows a process of ours: nothing, or what faults of packets and clocks need. Those are done to processes of other containers, by
+/// their pids on the host.
+fn own_host(is_reaching: bool, host: HostConfig) -> HostConfig {
+    let mut security = vec!["no-new-privileges".to_owned()];
+    let host = HostConfig { log_config: Some(log_driver("none")), cap_drop: Some(vec!["ALL".to_owned()]), ..host };
+    if !is_reaching {
+        return HostConfig { security_opt: Some(security), ..host };
+    }
+    // The engine's own profile forbids to trace what is outside of it, whatever the capabilities are.
+    security.push("apparmor=unconfined".to_owned());
+    HostConfig {
+        cap_add: Some(REACH.map(str::to_owned).to_vec()),
+        pid_mode: Some("host".to_owned()),
+        security_opt: Some(security),
+        ..host
     }
 }
 

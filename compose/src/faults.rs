@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
     error::{explain, status},
+    health,
     process::{Process, exit_code},
     running::{Control, Member, Running},
 };
@@ -67,13 +68,16 @@ impl Cluster for Running {
     fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {
         Box::pin(async move {
             let act = Act { running: self, node, doing: "starting" };
-            if data != Data::Kept {
-                return Err(act.failed("its container keeps its data; it cannot be started without them"));
-            }
             let member = act.member()?;
             let mut control = member.control.lock().await;
             if act.inspect(member).await?.running == Some(true) {
                 return Ok(());
+            }
+            match data {
+                Data::Kept => {}
+                Data::Synced => return Err(act.failed("its kernel keeps what was not synced, too")),
+                Data::Lost if member.server().is_none() => return Err(act.failed("only a server loses its data")),
+                Data::Lost => self.replace(member).await.map_err(|why| act.failed(why))?,
             }
             act.start(member, &mut control).await
         })
@@ -83,6 +87,16 @@ impl Cluster for Running {
         Box::pin(async move {
             let act = Act { running: self, node, doing: "looking whether it runs" };
             Ok(act.inspect(act.member()?).await?.running == Some(true))
+        })
+    }
+
+    fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "asking whether it answers" };
+            let member = act.member()?;
+            let service = member.server().ok_or_else(|| act.failed("it is no server"))?;
+            // The engine refuses to run anything in a container that is frozen or down.
+            Ok(health::look_once(self.engine(), &member.container(), service).await.is_ok())
         })
     }
 }
@@ -119,9 +133,9 @@ impl<'a> Act<'a> {
                     sleep_until(toggled + TOGGLE_DISTANCE).await;
                 }
                 let call = if freeze {
-                    docker.pause_container(&member.container).await
+                    docker.pause_container(&member.container()).await
                 } else {
-                    docker.unpause_container(&member.container).await
+                    docker.unpause_container(&member.container()).await
                 };
                 control.toggled = Some(Instant::now());
                 if let Err(error) = call {
@@ -149,14 +163,14 @@ impl<'a> Act<'a> {
         let engine = self.running.engine();
         let killing = async {
             let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
-            match engine.docker().kill_container(&member.container, Some(options)).await {
+            match engine.docker().kill_container(&member.container(), Some(options)).await {
                 Ok(()) => {}
                 // It does not run: that is what was wanted.
                 Err(error) if status(&error) == Some(409) => {}
                 Err(error) => return Err(self.failed(explain(&error))),
             }
             loop {
-                exit_code(engine, &member.container).await;
+                exit_code(engine, &member.container()).await;
                 if self.inspect(member).await?.running != Some(true) {
                     return Ok(());
                 }
@@ -170,8 +184,8 @@ impl<'a> Act<'a> {
 
     async fn start(&self, member: &Member, control: &mut Control) -> Result<(), ClusterError> {
         let engine = self.running.engine();
-        if !member.own {
-            let started = engine.docker().start_container(&member.container, None::<StartContainerOptions>).await;
+        if member.server().is_some() {
+            let started = engine.docker().start_container(&member.container(), None::<StartContainerOptions>).await;
             return started.map_err(|error: EngineError| self.failed(explain(&error)));
         }
         let Some(outlet) = self.running.outlet() else {
@@ -186,7 +200,7 @@ impl<'a> Act<'a> {
             return Err(self.failed("what its last process said is not being read"));
         }
         let incarnation = control.starts + 1;
-        let process = Process::launch(engine, &member.container, self.node, incarnation, &outlet).await;
+        let process = Process::launch(engine, &member.container(), self.node, incarnation, &outlet).await;
         let process = process.map_err(|error| self.failed(explain(&error)))?;
         control.starts = incarnation;
         *member.process() = Some(process);

@@ -17,8 +17,11 @@ mod written;
 use written::{List, Mapping, Wrong};
 
 /// The backends whose Compose files are built in, with the files' text.
-pub const BUILTIN: &[(&str, &str)] =
-    &[("redis", include_str!("../redis.yaml")), ("redlock", include_str!("../redlock.yaml"))];
+pub const BUILTIN: &[(&str, &str)] = &[
+    ("redis", include_str!("../redis.yaml")),
+    ("redlock", include_str!("../redlock.yaml")),
+    ("etcd", include_str!("../etcd.yaml")),
+];
 
 /// How long one healthcheck may take where the file does not say.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -95,7 +95,8 @@ pub(crate) async fn wait_until_healthy(engine: &Engine, container: &str, service
     }
 }
 
-async fn look_once(engine: &Engine, container: &str, service: &Service) -> Result<(), String> {
+/// Runs the healthcheck once: an error says why it did not pass.
+pub(crate) async fn look_once(engine: &Engine, container: &str, service: &Service) -> Result<(), String> {
     let command: Vec<&str> = service.health_test.iter().map(String::as_str).collect();
     match timeout(service.health_timeout, run_in(engine, container, &command)).await {
         Ok(Ok(done)) if done.code == 0 => Ok(()),

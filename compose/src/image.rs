@@ -25,7 +25,8 @@ const PULL_SILENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
     pub role: &'a str,
-    pub image: &'a str,
+    /// Its published name; none if it is only ever built.
+    pub image: Option<&'a str>,
     pub packages: &'a [String],
     /// Whether a bare Debian system, with no package added, is what is meant.
     pub bare: bool,
@@ -68,7 +69,7 @@ impl<'a> Images<'a> {
         if let Some(name) = self.named.get(wanted.role) {
             return self.get_named(wanted.role, name).await;
         }
-        let key = (wanted.image.to_owned(), wanted.packages.to_vec());
+        let key = (wanted.image.unwrap_or(wanted.role).to_owned(), wanted.packages.to_vec());
         if let Some(image) = self.found.get(&key) {
             return Ok(image.clone());
         }
@@ -90,7 +91,9 @@ impl<'a> Images<'a> {
     }
 
     async fn find_pull_or_build(&mut self, wanted: &Wanted<'_>) -> Result<Image, Error> {
-        if let Some(image) = self.inspect(wanted.image).await? {
+        if let Some(published) = wanted.image
+            && let Some(image) = self.inspect(published).await?
+        {
             return Ok(image.into());
         }
         let local = Recipe::new(wanted);
@@ -99,17 +102,24 @@ impl<'a> Images<'a> {
         {
             return Ok(image.into());
         }
-        let why = match self.pull(wanted.image).await {
-            Ok(()) => match self.inspect(wanted.image).await? {
-                Some(image) => return Ok(image.into()),
-                None => "the engine does not have it after pulling it".to_owned(),
-            },
-            Err(why) => why,
+        let why = match wanted.image {
+            None => "nobody publishes it".to_owned(),
+            Some(published) => {
+                let why = match self.pull(published).await {
+                    Ok(()) => match self.inspect(published).await? {
+                        Some(image) => return Ok(image.into()),
+                        None => "the engine does not have it after pulling it".to_owned(),
+                    },
+                    Err(why) => why,
+                };
+                if wanted.packages.is_empty() && !wanted.bare {
+                    let (role, image) = (wanted.role.to_owned(), published.to_owned());
+                    return Err(Error::NotBuildable { role, image, why });
+                }
+                (self.progress)(&format!("no image {published}: {why}"));
+                why
+            }
         };
-        if wanted.packages.is_empty() && !wanted.bare {
-            return Err(Error::NotBuildable { role: wanted.role.to_owned(), image: wanted.image.to_owned(), why });
-        }
-        (self.progress)(&format!("no image {}: {why}", wanted.image));
         let id = local.build(self.engine, &why, self.progress).await?;
         let id = local.name_it(self.engine, id).await?;
         (self.progress)(&format!("built image {}", local.name()));

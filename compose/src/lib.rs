@@ -19,6 +19,7 @@ mod image;
 mod lines;
 mod network;
 mod process;
+mod reach;
 mod running;
 mod sweep;
 
@@ -27,6 +28,7 @@ pub use engine::Engine;
 pub use error::Error;
 pub use file::{BUILTIN, ComposeFile, FileError, Service};
 pub use process::{Output, What};
+pub use reach::{Hand, Reached};
 pub use running::Running;
 pub use sweep::{Swept, clean_kept, sweep, take_down};
 

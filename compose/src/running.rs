@@ -17,8 +17,9 @@ use tokio::time::Instant;
 
 use crate::{
     Engine,
-    container::logs,
+    container::{Place, Recipe, Runs, logs},
     error::{Error, explain},
+    file::Service,
     health::{self, run_in},
     process::{Outlet, Process},
     sweep,
@@ -29,9 +30,7 @@ use crate::{
 /// Nothing happens when it is dropped. Call [`Running::down`], or [`crate::take_down`] with the run's id.
 #[derive(Debug)]
 pub struct Running {
-    engine: Engine,
-    run: String,
-    keep: bool,
+    place: Place,
     members: BTreeMap<NodeName, Member>,
     /// Gone once the cluster was taken down, so that the queue comes to an end.
     outlet: Mutex<Option<Outlet>>,
@@ -41,11 +40,11 @@ pub struct Running {
 /// One node.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub container: String,
-    pub role: String,
-    pub address: Ipv4Addr,
-    /// Whether one of our own processes runs there, and not a server.
-    pub own: bool,
+    /// Its container's id. A server that loses its data gets another one.
+    container: Mutex<String>,
+    pub recipe: Recipe,
+    /// What containers that are gone had printed.
+    former_logs: Mutex<Vec<u8>>,
     /// The process at this moment; nothing while one is being started.
     process: Mutex<Option<Process>>,
     /// Held by whoever changes the node's state, so that two faults of one node do not meet.
@@ -62,37 +61,46 @@ pub(crate) struct Control {
 }
 
 impl Member {
-    pub(crate) fn new(container: String, role: String, address: Ipv4Addr, process: Option<Process>) -> Self {
+    pub(crate) fn new(container: String, recipe: Recipe, process: Option<Process>) -> Self {
         Self {
-            container,
-            role,
-            address,
-            own: process.is_some(),
+            container: Mutex::new(container),
+            recipe,
+            former_logs: Mutex::default(),
             process: Mutex::new(process),
             control: tokio::sync::Mutex::new(Control { toggled: None, starts: 1 }),
         }
     }
 
     pub(crate) fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.process)
+    }
+
+    pub(crate) fn container(&self) -> String {
+        lock(&self.container).clone()
+    }
+
+    /// The server that runs there; none, if one of our own processes does.
+    pub(crate) fn server(&self) -> Option<&Service> {
+        match &self.recipe.node.runs {
+            Runs::Server(service) => Some(service),
+            Runs::Own(_) | Runs::Reaching(_) => None,
+        }
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Running {
-    pub(crate) fn new(
-        engine: Engine,
-        run: String,
-        keep: bool,
-        members: BTreeMap<NodeName, Member>,
-        outlet: Outlet,
-    ) -> Self {
+    pub(crate) fn new(place: Place, members: BTreeMap<NodeName, Member>, outlet: Outlet) -> Self {
         let high_water = outlet.high_water();
-        Self { engine, run, keep, members, outlet: Mutex::new(Some(outlet)), high_water }
+        Self { place, members, outlet: Mutex::new(Some(outlet)), high_water }
     }
 
     /// The run's id.
     pub fn run(&self) -> &str {
-        &self.run
+        &self.place.run
     }
 
     /// All nodes, by name.
@@ -102,14 +110,14 @@ impl Running {
 
     /// The nodes that are servers of the backend, by name, each with its role.
     pub fn server_nodes(&self) -> impl Iterator<Item = (&NodeName, &str)> {
-        let servers = self.members.iter().filter(|(_, member)| !member.own);
-        servers.map(|(node, member)| (node, member.role.as_str()))
+        let servers = self.members.iter().filter(|(_, member)| member.server().is_some());
+        servers.map(|(node, member)| (node, member.recipe.node.role.as_str()))
     }
 
     /// The nodes' addresses on the run's network. A node keeps its own when it restarts. Nodes find each other by
     /// name.
     pub fn addresses(&self) -> impl Iterator<Item = (&NodeName, Ipv4Addr)> {
-        self.members.iter().map(|(node, member)| (node, member.address))
+        self.members.iter().map(|(node, member)| (node, member.recipe.address))
     }
 
     /// How many lines have ever waited at once to be read from the queue; at its capacity of 65,536 our processes
@@ -149,7 +157,7 @@ impl Running {
     pub async fn exec(&self, node: &NodeName, command: &[&str]) -> Result<String, Error> {
         let member = self.member(node)?;
         let doing = || format!("{node}: running `{}`", command.join(" "));
-        let done = run_in(&self.engine, &member.container, command).await.map_err(|e| Error::engine(doing(), &e))?;
+        let done = run_in(self.engine(), &member.container(), command).await.map_err(|e| Error::engine(doing(), &e))?;
         if done.code == 0 {
             return Ok(done.stdout);
         }
@@ -163,11 +171,35 @@ impl Running {
     /// If `node` is not a server, or the engine does not give it.
     pub async fn logs(&self, node: &NodeName) -> Result<Vec<u8>, Error> {
         let member = self.member(node)?;
-        if member.own {
-            return Err(self.no_such(node, "server", |member| !member.own));
+        if member.server().is_none() {
+            return Err(self.no_such(node, "server", |member| member.server().is_some()));
         }
-        let doing = || format!("{node}: reading its log");
-        logs(&self.engine, &member.container, None).await.map_err(|why| Error::Engine { doing: doing(), why })
+        let mut all = lock(&member.former_logs).clone();
+        all.extend(
+            self.log(member).await.map_err(|why| Error::Engine { doing: format!("{node}: reading its log"), why })?,
+        );
+        Ok(all)
+    }
+
+    async fn log(&self, member: &Member) -> Result<Vec<u8>, String> {
+        logs(self.engine(), &member.container(), None).await
+    }
+
+    /// Puts a new container in the place of a server's, with the same address and none of its data. It is not started.
+    pub(crate) async fn replace(&self, member: &Member) -> Result<(), String> {
+        let log = self.log(member).await?;
+        lock(&member.former_logs).extend(log);
+        let former = member.container();
+        sweep::remove_container(self.engine(), &former).await.map_err(|error| explain(&error))?;
+        let created = self.place.create(&member.recipe).await.map_err(|error| error.to_string())?;
+        *lock(&member.container) = created;
+        Ok(())
+    }
+
+    /// The first process of the node's container, by its pid on the engine's host; none, if it does not run.
+    pub(crate) async fn pid(&self, member: &Member) -> Result<Option<i32>, String> {
+        let pid = self.state(member).await?.pid.unwrap_or(0);
+        Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
     }
 
     /// Takes the cluster down: its containers at once, then the network. With `keep` servers and network stay. The
@@ -176,16 +208,16 @@ impl Running {
     /// # Errors
     /// If the engine does not remove something; the rest is removed all the same.
     pub async fn down(&self) -> Result<(), Error> {
-        self.outlet.lock().unwrap_or_else(PoisonError::into_inner).take();
-        sweep::remove_run(&self.engine, &self.run, self.keep).await.map(drop)
+        lock(&self.outlet).take();
+        sweep::remove_run(self.engine(), &self.place.run, self.place.keep).await.map(drop)
     }
 
     /// An error if anything has ended already: an image that does not run our binary, a worker that does not know
     /// its command.
     pub(crate) async fn refuse_ended(&self) -> Result<(), Error> {
         let looks = self.members.iter().map(|(node, member)| async move {
-            if !member.own {
-                return health::refuse_ended(&self.engine, &member.container, node).await;
+            if member.server().is_some() {
+                return health::refuse_ended(self.engine(), &member.container(), node).await;
             }
             let state = self.state(member).await.map_err(|why| Error::Start { node: node.clone(), why })?;
             if state.running == Some(true) {
@@ -203,16 +235,16 @@ impl Running {
 
     /// What the engine says of a node's container.
     pub(crate) async fn state(&self, member: &Member) -> Result<ContainerState, String> {
-        let inspected = self.engine.docker().inspect_container(&member.container, None).await;
+        let inspected = self.engine().docker().inspect_container(&member.container(), None).await;
         Ok(inspected.map_err(|error| explain(&error))?.state.unwrap_or_default())
     }
 
     pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
+        &self.place.engine
     }
 
     pub(crate) fn outlet(&self) -> Option<Outlet> {
-        self.outlet.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.outlet).clone()
     }
 
     pub(crate) fn member(&self, node: &NodeName) -> Result<&Member, Error> {
@@ -220,8 +252,8 @@ impl Running {
     }
 
     fn own(&self, node: &NodeName) -> Result<&Member, Error> {
-        let member = self.members.get(node).filter(|member| member.own);
-        member.ok_or_else(|| self.no_such(node, "process of ours", |member| member.own))
+        let member = self.members.get(node).filter(|member| member.server().is_none());
+        member.ok_or_else(|| self.no_such(node, "process of ours", |member| member.server().is_none()))
     }
 
     fn no_such(&self, node: &NodeName, wanted: &'static str, like: impl Fn(&Member) -> bool) -> Error {

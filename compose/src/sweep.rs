@@ -234,6 +234,12 @@ async fn remove(engine: &Engine, mut objects: Vec<Object>) -> Result<Swept, Erro
     failure.map_or(Ok(swept), Err)
 }
 
+/// Removes a container, running or not, with its volumes: an image may declare some that carry no label.
+pub(crate) async fn remove_container(engine: &Engine, id: &str) -> Result<(), bollard::errors::Error> {
+    let options = RemoveContainerOptions { force: true, v: true, ..Default::default() };
+    engine.docker().remove_container(id, Some(options)).await
+}
+
 /// Removes one object, whatever else happens to it meanwhile. False if somebody else did it.
 async fn remove_one(engine: &Engine, object: Object) -> Result<bool, Error> {
     let Object { kind, id, run, .. } = &object;
@@ -242,11 +248,7 @@ async fn remove_one(engine: &Engine, object: Object) -> Result<bool, Error> {
     let removing = async {
         loop {
             let result = match kind {
-                Kind::Container => {
-                    // With its volumes: an image may declare some that carry no label.
-                    let options = RemoveContainerOptions { force: true, v: true, ..Default::default() };
-                    engine.docker().remove_container(id, Some(options)).await
-                }
+                Kind::Container => remove_container(engine, id).await,
                 Kind::Network => engine.docker().remove_network(id).await,
                 Kind::Volume => engine.docker().remove_volume(id, Some(RemoveVolumeOptions { force: true })).await,
             };

@@ -47,6 +47,7 @@ fn spec(name: &str, backend: &str, workers: usize) -> Spec {
         resource_args: command(),
         worker_args: command(),
         agent_args: command(),
+        reaches: false,
     }
 }
 

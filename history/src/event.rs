@@ -81,6 +81,11 @@ pub enum FaultPhase {
         /// What was expected of the target, and what was seen.
         why: String,
     },
+    /// Connections of the target that had not come to life again since were ended, so that new ones are made.
+    ConnectionsReset {
+        /// How many.
+        count: u32,
+    },
     /// The target runs as before.
     HealProved,
     /// It took effect when the hold that it was meant for had been released.
@@ -177,6 +182,10 @@ pub enum Event {
         /// owner waits in a queue promises from its last renewal on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         promised_from: Option<Stamp>,
+        /// Queue locks: its place in the service's own queue, which no other hold of the key ever has; a hold that comes later in the queue
+        /// has a larger one. Given only where one transaction has confirmed, at the grant, that the hold's own key stands and is the oldest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<u64>,
         /// Belief: how long the client took the hold to be valid when it looked, in its own clock.
         valid_ns: u64,
         /// Who said what.
@@ -400,6 +409,17 @@ pub enum Event {
     },
 
     // ---- the agent
+    /// The agent has done what it was told, or could not: what it measured, in the words of its own protocol.
+    Obeyed {
+        /// The number of the order.
+        order: u64,
+        /// What it answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answer: Option<Box<serde_json::Value>>,
+        /// Why it could not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
     /// A fault of links held packets back: nothing that left `from` for `to` between these stamps arrived before the second one.
     Held {
         /// Which of the schedule.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeName, Point};
+use crate::{NodeName, Point, Range, WaitId};
 
 /// A planned fault, counted from 1 in the order of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,11 +29,15 @@ pub enum FaultKind {
     Partition,
     /// Packets between some nodes are late.
     Delay,
+    /// Some of the packets between some nodes are lost, and sent again.
+    Loss,
+    /// Packets between some nodes overtake those of other connections.
+    Reorder,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 7] = [
+    pub const ALL: [FaultKind; 9] = [
         FaultKind::Pause,
         FaultKind::Kill,
         FaultKind::Amnesia,
@@ -41,6 +45,8 @@ impl FaultKind {
         FaultKind::Clock,
         FaultKind::Partition,
         FaultKind::Delay,
+        FaultKind::Loss,
+        FaultKind::Reorder,
     ];
 
     /// The name in flags, plans and histories.
@@ -53,6 +59,8 @@ impl FaultKind {
             FaultKind::Clock => "clock",
             FaultKind::Partition => "partition",
             FaultKind::Delay => "delay",
+            FaultKind::Loss => "loss",
+            FaultKind::Reorder => "reorder",
         }
     }
 
@@ -66,6 +74,8 @@ impl FaultKind {
             FaultKind::Clock => "moved the clock of",
             FaultKind::Partition => "cut off",
             FaultKind::Delay => "slowed the links of",
+            FaultKind::Loss => "lost packets of",
+            FaultKind::Reorder => "disordered the packets of",
         }
     }
 
@@ -74,9 +84,14 @@ impl FaultKind {
         matches!(self, FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss)
     }
 
+    /// Whether it is done from inside the target: to its packets, or to its memory.
+    pub fn reaches_in(self) -> bool {
+        self.is_of_links() || self == FaultKind::Clock
+    }
+
     /// Whether it acts on the links of its target and leaves the process alone.
     pub fn is_of_links(self) -> bool {
-        matches!(self, FaultKind::Partition | FaultKind::Delay)
+        matches!(self, FaultKind::Partition | FaultKind::Delay | FaultKind::Loss | FaultKind::Reorder)
     }
 }
 
@@ -141,6 +156,40 @@ impl Direction {
     }
 }
 
+/// By how much packets are late: in a plan a duration, or a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected a duration such as `20ms`, or a range { from = \"10ms\", to = \"50ms\" }")]
+pub enum Late {
+    /// All by as much.
+    Fixed(#[serde(with = "crate::plan::human")] Duration),
+    /// Each by a draw of its own.
+    Drawn(Range),
+}
+
+impl Late {
+    /// The most that it can be.
+    pub fn longest(self) -> Duration {
+        match self {
+            Late::Fixed(by) => by,
+            Late::Drawn(by) => by.to,
+        }
+    }
+
+    /// From the least to the most.
+    pub fn range(self) -> Range {
+        match self {
+            Late::Fixed(by) => Range { from: by, to: by },
+            Late::Drawn(by) => by,
+        }
+    }
+}
+
+impl From<Duration> for Late {
+    fn from(by: Duration) -> Late {
+        Late::Fixed(by)
+    }
+}
+
 /// A fault with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
@@ -197,8 +246,35 @@ pub enum Fault {
         #[serde(rename = "for", with = "crate::plan::human")]
         lasting: Duration,
         /// By how much each packet is late.
-        #[serde(with = "crate::plan::human")]
-        by: Duration,
+        by: Late,
+        /// Which way.
+        #[serde(default)]
+        direction: Direction,
+        /// Between the target and whom; everybody, if empty.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        from: Vec<NodeName>,
+    },
+    /// Loses packets between the target and some nodes. What is lost is sent again; inside a connection that is delay.
+    Loss {
+        /// How long the fault is on.
+        #[serde(rename = "for", with = "crate::plan::human")]
+        lasting: Duration,
+        /// How many of a hundred are lost, those that are sent again among them: 1 to 100.
+        percent: u8,
+        /// Which way.
+        #[serde(default)]
+        direction: Direction,
+        /// Between the target and whom; everybody, if empty.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        from: Vec<NodeName>,
+    },
+    /// Lets packets between the target and some nodes overtake those of other connections. Inside a connection they keep their order.
+    Reorder {
+        /// How long the fault is on.
+        #[serde(rename = "for", with = "crate::plan::human")]
+        lasting: Duration,
+        /// By how much packets are late: each by a draw of its own.
+        by: Range,
         /// Which way.
         #[serde(default)]
         direction: Direction,
@@ -219,6 +295,8 @@ impl Fault {
             Fault::Clock { .. } => FaultKind::Clock,
             Fault::Partition { .. } => FaultKind::Partition,
             Fault::Delay { .. } => FaultKind::Delay,
+            Fault::Loss { .. } => FaultKind::Loss,
+            Fault::Reorder { .. } => FaultKind::Reorder,
         }
     }
 
@@ -229,14 +307,39 @@ impl Fault {
             Fault::Pause { lasting }
             | Fault::Clock { lasting, .. }
             | Fault::Partition { lasting, .. }
-            | Fault::Delay { lasting, .. } => *lasting,
+            | Fault::Delay { lasting, .. }
+            | Fault::Loss { lasting, .. }
+            | Fault::Reorder { lasting, .. } => *lasting,
+        }
+    }
+
+    /// Of a fault of links: by how much it makes packets late on their way. None, if it drops them.
+    pub fn late(&self) -> Option<Late> {
+        match self {
+            Fault::Delay { by, .. } => Some(*by),
+            Fault::Reorder { by, .. } => Some(Late::Drawn(*by)),
+            _ => None,
+        }
+    }
+
+    /// Of a fault of links: which way, and between the target and whom.
+    pub fn links_mut(&mut self) -> Option<(&mut Direction, &mut Vec<NodeName>)> {
+        match self {
+            Fault::Partition { direction, from, .. }
+            | Fault::Delay { direction, from, .. }
+            | Fault::Loss { direction, from, .. }
+            | Fault::Reorder { direction, from, .. } => Some((direction, from)),
+            _ => None,
         }
     }
 
     /// Whether a fault of links on `target` hits packets from `from` to `to`.
     pub fn hits(&self, target: &NodeName, from: &NodeName, to: &NodeName) -> bool {
         let (direction, others) = match self {
-            Fault::Partition { direction, from, .. } | Fault::Delay { direction, from, .. } => (direction, from),
+            Fault::Partition { direction, from, .. }
+            | Fault::Delay { direction, from, .. }
+            | Fault::Loss { direction, from, .. }
+            | Fault::Reorder { direction, from, .. } => (direction, from),
             _ => return false,
         };
         let other = if from == target { to } else { from };
@@ -264,6 +367,8 @@ pub enum When {
     At(#[serde(with = "crate::plan::human")] Duration),
     /// When a client that was armed for it arrives at a protocol point and waits there.
     AtPoint(Point),
+    /// While a client waits at a protocol point as planned, whoever is the target.
+    WhileWaits(WaitId),
 }
 
 /// One step of a schedule: a fault, whom it hits, and when.

@@ -11,9 +11,10 @@ mod operation;
 mod plan;
 mod point;
 mod stamp;
+mod wait;
 
 pub use event::{Event, FaultPhase, Record, Role, StallCause};
-pub use fault::{ClockChange, Direction, Fault, FaultId, FaultKind, Step, Target, When, WhichClock};
+pub use fault::{ClockChange, Direction, Fault, FaultId, FaultKind, Late, Step, Target, When, WhichClock};
 pub use file::{HistoryError, Reader, Tail, Writer};
 pub use names::{Key, NodeName, ProcessName};
 pub use operation::{Answers, ArmDecision, NodeAnswer, Outcome, RequestKind, Why};
@@ -23,3 +24,4 @@ pub use plan::{
 };
 pub use point::Point;
 pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, drift};
+pub use wait::{Until, Wait, WaitId};

@@ -1,10 +1,14 @@
 //! The plan: a scenario, fully resolved with its seed. It is written before anything starts.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClockChange, Fault, FaultKind, NodeName, Point, Step, Target, When};
+use crate::{FaultKind, NodeName, Step, Wait};
+
+mod possible;
+
+pub use possible::PlanError;
 
 /// Durations in plans are written as a person writes them: `2s`, `150ms`, `1s 500ms`.
 pub(crate) mod human {
@@ -324,18 +328,11 @@ pub struct Plan {
     /// Switches of the models, in a simulation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Models>,
+    /// Clients that wait at protocol points, so that something comes while they hold. Those of one worker come one after the other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
     /// Every fault, drawn from the seed or placed.
     pub schedule: Vec<Step>,
-}
-
-/// The plan cannot be run.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {problem}")]
-pub struct PlanError {
-    /// Which field.
-    pub field: &'static str,
-    /// What is wrong with it, what was expected, and what to do.
-    pub problem: String,
 }
 
 impl Plan {
@@ -345,147 +342,6 @@ impl Plan {
         kinds.sort();
         kinds.dedup();
         kinds
-    }
-
-    /// Checks what the types cannot: a plan is input.
-    pub fn validate(&self) -> Result<(), PlanError> {
-        let err = |field, problem: String| Err(PlanError { field, problem });
-        let w = &self.workload;
-        if self.seed > 1 << 53 {
-            return err("seed", format!("{} is above 2^53, which not every reader of JSON keeps whole", self.seed));
-        }
-        if self.schema != 1 {
-            return err("schema", format!("{} is unknown; this version reads schema 1", self.schema));
-        }
-        if w.workers == 0 || w.workers > 64 {
-            return err("workers", format!("{} is outside 1 to 64", w.workers));
-        }
-        if w.clients_per_worker == 0 || w.clients_per_worker > 1_000 {
-            return err("clients-per-worker", format!("{} is outside 1 to 1000", w.clients_per_worker));
-        }
-        if w.keys == 0 {
-            return err("keys", "there must be at least one key".into());
-        }
-        if !(w.rate_per_s.is_finite() && w.rate_per_s > 0.0 && w.rate_per_s <= 100_000.0) {
-            return err("rate", format!("{} is outside 0 to 100000 critical sections a second", w.rate_per_s));
-        }
-        for (field, range) in [("work", w.work), ("retry-delay", w.retry_delay)] {
-            if range.from > range.to {
-                return err(field, "the range is upside down: its first end must not be the longer one".into());
-            }
-        }
-        if self.lease < Duration::from_millis(50) || self.lease > Duration::from_secs(600) {
-            return err("lease", format!("{:?} is outside 50ms to 10m", self.lease));
-        }
-        if self.time < Duration::from_secs(1) || self.time > Duration::from_secs(24 * 3600) {
-            return err("time", format!("{:?} is outside 1s to 24h", self.time));
-        }
-        if let Some(renew) = w.renew
-            && (renew < Duration::from_millis(10) || renew >= self.lease)
-        {
-            return err("renew", format!("{renew:?} must lie between 10ms and the lease of {:?}", self.lease));
-        }
-        if w.writes == 0 || w.writes > 100 {
-            return err("writes", format!("{} is outside 1 to 100", w.writes));
-        }
-        for (field, every) in [("resend", w.resend), ("cancel", w.cancel), ("renew-for", w.renew_for)] {
-            if every.is_some_and(|d| d < Duration::from_millis(10)) {
-                return err(field, "shorter than 10ms".into());
-            }
-        }
-        if self.arms.is_empty() {
-            return err("arms", "there must be at least one".into());
-        }
-        self.validate_schedule()?;
-        if self.tokens == Tokens::None && self.arms.iter().any(|a| a.fences()) {
-            return err("arms", "`writes` and `reads` need tokens, and the plan has `tokens = none`".into());
-        }
-        if self.fence == Comparison::Strict && self.arms.contains(&Arm::Reads) {
-            return err("fence", "`strict` (one write a hold) cannot go with the arm `reads`".into());
-        }
-        Ok(())
-    }
-
-    /// A fault that cannot happen is refused here, and never left out in silence.
-    fn validate_schedule(&self) -> Result<(), PlanError> {
-        let err = |problem: String| Err(PlanError { field: "nemesis", problem });
-        let mut ids = BTreeSet::new();
-        for step in &self.schedule {
-            let name = format!("fault {} ({})", step.id.0, step.fault.kind());
-            if !ids.insert(step.id) {
-                return err(format!("{name}: its number is taken"));
-            }
-            if let Err(problem) = self.is_possible(step) {
-                return err(format!("{name}: {problem}"));
-            }
-            match &step.target {
-                Target::Holder if matches!(step.when, When::AtPoint(_)) => {
-                    return err(format!("{name}: at a protocol point the target must be a node by name"));
-                }
-                _ => {}
-            }
-            match step.when {
-                When::At(at) if at >= self.time => {
-                    return err(format!("{name}: it is due after {at:?}, and the run is over after {:?}", self.time));
-                }
-                When::AtPoint(Point::AfterCheck) if self.workload.client == ClientKind::Unchecked => {
-                    return err(format!(
-                        "{name}: only checking clients come to `after-check`; add `--client checking`"
-                    ));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether this cluster can do to this target what `step` asks for.
-    fn is_possible(&self, step: &Step) -> Result<(), String> {
-        let kind = step.fault.kind();
-        if self.cluster == ClusterKind::Docker && !matches!(kind, FaultKind::Pause | FaultKind::Kill) {
-            return Err("this fault cannot be injected into containers; `--cluster sim` has it".into());
-        }
-        if let Fault::Clock { clock, change, .. } = &step.fault {
-            if let ClockChange::JumpMs(by) = change
-                && (*by == 0 || (*by < 0 && clock.is_monotonic()))
-            {
-                return Err(format!(
-                    "a jump by {by} ms: a monotonic clock only jumps forwards, and no clock by nothing"
-                ));
-            }
-            if let ClockChange::DriftPpm(by) = change
-                && !(-500_000..=500_000).contains(by)
-            {
-                return Err(format!("a drift of {by} ppm is outside -500000 to 500000"));
-            }
-        }
-        let workers_only = self.cluster == ClusterKind::Docker;
-        let Target::Node(node) = &step.target else {
-            return match kind {
-                FaultKind::Amnesia | FaultKind::Powerloss => {
-                    Err("the holder has no data to lose; name a lock node".into())
-                }
-                _ => Ok(()),
-            };
-        };
-        let (is_worker, is_lock_node) = (self.workers().any(|w| w == *node), self.lock_nodes.contains(node));
-        // A plan whose servers are not known yet is looked at again when they are.
-        let is_lock_node = is_lock_node || (self.lock_nodes.is_empty() && !is_worker);
-        let is_known = is_worker || (!workers_only && (is_lock_node || node.as_str() == "resource"));
-        if !is_known {
-            let workers = self.workload.workers;
-            return Err(if workers_only {
-                format!("`{node}` is no worker; there are worker-1 to worker-{workers}")
-            } else {
-                format!("`{node}` is no node; there are worker-1 to worker-{workers}, resource and the lock nodes")
-            });
-        }
-        match kind {
-            FaultKind::Amnesia | FaultKind::Powerloss if !is_lock_node => {
-                Err(format!("`{node}` is no lock node, and has no data to lose"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Names of the workers.
@@ -505,100 +361,4 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Fault, FaultId};
-
-    pub(crate) fn plan() -> Plan {
-        Plan {
-            schema: 1,
-            seed: 42,
-            cluster: ClusterKind::Docker,
-            backend: "redlock".into(),
-            tokens: Tokens::TwoPhase,
-            time: Duration::from_secs(30),
-            lease: Duration::from_secs(2),
-            arms: Arm::ALL.to_vec(),
-            fence: Comparison::Default,
-            lock_nodes: vec!["redis-1".into()],
-            workload: Workload {
-                workers: 2,
-                clients_per_worker: 1,
-                keys: 1,
-                rate_per_s: 3.0,
-                work: Range { from: Duration::from_millis(100), to: Duration::from_millis(200) },
-                retry_delay: Range { from: Duration::from_millis(50), to: Duration::from_millis(150) },
-                client: ClientKind::Unchecked,
-                renew: Some(Duration::from_millis(1500)),
-                renew_for: None,
-                writes: 1,
-                resend: None,
-                cancel: None,
-            },
-            activity: Activity::default(),
-            nemesis: vec!["pause".into()],
-            models: None,
-            schedule: vec![
-                Step {
-                    id: FaultId(1),
-                    fault: Fault::Pause { lasting: Duration::from_millis(3_250) },
-                    target: Target::Holder,
-                    when: When::AfterHeal(Duration::from_millis(731)),
-                },
-                Step {
-                    id: FaultId(2),
-                    fault: Fault::Kill { back_after: Duration::from_secs(1) },
-                    target: Target::Node("worker-2".into()),
-                    when: When::AtPoint(Point::BeforeWrite),
-                },
-            ],
-        }
-    }
-
-    #[test]
-    fn a_plan_survives_toml_and_json() {
-        let plan = plan();
-        assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
-        assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
-        let without = Plan { workload: Workload { renew: None, ..plan.workload.clone() }, ..plan };
-        assert_eq!(Plan::from_toml(&without.to_toml().unwrap()).unwrap(), without);
-    }
-
-    #[test]
-    fn a_broken_plan_is_refused_where_it_is_broken() {
-        let text = plan().to_toml().unwrap();
-        let unknown = text.replace("lease = ", "leese = ");
-        let message = Plan::from_toml(&unknown).unwrap_err().to_string();
-        assert!(message.contains("leese") && message.contains("line"), "{message}");
-        let duration = text.replace("\"2s\"", "\"two\"");
-        let message = Plan::from_toml(&duration).unwrap_err().to_string();
-        assert!(message.contains("`two` is not a duration"), "{message}");
-    }
-
-    #[test]
-    fn what_types_cannot_refuse_is_refused() {
-        type Change = fn(&mut Plan);
-        let table: [(&str, Change); 14] = [
-            ("workers", |p| p.workload.workers = 0),
-            ("rate", |p| p.workload.rate_per_s = f64::NAN),
-            ("keys", |p| p.workload.keys = 0),
-            ("work", |p| p.workload.work.from = Duration::from_secs(9)),
-            ("lease", |p| p.lease = Duration::ZERO),
-            ("renew", |p| p.workload.renew = Some(p.lease)),
-            ("arms", |p| p.tokens = Tokens::None),
-            ("fence", |p| p.fence = Comparison::Strict),
-            ("seed", |p| p.seed = u64::MAX),
-            ("nemesis", |p| p.schedule[1].target = Target::Node("agent".into())),
-            ("nemesis", |p| p.schedule[1].target = Target::Holder),
-            ("nemesis", |p| p.schedule[1].when = When::AtPoint(Point::AfterCheck)),
-            ("nemesis", |p| p.schedule[1].when = When::At(p.time)),
-            ("nemesis", |p| p.schedule[1].id = p.schedule[0].id),
-        ];
-        assert_eq!(plan().validate(), Ok(()));
-        for (field, change) in table {
-            let mut plan = plan();
-            change(&mut plan);
-            assert_eq!(plan.validate().unwrap_err().field, field);
-        }
-    }
-}
+pub(crate) mod tests;

@@ -190,9 +190,10 @@ pub fn buggy(
     if !bug.tokens.contains(&tokens) {
         return Err(NotBuggy::Tokens { bug: bug.name, tokens, fits: bug.tokens });
     }
+    let counter = (bug.flaw == Flaw::TokenBeforeNx).then(|| nodes[0].clone());
     let nodes = nodes.into_iter().map(|node| nodes::bent(bug.flaw, node)).collect();
     let lock = Redlock::new(nodes, clock.clone(), tokens).with_flaw(bug.flaw);
-    Ok(Arc::new(Bent::new(lock, bug.flaw, clock, tokens)))
+    Ok(Arc::new(Bent::new(lock, bug.flaw, clock, tokens, counter)))
 }
 
 /// What the algorithm asks a flaw.
@@ -206,6 +207,8 @@ impl Flaw {
             (Flaw::NoLease, _, Step::Acquire(key, owner, _) | Step::AcquireUncounted(key, owner, _)) => {
                 Step::AcquireForever(key, owner)
             }
+            // The counter was asked before.
+            (Flaw::TokenBeforeNx, _, Step::Acquire(key, owner, lease)) => Step::AcquireUncounted(key, owner, lease),
             (Flaw::ReleaseUnchecked, Round::Release, Step::Release(key, _))
             | (Flaw::UndoUnchecked, Round::Undo, Step::Release(key, _)) => Step::RemoveAny(key),
             (Flaw::RenewsAnyOwner, _, Step::Extend(key, _, lease)) => Step::ExtendAny(key, lease),

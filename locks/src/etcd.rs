@@ -22,7 +22,7 @@
 //!
 //! The token is the revision at which the key was created, and the queue is in that order: a hold that is confirmed when another's key is
 //! gone stood behind it, or came after it. Later holds have larger tokens whatever leases and clocks do, since what decides is the store's
-//! order and not its time.
+//! order and not its time. With tokens or without, the watch is told that revision once it is confirmed: it says in which order holds were granted.
 //!
 //! # What is left behind
 //!
@@ -306,7 +306,7 @@ impl Attempt<'_> {
         let (sent, lease) = self.promise(sent, &place).await?;
         if lock.flaw.is_none_or(QueueFlaw::confirms) {
             match lock.ask(Op::Confirm(self.key.clone(), revision), place.granted).await {
-                Ok(Seen::Done) => {}
+                Ok(Seen::Done) => watch.confirmed(revision),
                 Ok(Seen::Refused) => return Err(self.lost()),
                 other => return Err(self.unanswered(other)),
             }

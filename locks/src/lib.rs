@@ -11,7 +11,7 @@
 //! | the lock on one server, on several | [`redis`], [`redlock`] |
 //! | the lock on a store with revisions and leases | [`etcd`] |
 //! | trying again | [`retry`] |
-//! | a real server, a real clock | [`node`], [`clock`] |
+//! | a real server, a real store, a real clock | [`node`], [`store`], [`clock`] |
 //! | locks that are wrong on purpose | [`mod@buggy`], [`etcd::BUGGY`] |
 //!
 //! ```no_run
@@ -39,6 +39,7 @@ pub mod redlock;
 pub mod retry;
 mod round;
 mod script;
+pub mod store;
 pub mod validity;
 
 pub use buggy::{BUGGY, Bug, NotBuggy, buggy};

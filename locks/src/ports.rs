@@ -213,6 +213,10 @@ pub trait Watch: Send + Sync {
     /// Queue locks: the last look still saw somebody before this attempt.
     fn behind(&self) {}
 
+    /// Queue locks: one transaction has said that the key which was created at `place` stands and is the oldest of its queue. Called only
+    /// for what was confirmed, and before [`Watch::answered`].
+    fn confirmed(&self, _place: Revision) {}
+
     /// The undo of a failed attempt is about to be queued; called just before its `sending`.
     fn undoing(&self) {}
 

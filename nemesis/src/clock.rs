@@ -24,6 +24,7 @@ pub(crate) async fn clock(
     site.cluster.move_clock(&site.node, clock, change).await?;
     let injected = site.stamp(FaultPhase::Injected).await?;
     let jumped = site.cluster.clock_ahead_ns(&site.node, shown).await? - before;
+    site.let_go().await?;
     site.control.sleep(lasting).await?;
     let drifted = site.cluster.clock_ahead_ns(&site.node, shown).await? - before;
     let to = site.stamp(FaultPhase::HealRequested).await?;

@@ -54,6 +54,11 @@ pub trait Cluster: Send + Sync {
     fn latency<'a>(&'a self, from: &'a NodeName, _to: &'a NodeName) -> Doing<'a, Option<Duration>> {
         impossible(from, "probing its links")
     }
+    /// How many connections of `node` have not come to life again since a fault of its links: what they send waits for a retransmission. With
+    /// `reset` they are ended, so that whoever has them makes new ones.
+    fn stale_connections<'a>(&'a self, _node: &'a NodeName, _reset: bool) -> Doing<'a, u32> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
     /// Changes a clock of all processes of `node`. A jump adds to what was moved before, a drift replaces an earlier one.
     fn move_clock<'a>(&'a self, node: &'a NodeName, _clock: WhichClock, _change: ClockChange) -> Doing<'a, ()> {
         impossible(node, "moving its clock")

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use history::{ClockChange, Direction, Fault, FaultId, FaultKind, NodeName, Step, Target, When, WhichClock};
+use history::{ClockChange, Direction, Fault, FaultId, FaultKind, NodeName, Range, Step, Target, When, WhichClock};
 use rand::{Rng, seq::IndexedRandom};
 
 use crate::{
@@ -18,6 +18,13 @@ const HEALED_WITHIN: Duration = Duration::from_millis(500);
 const BACK_AFTER: Duration = Duration::from_secs(1);
 /// How long a lock node that loses its data stays down.
 const BACK_SOON_MS: std::ops::RangeInclusive<u64> = 50..=500;
+/// So many of a hundred packets are lost: enough that some are lost twice, and few enough that most of what clients do gets through.
+const LOST_PERCENT: std::ops::RangeInclusive<u8> = 10..=40;
+/// Packets that overtake each other were sent within this.
+const REORDERED_WITHIN: Duration = Duration::from_millis(80);
+/// A fault that machines may share hits a majority of the lock nodes one time in so many, within so short a time.
+const MAJORITY_ONE_IN: u32 = 4;
+const TOGETHER_MS: std::ops::RangeInclusive<u64> = 0..=20;
 
 /// What a schedule is drawn for.
 #[derive(Debug, Clone)]
@@ -60,7 +67,9 @@ pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, WishError> {
             let target = target(rng, wish, of)?;
             let fault = fault(rng, wish, of, &target);
             let next = at + fault.lasting() + gap(rng);
-            coming.push((at, Step { id: FaultId(0), fault, target, when: When::At(at) }));
+            for (at, target) in struck(rng, wish, of, at, target) {
+                coming.push((at, Step { id: FaultId(0), fault: fault.clone(), target, when: When::At(at) }));
+            }
             at = next;
         }
     }
@@ -85,6 +94,19 @@ pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, WishError> {
         add(fault, target, When::AfterHeal(gap));
     }
     Ok(steps)
+}
+
+/// Which nodes are struck, and when: mostly one. A time server that is wrong and a power supply that fails reach more machines than one: a majority
+/// of the lock nodes then, at about the same moment.
+fn struck(rng: &mut impl Rng, wish: &Wish, of: &Draw, at: Duration, one: Target) -> Vec<(Duration, Target)> {
+    let is_shared = matches!(wish.kind, FaultKind::Clock | FaultKind::Amnesia | FaultKind::Powerloss);
+    let is_several = wish.whom == Whom::AnyLockNode && is_shared && of.lock_nodes.len() > 2;
+    if !is_several || !rng.random_ratio(1, MAJORITY_ONE_IN) {
+        return vec![(at, one)];
+    }
+    let majority = of.lock_nodes.choose_multiple(rng, of.lock_nodes.len() / 2 + 1).cloned().collect::<Vec<_>>();
+    let at = |node| (at + Duration::from_millis(rng.random_range(TOGETHER_MS)), Target::Node(node));
+    majority.into_iter().map(at).filter(|(at, _)| *at < of.time).collect()
 }
 
 fn gap(rng: &mut impl Rng) -> Duration {
@@ -129,7 +151,17 @@ fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Fault {
             let lasting = Duration::from_millis(leases(0.5..=2.5));
             let by = Duration::from_millis(leases(0.2..=1.5));
             let lasting = wish.lasting.unwrap_or(lasting);
-            Fault::Delay { lasting, by, direction: direction(rng), from: some_peers(rng, of, target) }
+            Fault::Delay { lasting, by: by.into(), direction: direction(rng), from: some_peers(rng, of, target) }
+        }
+        FaultKind::Loss => {
+            let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
+            let percent = rng.random_range(LOST_PERCENT);
+            Fault::Loss { lasting, percent, direction: direction(rng), from: some_peers(rng, of, target) }
+        }
+        FaultKind::Reorder => {
+            let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
+            let by = Range { from: Duration::ZERO, to: REORDERED_WITHIN };
+            Fault::Reorder { lasting, by, direction: direction(rng), from: some_peers(rng, of, target) }
         }
     }
 }
@@ -253,6 +285,27 @@ mod tests {
                 assert!(free.is_none_or(|free| free < at), "one at a time on each of them");
             }
         }
+    }
+
+    #[test]
+    fn loss_and_disorder_of_lock_nodes_are_drawn_from_their_defaults_and_can_be_aimed() {
+        let mut percents = std::collections::BTreeSet::new();
+        for step in (0..100).flat_map(|seed| drawn(seed, "loss,reorder").unwrap()) {
+            assert!(matches!(&step.target, Target::Node(n) if n.as_str().starts_with("redis-")), "{step:?}");
+            assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&step.fault.lasting()));
+            match step.fault {
+                Fault::Loss { percent, .. } => drop(percents.insert(percent)),
+                Fault::Reorder { by, .. } => assert_eq!((by.from, by.to), (Duration::ZERO, REORDERED_WITHIN)),
+                fault => panic!("{fault:?}"),
+            }
+        }
+        assert!(percents.into_iter().eq(LOST_PERCENT), "each of them by some seed");
+        let steps = drawn(1, "loss:worker-2@3s+700ms").unwrap();
+        let [Step { fault: Fault::Loss { lasting, from, .. }, target, when, .. }] = &steps[..] else {
+            panic!("{steps:?}")
+        };
+        assert_eq!((target, *when), (&Target::Node("worker-2".into()), When::At(Duration::from_secs(3))));
+        assert_eq!((*lasting, from.len()), (Duration::from_millis(700), 0));
     }
 
     #[test]

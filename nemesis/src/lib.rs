@@ -9,7 +9,7 @@
 //! | `pause` | `pause.rs` | the container freezer | a gap between the target's own ticks of ≥ 90 % of what was asked |
 //! | `kill`, `amnesia`, `powerloss` | `restart.rs` | SIGKILL, a new start after a delay, with all, none or the synced data | the end of one process and the first event of the next; a server that does not answer, and answers again |
 //! | `clock` | `clock.rs` | an offset or another rate of a clock of the target's processes | what the target itself reads |
-//! | `partition`, `delay` | `links.rs` | packets that are dropped or late | probes |
+//! | `partition`, `delay`, `loss`, `reorder` | `links.rs` | packets that are dropped, all or some, or late, all alike or each by a draw | probes |
 
 mod clock;
 mod cluster;
@@ -20,6 +20,8 @@ mod pause;
 mod restart;
 mod run;
 mod scene;
+mod turns;
+mod waits;
 mod wish;
 
 pub use cluster::{Cluster, ClusterError, Data, Doing};

@@ -1,16 +1,16 @@
 //! Carrying out a schedule: one fault at a time, each requested, injected, proved, healed, proved healed.
 
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures::future::{Either, join, join_all, select};
-use history::{ClientId, Event, Fault, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target, When};
-use tokio::sync::{Mutex, Notify, watch};
+use history::{ClientId, Event, Fault, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target, WaitId, When};
+use tokio::sync::watch;
 
-use crate::{Cluster, ClusterError, Control, Data, Scene, clock, links, pause, restart};
+use crate::{
+    Cluster, ClusterError, Control, Data, Scene, clock, links, pause, restart,
+    turns::Turns,
+    waits::{Gate, Gates},
+};
 
 /// How long a target may take to show that a fault was on, or is off. An engine's call returns up to 1.5 s late.
 pub(crate) const PROOF: Duration = Duration::from_secs(5);
@@ -21,13 +21,25 @@ const AT_POINT: Duration = Duration::from_secs(20);
 
 /// A fault could not be taken back, or the run's own processes could not be reached: the run is over.
 #[derive(Debug, thiserror::Error)]
-#[error("fault {fault} of the schedule: {source}")]
-pub struct NemesisError {
-    /// Which step.
-    pub fault: u32,
-    /// What went wrong.
-    #[source]
-    pub source: ClusterError,
+pub enum NemesisError {
+    /// A fault.
+    #[error("fault {fault} of the schedule: {source}")]
+    Fault {
+        /// Which step.
+        fault: u32,
+        /// What went wrong.
+        #[source]
+        source: ClusterError,
+    },
+    /// A planned wait of a client.
+    #[error("wait {wait} of the plan: {source}")]
+    Wait {
+        /// Which.
+        wait: u32,
+        /// What went wrong.
+        #[source]
+        source: ClusterError,
+    },
 }
 
 /// Injects the faults of a plan.
@@ -56,12 +68,17 @@ pub(crate) struct Site<'a> {
     pub hold: Option<HoldId>,
     /// The client that waits for it at a point.
     pub waiting: Option<(ClientId, Point)>,
+    /// The planned wait that it goes with.
+    pub gate: Option<&'a Gate<'a>>,
 }
 
 impl Site<'_> {
     /// Has the agent stamp how far the fault has come.
     pub async fn stamp(&self, phase: FaultPhase) -> Result<Stamp, ClusterError> {
         let (fault, kind, node) = (self.step.id, self.step.fault.kind(), self.node.clone());
+        if let (FaultPhase::Injected, Some(gate)) = (&phase, self.gate) {
+            gate.is_on();
+        }
         self.control.stamp(Event::Fault { fault, kind, node, phase }).await
     }
 
@@ -148,19 +165,25 @@ impl Nemesis<'_> {
             turn.phase.end();
             std::future::pending::<()>().await;
         };
-        match select(Box::pin(self.steps(plan, &turn)), Box::pin(ending)).await {
-            Either::Left((done, _)) => done,
+        let gates = Gates::new(plan);
+        let waits = async {
+            let failed = |(WaitId(wait), source)| NemesisError::Wait { wait, source };
+            gates.keep(self, plan, &turn.phase).await.map_err(failed)
+        };
+        let both = join(self.steps(plan, &turn, &gates), waits);
+        match select(Box::pin(both), Box::pin(ending)).await {
+            Either::Left(((steps, waits), _)) => steps.and(waits),
             Either::Right(((), _)) => unreachable!("it waits for ever"),
         }
     }
 
-    async fn steps(&self, plan: &Plan, turn: &Turns) -> Result<(), NemesisError> {
+    async fn steps(&self, plan: &Plan, turn: &Turns, gates: &Gates<'_>) -> Result<(), NemesisError> {
         let (random, own): (Vec<&Step>, Vec<&Step>) =
             plan.schedule.iter().partition(|s| matches!(s.when, When::AfterHeal(_)));
-        let own = join_all(own.into_iter().map(|step| self.step(plan, step, turn)));
+        let own = join_all(own.into_iter().map(|step| self.step(plan, step, turn, gates)));
         let random = async {
             for step in random {
-                if !self.step(plan, step, turn).await? {
+                if !self.step(plan, step, turn, gates).await? {
                     break;
                 }
             }
@@ -174,9 +197,14 @@ impl Nemesis<'_> {
     ///
     /// A step takes its turn **before** it arms a client or looks for a holder: a client that waits at its point for as long as another
     /// fault lasts would lose its lease to nothing but the schedule, and a holder that was found that long ago holds nothing any more.
-    async fn step(&self, plan: &Plan, step: &Step, turns: &Turns) -> Result<bool, NemesisError> {
-        let failed = |source| NemesisError { fault: step.id.0, source };
+    async fn step(&self, plan: &Plan, step: &Step, turns: &Turns, gates: &Gates<'_>) -> Result<bool, NemesisError> {
+        let failed = |source| NemesisError::Fault { fault: step.id.0, source };
+        let gate = gates.of(step);
         let turn = async {
+            if let Some(gate) = gate {
+                // The other way round: nothing else shall wait for it as long as the client has not come.
+                gate.opened().await;
+            }
             if let When::AfterHeal(wait) | When::At(wait) = step.when {
                 self.control.sleep(wait).await?;
             }
@@ -184,7 +212,7 @@ impl Nemesis<'_> {
         };
         let Some(turn) = turns.phase.unless_over(turn).await else { return Ok(false) };
         let _turn = turn.map_err(failed)?;
-        let Some(site) = turns.phase.unless_over(self.site(plan, step)).await else {
+        let Some(site) = turns.phase.unless_over(self.site(plan, step, gate)).await else {
             if let (When::AtPoint(_), Target::Node(node)) = (step.when, &step.target) {
                 // It never came to its point; it must not wait there when nobody is left to let it go.
                 self.control.let_go(first_client(plan, node).map_err(failed)?).await.map_err(failed)?;
@@ -192,99 +220,50 @@ impl Nemesis<'_> {
             return Ok(false);
         };
         let site = site.map_err(failed)?;
-        match &step.fault {
+        let done = match &step.fault {
             Fault::Pause { lasting } => pause::pause(&site, *lasting).await,
             Fault::Kill { back_after } => restart::restart(&site, *back_after, Data::Kept).await,
             Fault::Amnesia { back_after } => restart::restart(&site, *back_after, Data::Lost).await,
             Fault::Powerloss { back_after } => restart::restart(&site, *back_after, Data::Synced).await,
             Fault::Clock { clock, change, lasting } => clock::clock(&site, *clock, *change, *lasting).await,
-            Fault::Partition { lasting, .. } | Fault::Delay { lasting, .. } => links::hold_up(&site, *lasting).await,
-        }
-        .map_err(failed)?;
+            Fault::Partition { lasting, .. }
+            | Fault::Delay { lasting, .. }
+            | Fault::Loss { lasting, .. }
+            | Fault::Reorder { lasting, .. } => links::hold_up(&site, *lasting).await,
+        };
+        gate.into_iter().for_each(Gate::is_done);
+        done.map_err(failed)?;
         Ok(true)
     }
 
     /// Finds the target, and waits for the client that is to be met at a point.
-    async fn site<'s>(&'s self, plan: &'s Plan, step: &'s Step) -> Result<Site<'s>, ClusterError> {
-        let (mut hold, mut waiting) = (None, None);
-        let node = match (&step.target, step.when) {
+    async fn site<'s>(
+        &'s self,
+        plan: &'s Plan,
+        step: &'s Step,
+        gate: Option<&'s Gate<'s>>,
+    ) -> Result<Site<'s>, ClusterError> {
+        let (node, hold, waiting) = match (&step.target, step.when) {
             (Target::Node(node), When::AtPoint(point)) => {
                 let client = first_client(plan, node)?;
                 self.control.arm(client, point, AT_POINT).await?;
-                hold = Some(self.scene.until(|view| view.at_point(client, point)).await);
-                waiting = Some((client, point));
-                node.clone()
+                let hold = self.scene.until(|view| view.at_point(client, point)).await;
+                (node.clone(), Some(hold), Some((client, point)))
             }
-            (Target::Node(node), _) => node.clone(),
+            (Target::Node(node), _) => (node.clone(), gate.and_then(|gate| gate.hold_on(node)), None),
             (Target::Holder, _) => {
                 let holder = self.scene.until(|view| view.holder().cloned()).await;
-                hold = Some(holder.hold);
-                holder.node
+                (holder.node, Some(holder.hold), None)
             }
         };
         let is_server = plan.lock_nodes.contains(&node);
         let Nemesis { cluster, control, scene, .. } = *self;
-        Ok(Site { cluster, control, scene, plan, step, node, is_server, hold, waiting })
-    }
-}
-
-/// The phase in which faults begin.
-#[derive(Default)]
-struct Phase {
-    is_over: AtomicBool,
-    changed: Notify,
-}
-
-impl Phase {
-    fn end(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.changed.notify_waiters();
-    }
-
-    async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
-        let over = async {
-            loop {
-                let changed = self.changed.notified();
-                if self.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        match select(std::pin::pin!(doing), std::pin::pin!(over)).await {
-            Either::Left((done, _)) => Some(done),
-            Either::Right(_) => None,
-        }
-    }
-}
-
-/// Whose turn it is, and whether anybody's still comes.
-struct Turns {
-    phase: Phase,
-    others: BTreeMap<NodeName, Mutex<()>>,
-    workers: Mutex<()>,
-}
-
-impl Turns {
-    fn new(plan: &Plan) -> Turns {
-        let others = plan.lock_nodes.iter().cloned().chain([NodeName::new("resource")]);
-        Turns {
-            phase: Phase::default(),
-            others: others.map(|node| (node, Mutex::default())).collect(),
-            workers: Mutex::default(),
-        }
-    }
-
-    fn of(&self, target: &Target) -> &Mutex<()> {
-        match target {
-            Target::Node(node) => self.others.get(node).unwrap_or(&self.workers),
-            Target::Holder => &self.workers,
-        }
+        Ok(Site { cluster, control, scene, plan, step, node, is_server, hold, waiting, gate })
     }
 }
 
 /// The client that stands for a worker: clients are numbered worker by worker.
-fn first_client(plan: &Plan, node: &NodeName) -> Result<ClientId, ClusterError> {
+pub(crate) fn first_client(plan: &Plan, node: &NodeName) -> Result<ClientId, ClusterError> {
     let worker = node.as_str().strip_prefix("worker-").and_then(|n| n.parse::<u32>().ok()).filter(|n| *n >= 1);
     let worker = worker.ok_or_else(|| ClusterError {
         node: node.clone(),

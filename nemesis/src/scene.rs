@@ -34,6 +34,15 @@ struct Life {
     running: bool,
 }
 
+/// A client that waits at a point.
+#[derive(Debug, Clone)]
+struct Waiting {
+    hold: HoldId,
+    point: Point,
+    node: NodeName,
+    since: Stamp,
+}
+
 /// The state of a run as its events have told it so far.
 #[derive(Debug, Default)]
 pub struct View {
@@ -41,7 +50,9 @@ pub struct View {
     /// In the order of their acquisition.
     holders: Vec<Holder>,
     ended_holds: VecDeque<(HoldId, Stamp)>,
-    waiting: BTreeMap<ClientId, (HoldId, Point, NodeName)>,
+    waiting: BTreeMap<ClientId, Waiting>,
+    /// Writes that were answered lately.
+    writes: VecDeque<(HoldId, NodeName, Stamp)>,
     lives: BTreeMap<NodeName, Life>,
     former: VecDeque<(ProcessName, Stamp)>,
     stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
@@ -89,11 +100,12 @@ impl View {
                 }
             }
             Event::AtPoint { client, hold, point } => {
-                self.waiting.insert(*client, (*hold, *point, node));
+                self.waiting.insert(*client, Waiting { hold: *hold, point: *point, node, since: record.at });
             }
             Event::LeftPoint { client, .. } => {
                 self.waiting.remove(client);
             }
+            Event::WriteOk { hold, .. } => remember(&mut self.writes, (*hold, node, record.at)),
             Event::Watermark => {}
             _ => return false,
         }
@@ -107,7 +119,7 @@ impl View {
         remember(&mut self.former, (ended.clone(), life.last));
         self.attempts.retain(|_, (_, n)| *n != node);
         self.holders.retain(|h| h.node != node);
-        self.waiting.retain(|_, (_, _, n)| *n != node);
+        self.waiting.retain(|_, waiting| waiting.node != node);
     }
 
     /// Who holds a key now: the newest hold whose worker still runs.
@@ -122,7 +134,15 @@ impl View {
 
     /// Whether `client` waits at `point`, and in which attempt or hold.
     pub fn at_point(&self, client: ClientId, point: Point) -> Option<HoldId> {
-        self.waiting.get(&client).filter(|(_, at, _)| *at == point).map(|(hold, ..)| *hold)
+        self.waiting.get(&client).filter(|waiting| waiting.point == point).map(|waiting| waiting.hold)
+    }
+
+    /// Whether a write under another hold (of a client of `writer`, if one is named) was answered since `client` began to wait.
+    pub fn another_wrote(&self, client: ClientId, writer: Option<&NodeName>) -> bool {
+        let Some(waiting) = self.waiting.get(&client) else { return false };
+        let is_other =
+            |hold: HoldId, node: &NodeName| hold != waiting.hold && writer.is_none_or(|writer| writer == node);
+        self.writes.iter().rev().any(|(hold, node, at)| *at > waiting.since && is_other(*hold, node))
     }
 
     /// The process that `node` runs now.

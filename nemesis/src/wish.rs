@@ -137,6 +137,9 @@ mod tests {
         let aimed = wish("kill:worker-2@3s");
         assert_eq!((aimed.whom, aimed.moment), (Whom::Node("worker-2".into()), Moment::At(Duration::from_secs(3))));
         assert_eq!(wish("kill:any-worker").whom, Whom::AnyWorker);
+        let (loss, reorder) = (wish("loss"), wish("reorder:worker-1"));
+        assert_eq!((loss.kind, loss.whom), (FaultKind::Loss, Whom::AnyLockNode));
+        assert_eq!((reorder.kind, reorder.whom), (FaultKind::Reorder, Whom::Node("worker-1".into())));
         assert_eq!(parse("none").unwrap(), []);
         assert_eq!(parse("pause, kill").unwrap().len(), 2);
     }

@@ -15,7 +15,8 @@ use history::{ClockChange, Stamp};
 use locks::{Clock, Reply};
 
 use crate::{
-    executor::{Process, Timer, lock},
+    executor::{Process, Timer},
+    local::lock,
     world::World,
 };
 

@@ -1,16 +1,14 @@
 //! The cluster as the nemesis sees it, and the run's own processes.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use history::{ClientId, ClockChange, Event, Fault, FaultId, NodeName, Point, Stamp, WhichClock};
 use nemesis::{Cluster, ClusterError, Control, Data, Doing};
 
 use crate::{
     clock::{Clocks, Sleep},
-    executor::{Process, lock},
+    executor::Process,
+    local::{Local, lock},
     staff::Staff,
     world::{START, World},
 };
@@ -21,7 +19,7 @@ const ENGINE: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Du
 /// Both ports of the nemesis.
 pub(crate) struct SimCluster {
     pub world: Arc<World>,
-    pub staff: Arc<Mutex<Staff>>,
+    pub staff: Arc<Local<Staff>>,
 }
 
 impl SimCluster {
@@ -125,7 +123,7 @@ impl Cluster for SimCluster {
     }
 
     fn latency<'a>(&'a self, from: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
-        let latency = || Ok(self.world.latency(self.node(from, "probing")?, self.node(to, "probing")?));
+        let latency = || Ok(self.world.probe(self.node(from, "probing")?, self.node(to, "probing")?));
         Box::pin(std::future::ready(latency()))
     }
 

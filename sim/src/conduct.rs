@@ -1,16 +1,19 @@
 //! Conducting one run: the same acts as on real servers.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::{Either, join, select};
 use history::{Event, Key};
 use nemesis::Nemesis;
 use tokio::sync::watch;
 
-use crate::{clock::Sleep, cluster::SimCluster, executor::lock, staff::Staff, world::World};
+use crate::{
+    clock::Sleep,
+    cluster::SimCluster,
+    local::{Local, lock},
+    staff::Staff,
+    world::World,
+};
 
 /// How many keys are read in the end.
 const LOOK_AT_MAX: u32 = 1_000;
@@ -18,7 +21,7 @@ const LOOK_AT_MAX: u32 = 1_000;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Conducts the run to its end.
-pub(crate) async fn conduct(world: Arc<World>, staff: Arc<Mutex<Staff>>) -> Result<(), String> {
+pub(crate) async fn conduct(world: Arc<World>, staff: Arc<Local<Staff>>) -> Result<(), String> {
     let plan = world.plan.clone();
     let workers = world.workers;
     for node in (0..world.lock_nodes).chain([world.agent(), world.resource()]) {
@@ -37,7 +40,7 @@ pub(crate) async fn conduct(world: Arc<World>, staff: Arc<Mutex<Staff>>) -> Resu
         over.send_replace(true);
     };
     let (injected, ()) = join(nemesis.run(&plan), time).await;
-    injected.map_err(|e| format!("{e}: {}", e.source))?;
+    injected.map_err(|e| e.to_string())?;
 
     // Everything is healed.
     let mut drained = {

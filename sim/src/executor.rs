@@ -9,15 +9,16 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
-use futures::task::AtomicWaker;
 use history::Stamp;
+
+use crate::local::{Local, lock};
 
 /// One task.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -45,16 +46,19 @@ pub(crate) trait Stage: Sized {
 }
 
 /// A timer that can be called off: what is called off wakes nobody.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Timer {
-    waker: AtomicWaker,
+    waker: Local<Option<Waker>>,
     is_off: AtomicBool,
 }
 
 impl Timer {
     /// Who is to be woken.
     pub fn register(&self, waker: &Waker) {
-        self.waker.register(waker);
+        let mut known = lock(&self.waker);
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
     }
 
     /// Nobody waits for it any more.
@@ -73,7 +77,7 @@ enum Due<W> {
 type Entry = Reverse<(u64, u64, u32)>;
 
 /// Tasks that were woken, in that order.
-type Ready = Mutex<VecDeque<usize>>;
+type Ready = Local<VecDeque<usize>>;
 
 struct TaskWaker {
     task: usize,
@@ -87,7 +91,8 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.is_queued.swap(true, Relaxed) {
+        if !self.is_queued.load(Relaxed) {
+            self.is_queued.store(true, Relaxed);
             lock(&self.ready).push_back(self.task);
         }
     }
@@ -119,12 +124,7 @@ struct State<W> {
 pub(crate) struct Executor<W> {
     now: AtomicU64,
     ready: Arc<Ready>,
-    state: Mutex<State<W>>,
-}
-
-/// Locks a mutex of the simulation: one thread, so that it never waits, and what a panic left behind is never looked at again.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    state: Local<State<W>>,
 }
 
 impl<W> Executor<W> {
@@ -133,7 +133,7 @@ impl<W> Executor<W> {
         let frozen = (0..processes).map(|_| None).collect();
         let state =
             State { heap: BinaryHeap::new(), dues: Vec::new(), free: Vec::new(), number: 0, slots: Vec::new(), frozen };
-        Executor { now: AtomicU64::new(start.0), ready: Arc::default(), state: Mutex::new(state) }
+        Executor { now: AtomicU64::new(start.0), ready: Arc::default(), state: Local::new(state) }
     }
 
     /// The time.
@@ -275,7 +275,8 @@ impl<W> Executor<W> {
                 Due::Timer(timer) if timer.is_off.load(Relaxed) => {}
                 Due::Timer(timer) => {
                     self.now.store(at, Relaxed);
-                    timer.waker.wake();
+                    let waker = lock(&timer.waker).take();
+                    waker.inspect(Waker::wake_by_ref);
                     return true;
                 }
                 Due::Packet(packet) => {
@@ -310,7 +311,7 @@ mod tests {
 
     struct World {
         executor: Executor<World>,
-        seen: Mutex<Vec<(u64, &'static str)>>,
+        seen: Local<Vec<(u64, &'static str)>>,
     }
 
     impl Stage for World {
@@ -321,7 +322,7 @@ mod tests {
 
     impl World {
         fn new() -> Arc<World> {
-            Arc::new(World { executor: Executor::new(2, Stamp(0)), seen: Mutex::default() })
+            Arc::new(World { executor: Executor::new(2, Stamp(0)), seen: Local::default() })
         }
 
         fn note(&self, what: &'static str) {

@@ -9,6 +9,7 @@ mod cluster;
 mod conduct;
 mod executor;
 mod link;
+mod local;
 pub mod models;
 mod resource_model;
 mod servers;
@@ -17,14 +18,18 @@ mod store;
 pub mod truth;
 mod world;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use history::{Event, Plan, Record, Target};
 
-use crate::{conduct::conduct, executor::lock, servers::Servers, staff::Staff, truth::Truth, world::World};
+use crate::{
+    conduct::conduct,
+    local::{Local, lock},
+    servers::Servers,
+    staff::Staff,
+    truth::Truth,
+    world::World,
+};
 
 /// What is simulated.
 #[derive(Debug, Clone, Copy)]
@@ -68,10 +73,10 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcom
     let policy = servers::policy(&plan, setup.resource_bug).map_err(SimError)?;
     let servers = Servers::new(&plan, setup.backend, policy, is_fragile);
     let world = World::new(plan.clone(), servers, setup.with_truth);
-    let staff = Arc::new(Mutex::new(Staff::new(&world, setup.backend)));
+    let staff = Arc::new(Local::new(Staff::new(&world, setup.backend)));
     world.own(Event::Plan { run: setup.run.to_owned(), plan: Box::new(setup.plan.clone()) });
 
-    let ended = Arc::new(Mutex::new(None));
+    let ended = Arc::new(Local::new(None));
     let conducting = {
         let (world, staff, ended) = (world.clone(), staff.clone(), ended.clone());
         async move {

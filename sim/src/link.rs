@@ -1,12 +1,17 @@
 //! Links: byte streams between two nodes, one in each direction, as TCP makes them.
 //!
 //! What is sent arrives in the order in which it was sent. A packet that is lost (all are, while the link is cut) is sent again after 200 ms,
-//! then after twice as long each time, and what was sent after it waits for it: loss is delay. Left out: windows, acknowledgements on the way back
-//! (a link that is cut in one direction delivers in the other), and connections that are given up after minutes.
+//! then after twice as long each time, and what was sent after it waits for it: loss is delay. It brings along what waits, lost or not: a sender that
+//! has to wait for its timer sends all again that was not acknowledged. Left out: windows, acknowledgements on the way back (a link that is cut in
+//! one direction delivers in the other), retransmissions before their time because of what came after the lost packet, and connections that are
+//! given up after minutes.
+//!
+//! A link is one connection. So a fault that lets packets of different connections overtake each other is, here, a delay that is drawn packet by
+//! packet: disorder shows between links.
 
 use std::{collections::VecDeque, time::Duration};
 
-use history::{FaultId, Stamp};
+use history::{FaultId, Late, Stamp};
 use rand::Rng;
 
 use crate::{executor::Packet, world::World};
@@ -27,8 +32,10 @@ struct HeldPacket {
 pub(crate) struct Link {
     /// Partitions that cut it.
     cuts: Vec<FaultId>,
+    /// Faults that lose some of its packets, and how many of a hundred.
+    losses: Vec<(FaultId, u8)>,
     /// Faults that make its packets late, and by how much.
-    delays: Vec<(FaultId, Duration)>,
+    delays: Vec<(FaultId, Late)>,
     last_arrival: Stamp,
     held: VecDeque<HeldPacket>,
     held_by: Option<FaultId>,
@@ -66,7 +73,7 @@ pub(crate) enum Retransmitted {
 }
 
 impl Link {
-    /// Whether packets are lost now.
+    /// Whether all packets are lost now.
     pub fn is_cut(&self) -> bool {
         !self.cuts.is_empty()
     }
@@ -75,27 +82,43 @@ impl Link {
         self.cuts.push(fault);
     }
 
-    pub fn slow(&mut self, fault: FaultId, by: Duration) {
+    pub fn lose(&mut self, fault: FaultId, percent: u8) {
+        self.losses.push((fault, percent));
+    }
+
+    pub fn slow(&mut self, fault: FaultId, by: Late) {
         self.delays.push((fault, by));
     }
 
     pub fn mend(&mut self, fault: FaultId) {
         self.cuts.retain(|f| *f != fault);
+        self.losses.retain(|(f, _)| *f != fault);
         self.delays.retain(|(f, _)| *f != fault);
     }
 
-    /// How long a packet takes now; none, if it would be lost.
-    pub fn latency(&self) -> Option<Duration> {
+    /// How long a packet of a connection of its own takes now; none, if it is lost.
+    pub fn probe(&self, rng: &mut impl Rng) -> Option<Duration> {
         let base = Duration::from_micros(*LATENCY_US.start());
-        (!self.is_cut()).then(|| base + self.late_by())
+        self.loser(rng).is_none().then(|| base + self.late_by(rng))
     }
 
-    fn late_by(&self) -> Duration {
-        self.delays.iter().map(|(_, by)| *by).sum()
+    /// The fault that loses the packet that is sent now, if one does.
+    fn loser(&self, rng: &mut impl Rng) -> Option<FaultId> {
+        let mut by_chance = self.losses.iter().filter(|(_, percent)| rng.random_ratio(u32::from(*percent), 100));
+        self.cuts.first().copied().or_else(|| by_chance.next().map(|(fault, _)| *fault))
+    }
+
+    /// Nothing is drawn for delays that are fixed: plans without others have the runs that they always had.
+    fn late_by(&self, rng: &mut impl Rng) -> Duration {
+        let draw = |late: &Late| match late {
+            Late::Fixed(by) => *by,
+            Late::Drawn(by) => rng.random_range(by.from..=by.to),
+        };
+        self.delays.iter().map(|(_, late)| late).map(draw).sum()
     }
 
     fn arrival(&mut self, now: Stamp, rng: &mut impl Rng) -> Stamp {
-        let latency = Duration::from_micros(rng.random_range(LATENCY_US)) + self.late_by();
+        let latency = Duration::from_micros(rng.random_range(LATENCY_US)) + self.late_by(rng);
         self.last_arrival = self.last_arrival.max(now.plus(latency));
         self.last_arrival
     }
@@ -106,8 +129,8 @@ impl Link {
             self.held.push_back(HeldPacket { sent: now, packet });
             return Sent::Waits;
         }
-        if let Some(fault) = self.cuts.first() {
-            self.held_by = Some(*fault);
+        if let Some(fault) = self.loser(rng) {
+            self.held_by = Some(fault);
             self.held.push_back(HeldPacket { sent: now, packet });
             self.retransmit_after = RETRANSMIT_AFTER;
             return Sent::RetransmittedAt(now.plus(self.retransmit_after));
@@ -122,7 +145,7 @@ impl Link {
     /// The first packet that was lost is sent again.
     pub fn retransmit(&mut self, now: Stamp, rng: &mut impl Rng) -> Retransmitted {
         let Some(first) = self.held.front().map(|held| held.sent) else { return Retransmitted::Nothing };
-        if self.is_cut() {
+        if self.loser(rng).is_some() {
             self.retransmit_after *= 2;
             return Retransmitted::Again(now.plus(self.retransmit_after));
         }
@@ -152,13 +175,87 @@ mod tests {
     #[test]
     fn packets_arrive_in_the_order_in_which_they_were_sent() {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
-        link.slow(FaultId(1), Duration::from_millis(5));
+        link.slow(FaultId(1), Duration::from_millis(5).into());
         let Sent::ArrivesLate(late, ..) = link.send(Stamp(0), packet(), &mut rng) else { panic!("late") };
         link.mend(FaultId(1));
         for n in 1..100 {
             let Sent::Arrives(at, _) = link.send(Stamp(n), packet(), &mut rng) else { panic!("in time") };
             assert!(at >= late, "it cannot overtake the one before it");
         }
+    }
+
+    /// Sends a packet and has it sent again until it arrives: when it does, and how often it was sent again.
+    fn delivered(link: &mut Link, now: Stamp, rng: &mut ChaCha8Rng) -> (Stamp, u32) {
+        let mut due = match link.send(now, packet(), rng) {
+            Sent::Arrives(at, _) | Sent::ArrivesLate(at, ..) => return (at, 0),
+            Sent::RetransmittedAt(due) => due,
+            Sent::Waits => panic!("nothing was sent before it that has not arrived"),
+        };
+        for times in 1.. {
+            match link.retransmit(due, rng) {
+                Retransmitted::Again(next) => due = next,
+                Retransmitted::Delivered(delivered) => return (delivered.at, times),
+                Retransmitted::Nothing => panic!("it was lost"),
+            }
+        }
+        unreachable!("it is sent again for ever")
+    }
+
+    #[test]
+    fn of_a_link_with_loss_the_share_is_lost_again_and_again_with_back_off() {
+        let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
+        link.lose(FaultId(1), 30);
+        let mut sent_again = [0_u32; 12];
+        let mut now = Stamp(0);
+        for _ in 0..10_000 {
+            let (at, times) = delivered(&mut link, now, &mut rng);
+            let waited = RETRANSMIT_AFTER * (2_u32.pow(times) - 1);
+            assert!((waited..waited + Duration::from_millis(1)).contains(&at.since(now)), "{times} times");
+            sent_again[times as usize] += 1;
+            now = at;
+        }
+        let [none, once, twice, ..] = sent_again;
+        assert!((6_800..7_200).contains(&none), "{sent_again:?}");
+        assert!((1_950..2_250).contains(&once) && (550..710).contains(&twice), "{sent_again:?}");
+        let lost = (0..10_000).filter(|_| link.probe(&mut rng).is_none()).count();
+        assert!((2_800..3_200).contains(&lost), "of probes as many: {lost}");
+        link.mend(FaultId(1));
+        assert!((0..1_000).all(|_| link.probe(&mut rng).is_some() && delivered(&mut link, now, &mut rng).1 == 0));
+    }
+
+    #[test]
+    fn what_is_sent_after_a_packet_that_was_lost_by_chance_waits_for_it_and_is_told_as_held() {
+        let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
+        link.lose(FaultId(7), 100);
+        let Sent::RetransmittedAt(due) = link.send(Stamp(5), packet(), &mut rng) else { panic!("lost") };
+        link.mend(FaultId(7));
+        assert!(matches!(link.send(Stamp(6), packet(), &mut rng), Sent::Waits));
+        let Retransmitted::Delivered(delivered) = link.retransmit(due, &mut rng) else { panic!("open") };
+        assert_eq!((delivered.packets.len(), delivered.held), (2, Some((FaultId(7), Stamp(5)))));
+    }
+
+    #[test]
+    fn delays_that_are_drawn_differ_and_let_nothing_overtake_inside_a_connection() {
+        let (mut links, mut rng) = ([Link::default(), Link::default()], ChaCha8Rng::seed_from_u64(1));
+        let (from, to) = (Duration::from_millis(10), Duration::from_millis(80));
+        let (mut last, mut overtaken, mut late) = ([Stamp(0); 2], 0, Vec::new());
+        links.iter_mut().for_each(|link| link.slow(FaultId(1), Late::Drawn(history::Range { from, to })));
+        for n in 0..1_000 {
+            let now = Stamp(n * 1_000_000);
+            let arrivals = links.each_mut().map(|link| match link.send(now, packet(), &mut rng) {
+                Sent::ArrivesLate(at, FaultId(1), _) => at,
+                _ => panic!("late"),
+            });
+            assert!(arrivals.iter().zip(last).all(|(at, last)| *at >= last), "in order inside each");
+            // The one of the first connection was sent before that of the second, and after the last one of it.
+            overtaken += u32::from(arrivals[1] < arrivals[0]);
+            late.extend(links[0].probe(&mut rng));
+            last = arrivals;
+        }
+        assert!((300..700).contains(&overtaken), "{overtaken} times");
+        let (least, most) = (late.iter().min().unwrap(), late.iter().max().unwrap());
+        assert!(*least >= from && *least < from + Duration::from_millis(1), "{least:?}");
+        assert!(*most <= to + Duration::from_millis(1) && *most > to - Duration::from_millis(1), "{most:?}");
     }
 
     #[test]

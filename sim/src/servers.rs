@@ -1,9 +1,6 @@
 //! The servers of a world as its clients reach them: ports over links.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use history::{Event, HoldId, Plan, Tokens};
 use locks::{Answer, Key, Node, NodeError, Owner, Reply, Step};
@@ -16,7 +13,8 @@ use tokio::sync::oneshot;
 use workloads::ports::{Access, Caller};
 
 use crate::{
-    executor::{Packet, Process, Stage, lock},
+    executor::{Packet, Process, Stage},
+    local::{Local, lock},
     models::redis::RedisModel,
     resource_model::ResourceModel,
     store::StoreCluster,
@@ -29,11 +27,11 @@ const DROPS_COUNTERS: &str = "buggy:drops-counters";
 /// The models.
 pub(crate) struct Servers {
     /// By lock node; empty if the backend is a store.
-    pub redis: Vec<Mutex<RedisModel>>,
+    pub redis: Vec<Local<RedisModel>>,
     /// The store, if the backend is one.
-    pub store: Option<Mutex<StoreCluster>>,
+    pub store: Option<Local<StoreCluster>>,
     /// The resource.
-    pub resource: Mutex<ResourceModel>,
+    pub resource: Local<ResourceModel>,
 }
 
 impl Servers {
@@ -47,9 +45,9 @@ impl Servers {
         };
         let nodes = plan.lock_nodes.iter().filter(|_| !is_store);
         Servers {
-            redis: nodes.map(|_| Mutex::new(redis())).collect(),
-            store: is_store.then(|| Mutex::new(StoreCluster::new(models, START))),
-            resource: Mutex::new(ResourceModel::new(policy, is_fragile)),
+            redis: nodes.map(|_| Local::new(redis())).collect(),
+            store: is_store.then(|| Local::new(StoreCluster::new(models, START))),
+            resource: Local::new(ResourceModel::new(policy, is_fragile)),
         }
     }
 

@@ -1,9 +1,6 @@
 //! The workers of a run: started, started again after a kill, stopped.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use history::{ClientId, Event, Key, NodeName, Stamp};
 use locks::Node;
@@ -19,7 +16,8 @@ use workloads::{
 
 use crate::{
     clock::{ProcessClock, Sleep},
-    executor::{Process, lock},
+    executor::Process,
+    local::{Local, lock},
     servers::{RedisNode, RemoteResource},
     store::RemoteStore,
     world::World,
@@ -86,13 +84,13 @@ impl Staff {
     }
 
     /// Starts the `index`-th worker for the first time.
-    pub fn begin(staff: &Arc<Mutex<Staff>>, world: &Arc<World>, index: usize) -> Result<(), String> {
+    pub fn begin(staff: &Arc<Local<Staff>>, world: &Arc<World>, index: usize) -> Result<(), String> {
         let process = index as u32;
         Staff::launch(staff, world, index, process)
     }
 
     /// Starts it again.
-    pub fn restart(staff: &Arc<Mutex<Staff>>, world: &Arc<World>, index: usize) -> Result<(), String> {
+    pub fn restart(staff: &Arc<Local<Staff>>, world: &Arc<World>, index: usize) -> Result<(), String> {
         let process = {
             let mut staff = lock(staff);
             staff.next += 1;
@@ -101,7 +99,7 @@ impl Staff {
         Staff::launch(staff, world, index, process)
     }
 
-    fn launch(staff: &Arc<Mutex<Staff>>, world: &Arc<World>, index: usize, process: u32) -> Result<(), String> {
+    fn launch(staff: &Arc<Local<Staff>>, world: &Arc<World>, index: usize, process: u32) -> Result<(), String> {
         let node = world.worker(index);
         let plan = &world.plan;
         let clock = Arc::new(ProcessClock { world: world.clone(), process: node });

@@ -6,18 +6,19 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use history::{Models, Stamp};
-use locks::{Key, NodeError, Op, Owner, Reply, Seen, Store};
+use locks::{Key, LeaseId, NodeError, Op, Owner, Reply, Seen, Store};
 use tokio::sync::oneshot;
 
 use crate::{
-    executor::{Process, lock},
+    executor::Process,
+    local::{Local, lock},
     models::store::{LeaderView, StoreClocks, StoreModel},
     world::World,
 };
@@ -35,6 +36,8 @@ struct Asked {
     worker: Process,
     member: Process,
     answered: oneshot::Sender<Seen>,
+    /// By which name the truth knows who asks, if it is for a lease.
+    grantee: Option<Owner>,
 }
 
 /// The cluster.
@@ -49,6 +52,9 @@ pub(crate) struct StoreCluster {
     stalled: Vec<Asked>,
     /// What leaders knew when they were frozen.
     views: BTreeMap<Process, LeaderView>,
+    /// Whose each lease is, for the truth, and how many were asked for.
+    grantees: BTreeMap<LeaseId, Owner>,
+    grants: u64,
 }
 
 impl StoreCluster {
@@ -62,14 +68,30 @@ impl StoreCluster {
             waiting: Vec::new(),
             stalled: Vec::new(),
             views: BTreeMap::new(),
+            grantees: BTreeMap::new(),
+            grants: 0,
         }
     }
-}
 
-impl StoreCluster {
-    /// The truth: who has the oldest key of the queue.
+    /// The truth: who has the oldest key of the queue. The name is that of whoever asked for its lease, and not the owner value of the key:
+    /// an attempt asks for its lease in the instant in which it begins, and for the key when other clients of its worker may have begun
+    /// attempts of theirs.
     pub fn holder(&self, key: &Key) -> Option<Owner> {
-        self.model.holder(key).map(|(_, owner)| owner.clone())
+        self.grantees.get(&self.model.holder_lease(key)?).cloned()
+    }
+
+    /// A name for one who asks for a lease; no attempt draws such an owner value.
+    fn grantee(&mut self) -> Owner {
+        self.grants += 1;
+        Owner::new(format!("grantee {}", self.grants))
+    }
+
+    fn apply(&mut self, asked: &Asked, now: StoreClocks) -> Option<Seen> {
+        let seen = self.model.apply(&asked.op, now);
+        if let (Some(grantee), Some(Seen::Leased(lease, _))) = (&asked.grantee, seen) {
+            self.grantees.insert(lease, grantee.clone());
+        }
+        seen
     }
 }
 
@@ -77,14 +99,13 @@ fn clocks(world: &World, node: Process) -> StoreClocks {
     StoreClocks { wall: world.wall(node), monotonic: world.monotonic(node) }
 }
 
-fn cluster(world: &World) -> Option<&Mutex<StoreCluster>> {
+fn cluster(world: &World) -> Option<&Local<StoreCluster>> {
     world.servers.store.as_ref()
 }
 
 /// Whether `node` runs and reaches a majority of the members.
 fn leads(world: &World, node: Process) -> bool {
-    let reaches =
-        |peer: Process| world.is_up(peer) && world.latency(node, peer).is_some() && world.latency(peer, node).is_some();
+    let reaches = |peer: Process| world.is_up(peer) && world.is_open(node, peer) && world.is_open(peer, node);
     let reached = (0..world.lock_nodes).filter(|peer| *peer == node || reaches(*peer)).count();
     world.is_up(node) && reached > world.lock_nodes / 2
 }
@@ -148,7 +169,7 @@ fn arrived(world: &Arc<World>, node: Process, asked: Asked) {
 
 fn apply(world: &Arc<World>, leader: Process, asked: Asked) {
     let Some(store) = cluster(world) else { return };
-    let seen = lock(store).model.apply(&asked.op, clocks(world, leader));
+    let seen = lock(store).apply(&asked, clocks(world, leader));
     world.look_at_owners();
     let Some(seen) = seen else { return lock(store).waiting.push(asked) };
     let Asked { worker, member, answered, .. } = asked;
@@ -208,12 +229,14 @@ impl Store for RemoteStore {
             return Box::pin(std::future::ready(Err(NodeError::Definite("not connected".into()))));
         };
         self.member.store(member, Relaxed);
-        if let Op::Create(_, owner, _) = &op {
-            self.world.asks(worker, Some(owner));
-        }
+        let grantee = match (&op, cluster(&self.world)) {
+            (Op::Grant(_), Some(store)) => Some(lock(store).grantee()),
+            _ => None,
+        };
+        self.world.asks(worker, grantee.as_ref());
         let (answered, answer) = oneshot::channel();
         let is_wait = matches!(op, Op::AwaitGone(..));
-        let asked = Asked { op, worker, member, answered };
+        let asked = Asked { op, worker, member, answered, grantee };
         self.world.send(worker, member, Box::new(move |world| arrived(world, member, asked)));
         let is_answered = Arc::new(AtomicBool::new(is_wait));
         if !is_wait {

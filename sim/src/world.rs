@@ -5,7 +5,7 @@ mod network;
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -19,8 +19,9 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{
     clock::{Clocks, duration},
-    executor::{Executor, Packet, Process, lock},
+    executor::{Executor, Packet, Process},
     link::Link,
+    local::{Local, lock},
     servers::Servers,
     truth::{Act, Truth, Witness},
 };
@@ -80,16 +81,16 @@ pub(crate) struct World {
     pub plan: Arc<Plan>,
     pub scene: Scene,
     /// Of each process.
-    pub clocks: Vec<Mutex<Clocks>>,
+    pub clocks: Vec<Local<Clocks>>,
     /// Numbers of the nodes by kind: lock nodes, workers, resource, agent.
     pub lock_nodes: usize,
     pub workers: usize,
-    state: Mutex<State>,
+    state: Local<State>,
     has_records: AtomicBool,
     /// The servers of the backend, and the resource, as models.
     pub servers: Servers,
     /// What really happened, if anybody wants to know.
-    witness: Option<Mutex<Witness>>,
+    witness: Option<Local<Witness>>,
 }
 
 impl World {
@@ -133,13 +134,13 @@ impl World {
             executor: Executor::new(count + 1, START),
             plan,
             scene: Scene::new(),
-            clocks: (0..count).map(|_| Mutex::new(Clocks::right(START))).collect(),
+            clocks: (0..count).map(|_| Local::new(Clocks::right(START))).collect(),
             lock_nodes,
             workers,
-            state: Mutex::new(state),
+            state: Local::new(state),
             has_records: AtomicBool::new(false),
             servers,
-            witness: is_witnessed.then(Mutex::default),
+            witness: is_witnessed.then(Local::default),
         })
     }
 

@@ -84,7 +84,7 @@ fn kinds(property: &Property) -> Vec<(u64, &'static str)> {
             (r.wrong_repeats, "wrong-repeat"),
             (r.tokens_forgotten, "token-forgotten"),
         ],
-        Property::Release(r) => vec![(r.unsafe_releases, "unsafe-release")],
+        Property::Release(r) => vec![(r.unsafe_releases, "unsafe-release"), (r.left_behind, "left-behind")],
         Property::Liveness(_) | Property::Activity(_) => Vec::new(),
     }
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use history::{Fault, FaultKind, Plan, Range, Step, Target, When};
+use history::{Fault, FaultKind, Late, Plan, Range, Step, Target, When};
 
 use super::{
+    held::held,
     jitter::{jump_mut, lasting_mut},
     moves::{
         TIME_MAX, anchored, at, changed, each_at, fewer_actors, is_of_worker, most_of, ms, runnable, with_schedule,
@@ -18,7 +19,8 @@ const LEASE_MAX: Duration = ms(10_000);
 /// Towards a violation that comes at any moment: faults at points and at whoever holds, longer ones, longer and busier work, everything
 /// slower, other times.
 pub fn firmer(plan: &Plan) -> Vec<Plan> {
-    let mut plans = anchored(plan);
+    let mut plans = held(plan);
+    plans.extend(anchored(plan));
     let patient = patient(plan);
     plans.extend(patient.iter().flat_map(|plan| [plan.clone(), again(plan, 4, false), again(plan, 8, false)]));
     plans.extend(fewer_actors(plan));
@@ -47,6 +49,11 @@ pub fn firmer(plan: &Plan) -> Vec<Plan> {
             }));
             plans.push(changed(plan, |p| {
                 jump_mut(&mut p.schedule[i].fault).into_iter().for_each(|by| *by = *by * i64::from(percent) / 100);
+            }));
+            plans.push(changed(plan, |p| {
+                if let Fault::Loss { percent: lost, .. } = &mut p.schedule[i].fault {
+                    *lost = (u32::from(*lost) * percent / 100).min(100) as u8;
+                }
             }));
         }
         for shift in [50, 100, 200, 400, 800].map(ms) {
@@ -90,9 +97,7 @@ fn patient(plan: &Plan) -> Vec<Plan> {
             let end = plan.schedule.iter().map(|s| at(s).unwrap_or_default() + s.fault.lasting()).max();
             plan.time = end.unwrap_or_default() + lease + ms(1_000);
             for step in plan.schedule.iter_mut().filter(|s| s.fault.kind().is_of_links()) {
-                if let (true, Fault::Partition { from, .. } | Fault::Delay { from, .. }) =
-                    (is_from_all, &mut step.fault)
-                {
+                if let Some((_, from)) = step.fault.links_mut().filter(|_| is_from_all) {
                     from.clear();
                 }
                 let When::At(at) = &mut step.when else { continue };
@@ -126,15 +131,22 @@ fn stretched(plan: &Plan, times: u32) -> Plan {
     for every in [&mut w.renew, &mut w.renew_for, &mut w.resend, &mut w.cancel].into_iter().flatten() {
         *every *= times;
     }
+    for wait in &mut plan.waits {
+        wait.at_most *= times;
+        wait.after *= times;
+    }
     for step in &mut plan.schedule {
         match &mut step.when {
             When::At(time) | When::AfterHeal(time) => *time *= times,
-            When::AtPoint(_) => {}
+            When::AtPoint(_) | When::WhileWaits(_) => {}
         }
         *lasting_mut(&mut step.fault) *= times;
         jump_mut(&mut step.fault).into_iter().for_each(|by| *by *= i64::from(times));
-        if let Fault::Delay { by, .. } = &mut step.fault {
-            *by *= times;
+        let stretch = |by: &mut Range| *by = Range { from: by.from * times, to: by.to * times };
+        match &mut step.fault {
+            Fault::Delay { by: Late::Fixed(by), .. } => *by *= times,
+            Fault::Delay { by: Late::Drawn(by), .. } | Fault::Reorder { by, .. } => stretch(by),
+            _ => {}
         }
     }
     plan
@@ -157,7 +169,10 @@ fn again(plan: &Plan, times: u32, with_links: bool) -> Plan {
     let round = end.saturating_sub(first) + plan.lease + ms(500);
     let mut schedule = plan.schedule.clone();
     for n in 1..times {
-        let steps = plan.schedule.iter().filter(|s| with_links || !s.fault.kind().is_of_links());
+        // A client waits once.
+        let recurs =
+            |s: &&Step| !matches!(s.when, When::WhileWaits(_)) && (with_links || !s.fault.kind().is_of_links());
+        let steps = plan.schedule.iter().filter(recurs);
         schedule.extend(steps.cloned().map(|mut step| {
             if let When::At(at) = &mut step.when {
                 *at += round * n;

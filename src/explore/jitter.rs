@@ -26,10 +26,15 @@ pub fn jittered(plan: &Plan, n: u64) -> Plan {
         match &mut step.when {
             When::AfterHeal(gap) => *gap = moved(*gap, when),
             When::At(at) => *at = moved(*at, when).min(latest),
-            When::AtPoint(_) => {}
+            When::AtPoint(_) | When::WhileWaits(_) => {}
         }
         let length = lasting_mut(&mut step.fault);
         *length = moved(*length, lasting).max(LASTING_MIN);
+    }
+    for wait in &mut plan.waits {
+        let (after, at_most) = (by(&mut rng), by(&mut rng));
+        wait.after = moved(wait.after, after).min(latest);
+        wait.at_most = moved(wait.at_most, at_most).max(LASTING_MIN);
     }
     plan
 }
@@ -50,7 +55,9 @@ pub fn lasting_mut(fault: &mut Fault) -> &mut Duration {
         Fault::Pause { lasting }
         | Fault::Clock { lasting, .. }
         | Fault::Partition { lasting, .. }
-        | Fault::Delay { lasting, .. } => lasting,
+        | Fault::Delay { lasting, .. }
+        | Fault::Loss { lasting, .. }
+        | Fault::Reorder { lasting, .. } => lasting,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use history::{ClientKind, Direction, Fault, FaultId, NodeName, Plan, Point, Range, Step, Target, When};
+use history::{ClientKind, Direction, Fault, FaultId, Late, NodeName, Plan, Point, Range, Step, Target, Until, When};
 
 use super::{
     jitter::{jump_mut, lasting_mut},
@@ -73,7 +73,7 @@ pub fn pinned(plan: &Plan, fired: &[Fired], lead: Duration) -> Plan {
     let pin = |step: &Step| {
         let fired = fired.iter().find(|f| f.id == step.id)?;
         let when = match step.when {
-            When::AtPoint(point) => When::AtPoint(point),
+            When::AtPoint(_) | When::WhileWaits(_) => step.when,
             When::At(_) | When::AfterHeal(_) => When::At(fired.at.saturating_sub(lead)),
         };
         Some(Step { target: Target::Node(fired.node.clone()), when, ..step.clone() })
@@ -93,9 +93,11 @@ pub(super) fn most_of(lease: Duration) -> Range {
 
 // ---- fewer
 
-/// One fault less.
+/// One fault less, or one planned wait that no fault goes with.
 pub fn fewer_faults(plan: &Plan) -> Vec<Plan> {
-    runnable(plan, (0..plan.schedule.len()).map(|left_out| keeping(plan, |i| i != left_out)).collect())
+    let without_fault = (0..plan.schedule.len()).map(|left_out| keeping(plan, |i| i != left_out));
+    let without_wait = (0..plan.waits.len()).map(|left_out| changed(plan, |p| drop(p.waits.remove(left_out))));
+    runnable(plan, without_fault.chain(without_wait).collect())
 }
 
 /// Fewer workers, clients, keys. The others are offered as much as before.
@@ -133,7 +135,7 @@ fn without_worker(plan: &Plan, gone: u32) -> Option<Plan> {
         if let Target::Node(node) = &mut step.target {
             *node = renamed(node)?;
         }
-        if let Fault::Partition { from, .. } | Fault::Delay { from, .. } = &mut step.fault
+        if let Some((_, from)) = step.fault.links_mut()
             && !from.is_empty()
         {
             *from = from.iter().filter_map(renamed).collect();
@@ -141,6 +143,12 @@ fn without_worker(plan: &Plan, gone: u32) -> Option<Plan> {
             if from.is_empty() {
                 return None;
             }
+        }
+    }
+    for wait in &mut plan.waits {
+        wait.worker = renamed(&wait.worker)?;
+        if let Until::Wrote(writer) = &mut wait.until {
+            *writer = renamed(writer)?;
         }
     }
     plan.workload.workers -= 1;
@@ -202,9 +210,7 @@ pub fn plainer_links(plan: &Plan) -> Vec<Plan> {
     for i in 0..plan.schedule.len() {
         for (all, both) in [(true, true), (true, false), (false, true)] {
             plans.push(changed(plan, |p| {
-                if let Fault::Partition { direction, from, .. } | Fault::Delay { direction, from, .. } =
-                    &mut p.schedule[i].fault
-                {
+                if let Some((direction, from)) = p.schedule[i].fault.links_mut() {
                     if all {
                         from.clear();
                     }
@@ -221,10 +227,14 @@ pub fn plainer_links(plan: &Plan) -> Vec<Plan> {
 /// Rounder numbers, one at a time.
 pub fn rounder(plan: &Plan) -> Vec<Plan> {
     let mut plans = Vec::new();
-    for lease in rounder_than(plan.lease) {
+    // A real server that was killed needs a second or two to come back, whatever the plan says: a lease must outlast that to show anything there.
+    let has_kills = plan.schedule.iter().any(|step| step.fault.kind().kills());
+    let is_long_enough = |lease: &Duration| !has_kills || *lease >= plan.lease;
+    for lease in rounder_than(plan.lease).into_iter().filter(is_long_enough) {
         plans.push(changed(plan, |p| p.lease = lease));
     }
-    for lease in [1_000, 2_000, 3_000, 5_000].map(ms).into_iter().filter(|lease| *lease < plan.lease) {
+    let shorter = [1_000, 2_000, 3_000, 5_000].map(ms).into_iter().filter(|lease| *lease < plan.lease);
+    for lease in shorter.filter(is_long_enough) {
         plans.push(changed(plan, |p| p.lease = lease));
         plans.push(changed(plan, |p| (p.lease, p.workload.work) = (lease, most_of(lease))));
     }
@@ -241,7 +251,9 @@ pub fn rounder(plan: &Plan) -> Vec<Plan> {
         }
     }
     for (i, step) in plan.schedule.iter().enumerate() {
-        for lasting in rounder_than(step.fault.lasting()) {
+        let longest = if step.fault.kind().kills() { step.fault.lasting() } else { Duration::MAX };
+        // A node that stays down longer is later, not plainer.
+        for lasting in rounder_than(step.fault.lasting()).into_iter().filter(|d| *d <= longest) {
             plans.push(changed(plan, |p| *lasting_mut(&mut p.schedule[i].fault) = lasting));
         }
         let mut fault = step.fault.clone();
@@ -253,24 +265,64 @@ pub fn rounder(plan: &Plan) -> Vec<Plan> {
                 }));
             }
         }
-        if let Fault::Delay { by, .. } = &step.fault {
-            for by in rounder_than(*by) {
-                plans.push(changed(plan, |p| {
-                    if let Fault::Delay { by: late, .. } = &mut p.schedule[i].fault {
-                        *late = by;
-                    }
-                }));
-            }
-        }
+        plans
+            .extend(rounder_links(&step.fault).into_iter().map(|fault| changed(plan, |p| p.schedule[i].fault = fault)));
         let (When::At(time) | When::AfterHeal(time)) = step.when else { continue };
         for round in rounder_than(time) {
             plans.push(changed(plan, |p| match &mut p.schedule[i].when {
                 When::At(time) | When::AfterHeal(time) => *time = round,
-                When::AtPoint(_) => {}
+                When::AtPoint(_) | When::WhileWaits(_) => {}
             }));
         }
     }
     runnable(plan, plans)
+}
+
+/// A fault of links with rounder numbers. A delay is plainer if it is the same for every packet.
+fn rounder_links(fault: &Fault) -> Vec<Fault> {
+    let with = |change: &dyn Fn(&mut Fault)| {
+        let mut fault = fault.clone();
+        change(&mut fault);
+        fault
+    };
+    match fault {
+        Fault::Delay { by, .. } => {
+            let round = match by {
+                Late::Fixed(by) => rounder_than(*by),
+                Late::Drawn(by) => single(*by).into_iter().map(|by| by.from).collect(),
+            };
+            let later = |late: Duration| {
+                with(&|f| {
+                    if let Fault::Delay { by, .. } = f {
+                        *by = late.into()
+                    }
+                })
+            };
+            round.into_iter().map(later).collect()
+        }
+        Fault::Loss { percent, .. } if percent % 10 != 0 => {
+            let ten = percent / 10 * 10;
+            let losing = |percents: u8| {
+                with(&|f| {
+                    if let Fault::Loss { percent, .. } = f {
+                        *percent = percents
+                    }
+                })
+            };
+            [ten, ten + 10].into_iter().map(losing).collect()
+        }
+        Fault::Reorder { by, .. } => {
+            let within = |to: Duration| {
+                with(&|f| {
+                    if let Fault::Reorder { by, .. } = f {
+                        by.to = to
+                    }
+                })
+            };
+            rounder_than(by.to).into_iter().map(within).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Grains of numbers, from the roundest on.

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use anyhow::anyhow;
-use history::{Activity, ClientKind, ClusterKind, Comparison, NodeName, Plan, Workload};
+use history::{Activity, ClusterKind, Comparison, NodeName, Plan, Workload};
 use nemesis::{Draw, Wish};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use workloads::backend;
 
 use crate::{
-    cli::{ClientArg, ExploreArgs, FenceArg},
+    cli::{ExploreArgs, FenceArg},
     exit::Unusable,
-    scenario::{PlanFile, arms, resource_bug, tokens, usage},
+    scenario::{PlanFile, arms, models, resource_bug, tokens, usage, with_clients},
 };
 
 /// Everything that the flags decide.
@@ -48,10 +48,11 @@ impl Space {
             arms: arms(args.arms.as_deref(), tokens, fence)?,
             fence,
             lock_nodes: backend.lock_nodes(),
-            workload: workload(args),
+            workload: with_clients(load(args), &args.clients),
             activity: Activity::default(),
             nemesis: args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect(),
-            models: None,
+            models: models(&args.models),
+            waits: Vec::new(),
             schedule: Vec::new(),
         };
         base.validate().map_err(|e| usage(e.field, e.problem))?;
@@ -98,7 +99,7 @@ impl Space {
     }
 }
 
-fn workload(args: &ExploreArgs) -> Workload {
+fn load(args: &ExploreArgs) -> Workload {
     Workload {
         workers: args.workers,
         clients_per_worker: args.clients_per_worker,
@@ -106,11 +107,6 @@ fn workload(args: &ExploreArgs) -> Workload {
         rate_per_s: args.rate,
         work: args.work,
         retry_delay: args.retry_delay,
-        client: match args.client {
-            ClientArg::Unchecked => ClientKind::Unchecked,
-            ClientArg::Checking => ClientKind::Checking,
-        },
-        renew: args.renew,
         ..Workload::default()
     }
 }

@@ -12,6 +12,7 @@ use history::{Activity, Plan};
 use super::{
     finding::Class,
     firmer::{firmer, repeated},
+    held::held,
     jitter::jittered,
     moves::{anchored, fewer_actors, fewer_faults, keeping, pinned, plainer_links, rounder, shorter},
     trial::Trial,
@@ -196,9 +197,17 @@ impl Search<'_> {
         plan
     }
 
-    /// Climbs towards a plan that violates in almost every variation.
+    /// Climbs towards a plan that violates in almost every variation. Where a holder that waits for the faults gives one at once, that is it: nothing in it
+    /// hangs on a moment.
     fn firm(&mut self, plan: &Plan) -> Option<Plan> {
         self.allow(FIRM_MAX);
+        for plan in held(plan) {
+            if let Some(plan) = self.with_seed(plan)
+                && self.is_firm(&plan)
+            {
+                return Some(plan);
+            }
+        }
         let (mut best, mut sample) = (plan.clone(), variations(0, SCREEN));
         let mut missed = self.missed(&best, &sample, usize::MAX);
         loop {
@@ -377,7 +386,7 @@ mod tests {
         let judge = finds(|p| {
             p.schedule.iter().any(|s| match s.when {
                 When::At(at) => at.abs_diff(ms(1_411)) < ms(5),
-                When::AfterHeal(_) => false,
+                When::AfterHeal(_) | When::WhileWaits(_) => false,
                 When::AtPoint(point) => point == Point::AfterRead,
             })
         });

@@ -34,6 +34,7 @@ pub fn plan() -> Plan {
         activity: Activity::default(),
         nemesis: Vec::new(),
         models: None,
+        waits: Vec::new(),
         schedule: Vec::new(),
     }
 }
@@ -75,7 +76,7 @@ pub fn fired(plan: &Plan) -> Vec<Fired> {
     let fire = |step: &Step| {
         let at = match step.when {
             When::At(at) => at,
-            When::AtPoint(_) => Duration::from_secs(1),
+            When::AtPoint(_) | When::WhileWaits(_) => Duration::from_secs(1),
             When::AfterHeal(gap) => {
                 let at = after + gap;
                 after = at + step.fault.lasting();

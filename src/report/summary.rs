@@ -62,6 +62,10 @@ fn faults(plan: &Plan) -> String {
             When::At(_) if timed > TIMES_SHOWN => format!("timed at {timed} moments"),
             When::At(at) => format!("timed at {}", humantime::format_duration(at)),
             When::AtPoint(point) => format!("placed {point}"),
+            When::WhileWaits(wait) => match plan.wait(wait) {
+                Some(wait) => format!("placed while {} waits {}", wait.worker, wait.point),
+                None => "placed".to_owned(),
+            },
         };
         if !when.contains(&how) {
             when.push(how);
@@ -139,6 +143,7 @@ pub fn figures(property: &Property) -> String {
         Property::Data(data) => data_figures(data),
         Property::Resource(r) => resource_figures(r),
         Property::Release(r) if r.unsafe_releases > 0 => plural(r.unsafe_releases, "unsafe release", "unsafe releases"),
+        Property::Release(r) if r.left_behind > 0 => plural(r.left_behind, "key left behind", "keys left behind"),
         Property::Release(_) => String::new(),
         Property::Liveness(l) => match l.blocked.len() as u64 {
             0 => "no holder was killed".into(),

@@ -44,6 +44,7 @@ pub const HUNTS: &[Hunt] = &[
     lock("release-unchecked", "redis", Shows::Release, |seed| overrun("redis", seed)),
     lock("release-unchecked", "redlock", Shows::Release, |seed| overrun("redlock", seed)),
     lock("undo-unchecked", "redlock", Shows::Release, |seed| crowd("redlock", seed)),
+    lock("undoes-granted-only", "redlock", Shows::Release, late_grants),
     // Renewal.
     lock("renews-with-one", "redlock", Shows::LeaseOverlap, cut_from_most),
     lock("renews-any-owner", "redis", Shows::Release, node_clock_jumps),
@@ -53,8 +54,10 @@ pub const HUNTS: &[Hunt] = &[
     lock("ignores-failed-renewal", "redlock", Shows::LeaseOverlap, |seed| cut_off("redlock", seed)),
     // Tokens.
     lock("writes-back-with-one", "redlock", Shows::Tokens, split_quorums),
+    lock("write-back-any-owner", "redlock", Shows::Tokens, node_lost_between_rounds),
     lock("write-back-lowers", "redlock", Shows::Tokens, patchy_links),
     Hunt { planted: Planted::MajorityMax, shows: Shows::Tokens, wakes: patchy_links },
+    lock("token-before-nx", "redis", Shows::Tokens, tokens_on_the_way),
     lock("local-tokens", "redis", Shows::Tokens, |seed| busy("redis", seed)),
     lock("local-tokens", "redlock", Shows::Tokens, |seed| busy("redlock", seed)),
     lock("wall-tokens", "redis", Shows::Tokens, |seed| busy("redis", seed).faults("clock:any-worker")),
@@ -85,17 +88,7 @@ pub const HUNTS: &[Hunt] = &[
 ];
 
 /// Planted bugs that no row hunts, and why.
-pub const UNHUNTED: &[(&str, &str)] = &[
-    ("undoes-granted-only", "what it leaves blocks a key for a lease at most, which no property forbids"),
-    (
-        "token-before-nx",
-        "its tokens go back between attempts that overlap, and their order is not known from `granted_after`",
-    ),
-    (
-        "write-back-any-owner",
-        "needs two attempts with one token, one of which lost a node between its two rounds: no plan here wakes it",
-    ),
-];
+pub const UNHUNTED: &[(&str, &str)] = &[];
 
 /// Many at once, who come back soon.
 fn crowd(backend: &str, seed: u64) -> Shape {
@@ -110,6 +103,21 @@ fn holders_die(backend: &str, seed: u64) -> Shape {
 /// One worker's answers come when it waits for them no more.
 fn late_answers(backend: &str, seed: u64) -> Shape {
     busy(backend, seed).rate(20.0).step("redis-1", at(200), slow(&["worker-1"], ms(75), ms(7_000)))
+}
+
+/// Two nodes hear one worker late: they grant it when the others have refused, and the holder has let go. There is time in between in which
+/// nobody has asked for anything for a while, and a lease is not over.
+fn late_grants(seed: u64) -> Shape {
+    let shape = busy("redlock", seed).lease(ms(5_000)).time(Duration::from_secs(60)).rate(4.0);
+    ["redis-4", "redis-5"]
+        .into_iter()
+        .fold(shape, |s, node| s.step(node, at(50), slow(&["worker-1"], ms(40), ms(59_000))))
+}
+
+/// Others acquire and release while an answer of the node is on its way to one worker.
+fn tokens_on_the_way(seed: u64) -> Shape {
+    let shape = busy("redis", seed).rate(30.0).work(ms(2), ms(8));
+    shape.step("redis-1", at(100), slow(&["worker-1"], ms(20), ms(7_500)))
 }
 
 /// Answers come when less of the lease is left than clocks may differ by, and just before the node counts as silent.
@@ -212,6 +220,26 @@ fn split_quorums(seed: u64) -> Shape {
     shape = shape.step("worker-1", at(50), slow(&["redis-1", "redis-2", "redis-3"], ms(20), long));
     let unheard = Fault::Partition { lasting: ms(600), direction: Direction::In, from: vec!["worker-1".into()] };
     shape.every("redis-3", ms(2_700), &unheard)
+}
+
+/// The quorums of two workers share one node alone, whose clock jumps by a lease again and again: worker-1 loses it between its two rounds,
+/// and worker-2, which owns the two others that worker-1 writes back to, is granted it. Both have the same token where that node was one
+/// behind.
+fn node_lost_between_rounds(seed: u64) -> Shape {
+    let long = ms(19_000);
+    let shape = busy("redlock", seed).workers(2).time(Duration::from_secs(20)).rate(40.0).work(ms(2), ms(10));
+    // One fault of a node at a time: what the jumping one is slow to is said of the workers.
+    let shape = [
+        ("redis-4", "worker-1", 30),
+        ("redis-5", "worker-1", 30),
+        ("redis-1", "worker-2", 45),
+        ("redis-2", "worker-2", 45),
+        ("worker-1", "redis-3", 20),
+        ("worker-2", "redis-3", 40),
+    ]
+    .into_iter()
+    .fold(shape, |shape, (node, from, by)| shape.step(node, at(50), slow(&[from], ms(by), long)));
+    shape.every("redis-3", ms(100), &jump(WhichClock::Wall, 1_000, ms(20)))
 }
 
 /// Holders that are frozen for longer than their lease, and then write; their successors do not write at once.

@@ -49,6 +49,7 @@ pub fn busy(backend: &str, seed: u64) -> Shape {
         activity: Activity::default(),
         nemesis: Vec::new(),
         models: None,
+        waits: Vec::new(),
         schedule: Vec::new(),
     };
     Shape { plan, faults: String::new() }
@@ -227,5 +228,5 @@ pub fn cut(from: &[&str], lasting: Duration) -> Fault {
 /// Makes packets between the target and these late.
 pub fn slow(from: &[&str], by: Duration, lasting: Duration) -> Fault {
     let from = from.iter().map(|n| (*n).into()).collect();
-    Fault::Delay { lasting, by, direction: Direction::Both, from }
+    Fault::Delay { lasting, by: by.into(), direction: Direction::Both, from }
 }

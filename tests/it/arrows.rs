@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Every member, and the members that it may use.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
+    ("agent", &[]),
     ("history", &[]),
     ("locks", &[]),
     ("resource", &[]),
     ("checker", &["history"]),
     ("nemesis", &["history"]),
     ("workloads", &["history", "locks", "resource"]),
-    ("compose", &["history", "nemesis"]),
+    ("compose", &["agent", "history", "nemesis"]),
     ("sim", &["history", "locks", "resource", "workloads", "nemesis"]),
-    ("harness", &["history", "locks", "resource", "checker", "nemesis", "workloads", "compose", "sim"]),
+    ("harness", &["agent", "history", "locks", "resource", "checker", "nemesis", "workloads", "compose", "sim"]),
 ];
 
 #[test]

@@ -71,6 +71,30 @@ fn schedules_that_say_nothing_are_inconclusive() {
 }
 
 #[test]
+fn clients_and_models_are_as_the_flags_say() {
+    let flags = "--nemesis pause --seeds 4 --limit 1 --renew 400ms --renew-for 900ms --writes 2 --resend 700ms \
+        --persistence always";
+    let found = explored(&flags.split_whitespace().collect::<Vec<_>>(), 1);
+    let plan = found["classes"][0]["reduced"]["plan"].as_str().unwrap();
+    for word in ["renew = ", "renew_for = ", "writes = 2", "resend = ", "persistence = \"always\""] {
+        assert!(plan.contains(word), "{word} in {plan}");
+    }
+}
+
+/// What matters is when the fault comes relative to a hold: the plan says it by a client that waits.
+#[test]
+fn lost_memory_and_wrong_clocks_of_lock_nodes_are_offered_as_plans_in_which_the_holder_waits() {
+    for (nemesis, seeds) in [("clock", "60"), ("amnesia", "150")] {
+        let found = explored(&["--nemesis", nemesis, "--seeds", seeds, "--limit", "1"], 1);
+        let classes = found["classes"].as_array().unwrap();
+        let is_overlap = |c: &&Value| c["kind"] == "lease-overlap" && c["causes"] == serde_json::json!([nemesis]);
+        let reduced = &classes.iter().find(is_overlap).unwrap()["reduced"];
+        assert_eq!(reduced["is_offered"], true, "{nemesis}: {} of 100", reduced["held"]);
+        assert!(reduced["plan"].as_str().unwrap().contains("while-waits = 1"), "{nemesis}: {}", reduced["plan"]);
+    }
+}
+
+#[test]
 fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
     let table: &[(&[&str], &[&str])] = &[
         (&["explore", "--backend", "redlok"], &["--backend", "`redlok` is no backend"]),

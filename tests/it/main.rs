@@ -2,6 +2,7 @@
 
 mod arrows;
 mod explore;
+mod faults;
 mod nemesis;
 mod real;
 mod selftest;

@@ -1,4 +1,5 @@
-//! The nemesis over a double of the cluster: a freezer that does nothing is found out, and the run says nothing; placed faults and kills.
+//! The nemesis over a double of the cluster: a freezer or a link that does nothing is found out, and the run says nothing; placed faults and kills.
+//! Faults of links in the simulation.
 
 use std::{
     sync::{
@@ -10,15 +11,21 @@ use std::{
 
 use checker::Verdict;
 use history::{
-    Activity, Arm, ClientId, ClientKind, ClusterKind, Comparison, Event, Fault, FaultId, FaultPhase, HoldId,
-    NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Record, Role, Stamp, Step, Tail, Target, Tokens, When,
-    Workload,
+    Activity, Arm, ClientId, ClientKind, ClusterKind, Comparison, Direction, Event, Fault, FaultId, FaultKind,
+    FaultPhase, HoldId, Late, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Record, Role, Stamp, Step, Tail,
+    Target, Tokens, Until, Wait, WaitId, When, Workload,
 };
 use nemesis::{Cluster, Control, Doing, Nemesis, Scene};
+
+use crate::support::harness;
 
 /// A cluster whose engine answers `Ok` and does nothing, or does what it is asked for.
 struct Double {
     works: bool,
+    /// Whether links that were held up are open again when it says so.
+    mends: bool,
+    held_up: Mutex<Option<Fault>>,
+    probes: AtomicU64,
     killed: AtomicBool,
     let_go: Mutex<Vec<&'static str>>,
     frozen_since: Mutex<Option<Stamp>>,
@@ -101,6 +108,28 @@ impl Cluster for Double {
     fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
         done(true)
     }
+
+    fn hold_up<'a>(&'a self, _: &'a NodeName, _: FaultId, what: &'a Fault) -> Doing<'a, ()> {
+        *self.held_up.lock().unwrap() = self.works.then(|| what.clone());
+        done(())
+    }
+
+    fn mend<'a>(&'a self, _: &'a NodeName, _: FaultId) -> Doing<'a, ()> {
+        if self.mends {
+            *self.held_up.lock().unwrap() = None;
+        }
+        done(())
+    }
+
+    fn latency<'a>(&'a self, _: &'a NodeName, _: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        let (n, open) = (self.probes.fetch_add(1, Ordering::Relaxed), Duration::from_micros(80));
+        done(match (&*self.held_up.lock().unwrap(), n % 5) {
+            (Some(Fault::Partition { .. }), _) | (Some(Fault::Loss { .. }), 4) => None,
+            (Some(Fault::Delay { by: Late::Fixed(by), .. }), _) => Some(*by),
+            (Some(Fault::Reorder { by, .. }), n) => Some(by.from + (by.to - by.from) * n as u32 / 5),
+            _ => Some(open),
+        })
+    }
 }
 
 impl Control for Double {
@@ -159,14 +188,22 @@ fn plan(fault: Fault, target: Target, when: When) -> Plan {
         activity: Activity { holds: 1, clients: 1, refused: 0 },
         nemesis: vec!["pause".into()],
         models: None,
+        waits: Vec::new(),
         schedule: vec![Step { id: FaultId(1), fault, target, when }],
     }
 }
 
 /// Runs the plan's one fault on the double, and gives what was recorded.
 fn recorded(works: bool, plan: &Plan) -> (Double, Vec<Record>) {
+    recorded_by(works, true, plan)
+}
+
+fn recorded_by(works: bool, mends: bool, plan: &Plan) -> (Double, Vec<Record>) {
     let double = Double {
         works,
+        mends,
+        held_up: Mutex::default(),
+        probes: AtomicU64::new(0),
         killed: AtomicBool::new(false),
         let_go: Mutex::default(),
         frozen_since: Mutex::default(),
@@ -188,7 +225,16 @@ fn recorded(works: bool, plan: &Plan) -> (Double, Vec<Record>) {
     let (lease_ns, valid_ns, token) = (2_000_000_000, 1_900_000_000, Some(history::Token(1)));
     double.record(
         "worker-1",
-        Event::Acquired { attempt, token, lease_ns, granted_after: sent, promised_from: None, valid_ns, answers },
+        Event::Acquired {
+            attempt,
+            token,
+            lease_ns,
+            granted_after: sent,
+            promised_from: None,
+            place: None,
+            valid_ns,
+            answers,
+        },
     );
 
     let (_over, over) = tokio::sync::watch::channel(false);
@@ -222,6 +268,7 @@ fn phases(records: &[Record]) -> Vec<&'static str> {
             FaultPhase::Healed => "healed",
             FaultPhase::Proved { .. } => "proved",
             FaultPhase::Unproved { .. } => "unproved",
+            FaultPhase::ConnectionsReset { .. } => "connections-reset",
             FaultPhase::HealProved => "heal-proved",
             FaultPhase::MissedTarget => "missed-target",
         }),
@@ -263,6 +310,24 @@ fn a_placed_pause_lets_its_client_go_while_it_is_frozen() {
 }
 
 #[test]
+fn a_fault_that_goes_with_a_wait_comes_while_its_client_waits_and_the_client_stays_until_it_is_healed() {
+    let pause = Fault::Pause { lasting: Duration::from_secs(4) };
+    let mut planned = plan(pause, Target::Node("worker-1".into()), When::WhileWaits(WaitId(1)));
+    let (worker, point, until) = ("worker-1".into(), Point::BeforeWrite, Until::Healed);
+    let at_most = Duration::from_secs(8);
+    planned.waits = vec![Wait { id: WaitId(1), worker, point, until, at_most, after: Duration::ZERO }];
+    assert_eq!(planned.validate(), Ok(()));
+    let (double, records) = recorded(true, &planned);
+    assert_eq!(*double.let_go.lock().unwrap(), ["while running"]);
+    let stamp = |wanted: fn(&Event) -> bool| records.iter().find(|r| wanted(&r.event)).unwrap().at;
+    let came = stamp(|e| matches!(e, Event::AtPoint { .. }));
+    let requested = stamp(|e| matches!(e, Event::Fault { phase: FaultPhase::Requested { .. }, .. }));
+    let healed = stamp(|e| matches!(e, Event::Fault { phase: FaultPhase::HealProved, .. }));
+    let released = stamp(|e| matches!(e, Event::PointReleased { .. }));
+    assert!(came < requested && requested < healed && healed < released);
+}
+
+#[test]
 fn a_kill_is_proved_by_the_end_of_one_process_and_the_start_of_the_next() {
     let kill = Fault::Kill { back_after: Duration::from_secs(1) };
     let plan = plan(kill, Target::Holder, When::At(Duration::from_secs(1)));
@@ -270,4 +335,80 @@ fn a_kill_is_proved_by_the_end_of_one_process_and_the_start_of_the_next() {
     assert_eq!(phases(&records), ["requested", "injected", "heal-requested", "healed", "proved", "heal-proved"]);
     let (_, records) = recorded(false, &plan);
     assert!(phases(&records).contains(&"unproved"), "a kill that killed nobody is not proved");
+}
+
+/// One of each kind, on worker 1.
+fn of_links() -> Vec<Plan> {
+    let ms = Duration::from_millis;
+    let (lasting, direction, from) = (ms(1_000), Direction::Both, Vec::new());
+    let faults = [
+        Fault::Partition { lasting, direction, from: from.clone() },
+        Fault::Delay { lasting, by: Late::Fixed(ms(300)), direction, from: from.clone() },
+        Fault::Loss { lasting, percent: 20, direction, from: from.clone() },
+        Fault::Reorder { lasting, by: Range { from: ms(10), to: ms(80) }, direction, from },
+    ];
+    faults.map(|fault| plan(fault, Target::Node("worker-1".into()), When::At(ms(1_000)))).into()
+}
+
+#[test]
+fn links_that_do_nothing_of_what_they_were_asked_for_are_found_out() {
+    for plan in of_links() {
+        let kind = plan.schedule[0].fault.kind();
+        let (_, records) = recorded(true, &plan);
+        let done = ["requested", "injected", "heal-requested", "healed", "proved", "heal-proved"];
+        assert_eq!(phases(&records), done, "{kind}");
+        let (_, records) = recorded(false, &plan);
+        let hidden = ["requested", "injected", "heal-requested", "healed", "unproved", "heal-proved"];
+        assert_eq!(phases(&records), hidden, "{kind}");
+        assert_eq!(checker::check(records, Tail::Whole).verdict, Verdict::Inconclusive, "{kind}");
+    }
+}
+
+#[test]
+fn links_that_stay_held_up_are_not_proved_healed() {
+    for plan in of_links() {
+        let (_, records) = recorded_by(true, false, &plan);
+        let stays = ["requested", "injected", "heal-requested", "healed", "proved"];
+        assert_eq!(phases(&records), stays, "{}", plan.schedule[0].fault.kind());
+    }
+}
+
+#[test]
+fn simulated_links_that_lose_or_reorder_packets_are_proved_healed_and_tell_what_they_held() {
+    for (nemesis, kind) in
+        [("loss,loss:any-worker", FaultKind::Loss), ("reorder,reorder:any-worker", FaultKind::Reorder)]
+    {
+        let history = |dir: &std::path::Path| {
+            let mut command = harness();
+            command.args(["run", "--cluster", "sim", "--backend", "redlock", "--seed", "7", "--nemesis", nemesis]);
+            let ran = command.arg("--runs").arg(dir).output().unwrap();
+            assert_eq!(ran.status.code(), Some(0), "{}", String::from_utf8_lossy(&ran.stderr));
+            // But for the name of the run.
+            let text = std::fs::read_to_string(dir.join("latest/history.jsonl")).unwrap();
+            text.split_once('\n').unwrap().1.to_owned()
+        };
+        let [first, again] = [(); 2].map(|()| history(tempfile::tempdir().unwrap().path()));
+        assert!(first == again, "the same plan is the same history");
+        let records: Vec<Record> = first.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let of = |wanted: fn(&FaultPhase) -> bool| {
+            let is =
+                |r: &&Record| matches!(&r.event, Event::Fault { kind: k, phase, .. } if *k == kind && wanted(phase));
+            records.iter().filter(is).count()
+        };
+        let faults = of(|phase| matches!(phase, FaultPhase::Requested { .. }));
+        assert!(faults >= 8, "{faults}");
+        assert_eq!(of(|phase| matches!(phase, FaultPhase::Proved { .. })), faults, "{kind}");
+        assert_eq!(of(|phase| matches!(phase, FaultPhase::HealProved)), faults, "{kind}");
+        let held = |r: &Record| match r.event {
+            Event::Held { since, until, .. } => Some(until.since(since)),
+            _ => None,
+        };
+        let held: Vec<Duration> = records.iter().filter_map(held).collect();
+        let (least, most) = match kind {
+            FaultKind::Loss => (Duration::from_millis(200), Duration::from_secs(10)),
+            // Two faults may be on at once, one at each end.
+            _ => (Duration::from_millis(5), Duration::from_millis(161)),
+        };
+        assert!(held.len() >= 20 && held.iter().all(|d| (least..most).contains(d)), "{kind}: {held:?}");
+    }
 }

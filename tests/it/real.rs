@@ -1,7 +1,7 @@
 //! Runs on real servers: each claim of the README once. Counts are the business of `make accept`.
 //!
-//! They need a Docker engine, and are run by `make test` one after the other:
-//! `cargo test --test runs -- --ignored --test-threads=1`.
+//! They need a Docker engine, and are run by `make test`, two at a time:
+//! `cargo test --test runs -- --ignored --test-threads=2`.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{harness, left_of, ran, run};
+use crate::support::{harness, left_of, may_sweep, nobody_else_sweeps, ran, run, run_alone};
 
 /// What a pause of the holder must show, on any backend.
 const REPRODUCED: &str = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,\
@@ -295,6 +295,7 @@ fn signal(child: &std::process::Child, name: &str) {
 #[test]
 #[ignore = "needs a Docker engine"]
 fn ctrl_c_leaves_nothing_behind() {
+    let _guard = may_sweep();
     for name in ["INT", "TERM"] {
         let dir = tempfile::tempdir().unwrap();
         let mut child = begun(dir.path());
@@ -308,7 +309,10 @@ fn ctrl_c_leaves_nothing_behind() {
 #[ignore = "needs a Docker engine"]
 fn what_a_killed_controller_leaves_is_removed_by_clean() {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = begun(dir.path());
+    let mut child = {
+        let _guard = may_sweep();
+        begun(dir.path())
+    };
     signal(&child, "KILL");
     child.wait().unwrap();
     let run_dir = dir.path().join("latest").canonicalize().unwrap();
@@ -316,7 +320,10 @@ fn what_a_killed_controller_leaves_is_removed_by_clean() {
     // A run counts as alive while its newest object is younger than 10 s.
     let mut tries = 0;
     while !left_of(&run_dir).is_empty() && tries < 30 {
-        ran(&["clean"]).exits(0);
+        {
+            let _guard = may_sweep();
+            ran(&["clean"]).exits(0);
+        }
         tries += 1;
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -329,6 +336,7 @@ fn what_a_killed_controller_leaves_is_removed_by_clean() {
 #[test]
 #[ignore = "needs a Docker engine"]
 fn the_next_run_removes_what_a_dead_one_has_left() {
+    let alone = nobody_else_sweeps();
     let dir = tempfile::tempdir().unwrap();
     let mut child = begun(dir.path());
     signal(&child, "KILL");
@@ -336,7 +344,7 @@ fn the_next_run_removes_what_a_dead_one_has_left() {
     let dead = dir.path().join("latest").canonicalize().unwrap();
     // It counts as alive while its newest object is younger than 10 s.
     std::thread::sleep(Duration::from_secs(12));
-    let next = run(&["--backend", "redis", "--workers", "1", "--time", "2s"]).exits(2);
+    let next = run_alone(&alone, &["--backend", "redis", "--workers", "1", "--time", "2s"]).exits(2);
     assert_eq!(left_of(&dead), Vec::<String>::new());
     assert!(next.ran.stderr.contains("removed what dead runs had left"), "{}", next.ran.stderr);
 }
@@ -344,6 +352,7 @@ fn the_next_run_removes_what_a_dead_one_has_left() {
 #[test]
 #[ignore = "needs a Docker engine"]
 fn nobody_listening_on_standard_error_does_not_keep_the_cluster_up() {
+    let _guard = may_sweep();
     let dir = tempfile::tempdir().unwrap();
     let mut child = harness()
         .args(["run", "--cluster", "docker", "--backend", "redis", "--workers", "1", "--time", "60s", "--runs"])
@@ -364,6 +373,7 @@ fn nobody_listening_on_standard_error_does_not_keep_the_cluster_up() {
 #[test]
 #[ignore = "needs a Docker engine"]
 fn a_panic_of_the_controller_leaves_nothing_behind() {
+    let _guard = may_sweep();
     // Nobody reads standard output: printing the first line panics, in the middle of the run.
     let dir = tempfile::tempdir().unwrap();
     let mut child = harness()

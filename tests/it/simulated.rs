@@ -60,8 +60,8 @@ fn what_only_docker_understands_is_refused_by_name() {
         let run = run(args).exits(64);
         assert!(run.ran.stderr.contains(flag) && run.ran.stderr.contains("--cluster docker"), "{}", run.ran.stderr);
     }
-    let clock = run(&["--cluster", "docker", "--nemesis", "clock"]).exits(64);
-    assert!(clock.ran.stderr.contains("--cluster sim"), "{}", clock.ran.stderr);
+    let powerloss = run(&["--cluster", "docker", "--nemesis", "powerloss"]).exits(64);
+    assert!(powerloss.ran.stderr.contains("--cluster sim"), "{}", powerloss.ran.stderr);
 }
 
 #[test]

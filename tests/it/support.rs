@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use serde_json::Value;
@@ -54,6 +55,19 @@ pub fn ran(args: &[&str]) -> Ran {
     harness().args(args).output().unwrap().into()
 }
 
+/// Whoever starts a run removes first what dead runs have left, also those of other tests.
+static SWEEPS: RwLock<()> = RwLock::new(());
+
+/// Held by whoever may remove what dead runs have left.
+pub fn may_sweep() -> RwLockReadGuard<'static, ()> {
+    SWEEPS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by a test in which nobody else may: it starts its runs by [`run_alone`].
+pub fn nobody_else_sweeps() -> RwLockWriteGuard<'static, ()> {
+    SWEEPS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A run on real servers, in a directory of its own.
 pub struct RealRun {
     pub dir: tempfile::TempDir,
@@ -64,6 +78,16 @@ pub struct RealRun {
 ///
 /// The seed is 1000 unless a flag or a plan names one: chance is then left to the servers alone.
 pub fn run(args: &[&str]) -> RealRun {
+    let _guard = may_sweep();
+    run_now(args)
+}
+
+/// The same in a test that has made sure that [`nobody_else_sweeps`].
+pub fn run_alone(_guard: &RwLockWriteGuard<'_, ()>, args: &[&str]) -> RealRun {
+    run_now(args)
+}
+
+fn run_now(args: &[&str]) -> RealRun {
     let dir = tempfile::tempdir().unwrap();
     let mut command = harness();
     command.args(["run", "--cluster", "docker"]).args(args);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use history::{Answers, ClientId, Event, HoldId, Key, NodeName, Outcome, Point, Stamp, Token, Why};
-use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Round, Watch};
+use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch};
 
 use crate::{points::Points, ports::Journal};
 
@@ -45,6 +45,8 @@ struct Stamps {
     looked: Stamp,
     /// The last look at a queue that still saw somebody before this attempt.
     behind: Option<Stamp>,
+    /// Where its key stands in the queue, if it was confirmed to be the oldest.
+    place: Option<Revision>,
 }
 
 impl Attempt {
@@ -63,7 +65,7 @@ impl Attempt {
 
     /// The attempt gave a hold. Must follow the lock's `Ok` without an await: the stamp was taken before the validity was computed.
     pub fn acquired(&self, hold: &Hold) {
-        let Stamps { sent, answered, promised, behind, .. } = *self.stamps();
+        let Stamps { sent, answered, promised, behind, place, .. } = *self.stamps();
         let event = Event::Acquired {
             attempt: self.id,
             token: hold.token.map(|t| Token(t.0)),
@@ -71,6 +73,7 @@ impl Attempt {
             // Until its request left, the client knew that it did not hold: its owner value was new. In a queue it knew longer.
             granted_after: behind.unwrap_or(sent),
             promised_from: promised,
+            place: place.map(|revision| u64::try_from(revision.0).unwrap_or_default()),
             valid_ns: hold.valid_until.saturating_sub(self.recording.clock.now()).as_nanos() as u64,
             answers: answers(&hold.answers),
         };
@@ -176,6 +179,10 @@ impl Watch for Attempt {
         if first {
             self.record(Event::Behind { attempt: self.id });
         }
+    }
+
+    fn confirmed(&self, place: Revision) {
+        self.stamps().place = Some(place);
     }
 
     fn undone(&self, said: &[(Arc<str>, NodeAnswer)]) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::join_all;
 use history::{NodeName, Tokens};
 use locks::{Clock, Etcd, Lock, Node, Redis, Redlock, Store};
 
@@ -16,6 +17,8 @@ pub struct Backend {
     pub tokens: &'static [Tokens],
     /// Its lock nodes: what their names begin with, and how many there are.
     pub nodes: (&'static str, u32),
+    /// The port on which each of them answers.
+    pub port: u16,
 }
 
 impl Backend {
@@ -35,6 +38,40 @@ pub enum Servers {
     Store(Arc<dyn Store>),
 }
 
+impl Servers {
+    /// Connects to the real servers of what `--backend` names, and asks each for its version. `process` is the number of whoever connects: one in
+    /// three asks the same member of a store of three first. Who `is_late` comes in the middle of a run: servers may be down or cut off from it,
+    /// and those that do not answer have no version here.
+    ///
+    /// # Errors
+    /// No lock of this name; or, at the beginning of a run, a server that gives no answer.
+    pub async fn connect(
+        text: &str,
+        nodes: &[(NodeName, String)],
+        process: u32,
+        is_late: bool,
+    ) -> Result<(Servers, Vec<(NodeName, String)>), Box<dyn std::error::Error + Send + Sync>> {
+        let (backend, _) = named(text)?;
+        let is_store = backend.name == ETCD;
+        let asked = nodes.iter().map(|(node, address)| async move {
+            let version = match is_store {
+                true => locks::store::member_version(address).await,
+                false => locks::server_version(address).await,
+            };
+            version.map(|version| (node.clone(), version))
+        });
+        let asked = join_all(asked).await.into_iter();
+        let versions = asked.filter(|asked| asked.is_ok() || !is_late).collect::<Result<Vec<_>, _>>()?;
+        let servers = if is_store {
+            let members: Vec<_> = nodes.iter().map(|(node, address)| (node.to_string(), address.clone())).collect();
+            Servers::Store(locks::store::connect(backend.name, &members, process as usize).await?)
+        } else {
+            Servers::Nodes(nodes.iter().map(|(node, address)| locks::connect(node.as_str(), address)).collect())
+        };
+        Ok((servers, versions))
+    }
+}
+
 /// All of them.
 pub const BACKENDS: &[Backend] = &[
     Backend {
@@ -42,18 +79,21 @@ pub const BACKENDS: &[Backend] = &[
         about: "one Redis node: SET NX PX and a counter in one script",
         tokens: &[Tokens::Counter, Tokens::None],
         nodes: ("redis", 1),
+        port: 6379,
     },
     Backend {
         name: "redlock",
         about: "a majority of five independent Redis nodes",
         tokens: &[Tokens::TwoPhase, Tokens::MajorityMax, Tokens::None],
         nodes: ("redis", 5),
+        port: 6379,
     },
     Backend {
         name: ETCD,
         about: "a queue of keys in etcd, each under a lease of its own; the oldest holds",
         tokens: &[Tokens::Revision, Tokens::None],
         nodes: ("etcd", 3),
+        port: 2379,
     },
 ];
 

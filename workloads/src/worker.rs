@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::{Either, join_all, select};
 use history::{ClientId, Event, Stamp, drift};
-use locks::{Clock, Lock, Node, Reply};
+use locks::{Clock, Lock, Reply};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -60,18 +60,10 @@ impl Worker {
         journal: Arc<dyn Journal>,
         clock: Arc<dyn Clock>,
     ) -> Result<Worker, Box<dyn std::error::Error + Send + Sync>> {
-        let asked = configuration.lock_nodes.iter().map(|(node, address)| async move {
-            locks::server_version(address).await.map(|version| (node.clone(), version))
-        });
-        let servers = join_all(asked).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let nodes: Vec<Arc<dyn Node>> =
-            configuration.lock_nodes.iter().map(|(node, address)| locks::connect(node.as_str(), address)).collect();
-        let lock = backend::lock(
-            &configuration.backend,
-            configuration.plan.tokens,
-            backend::Servers::Nodes(nodes),
-            clock.clone(),
-        )?;
+        let Configuration { backend, lock_nodes, process, plan, .. } = &configuration;
+        let is_late = *process >= plan.workload.workers;
+        let (locked_on, servers) = backend::Servers::connect(backend, lock_nodes, *process, is_late).await?;
+        let lock = backend::lock(&configuration.backend, configuration.plan.tokens, locked_on, clock.clone())?;
         let resource = Arc::new(resource::Client::new(&configuration.resource, ACCESS_TIMEOUT)?);
         let recording = Recording { journal, clock, points: Arc::new(Points::default()) };
         recording.journal.record(Event::Ready { servers });

@@ -96,6 +96,7 @@ impl Tale {
             lease_ns: 2_000_000_000,
             granted_after: stamp(sent),
             promised_from: None,
+            place: None,
             valid_ns: (sent + 1_978).saturating_sub(ms) * 1_000_000,
             answers,
         };

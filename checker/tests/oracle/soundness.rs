@@ -57,7 +57,7 @@ impl Judge<'_> {
 
     /// `a` was really granted before `b`.
     fn granted_before(&self, a: u64, b: u64) -> bool {
-        let at = |attempt| self.truth.granted_at(attempt, self.world.k.nodes);
+        let at = |attempt| self.truth.granted_by(attempt, self.world.k.nodes);
         matches!((at(a), at(b)), (Some(a), Some(b)) if a < b)
     }
 

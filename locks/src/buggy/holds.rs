@@ -10,9 +10,11 @@ use std::{
 
 use super::Flaw;
 use crate::{
-    hold::{Hold, Key, Owner, Released, Renewed, Token},
-    ports::{Clock, Doing, Lock, Reply, Undoing, Watch},
+    hold::{Failure, Hold, Key, Owner, Released, Renewed, Token, Why},
+    ports::{Clock, Doing, Lock, Node, Reply, Round, Step, Undoing, Unwatched, Watch},
     redlock::{Redlock, Tokens},
+    round::{Asked, Decision, Until},
+    validity,
 };
 
 /// As many tokens as have been given out before: the twenty-first from here on needs a thirty-third bit.
@@ -24,13 +26,36 @@ pub(super) struct Bent {
     flaw: Flaw,
     clock: Arc<dyn Clock>,
     tokens: Tokens,
+    /// The only node, where tokens are taken before keys.
+    counter: Option<Arc<dyn Node>>,
     claimed: AtomicU64,
     owner: OnceLock<Owner>,
 }
 
 impl Bent {
-    pub(super) fn new(lock: Redlock, flaw: Flaw, clock: Arc<dyn Clock>, tokens: Tokens) -> Self {
-        Self { lock, flaw, clock, tokens, claimed: AtomicU64::new(0), owner: OnceLock::new() }
+    pub(super) fn new(
+        lock: Redlock,
+        flaw: Flaw,
+        clock: Arc<dyn Clock>,
+        tokens: Tokens,
+        counter: Option<Arc<dyn Node>>,
+    ) -> Self {
+        Self { lock, flaw, clock, tokens, counter, claimed: AtomicU64::new(0), owner: OnceLock::new() }
+    }
+
+    /// Takes the token of an attempt that begins when this has been answered. No request that could set the key has left before, so the
+    /// client knows until then that it does not hold, and the stamp of the attempt says so; the watch is not told of this round.
+    async fn counted(&self, key: &Key, lease: Duration, watch: &dyn Watch) -> Result<Option<Token>, Failure> {
+        let Some(counter) = &self.counter else { return Ok(None) };
+        let (nodes, step) = ([counter.clone()], Step::CountOnly(key.clone()));
+        let mut counting = Asked::ask(&nodes, &*self.clock, &Unwatched, Round::Acquire, &step, 1).await;
+        let decision = counting.read(&*self.clock, validity::node_timeout(lease), Until::Decided).await;
+        if decision != Decision::Majority {
+            // A record knows no failure of what did not begin.
+            watch.sending(Round::Acquire);
+            return Err(counting.failure(&[counter.name().into()], Why::Held));
+        }
+        Ok(counting.largest_token())
     }
 
     fn owner(&self, fresh: Owner) -> Owner {
@@ -52,10 +77,10 @@ impl Bent {
 
 impl Lock for Bent {
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold> {
-        let attempt = self.lock.acquire(key, self.owner(owner), lease, watch);
         Box::pin(async move {
-            let hold = attempt.await?;
-            let token = hold.token.and_then(|token| self.token(token));
+            let counted = self.counted(key, lease, watch).await?;
+            let hold = self.lock.acquire(key, self.owner(owner), lease, watch).await?;
+            let token = counted.or(hold.token).and_then(|token| self.token(token));
             Ok(Hold { token, ..hold })
         })
     }

@@ -15,7 +15,7 @@ type Answered = Result<Answer, NodeError>;
 /// The node as the flawed client uses it.
 pub(super) fn bent(flaw: Flaw, node: Arc<dyn Node>) -> Arc<dyn Node> {
     match flaw {
-        Flaw::ReleaseInTwoSteps | Flaw::TokenBeforeNx => Arc::new(InTwoSteps { flaw, node }),
+        Flaw::ReleaseInTwoSteps => Arc::new(InTwoSteps { node }),
         Flaw::CountsLateAnswers => Arc::new(CountsLate { node, unread: Arc::default() }),
         _ => node,
     }
@@ -26,9 +26,8 @@ pub(super) fn left_out(node: &Arc<dyn Node>) -> Arc<dyn Node> {
     Arc::new(LeftOut(node.name().to_owned()))
 }
 
-/// Does in two steps what must be one; the second is sent when the first is answered.
+/// Releases in two steps, which must be one; the second is sent when the first is answered.
 struct InTwoSteps {
-    flaw: Flaw,
     node: Arc<dyn Node>,
 }
 
@@ -38,29 +37,14 @@ impl Node for InTwoSteps {
     }
 
     fn send(&self, step: Step) -> Reply<Answered> {
-        let node = self.node.clone();
-        match (self.flaw, step) {
-            (Flaw::ReleaseInTwoSteps, Step::Release(key, owner)) => {
-                let looked = node.send(Step::IsOwner(key.clone(), owner));
-                Box::pin(async move {
-                    match looked.await? {
-                        Answer::Done => node.send(Step::RemoveAny(key)).await,
-                        refused => Ok(refused),
-                    }
-                })
+        let Step::Release(key, owner) = step else { return self.node.send(step) };
+        let (node, looked) = (self.node.clone(), self.node.send(Step::IsOwner(key.clone(), owner)));
+        Box::pin(async move {
+            match looked.await? {
+                Answer::Done => node.send(Step::RemoveAny(key)).await,
+                refused => Ok(refused),
             }
-            (Flaw::TokenBeforeNx, Step::Acquire(key, owner, lease)) => {
-                let counted = node.send(Step::CountOnly(key.clone()));
-                Box::pin(async move {
-                    let token = counted.await?;
-                    match node.send(Step::AcquireUncounted(key, owner, lease)).await? {
-                        Answer::Done => Ok(token),
-                        refused => Ok(refused),
-                    }
-                })
-            }
-            (_, step) => node.send(step),
-        }
+        })
     }
 }
 

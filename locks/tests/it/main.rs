@@ -4,6 +4,8 @@ mod attempt;
 mod cluster;
 mod planted;
 mod real;
+#[path = "../../../tests/shared/redis_binary.rs"]
+mod redis_binary;
 mod renewal;
 mod store;
 mod tokens;

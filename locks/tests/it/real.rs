@@ -3,8 +3,7 @@
 use std::{
     io::Write,
     net::TcpListener,
-    os::unix::process::CommandExt,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -24,6 +23,7 @@ use tempfile::TempDir;
 
 use crate::{
     cluster::{key, owner},
+    redis_binary::redis_server,
     store::Store,
 };
 
@@ -128,18 +128,6 @@ impl Drop for Server {
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// The server, where there is one. Debian's redis-tools has it under the name of a tool, which acts as what it is called.
-fn redis_server() -> Option<Command> {
-    ["redis-server", "redis-check-rdb"].into_iter().find_map(|binary| {
-        let named = || {
-            let mut command = Command::new(binary);
-            command.arg0("redis-server").stdout(Stdio::null());
-            command
-        };
-        named().arg("--version").status().is_ok_and(|status| status.success()).then(named)
-    })
 }
 
 fn spawn(port: u16, dir: &TempDir) -> Child {

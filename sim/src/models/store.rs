@@ -154,6 +154,11 @@ impl StoreModel {
         self.queue(key)?.first_key_value().map(|(revision, (owner, _))| (*revision, owner))
     }
 
+    /// The lease under which the oldest key of the queue stands.
+    pub fn holder_lease(&self, key: &Key) -> Option<LeaseId> {
+        self.queue(key)?.first_key_value().map(|(_, (_, lease))| *lease)
+    }
+
     /// Who stands in the queue, the oldest key first.
     pub fn waiting(&self, key: &Key) -> impl Iterator<Item = (Revision, &Owner)> {
         self.queue(key).into_iter().flatten().map(|(revision, (owner, _))| (*revision, owner))

@@ -6,8 +6,9 @@ use history::{Event, Fault, FaultId, Role, Stamp};
 
 use super::{Connection, State, World};
 use crate::{
-    executor::{Call, Packet, Process, Stage, lock},
+    executor::{Call, Packet, Process, Stage},
     link::{Retransmitted, Sent},
+    local::lock,
 };
 
 /// A packet that was late by less than this is not worth a record.
@@ -106,10 +107,11 @@ impl World {
                 if is_agent || from == to || !what.hits(target, &nodes[from].name, &nodes[to].name) {
                     continue;
                 }
+                let link = &mut links[from * count + to];
                 match what {
-                    Fault::Partition { .. } => links[from * count + to].cut(fault),
-                    Fault::Delay { by, .. } => links[from * count + to].slow(fault, *by),
-                    _ => {}
+                    Fault::Partition { .. } => link.cut(fault),
+                    Fault::Loss { percent, .. } => link.lose(fault, *percent),
+                    _ => what.late().into_iter().for_each(|by| link.slow(fault, by)),
                 }
             }
         }
@@ -120,10 +122,18 @@ impl World {
         lock(&self.state).links.iter_mut().for_each(|link| link.mend(fault));
     }
 
-    /// How long a packet takes now.
-    pub fn latency(&self, from: Process, to: Process) -> Option<Duration> {
+    /// Whether what is sent arrives sooner or later.
+    pub fn is_open(&self, from: Process, to: Process) -> bool {
         let state = lock(&self.state);
-        state.links[from * state.nodes.len() + to].latency()
+        !state.links[from * state.nodes.len() + to].is_cut()
+    }
+
+    /// How long a packet of a connection of its own takes now; none, if it is lost.
+    pub fn probe(&self, from: Process, to: Process) -> Option<Duration> {
+        let mut state = lock(&self.state);
+        let at = from * state.nodes.len() + to;
+        let State { links, rng, .. } = &mut *state;
+        links[at].probe(rng)
     }
 }
 

@@ -90,10 +90,26 @@ async fn after_a_short_wait_the_promise_still_rests_on_the_grant() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_tells_when_it_looked_and_that_somebody_was_before_it() {
-    let (_, seen, _) = waited(300 * MS).await;
+    let (hold, seen, _) = waited(300 * MS).await;
     let seen: Vec<_> = seen.iter().map(|(what, _)| what.as_str()).collect();
     let looks = ["looking", "behind", "looking", "looking"];
-    assert_eq!(seen, [&["sending Acquire", "sent Acquire"], &looks[..], &["answered Acquire"]].concat());
+    // The last word on the queue is where its own key stands.
+    let confirmed = format!("confirmed {}", hold.token.unwrap());
+    assert_eq!(seen, [&["sending Acquire", "sent Acquire"], &looks[..], &[&confirmed, "answered Acquire"]].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_told_without_tokens_too_and_never_where_nothing_was_confirmed() {
+    let scene = Scene::new();
+    let without = locks::Etcd::without_tokens(scene.servers.clone(), scene.clock.clone());
+    let watch = Noting::of(&scene.clock);
+    without.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap();
+    let revision = scene.servers.queue()[0].0.0;
+    assert!(watch.words().contains(&format!("confirmed {revision}")));
+    let buggy = Scene::buggy("no-confirm");
+    let watch = Noting::of(&buggy.clock);
+    buggy.lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap();
+    assert!(watch.words().iter().all(|word| !word.starts_with("confirmed")));
 }
 
 #[tokio::test(start_paused = true)]

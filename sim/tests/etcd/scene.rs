@@ -317,6 +317,10 @@ impl Watch for Noting {
         self.note("behind".into());
     }
 
+    fn confirmed(&self, place: Revision) {
+        self.note(format!("confirmed {}", place.0));
+    }
+
     fn undoing(&self) {
         self.note("undoing".into());
     }

@@ -2,5 +2,7 @@
 
 mod determinism;
 mod plans;
+#[path = "../../../tests/shared/redis_binary.rs"]
+mod redis_binary;
 mod redis_conformance;
 mod redis_server;

@@ -37,6 +37,7 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
         activity: Activity::default(),
         nemesis: vec![nemesis.into()],
         models: None,
+        waits: Vec::new(),
         schedule: Vec::new(),
     };
     let wishes = nemesis::parse(nemesis).expect("wishes");

@@ -2,18 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
-use std::{
-    io::Write,
-    net::TcpListener,
-    os::unix::process::CommandExt,
-    process::{Child, Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::Write, net::TcpListener, process::Child, sync::Arc, time::Duration};
 
 use history::Persistence;
 use locks::{Node, connect};
 use tempfile::TempDir;
+
+use crate::redis_binary::redis_server;
 
 /// For how long a test may wait for something that must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,18 +92,6 @@ impl Drop for Server {
         drop(self.child.kill());
         drop(self.child.wait());
     }
-}
-
-/// The server, where there is one. Debian's redis-tools has it under the name of a tool, which acts as what it is called.
-fn redis_server() -> Option<Command> {
-    ["redis-server", "redis-check-rdb"].into_iter().find_map(|binary| {
-        let named = || {
-            let mut command = Command::new(binary);
-            command.arg0("redis-server").stdout(Stdio::null());
-            command
-        };
-        named().arg("--version").status().is_ok_and(|status| status.success()).then(named)
-    })
 }
 
 fn spawn(port: u16, dir: &TempDir, persistence: Persistence) -> Child {

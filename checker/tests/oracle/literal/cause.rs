@@ -179,6 +179,7 @@ fn unexplained(f: &Facts, from: u64, to: u64) -> String {
 /// The causes of two entitlements at once: on every node that granted both, somebody else removed the first one's key.
 pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
     let (first, second) = if (a.acquired, a.id) <= (b.acquired, b.id) { (a, b) } else { (b, a) };
+    let (first, second) = if first.later_than(second) { (second, first) } else { (first, second) };
     let granted = |h: &Hold, node: &NodeName| {
         let mut last = h.answers.iter().chain(&h.renewed_on);
         last.any(|(n, said)| n == node && (rest::owned(*said) || *said == history::NodeAnswer::Done))

@@ -44,6 +44,7 @@ pub struct Hold {
     pub token: Option<u64>,
     pub lease: u64,
     pub granted_after: u64,
+    pub place: Option<u64>,
     /// Sent, answered, lease.
     pub renewals: Vec<(u64, u64, u64)>,
     /// Release invoked, given up, loss noticed.
@@ -164,6 +165,7 @@ impl Facts {
                     token: None,
                     lease: 0,
                     granted_after: 0,
+                    place: None,
                     renewals: Vec::new(),
                     marks: Vec::new(),
                     gives_back: None,
@@ -247,9 +249,10 @@ impl Facts {
         }
         let Some(h) = self.holds.get_mut(&id) else { return };
         match event {
-            Event::Acquired { token, lease_ns, granted_after, answers, .. } => {
+            Event::Acquired { token, lease_ns, granted_after, place, answers, .. } => {
                 (h.acquired, h.completed) = (Some(at), Some(at));
                 (h.token, h.lease, h.granted_after) = (token.map(|t| t.0), *lease_ns, granted_after.0);
+                h.place = *place;
                 h.answers.clone_from(answers);
                 h.path.push((at, Step::Plain));
             }
@@ -336,8 +339,15 @@ impl Hold {
         Hold { renewals: known, ..self.clone() }.promise()
     }
 
-    /// Whether `self` is later than `other`.
+    /// Whether `self` is later than `other`: the stamps say so, or the service's own queue, unless the stamps say the opposite.
     pub fn later_than(&self, other: &Hold) -> bool {
+        let queued = matches!((self.place, other.place), (Some(own), Some(of_other)) if own > of_other);
+        let by_queue = self.key == other.key && queued && !other.later_by_stamps(self);
+        self.later_by_stamps(other) || by_queue
+    }
+
+    /// Whether the stamps alone say that `self` is later than `other`: all that counts for tokens.
+    pub fn later_by_stamps(&self, other: &Hold) -> bool {
         self.key == other.key && other.acquired.is_some_and(|a| self.granted_after > a)
     }
 }

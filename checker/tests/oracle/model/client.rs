@@ -4,7 +4,7 @@ use history::{ClientId, Event, HoldId, Key, NodeAnswer, NodeName, Outcome, Point
 
 use super::{
     arms::Decided,
-    knobs::{Spot, Tokens},
+    knobs::{Places, Spot, Tokens},
     lock::{Ask, DRIFT, LEASE, Said},
     truth::{Delays, TrueHold},
     world::{Asked, Happens, UNIT_NS, World, stamp},
@@ -368,6 +368,17 @@ impl World {
         self.later(client, after, What::Begin);
     }
 
+    /// Which of the key's grants it was, counted by the node in the very step that granted it.
+    fn place(&self, attempt: u64, r: &Round) -> Option<u64> {
+        let has_one = match self.k.places {
+            Places::None => false,
+            Places::Some => attempt.is_multiple_of(2),
+            Places::All => true,
+        };
+        let counted = r.said.iter().flatten().find_map(|s| if let Said::Granted(n) = s { Some(*n) } else { None });
+        counted.filter(|_| has_one)
+    }
+
     fn token(&mut self, client: usize, r: &Round) -> Option<u64> {
         let counter =
             r.said.iter().flatten().filter_map(|s| if let Said::Granted(t) = s { Some(*t) } else { None }).max();
@@ -390,6 +401,8 @@ impl World {
 
     fn claim(&mut self, client: usize, r: &Round) {
         let token = self.token(client, r);
+        let id = self.attempt(client).id;
+        let place = self.place(id, r);
         let now = self.now;
         let deadline = r.sent + LEASE - DRIFT;
         let answers = self.answers(r, false);
@@ -417,6 +430,7 @@ impl World {
                 lease_ns: LEASE * UNIT_NS,
                 granted_after: stamp(sent),
                 promised_from: None,
+                place,
                 valid_ns: deadline.saturating_sub(now) * UNIT_NS,
                 answers,
             },

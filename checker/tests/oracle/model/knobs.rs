@@ -61,6 +61,14 @@ pub enum Tokens {
     Forgotten,
 }
 
+/// Which holds say where they stand in the order of the lock's own grants, as a queue lock's do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Places {
+    None,
+    Some,
+    All,
+}
+
 /// How an arm goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArmBug {
@@ -91,6 +99,7 @@ pub struct Knobs {
     pub keys: usize,
     pub nodes: usize,
     pub tokens: Tokens,
+    pub places: Places,
     pub arms: Vec<Arm>,
     pub strict: bool,
     pub checking: bool,
@@ -199,6 +208,7 @@ impl Knobs {
             keys: if rng.random_bool(0.12) { 2 } else { 1 },
             nodes: 1,
             tokens,
+            places: Places::None,
             arms,
             strict,
             checking: rng.random_bool(0.15),
@@ -256,6 +266,12 @@ impl Knobs {
         let mut k = Knobs::base(rng, seed);
         k.family = FAMILIES.choose_weighted(rng, |f| f.1).map_or("calm", |f| f.0);
         k.shape(rng);
+        // Only one node has one order of grants.
+        k.places = match seed % 8 {
+            0..=2 if k.nodes == 1 => Places::All,
+            3 if k.nodes == 1 => Places::Some,
+            _ => Places::None,
+        };
         if rng.random_bool(0.04) {
             k.timed.push(Timed {
                 worker: None,

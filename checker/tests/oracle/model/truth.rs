@@ -121,10 +121,10 @@ impl Truth {
         }
     }
 
-    /// When a majority of `nodes` had granted an attempt.
-    pub fn granted_at(&self, attempt: u64, nodes: usize) -> Option<u64> {
-        let mut at: Vec<_> = self.grants.iter().filter(|g| g.attempt == attempt).map(|g| g.at).collect();
-        at.sort_unstable();
-        at.get(nodes / 2).copied()
+    /// By which of all grants a majority of `nodes` had granted an attempt. They are in the order in which they were made, those of one
+    /// instant too.
+    pub fn granted_by(&self, attempt: u64, nodes: usize) -> Option<usize> {
+        let own = self.grants.iter().enumerate().filter(|(_, g)| g.attempt == attempt);
+        own.map(|(i, _)| i).nth(nodes / 2)
     }
 }

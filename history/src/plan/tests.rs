@@ -1,0 +1,145 @@
+use super::*;
+use crate::{Direction, Fault, FaultId, Late, Point, Target, When};
+
+pub(crate) fn plan() -> Plan {
+    Plan {
+        schema: 1,
+        seed: 42,
+        cluster: ClusterKind::Docker,
+        backend: "redlock".into(),
+        tokens: Tokens::TwoPhase,
+        time: Duration::from_secs(30),
+        lease: Duration::from_secs(2),
+        arms: Arm::ALL.to_vec(),
+        fence: Comparison::Default,
+        lock_nodes: vec!["redis-1".into()],
+        workload: Workload {
+            workers: 2,
+            clients_per_worker: 1,
+            keys: 1,
+            rate_per_s: 3.0,
+            work: Range { from: Duration::from_millis(100), to: Duration::from_millis(200) },
+            retry_delay: Range { from: Duration::from_millis(50), to: Duration::from_millis(150) },
+            client: ClientKind::Unchecked,
+            renew: Some(Duration::from_millis(1500)),
+            renew_for: None,
+            writes: 1,
+            resend: None,
+            cancel: None,
+        },
+        activity: Activity::default(),
+        nemesis: vec!["pause".into()],
+        models: None,
+        waits: Vec::new(),
+        schedule: vec![
+            Step {
+                id: FaultId(1),
+                fault: Fault::Pause { lasting: Duration::from_millis(3_250) },
+                target: Target::Holder,
+                when: When::AfterHeal(Duration::from_millis(731)),
+            },
+            Step {
+                id: FaultId(2),
+                fault: Fault::Kill { back_after: Duration::from_secs(1) },
+                target: Target::Node("worker-2".into()),
+                when: When::AtPoint(Point::BeforeWrite),
+            },
+        ],
+    }
+}
+
+#[test]
+fn a_plan_survives_toml_and_json() {
+    let plan = plan();
+    assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
+    assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
+    let without = Plan { workload: Workload { renew: None, ..plan.workload.clone() }, ..plan };
+    assert_eq!(Plan::from_toml(&without.to_toml().unwrap()).unwrap(), without);
+}
+
+fn with_fault(fault: &str) -> String {
+    let mut text = Plan { schedule: Vec::new(), cluster: ClusterKind::Sim, ..plan() }.to_toml().unwrap();
+    text = text.replace("schedule = []\n", "");
+    text + &format!("[[schedule]]\nid = 1\nfault = {{ {fault} }}\ntarget = \"holder\"\nwhen = {{ at = \"1s\" }}\n")
+}
+
+#[test]
+fn faults_of_links_are_read_and_written_and_a_delay_is_a_duration_or_a_range() {
+    let ms = Duration::from_millis;
+    let (lasting, direction, from) = (ms(1_000), Direction::Both, Vec::new());
+    let (fixed, range) = (Late::Fixed(ms(20)), Range { from: ms(10), to: ms(50) });
+    let table = [
+        (r#"kind = "delay", for = "1s", by = "20ms""#, Fault::Delay { lasting, by: fixed, direction, from: vec![] }),
+        (
+            r#"kind = "delay", for = "1s", by = { from = "10ms", to = "50ms" }"#,
+            Fault::Delay { lasting, by: Late::Drawn(range), direction, from: vec![] },
+        ),
+        (r#"kind = "loss", for = "1s", percent = 30"#, Fault::Loss { lasting, percent: 30, direction, from: vec![] }),
+        (
+            r#"kind = "reorder", for = "1s", by = { from = "10ms", to = "50ms" }"#,
+            Fault::Reorder { lasting, by: range, direction, from },
+        ),
+    ];
+    for (written, fault) in table {
+        let plan = Plan::from_toml(&with_fault(written)).unwrap();
+        assert_eq!((&plan.schedule[0].fault, plan.validate()), (&fault, Ok(())));
+        let again = plan.to_toml().unwrap();
+        assert_eq!(Plan::from_toml(&again).unwrap(), plan);
+        assert!(!written.contains("20ms") || again.contains("by = \"20ms\"\n"), "as it was written: {again}");
+    }
+    let message = Plan::from_toml(&with_fault(r#"kind = "delay", for = "1s", by = "20""#)).unwrap_err().to_string();
+    assert!(message.contains("a duration such as `20ms`, or a range"), "{message}");
+}
+
+#[test]
+fn a_fault_of_links_that_could_not_be_shown_is_refused() {
+    for (fault, why) in [
+        (r#"kind = "loss", for = "1s", percent = 0"#, "outside 1 to 100"),
+        (r#"kind = "loss", for = "1s", percent = 101"#, "outside 1 to 100"),
+        (r#"kind = "delay", for = "1s", by = "999us""#, "cannot be told"),
+        (r#"kind = "delay", for = "1s", by = { from = "2ms", to = "1ms" }"#, "upside down"),
+        (r#"kind = "reorder", for = "1s", by = { from = "2ms", to = "2ms" }"#, "overtake nothing"),
+    ] {
+        let plan = Plan::from_toml(&with_fault(fault)).unwrap();
+        let refused = plan.validate().unwrap_err();
+        assert!(refused.field == "nemesis" && refused.problem.contains(why), "{refused}");
+    }
+}
+
+#[test]
+fn a_broken_plan_is_refused_where_it_is_broken() {
+    let text = plan().to_toml().unwrap();
+    let unknown = text.replace("lease = ", "leese = ");
+    let message = Plan::from_toml(&unknown).unwrap_err().to_string();
+    assert!(message.contains("leese") && message.contains("line"), "{message}");
+    let duration = text.replace("\"2s\"", "\"two\"");
+    let message = Plan::from_toml(&duration).unwrap_err().to_string();
+    assert!(message.contains("`two` is not a duration"), "{message}");
+}
+
+#[test]
+fn what_types_cannot_refuse_is_refused() {
+    type Change = fn(&mut Plan);
+    let table: [(&str, Change); 14] = [
+        ("workers", |p| p.workload.workers = 0),
+        ("rate", |p| p.workload.rate_per_s = f64::NAN),
+        ("keys", |p| p.workload.keys = 0),
+        ("work", |p| p.workload.work.from = Duration::from_secs(9)),
+        ("lease", |p| p.lease = Duration::ZERO),
+        ("renew", |p| p.workload.renew = Some(p.lease)),
+        ("arms", |p| p.tokens = Tokens::None),
+        ("fence", |p| p.fence = Comparison::Strict),
+        ("seed", |p| p.seed = u64::MAX),
+        ("nemesis", |p| p.schedule[1].target = Target::Node("agent".into())),
+        ("nemesis", |p| p.schedule[1].target = Target::Holder),
+        ("nemesis", |p| p.schedule[1].when = When::AtPoint(Point::AfterCheck)),
+        ("nemesis", |p| p.schedule[1].when = When::At(p.time)),
+        ("nemesis", |p| p.schedule[1].id = p.schedule[0].id),
+    ];
+    assert_eq!(plan().validate(), Ok(()));
+    for (field, change) in table {
+        let mut plan = plan();
+        change(&mut plan);
+        assert_eq!(plan.validate().unwrap_err().field, field);
+    }
+}

@@ -1,0 +1,311 @@
+//! A real store: an etcd cluster, of which any member will do.
+//!
+//! A request goes to the member that answered last. Where that one does not answer soon, or fails, the next one is asked as well, and the first
+//! answer counts: a member may be frozen, cut off, or without a leader, while the others go on. So a request may be done twice, which is why every
+//! one of them may be: what creates a key of an owner finds it the second time, what removes one finds it gone, and a lease that is
+//! granted twice is one that runs out unused.
+//!
+//! Once a request has left, every failure is indeterminate.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, KeyValue, PutOptions, SortOrder,
+    SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
+};
+use tokio::{task::JoinSet, time};
+
+use crate::{
+    hold::{Key, Owner},
+    ports::{LeaseId, NodeError, Op, Reply, Revision, Seen, Store},
+};
+
+/// How long a member may take to answer before the next one is asked too. An answer takes one or two milliseconds, with an fsync.
+const HEDGE_AFTER: Duration = Duration::from_millis(200);
+/// How long all of them may take together. Whoever waits has given up long before.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
+/// Who waits for a key to go is told by its member, and looks by itself so often: that member may be frozen.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A connection on which nothing comes for so long is tried, and given up if that is not answered. etcd closes connections that are tried more often
+/// than every 5 s.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(3));
+
+/// An etcd cluster that was named, connected or not.
+struct Cluster {
+    name: Arc<str>,
+    members: Vec<(Arc<str>, Client)>,
+    /// The member that answered last.
+    preferred: AtomicUsize,
+    /// Names of the keys that were created here: a queue's requests name them by their revisions.
+    created: Mutex<BTreeMap<(Key, Revision), Vec<u8>>>,
+}
+
+/// The etcd cluster whose members are named and reached at `host:port`. They are connected to when they are needed. The first request goes to
+/// the member number `first` (modulo their count).
+///
+/// # Errors
+/// [`NodeError::Definite`] if an address is none, or there are no members.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+pub async fn connect(name: &str, members: &[(String, String)], first: usize) -> Result<Arc<dyn Store>, NodeError> {
+    let mut connected = Vec::new();
+    for (member, addr) in members {
+        connected.push((member.as_str().into(), client(addr).await?));
+    }
+    if connected.is_empty() {
+        return Err(NodeError::Definite(format!("{name}: no members")));
+    }
+    let preferred = AtomicUsize::new(first % connected.len());
+    let cluster = Cluster { name: name.into(), members: connected, preferred, created: Mutex::default() };
+    Ok(Arc::new(Connected(Arc::new(cluster))))
+}
+
+/// The version that the member at `addr` (`host:port`) gives, such as `3.4.23`.
+///
+/// # Errors
+/// Always definite: asking changes nothing.
+pub async fn member_version(addr: &str) -> Result<String, NodeError> {
+    let mut client = client(addr).await?;
+    let asked = time::timeout(CONNECT_TIMEOUT, client.status()).await;
+    let failed = |why: String| NodeError::Definite(format!("{addr}: {why}"));
+    match asked {
+        Ok(Ok(status)) => Ok(status.version().to_owned()),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(_) => Err(failed(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+    }
+}
+
+async fn client(addr: &str) -> Result<Client, NodeError> {
+    let (interval, timeout) = KEEP_ALIVE;
+    let options = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT).with_keep_alive(interval, timeout);
+    let connected = Client::connect([format!("http://{addr}")], Some(options)).await;
+    connected.map_err(|error| NodeError::Definite(format!("{addr}: {error}")))
+}
+
+struct Connected(Arc<Cluster>);
+
+impl Store for Connected {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn send(&self, op: Op) -> Reply<Result<Seen, NodeError>> {
+        let cluster = self.0.clone();
+        // A task of its own, so that the request leaves now and goes on whether anybody waits for it or not.
+        let asked = tokio::spawn(async move {
+            match op {
+                Op::AwaitGone(key, revision) => cluster.await_gone(key, revision).await,
+                op => cluster.ask(op).await,
+            }
+        });
+        Box::pin(async move {
+            asked.await.unwrap_or_else(|ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}"))))
+        })
+    }
+}
+
+impl Cluster {
+    /// Asks one member after the other, until one has answered.
+    async fn ask(self: &Arc<Self>, op: Op) -> Result<Seen, NodeError> {
+        let (first, count) = (self.preferred.load(Ordering::Relaxed), self.members.len());
+        let mut asked = JoinSet::new();
+        let mut order = (0..count).map(|n| (first + n) % count);
+        let mut failed = String::from("not asked");
+        let asking = async {
+            loop {
+                match order.next() {
+                    Some(member) => {
+                        let (cluster, op) = (self.clone(), op.clone());
+                        asked.spawn(async move { (member, cluster.ask_member(member, &op).await) });
+                    }
+                    None if asked.is_empty() => return Err(NodeError::Indeterminate(failed)),
+                    None => {}
+                }
+                let has_next = order.len() > 0;
+                tokio::select! {
+                    Some(Ok((member, said))) = asked.join_next() => match said {
+                        Ok(seen) => {
+                            self.preferred.store(member, Ordering::Relaxed);
+                            return Ok(seen);
+                        }
+                        Err(error) => failed = format!("{}: {error}", self.members[member].0),
+                    },
+                    () = time::sleep(HEDGE_AFTER), if has_next => {}
+                }
+            }
+        };
+        let said = time::timeout(GIVE_UP_AFTER, asking).await;
+        said.unwrap_or_else(|_| Err(NodeError::Indeterminate(format!("no answer within {GIVE_UP_AFTER:?}"))))
+    }
+
+    async fn ask_member(&self, member: usize, op: &Op) -> Result<Seen, Error> {
+        let mut client = self.members[member].1.clone();
+        match op {
+            Op::Grant(lease) => {
+                let granted = client.lease_grant(whole_seconds(*lease), None).await?;
+                Ok(Seen::Leased(LeaseId(granted.id()), seconds(granted.ttl())))
+            }
+            Op::KeepAlive(lease) => keep_alive(&mut client, *lease).await,
+            Op::Revoke(lease) => match client.lease_revoke(lease.0).await {
+                Err(error) if is_not_found(&error) => Ok(Seen::Gone),
+                other => other.map(|_| Seen::Done),
+            },
+            Op::TimeToLive(lease) => {
+                let left = client.lease_time_to_live(lease.0, None).await?;
+                Ok(Seen::Leased(*lease, seconds(left.ttl())))
+            }
+            Op::Create(key, owner, lease) => self.create(&mut client, key, owner, *lease).await,
+            Op::Before(key, revision) => {
+                let newest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
+                let options = newest.with_max_create_revision(revision.0 - 1).with_limit(1).with_keys_only();
+                let found = client.get(queue(key), Some(options)).await?;
+                Ok(found.kvs().first().map_or(Seen::Gone, |kv| Seen::At(Revision(kv.create_revision()))))
+            }
+            Op::AwaitGone(key, revision) => {
+                let found = self.find(&mut client, key, *revision).await?;
+                Ok(if found.is_some() { Seen::At(*revision) } else { Seen::Gone })
+            }
+            Op::Confirm(key, revision) => {
+                let Some(own) = self.name_of(&mut client, key, *revision).await? else { return Ok(Seen::Refused) };
+                let stands = Compare::create_revision(own, CompareOp::Equal, revision.0);
+                // Of every key in the queue.
+                let is_oldest = Compare::create_revision(queue(key), CompareOp::Greater, revision.0 - 1).with_prefix();
+                let confirmed = client.txn(Txn::new().when([stands, is_oldest])).await?;
+                Ok(if confirmed.succeeded() { Seen::Done } else { Seen::Refused })
+            }
+            Op::Delete(key, revision) => {
+                let Some(own) = self.name_of(&mut client, key, *revision).await? else { return Ok(Seen::Gone) };
+                let stands = Compare::create_revision(own.clone(), CompareOp::Equal, revision.0);
+                let removed = client.txn(Txn::new().when([stands]).and_then([TxnOp::delete(own, None)])).await?;
+                Ok(if removed.succeeded() { Seen::Done } else { Seen::Gone })
+            }
+            Op::DeleteAll(key) => {
+                let all = etcd_client::DeleteOptions::new().with_prefix();
+                client.delete(queue(key), Some(all)).await?;
+                Ok(Seen::Done)
+            }
+        }
+    }
+
+    async fn create(&self, client: &mut Client, key: &Key, owner: &Owner, lease: LeaseId) -> Result<Seen, Error> {
+        let own = name(key, owner);
+        let is_new = Compare::create_revision(own.clone(), CompareOp::Equal, 0);
+        let put = TxnOp::put(own.clone(), "", Some(PutOptions::new().with_lease(lease.0)));
+        let txn = Txn::new().when([is_new]).and_then([put]).or_else([TxnOp::get(own.clone(), None)]);
+        let done = match client.txn(txn).await {
+            Err(error) if is_not_found(&error) => return Ok(Seen::Gone),
+            other => other?,
+        };
+        let there = done.op_responses().into_iter().find_map(|said| match said {
+            TxnOpResponse::Get(found) => found.kvs().first().map(KeyValue::create_revision),
+            _ => done.header().map(etcd_client::ResponseHeader::revision),
+        });
+        let Some(revision) = there.map(Revision) else {
+            return Err(Error::Internal("a transaction was answered without its revision".to_owned()));
+        };
+        self.created.lock().unwrap_or_else(PoisonError::into_inner).insert((key.clone(), revision), own);
+        Ok(Seen::At(revision))
+    }
+
+    /// The name of the key that was created at `revision`.
+    async fn name_of(&self, client: &mut Client, key: &Key, revision: Revision) -> Result<Option<Vec<u8>>, Error> {
+        let known = {
+            let created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+            created.get(&(key.clone(), revision)).cloned()
+        };
+        match known {
+            Some(known) => Ok(Some(known)),
+            None => Ok(self.find(client, key, revision).await?.map(|(name, _)| name)),
+        }
+    }
+
+    /// The key that was created at `revision`, and the revision at which it was seen.
+    async fn find(&self, client: &mut Client, key: &Key, revision: Revision) -> Result<Option<(Vec<u8>, i64)>, Error> {
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        let options = options.with_min_create_revision(revision.0).with_max_create_revision(revision.0);
+        let found = client.get(queue(key), Some(options)).await?;
+        let seen = found.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(found.kvs().first().map(|kv| (kv.key().to_vec(), seen)))
+    }
+
+    /// Waits until a member says that the key is gone, or is seen to be without it. Whoever waited may have gone away: then it ends with the key,
+    /// or with the lease under which that was created.
+    async fn await_gone(self: &Arc<Self>, key: Key, revision: Revision) -> Result<Seen, NodeError> {
+        loop {
+            match self.ask(Op::AwaitGone(key.clone(), revision)).await? {
+                Seen::At(_) => {}
+                gone => return Ok(gone),
+            }
+            let member = self.preferred.load(Ordering::Relaxed);
+            let watched = time::timeout(LOOK_AGAIN, self.watch(member, &key, revision)).await;
+            if !matches!(watched, Ok(Ok(()))) {
+                // A member that fails at once must not be asked without a pause.
+                time::sleep(HEDGE_AFTER).await;
+            }
+        }
+    }
+
+    /// Returns when a member tells of the key's end, or at once if it is not there.
+    async fn watch(&self, member: usize, key: &Key, revision: Revision) -> Result<(), Error> {
+        let mut client = self.members[member].1.clone();
+        let Some((name, seen)) = self.find(&mut client, key, revision).await? else { return Ok(()) };
+        let options = WatchOptions::new().with_start_revision(seen + 1).with_filters([WatchFilterType::NoPut]);
+        let mut stream = client.watch(name, Some(options)).await?;
+        while let Some(told) = stream.message().await? {
+            if told.canceled() {
+                return Err(Error::WatchError(told.cancel_reason().to_owned()));
+            }
+            if told.events().iter().any(|event| event.event_type() == EventType::Delete) {
+                return Ok(());
+            }
+        }
+        Err(Error::WatchError("the stream has ended".to_owned()))
+    }
+}
+
+/// A stream for one keep-alive. Its first answer tells only that the lease was there, the second one for how long it was renewed.
+async fn keep_alive(client: &mut Client, lease: LeaseId) -> Result<Seen, Error> {
+    let (mut keeper, mut answers) = match client.lease_keep_alive(lease.0).await {
+        Err(Error::LeaseKeepAliveError(_)) => return Ok(Seen::Leased(lease, Duration::ZERO)),
+        other => other?,
+    };
+    keeper.keep_alive().await?;
+    let answer = answers.message().await?;
+    let answer = answer.ok_or_else(|| Error::LeaseKeepAliveError("the stream has ended".to_owned()))?;
+    Ok(Seen::Leased(lease, seconds(answer.ttl())))
+}
+
+/// The queue of `key`: a prefix of all its keys' names, and of no others.
+fn queue(key: &Key) -> Vec<u8> {
+    format!("{}/", key.as_str()).into_bytes()
+}
+
+fn name(key: &Key, owner: &Owner) -> Vec<u8> {
+    format!("{}/{}", key.as_str(), owner.as_str()).into_bytes()
+}
+
+/// A lease that is gone is said to have a negative time left.
+fn seconds(ttl: i64) -> Duration {
+    Duration::from_secs(ttl.max(0).unsigned_abs())
+}
+
+fn whole_seconds(lease: Duration) -> i64 {
+    let seconds = lease.as_secs() + u64::from(lease.subsec_nanos() > 0);
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+/// Whether the store says that there is no such lease.
+fn is_not_found(error: &Error) -> bool {
+    // 5 is `NOT_FOUND` of gRPC.
+    matches!(error, Error::GRpcStatus(status) if status.code() as i32 == 5)
+}

@@ -1,0 +1,272 @@
+//! How far each clock of a rewritten process is from the kernel's: pure arithmetic, the same that its code does.
+//!
+//! What is shown is a function of what the kernel says of that clock, and of nothing else. So a drift and a strobe need no activity of the agent,
+//! and a clock that runs slow still never goes back: if the kernel's readings are in order, so is what is shown of them, whichever
+//! thread read them.
+
+use crate::protocol::{ClockChange, WhichClock};
+
+/// How long a slot is.
+pub(super) const SLOT_LEN: usize = MARK.len() + 8 + 3 * CLOCK_LEN;
+
+/// How long the numbers of one clock are.
+const CLOCK_LEN: usize = 40;
+
+/// Says that the code is ours, and which: a later one with another layout gets another mark.
+const MARK: [u8; 16] = *b"harness clock 1\0";
+
+/// Farther than this from the truth is refused: the sum of a reading and an offset must stay a number.
+const FARTHEST_NS: i64 = 100 * 365 * 86_400 * 1_000_000_000;
+
+/// One clock: `said + base + (said - since) × rate + strobe`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Clock {
+    pub base_ns: i64,
+    pub since_ns: i64,
+    /// How much faster it runs, in 2⁻³² parts.
+    pub rate: i64,
+    /// Added in every other period from `since`, beginning with the first.
+    pub strobe_by_ns: i64,
+    /// 0: no strobe.
+    pub strobe_period_ns: i64,
+}
+
+impl Clock {
+    /// What is shown when the kernel says this.
+    pub fn shows_ns(&self, said_ns: i64) -> i64 {
+        let passed = said_ns - self.since_ns;
+        let strobe = if self.strobe_period_ns != 0 && passed.max(0) / self.strobe_period_ns % 2 == 0 {
+            self.strobe_by_ns
+        } else {
+            0
+        };
+        (self.steady_ns(said_ns) + strobe).max(0)
+    }
+
+    /// The same without the strobe.
+    fn steady_ns(&self, said_ns: i64) -> i64 {
+        let gained = (i128::from(said_ns - self.since_ns) * i128::from(self.rate)) >> 32;
+        said_ns + self.base_ns + gained as i64
+    }
+
+    /// Goes on from what it shows now, strobe left aside, with a rate and a strobe to be set.
+    fn go_on(&mut self, now_ns: i64) {
+        self.base_ns = self.steady_ns(now_ns) - now_ns;
+        self.since_ns = now_ns;
+    }
+
+    fn drift(&mut self, now_ns: i64, ppm: i32) {
+        self.go_on(now_ns);
+        self.rate = ((i128::from(ppm) << 32) / 1_000_000) as i64;
+    }
+
+    /// Whether it shows what the kernel says.
+    fn is_true(&self) -> bool {
+        self.base_ns == 0 && self.rate == 0 && (self.strobe_by_ns == 0 || self.strobe_period_ns == 0)
+    }
+
+    pub fn to_bytes(self) -> [u8; CLOCK_LEN] {
+        let mut bytes = [0; CLOCK_LEN];
+        let numbers = [self.base_ns, self.since_ns, self.rate, self.strobe_by_ns, self.strobe_period_ns];
+        for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Clock {
+        let number = |at: usize| i64::from_le_bytes(std::array::from_fn(|i| bytes[at * 8 + i]));
+        Clock {
+            base_ns: number(0),
+            since_ns: number(1),
+            rate: number(2),
+            strobe_by_ns: number(3),
+            strobe_period_ns: number(4),
+        }
+    }
+}
+
+/// What the kernel says of each clock, at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Said {
+    pub wall_ns: i64,
+    pub monotonic_ns: i64,
+    pub boottime_ns: i64,
+}
+
+/// All clocks of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// Which change it was made by. A process that was forked while its container was being moved has it from its parent, or it has not.
+    pub made_by: u64,
+    pub wall: Clock,
+    pub monotonic: Clock,
+    pub boottime: Clock,
+}
+
+impl Slot {
+    pub fn to_bytes(self) -> [u8; SLOT_LEN] {
+        let mut bytes = [0; SLOT_LEN];
+        let made_by = self.made_by.to_le_bytes();
+        let parts = [&MARK[..], &made_by, &self.wall.to_bytes(), &self.monotonic.to_bytes(), &self.boottime.to_bytes()];
+        bytes.copy_from_slice(&parts.concat());
+        bytes
+    }
+
+    /// None if these bytes are no slot of ours.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Slot> {
+        let (made_by, clocks) = bytes.strip_prefix(&MARK)?.split_first_chunk()?;
+        let clock = |which: usize| Clock::from_bytes(&clocks[which * CLOCK_LEN..][..CLOCK_LEN]);
+        let made_by = u64::from_le_bytes(*made_by);
+        Some(Slot { made_by, wall: clock(0), monotonic: clock(1), boottime: clock(2) })
+    }
+
+    /// Whether every clock shows what the kernel says, so that the code can go.
+    pub fn is_true(&self) -> bool {
+        [self.wall, self.monotonic, self.boottime].iter().all(Clock::is_true)
+    }
+
+    /// After a change at `now`; or why there can be none.
+    pub fn after(mut self, now: Said, which: WhichClock, change: ClockChange) -> Result<Slot, String> {
+        allowed(which, change)?;
+        let chosen = [
+            (which.is_wall(), &mut self.wall, now.wall_ns),
+            (which.is_monotonic(), &mut self.monotonic, now.monotonic_ns),
+            (which.is_monotonic(), &mut self.boottime, now.boottime_ns),
+        ];
+        for (_, clock, now_ns) in chosen.into_iter().filter(|(chosen, ..)| *chosen) {
+            match change {
+                ClockChange::JumpNs(by_ns) => clock.base_ns = clock.base_ns.saturating_add(by_ns),
+                ClockChange::DriftPpm(ppm) => clock.drift(now_ns, ppm),
+                ClockChange::Strobe { by_ns, period_ns } => {
+                    clock.go_on(now_ns);
+                    (clock.strobe_by_ns, clock.strobe_period_ns) = (by_ns, period_ns as i64);
+                }
+            }
+            if clock.base_ns.saturating_abs() > FARTHEST_NS {
+                return Err("a clock can be moved by 100 years at most, all jumps together".into());
+            }
+        }
+        Ok(self)
+    }
+
+    /// The wall clock is true again. A monotonic clock never goes back: it runs right again from what it shows now.
+    pub fn healed(mut self, now: Said) -> Slot {
+        self.wall = Clock::default();
+        self.monotonic.drift(now.monotonic_ns, 0);
+        self.boottime.drift(now.boottime_ns, 0);
+        self
+    }
+}
+
+fn allowed(which: WhichClock, change: ClockChange) -> Result<(), String> {
+    let no = |why: &str| Err(why.to_owned());
+    match change {
+        ClockChange::JumpNs(by_ns) if by_ns.saturating_abs() > FARTHEST_NS => no("a jump is 100 years at most"),
+        ClockChange::JumpNs(..0) if which.is_monotonic() => {
+            no("a monotonic clock never goes back: jump forwards, or move the wall clock alone")
+        }
+        ClockChange::DriftPpm(ppm) if ppm.abs() >= 1_000_000 => {
+            no("a drift is less than 1000000 ppm either way: more would stop the clock, or double its rate")
+        }
+        ClockChange::Strobe { .. } if which.is_monotonic() => {
+            no("a strobe goes back and forth, and a monotonic clock never goes back: strobe the wall clock alone")
+        }
+        ClockChange::Strobe { by_ns, .. } if by_ns.saturating_abs() > FARTHEST_NS => {
+            no("a strobe is 100 years at most")
+        }
+        ClockChange::Strobe { period_ns, .. } if period_ns == 0 || i64::try_from(period_ns).is_err() => {
+            no("the period of a strobe is at least 1 ns and at most 292 years")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+    const NOW: Said = Said { wall_ns: 1_700_000_000 * SECOND, monotonic_ns: 500 * SECOND, boottime_ns: 600 * SECOND };
+
+    fn later(by_ns: i64) -> Said {
+        Said {
+            wall_ns: NOW.wall_ns + by_ns,
+            monotonic_ns: NOW.monotonic_ns + by_ns,
+            boottime_ns: NOW.boottime_ns + by_ns,
+        }
+    }
+
+    #[test]
+    fn a_jump_there_and_back_leaves_nothing() {
+        let jump = |slot: Slot, by| slot.after(NOW, WhichClock::Wall, ClockChange::JumpNs(by)).unwrap();
+        let moved = jump(Slot::default(), 20 * SECOND);
+        assert_eq!(moved.wall.shows_ns(NOW.wall_ns), NOW.wall_ns + 20 * SECOND);
+        assert_eq!(moved.monotonic, Clock::default());
+        assert!(!moved.is_true());
+        assert!(jump(moved, -20 * SECOND).is_true());
+    }
+
+    #[test]
+    fn what_a_drift_has_gained_stays_and_nothing_jumps_when_it_ends() {
+        let fast = Slot::default().after(NOW, WhichClock::Both, ClockChange::DriftPpm(200_000)).unwrap();
+        let then = later(10 * SECOND);
+        assert_eq!(fast.monotonic.shows_ns(NOW.monotonic_ns), NOW.monotonic_ns);
+        assert!((fast.wall.shows_ns(then.wall_ns) - NOW.wall_ns).abs_diff(12 * SECOND) <= 10);
+        let right = fast.after(then, WhichClock::Both, ClockChange::DriftPpm(0)).unwrap();
+        for after in [then, later(20 * SECOND)] {
+            assert_eq!(
+                right.boottime.shows_ns(after.boottime_ns) - after.boottime_ns,
+                fast.boottime.shows_ns(then.boottime_ns) - then.boottime_ns
+            );
+        }
+    }
+
+    #[test]
+    fn a_slow_clock_never_goes_back() {
+        let slow = Slot::default().after(NOW, WhichClock::Monotonic, ClockChange::DriftPpm(-999_999)).unwrap();
+        let shown: Vec<i64> = (-5_000..5_000).map(|ns| slow.monotonic.shows_ns(NOW.monotonic_ns + ns * 777)).collect();
+        assert!(shown.is_sorted());
+    }
+
+    #[test]
+    fn a_strobe_begins_moved_and_takes_turns() {
+        let strobe = ClockChange::Strobe { by_ns: -3 * SECOND, period_ns: 1_000 };
+        let slot = Slot::default().after(NOW, WhichClock::Wall, strobe).unwrap();
+        let ahead = |ns| slot.wall.shows_ns(NOW.wall_ns + ns) - NOW.wall_ns - ns;
+        assert_eq!([0, 999, 1_000, 1_999, 2_000].map(ahead), [-3 * SECOND, -3 * SECOND, 0, 0, -3 * SECOND]);
+    }
+
+    #[test]
+    fn healing_makes_the_wall_clock_true_and_leaves_a_monotonic_one_where_it_is() {
+        let jump = ClockChange::JumpNs(5 * SECOND);
+        let slot = Slot::default().after(NOW, WhichClock::Both, jump).unwrap();
+        let slot = slot.after(NOW, WhichClock::Both, ClockChange::DriftPpm(-500_000)).unwrap();
+        let healed = slot.healed(later(2 * SECOND));
+        assert_eq!(healed.wall, Clock::default());
+        assert_eq!(healed.monotonic.base_ns, 4 * SECOND);
+        assert_eq!(healed.monotonic.rate, 0);
+    }
+
+    #[test]
+    fn what_would_take_a_monotonic_clock_back_is_refused() {
+        for (which, change) in [
+            (WhichClock::Monotonic, ClockChange::JumpNs(-1)),
+            (WhichClock::Both, ClockChange::JumpNs(-1)),
+            (WhichClock::Both, ClockChange::Strobe { by_ns: 1, period_ns: 1 }),
+            (WhichClock::Monotonic, ClockChange::DriftPpm(-1_000_000)),
+            (WhichClock::Wall, ClockChange::JumpNs(i64::MIN)),
+            (WhichClock::Wall, ClockChange::Strobe { by_ns: 1, period_ns: 0 }),
+        ] {
+            assert!(Slot::default().after(NOW, which, change).is_err(), "{which:?} {change:?}");
+        }
+    }
+
+    #[test]
+    fn a_slot_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let slot = Slot { made_by: 9, ..Slot::default() };
+        let slot = slot.after(NOW, WhichClock::Both, ClockChange::DriftPpm(-7)).unwrap();
+        assert_eq!(Slot::from_bytes(&slot.to_bytes()), Some(slot));
+        assert_eq!(Slot::from_bytes(&[0; SLOT_LEN]), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! Packets: rules and queues in a target's network namespace.
+//!
+//! A partition is a table of nftables of its own. Delay, loss and reordering send packets through a queue of the kernel (`NFQUEUE`) to a
+//! thread of the agent, which releases them one by one. Everything is in the target's own network namespace: when its container goes,
+//! the rules go. When the agent goes, its queues go, and the rules that pointed to them let everything pass (`--queue-bypass`).
+//!
+//! All of this blocks: rules for some milliseconds, a probe for its whole timeout. Call it from a thread that may wait.
+
+mod abilities;
+mod connections;
+mod error;
+mod faults;
+mod hold;
+mod namespace;
+mod netlink;
+mod packet;
+mod probe;
+mod programs;
+mod queue;
+mod release;
+mod rules;
+
+pub use abilities::probe_abilities;
+pub use connections::{connections, reset};
+pub use error::NetError;
+pub use faults::{PacketFaults, Report};
+pub use namespace::Namespace;
+pub use probe::probe;
+
+use std::time::Duration;
+
+use crate::protocol::{TargetAnswer, TargetRequest};
+
+/// Looks at one target, or resets its connections. Needs no memory of the faults that are on, so it may wait while they come and go.
+pub fn obey(request: &TargetRequest) -> Result<TargetAnswer, NetError> {
+    match request {
+        TargetRequest::Probe { pid, to, timeout_ms } => {
+            probe(*pid, *to, Duration::from_millis(*timeout_ms)).map(TargetAnswer::Probed)
+        }
+        TargetRequest::Connections { pid, links } => connections(*pid, links).map(TargetAnswer::Connections),
+        TargetRequest::Reset { pid, links } => reset(*pid, links).map(TargetAnswer::Reset),
+        TargetRequest::Abilities { pid } => probe_abilities(*pid).map(TargetAnswer::Abilities),
+    }
+}

@@ -1,0 +1,103 @@
+//! The rules of each fault, as text for `nft` and `iptables-nft-restore`. Each fault has a table, or chains, of its own: faults
+//! coexist, and healing one removes exactly what it brought.
+
+use std::net::Ipv4Addr;
+
+use crate::protocol::{Cut, FaultNumber, HeldPart, Links, Way};
+
+/// The table of a partition. Its hooks come after those of the queues (priority 0 after -150): a packet that a delay has held until
+/// the partition was on is cut off like one on its way.
+pub(super) fn partition(fault: FaultNumber, links: &Links, cut: Cut) -> String {
+    let mut text = format!("table inet harness_{fault} {{\n");
+    if !links.peers.is_empty() {
+        text += &format!("set peers {{ type ipv4_addr; elements = {{ {} }}; }}\n", list(&links.peers));
+    }
+    if links.way != Way::Out {
+        text += &hook("input", "iifname", "saddr", "sport", links, cut);
+    }
+    if links.way != Way::In {
+        text += &hook("output", "oifname", "daddr", "dport", links, cut);
+    }
+    text + "}\n"
+}
+
+fn hook(name: &str, interface: &str, address: &str, port: &str, links: &Links, cut: Cut) -> String {
+    let mut packets = String::new();
+    if !links.peers.is_empty() {
+        packets += &format!("ip {address} @peers ");
+    }
+    if let Some(number) = links.port {
+        packets += &format!("tcp {port} {number} ");
+    }
+    let verdict = match cut {
+        Cut::Drop => format!("{packets}counter drop\n"),
+        Cut::Reject => format!(
+            "tcp flags & rst == rst accept\nicmp type destination-unreachable accept\n\
+             {packets}meta l4proto tcp counter reject with tcp reset\n{packets}counter reject with icmpx type admin-prohibited\n"
+        ),
+    };
+    format!(
+        "chain {name} {{ type filter hook {name} priority 0; policy accept;\n{interface} \"lo\" accept\n{verdict}}}\n"
+    )
+}
+
+/// Takes the table of a partition away.
+pub(super) fn no_partition(fault: FaultNumber) -> String {
+    format!("delete table inet harness_{fault}\n")
+}
+
+/// The chains that send packets to queue `number`. They are called first: where two faults queue the same packet, the newer one does.
+pub(super) fn queue(fault: FaultNumber, links: &Links, held: HeldPart, number: u16) -> String {
+    let mut text = String::from("*mangle\n");
+    for hook in hooks(links.way) {
+        text += &format!(":{} - [0:0]\n", chain(fault, hook));
+    }
+    for hook in hooks(links.way) {
+        let (address, port) = if *hook == "INPUT" { ("-s", "--sport") } else { ("-d", "--dport") };
+        let packets = match (links.port, held) {
+            (Some(number), _) => format!("-p tcp {port} {number} "),
+            (None, HeldPart::Payload) => "-p tcp ".into(),
+            (None, HeldPart::All) => String::new(),
+        };
+        let to_queue = format!("{packets}-j NFQUEUE --queue-num {number} --queue-bypass\n");
+        if links.peers.is_empty() {
+            text += &format!("-A {} {to_queue}", chain(fault, hook));
+        }
+        for peer in &links.peers {
+            text += &format!("-A {} {address} {peer} {to_queue}", chain(fault, hook));
+        }
+        text += &format!("-I {hook} {}", jump(fault, hook));
+    }
+    text + "COMMIT\n"
+}
+
+/// Takes the chains of a queue away.
+pub(super) fn no_queue(fault: FaultNumber, way: Way) -> String {
+    let mut text = String::from("*mangle\n");
+    for hook in hooks(way) {
+        text += &format!("-D {hook} {}", jump(fault, hook));
+        text += &format!("-F {0}\n-X {0}\n", chain(fault, hook));
+    }
+    text + "COMMIT\n"
+}
+
+fn hooks(way: Way) -> &'static [&'static str] {
+    match way {
+        Way::In => &["INPUT"],
+        Way::Out => &["OUTPUT"],
+        Way::Both => &["INPUT", "OUTPUT"],
+    }
+}
+
+fn chain(fault: FaultNumber, hook: &str) -> String {
+    format!("HARNESS-{fault}-{hook}")
+}
+
+fn jump(fault: FaultNumber, hook: &str) -> String {
+    let interface = if hook == "INPUT" { "-i" } else { "-o" };
+    format!("! {interface} lo -j {}\n", chain(fault, hook))
+}
+
+fn list(peers: &[Ipv4Addr]) -> String {
+    peers.iter().map(Ipv4Addr::to_string).collect::<Vec<_>>().join(", ")
+}
