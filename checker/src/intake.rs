@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use history::{
-    Answers, ClientId, Event, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, ProcessName, RequestKind, Stamp,
-    Step, Target, Why,
+    Answers, ClientId, Event, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, Point, ProcessName, RequestKind,
+    Stamp, Step, Target, Why,
 };
 
 use crate::{
@@ -397,6 +397,10 @@ pub(crate) fn subject(event: &Event) -> Option<HoldId> {
         | Event::AcquireFailed { attempt, .. }
         | Event::Undo { attempt }
         | Event::Undone { attempt, .. } => Some(*attempt),
+        // Nothing has been sent of it: it is no attempt yet.
+        Event::AtPoint { point: Point::BeforeAcquire, .. } | Event::LeftPoint { point: Point::BeforeAcquire, .. } => {
+            None
+        }
         Event::Renew { hold }
         | Event::Renewed { hold, .. }
         | Event::RenewFailed { hold, .. }

@@ -20,7 +20,7 @@ pub use names::{Key, NodeName, ProcessName};
 pub use operation::{Answers, ArmDecision, NodeAnswer, Outcome, RequestKind, Why};
 pub use plan::{
     Activity, Arm, ClientKind, ClusterKind, Comparison, LeaseClock, Models, Persistence, Plan, PlanError, Range,
-    Tokens, Workload,
+    Scripted, Tokens, Workload,
 };
 pub use point::Point;
 pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, drift};

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::{FaultKind, NodeName, Step, Wait};
 
 mod possible;
+mod script;
 
 pub use possible::PlanError;
+pub use script::Scripted;
 
 /// Durations in plans are written as a person writes them: `2s`, `150ms`, `1s 500ms`.
 pub(crate) mod human {
@@ -214,7 +216,7 @@ pub enum ClientKind {
 
 /// What clients do, and how often.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Workload {
     /// Workers: one process each, in a container of its own.
     pub workers: u32,
@@ -245,6 +247,13 @@ pub struct Workload {
     /// Give an attempt up that has not been answered for so long, and undo it; never, if absent.
     #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
     pub cancel: Option<Duration>,
+    /// Clients believe in a hold for no longer than this after its attempt was sent, less the drift, however long the lease: the rest of it is a
+    /// lock-delay (Chubby). All of the lease, if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Duration>,
+    /// Critical sections that are placed rather than drawn. Workers that are named here are offered these and no others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub script: Vec<Scripted>,
 }
 
 impl Default for Workload {
@@ -263,6 +272,8 @@ impl Default for Workload {
             writes: 1,
             resend: None,
             cancel: None,
+            deadline: None,
+            script: Vec::new(),
         }
     }
 }
@@ -316,14 +327,18 @@ pub struct Plan {
     /// Arms of the resource.
     pub arms: Vec<Arm>,
     /// How its fencing arms compare.
+    #[serde(default)]
     pub fence: Comparison,
     /// Lock nodes.
     pub lock_nodes: Vec<NodeName>,
-    /// What clients do.
+    /// What clients do; the parts that are left out are those of [`Workload::default`].
+    #[serde(default)]
     pub workload: Workload,
     /// What the run must have seen.
+    #[serde(default)]
     pub activity: Activity,
     /// Kinds of faults that were asked for, as written; `none` is an empty list.
+    #[serde(default)]
     pub nemesis: Vec<String>,
     /// Switches of the models, in a simulation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -332,6 +347,7 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
     /// Every fault, drawn from the seed or placed.
+    #[serde(default)]
     pub schedule: Vec<Step>,
 }
 

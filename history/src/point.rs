@@ -6,8 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Point {
+    /// Nothing has been sent of an attempt yet.
+    BeforeAcquire,
     /// The requests of the acquiring round have left, no answer is read.
     AfterSend,
+    /// The requests of the round that writes the token back have left, no answer is read.
+    AfterWriteBack,
     /// The hold is claimed.
     AfterAcquire,
     /// The protected state was read.
@@ -22,8 +26,10 @@ pub enum Point {
 
 impl Point {
     /// All points, in the order in which a client passes them.
-    pub const ALL: [Point; 6] = [
+    pub const ALL: [Point; 8] = [
+        Point::BeforeAcquire,
         Point::AfterSend,
+        Point::AfterWriteBack,
         Point::AfterAcquire,
         Point::AfterRead,
         Point::AfterCheck,
@@ -34,7 +40,9 @@ impl Point {
     /// Its name in flags, plans and histories.
     pub fn name(self) -> &'static str {
         match self {
+            Point::BeforeAcquire => "before-acquire",
             Point::AfterSend => "after-send",
+            Point::AfterWriteBack => "after-write-back",
             Point::AfterAcquire => "after-acquire",
             Point::AfterRead => "after-read",
             Point::AfterCheck => "after-check",

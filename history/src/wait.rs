@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientKind, NodeName, Plan, Point, Target, When};
+use crate::{ClientKind, FaultId, NodeName, Plan, Point, Target, When};
 
 /// Waits are no longer than this: whoever waits at a point is no longer the client that the plan is about.
 const AT_MOST: Duration = Duration::from_secs(600);
@@ -24,6 +24,10 @@ pub enum Until {
     Injected,
     /// Every fault that goes with it is proved healed.
     Healed,
+    /// This fault, whatever goes with it, is proved healed, or could not be.
+    Over(FaultId),
+    /// The client of this other wait has come to its point.
+    Reached(WaitId),
     /// A write of any other client was answered.
     AnotherWrote,
     /// A write of another client of this worker was answered.
@@ -79,6 +83,15 @@ impl Plan {
             if others == Some(&wait.worker) {
                 return failed(format!("{} cannot write while it waits; name another worker", wait.worker));
             }
+            match wait.until {
+                Until::Over(fault) if !self.schedule.iter().any(|step| step.id == fault) => {
+                    return failed(format!("there is no fault {} in the plan", fault.0));
+                }
+                Until::Reached(other) if other == wait.id || self.wait(other).is_none() => {
+                    return failed(format!("there is no other wait {} in the plan", other.0));
+                }
+                _ => {}
+            }
             if !(AT_LEAST..=AT_MOST).contains(&wait.at_most) {
                 return failed(format!("at-most {:?} is outside 10ms to 10m", wait.at_most));
             }
@@ -112,7 +125,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Fault, FaultId, Step};
+    use crate::{Fault, Step};
 
     fn plan() -> Plan {
         let mut plan = crate::plan::tests::plan();
@@ -146,11 +159,13 @@ mod tests {
     #[test]
     fn a_wait_that_cannot_come_about_is_refused() {
         type Change = fn(&mut Plan);
-        let table: [(&str, Change); 9] = [
+        let table: [(&str, Change); 11] = [
             ("number is taken", |p| p.waits.push(p.waits[0].clone())),
             ("no worker", |p| p.waits[0].worker = "redis-1".into()),
             ("no worker", |p| p.waits[0].until = Until::Wrote("worker-9".into())),
             ("another worker", |p| p.waits[0].until = Until::Wrote("worker-1".into())),
+            ("no fault 9", |p| p.waits[0].until = Until::Over(FaultId(9))),
+            ("no other wait 1", |p| p.waits[0].until = Until::Reached(WaitId(1))),
             ("outside", |p| p.waits[0].at_most = Duration::ZERO),
             ("is over", |p| p.waits[0].after = p.time),
             ("checking", |p| p.waits[0].point = Point::AfterCheck),

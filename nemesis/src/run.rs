@@ -232,6 +232,7 @@ impl Nemesis<'_> {
             | Fault::Reorder { lasting, .. } => links::hold_up(&site, *lasting).await,
         };
         gate.into_iter().for_each(Gate::is_done);
+        gates.is_over(step.id);
         done.map_err(failed)?;
         Ok(true)
     }

@@ -149,11 +149,13 @@ impl Watch for Attempt {
     }
 
     fn sent(&self, round: Round) -> Reply<()> {
-        if round != Round::Acquire && round != Round::WriteBack {
-            return Box::pin(std::future::ready(()));
-        }
+        let point = match round {
+            Round::Acquire => Point::AfterSend,
+            Round::WriteBack => Point::AfterWriteBack,
+            Round::Renew | Round::Release | Round::Undo => return Box::pin(std::future::ready(())),
+        };
         let (Recording { journal, clock, points }, client, id) = (self.recording.clone(), self.client, self.id);
-        Box::pin(async move { points.pass(&*journal, &*clock, client, id, Point::AfterSend).await })
+        Box::pin(async move { points.pass(&*journal, &*clock, client, id, point).await })
     }
 
     fn answered(&self, _round: Round) {

@@ -13,7 +13,7 @@ use futures::{
     FutureExt,
     future::{Either, select},
 };
-use history::{ClientId, ClientKind, Event, HoldId, OpId, Outcome, Point, Stamp, Workload};
+use history::{ClientId, ClientKind, Event, HoldId, OpId, Outcome, Point, Stamp, Workload, drift};
 use locks::{Clock, Hold, Lock, Owner, Reply, retry::RetryDelay};
 use rand::RngCore;
 use resource::{Arm, ClientError, ReadAnswer, Version, WriteAnswer};
@@ -89,9 +89,11 @@ impl Client {
         end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Ended {
         let key = locks::Key::new(section.key.as_str());
+        let mut failed = 0;
         loop {
             let attempt =
                 Attempt::new(self.recording.clone(), self.id, self.attempts.next(), section.key.clone(), intended);
+            self.point(attempt.id, Point::BeforeAcquire).await;
             match self.attempt(&key, Owner::random(rng), &attempt, end).await {
                 Some(Ok(hold)) => {
                     attempt.acquired(&hold);
@@ -101,7 +103,8 @@ impl Client {
                 Some(Err(failure)) => attempt.failed(&failure),
                 None => attempt.cancelled(),
             }
-            if give_up() {
+            failed += 1;
+            if give_up() || section.attempts == Some(failed) {
                 return Ended::Dropped;
             }
             let range = self.workload.retry_delay;
@@ -152,10 +155,15 @@ impl Client {
         points.pass(&**journal, &**clock, self.id, hold, point).await;
     }
 
+    /// Until when the client believes in a hold: the lock's validity, or less where the plan says so.
+    fn believed_ns(&self, hold: &Hold) -> u64 {
+        let own = self.workload.deadline.map(|deadline| hold.sent + deadline.saturating_sub(drift(deadline)));
+        own.map_or(hold.valid_until, |own| own.min(hold.valid_until)).as_nanos() as u64
+    }
+
     /// Everything under the hold, with the watchdog beside it: a future joined to the client's own, so that nothing outlives it.
     async fn critical(&self, attempt: &Attempt, hold: Hold, section: &Section) {
-        let belief =
-            Belief { valid_until_ns: AtomicU64::new(hold.valid_until.as_nanos() as u64), lost: AtomicBool::new(false) };
+        let belief = Belief { valid_until_ns: AtomicU64::new(self.believed_ns(&hold)), lost: AtomicBool::new(false) };
         let keep = {
             let work = std::pin::pin!(self.work(attempt, &hold, &belief, section));
             match self.workload.renew {
@@ -192,7 +200,7 @@ impl Client {
                 Err(failure) => Err(failure),
             });
             match renewed {
-                Ok(()) => belief.valid_until_ns.store(hold.valid_until.as_nanos() as u64, Ordering::Relaxed),
+                Ok(()) => belief.valid_until_ns.store(self.believed_ns(&hold), Ordering::Relaxed),
                 Err(true) => {
                     belief.lost.store(true, Ordering::Relaxed);
                     self.record(Event::LossNoticed { hold: attempt.id });
@@ -217,7 +225,7 @@ impl Client {
             op: resource::OpId(u64::from(op.0)),
             token: hold.token.map(|t| resource::Token(t.0)),
         };
-        for turn in 0..self.workload.writes {
+        for turn in 0..section.writes {
             let op = OpId(2 * turn + 1);
             self.record(Event::Read { hold: id, op });
             let read = match self.resource.read(&caller(op)).await {

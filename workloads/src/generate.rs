@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use history::{Key, Workload};
+use history::{Key, NodeName, Scripted, Workload};
 use rand::Rng;
 
 /// One critical section, as it is meant to be.
@@ -17,24 +17,39 @@ pub struct Section {
     pub key: Key,
     /// How long the client works between read and write.
     pub work: Duration,
+    /// How often it writes; with 0 it only acquires and releases.
+    pub writes: u32,
+    /// After how many attempts that failed it is given up; never, if absent.
+    pub attempts: Option<u32>,
 }
 
-/// The sections of one client, in order, without end.
+/// The sections of one client, in order: drawn without end, or as its worker's script has them.
 #[derive(Debug, Clone)]
 pub struct Sections<R> {
     rng: R,
-    mean_gap_s: f64,
     keys: u32,
     work: history::Range,
-    due: Duration,
+    writes: u32,
+    due: Due,
+}
+
+/// When sections are due.
+#[derive(Debug, Clone)]
+enum Due {
+    Drawn { mean_gap_s: f64, last: Duration },
+    Scripted { parts: std::vec::IntoIter<Scripted>, done: u32 },
 }
 
 impl<R: Rng> Sections<R> {
-    /// The share of one client in `workload`: all clients together are offered its rate.
-    pub fn new(workload: &Workload, rng: R) -> Sections<R> {
+    /// The share of one client of `worker` in `workload`: all clients together are offered its rate, but for those that have a script.
+    pub fn new(workload: &Workload, worker: &NodeName, rng: R) -> Sections<R> {
         let clients = f64::from(workload.workers) * f64::from(workload.clients_per_worker);
-        let mean_gap_s = clients / workload.rate_per_s;
-        Sections { rng, mean_gap_s, keys: workload.keys, work: workload.work, due: Duration::ZERO }
+        let script: Vec<_> = workload.script.iter().filter(|part| part.worker == *worker).cloned().collect();
+        let due = match script.is_empty() {
+            true => Due::Drawn { mean_gap_s: clients / workload.rate_per_s, last: Duration::ZERO },
+            false => Due::Scripted { parts: script.into_iter(), done: 0 },
+        };
+        Sections { rng, keys: workload.keys, work: workload.work, writes: workload.writes, due }
     }
 }
 
@@ -42,12 +57,26 @@ impl<R: Rng> Iterator for Sections<R> {
     type Item = Section;
 
     fn next(&mut self) -> Option<Section> {
-        // Inverse of the exponential distribution; `random` is below 1, so the logarithm is finite.
-        let gap_s = -self.mean_gap_s * (1.0 - self.rng.random::<f64>()).ln();
-        self.due += Duration::try_from_secs_f64(gap_s).unwrap_or(Duration::MAX / 4);
+        let (due, writes, attempts) = match &mut self.due {
+            Due::Drawn { mean_gap_s, last } => {
+                // Inverse of the exponential distribution; `random` is below 1, so the logarithm is finite.
+                let gap_s = -*mean_gap_s * (1.0 - self.rng.random::<f64>()).ln();
+                *last += Duration::try_from_secs_f64(gap_s).unwrap_or(Duration::MAX / 4);
+                (*last, self.writes, None)
+            }
+            Due::Scripted { parts, done } => {
+                while parts.as_slice().first().is_some_and(|part| *done == part.sections) {
+                    (_, *done) = (parts.next(), 0);
+                }
+                let part = parts.as_slice().first()?;
+                let due = part.from + part.every * *done;
+                *done += 1;
+                (due, part.writes.unwrap_or(self.writes), part.attempts)
+            }
+        };
         let key = Key::new(format!("k{}", self.rng.random_range(0..self.keys)));
         let work = self.rng.random_range(self.work.from..=self.work.to);
-        Some(Section { due: self.due, key, work })
+        Some(Section { due, key, work, writes, attempts })
     }
 }
 
@@ -77,7 +106,7 @@ mod tests {
     fn all_clients_together_are_offered_the_rate() {
         let offered: usize = (0..10)
             .map(|client| {
-                let sections = Sections::new(&workload(), ChaCha8Rng::seed_from_u64(client));
+                let sections = Sections::new(&workload(), &"worker-1".into(), ChaCha8Rng::seed_from_u64(client));
                 sections.take_while(|s| s.due < Duration::from_secs(1_000)).count()
             })
             .sum();
@@ -87,12 +116,29 @@ mod tests {
 
     #[test]
     fn every_key_is_used_and_work_stays_in_its_range() {
-        let sections: Vec<_> = Sections::new(&workload(), ChaCha8Rng::seed_from_u64(1)).take(200).collect();
+        let sections: Vec<_> =
+            Sections::new(&workload(), &"worker-1".into(), ChaCha8Rng::seed_from_u64(1)).take(200).collect();
         let keys: std::collections::BTreeSet<_> = sections.iter().map(|s| s.key.as_str().to_owned()).collect();
         assert_eq!(keys.into_iter().collect::<Vec<_>>(), ["k0", "k1", "k2"]);
         assert!(sections.iter().all(|s| (100..=200).contains(&s.work.as_millis())));
         assert!(sections.windows(2).all(|w| w[0].due <= w[1].due));
-        let again: Vec<_> = Sections::new(&workload(), ChaCha8Rng::seed_from_u64(1)).take(200).collect();
+        let again: Vec<_> =
+            Sections::new(&workload(), &"worker-1".into(), ChaCha8Rng::seed_from_u64(1)).take(200).collect();
         assert_eq!(sections, again);
+    }
+
+    #[test]
+    fn a_script_takes_the_place_of_what_would_be_drawn_for_its_worker_alone() {
+        let ms = Duration::from_millis;
+        let part = |from, sections, writes| {
+            let (worker, every, attempts) = ("worker-2".into(), ms(50), Some(3));
+            Scripted { worker, from, sections, every, writes, attempts }
+        };
+        let workload = Workload { script: vec![part(ms(100), 3, Some(0)), part(ms(900), 1, None)], ..workload() };
+        let of = |worker: &str| Sections::new(&workload, &worker.into(), ChaCha8Rng::seed_from_u64(1));
+        let due: Vec<_> = of("worker-2").map(|s| (s.due.as_millis(), s.writes, s.attempts)).collect();
+        let three = Some(3);
+        assert_eq!(due, [(100, 0, three), (150, 0, three), (200, 0, three), (900, 1, three)]);
+        assert_eq!(of("worker-1").take(500).count(), 500);
     }
 }

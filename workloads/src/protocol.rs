@@ -51,3 +51,10 @@ pub struct Configuration {
     /// Address of the resource, `http://host:port`.
     pub resource: String,
 }
+
+impl Configuration {
+    /// The node that its clients run on: clients are numbered worker by worker.
+    pub fn node(&self) -> NodeName {
+        NodeName::new(format!("worker-{}", self.first_client.0 / self.plan.workload.clients_per_worker + 1))
+    }
+}

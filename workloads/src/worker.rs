@@ -125,7 +125,7 @@ impl Worker {
             rng.set_stream((u64::from(self.configuration.process) << 40) | (u64::from(client.id.0) << 8) | of);
             rng
         };
-        let sections = Sections::new(&plan.workload, stream(1));
+        let sections = Sections::new(&plan.workload, &self.configuration.node(), stream(1));
         let mut rng = stream(2);
         let clock = &*self.recording.clock;
         let mut ended = None;
@@ -157,6 +157,8 @@ impl Worker {
                 ended = Some(clock.now());
             }
         }
+        // A script may be over before the run is.
+        self.over.wait().await;
     }
 
     /// After the end a client goes on trying for as long as a holder that died could block it, and then gives up.

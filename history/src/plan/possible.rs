@@ -65,6 +65,10 @@ impl Plan {
                 return err(field, "shorter than 10ms".into());
             }
         }
+        if w.deadline.is_some_and(|d| d < Duration::from_millis(10) || d > self.lease) {
+            return err("deadline", format!("it must lie between 10ms and the lease of {:?}", self.lease));
+        }
+        self.check_script().or_else(|problem| err("script", problem))?;
         if self.arms.is_empty() {
             return err("arms", "there must be at least one".into());
         }

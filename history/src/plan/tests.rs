@@ -26,6 +26,8 @@ pub(crate) fn plan() -> Plan {
             writes: 1,
             resend: None,
             cancel: None,
+            deadline: None,
+            script: Vec::new(),
         },
         activity: Activity::default(),
         nemesis: vec!["pause".into()],
