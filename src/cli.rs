@@ -26,6 +26,8 @@ pub enum Command {
     Explore(Box<ExploreArgs>),
     /// Hold the harness against itself, in the simulation: every planted bug is caught, and no alarm is false
     Selftest(SelftestArgs),
+    /// Run every row of a suite, and print what was claimed, what was seen, and whether it came out as expected
+    Suite(SuiteArgs),
     /// Judge a recorded run again
     Check(CheckArgs),
     /// Remove what runs that are no longer alive have left in Docker
@@ -143,8 +145,8 @@ pub struct ModelArgs {
     /// A model of etcd whose leader was frozen revokes leases that had been renewed elsewhere (etcd#15247)
     #[arg(long, help_heading = "Simulation")]
     pub revokes_on_resume: bool,
-    /// What a model of Redis has on disk after a loss of power [default: no]
-    #[arg(long, help_heading = "Simulation", value_enum)]
+    /// What Redis writes to its disk; on Docker its `appendonly` and `appendfsync` [default: no]
+    #[arg(long, help_heading = "Scenario", value_enum)]
     pub persistence: Option<PersistenceArg>,
 }
 
@@ -304,6 +306,31 @@ pub struct ExploreArgs {
     /// Output format
     #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
     pub format: Format,
+}
+
+/// A suite is a file of claims, each with a plan, a witness and what must come out.
+#[derive(Debug, Args)]
+pub struct SuiteArgs {
+    /// The suite file
+    pub suite: PathBuf,
+    /// Where it runs: docker, or sim
+    #[arg(long, value_enum, default_value = "docker")]
+    pub cluster: ClusterArg,
+    /// Run every row so often, with a seed of its own each time
+    #[arg(long, value_name = "N", default_value_t = std::num::NonZeroU32::MIN)]
+    pub repeat: std::num::NonZeroU32,
+    /// Only these rows, comma-separated
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Go on where an earlier run of this suite ended: what it has is not run again
+    #[arg(long)]
+    pub resume: bool,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
+    pub format: Format,
+    /// Directory of the run directories, and of what is done of the suite
+    #[arg(long, default_value = "runs", help_heading = "Output")]
+    pub runs: PathBuf,
 }
 
 /// Three tables: planted bugs, correct locks without faults, correct locks with all faults beside the truth.

@@ -1,29 +1,24 @@
 //! What each command does.
 
-use std::{collections::BTreeMap, fs::DirEntry, panic::AssertUnwindSafe, path::Path};
+use std::{collections::BTreeMap, fs::DirEntry, path::Path};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use compose::Engine;
-use futures::FutureExt;
-use history::{ClusterKind, Event, Writer};
+use history::ClusterKind;
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::runtime::Runtime;
 
 use crate::{
     cli::{CheckArgs, CleanArgs, ClusterArg, Format, ListArgs, RunArgs},
-    conduct::conduct,
-    exit::{Exit, Interrupted, Unusable},
+    exit::{Exit, Unusable},
     expect::{Comparison, Expectation, compare},
     explore::finding::{Class, classes},
     judge::{Judged, judge},
-    report::{Terminal, heading, print, summary, versions},
+    record::{Recorder, runtime},
+    report::{heading, print, summary},
     run_dir::RunDir,
-    scenario::{self, PlanFile},
+    scenario,
 };
-
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")
-}
 
 fn expectation(text: Option<&str>) -> anyhow::Result<Option<Expectation>> {
     Ok(text.map(str::parse).transpose()?)
@@ -41,31 +36,21 @@ pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     report(judged, expectation.as_ref(), args.format, Some(&dir))
 }
 
-/// One run, from its plan to its verdicts.
-fn once(args: &RunArgs, cluster: ClusterKind, runtime: &tokio::runtime::Runtime) -> anyhow::Result<(RunDir, Judged)> {
-    let file = scenario::resolve(args, cluster)?;
-    let dir = match cluster {
-        ClusterKind::Docker => runtime.block_on(recorded(args, &file))?,
-        ClusterKind::Sim => simulated(args, &file)?,
+fn once(args: &RunArgs, cluster: ClusterKind, runtime: &Runtime) -> anyhow::Result<(RunDir, Judged)> {
+    let recorder = Recorder {
+        runs: args.runs.clone(),
+        keep: args.keep,
+        is_shown: args.format == Format::Text && args.repeat.is_none(),
+        is_instead: args.cluster != Some(ClusterArg::Sim) && args.plan.is_none(),
     };
-    // From here on nothing has to be taken down: a signal ends the judging at once.
-    let waiting = runtime.spawn(async {
-        if let Ok(mut stop) = Stop::listen() {
-            stop.asked().await;
-            std::process::exit(Exit::Interrupted as i32);
-        }
-    });
-    let judged = judge(&dir.history());
-    // The next run has something to take down.
-    waiting.abort();
-    Ok((dir, judged?))
+    recorder.once(&scenario::resolve(args, cluster)?, runtime)
 }
 
 /// `harness run PLAN --repeat N`: exactly so many runs, each counted.
 fn repeat(
     args: &RunArgs,
     cluster: ClusterKind,
-    runtime: &tokio::runtime::Runtime,
+    runtime: &Runtime,
     expectation: Option<&Expectation>,
     times: u32,
 ) -> anyhow::Result<Exit> {
@@ -101,98 +86,6 @@ fn repeat(
     Ok(if count == times { Exit::Ok } else { Exit::Violated })
 }
 
-/// Simulates a run, and records it in the same way.
-fn simulated(args: &RunArgs, file: &PlanFile) -> anyhow::Result<RunDir> {
-    let dir = RunDir::create(&args.runs, &file.run)?;
-    dir.write(&dir.plan(), file.to_toml()?)?;
-    let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
-    let is_shown = args.format == Format::Text && args.repeat.is_none();
-    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), is_shown);
-    if args.cluster != Some(ClusterArg::Sim) && args.plan.is_none() {
-        terminal.progress("no Docker engine answers: this is a simulation, with models in the place of servers");
-        terminal.progress("to see it on real servers, start Docker and add `--cluster docker`");
-    }
-    let mut writer = Writer::create(&dir.history())?;
-    let mut recording = Ok(());
-    let mut is_begun = false;
-    let setup = sim::Setup {
-        run: &file.run,
-        plan: &file.plan,
-        backend: &file.backend,
-        resource_bug: file.resource_bug.as_deref(),
-        with_truth: false,
-    };
-    let simulated = sim::simulate(&setup, &mut |record| {
-        if let Event::Ready { servers } = &record.event
-            && !std::mem::replace(&mut is_begun, true)
-        {
-            terminal.begins(&versions(servers));
-        }
-        if recording.is_ok() {
-            recording = writer.append(record.process, record.n, record.at, record.event).map(drop);
-        }
-    });
-    recording.and_then(|()| writer.flush())?;
-    simulated.with_context(|| format!("what was recorded is in {}", dir.path().display()))?;
-    Ok(dir)
-}
-
-/// Whoever asks this process to stop: Ctrl-C, SIGTERM, the end of its terminal.
-struct Stop(Vec<Signal>);
-
-impl Stop {
-    fn listen() -> anyhow::Result<Stop> {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        Ok(Stop(kinds.into_iter().map(signal).collect::<Result<_, _>>().context("listening for signals")?))
-    }
-
-    async fn asked(&mut self) {
-        futures::future::select_all(self.0.iter_mut().map(|s| Box::pin(s.recv()))).await;
-    }
-}
-
-/// Records a run. However that ends, nothing of it is left in the engine.
-async fn recorded(args: &RunArgs, file: &PlanFile) -> anyhow::Result<RunDir> {
-    let engine = Engine::connect().await?;
-    let dir = RunDir::create(&args.runs, &file.run)?;
-    dir.write(&dir.plan(), file.to_toml()?)?;
-    let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
-    let is_shown = args.format == Format::Text && args.repeat.is_none();
-    let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), is_shown);
-    let mut stop = Stop::listen()?;
-
-    // A panic is caught here, a signal drops the run where it stands; then everything is taken down.
-    let conducted = AssertUnwindSafe(conduct(&engine, file, &dir, args.keep, &terminal)).catch_unwind();
-    let ended = tokio::select! {
-        ended = conducted => Some(ended),
-        () = stop.asked() => None,
-    };
-    if matches!(ended, Some(Ok(Ok(())))) {
-        return Ok(dir);
-    }
-    terminal.progress("taking the cluster down");
-    let taken_down = tokio::select! {
-        taken_down = compose::take_down(&engine, &file.run) => taken_down,
-        // Asked twice: whoever cannot wait leaves the rest to `harness clean`.
-        () = stop.asked() => std::process::exit(Exit::Interrupted as i32),
-    };
-    if let Err(left) = &taken_down {
-        terminal.progress(&format!("not everything could be removed: {left}; `harness clean` will"));
-    }
-    match ended {
-        None => {
-            taken_down?;
-            Err(Interrupted.into())
-        }
-        // What it was stands on standard error already.
-        Some(Err(_panic)) => Err(anyhow!("the harness panicked, which is a bug of its own")),
-        Some(Ok(ended)) => {
-            ended.with_context(|| format!("what was recorded is in {}", dir.path().display()))?;
-            Ok(dir)
-        }
-    }
-}
-
 /// Prints, and writes the reports where there is a run directory: the same for a run that has just ended and for one of last year.
 fn report(
     mut judged: Judged,
@@ -206,6 +99,11 @@ fn report(
         Format::Json => print(&(json + "\n")),
     }
     Ok(compared.exit)
+}
+
+/// Compares, and writes the reports of a run into its directory.
+pub fn save(mut judged: Judged, expectation: Option<&Expectation>, dir: &RunDir) -> anyhow::Result<()> {
+    reports(&mut judged, expectation, Some(dir)).map(drop)
 }
 
 /// Compares, and writes the reports. Gives what is printed too: JSON, and the text.

@@ -43,6 +43,13 @@ impl FromStr for Expectation {
     }
 }
 
+impl Expectation {
+    /// Whether all its clauses are met, whatever else came out.
+    pub fn is_met(&self, verdicts: &Verdicts) -> bool {
+        self.0.iter().all(|clause| clause.met(verdicts).is_ok())
+    }
+}
+
 impl FromStr for Clause {
     type Err = Unusable;
 

@@ -10,10 +10,12 @@ mod explore;
 mod judge;
 mod process;
 mod pump;
+mod record;
 mod report;
 mod run_dir;
 mod scenario;
 mod selftest;
+mod suite;
 
 use std::{io::Write, process::ExitCode};
 
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(args) => command::run(*args),
         Command::Explore(args) => explore::explore(&args),
         Command::Selftest(args) => selftest::selftest(&args),
+        Command::Suite(args) => suite::suite(&args),
         Command::Check(args) => command::check(&args),
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => command::list(&args),

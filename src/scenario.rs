@@ -48,15 +48,21 @@ pub struct PlanFile {
 impl PlanFile {
     /// Reads a plan that was saved.
     pub fn read(path: &Path) -> anyhow::Result<PlanFile> {
-        let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {}: {e}", path.display())))?;
-        let file: PlanFile = toml::from_str(&text).map_err(|e| Unusable(format!("plan {}: {e}", path.display())))?;
-        let (backend, _) =
-            backend::named(&file.backend).map_err(|e| Unusable(format!("plan {}: backend: {e}", path.display())))?;
+        let origin = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
+        PlanFile::parse(&text, &origin, None)
+    }
+
+    /// Reads a plan from text that comes from `origin`, for the cluster that it names, or for `cluster`.
+    pub fn parse(text: &str, origin: &str, cluster: Option<ClusterKind>) -> anyhow::Result<PlanFile> {
+        let wrong = |problem: String| Unusable(format!("plan {origin}: {problem}"));
+        let mut file: PlanFile = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        let (backend, _) = backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
         if !backend.tokens.contains(&file.plan.tokens) {
-            let problem = format!("{} does not make tokens `{}`", backend.name, file.plan.tokens);
-            return Err(Unusable(format!("plan {}: {problem}", path.display())).into());
+            return Err(wrong(format!("{} does not make tokens `{}`", backend.name, file.plan.tokens)).into());
         }
-        file.plan.validate().map_err(|e| Unusable(format!("plan {}: {e}", path.display())))?;
+        file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
+        file.plan.validate().map_err(|e| wrong(e.to_string()))?;
         Ok(file)
     }
 
@@ -67,7 +73,9 @@ impl PlanFile {
 
     /// The servers: the user's own Compose file, or the backend's.
     pub fn servers(&self) -> anyhow::Result<ComposeFile> {
-        servers(self.compose.as_deref(), &self.backend)
+        let mut servers = servers(self.compose.as_deref(), &self.backend)?;
+        persist(&mut servers, self.plan.models.unwrap_or_default().persistence)?;
+        Ok(servers)
     }
 }
 
@@ -83,6 +91,26 @@ fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile> {
             Ok(ComposeFile::builtin(backend.name)?)
         }
     }
+}
+
+/// Redis with the persistence that the plan asks for, as arguments of its server.
+fn persist(servers: &mut ComposeFile, asked: Persistence) -> anyhow::Result<()> {
+    let sync = match asked {
+        Persistence::No => return Ok(()),
+        Persistence::Everysec => "everysec",
+        Persistence::Always => "always",
+    };
+    for service in &mut servers.services {
+        let append = service.command.iter().position(|word| word == "--appendonly");
+        let Some(value) = append.and_then(|at| service.command.get_mut(at + 1)) else {
+            let (origin, name) = (&servers.origin, &service.name);
+            let expected = "expected a Redis whose command says `--appendonly no`";
+            return Err(Unusable(format!("{origin}: persistence {sync}: {expected}; {name} has no such word")).into());
+        };
+        *value = "yes".into();
+        service.command.extend(["--appendfsync".into(), sync.into()]);
+    }
+    Ok(())
 }
 
 /// Where a run takes place. `has_engine` is asked only if that decides.
@@ -119,15 +147,20 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
     };
     file.plan.cluster = cluster;
     file.plan.validate().map_err(|e| usage(e.field, e.problem))?;
-    if cluster == ClusterKind::Sim {
-        file.compose = None;
-        file.run = run_id(&file);
-        return Ok(file);
-    }
     if let Some(own) = &args.compose {
         file.compose = Some(own.clone());
     }
     file.images.extend(args.image.iter().cloned());
+    named(file)
+}
+
+/// A plan that can be run: the lock nodes are those of its servers, and it has a name of its own.
+pub fn named(mut file: PlanFile) -> anyhow::Result<PlanFile> {
+    if file.plan.cluster == ClusterKind::Sim {
+        file.compose = None;
+        file.run = run_id(&file);
+        return Ok(file);
+    }
     let servers = file.servers()?;
     file.plan.lock_nodes = servers.services.iter().map(|s| s.name.clone()).collect();
     let (backend, _) = backend::named(&file.backend).map_err(|e| usage("backend", e))?;
@@ -230,7 +263,9 @@ pub fn with_clients(workload: Workload, args: &ClientArgs) -> Workload {
 
 /// Switches of the models; none, if no flag names one.
 pub fn models(args: &ModelArgs) -> Option<Models> {
-    model_flag(args)?;
+    if model_flag(args).is_none() && args.persistence.is_none() {
+        return None;
+    }
     let lease_clock = match args.lease_clock {
         Some(LeaseClockArg::Both) | None => LeaseClock::Both,
         Some(LeaseClockArg::Monotonic) => LeaseClock::Monotonic,
@@ -243,13 +278,9 @@ pub fn models(args: &ModelArgs) -> Option<Models> {
     Some(Models { lease_clock, revokes_on_resume: args.revokes_on_resume, persistence })
 }
 
-/// A flag that names a switch of a model, if there is one.
+/// A flag that names a switch which only a model has, if there is one.
 fn model_flag(args: &ModelArgs) -> Option<&'static str> {
-    let given = [
-        ("lease-clock", args.lease_clock.is_some()),
-        ("revokes-on-resume", args.revokes_on_resume),
-        ("persistence", args.persistence.is_some()),
-    ];
+    let given = [("lease-clock", args.lease_clock.is_some()), ("revokes-on-resume", args.revokes_on_resume)];
     given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
 }
 

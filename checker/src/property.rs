@@ -159,6 +159,9 @@ pub struct TokensVerdict {
     /// The first of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<TokenFault>,
+    /// Tokens of the key of the first fault, in the order of acquisition: from a few before it to some after it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sequence: Vec<Token>,
     /// Why it is inconclusive.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,

@@ -33,10 +33,15 @@ struct TokenKey {
     /// Holds in the order of acquisition: each, and the one with the largest token up to it.
     holders: VecDeque<(Holder, Holder)>,
     by_token: FxHashMap<Token, Holder>,
+    /// The newest ones.
+    recent: VecDeque<Token>,
 }
 
 /// Violations that are listed.
 const LISTED: usize = 20;
+/// Tokens that are shown before the first of them, and in all.
+const BEFORE: usize = 8;
+const SHOWN: usize = 24;
 
 /// Judges tokens.
 #[derive(Default)]
@@ -46,6 +51,8 @@ pub(crate) struct Tokens {
     shared: u64,
     missing: u64,
     faults: Vec<TokenFault>,
+    /// Tokens of the key of the first fault, in the order of acquisition, from a few before it on.
+    sequence: Option<(usize, Vec<Token>)>,
 }
 
 impl Tokens {
@@ -62,6 +69,7 @@ impl Tokens {
         let largest = earlier.checked_sub(1).map(|i| key.holders[i].1).filter(|h| rules::goes_back(new.token, h.token));
         let twin = key.by_token.get(&new.token).copied().filter(|h| !rules::is_later(granted_after, h.ok.at));
         key.insert(new);
+        self.show(hold.key, new.token, largest.is_some() || twin.is_some());
         self.backwards += u64::from(largest.is_some());
         self.shared += u64::from(twin.is_some());
         for other in [largest, twin].into_iter().flatten() {
@@ -74,6 +82,23 @@ impl Tokens {
                     tokens: pair.iter().map(|h| h.token).collect(),
                     witness: pair.iter().map(|h| h.ok.seq).collect(),
                 });
+            }
+        }
+    }
+
+    fn show(&mut self, key: usize, token: Token, is_wrong: bool) {
+        match &mut self.sequence {
+            Some((of, shown)) if *of == key && shown.len() < SHOWN => shown.push(token),
+            Some(_) => {}
+            None => {
+                let recent = &mut self.key(key).recent;
+                if recent.len() == BEFORE {
+                    recent.pop_front();
+                }
+                recent.push_back(token);
+                if is_wrong {
+                    self.sequence = Some((key, recent.iter().copied().collect()));
+                }
             }
         }
     }
@@ -149,6 +174,7 @@ impl Judge for Tokens {
             shared: self.shared,
             missing: self.missing,
             faults: self.faults,
+            sequence: self.sequence.map(|(_, shown)| shown).unwrap_or_default(),
             reasons: if self.missing > 0 { vec![missing] } else { Vec::new() },
         };
         vec![("tokens".into(), Property::Tokens(tokens))]

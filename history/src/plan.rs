@@ -87,7 +87,7 @@ pub enum LeaseClock {
     Monotonic,
 }
 
-/// What a model of Redis has on disk after a loss of power (`appendonly`, `appendfsync`).
+/// What Redis has on its disk (`appendonly`, `appendfsync`): the only one of these switches that real servers have too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Persistence {

@@ -253,6 +253,12 @@ fn notes(out: &mut String, verdicts: &Verdicts) {
             let _ = writeln!(out, "  {name}: {reason}");
         }
     }
+    if let Some(Property::Tokens(tokens)) = verdicts.properties.get("tokens")
+        && let Some(first) = tokens.faults.first()
+    {
+        let shown: Vec<String> = tokens.sequence.iter().map(|token| token.0.to_string()).collect();
+        let _ = writeln!(out, "  tokens: of {}, in the order of acquisition: {}", first.key, shown.join(", "));
+    }
     for note in verdicts.lock().map_or(&[][..], |l| &l.notes) {
         let _ = writeln!(out, "  lock: {note}");
     }

@@ -7,5 +7,6 @@ mod nemesis;
 mod real;
 mod selftest;
 mod simulated;
+mod suite;
 mod support;
 mod usage;

@@ -1,0 +1,117 @@
+//! Suites: every row of the claims in the simulation, some on real servers; what is refused, and going on where one was cut off.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use crate::support::{Ran, harness, may_sweep, ran};
+
+const KLEPPMANN: &str = "suites/kleppmann.toml";
+
+fn suite(runs: &Path, args: &[&str]) -> Ran {
+    harness().arg("suite").args(args).arg("--runs").arg(runs).output().unwrap().into()
+}
+
+#[test]
+fn every_row_comes_out_as_expected_in_the_simulation() {
+    let runs = tempfile::tempdir().unwrap();
+    let args = [KLEPPMANN, "--cluster", "sim", "--repeat", "10", "--format", "json"];
+    let ran = suite(runs.path(), &args).exits(0);
+    let done: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(done.len() >= 250, "{}", done.len());
+    assert!(done.iter().all(|done| done["outcome"] == "as-expected" && done["missing"] == serde_json::json!([])));
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn claims_come_out_as_expected_on_real_servers() {
+    let _guard = may_sweep();
+    let runs = tempfile::tempdir().unwrap();
+    let ran = suite(runs.path(), &[KLEPPMANN, "--only", "K1,K3,K4,K5,E1,F1"]);
+    eprintln!("{}{}", ran.stderr, ran.stdout);
+    let ran = ran.exits(0);
+    // K5 has a twin.
+    assert!(ran.stdout.contains("7 of 7 runs came out as expected"), "{}", ran.stdout);
+}
+
+/// A suite of one row in a directory of its own: K1 with other words.
+fn row(change: impl Fn(&str) -> String) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy("suites/kleppmann/k1.toml", dir.path().join("k1.toml")).unwrap();
+    let text = "schema = 1\n[[row]]\nid = \"K1\"\nclaim = \"c\"\nby = \"b\"\nplan = \"k1.toml\"\n\
+        witness = [\"proved:pause\"]\nexpect = \"lock=violated\"\n";
+    fs::write(dir.path().join("s.toml"), change(text)).unwrap();
+    dir
+}
+
+fn one(dir: &tempfile::TempDir, more: &[&str]) -> Ran {
+    let path = dir.path().join("s.toml").display().to_string();
+    suite(&dir.path().join("runs"), &[&[path.as_str(), "--cluster", "sim"], more].concat())
+}
+
+#[test]
+fn a_suite_that_cannot_be_understood_is_refused_before_anything_runs() {
+    for (from, to, words) in [
+        ("schema = 1", "schema = 2", "schema 2 is unknown"),
+        ("claim", "clame", "clame"),
+        ("proved:pause", "proved:puase", "witness `proved:puase`"),
+        ("lock=violated", "lock=borken", "borken"),
+        ("k1.toml", "k9.toml", "k9.toml"),
+        (
+            "witness =",
+            "twin = { field = \"plan.lease\", value = \"2s\", expect = \"lock=upheld\" }\nwitness =",
+            "already",
+        ),
+    ] {
+        let dir = row(|text| text.replace(from, to));
+        one(&dir, &[]).exits(64).says(&[words]);
+        assert!(!dir.path().join("runs").exists(), "{words}");
+    }
+    let dir = row(str::to_owned);
+    one(&dir, &["--only", "K9"]).exits(64).says(&["no row `K9`", "K1"]);
+    one(&dir, &["--resume"]).exits(64).says(&["--resume"]);
+}
+
+#[test]
+fn without_its_witness_a_row_says_nothing_and_a_wrong_expectation_is_told() {
+    let dir = row(|text| text.replace("proved:pause", "tokens-behind"));
+    let ran = one(&dir, &[]).exits(2);
+    assert!(ran.stdout.contains("not seen: counters behind"), "{}", ran.stdout);
+    let dir = row(|text| text.replace("lock=violated", "lock=upheld"));
+    let ran = one(&dir, &[]).exits(1);
+    assert!(ran.stdout.contains("expected lock=upheld, found violated"), "{}", ran.stdout);
+    // What did not come out as expected is there to be looked at.
+    assert!(dir.path().join("runs/latest/verdict.json").exists());
+    let dir = row(|text| text.replace("witness", "causes = [\"clock\"]\nwitness"));
+    let ran = one(&dir, &[]).exits(1);
+    assert!(ran.stdout.contains("expected the cause clock, found pause"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_suite_goes_on_where_it_was_cut_off() {
+    let dir = row(str::to_owned);
+    one(&dir, &["--repeat", "3"]).exits(0);
+    let state = dir.path().join("runs/suite-s-sim.jsonl");
+    let text = fs::read_to_string(&state).unwrap();
+    // Two runs are done, and the line of the third was cut.
+    fs::write(&state, &text[..text.len() - 20]).unwrap();
+    let ran = one(&dir, &["--repeat", "3", "--resume"]).exits(0);
+    assert_eq!(ran.stdout.matches("K1 ").count(), 2, "one run and its line in the table: {}", ran.stdout);
+    assert!(ran.stdout.contains("3 of 3 runs"), "{}", ran.stdout);
+    let again = fs::read_to_string(&state).unwrap();
+    assert_eq!(again.lines().count(), 3);
+    // Another expectation has not been tried.
+    let suite = fs::read_to_string(dir.path().join("s.toml")).unwrap();
+    fs::write(dir.path().join("s.toml"), suite.replace("lock=violated", "lock=violated,lock.unexplained=0")).unwrap();
+    let ran = one(&dir, &["--repeat", "3", "--resume"]).exits(0);
+    assert_eq!(ran.stdout.matches("K1 ").count(), 4, "{}", ran.stdout);
+}
+
+#[test]
+fn a_suite_says_where_its_verdicts_come_from() {
+    ran(&["suite", KLEPPMANN, "--cluster", "auto"]).exits(64).says(&["docker or sim"]);
+    let mut command = harness();
+    let dir = tempfile::tempdir().unwrap();
+    command.args(["suite", KLEPPMANN, "--runs"]).arg(dir.path()).env("DOCKER_HOST", "tcp://127.0.0.1:1");
+    Ran::from(command.output().unwrap()).exits(3);
+}
