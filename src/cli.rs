@@ -28,6 +28,8 @@ pub enum Command {
     Selftest(SelftestArgs),
     /// Run every row of a suite, and print what was claimed, what was seen, and whether it came out as expected
     Suite(SuiteArgs),
+    /// Measure how probable and how long double-holder windows are, against the length of a fault
+    Dose(DoseArgs),
     /// Judge a recorded run again
     Check(CheckArgs),
     /// Remove what runs that are no longer alive have left in Docker
@@ -329,6 +331,46 @@ pub struct SuiteArgs {
     #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
     pub format: Format,
     /// Directory of the run directories, and of what is done of the suite
+    #[arg(long, default_value = "runs", help_heading = "Output")]
+    pub runs: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DoseOf {
+    /// Pauses of whoever holds the key; Redlock on five nodes
+    Pause,
+    /// Jumps of the wall clock of the only lock node; Redis on one
+    Clock,
+}
+
+/// One fault a run, at a moment that is drawn; its length is given in leases.
+#[derive(Debug, Args)]
+pub struct DoseArgs {
+    /// What is varied
+    #[arg(value_enum)]
+    pub of: DoseOf,
+    /// Where it is measured: docker, or sim
+    #[arg(long, value_enum, default_value = "sim")]
+    pub cluster: ClusterArg,
+    /// Lengths of the fault, in leases, comma-separated
+    #[arg(long, value_delimiter = ',', default_values_t = [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0])]
+    pub ratios: Vec<f64>,
+    /// Runs of each length, a seed each
+    #[arg(long, default_value_t = std::num::NonZeroU64::new(200).expect("200 is not 0"))]
+    pub seeds: std::num::NonZeroU64,
+    /// The first seed
+    #[arg(long, value_name = "FIRST", default_value_t = 1)]
+    pub seed: u64,
+    /// Lease asked of the lock
+    #[arg(long, value_parser = duration, default_value = "2s")]
+    pub lease: Duration,
+    /// Draw the measurements
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub svg: Option<PathBuf>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
+    pub format: Format,
+    /// Directory of the run directories
     #[arg(long, default_value = "runs", help_heading = "Output")]
     pub runs: PathBuf,
 }

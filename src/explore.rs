@@ -14,7 +14,7 @@ mod report;
 mod scan;
 #[cfg(test)]
 mod scene;
-mod trial;
+pub mod trial;
 
 use std::{path::Path, thread};
 

@@ -4,6 +4,7 @@ mod cli;
 mod command;
 mod conduct;
 mod control;
+mod dose;
 mod exit;
 mod expect;
 mod explore;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Explore(args) => explore::explore(&args),
         Command::Selftest(args) => selftest::selftest(&args),
         Command::Suite(args) => suite::suite(&args),
+        Command::Dose(args) => dose::dose(&args),
         Command::Check(args) => command::check(&args),
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => command::list(&args),

@@ -108,3 +108,25 @@ fn a_clock_that_jumps_lets_a_single_redis_node_give_the_lock_away() {
     assert!(lock["lease_overlap"].as_u64().unwrap() >= 1 && lock["unexplained"] == 0, "{lock}");
     assert!(lock["windows"][0]["causes"].to_string().contains("clock"), "{lock}");
 }
+
+#[test]
+fn a_longer_pause_gives_more_and_longer_windows() {
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("dose.svg");
+    let args = ["dose", "pause", "--ratios", "0.5,2", "--seeds", "20", "--format", "json", "--svg"];
+    let measured = Ran::from(harness().args(args).arg(&svg).output().unwrap()).exits(0);
+
+    let dose: Value = serde_json::from_str(&measured.stdout).unwrap();
+    let point = |n: usize| &dose["points"][n];
+    assert_eq!((&point(0)["runs"], &point(1)["runs"]), (&json!(20), &json!(20)), "{dose}");
+    assert_eq!(point(1)["windows"], 20, "a pause of two leases is survived by nobody: {dose}");
+    assert!(point(0)["windows"].as_u64().unwrap() < 15, "half a lease is survived by most: {dose}");
+    let longest = |n: usize| {
+        let values = point(n)["overlap_ms"].as_array().unwrap().iter().filter_map(Value::as_f64);
+        values.fold(0.0, f64::max)
+    };
+    assert!(longest(1) > longest(0) + 1_000.0, "{dose}");
+    let picture = std::fs::read_to_string(&svg).unwrap();
+    assert!(picture.contains("<svg") && picture.contains("pause"));
+    ran(&["dose", "pause", "--ratios", "0"]).exits(64).says(&["outside 0.05"]);
+}
