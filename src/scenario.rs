@@ -182,7 +182,7 @@ fn known(mut roles: Vec<&str>) -> String {
     roles.join(", ")
 }
 
-fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
+pub fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
     if cluster == ClusterKind::Docker
         && let Some(flag) = model_flag(&args.models)
     {

@@ -100,7 +100,7 @@ impl Runner<'_> {
         let (dir, judged) = self.recorder().once(file, self.runtime)?;
         let records = history::Reader::open(&dir.history())?.collect::<Result<Vec<Record>, _>>()?;
         let done = judge(case, file, &records, &judged.verdicts, judged.versions.clone());
-        crate::command::save(judged, Some(&case.expectation.0), &dir)?;
+        crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
         Ok(done)
     }
 
@@ -127,7 +127,7 @@ impl Runner<'_> {
             done.run = String::new();
         } else {
             let (dir, judged) = self.recorder().once(file, self.runtime)?;
-            crate::command::save(judged, Some(&case.expectation.0), &dir)?;
+            crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
         }
         Ok(done)
     }
@@ -138,8 +138,13 @@ fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, 
     let seen = Seen::of(&file.plan, records.iter());
     let missing: Vec<String> =
         case.witnesses.iter().filter(|w| !seen.has(w, verdicts)).map(ToString::to_string).collect();
-    let compared = compare(Some(&case.expectation.0), verdicts);
-    let mut misses = compared.misses;
+    let (mut misses, exit) = match &case.expectation {
+        Some((expectation, _)) => {
+            let compared = compare(Some(expectation), verdicts);
+            (compared.misses, compared.exit)
+        }
+        None => (Vec::new(), Exit::Ok),
+    };
     let found: Vec<&[String]> = verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
     if let Some(causes) = &case.causes
         && let Some(other) = found.iter().find(|found| *found != causes)
@@ -147,9 +152,9 @@ fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, 
         misses.push(format!("expected the cause {}, found {}", causes.join(" and "), other.join(" and ")));
     }
     let is_known = case.is_about(&servers, file.plan.cluster);
-    let outcome = match (missing.is_empty() && is_known, misses.is_empty() && compared.as_expected == Some(true)) {
+    let outcome = match (missing.is_empty() && is_known, misses.is_empty() && exit == Exit::Ok) {
         (true, true) => Outcome::AsExpected,
-        (true, false) if compared.exit != Exit::Inconclusive => Outcome::NotAsExpected,
+        (true, false) if exit != Exit::Inconclusive => Outcome::NotAsExpected,
         _ => Outcome::Inconclusive,
     };
     if !is_known {

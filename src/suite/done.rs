@@ -56,7 +56,7 @@ pub struct Done {
 /// A name for what a case tries and expects. FNV-1a: it keeps files apart, it protects nothing.
 pub fn fingerprint(case: &Case) -> anyhow::Result<String> {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let text = format!("{}{}{:?}{:?}", case.file.to_toml()?, case.expectation.1, case.witnesses, case.causes);
+    let text = format!("{}{:?}{:?}{:?}", case.file.to_toml()?, case.expectation, case.witnesses, case.causes);
     for byte in text.bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }

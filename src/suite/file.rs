@@ -2,11 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Parser;
 use history::ClusterKind;
 use serde::Deserialize;
 
 use super::witness::Witness;
-use crate::{exit::Unusable, expect::Expectation, scenario::PlanFile};
+use crate::{
+    cli::{Cli, Command},
+    exit::Unusable,
+    expect::Expectation,
+    scenario::{PlanFile, from_flags},
+};
 
 /// A suite, as it is written.
 #[derive(Debug, Clone, Deserialize)]
@@ -30,11 +36,16 @@ pub struct Row {
     /// Who claimed it.
     pub by: String,
     /// The plan, beside the suite file.
-    pub plan: PathBuf,
+    #[serde(default)]
+    pub plan: Option<PathBuf>,
+    /// Flags of `harness run`, in place of a plan: `--nemesis delay:redis-2@2s+2s --time 6s`.
+    #[serde(default)]
+    pub run: Option<String>,
     /// What must be seen in the history for the run to say anything.
     pub witness: Vec<String>,
-    /// What must come out, as behind `--expect`.
-    pub expect: String,
+    /// What must come out, as behind `--expect`. If left out, all that counts is that the witnesses are seen.
+    #[serde(default)]
+    pub expect: Option<String>,
     /// Causes that every window must have, exactly these.
     #[serde(default)]
     pub causes: Option<Vec<String>>,
@@ -95,7 +106,7 @@ pub struct Case {
     /// What must be seen.
     pub witnesses: Vec<Witness>,
     /// What must come out, and as text.
-    pub expectation: (Expectation, String),
+    pub expectation: Option<(Expectation, String)>,
     /// Causes that every window must have.
     pub causes: Option<Vec<String>>,
     /// Servers that this holds for.
@@ -131,14 +142,31 @@ pub fn read(path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Resul
 }
 
 impl Row {
+    /// The plan file as text, and where it comes from.
+    fn text(&self, base: &Path, cluster: ClusterKind) -> anyhow::Result<(String, String)> {
+        match (&self.plan, &self.run) {
+            (Some(plan), None) => {
+                let origin = base.join(plan).display().to_string();
+                let text = std::fs::read_to_string(&origin).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
+                Ok((origin, text))
+            }
+            (None, Some(flags)) => {
+                let words = ["harness", "run", "--seed", "1"].into_iter().chain(flags.split_whitespace());
+                let cli = Cli::try_parse_from(words).map_err(|e| Unusable(format!("run `{flags}`: {e}")))?;
+                let Command::Run(args) = cli.command else { unreachable!("`run` is its first word") };
+                Ok((format!("run {flags}"), from_flags(&args, cluster)?.to_toml()?))
+            }
+            _ => Err(Unusable("expected either `plan` or `run`".into()).into()),
+        }
+    }
+
     fn cases(&self, base: &Path, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
-        let path = base.join(&self.plan);
         let sim = self.sim.as_ref().filter(|_| cluster == ClusterKind::Sim);
-        let expect = sim.map_or(&self.expect, |sim| &sim.expect);
-        let case = |name: String, file, witness: &[String], expect: &str, causes: &Option<Vec<String>>| {
+        let expect = sim.map(|sim| &sim.expect).or(self.expect.as_ref());
+        let case = |name: String, file, witness: &[String], expect: Option<&String>, causes: &Option<Vec<String>>| {
             let witnesses = witness.iter().map(|text| text.parse()).collect::<Result<_, Unusable>>()?;
             let (claim, by, holds_for) = (self.claim.clone(), self.by.clone(), self.holds_for.clone());
-            let expectation = (expect.parse()?, expect.to_owned());
+            let expectation = expect.map(|text| Ok::<_, Unusable>((text.parse()?, text.clone()))).transpose()?;
             Ok::<_, anyhow::Error>(Case {
                 name,
                 claim,
@@ -150,15 +178,14 @@ impl Row {
                 holds_for,
             })
         };
-        let text = std::fs::read_to_string(&path).map_err(|e| Unusable(format!("plan {}: {e}", path.display())))?;
-        let origin = path.display().to_string();
+        let (origin, text) = self.text(base, cluster)?;
         let plan = PlanFile::parse(&text, &origin, Some(cluster))?;
         let mut cases = vec![case(self.id.clone(), plan, &self.witness, expect, &self.causes)?];
         if let Some(twin) = &self.twin {
             let changed = changed(&text, &twin.field, &twin.value).map_err(|e| Unusable(format!("twin: {e}")))?;
             let plan = PlanFile::parse(&changed, &format!("{origin} (twin)"), Some(cluster))?;
             let witness = twin.witness.as_ref().unwrap_or(&self.witness);
-            cases.push(case(format!("{} twin", self.id), plan, witness, &twin.expect, &twin.causes)?);
+            cases.push(case(format!("{} twin", self.id), plan, witness, Some(&twin.expect), &twin.causes)?);
         }
         Ok(cases)
     }

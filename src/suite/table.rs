@@ -65,7 +65,8 @@ pub fn table(cases: &[Case], state: &State, times: u32) -> (String, Exit) {
 fn expected_text(case: &Case) -> String {
     let causes = case.causes.as_ref().filter(|causes| !causes.is_empty());
     let causes = causes.map(|causes| format!("; cause {}", causes.join(" and "))).unwrap_or_default();
-    format!("{}{causes}", case.expectation.1.replace(',', ", "))
+    let expected = case.expectation.as_ref().map_or("its witness".to_owned(), |(_, text)| text.replace(',', ", "));
+    format!("{expected}{causes}")
 }
 
 /// What came out, in short: every property that is not upheld, and the windows.

@@ -33,12 +33,14 @@ pub enum Witness {
     RefusedByValidity(history::Point),
     /// `write-after-restart`: after a restart of the resource a write arrived under a hold, whose token is smaller than one registered before.
     WriteAfterRestart,
+    /// `healed:clock`: every fault of that kind is proved healed, and there is one.
+    Healed(FaultKind),
     /// `proved:clock`: every fault of that kind is proved, and there is one.
     Proved(FaultKind),
 }
 
 const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, tokens-behind, \
-    quorums:1,2,3/3,4,5, refused-by-validity:POINT, write-after-restart, proved:KIND, or a clause such as `lock.windows>=1`";
+    quorums:1,2,3/3,4,5, refused-by-validity:POINT, write-after-restart, proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
 
 impl FromStr for Witness {
     type Err = Unusable;
@@ -64,8 +66,9 @@ impl FromStr for Witness {
                 Witness::RefusedByValidity(point)
             }
             ("write-after-restart", None) => Witness::WriteAfterRestart,
-            ("proved", Some(kind)) => {
-                Witness::Proved(FaultKind::ALL.into_iter().find(|k| k.name() == kind).ok_or_else(wrong)?)
+            ("proved" | "healed", Some(kind)) => {
+                let kind = FaultKind::ALL.into_iter().find(|k| k.name() == kind).ok_or_else(wrong)?;
+                if word == "proved" { Witness::Proved(kind) } else { Witness::Healed(kind) }
             }
             _ => return Err(wrong()),
         })
@@ -84,6 +87,7 @@ impl std::fmt::Display for Witness {
             Witness::Quorums(all) => write!(f, "{} quorums", all.len()),
             Witness::RefusedByValidity(point) => write!(f, "granted, frozen {point}, refused by validity"),
             Witness::WriteAfterRestart => f.write_str("a stale write after the restart"),
+            Witness::Healed(kind) => write!(f, "every {kind} proved healed"),
             Witness::Proved(kind) => write!(f, "every {kind} proved"),
         }
     }
@@ -112,14 +116,18 @@ pub struct Seen {
     recovered: Vec<Stamp>,
     proved: Vec<(FaultKind, NodeName, Stamp, Stamp)>,
     unproved: Vec<FaultKind>,
+    injected: Vec<FaultKind>,
+    healed: Vec<FaultKind>,
 }
 
 impl Seen {
     /// Reads a whole history.
     pub fn of<'r>(plan: &Plan, records: impl Iterator<Item = &'r Record>) -> Seen {
         let (attempts, writes, recovered) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut seen =
-            Seen { plan: plan.clone(), attempts, writes, recovered, proved: Vec::new(), unproved: Vec::new() };
+        let (proved, unproved) = (Vec::new(), Vec::new());
+        let (injected, healed) = (Vec::new(), Vec::new());
+        let plan = plan.clone();
+        let mut seen = Seen { plan, attempts, writes, recovered, proved, unproved, injected, healed };
         for record in records {
             seen.see(record);
         }
@@ -157,6 +165,8 @@ impl Seen {
             Event::Fault { kind, node, phase: FaultPhase::Proved { from, to }, .. } => {
                 self.proved.push((*kind, node.clone(), *from, *to));
             }
+            Event::Fault { kind, phase: FaultPhase::Injected, .. } => self.injected.push(*kind),
+            Event::Fault { kind, phase: FaultPhase::HealProved, .. } => self.healed.push(*kind),
             Event::Fault { kind, phase: FaultPhase::Unproved { .. }, .. } => self.unproved.push(*kind),
             _ => {}
         }
@@ -204,6 +214,10 @@ impl Seen {
                 let first = self.writes.first().map(|(_, at)| *at);
                 self.recovered.iter().any(|at| Some(*at) > first && *at < arrived)
             }),
+            Witness::Healed(kind) => {
+                let count = |of: &[FaultKind]| of.iter().filter(|k| *k == kind).count();
+                count(&self.injected) > 0 && count(&self.healed) == count(&self.injected)
+            }
             Witness::Proved(kind) => self.proved.iter().any(|(k, ..)| k == kind) && !self.unproved.contains(kind),
         }
     }

@@ -1,6 +1,7 @@
 //! The binary as its users meet it: one test binary, so that everything is linked once.
 
 mod arrows;
+mod cut_off;
 mod explore;
 mod faults;
 mod nemesis;

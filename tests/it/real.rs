@@ -307,34 +307,6 @@ fn ctrl_c_leaves_nothing_behind() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn what_a_killed_controller_leaves_is_removed_by_clean() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut child = {
-        let _guard = may_sweep();
-        begun(dir.path())
-    };
-    signal(&child, "KILL");
-    child.wait().unwrap();
-    let run_dir = dir.path().join("latest").canonicalize().unwrap();
-    assert_ne!(left_of(&run_dir), Vec::<String>::new(), "SIGKILL gives nobody a chance to clean up");
-    // A run counts as alive while its newest object is younger than 10 s.
-    let mut tries = 0;
-    while !left_of(&run_dir).is_empty() && tries < 30 {
-        {
-            let _guard = may_sweep();
-            ran(&["clean"]).exits(0);
-        }
-        tries += 1;
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    assert_eq!(left_of(&run_dir), Vec::<String>::new());
-    // What it recorded is readable up to its last whole event, and never upheld.
-    let code = ran(&["check", run_dir.to_str().unwrap()]).code;
-    assert!(matches!(code, Some(1 | 2)), "{code:?}");
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
 fn the_next_run_removes_what_a_dead_one_has_left() {
     let alone = nobody_else_sweeps();
     let dir = tempfile::tempdir().unwrap();
