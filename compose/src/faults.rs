@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
     error::{explain, status},
-    health,
+    health, leader,
     process::{Process, exit_code},
     running::{Control, Member, Running},
 };
@@ -88,6 +88,10 @@ impl Cluster for Running {
             let act = Act { running: self, node, doing: "looking whether it runs" };
             Ok(act.inspect(act.member()?).await?.running == Some(true))
         })
+    }
+
+    fn leader(&self) -> Doing<'_, Option<NodeName>> {
+        Box::pin(async move { Ok(leader::ask(self).await) })
     }
 
     fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {

@@ -54,6 +54,8 @@ pub struct Service {
     pub health_test: Vec<String>,
     /// How long one run of it may take.
     pub health_timeout: Duration,
+    /// Command that prints the status of this server, by which it leads or does not; empty where no server leads.
+    pub leader: Vec<String>,
 }
 
 /// A Compose file cannot be used.
@@ -159,6 +161,7 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Servic
         environment: environment.collect::<Result<_, _>>()?,
         health_test,
         health_timeout,
+        leader: harness.leader.map(strings).transpose()?.unwrap_or_default(),
     })
 }
 

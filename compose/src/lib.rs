@@ -16,6 +16,7 @@ mod faults;
 mod file;
 mod health;
 mod image;
+mod leader;
 mod lines;
 mod network;
 mod process;

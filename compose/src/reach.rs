@@ -234,6 +234,10 @@ impl Cluster for Reached<'_> {
         self.running.answers(node)
     }
 
+    fn leader(&self) -> Doing<'_, Option<NodeName>> {
+        self.running.leader()
+    }
+
     fn hold_up<'a>(&'a self, node: &'a NodeName, fault: FaultId, what: &'a Fault) -> Doing<'a, ()> {
         Box::pin(async move {
             let doing = "holding up its packets";

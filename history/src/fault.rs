@@ -156,6 +156,24 @@ impl Direction {
     }
 }
 
+/// What becomes of packets that a partition cuts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cut {
+    /// Nobody hears of them again, as with a broken cable.
+    #[default]
+    Drop,
+    /// Their sender is told at once, and its connection is over: as with a firewall that rejects.
+    Reject,
+}
+
+impl Cut {
+    /// Whether packets are dropped.
+    pub fn is_drop(&self) -> bool {
+        *self == Cut::Drop
+    }
+}
+
 /// By how much packets are late: in a plan a duration, or a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a duration such as `20ms`, or a range { from = \"10ms\", to = \"50ms\" }")]
@@ -239,6 +257,9 @@ pub enum Fault {
         /// From whom; from everybody, if empty.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         from: Vec<NodeName>,
+        /// What becomes of the packets.
+        #[serde(default, skip_serializing_if = "Cut::is_drop")]
+        cut: Cut,
     },
     /// Makes packets between the target and some nodes late.
     Delay {
@@ -353,6 +374,8 @@ impl Fault {
 pub enum Target {
     /// The worker of whoever holds a key when the fault fires.
     Holder,
+    /// Whoever leads the lock nodes when the fault fires.
+    Leader,
     /// A node by its name. "Any worker" becomes one of these when the schedule is drawn.
     Node(NodeName),
 }
@@ -367,6 +390,8 @@ pub enum When {
     At(#[serde(with = "crate::plan::human")] Duration),
     /// When a client that was armed for it arrives at a protocol point and waits there.
     AtPoint(Point),
+    /// When this fault is proved healed: at once.
+    Healed(FaultId),
     /// While a client waits at a protocol point as planned, whoever is the target.
     WhileWaits(WaitId),
 }

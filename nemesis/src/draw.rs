@@ -145,25 +145,41 @@ fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Fault {
         }
         FaultKind::Partition => {
             let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
-            Fault::Partition { lasting, direction: direction(rng), from: some_peers(rng, of, target) }
+            let (direction, from) = links(rng, wish, of, target);
+            Fault::Partition { lasting, direction, from }
         }
         FaultKind::Delay => {
             let lasting = Duration::from_millis(leases(0.5..=2.5));
             let by = Duration::from_millis(leases(0.2..=1.5));
             let lasting = wish.lasting.unwrap_or(lasting);
-            Fault::Delay { lasting, by: by.into(), direction: direction(rng), from: some_peers(rng, of, target) }
+            // What a client sends from its point on comes when the fault is over.
+            let by = if wish.is_placed() { lasting } else { by };
+            let (direction, from) = links(rng, wish, of, target);
+            Fault::Delay { lasting, by: by.into(), direction, from }
         }
         FaultKind::Loss => {
             let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
             let percent = rng.random_range(LOST_PERCENT);
-            Fault::Loss { lasting, percent, direction: direction(rng), from: some_peers(rng, of, target) }
+            let (direction, from) = links(rng, wish, of, target);
+            Fault::Loss { lasting, percent, direction, from }
         }
         FaultKind::Reorder => {
             let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
             let by = Range { from: Duration::ZERO, to: REORDERED_WITHIN };
-            Fault::Reorder { lasting, by, direction: direction(rng), from: some_peers(rng, of, target) }
+            let (direction, from) = links(rng, wish, of, target);
+            Fault::Reorder { lasting, by, direction, from }
         }
     }
+}
+
+/// Which way, and from whom: drawn for random faults, and otherwise as written, both ways from everybody. A delay at a point is one of what the
+/// client sends: its answers would be late by as much again.
+fn links(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> (Direction, Vec<NodeName>) {
+    if wish.moment == Moment::Random {
+        return (direction(rng), some_peers(rng, of, target));
+    }
+    let is_one_way = wish.is_placed() && wish.kind == FaultKind::Delay;
+    (if is_one_way { Direction::Out } else { Direction::Both }, Vec::new())
 }
 
 /// Mostly both ways.

@@ -108,6 +108,11 @@ impl Cluster for SimCluster {
         self.look(node, World::is_up)
     }
 
+    fn leader(&self) -> Doing<'_, Option<NodeName>> {
+        let leader = crate::store::leader(&self.world).map(|node| self.world.node(node, |n| n.name.clone()));
+        Box::pin(std::future::ready(Ok(leader)))
+    }
+
     fn hold_up<'a>(&'a self, node: &'a NodeName, fault: FaultId, what: &'a Fault) -> Doing<'a, ()> {
         self.act(node, "holding up its packets", move |world, node| {
             world.hold_up(node, fault, what);

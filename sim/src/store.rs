@@ -110,6 +110,12 @@ fn leads(world: &World, node: Process) -> bool {
     world.is_up(node) && reached > world.lock_nodes / 2
 }
 
+/// The member that leads now; none between two leaders, or if the lock nodes are no store.
+pub(crate) fn leader(world: &World) -> Option<Process> {
+    let leader = lock(cluster(world)?).leader;
+    leads(world, leader).then_some(leader)
+}
+
 /// Looks again and again: at leases that have run out, at a leader that is gone.
 pub(crate) fn look_after(world: &Arc<World>) {
     let Some(store) = cluster(world) else { return };

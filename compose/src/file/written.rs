@@ -150,13 +150,15 @@ impl Fields for Healthcheck {
 pub(super) struct Harness {
     pub role: Option<Spanned<String>>,
     pub packages: Vec<Spanned<String>>,
+    pub leader: Option<Spanned<List>>,
 }
 
 impl Fields for Harness {
-    const KEYS: &'static [&'static str] = &["role", "packages"];
+    const KEYS: &'static [&'static str] = &["role", "packages", "leader"];
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "role" => self.role = map.next_value()?,
+            "leader" => self.leader = Some(map.next_value()?),
             _ => self.packages = map.next_value()?,
         }
         Ok(())

@@ -1,0 +1,87 @@
+//! Who leads the servers: each is asked in its own container, as by its healthcheck.
+
+use futures::future::join_all;
+use history::NodeName;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::{health::run_in, running::Running};
+
+/// One entry of what `etcdctl endpoint status -w json` prints. Ids are whole only as `u64`: they exceed 2^53.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    #[serde(rename = "Status")]
+    status: Status,
+}
+
+#[derive(Debug, Deserialize)]
+struct Status {
+    header: Header,
+    /// Whom it follows; left out while it knows of nobody.
+    #[serde(default)]
+    leader: u64,
+    #[serde(default, rename = "raftTerm")]
+    term: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    member_id: u64,
+}
+
+/// The term in which the member that printed `status` leads; none, if it does not lead, or printed something else.
+fn leads_in(status: &str) -> Option<u64> {
+    let entries: Vec<Entry> = serde_json::from_str(status.trim()).ok()?;
+    let [Entry { status }] = entries.as_slice() else { return None };
+    (status.leader != 0 && status.leader == status.header.member_id).then_some(status.term)
+}
+
+/// The server that leads now; none, if there is no such server. One that does not answer leads nobody; of two that think that they lead, as
+/// after a partition, the one of the newer term does.
+pub(crate) async fn ask(running: &Running) -> Option<NodeName> {
+    let servers: Vec<&NodeName> = running.server_nodes().map(|(node, _)| node).collect();
+    let terms = join_all(servers.iter().map(|node| term(running, node))).await;
+    let leading = terms.into_iter().zip(servers).filter_map(|(term, node)| Some((term?, node)));
+    leading.max_by_key(|(term, _)| *term).map(|(_, node)| node.clone())
+}
+
+async fn term(running: &Running, node: &NodeName) -> Option<u64> {
+    let member = running.member(node).ok()?;
+    let service = member.server()?;
+    let command: Vec<&str> = service.leader.iter().map(String::as_str).collect();
+    if command.is_empty() {
+        return None;
+    }
+    // The engine refuses to run anything in a container that is frozen or down.
+    let done = timeout(service.health_timeout, run_in(running.engine(), &member.container(), &command)).await.ok()?;
+    let done = done.inspect_err(|error| tracing::debug!(%node, %error, "not asked whether it leads")).ok()?;
+    if done.code != 0 {
+        tracing::debug!(%node, done.code, done.stderr, "does not say whether it leads");
+        return None;
+    }
+    leads_in(&done.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(member: &str, leader: &str) -> String {
+        format!(
+            r#"[{{"Endpoint":"127.0.0.1:2379","Status":{{"header":{{"cluster_id":4841639068965178418,"member_id":{member},
+            "revision":9,"raft_term":7}},"version":"3.4.23","dbSize":20480{leader},"raftIndex":37,"raftTerm":7,
+            "raftAppliedIndex":37,"dbSizeInUse":16384}}}}]"#
+        )
+    }
+
+    #[test]
+    fn a_member_leads_if_it_follows_itself_to_the_last_digit_of_its_id() {
+        let own = "10501334649042878790";
+        assert_eq!(leads_in(&status(own, &format!(",\"leader\":{own}"))), Some(7));
+        assert_eq!(leads_in(&status(own, ",\"leader\":10501334649042878791")), None, "the same as a double");
+        assert_eq!(leads_in(&status(own, "")), None, "during an election nobody is followed");
+        for strange in ["", "[]", "{}", "pong"] {
+            assert_eq!(leads_in(strange), None);
+        }
+    }
+}
