@@ -54,7 +54,7 @@ pub async fn conduct(
 
     let clients_per_worker = file.plan.workload.clients_per_worker;
     let processes = Processes { cluster: &cluster, stamps, orders, clients_per_worker, terminal };
-    let conductor = Conductor { file, processes, scene: &scene, progress: pump.progress(), terminal };
+    let conductor = Conductor { file, keep, processes, scene: &scene, progress: pump.progress(), terminal };
     let conducted = {
         let mut pumping = std::pin::pin!(pump.run(&mut events));
         let mut conducting = std::pin::pin!(conductor.conduct(&mut calls));
@@ -124,6 +124,8 @@ fn binary() -> anyhow::Result<PathBuf> {
 
 struct Conductor<'a> {
     file: &'a PlanFile,
+    /// Whether the servers outlive the run.
+    keep: bool,
     processes: Processes<'a>,
     scene: &'a Scene,
     progress: watch::Receiver<Progress>,
@@ -262,6 +264,9 @@ impl Conductor<'_> {
             Self::all(std::slice::from_ref(&resource), |n| p.finished.contains(n))
         })
         .await?;
+        if self.keep {
+            cluster.restore_clocks().await.context("making the clocks of the servers that stay right")?;
+        }
         self.processes.send(&agent, &AgentCommand::Finish)?;
         self.until(CONNECT, "ending the agent", |p| Self::all(std::slice::from_ref(&agent), |n| p.finished.contains(n)))
             .await

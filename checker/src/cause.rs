@@ -312,18 +312,21 @@ impl<'a> Path<'a> {
     }
 }
 
-/// When processes of a node did not run, split into what lies inside its proved pauses, and the rest.
+/// When processes of a node did not run, split into what lies inside its proved faults that held it up, and the rest.
+///
+/// A node that was slowed ran in between: only ticks that it has recorded as late are taken for time in which it did not, as for stalls that
+/// nobody planned. So what is called its doing is never more than what its record shows.
 fn frozen(run: &Run, node: &NodeName, stalls: &[Span]) -> Vec<(Span, Blame)> {
-    let pauses: Vec<(FaultId, Span)> = (run.faults.iter())
-        .filter(|(_, l)| l.kind == FaultKind::Pause && l.node == *node && l.proved.is_some())
-        .filter_map(|(id, l)| Some((id, l.bracket()?)))
+    let pauses: Vec<(Blame, Span)> = (run.faults.iter())
+        .filter(|(_, l)| l.kind.holds_up() && l.node == *node && l.proved.is_some())
+        .filter_map(|(id, l)| Some((Blame::Fault(id, l.kind), l.bracket()?)))
         .collect();
     let mut found = Vec::new();
     for &stall in stalls {
         let mut rest = vec![stall];
-        for &(id, pause) in &pauses {
+        for &(blame, pause) in &pauses {
             if let Some(span) = clip(stall, pause) {
-                found.push((span, Blame::Fault(id, FaultKind::Pause)));
+                found.push((span, blame));
                 rest = rest.into_iter().flat_map(|part| outside(part, pause)).collect();
             }
         }
@@ -410,7 +413,7 @@ fn kept_from(
             }
             _ if line.node != *name => false,
             _ if has_refused => kept.is_taken_by(run, line),
-            FaultKind::Pause => is_on,
+            FaultKind::Pause | FaultKind::Stop | FaultKind::Slow => is_on,
             // A connection that broke is found to be broken when it is used.
             FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss => {
                 hold.sent.at < bracket.1 && bracket.0 < failure.span.1

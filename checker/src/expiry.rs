@@ -68,7 +68,7 @@ pub(crate) fn forgets(run: &Run, kind: FaultKind) -> bool {
         FaultKind::Powerloss => is_one_store(run) || persistence != Persistence::Always,
         // A kill loses what the kernel was not given: everything, without an append-only file.
         FaultKind::Kill => !is_one_store(run) && persistence == Persistence::No,
-        FaultKind::Pause | FaultKind::Clock => false,
+        FaultKind::Pause | FaultKind::Stop | FaultKind::Slow | FaultKind::Clock => false,
         FaultKind::Partition | FaultKind::Delay | FaultKind::Loss | FaultKind::Reorder => false,
     }
 }
@@ -121,7 +121,7 @@ impl Kept {
         let (from, to) = line.bracket()?;
         // A leader that goes on does so somewhere between these two stamps, and revokes at once.
         let resumes = line.heal_requested.unwrap_or(to);
-        let is_revoked = line.kind == FaultKind::Pause
+        let is_revoked = line.kind.freezes()
             && run.plan.models.unwrap_or_default().revokes_on_resume
             && rules::overlap((from, to), (self.sent, self.gone_by)).is_some()
             && resumes < self.gone_by;
@@ -218,6 +218,12 @@ impl Shift {
                 let (latest, earliest) = (within.1.min(self.ended.1), within.0.min(self.ended.0));
                 let lasted = if (ppm > 0) == most { latest.since(self.begun.0) } else { earliest.since(self.begun.1) };
                 lasted.as_nanos() as i128 * i128::from(ppm) / 1_000_000
+            }
+            // While it may be on it may be there or back at any instant, whatever it was at the one before; healed, it is back.
+            ClockChange::Strobe { by_ms, .. } => {
+                let may_be_on = within.0 < self.ended.1 && self.begun.0 <= within.1;
+                let is_counted = may_be_on && (by_ms > 0) == most;
+                if is_counted { i128::from(by_ms) * 1_000_000 } else { 0 }
             }
         }
     }
@@ -387,6 +393,34 @@ mod tests {
         s.acquire(1, 1, 100, 110, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
         s.blow(1, wall(-20_000), "redis-1", 50, 700);
         assert_eq!(cause(&mut s), "clock");
+    }
+
+    #[test]
+    fn a_strobe_explains_an_overlap_by_its_amplitude_wherever_it_may_have_been() {
+        let strobe = |by_ms| clock(WhichClock::Wall, ClockChange::Strobe { by_ms, every_ms: 100 });
+        // At 1,010 by true time 990 of the lease were left; granted while it was back, and looked at while it was there.
+        for (by, expected) in [(990, "clock"), (989, "unexplained"), (-20_000, "unexplained")] {
+            assert_eq!(
+                cause(overlap(1).blow(1, strobe(by), "redis-1", 500, 1_500)),
+                expected,
+                "{by} ms, from after the grant"
+            );
+        }
+        let granted_while_on = |by| {
+            let mut s = Scene::new();
+            s.plan.lock_nodes.truncate(1);
+            s.acquire(1, 1, 100, 110, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
+            cause(s.blow(1, strobe(by), "redis-1", 50, 700))
+        };
+        // It may have been there or back at the grant. By 700 true time and amplitude must have reached 2,100.
+        for (by, expected) in [(1_396, "clock"), (1_300, "unexplained"), (-989, "unexplained"), (-990, "clock")] {
+            assert_eq!(granted_while_on(by), expected, "{by} ms");
+        }
+        assert_eq!(
+            cause(overlap(1).blow(1, strobe(20_000), "redis-1", 1_020, 1_500)),
+            "unexplained",
+            "it came too late"
+        );
     }
 
     #[test]

@@ -108,9 +108,9 @@ impl Faults {
         self.lines.get(&id)
     }
 
-    /// Brackets of the pauses of a node, whether proved yet or not.
+    /// Brackets of the faults that held a node up, whether proved yet or not.
     pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
-        let pauses = self.lines.values().filter(|l| l.kind == FaultKind::Pause && l.node == *node);
+        let pauses = self.lines.values().filter(|l| l.kind.holds_up() && l.node == *node);
         pauses.filter_map(Line::bracket).collect()
     }
 

@@ -475,7 +475,7 @@ impl Lock {
         if self.is_tested || proved.peek().is_none() {
             return Vec::new();
         }
-        let pauses = proved.filter(|(line, _)| line.kind == history::FaultKind::Pause);
+        let pauses = proved.filter(|(line, _)| line.kind.freezes());
         match pauses.map(|(_, (from, to))| to.since(from)).max() {
             Some(longest) if longest < run.plan.lease => {
                 let (longest, lease) = (longest.as_secs_f64(), run.plan.lease.as_secs_f64());

@@ -48,7 +48,9 @@ impl Quiet {
                 }
                 let step = plan.schedule.iter().find(|step| step.id == fault).filter(|_| is_of_locks);
                 let moved = step.map_or(Duration::ZERO, |step| match &step.fault {
-                    Fault::Clock { change: ClockChange::JumpMs(by), .. } => Duration::from_millis(by.unsigned_abs()),
+                    Fault::Clock {
+                        change: ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. }, ..
+                    } => Duration::from_millis(by.unsigned_abs()),
                     Fault::Clock { change: ClockChange::DriftPpm(ppm), lasting, .. } => {
                         lasting.mul_f64(f64::from(ppm.unsigned_abs()) / 1e6)
                     }

@@ -219,7 +219,7 @@ impl Judge for Release {
             })
         };
         let revokes = is_one_store && run.plan.models.unwrap_or_default().revokes_on_resume;
-        let ends_early = |kind| kind == FaultKind::Clock || (kind == FaultKind::Pause && revokes);
+        let ends_early = |kind: FaultKind| kind == FaultKind::Clock || (kind.freezes() && revokes);
         let is_clock_safe = run.stalls.steps.is_empty();
         let sound = self.found.iter().filter(|u| {
             !is_hit(u, &|kind| expiry::forgets(run, kind))

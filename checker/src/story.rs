@@ -158,7 +158,10 @@ fn what_was_done(line: &Line, fault: Option<&Fault>) -> String {
     let span = |by: &Range| format!("{:.2} to {:.2} s", by.from.as_secs_f64(), by.to.as_secs_f64());
     match (line.kind, fault) {
         (FaultKind::Pause, _) if line.proved.is_some() => format!("{did} {node} (frozen {lasted})"),
-        (FaultKind::Pause, _) => format!("{did} {node} ({lasted})"),
+        (FaultKind::Pause | FaultKind::Stop, _) => format!("{did} {node} ({lasted})"),
+        (FaultKind::Slow, Some(Fault::Slow { percent, .. })) => {
+            format!("{did} {node} down to {percent} % of a processor ({lasted})")
+        }
         (FaultKind::Amnesia, _) => format!("restarted {node} without its data"),
         (FaultKind::Partition, _) => format!("cut {node} off ({lasted})"),
         (FaultKind::Delay, Some(Fault::Delay { by, .. })) => {
@@ -184,6 +187,10 @@ fn what_was_done(line: &Line, fault: Option<&Fault>) -> String {
                     let pace = if *ppm < 0 { "slow" } else { "fast" };
                     let percent = f64::from(ppm.unsigned_abs()) / 1e4;
                     format!("made {clock} of {node} run {percent:.1} % {pace} ({lasted})")
+                }
+                ClockChange::Strobe { by_ms, every_ms } => {
+                    let (by, every) = (*by_ms as f64 / 1e3, *every_ms as f64 / 1e3);
+                    format!("made {clock} of {node} jump by {by:+.1} s and back, every {every:.2} s ({lasted})")
                 }
             }
         }

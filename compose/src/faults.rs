@@ -1,9 +1,10 @@
-//! [`nemesis::Cluster`] on real containers: the freezer, SIGKILL, and starting again.
+//! [`nemesis::Cluster`] on real containers: the freezer, signals, quotas, and starting again.
 
 use std::time::Duration;
 
 use bollard::{
     errors::Error as EngineError,
+    models::ContainerUpdateBody,
     query_parameters::{KillContainerOptions, StartContainerOptions},
 };
 use history::NodeName;
@@ -19,6 +20,10 @@ use crate::{
 
 /// Freezing and thawing closer together than this confuse the engine: it holds a frozen container for a running one.
 const TOGGLE_DISTANCE: Duration = Duration::from_millis(50);
+/// The kernel gives a quota of processor time anew in each period of so many microseconds, and takes 1 ms as the smallest quota.
+const PERIOD_US: i64 = 100_000;
+/// As much as it wants.
+const NO_QUOTA: i64 = -1;
 /// How long the engine may take to agree that a node is frozen, thawed or dead. Single calls were seen to take 1.5 s.
 const AGREE_WITHIN: Duration = Duration::from_secs(10);
 /// How long the last lines of a killed process may wait for the queue before it is started again.
@@ -46,6 +51,30 @@ impl Cluster for Running {
                 return Ok(());
             }
             act.toggle(member, &mut control, false).await
+        })
+    }
+
+    fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move { Act { running: self, node, doing: "stopping" }.signal("SIGSTOP").await })
+    }
+
+    fn go_on<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move { Act { running: self, node, doing: "letting it go on" }.signal("SIGCONT").await })
+    }
+
+    fn slow_down<'a>(&'a self, node: &'a NodeName, percent: u8) -> Doing<'a, ()> {
+        let act = Act { running: self, node, doing: "slowing it down" };
+        Box::pin(async move { act.quota(PERIOD_US * i64::from(percent) / 100).await })
+    }
+
+    fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move { Act { running: self, node, doing: "taking its quota off" }.quota(NO_QUOTA).await })
+    }
+
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        Box::pin(async move {
+            let asked = Instant::now();
+            Ok(self.answers(node).await?.then(|| asked.elapsed()))
         })
     }
 
@@ -161,6 +190,24 @@ impl<'a> Act<'a> {
                 AGREE_WITHIN.as_secs()
             )))
         })
+    }
+
+    /// Sends a signal to the first process, which runs.
+    async fn signal(&self, signal: &str) -> Result<(), ClusterError> {
+        let member = self.member()?;
+        let _alone = member.control.lock().await;
+        let options = KillContainerOptions { signal: signal.to_owned() };
+        let sent = self.running.engine().docker().kill_container(&member.container(), Some(options)).await;
+        sent.map_err(|error| self.failed(explain(&error)))
+    }
+
+    /// Gives the container so many microseconds of processor time a period.
+    async fn quota(&self, quota_us: i64) -> Result<(), ClusterError> {
+        let member = self.member()?;
+        let _alone = member.control.lock().await;
+        let body = ContainerUpdateBody { cpu_period: Some(PERIOD_US), cpu_quota: Some(quota_us), ..Default::default() };
+        let updated = self.running.engine().docker().update_container(&member.container(), body).await;
+        updated.map_err(|error| self.failed(explain(&error)))
     }
 
     async fn kill(&self, member: &Member) -> Result<(), ClusterError> {

@@ -1,15 +1,15 @@
 //! Faults that reach into containers: the agent is told what to do to which process, and measures what came of it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddrV4},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use agent::protocol::{
-    self, Answer, ClockAnswer, ClockRequest, Connection, DelayRange, FaultNumber, HeldPart, Links, Order, PacketFault,
-    PacketRequest, ProbeAnswer, TargetAnswer, TargetRequest, Way,
+    self, Answer, ClockAnswer, ClockRequest, ClocksAhead, Connection, DelayRange, FaultNumber, HeldPart, Links, Order,
+    PacketFault, PacketRequest, ProbeAnswer, TargetAnswer, TargetRequest, Way,
 };
 use history::{ClockChange, Direction, Fault, FaultId, NodeName, Range, WhichClock};
 use nemesis::{Cluster, ClusterError, Data, Doing};
@@ -20,6 +20,12 @@ use crate::running::{Member, Running};
 const CLOSED_PORT: u16 = 1;
 /// How long a packet may take that no fault holds up.
 const UNHELD: Duration = Duration::from_millis(400);
+
+/// Servers of this role tell the time when they are asked for it, on this port.
+const REDIS: &str = "redis";
+const REDIS_PORT: u16 = 6379;
+/// How long they may take.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Takes an order to the agent, and brings its answer back.
 pub trait Hand: Send + Sync {
@@ -40,6 +46,8 @@ struct On {
     links: BTreeMap<FaultId, (NodeName, PacketFault)>,
     /// What the clocks of a node were moved by and still are.
     clocks: BTreeMap<NodeName, Vec<(WhichClock, ClockChange)>>,
+    /// Where a clock was ever moved.
+    touched: BTreeSet<NodeName>,
 }
 
 impl<'a> Reached<'a> {
@@ -151,6 +159,23 @@ impl<'a> Reached<'a> {
     }
 }
 
+impl Reached<'_> {
+    /// Puts the original code back wherever a clock was moved in this run, also where a monotonic clock is ahead, which goes back by that: for servers
+    /// that outlive the run.
+    ///
+    /// # Errors
+    /// If the agent cannot; the rest is left as it is.
+    pub async fn restore_clocks(&self) -> Result<(), ClusterError> {
+        let touched = self.on().touched.clone();
+        for node in &touched {
+            if let Some(pid) = self.pid_if_up(node, "putting its clocks right").await? {
+                self.clocks(node, ClockRequest::Restore { pid }).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
 fn failed(node: &NodeName, doing: &'static str, why: impl Into<String>) -> ClusterError {
     ClusterError { node: node.clone(), doing, why: why.into() }
 }
@@ -172,6 +197,10 @@ fn by(change: ClockChange) -> protocol::ClockChange {
     match change {
         ClockChange::JumpMs(by) => protocol::ClockChange::JumpNs(by.saturating_mul(1_000_000)),
         ClockChange::DriftPpm(by) => protocol::ClockChange::DriftPpm(by),
+        ClockChange::Strobe { by_ms, every_ms } => protocol::ClockChange::Strobe {
+            by_ns: by_ms.saturating_mul(1_000_000),
+            period_ns: every_ms.saturating_mul(1_000_000),
+        },
     }
 }
 
@@ -198,6 +227,12 @@ fn still_on(
                 on.push((clock, change));
             }
         }
+        ClockChange::Strobe { by_ms, .. } => {
+            on.retain(|(_, on)| !matches!(on, ClockChange::Strobe { .. }));
+            if by_ms != 0 {
+                on.push((clock, change));
+            }
+        }
     }
     on
 }
@@ -209,6 +244,26 @@ impl Cluster for Reached<'_> {
 
     fn thaw<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         self.running.thaw(node)
+    }
+
+    fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.running.stop(node)
+    }
+
+    fn go_on<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.running.go_on(node)
+    }
+
+    fn slow_down<'a>(&'a self, node: &'a NodeName, percent: u8) -> Doing<'a, ()> {
+        self.running.slow_down(node, percent)
+    }
+
+    fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.running.speed_up(node)
+    }
+
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        self.running.answer_time(node)
     }
 
     fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
@@ -299,11 +354,46 @@ impl Cluster for Reached<'_> {
     fn move_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
         Box::pin(async move {
             let pid = self.pid(node, "moving its clock").await?;
+            self.on().touched.insert(node.clone());
             self.clocks(node, ClockRequest::Move { pid, clock: which(clock), change: by(change) }).await?;
             let mut on = self.on();
             let former = on.clocks.remove(node).unwrap_or_default();
             on.clocks.insert(node.clone(), still_on(former, clock, change));
             Ok(())
+        })
+    }
+
+    fn settle_clocks<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let doing = "putting the code of its clocks back";
+            if self.on().clocks.get(node).is_some_and(|on| !on.is_empty()) {
+                return Ok(());
+            }
+            let pid = self.pid(node, doing).await?;
+            match self.clocks(node, ClockRequest::Ahead { pid }).await? {
+                // What a drift or a monotonic clock has gained stays, and so does the code that shows it.
+                ClockAnswer::Ahead(ahead) if ahead != ClocksAhead::default() => Ok(()),
+                ClockAnswer::Ahead(_) => self.clocks(node, ClockRequest::Heal { pid }).await.map(drop),
+                other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
+            }
+        })
+    }
+
+    fn told_ahead_ns<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<(i64, i64)>> {
+        Box::pin(async move {
+            let doing = "asking it for the time";
+            let is_redis = self.member(node, doing)?.server().is_some_and(|service| service.role == REDIS);
+            let Some(pid) = self.pid_if_up(node, doing).await?.filter(|_| is_redis) else { return Ok(None) };
+            let timeout_ms = TOLD_WITHIN.as_millis() as u64;
+            match self.target(node, TargetRequest::RedisTime { pid, port: REDIS_PORT, timeout_ms }).await {
+                Ok(TargetAnswer::RedisTime(told)) => Ok(Some((told.least_ns, told.most_ns))),
+                Ok(other) => Err(failed(node, doing, format!("the agent answered {other:?}"))),
+                // It may listen elsewhere, or want a password: then its memory has to do.
+                Err(error) => {
+                    tracing::debug!(%node, %error, "does not tell the time");
+                    Ok(None)
+                }
+            }
         })
     }
 

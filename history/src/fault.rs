@@ -17,6 +17,10 @@ pub struct FaultId(pub u32);
 pub enum FaultKind {
     /// The container freezer.
     Pause,
+    /// SIGSTOP to one process.
+    Stop,
+    /// Hardly any processor time is left to it.
+    Slow,
     /// SIGKILL, and a new start with all data that the kernel had.
     Kill,
     /// SIGKILL, and a new start without any data.
@@ -37,8 +41,10 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 9] = [
+    pub const ALL: [FaultKind; 11] = [
         FaultKind::Pause,
+        FaultKind::Stop,
+        FaultKind::Slow,
         FaultKind::Kill,
         FaultKind::Amnesia,
         FaultKind::Powerloss,
@@ -53,6 +59,8 @@ impl FaultKind {
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::Pause => "pause",
+            FaultKind::Stop => "stop",
+            FaultKind::Slow => "slow",
             FaultKind::Kill => "kill",
             FaultKind::Amnesia => "amnesia",
             FaultKind::Powerloss => "powerloss",
@@ -68,6 +76,8 @@ impl FaultKind {
     pub fn did(self) -> &'static str {
         match self {
             FaultKind::Pause => "paused",
+            FaultKind::Stop => "stopped",
+            FaultKind::Slow => "slowed",
             FaultKind::Kill => "killed",
             FaultKind::Amnesia => "restarted, empty,",
             FaultKind::Powerloss => "cut the power of",
@@ -82,6 +92,16 @@ impl FaultKind {
     /// Whether it ends the process that it hits: another one takes its place.
     pub fn kills(self) -> bool {
         matches!(self, FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss)
+    }
+
+    /// Whether its target does nothing at all while it is on, and goes on with everything afterwards.
+    pub fn freezes(self) -> bool {
+        matches!(self, FaultKind::Pause | FaultKind::Stop)
+    }
+
+    /// Whether it keeps its target from running, all of the time or most of it: ticks that are late meanwhile are due to it.
+    pub fn holds_up(self) -> bool {
+        self.freezes() || self == FaultKind::Slow
     }
 
     /// Whether it is done from inside the target: to its packets, or to its memory.
@@ -134,6 +154,14 @@ pub enum ClockChange {
     JumpMs(i64),
     /// It runs fast (or slow, if negative) by so many parts per million until the fault is healed; what it has gained stays.
     DriftPpm(i32),
+    /// It jumps there and back again until the fault is healed, beginning with there; only the wall clock can. Healed, it is back.
+    #[serde(rename_all = "kebab-case")]
+    Strobe {
+        /// How far it jumps, in milliseconds; backwards if negative.
+        by_ms: i64,
+        /// For how long it stays there, and then back, in milliseconds.
+        every_ms: u64,
+    },
 }
 
 /// Which direction of the links of the target.
@@ -217,6 +245,21 @@ pub enum Fault {
         /// How long the target shall be frozen.
         #[serde(rename = "for", with = "crate::plan::human")]
         lasting: Duration,
+    },
+    /// Stops the first process of the target by a signal.
+    Stop {
+        /// How long it shall be stopped.
+        #[serde(rename = "for", with = "crate::plan::human")]
+        lasting: Duration,
+    },
+    /// Leaves hardly any processor time to the target.
+    Slow {
+        /// How long.
+        #[serde(rename = "for", with = "crate::plan::human")]
+        lasting: Duration,
+        /// How many hundredths of one processor are left to it: 1 to 50.
+        #[serde(default = "a_crawl")]
+        percent: u8,
     },
     /// Kills every process of the target, and starts it again with its data.
     Kill {
@@ -305,11 +348,21 @@ pub enum Fault {
     },
 }
 
+/// What is left to a target that is slowed, in hundredths of a processor, where nobody says how much.
+const fn a_crawl() -> u8 {
+    Fault::A_CRAWL
+}
+
 impl Fault {
+    /// What a [`Fault::Slow`] leaves to its target unless a plan says otherwise, in hundredths of one processor.
+    pub const A_CRAWL: u8 = 2;
+
     /// Its kind.
     pub fn kind(&self) -> FaultKind {
         match self {
             Fault::Pause { .. } => FaultKind::Pause,
+            Fault::Stop { .. } => FaultKind::Stop,
+            Fault::Slow { .. } => FaultKind::Slow,
             Fault::Kill { .. } => FaultKind::Kill,
             Fault::Amnesia { .. } => FaultKind::Amnesia,
             Fault::Powerloss { .. } => FaultKind::Powerloss,
@@ -326,6 +379,8 @@ impl Fault {
         match self {
             Fault::Kill { back_after } | Fault::Amnesia { back_after } | Fault::Powerloss { back_after } => *back_after,
             Fault::Pause { lasting }
+            | Fault::Stop { lasting }
+            | Fault::Slow { lasting, .. }
             | Fault::Clock { lasting, .. }
             | Fault::Partition { lasting, .. }
             | Fault::Delay { lasting, .. }

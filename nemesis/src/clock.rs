@@ -1,16 +1,49 @@
-//! `clock`: a clock of the target jumps, or runs at another rate.
+//! `clock`: a clock of the target jumps, jumps there and back again and again, or runs at another rate.
 //!
-//! Possible on lock nodes and workers. Proved by what the target's own process reads. A wall clock is taken back when the fault is healed,
-//! which is a jump of its own; a monotonic clock never goes back, so that its offset stays until the process restarts or the run ends.
+//! Possible on lock nodes and workers. Proved by what the target's own process reads, and where a server tells the time when it is asked for it (`TIME` of
+//! Redis) by that as well. A wall clock is taken back when the fault is healed, which is a jump of its own; a monotonic clock never goes back, so that
+//! its offset stays until the process restarts or the run ends.
 
 use std::time::Duration;
 
-use history::{ClockChange, FaultPhase, WhichClock};
+use history::{ClockChange, FaultPhase, Stamp, WhichClock};
 
 use crate::{ClusterError, run::Site};
 
 /// How far what was measured may be from what was asked.
-const TOLERANCE_NS: u64 = 5_000_000;
+const TOLERANCE_NS: i64 = 5_000_000;
+/// A server is asked so long before the memory of its process is read, as a rule at most: by then a clock that drifts shows something else.
+const ASKED_BEFORE: Duration = Duration::from_millis(100);
+/// Between two looks at a strobe at least.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How far a clock is ahead, as its process reads it and as its server says. Nanoseconds.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    read_ns: i64,
+    /// At least, and at most.
+    told_ns: Option<(i64, i64)>,
+}
+
+impl Seen {
+    async fn of(site: &Site<'_>, clock: WhichClock) -> Result<Seen, ClusterError> {
+        let told_ns = if clock.is_wall() { site.cluster.told_ahead_ns(&site.node).await? } else { None };
+        let read_ns = site.cluster.clock_ahead_ns(&site.node, clock).await?;
+        Ok(Seen { read_ns, told_ns })
+    }
+
+    /// Whether it is so far ahead, if it drifts at this rate.
+    fn is(self, ahead_ns: i64, ppm: i32) -> bool {
+        self.read_ns.abs_diff(ahead_ns) <= TOLERANCE_NS.unsigned_abs() && self.may_be(ahead_ns, ppm)
+    }
+
+    /// Whether the server's own word leaves that open.
+    fn may_be(self, ahead_ns: i64, ppm: i32) -> bool {
+        let Some((least, most)) = self.told_ns else { return true };
+        let slack = TOLERANCE_NS + ASKED_BEFORE.as_micros() as i64 * i64::from(ppm.unsigned_abs()) / 1_000;
+        least - slack <= ahead_ns && ahead_ns <= most + slack
+    }
+}
 
 pub(crate) async fn clock(
     site: &Site<'_>,
@@ -23,36 +56,107 @@ pub(crate) async fn clock(
     let from = site.requested().await?;
     site.cluster.move_clock(&site.node, clock, change).await?;
     let injected = site.stamp(FaultPhase::Injected).await?;
-    let jumped = site.cluster.clock_ahead_ns(&site.node, shown).await? - before;
-    site.let_go().await?;
-    site.control.sleep(lasting).await?;
-    let drifted = site.cluster.clock_ahead_ns(&site.node, shown).await? - before;
-    let to = site.stamp(FaultPhase::HealRequested).await?;
-    let back = match change {
-        ClockChange::JumpMs(by) if clock.is_wall() => Some((WhichClock::Wall, ClockChange::JumpMs(-by))),
-        ClockChange::JumpMs(_) => None,
-        ClockChange::DriftPpm(_) => Some((clock, ClockChange::DriftPpm(0))),
+    let missing = match change {
+        ClockChange::JumpMs(by) => {
+            let seen = Seen::of(site, shown).await?;
+            site.let_go().await?;
+            site.control.sleep(lasting).await?;
+            expected(seen, before, by * 1_000_000, 0)
+        }
+        ClockChange::Strobe { by_ms, every_ms } => {
+            site.let_go().await?;
+            let places = [before + by_ms * 1_000_000, before];
+            strobe(site, places, Duration::from_millis(every_ms), lasting).await?
+        }
+        ClockChange::DriftPpm(_) => {
+            site.let_go().await?;
+            site.control.sleep(lasting).await?;
+            None
+        }
     };
-    if let Some((clock, change)) = back {
+    let drifted = Seen::of(site, shown).await?;
+    let to = site.stamp(FaultPhase::HealRequested).await?;
+    let missing = match change {
+        ClockChange::DriftPpm(ppm) => expected(drifted, before, gained_ns(injected, to, ppm), ppm),
+        _ => missing,
+    };
+    if let Some((clock, change)) = taken_back(clock, change) {
         site.cluster.move_clock(&site.node, clock, change).await?;
     }
+    site.cluster.settle_clocks(&site.node).await?;
     site.stamp(FaultPhase::Healed).await?;
 
-    let (asked, seen) = match change {
-        ClockChange::JumpMs(by) => (by * 1_000_000, jumped),
-        ClockChange::DriftPpm(ppm) => (to.since(injected).as_micros() as i64 * i64::from(ppm) / 1_000, drifted),
+    match missing {
+        None => site.stamp(FaultPhase::Proved { from, to }).await?,
+        Some(why) => site.stamp(FaultPhase::Unproved { why }).await?,
     };
-    if seen.abs_diff(asked) <= TOLERANCE_NS {
-        site.stamp(FaultPhase::Proved { from, to }).await?;
-    } else {
-        let why = format!("expected the clock to be moved by {} ms, seen: {} ms", asked / 1_000_000, seen / 1_000_000);
-        site.stamp(FaultPhase::Unproved { why }).await?;
-    }
     // What a drift has gained stays, and so does what a monotonic clock has: nothing is left to take back.
-    let stays = !matches!(change, ClockChange::JumpMs(_)) || !clock.is_wall();
-    let after = site.cluster.clock_ahead_ns(&site.node, shown).await?;
-    if stays || after.abs_diff(before) <= TOLERANCE_NS {
+    let stays = matches!(change, ClockChange::DriftPpm(_)) || !clock.is_wall();
+    if stays || Seen::of(site, shown).await?.is(before, 0) {
         site.stamp(FaultPhase::HealProved).await?;
     }
     Ok(())
+}
+
+/// What heals a change.
+fn taken_back(clock: WhichClock, change: ClockChange) -> Option<(WhichClock, ClockChange)> {
+    match change {
+        ClockChange::JumpMs(by) if clock.is_wall() => Some((WhichClock::Wall, ClockChange::JumpMs(-by))),
+        ClockChange::JumpMs(_) => None,
+        ClockChange::DriftPpm(_) => Some((clock, ClockChange::DriftPpm(0))),
+        ClockChange::Strobe { every_ms, .. } => Some((clock, ClockChange::Strobe { by_ms: 0, every_ms })),
+    }
+}
+
+fn gained_ns(from: Stamp, to: Stamp, ppm: i32) -> i64 {
+    to.since(from).as_micros() as i64 * i64::from(ppm) / 1_000
+}
+
+/// Says what was seen, if the clock was not moved by so much.
+fn expected(seen: Seen, before: i64, asked_ns: i64, ppm: i32) -> Option<String> {
+    let ms = |ns: i64| ns / 1_000_000;
+    let told = match seen.told_ns {
+        Some((least, most)) => {
+            format!("; its server tells a time that is {} to {} ms ahead", ms(least - before), ms(most - before))
+        }
+        None => String::new(),
+    };
+    let why = || {
+        format!("expected the clock to be moved by {} ms, seen: {} ms{told}", ms(asked_ns), ms(seen.read_ns - before))
+    };
+    (!seen.is(before + asked_ns, ppm)).then(why)
+}
+
+/// Lets the fault last, and looks meanwhile until the clock was seen at each of both places: told by the server too, if it tells. Says what was not
+/// seen. Memory is read at one instant and the server asked at another, so they are taken by themselves.
+async fn strobe(
+    site: &Site<'_>,
+    places: [i64; 2],
+    every: Duration,
+    lasting: Duration,
+) -> Result<Option<String>, ClusterError> {
+    // Between any two looks it stays or changes once, and not the same each time.
+    let look = (every * 2 / 5).max(LOOK);
+    let (mut read, mut told) = ([false; 2], [false; 2]);
+    let mut tells = false;
+    let mut left = lasting;
+    while !left.is_zero() {
+        if read != [true; 2] || (tells && told != [true; 2]) {
+            let seen = Seen::of(site, WhichClock::Wall).await?;
+            tells |= seen.told_ns.is_some();
+            for (i, place) in places.into_iter().enumerate() {
+                read[i] |= seen.read_ns.abs_diff(place) <= TOLERANCE_NS.unsigned_abs();
+                told[i] |= seen.told_ns.is_some() && seen.may_be(place, 0);
+            }
+        }
+        let nap = look.min(left);
+        site.control.sleep(nap).await?;
+        left -= nap;
+    }
+    let missing = |by: &str, seen: [bool; 2]| match seen {
+        [true, true] => None,
+        [false, _] => Some(format!("expected the clock to be there now and then; by {by} it never was")),
+        [true, false] => Some(format!("expected the clock to be back now and then; by {by} it never was")),
+    };
+    Ok(missing("what its process reads", read).or_else(|| missing("what its server tells", told).filter(|_| tells)))
 }

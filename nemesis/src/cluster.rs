@@ -38,6 +38,26 @@ pub trait Cluster: Send + Sync {
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
     // What follows not every cluster can do; a plan that asks for it is refused before it begins.
 
+    /// SIGSTOP to the first process of `node`. Stopping a stopped node does nothing.
+    fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        impossible(node, "stopping")
+    }
+    /// SIGCONT to it. A node that is not stopped is left alone.
+    fn go_on<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        impossible(node, "letting it go on")
+    }
+    /// Leaves so many hundredths of one processor to `node`, until [`Cluster::speed_up`].
+    fn slow_down<'a>(&'a self, node: &'a NodeName, _percent: u8) -> Doing<'a, ()> {
+        impossible(node, "slowing it down")
+    }
+    /// Leaves it as much as it wants again.
+    fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        impossible(node, "letting it run as fast as it can")
+    }
+    /// How long a harmless request to a server takes that shares the server's processor time; none, if there is no answer within a moment.
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        impossible(node, "measuring how fast it answers")
+    }
     /// Whether a server answers a harmless request within a moment: it is neither down nor frozen.
     fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         impossible(node, "asking whether it answers")
@@ -62,6 +82,15 @@ pub trait Cluster: Send + Sync {
     /// Changes a clock of all processes of `node`. A jump adds to what was moved before, a drift replaces an earlier one.
     fn move_clock<'a>(&'a self, node: &'a NodeName, _clock: WhichClock, _change: ClockChange) -> Doing<'a, ()> {
         impossible(node, "moving its clock")
+    }
+    /// Puts back what was done to a process of `node` to move its clocks, if they show the truth and nothing moves them any more.
+    fn settle_clocks<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// How far the wall clock of `node` is ahead of the host's by what its server tells when it is asked for the time: at least, and at most, in
+    /// nanoseconds. None, if it is no server, or one that does not tell.
+    fn told_ahead_ns<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, Option<(i64, i64)>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
     /// How far a clock of `node` is ahead of the host's, by what its own process reads. Nanoseconds.
     fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, _clock: WhichClock) -> Doing<'a, i64> {

@@ -129,6 +129,14 @@ fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Fault {
             let drawn = Duration::from_millis(leases(1.5..=2.5));
             Fault::Pause { lasting: wish.lasting.unwrap_or(drawn) }
         }
+        FaultKind::Stop => {
+            let drawn = Duration::from_millis(leases(1.5..=2.5));
+            Fault::Stop { lasting: wish.lasting.unwrap_or(drawn) }
+        }
+        FaultKind::Slow => {
+            let drawn = Duration::from_millis(leases(1.5..=2.5));
+            Fault::Slow { lasting: wish.lasting.unwrap_or(drawn), percent: Fault::A_CRAWL }
+        }
         FaultKind::Kill => Fault::Kill { back_after: wish.lasting.unwrap_or(BACK_AFTER) },
         FaultKind::Amnesia => {
             Fault::Amnesia { back_after: wish.lasting.unwrap_or(Duration::from_millis(rng.random_range(BACK_SOON_MS))) }

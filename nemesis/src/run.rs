@@ -7,7 +7,7 @@ use history::{ClientId, Event, Fault, FaultPhase, HoldId, NodeName, Plan, Point,
 use tokio::sync::watch;
 
 use crate::{
-    Cluster, ClusterError, Control, Data, Scene, clock, links, pause, restart,
+    Cluster, ClusterError, Control, Data, Scene, clock, links, pause, restart, slow, stop,
     turns::Turns,
     waits::{Gate, Gates},
 };
@@ -222,6 +222,8 @@ impl Nemesis<'_> {
         let site = site.map_err(failed)?;
         let done = match &step.fault {
             Fault::Pause { lasting } => pause::pause(&site, *lasting).await,
+            Fault::Stop { lasting } => stop::stop(&site, *lasting).await,
+            Fault::Slow { lasting, percent } => slow::slow(&site, *lasting, *percent).await,
             Fault::Kill { back_after } => restart::restart(&site, *back_after, Data::Kept).await,
             Fault::Amnesia { back_after } => restart::restart(&site, *back_after, Data::Lost).await,
             Fault::Powerloss { back_after } => restart::restart(&site, *back_after, Data::Synced).await,

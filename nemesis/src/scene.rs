@@ -165,6 +165,12 @@ impl View {
         let mine = self.stalls.iter().filter(|(p, _, to)| p == process && *to > after);
         mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since(*from))
     }
+
+    /// The longest stall of `process` that touches this stretch.
+    pub fn stall_within(&self, process: &ProcessName, (from, to): (Stamp, Stamp)) -> Option<(Stamp, Stamp)> {
+        let mine = self.stalls.iter().filter(|(p, since, until)| p == process && *until > from && *since < to);
+        mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since(*from))
+    }
 }
 
 /// A [`View`] that can be waited on.

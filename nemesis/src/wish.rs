@@ -117,7 +117,7 @@ impl FromStr for Wish {
             let problem = format!("unknown fault; there are: {}; `none` stands alone", kinds.join(", "));
             error(word, problem)
         })?;
-        let usual = if matches!(kind, FaultKind::Pause | FaultKind::Kill) { Whom::Holder } else { Whom::AnyLockNode };
+        let usual = if kind.holds_up() || kind == FaultKind::Kill { Whom::Holder } else { Whom::AnyLockNode };
         Ok(Wish { kind, whom: whom.unwrap_or(usual), moment, lasting })
     }
 }
@@ -140,6 +140,7 @@ mod tests {
         let (loss, reorder) = (wish("loss"), wish("reorder:worker-1"));
         assert_eq!((loss.kind, loss.whom), (FaultKind::Loss, Whom::AnyLockNode));
         assert_eq!((reorder.kind, reorder.whom), (FaultKind::Reorder, Whom::Node("worker-1".into())));
+        assert_eq!((wish("stop").whom, wish("slow").whom), (Whom::Holder, Whom::Holder));
         assert_eq!(parse("none").unwrap(), []);
         assert_eq!(parse("pause, kill").unwrap().len(), 2);
     }

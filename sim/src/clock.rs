@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use history::{ClockChange, Stamp};
+use history::Stamp;
 use locks::{Clock, Reply};
 
 use crate::{
@@ -55,15 +55,14 @@ impl Ticking {
         Stamp(self.since.0.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Jumps, or goes on at another rate, at `now`.
-    pub fn change(&mut self, now: Stamp, change: ClockChange) {
-        let shown = self.shows_ns(now);
-        *self = match change {
-            ClockChange::JumpMs(by) => {
-                Ticking { since: now, base_ns: shown + i128::from(by) * 1_000_000, ppm: self.ppm }
-            }
-            ClockChange::DriftPpm(ppm) => Ticking { since: now, base_ns: shown, ppm },
-        };
+    /// Jumps by so many milliseconds at `now`.
+    pub fn jump(&mut self, now: Stamp, by_ms: i64) {
+        *self = Ticking { since: now, base_ns: self.shows_ns(now) + i128::from(by_ms) * 1_000_000, ppm: self.ppm };
+    }
+
+    /// Goes on at another rate at `now`.
+    pub fn drift(&mut self, now: Stamp, ppm: i32) {
+        *self = Ticking { since: now, base_ns: self.shows_ns(now), ppm };
     }
 }
 
@@ -176,11 +175,11 @@ mod tests {
     fn a_clock_shows_its_jumps_and_its_drift() {
         let mut clock = Ticking::new(Stamp(S), 0);
         assert_eq!(clock.shows_ns(Stamp(3 * S)), 2 * i128::from(S));
-        clock.change(Stamp(3 * S), ClockChange::JumpMs(-500));
+        clock.jump(Stamp(3 * S), -500);
         assert_eq!(clock.shows_ns(Stamp(3 * S)), 1_500_000_000);
-        clock.change(Stamp(3 * S), ClockChange::DriftPpm(100_000));
+        clock.drift(Stamp(3 * S), 100_000);
         assert_eq!(clock.shows_ns(Stamp(13 * S)), 12_500_000_000);
-        clock.change(Stamp(13 * S), ClockChange::DriftPpm(0));
+        clock.drift(Stamp(13 * S), 0);
         assert_eq!(clock.shows_ns(Stamp(14 * S)), 13_500_000_000);
     }
 
@@ -188,7 +187,7 @@ mod tests {
     fn when_a_clock_will_show_a_time_it_shows_it() {
         for ppm in [0, 1, -1, 333_333, -333_333] {
             let mut clock = Ticking::new(Stamp(7), 1_000);
-            clock.change(Stamp(10), ClockChange::DriftPpm(ppm));
+            clock.drift(Stamp(10), ppm);
             for shown in [1_003, 1_004, 123_456_789, 9_999_999_999] {
                 let when = clock.when(shown);
                 assert!(clock.shows_ns(when) >= shown, "{ppm} {shown}");

@@ -16,6 +16,9 @@ use crate::{
 /// An engine needs so long until what it was asked for takes effect, and as long again until it says so.
 const ENGINE: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(12);
 
+/// A server that has not answered for so long does not answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
 /// Both ports of the nemesis.
 pub(crate) struct SimCluster {
     pub world: Arc<World>,
@@ -68,6 +71,45 @@ impl Cluster for SimCluster {
             world.thaw(node);
             crate::store::thawed(world, node);
             Ok(())
+        })
+    }
+
+    // Whether the freezer or a signal keeps a process from running makes no difference to what is modelled of it.
+    fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.freeze(node)
+    }
+
+    fn go_on<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.thaw(node)
+    }
+
+    fn slow_down<'a>(&'a self, node: &'a NodeName, percent: u8) -> Doing<'a, ()> {
+        self.act(node, "slowing it down", move |world, node| {
+            if !world.is_up(node) {
+                return Err("it is not running".into());
+            }
+            world.slow_down(node, percent);
+            Ok(())
+        })
+    }
+
+    fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        self.act(node, "letting it run as fast as it can", |world, node| {
+            world.speed_up(node);
+            Ok(())
+        })
+    }
+
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        Box::pin(async move {
+            let (server, asked) = (self.node(node, "asking it")?, self.world.executor.now());
+            for _ in 0..ANSWER_WITHIN.as_millis() {
+                if self.world.is_up(server) {
+                    return Ok(Some(self.world.executor.now().since(asked)));
+                }
+                Sleep::lasting(&self.world, Duration::from_millis(1)).await;
+            }
+            Ok(None)
         })
     }
 
@@ -134,18 +176,7 @@ impl Cluster for SimCluster {
 
     fn move_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
         self.act(node, "moving its clock", move |world, node| {
-            let now = world.executor.now();
-            world.servers.clock_moves(node, world.wall(node));
-            {
-                let mut clocks = lock(&world.clocks[node]);
-                if clock.is_wall() {
-                    clocks.wall.change(now, change);
-                }
-                if clock.is_monotonic() {
-                    clocks.monotonic.change(now, change);
-                }
-            }
-            world.executor.wake_all(node);
+            world.move_clock(node, clock, change);
             Ok(())
         })
     }

@@ -1,6 +1,7 @@
 //! The world: nodes with processes and clocks, and the record of what happens. What they send each other is in `world/network.rs`.
 
 mod network;
+mod rhythm;
 
 use std::{
     collections::VecDeque,
@@ -17,6 +18,7 @@ use nemesis::Scene;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use self::rhythm::Rhythm;
 use crate::{
     clock::{Clocks, duration},
     executor::{Executor, Packet, Process},
@@ -82,6 +84,7 @@ pub(crate) struct World {
     pub scene: Scene,
     /// Of each process.
     pub clocks: Vec<Local<Clocks>>,
+    rhythms: Vec<Local<Rhythm>>,
     /// Numbers of the nodes by kind: lock nodes, workers, resource, agent.
     pub lock_nodes: usize,
     pub workers: usize,
@@ -135,6 +138,7 @@ impl World {
             plan,
             scene: Scene::new(),
             clocks: (0..count).map(|_| Local::new(Clocks::right(START))).collect(),
+            rhythms: (0..count).map(|_| Local::default()).collect(),
             lock_nodes,
             workers,
             state: Local::new(state),
@@ -313,6 +317,7 @@ impl World {
             (role, incarnation)
         };
         *lock(&self.clocks[node]) = Clocks::right(START);
+        self.quiet(node);
         if let Some(role) = role {
             self.record(node, Event::Started { role, boot_id: "simulated".into(), time_namespace: 0 });
             self.mark_later(node, incarnation, WATERMARK);

@@ -53,6 +53,8 @@ pub fn lasting_mut(fault: &mut Fault) -> &mut Duration {
     match fault {
         Fault::Kill { back_after } | Fault::Amnesia { back_after } | Fault::Powerloss { back_after } => back_after,
         Fault::Pause { lasting }
+        | Fault::Stop { lasting }
+        | Fault::Slow { lasting, .. }
         | Fault::Clock { lasting, .. }
         | Fault::Partition { lasting, .. }
         | Fault::Delay { lasting, .. }
@@ -61,10 +63,10 @@ pub fn lasting_mut(fault: &mut Fault) -> &mut Duration {
     }
 }
 
-/// How far a jump of a clock goes.
+/// How far a jump of a clock goes, the jumps of a strobe included.
 pub fn jump_mut(fault: &mut Fault) -> Option<&mut i64> {
     match fault {
-        Fault::Clock { change: ClockChange::JumpMs(by), .. } => Some(by),
+        Fault::Clock { change: ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. }, .. } => Some(by),
         _ => None,
     }
 }

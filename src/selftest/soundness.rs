@@ -163,6 +163,11 @@ fn kinds(backend: &str) -> &'static [&'static str] {
             "pause",
             "pause:any-worker",
             "pause:any-lock-node",
+            "stop",
+            "stop:any-lock-node",
+            "slow",
+            "slow:any-lock-node",
+            "slow:resource",
             "kill",
             "kill:any-worker",
             "kill:any-lock-node",
@@ -185,6 +190,11 @@ fn kinds(backend: &str) -> &'static [&'static str] {
             "pause",
             "pause:any-worker",
             "pause:any-lock-node",
+            "stop",
+            "stop:any-lock-node",
+            "slow",
+            "slow:any-lock-node",
+            "slow:resource",
             "kill",
             "kill:any-worker",
             "kill:any-lock-node",
@@ -234,10 +244,14 @@ pub fn faulty_plan(sound: Sound, seed: u64) -> Result<Plan, String> {
 
 /// Drawn clock faults are jumps of the wall clock; here they are of any kind.
 fn vary(clock: &mut WhichClock, change: &mut ClockChange, rng: &mut ChaCha8Rng) {
-    if rng.random_ratio(1, 3) {
-        *change = ClockChange::DriftPpm(rng.random_range(-400_000..=400_000));
+    match (rng.random_range(0..6), *change) {
+        (0 | 1, _) => *change = ClockChange::DriftPpm(rng.random_range(-400_000..=400_000)),
+        (2, ClockChange::JumpMs(by_ms)) => {
+            *change = ClockChange::Strobe { by_ms, every_ms: rng.random_range(10..=200) }
+        }
+        _ => {}
     }
-    let is_forward = !matches!(change, ClockChange::JumpMs(..=0));
+    let is_forward = !matches!(change, ClockChange::JumpMs(..=0) | ClockChange::Strobe { .. });
     if is_forward {
         let all = [WhichClock::Wall, WhichClock::Monotonic, WhichClock::Both];
         *clock = *all.choose(rng).unwrap_or(&WhichClock::Wall);

@@ -1,10 +1,16 @@
 //! Every fault on real servers, and what Redlock and etcd do under it.
 
-use std::fs;
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 
-use crate::support::{RealRun, run};
+use crate::support::{RealRun, harness, may_sweep, run};
 
 /// Kinds, targets and phases of all faults of a run, in the order of its history.
 fn phases(run: &RealRun) -> Vec<(String, String, String)> {
@@ -55,4 +61,186 @@ fn a_member_of_etcd_that_is_paused_or_killed_breaks_nothing() {
     let expected = "lock=upheld,lock.windows=0,tokens=upheld,off.data.lost_updates=0";
     let run = run(&["--backend", "etcd", "--nemesis", nemesis, "--time", "13s", "--expect", expected]).exits(0);
     all_proved(&run, &["pause", "kill"]);
+}
+
+/// A plan of a short run with these faults: `(fault, node, due)`, in the words of a plan.
+fn plan_with(dir: &Path, faults: &[(&str, &str, &str)]) -> PathBuf {
+    let flags = ["run", "--cluster", "sim", "--nemesis", "none", "--time", "9s", "--seed", "1000", "--runs"];
+    let made = harness().args(flags).arg(dir).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let text = fs::read_to_string(dir.join("latest/plan.toml")).unwrap();
+    let steps = faults.iter().zip(1..).map(|((fault, node, due), id)| {
+        format!("\n[[plan.schedule]]\nid = {id}\nfault = {{ {fault} }}\ntarget = {{ node = \"{node}\" }}\nwhen = {{ at = \"{due}\" }}\n")
+    });
+    let text = text.replace("schedule = []\n", "").replace("cluster = \"sim\"", "cluster = \"docker\"");
+    let plan = dir.join("faults.toml");
+    fs::write(&plan, text + &steps.collect::<String>()).unwrap();
+    plan
+}
+
+/// A run on real servers that goes on.
+struct Going {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Going {
+    fn start(faults: &[(&str, &str, &str)], flags: &[&str]) -> Going {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan_with(&dir.path().join("drawn"), faults);
+        let mut command = harness();
+        command.args(["run", "--cluster", "docker"]).arg(plan).args(flags).arg("--runs").arg(dir.path());
+        let child = command.stdout(Stdio::null()).spawn().unwrap();
+        Going { child, dir }
+    }
+
+    fn latest(&self) -> Option<PathBuf> {
+        self.dir.path().join("latest").canonicalize().ok()
+    }
+
+    fn history(&self) -> String {
+        let path = self.latest().map(|latest| latest.join("history.jsonl"));
+        path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
+    }
+
+    /// Waits until a fault has come so far.
+    fn until(&mut self, id: u32, phase: &str) {
+        let is_it = |line: &str| {
+            serde_json::from_str::<Value>(line)
+                .is_ok_and(|event| event["event"] == "fault" && event["fault"] == id && event["phase"] == phase)
+        };
+        while !self.history().lines().any(is_it) {
+            assert!(self.child.try_wait().unwrap().is_none(), "the run has ended, and fault {id} was never {phase}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What the engine says about the container of a node.
+    fn inspect(&self, node: &str, format: &str) -> String {
+        let run = self.latest().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        let docker = |args: &[&str]| {
+            let output = Command::new("docker").args(args).output().unwrap();
+            assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        let (run, node) = (format!("label=harness.run={run}"), format!("label=harness.node={node}"));
+        let id = docker(&["ps", "-q", "--filter", &run, "--filter", &node]);
+        docker(&["inspect", "-f", format, &id])
+    }
+
+    fn pid(&self, node: &str) -> u32 {
+        self.inspect(node, "{{.State.Pid}}").parse().unwrap()
+    }
+
+    /// Whether the first process of a node is stopped by a signal.
+    fn is_stopped(&self, node: &str) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid(node))).unwrap();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    }
+
+    /// Waits for its end.
+    fn ends(mut self) -> RealRun {
+        let code = self.child.wait().unwrap().code();
+        RealRun { dir: self.dir, ran: crate::support::Ran { code, stdout: String::new(), stderr: String::new() } }
+    }
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_stopped_process_is_stopped_by_a_signal_and_goes_on_and_nobody_else_is() {
+    let _guard = may_sweep();
+    let stop = r#"kind = "stop", for = "3s""#;
+    let mut run = Going::start(&[(stop, "worker-1", "1s"), (stop, "redis-1", "1s")], &[]);
+    for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
+        run.until(id, "injected");
+        assert!(run.is_stopped(node), "{node}");
+        assert_eq!(run.inspect(node, "{{.State.Paused}}"), "false", "not by the freezer");
+    }
+    assert!(!run.is_stopped("worker-2") && !run.is_stopped("redis-2"));
+    for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
+        run.until(id, "heal-proved");
+        assert!(!run.is_stopped(node), "{node}");
+    }
+    let run = run.ends();
+    all_proved(&run, &["stop"]);
+    assert_eq!(crate::support::left_of(&run.latest()), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_slow_node_has_a_quota_and_shows_it_and_none_when_it_is_healed() {
+    let _guard = may_sweep();
+    let slow = r#"kind = "slow", for = "3s""#;
+    let mut run = Going::start(&[(slow, "worker-1", "1s"), (slow, "redis-1", "1s")], &[]);
+    for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
+        run.until(id, "injected");
+        assert_eq!(run.inspect(node, "{{.HostConfig.CpuQuota}}/{{.HostConfig.CpuPeriod}}"), "2000/100000", "{node}");
+    }
+    assert_eq!(run.inspect("redis-2", "{{.HostConfig.CpuQuota}}"), "0");
+    for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
+        run.until(id, "heal-proved");
+        assert_eq!(run.inspect(node, "{{.HostConfig.CpuQuota}}"), "-1", "{node}");
+    }
+    all_proved(&run.ends(), &["slow"]);
+}
+
+/// The code by which a process reads clocks, as it stands in its memory.
+fn vdso(pid: u32) -> Vec<u8> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+    let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
+    let mut bytes = vec![0; (end - start) as usize];
+    File::open(format!("/proc/{pid}/mem")).unwrap().read_exact_at(&mut bytes, start).unwrap();
+    bytes
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_clock_that_jumps_or_strobes_shows_it_in_the_servers_own_time_and_its_code_is_the_original_when_it_is_healed() {
+    let _guard = may_sweep();
+    let strobe =
+        r#"kind = "clock", clock = "wall", for = "2s", change = { strobe = { by-ms = 4000, every-ms = 150 } }"#;
+    let jump = r#"kind = "clock", clock = "wall", for = "2s", change = { jump-ms = -3000 }"#;
+    let mut run = Going::start(&[(strobe, "redis-1", "2s"), (jump, "redis-2", "2s")], &[]);
+    for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
+        run.until(id, "injected");
+        assert_ne!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
+    }
+    assert_eq!(vdso(run.pid("redis-3")), vdso(std::process::id()), "nobody has touched it");
+    for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
+        run.until(id, "heal-proved");
+        assert_eq!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
+    }
+    let run = run.ends();
+    all_proved(&run, &["clock"]);
+    // What the servers told is in the history: both places of the strobe, and the jump.
+    let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+    let told: Vec<i64> = (history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()))
+        .filter_map(|event| event["answer"]["target"]["redis-time"]["least_ns"].as_i64())
+        .collect();
+    for expected_ms in [4_000, 0, -3_000] {
+        let is_near = |ns: &&i64| (**ns / 1_000_000 - expected_ms).abs() < 50;
+        assert!(told.iter().any(|ns| is_near(&ns)), "{expected_ms} ms: {told:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn servers_that_are_kept_have_the_original_code_of_their_clocks_also_where_a_monotonic_one_had_jumped() {
+    let _guard = may_sweep();
+    let jump = r#"kind = "clock", clock = "both", for = "1s", change = { jump-ms = 3000 }"#;
+    let mut run = Going::start(&[(jump, "redis-1", "1s")], &["--keep"]);
+    run.until(1, "heal-proved");
+    assert_ne!(vdso(run.pid("redis-1")), vdso(std::process::id()), "a monotonic clock never goes back in a run");
+    run.child.wait().unwrap();
+    assert_eq!(vdso(run.pid("redis-1")), vdso(std::process::id()));
+    // By its own label: others may have kept something too.
+    let label = format!("label=harness.run={}", run.latest().unwrap().file_name().unwrap().to_str().unwrap());
+    for (list, remove) in [(&["ps", "-aq"][..], &["rm", "-fv"][..]), (&["network", "ls", "-q"], &["network", "rm"])] {
+        let listed = Command::new("docker").args(list).args(["--filter", &label]).output().unwrap();
+        let ids = String::from_utf8(listed.stdout).unwrap();
+        assert!(Command::new("docker").args(remove).args(ids.lines()).output().unwrap().status.success(), "{ids}");
+    }
+    assert_eq!(crate::support::left_of(&run.latest().unwrap()), Vec::<String>::new());
 }

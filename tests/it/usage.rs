@@ -9,7 +9,7 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
     let table: &[(&[&str], &[&str])] = &[
         (&["run", "--backend", "redlok"], &["--backend", "`redlok` is no backend", "redis, redlock"]),
         (&["run", "--backend", "buggy:nothing"], &["`nothing` is no planted bug", "forgets-nx"]),
-        (&["run", "--nemesis", "puase"], &["--nemesis", "`puase`", "unknown fault", "pause, kill"]),
+        (&["run", "--nemesis", "puase"], &["--nemesis", "`puase`", "unknown fault", "pause, stop, slow, kill"]),
         (&["run", "--nemesis", "pause@before-wrte"], &["`before-wrte`", "before-write"]),
         (&["run", "--nemesis", "pause:worker-9"], &["`worker-9`", "worker-1 to worker-5"]),
         (&["run", "--lease", "2"], &["--lease", "duration such as `2s`"]),

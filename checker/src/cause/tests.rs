@@ -33,6 +33,24 @@ fn a_pause_that_alone_makes_the_act_late_is_the_cause() {
 }
 
 #[test]
+fn a_stop_and_a_slow_process_are_causes_by_their_own_names_and_only_for_ticks_that_were_late() {
+    let lasting = std::time::Duration::from_secs(3);
+    for (fault, name) in [(Fault::Stop { lasting }, "stop"), (Fault::Slow { lasting, percent: 2 }, "slow")] {
+        let mut s = scene();
+        s.work(1, 20, 100).blow(1, fault.clone(), "worker-1", 100, 2_500);
+        s.stall("worker-1", 100, 1_250).stall("worker-1", 1_260, 2_500).write(1, 1, 2_501, 2_502);
+        assert_eq!(s.window().causes, [name]);
+        // What it did not do is not its doing: it ran on, and the work was too long.
+        let mut s = scene();
+        s.work(1, 20, 2_400).blow(1, fault.clone(), "worker-1", 100, 2_500).write(1, 1, 2_421, 2_422);
+        assert_eq!(s.window().causes, ["overrun"]);
+        let mut s = scene();
+        s.work(1, 20, 100).blow(1, fault, "worker-1", 100, 500).stall("worker-1", 600, 2_500).write(1, 1, 2_501, 2_502);
+        assert_eq!(s.window().causes, ["stall"], "it came after the heal");
+    }
+}
+
+#[test]
 fn frozen_time_that_no_pause_brackets_is_a_stall() {
     let mut s = scene();
     s.work(1, 20, 100).stall("worker-1", 100, 2_500).write(1, 1, 2_501, 2_502);

@@ -8,6 +8,9 @@ use crate::{ClockChange, Fault, FaultKind, Late, Point, Step, Target, When};
 /// Packets that are less late than this may as well have met nothing but a busy link.
 const LATE_FROM: Duration = Duration::from_millis(1);
 
+/// A strobe that is faster than this may not be seen there by a server that looks at its clock every now and then.
+const STROBE_FROM_MS: u64 = 10;
+
 /// The plan cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
@@ -157,7 +160,7 @@ impl Plan {
 
 /// Whether the parameters of a fault say something that can be done.
 fn is_sensible(fault: &Fault) -> Result<(), String> {
-    if let Fault::Clock { clock, change, .. } = fault {
+    if let Fault::Clock { clock, change, lasting } = fault {
         if let ClockChange::JumpMs(by) = change
             && (*by == 0 || (*by < 0 && clock.is_monotonic()))
         {
@@ -168,6 +171,23 @@ fn is_sensible(fault: &Fault) -> Result<(), String> {
         {
             return Err(format!("a drift of {by} ppm is outside -500000 to 500000"));
         }
+        if let ClockChange::Strobe { by_ms, every_ms } = *change {
+            if by_ms == 0 || clock.is_monotonic() {
+                return Err(format!(
+                    "a strobe by {by_ms} ms: only the wall clock goes back and forth, and not by nothing"
+                ));
+            }
+            if every_ms < STROBE_FROM_MS || Duration::from_millis(every_ms) * 2 > *lasting {
+                return Err(format!(
+                    "a strobe every {every_ms} ms: expected at least {STROBE_FROM_MS}, and there and back within the {lasting:?} of the fault"
+                ));
+            }
+        }
+    }
+    if let Fault::Slow { percent, .. } = *fault
+        && !(1..=50).contains(&percent)
+    {
+        return Err(format!("{percent} % of a processor is outside 1 to 50"));
     }
     if let Fault::Loss { percent, .. } = *fault
         && !(1..=100).contains(&percent)

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Direction, Fault, FaultId, Late, Point, Target, When};
+use crate::{ClockChange, Direction, Fault, FaultId, Late, Point, Target, When, WhichClock};
 
 pub(crate) fn plan() -> Plan {
     Plan {
@@ -105,6 +105,46 @@ fn a_fault_of_links_that_could_not_be_shown_is_refused() {
         let plan = Plan::from_toml(&with_fault(fault)).unwrap();
         let refused = plan.validate().unwrap_err();
         assert!(refused.field == "nemesis" && refused.problem.contains(why), "{refused}");
+    }
+}
+
+#[test]
+fn stops_slow_nodes_and_strobes_are_read_and_written() {
+    let lasting = Duration::from_secs(1);
+    let strobe = ClockChange::Strobe { by_ms: -4_000, every_ms: 100 };
+    for (written, fault) in [
+        (r#"kind = "stop", for = "1s""#, Fault::Stop { lasting }),
+        (r#"kind = "slow", for = "1s", percent = 10"#, Fault::Slow { lasting, percent: 10 }),
+        (r#"kind = "slow", for = "1s""#, Fault::Slow { lasting, percent: Fault::A_CRAWL }),
+        (
+            r#"kind = "clock", clock = "wall", for = "1s", change = { strobe = { by-ms = -4000, every-ms = 100 } }"#,
+            Fault::Clock { clock: WhichClock::Wall, change: strobe, lasting },
+        ),
+    ] {
+        let plan = Plan::from_toml(&with_fault(written)).unwrap();
+        assert_eq!((&plan.schedule[0].fault, plan.validate()), (&fault, Ok(())));
+        assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
+    }
+}
+
+#[test]
+fn a_strobe_or_a_quota_that_cannot_be_done_is_refused() {
+    let strobe = |clock: &str, by_ms: i64, every_ms: u64| {
+        format!(
+            r#"kind = "clock", clock = "{clock}", for = "1s", change = {{ strobe = {{ by-ms = {by_ms}, every-ms = {every_ms} }} }}"#
+        )
+    };
+    for (fault, why) in [
+        (strobe("wall", 0, 100), "only the wall clock"),
+        (strobe("monotonic", 100, 100), "only the wall clock"),
+        (strobe("both", 100, 100), "only the wall clock"),
+        (strobe("wall", 100, 9), "expected at least 10"),
+        (strobe("wall", 100, 501), "there and back within"),
+        (r#"kind = "slow", for = "1s", percent = 0"#.into(), "outside 1 to 50"),
+        (r#"kind = "slow", for = "1s", percent = 51"#.into(), "outside 1 to 50"),
+    ] {
+        let refused = Plan::from_toml(&with_fault(&fault)).unwrap().validate().unwrap_err();
+        assert!(refused.field == "nemesis" && refused.problem.contains(why), "{fault}: {refused}");
     }
 }
 

@@ -17,6 +17,7 @@ mod packet;
 mod probe;
 mod programs;
 mod queue;
+mod redis_time;
 mod release;
 mod rules;
 
@@ -26,6 +27,7 @@ pub use error::NetError;
 pub use faults::{PacketFaults, Report};
 pub use namespace::Namespace;
 pub use probe::probe;
+pub use redis_time::redis_time;
 
 use std::time::Duration;
 
@@ -39,6 +41,9 @@ pub fn obey(request: &TargetRequest) -> Result<TargetAnswer, NetError> {
         }
         TargetRequest::Connections { pid, links } => connections(*pid, links).map(TargetAnswer::Connections),
         TargetRequest::Reset { pid, links } => reset(*pid, links).map(TargetAnswer::Reset),
+        TargetRequest::RedisTime { pid, port, timeout_ms } => {
+            redis_time(*pid, *port, Duration::from_millis(*timeout_ms)).map(TargetAnswer::RedisTime)
+        }
         TargetRequest::Abilities { pid } => probe_abilities(*pid).map(TargetAnswer::Abilities),
     }
 }

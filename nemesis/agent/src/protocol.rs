@@ -93,6 +93,15 @@ pub enum TargetRequest {
         /// With whom; the way does not matter.
         links: Links,
     },
+    /// Asks a Redis server for the time, from inside: what is said on loopback is touched by no fault of packets.
+    RedisTime {
+        /// Any process of the target.
+        pid: i32,
+        /// Where it listens.
+        port: u16,
+        /// How long an answer is waited for.
+        timeout_ms: u64,
+    },
     /// Tries what faults of packets need.
     Abilities {
         /// Any process of the target.
@@ -110,8 +119,20 @@ pub enum TargetAnswer {
     Connections(Vec<Connection>),
     /// Those that were reset.
     Reset(Vec<Connection>),
+    /// How far the wall clock of the server is ahead, by its own word.
+    RedisTime(ToldAhead),
     /// What works.
     Abilities(PacketAbilities),
+}
+
+/// How far a clock is ahead of the kernel's by the word of whoever goes by it: it said so between two readings of the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToldAhead {
+    /// At least, in nanoseconds.
+    pub least_ns: i64,
+    /// At most, in nanoseconds.
+    pub most_ns: i64,
 }
 
 /// A fault of packets between one target and its peers, over IPv4. It holds for new connections and for established ones; packets

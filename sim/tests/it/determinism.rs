@@ -17,9 +17,9 @@ fn the_same_plan_gives_the_same_history_byte_for_byte() {
     let mut digest = DefaultHasher::new();
     for seed in 0..SEEDS {
         let (backend, nemesis) = match seed % 3 {
-            0 => ("redlock", "pause,clock,partition,amnesia,delay"),
-            1 => ("redis", "kill,pause,powerloss,delay:any-worker"),
-            _ => ("etcd", "pause,kill,clock,partition,pause:any-lock-node"),
+            0 => ("redlock", "pause,clock,partition,amnesia,delay,slow:any-lock-node"),
+            1 => ("redis", "kill,pause,powerloss,delay:any-worker,stop,slow"),
+            _ => ("etcd", "pause,kill,clock,partition,pause:any-lock-node,stop:any-lock-node,slow"),
         };
         let first = text(backend, nemesis, seed);
         assert!(first == text(backend, nemesis, seed), "{backend} {nemesis} {seed}");

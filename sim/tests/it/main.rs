@@ -1,6 +1,7 @@
 //! Simulations as whole runs.
 
 mod determinism;
+mod faults;
 mod plans;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;

@@ -70,6 +70,16 @@ pub enum NetError {
         /// Why.
         source: io::Error,
     },
+    /// A server did not tell the time.
+    #[error("asking the Redis server of process {pid} for the time, on port {port}: {source}")]
+    Time {
+        /// A process of the target.
+        pid: i32,
+        /// Where it was asked.
+        port: u16,
+        /// What went wrong.
+        source: io::Error,
+    },
     /// What was asked for makes no sense.
     #[error("fault {fault} on process {pid}: {why}")]
     Senseless {

@@ -1,0 +1,120 @@
+//! What faults do to simulated nodes, as the nemesis and the record see it.
+
+use std::time::Duration;
+
+use history::{
+    ClockChange, Event, Fault, FaultId, FaultPhase, NodeAnswer, Plan, ProcessName, Record, Stamp, Step, Target, When,
+    WhichClock,
+};
+
+use crate::plans::{history, plan};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn with(backend: &str, fault: Fault, node: &str) -> Plan {
+    let mut plan = plan(backend, "none", 7);
+    plan.nemesis = vec![fault.kind().to_string()];
+    let (id, when) = (FaultId(1), When::At(2 * SECOND));
+    plan.schedule = vec![Step { id, fault, target: Target::Node(node.into()), when }];
+    plan.validate().expect("a valid plan");
+    plan
+}
+
+/// When the fault was injected and told to heal; fails unless it was proved, and proved healed.
+fn span(records: &[Record]) -> (Stamp, Stamp) {
+    let at = |wanted: &dyn Fn(&FaultPhase) -> bool| {
+        let found = records.iter().find(|r| matches!(&r.event, Event::Fault { phase, .. } if wanted(phase)));
+        found.unwrap_or_else(|| panic!("no such phase")).at
+    };
+    at(&|phase| matches!(phase, FaultPhase::Proved { .. }));
+    at(&|phase| matches!(phase, FaultPhase::HealProved));
+    (at(&|phase| *phase == FaultPhase::Injected), at(&|phase| *phase == FaultPhase::HealRequested))
+}
+
+fn of<'r>(records: &'r [Record], process: &str) -> impl Iterator<Item = &'r Record> {
+    let process = ProcessName::new(process);
+    records.iter().filter(move |r| r.process == process)
+}
+
+#[test]
+fn a_stopped_worker_says_nothing_until_it_goes_on() {
+    let records = history(&with("redlock", Fault::Stop { lasting: 2 * SECOND }, "worker-1"), "redlock");
+    let (from, to) = span(&records);
+    assert!(of(&records, "worker-1").all(|r| r.at <= from || r.at >= to));
+    assert!(of(&records, "worker-2").any(|r| r.at > from && r.at < to), "nobody else is stopped");
+    let is_gap = |e: &Event| matches!(e, Event::Stall { from, to, .. } if to.since(*from) >= 2 * SECOND);
+    assert!(of(&records, "worker-1").any(|r| is_gap(&r.event)));
+}
+
+#[test]
+fn a_stopped_server_answers_nobody() {
+    let records = history(&with("redis", Fault::Stop { lasting: 2 * SECOND }, "redis-1"), "redis");
+    let (from, to) = span(&records);
+    let granted = |r: &&Record| matches!(&r.event, Event::Acquired { answers, .. } if answers.iter().any(|a| matches!(a.1, NodeAnswer::Granted)));
+    // What had been answered before may still be on its way.
+    let later = from.plus(Duration::from_millis(50));
+    assert_eq!(records.iter().filter(granted).filter(|r| r.at > later && r.at < to).count(), 0);
+    assert!(records.iter().filter(granted).any(|r| r.at > to));
+}
+
+#[test]
+fn a_slow_worker_runs_for_its_share_of_each_period_and_as_before_when_it_is_healed() {
+    for percent in [2, 20, 50] {
+        let fault = Fault::Slow { lasting: 3 * SECOND, percent };
+        let records = history(&with("redlock", fault, "worker-1"), "redlock");
+        let (from, to) = span(&records);
+        let gaps = |records: &[Record]| -> Duration {
+            let inside = of(records, "worker-1").filter_map(|r| match r.event {
+                Event::Stall { from: since, to: until, .. } => Some(until.min(to).since(since.max(from))),
+                _ => None,
+            });
+            inside.sum()
+        };
+        let (stood, all) = (gaps(&records), to.since(from));
+        let share = stood.as_secs_f64() / all.as_secs_f64();
+        let expected = 1.0 - f64::from(percent) / 100.0;
+        assert!((share - expected).abs() < 0.04, "{percent} %: it stood for {share} of the time");
+        let after = to.plus(Duration::from_millis(50));
+        assert!(!of(&records, "worker-1").any(|r| r.at > after && matches!(r.event, Event::Stall { .. })));
+    }
+}
+
+#[test]
+fn a_slow_server_is_seen_to_answer_later_and_a_slow_resource_to_tick_late() {
+    for (backend, node) in [("redis", "redis-1"), ("etcd", "etcd-2"), ("redlock", "resource")] {
+        span(&history(&with(backend, Fault::Slow { lasting: 2 * SECOND, percent: 2 }, node), backend));
+    }
+}
+
+#[test]
+fn a_strobe_ends_leases_of_a_redis_node_early_and_is_gone_when_it_is_healed() {
+    let strobe = |by_ms| Fault::Clock {
+        clock: WhichClock::Wall,
+        change: ClockChange::Strobe { by_ms, every_ms: 50 },
+        lasting: 3 * SECOND,
+    };
+    // Whoever asks a second time while another holds is refused, unless the key has gone too early.
+    let overlaps = |by_ms| {
+        let plan = with("redis", strobe(by_ms), "redis-1");
+        let records = history(&plan, "redis");
+        let (from, to) = span(&records);
+        let mut held: Option<(history::HoldId, Stamp)> = None;
+        let (mut during, mut after) = (0, 0);
+        for record in &records {
+            match &record.event {
+                Event::Acquired { attempt, .. } => {
+                    let is_early = held.is_some_and(|(_, since)| record.at.since(since) < plan.lease);
+                    during += u32::from(is_early && record.at >= from && record.at <= to);
+                    after += u32::from(is_early && record.at > to.plus(plan.lease));
+                    held = Some((*attempt, record.at));
+                }
+                Event::Release { hold } if held.is_some_and(|(id, _)| id == *hold) => held = None,
+                _ => {}
+            }
+        }
+        (during, after)
+    };
+    let (during, after) = overlaps(5_000);
+    assert!(during > 0 && after == 0, "{during} while it was on, {after} afterwards");
+    assert_eq!(overlaps(100), (0, 0), "less than a lease by far");
+}
