@@ -1,6 +1,7 @@
 //! The binary as its users meet it: one test binary, so that everything is linked once.
 
 mod arrows;
+mod etcd;
 mod explore;
 mod faults;
 mod nemesis;
