@@ -147,6 +147,9 @@ pub struct ModelArgs {
     /// A model of etcd whose leader was frozen revokes leases that had been renewed elsewhere (etcd#15247)
     #[arg(long, help_heading = "Simulation")]
     pub revokes_on_resume: bool,
+    /// The Lock service of a model of etcd looks whether the key that waited still stands (from 3.5 on)
+    #[arg(long, help_heading = "Simulation")]
+    pub lock_checks_key: bool,
     /// What Redis writes to its disk; on Docker its `appendonly` and `appendfsync` [default: no]
     #[arg(long, help_heading = "Scenario", value_enum)]
     pub persistence: Option<PersistenceArg>,
@@ -157,7 +160,7 @@ pub struct ModelArgs {
 pub struct RunArgs {
     /// Run this plan again (the `plan.toml` of a run) instead of the flags below
     #[arg(conflicts_with_all = ["client", "renew", "renew_for", "writes", "resend", "cancel"])]
-    #[arg(conflicts_with_all = ["lease_clock", "revokes_on_resume", "persistence"])]
+    #[arg(conflicts_with_all = ["lease_clock", "revokes_on_resume", "lock_checks_key", "persistence"])]
     pub plan: Option<PathBuf>,
 
     /// Where it runs [default: auto; docker with --expect; for a PLAN where it ran]

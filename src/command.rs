@@ -185,7 +185,7 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
     let mut text = "backends\n".to_owned();
     for backend in BACKENDS {
         let tokens: Vec<_> = backend.tokens.iter().map(ToString::to_string).collect();
-        text += &format!("  {:<9} {} (tokens: {})\n", backend.name, backend.about, tokens.join(", "));
+        text += &format!("  {:<16} {} (tokens: {})\n", backend.name, backend.about, tokens.join(", "));
     }
     text += &format!("faults     {}\npoints     {}\n", faults.join(", "), points.join(", "));
     text += &format!("arms       {}\n", arms.join(", "));

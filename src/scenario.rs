@@ -227,8 +227,7 @@ pub fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFi
             ClusterKind::Sim => backend.lock_nodes(),
         },
         workload: with_clients(workload, &args.clients),
-        // Two clients and one placed fault need not make twenty holds to show what they are there to show.
-        activity: if placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() },
+        activity: activity(backend, placed),
         nemesis: args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect(),
         models: models(&args.models),
         waits: Vec::new(),
@@ -261,6 +260,13 @@ pub fn with_clients(workload: Workload, args: &ClientArgs) -> Workload {
     Workload { client, renew, renew_for, writes, resend, cancel, ..workload }
 }
 
+/// What must happen at least.
+fn activity(backend: &Backend, placed: bool) -> Activity {
+    // Two clients and one placed fault need not make twenty holds to show what they are there to show.
+    let usual = if placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() };
+    if backend.shows_waiting() { usual } else { Activity { refused: 0, ..usual } }
+}
+
 /// Switches of the models; none, if no flag names one.
 pub fn models(args: &ModelArgs) -> Option<Models> {
     if model_flag(args).is_none() && args.persistence.is_none() {
@@ -275,12 +281,17 @@ pub fn models(args: &ModelArgs) -> Option<Models> {
         Some(PersistenceArg::Everysec) => Persistence::Everysec,
         Some(PersistenceArg::Always) => Persistence::Always,
     };
-    Some(Models { lease_clock, revokes_on_resume: args.revokes_on_resume, persistence })
+    let ModelArgs { revokes_on_resume, lock_checks_key, .. } = *args;
+    Some(Models { lease_clock, revokes_on_resume, lock_checks_key, persistence })
 }
 
 /// A flag that names a switch which only a model has, if there is one.
 fn model_flag(args: &ModelArgs) -> Option<&'static str> {
-    let given = [("lease-clock", args.lease_clock.is_some()), ("revokes-on-resume", args.revokes_on_resume)];
+    let given = [
+        ("lease-clock", args.lease_clock.is_some()),
+        ("revokes-on-resume", args.revokes_on_resume),
+        ("lock-checks-key", args.lock_checks_key),
+    ];
     given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Strin
 
 /// Whether the lock nodes are replicas of one store, and not servers of their own.
 pub(crate) fn is_one_store(run: &Run) -> bool {
-    run.plan.backend == "etcd" || run.plan.backend.starts_with("etcd-")
+    run.plan.has_one_store()
 }
 
 /// Whether a restart of this kind may lose what the node was told.

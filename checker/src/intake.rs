@@ -393,6 +393,7 @@ pub(crate) fn subject(event: &Event) -> Option<HoldId> {
     match event {
         Event::WriteBack { attempt }
         | Event::Behind { attempt }
+        | Event::WithoutKey { attempt }
         | Event::Acquired { attempt, .. }
         | Event::AcquireFailed { attempt, .. }
         | Event::Undo { attempt }

@@ -186,6 +186,7 @@ pub(crate) struct Lock {
     dead_claims: Vec<(Span, DeadClaim)>,
     undecided: u64,
     overclaims: u64,
+    without_key: u64,
     /// Whether a hold outlived its promise: whether the lock was put to the test at all.
     is_tested: bool,
     /// The stamp of the last event.
@@ -331,6 +332,7 @@ impl Judge for Lock {
                 let promise = run.attempt(*hold).filter(|h| h.grant.is_some()).map(|h| h.promise);
                 self.overclaims += u64::from(promise.is_some_and(|end| rules::is_overclaim(entry.at, end)));
             }
+            Event::WithoutKey { .. } => self.without_key += 1,
             Event::Stall { from, to, .. } => self.stalled(run, entry.process, (*from, *to)),
             _ => {}
         }
@@ -431,6 +433,7 @@ impl Judge for Lock {
             lease_overlap: count(WindowKind::LeaseOverlap),
             undecided: self.undecided,
             overclaims: self.overclaims,
+            without_key: self.without_key,
             overlap_ms_max: windows.iter().map(|w| w.overlap_ms).fold(0.0, f64::max),
             staleness_ms_max: windows.iter().filter_map(|w| w.staleness_ms).fold(0.0, f64::max),
             dead_claims,

@@ -21,6 +21,8 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("redis", include_str!("../redis.yaml")),
     ("redlock", include_str!("../redlock.yaml")),
     ("etcd", include_str!("../etcd.yaml")),
+    // The same servers: what differs is whom their clients ask.
+    ("etcd-server-lock", include_str!("../etcd.yaml")),
 ];
 
 /// How long one healthcheck may take where the file does not say.

@@ -196,6 +196,12 @@ pub enum Event {
         /// Which attempt.
         attempt: HoldId,
     },
+    /// The service has granted the lock to this attempt, and the key that the grant stands for was not there when the client looked for it:
+    /// its lease had ended. What the client makes of the grant comes next.
+    WithoutKey {
+        /// Which attempt.
+        attempt: HoldId,
+    },
     /// The attempt did not succeed.
     AcquireFailed {
         /// Which attempt.

@@ -111,6 +111,10 @@ pub struct Models {
     /// been renewed elsewhere (etcd#15247).
     #[serde(default)]
     pub revokes_on_resume: bool,
+    /// Of the store with leases: its Lock service looks, when a wait is over, whether the key that waited still stands, and refuses if it does
+    /// not (etcd from 3.5 on).
+    #[serde(default)]
+    pub lock_checks_key: bool,
     /// Of a Redis node.
     #[serde(default)]
     pub persistence: Persistence,
@@ -358,6 +362,11 @@ impl Plan {
         kinds.sort();
         kinds.dedup();
         kinds
+    }
+
+    /// Whether the lock nodes are replicas of one store, and not servers of their own.
+    pub fn has_one_store(&self) -> bool {
+        self.backend == "etcd" || self.backend.starts_with("etcd-")
     }
 
     /// Names of the workers.

@@ -31,10 +31,9 @@
 //! undone; it then runs out by itself, and since no key was ever created under it, it stood in nobody's way.
 
 use std::{
-    collections::BTreeMap,
-    future::{Future, pending, poll_fn},
+    future::{pending, poll_fn},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -42,52 +41,23 @@ use std::{
 pub use crate::etcd_buggy::{BUGGY, buggy};
 use crate::{
     etcd_buggy::QueueFlaw,
-    hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why},
-    ports::{Clock, Doing, LeaseId, Lock, NodeError, Op, Reply, Revision, Round, Seen, Store, Undoing, Watch},
+    hold::{Failure, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token, Why},
+    leases::{KEEP_ALIVES, Leases, Place, Said},
+    ports::{Clock, Doing, Lock, NodeError, Op, Reply, Revision, Round, Seen, Store, Undoing, Unwatched, Watch},
     validity,
 };
 
-/// A lease is kept alive when this part of its time has passed. Each request waits for a quarter of it, so that one may go unanswered.
-const KEEP_ALIVES: u32 = 3;
-
-/// How much longer a request reads after its timer has fired: a process that was frozen wakes up with the answer *and* the timer due, and
-/// the answer has to pass through the connection's task to be read.
-const SECOND_LOOK: Duration = Duration::from_millis(2);
-
-/// How long a place whose lease should have run out is remembered: its owner may have been frozen, and still wants to let go.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-
-/// What was said to a request, if anything.
-type Said = Result<Seen, NodeError>;
-
 /// The queue lock. See [the module](self).
 pub struct Etcd {
-    store: Arc<dyn Store>,
-    name: Arc<str>,
-    clock: Arc<dyn Clock>,
+    leases: Leases,
     has_tokens: bool,
-    request_timeout: Option<Duration>,
-    places: Mutex<BTreeMap<Owner, Place>>,
     flaw: Option<QueueFlaw>,
-}
-
-/// What an attempt, or the hold that came of it, has in the store.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    lease: LeaseId,
-    /// The time that was granted, which is what a keep-alive gives again.
-    granted: Duration,
-    /// At which its key was created; none, if that is not known.
-    revision: Option<Revision>,
-    /// When the last request was sent that is known to have started the lease's time.
-    kept: Duration,
 }
 
 impl Etcd {
     /// The lock over `store`. Its tokens are the revisions at which the keys were created.
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        let (name, places) = (store.name().into(), Mutex::default());
-        Self { store, name, clock, has_tokens: true, request_timeout: None, places, flaw: None }
+        Self { leases: Leases::new(store, clock), has_tokens: true, flaw: None }
     }
 
     /// The same whose holds carry no tokens.
@@ -97,12 +67,14 @@ impl Etcd {
 
     /// Waits for the answer to a request for `timeout`, instead of a quarter of the lease, but from 50 ms to 2 s (an election of the
     /// store's leader takes one to two). Waiting in the queue has no timeout.
-    pub fn with_request_timeout(self, timeout: Duration) -> Self {
-        Self { request_timeout: Some(timeout), ..self }
+    pub fn with_request_timeout(mut self, timeout: Duration) -> Self {
+        self.leases.request_timeout = Some(timeout);
+        self
     }
 
     /// The same with a planted bug.
-    pub(crate) fn with_flaw(self, flaw: QueueFlaw) -> Self {
+    pub(crate) fn with_flaw(mut self, flaw: QueueFlaw) -> Self {
+        self.leases.ignores_zero = flaw == QueueFlaw::IgnoresZero;
         Self { flaw: Some(flaw), ..self }
     }
 
@@ -110,163 +82,34 @@ impl Etcd {
         self.flaw == Some(flaw)
     }
 
-    fn timeout(&self, lease: Duration) -> Duration {
-        let usual = || (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2));
-        self.request_timeout.unwrap_or_else(usual)
-    }
-
-    async fn ask(&self, op: Op, lease: Duration) -> Said {
-        self.read(self.store.send(op), lease).await
-    }
-
-    /// Reads the answer, waiting from now on. What has arrived comes before the timer: after a freeze both are due.
-    async fn read(&self, mut reply: Reply<Said>, lease: Duration) -> Said {
-        let mut timer = self.clock.sleep_until(self.clock.now().saturating_add(self.timeout(lease)));
-        let mut looked_again = false;
-        poll_fn(|cx| {
-            loop {
-                if let Poll::Ready(said) = reply.as_mut().poll(cx) {
-                    return Poll::Ready(said);
-                }
-                match timer.as_mut().poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(()) if looked_again => {
-                        return Poll::Ready(Err(NodeError::Indeterminate("no answer in time".into())));
-                    }
-                    Poll::Ready(()) => {
-                        looked_again = true;
-                        timer = self.clock.sleep_until(self.clock.now().saturating_add(SECOND_LOOK));
-                    }
-                }
-            }
-        })
-        .await
-    }
-
-    /// For how long a keep-alive lets the lease run from its sending on; none, if there is no such lease any more.
-    fn kept(&self, place: &Place, said: Said) -> Result<Option<Duration>, Said> {
-        match said {
-            Ok(Seen::Leased(_, left)) if !left.is_zero() => Ok(Some(left)),
-            Ok(Seen::Leased(..)) if self.has(QueueFlaw::IgnoresZero) => Ok(Some(place.granted)),
-            Ok(Seen::Leased(..) | Seen::Gone) => Ok(None),
-            other => Err(other),
-        }
-    }
-
-    fn answers(&self, answer: NodeAnswer) -> NodeAnswers {
-        vec![(self.name.clone(), answer)]
-    }
-
-    /// A failure that is sure.
-    fn failed(&self, why: Why, answer: NodeAnswer) -> Failure {
-        Failure { why, outcome: Outcome::Failed, answers: self.answers(answer) }
-    }
-
-    /// The failure of a request that was not answered, or by what is no answer to it.
-    fn unanswered(&self, said: Said) -> Failure {
-        let (error, outcome) = match said {
-            Ok(seen) => (format!("answered out of turn: {seen:?}"), Outcome::Indeterminate),
-            Err(error @ NodeError::Definite(_)) => (error.to_string(), Outcome::Failed),
-            Err(error @ NodeError::Indeterminate(_)) => (error.to_string(), Outcome::Indeterminate),
-        };
-        let why = Why::Error(format!("{}: {error}", self.name));
-        Failure { why, outcome, answers: self.answers(NodeAnswer::None) }
-    }
-
-    fn places(&self) -> MutexGuard<'_, BTreeMap<Owner, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn place(&self, owner: &Owner) -> Option<Place> {
-        self.places().get(owner).copied()
-    }
-
-    fn remember(&self, owner: &Owner, place: Place) {
-        self.places().insert(owner.clone(), place);
-    }
-
-    /// Holds that were never released, and dropped attempts that were never cancelled, must not stay for ever.
-    fn forget_lapsed(&self) {
-        let now = self.clock.now();
-        self.places().retain(|_, place| now < place.kept.saturating_add(place.granted).saturating_add(FORGOTTEN_AFTER));
-    }
-
-    /// Takes `owner` out of the queue. The key is deleted as well as the lease revoked: either will do, and one may be lost.
-    async fn undo(&self, key: &Key, owner: &Owner, watch: &dyn Watch) {
-        let Some(Place { lease, granted, revision, .. }) = self.place(owner) else { return };
-        watch.undoing();
-        watch.sending(Round::Undo);
-        if let Some(revision) = revision {
-            drop(self.store.send(Op::Delete(key.clone(), revision)));
-        }
-        let revoking = self.store.send(Op::Revoke(lease));
-        watch.sent(Round::Undo).await;
-        let answer = match self.read(revoking, granted).await {
-            Ok(Seen::Done) => NodeAnswer::Done,
-            Ok(_) => NodeAnswer::Refused,
-            Err(_) => NodeAnswer::None,
-        };
-        if answer != NodeAnswer::None {
-            watch.answered(Round::Undo);
-            self.places().remove(owner);
-        }
-        watch.undone(&self.answers(answer));
-    }
-
-    /// A renewal is a keep-alive, which gives the time that was granted to the attempt once more, whatever is asked for. It says nothing of
-    /// the key, which goes with the lease; and like every renewal it revives nothing that has lapsed, and never shortens.
-    async fn extend(&self, hold: &mut Hold, watch: &dyn Watch) -> Result<Renewed, Failure> {
-        if self.clock.now() >= hold.valid_until {
-            return Err(self.failed(Why::Validity, NodeAnswer::None));
-        }
-        let Some(place) = self.place(&hold.owner) else { return Err(self.failed(Why::Lost, NodeAnswer::None)) };
-        let sent = self.clock.now();
-        watch.sending(Round::Renew);
-        let keeping = self.store.send(Op::KeepAlive(place.lease));
-        watch.sent(Round::Renew).await;
-        let said = self.read(keeping, place.granted).await;
-        let kept = self.kept(&place, said).map_err(|said| self.unanswered(said))?;
-        watch.answered(Round::Renew);
-        let Some(lease) = kept else { return Err(self.failed(Why::Lost, NodeAnswer::Refused)) };
-        let valid_until = validity::promise_end(sent, lease);
-        if self.clock.now() >= valid_until.min(hold.valid_until) {
-            return Err(self.failed(Why::Validity, NodeAnswer::Late));
-        }
-        self.remember(&hold.owner, Place { kept: sent, ..place });
-        if valid_until > hold.valid_until {
-            (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
-        }
-        Ok(Renewed { valid_until: hold.valid_until, answers: self.answers(NodeAnswer::Done) })
-    }
-
     /// Deletes the key at its revision, which cannot be anybody else's, and wakes the next one by that; then revokes the lease.
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
-        let Some(Place { lease, granted, revision: Some(revision), .. }) = self.place(&hold.owner) else {
-            return Err(self.failed(Why::Lost, NodeAnswer::None));
+        let Some(Place { lease, granted, revision: Some(revision), .. }) = self.leases.place(&hold.owner) else {
+            return Err(self.leases.failed(Why::Lost, NodeAnswer::None));
         };
         watch.sending(Round::Release);
-        let deleting = self.store.send(match self.flaw {
+        let deleting = self.leases.store.send(match self.flaw {
             Some(QueueFlaw::ReleasesByName) => Op::DeleteAll(hold.key.clone()),
             _ => Op::Delete(hold.key.clone(), revision),
         });
         watch.sent(Round::Release).await;
-        let said = self.read(deleting, granted).await;
+        let said = self.leases.read(deleting, granted).await;
         // Nobody waits for a lease without a key, so it is not waited for either, unless nothing is known of the key.
-        let revoking = self.store.send(Op::Revoke(lease));
+        let revoking = self.leases.store.send(Op::Revoke(lease));
         let removed = match said {
             Ok(Seen::Done) => true,
             Ok(Seen::Gone) => false,
-            unheard => match self.read(revoking, granted).await {
+            unheard => match self.leases.read(revoking, granted).await {
                 // The lease still ran, so the key was there for one of the two to remove.
                 Ok(Seen::Done) => true,
-                Err(NodeError::Definite(_)) => return Err(self.unanswered(unheard)),
-                _ => return Err(Failure { outcome: Outcome::Indeterminate, ..self.unanswered(unheard) }),
+                Err(NodeError::Definite(_)) => return Err(self.leases.unanswered(unheard)),
+                _ => return Err(Failure { outcome: Outcome::Indeterminate, ..self.leases.unanswered(unheard) }),
             },
         };
         watch.answered(Round::Release);
-        self.places().remove(&hold.owner);
+        self.leases.forget(&hold.owner);
         let answer = if removed { NodeAnswer::Done } else { NodeAnswer::Refused };
-        Ok(Released { removed, answers: self.answers(answer) })
+        Ok(Released { removed, answers: self.leases.answers(answer) })
     }
 }
 
@@ -283,29 +126,21 @@ impl Attempt<'_> {
     /// The attempt without its undo. What it leaves is remembered before anything else is awaited.
     async fn run(&self) -> Result<Hold, Failure> {
         let Self { lock, watch, lease, .. } = *self;
-        lock.forget_lapsed();
-        let sent = lock.clock.now();
-        watch.sending(Round::Acquire);
-        let granting = lock.store.send(Op::Grant(lease));
-        watch.sent(Round::Acquire).await;
-        let mut place = match lock.read(granting, lease).await {
-            Ok(Seen::Leased(lease, granted)) => Place { lease, granted, revision: None, kept: sent },
-            other => return Err(self.unanswered(other)),
-        };
-        lock.remember(&self.owner, place);
+        let mut place = lock.leases.grant(&self.owner, lease, watch).await?;
+        let sent = place.kept;
         let creating = Op::Create(self.key.clone(), self.owner.clone(), place.lease);
-        let revision = match lock.ask(creating, place.granted).await {
+        let revision = match lock.leases.ask(creating, place.granted).await {
             Ok(Seen::At(revision)) => revision,
             Ok(Seen::Gone) => return Err(self.lost()),
             other => return Err(self.unanswered(other)),
         };
         place.revision = Some(revision);
-        lock.remember(&self.owner, place);
+        lock.leases.remember(&self.owner, place);
 
         self.await_turn(&mut place, revision).await?;
         let (sent, lease) = self.promise(sent, &place).await?;
         if lock.flaw.is_none_or(QueueFlaw::confirms) {
-            match lock.ask(Op::Confirm(self.key.clone(), revision), place.granted).await {
+            match lock.leases.ask(Op::Confirm(self.key.clone(), revision), place.granted).await {
                 Ok(Seen::Done) => watch.confirmed(revision),
                 Ok(Seen::Refused) => return Err(self.lost()),
                 other => return Err(self.unanswered(other)),
@@ -314,25 +149,25 @@ impl Attempt<'_> {
         // Nothing is awaited from here on.
         watch.answered(Round::Acquire);
         let valid_until = validity::promise_end(sent, lease);
-        if lock.clock.now() >= valid_until {
-            return Err(lock.failed(Why::Validity, NodeAnswer::Late));
+        if lock.leases.clock.now() >= valid_until {
+            return Err(lock.leases.failed(Why::Validity, NodeAnswer::Late));
         }
-        lock.remember(&self.owner, Place { kept: place.kept.max(sent), ..place });
+        lock.leases.remember(&self.owner, Place { kept: place.kept.max(sent), ..place });
         let token = lock.has_tokens.then(|| Token(u64::try_from(revision.0).unwrap_or_default()));
-        let answers = lock.answers(NodeAnswer::Granted);
+        let answers = lock.leases.answers(NodeAnswer::Granted);
         Ok(Hold { key: self.key.clone(), owner: self.owner.clone(), token, lease, sent, valid_until, answers })
     }
 
     /// The store has said that the key is gone. That decides the attempt, so that the watch is told.
     fn lost(&self) -> Failure {
         self.watch.answered(Round::Acquire);
-        self.lock.failed(Why::Lost, NodeAnswer::Refused)
+        self.lock.leases.failed(Why::Lost, NodeAnswer::Refused)
     }
 
     /// As the lock's own, but a request that was surely not done decides nothing where the key may stand in the queue already.
     fn unanswered(&self, said: Said) -> Failure {
-        let failure = self.lock.unanswered(said);
-        match self.lock.place(&self.owner) {
+        let failure = self.lock.leases.unanswered(said);
+        match self.lock.leases.place(&self.owner) {
             Some(Place { revision: Some(_), .. }) => Failure { outcome: Outcome::Indeterminate, ..failure },
             _ => failure,
         }
@@ -348,7 +183,7 @@ impl Attempt<'_> {
             }
             let is_heard = !lock.has(QueueFlaw::LosesWakeUp) || self.look(place, revision).await? == Some(predecessor);
             self.watch.looking();
-            let gone = lock.store.send(Op::AwaitGone(self.key.clone(), predecessor));
+            let gone = lock.leases.store.send(Op::AwaitGone(self.key.clone(), predecessor));
             let is_gone = self.await_gone(place, if is_heard { gone } else { Box::pin(pending()) }).await?;
             if is_gone && matches!(lock.flaw, Some(QueueFlaw::WrongPredecessor | QueueFlaw::NoSecondLook)) {
                 break;
@@ -360,7 +195,7 @@ impl Attempt<'_> {
     /// Who is next before `revision`.
     async fn look(&self, place: &Place, revision: Revision) -> Result<Option<Revision>, Failure> {
         self.watch.looking();
-        match self.lock.ask(Op::Before(self.key.clone(), revision), place.granted).await {
+        match self.lock.leases.ask(Op::Before(self.key.clone(), revision), place.granted).await {
             Ok(Seen::At(predecessor)) => Ok(Some(predecessor)),
             Ok(Seen::Gone) => Ok(None),
             other => Err(self.unanswered(other)),
@@ -371,55 +206,39 @@ impl Attempt<'_> {
     /// well can wait for the one before the confirming transaction. False if the waiting broke off, because a connection did: it is no
     /// reason to lose the place, and the next look finds out whether the store can be reached.
     async fn await_gone(&self, place: &mut Place, mut gone: Reply<Said>) -> Result<bool, Failure> {
-        let mut keeping = pin!(self.keep_alive(place));
+        let lock = self.lock;
+        let mut keeping = pin!(lock.leases.keep_alive(&self.owner, place, &Unwatched));
         poll_fn(|cx| match gone.as_mut().poll(cx) {
             Poll::Ready(Ok(Seen::Gone)) => Poll::Ready(Ok(true)),
             Poll::Ready(Err(_)) => Poll::Ready(Ok(false)),
             Poll::Ready(other) => Poll::Ready(Err(self.unanswered(other))),
-            Poll::Pending => keeping.as_mut().poll(cx).map(Err),
+            Poll::Pending => keeping.as_mut().poll(cx).map(|ended| match ended {
+                None => Err(self.lost()),
+                Some(said) => Err(self.unanswered(said)),
+            }),
         })
         .await
-    }
-
-    /// Keeps the lease alive until it is lost, or until nothing was heard of it for its whole time. The store is the judge of a lease, so
-    /// that one which should have run out by the client's clock is tried once more.
-    async fn keep_alive(&self, place: &mut Place) -> Failure {
-        let lock = self.lock;
-        let mut due = place.kept + place.granted / KEEP_ALIVES;
-        loop {
-            lock.clock.sleep_until(due).await;
-            let sent = lock.clock.now();
-            let said = lock.ask(Op::KeepAlive(place.lease), place.granted).await;
-            match lock.kept(place, said) {
-                Ok(Some(_)) => {
-                    place.kept = sent;
-                    lock.remember(&self.owner, *place);
-                }
-                Ok(None) => return self.lost(),
-                Err(said) if lock.clock.now() >= place.kept.saturating_add(place.granted) => {
-                    return self.unanswered(said);
-                }
-                Err(_) => {}
-            }
-            due = sent + place.granted / KEEP_ALIVES;
-        }
     }
 
     /// What the promise rests on: the grant that was sent at `sent`, or a new keep-alive if that is long ago. When it was sent, and for how
     /// long the lease runs from then on.
     async fn promise(&self, sent: Duration, place: &Place) -> Result<(Duration, Duration), Failure> {
         let lock = self.lock;
-        let now = lock.clock.now();
+        let now = lock.leases.clock.now();
         if now < sent + place.granted / KEEP_ALIVES {
             return Ok((sent, place.granted));
         }
         self.watch.promising();
         if lock.has(QueueFlaw::BelievesRevision) {
+            self.watch.promised();
             return Ok((now, place.granted));
         }
-        let said = lock.ask(Op::KeepAlive(place.lease), place.granted).await;
-        match lock.kept(place, said) {
-            Ok(Some(lease)) => Ok((now, lease)),
+        let said = lock.leases.ask(Op::KeepAlive(place.lease), place.granted).await;
+        match lock.leases.kept(place, said) {
+            Ok(Some(lease)) => {
+                self.watch.promised();
+                Ok((now, lease))
+            }
             Ok(None) => Err(self.lost()),
             Err(said) => Err(self.unanswered(said)),
         }
@@ -436,14 +255,14 @@ impl Lock for Etcd {
         Box::pin(async move {
             let result = attempt.run().await;
             if result.is_err() {
-                self.undo(key, &attempt.owner, watch).await;
+                self.leases.undo(key, &attempt.owner, watch).await;
             }
             result
         })
     }
 
     fn renew<'a>(&'a self, hold: &'a mut Hold, _lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Renewed> {
-        Box::pin(self.extend(hold, watch))
+        Box::pin(self.leases.extend(hold, watch))
     }
 
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Doing<'a, Released> {
@@ -452,6 +271,6 @@ impl Lock for Etcd {
 
     /// As far as the lease is known: see [the module](self).
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, _lease: Duration, watch: &'a dyn Watch) -> Undoing<'a> {
-        Box::pin(self.undo(key, owner, watch))
+        Box::pin(self.leases.undo(key, owner, watch))
     }
 }

@@ -9,7 +9,7 @@
 //! | what an operation gives back | [`hold`] |
 //! | how long a lease may be believed | [`validity`] |
 //! | the lock on one server, on several | [`redis`], [`redlock`] |
-//! | the lock on a store with revisions and leases | [`etcd`] |
+//! | the lock on a store with revisions and leases; the one that the store offers itself | [`etcd`], [`etcd_server_lock`] |
 //! | trying again | [`retry`] |
 //! | a real server, a real store, a real clock | [`node`], [`store`], [`clock`] |
 //! | locks that are wrong on purpose | [`mod@buggy`], [`etcd::BUGGY`] |
@@ -31,7 +31,9 @@ pub mod buggy;
 pub mod clock;
 pub mod etcd;
 mod etcd_buggy;
+pub mod etcd_server_lock;
 pub mod hold;
+mod leases;
 pub mod node;
 pub mod ports;
 pub mod redis;
@@ -45,6 +47,7 @@ pub mod validity;
 pub use buggy::{BUGGY, Bug, NotBuggy, buggy};
 pub use clock::BootClock;
 pub use etcd::Etcd;
+pub use etcd_server_lock::EtcdServerLock;
 pub use hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why};
 pub use node::{connect, server_version};
 pub use ports::{

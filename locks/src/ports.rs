@@ -103,6 +103,15 @@ pub enum Op {
     Confirm(Key, Revision),
     /// Removes the key of the queue that was created at this revision. Answers `Done`, or `Gone` if it was not there.
     Delete(Key, Revision),
+    /// The store's own Lock service: creates a key of this lease in the queue, where the lease has none there, and answers when the service
+    /// says that nobody stands before it: `Locked`. That may take for ever. `Gone` if there is no such lease, or if the service says that
+    /// the key went while it waited. To be sent once for a lease: a request that breaks off takes the key with it, whoever else relies on it.
+    Lock(Key, LeaseId),
+    /// The key that the Lock service created in the queue for this lease. Answers `At` with the revision of its creation, or `Gone` if it
+    /// is not there.
+    OfLease(Key, LeaseId),
+    /// The store's own Lock service: removes the key that it created for this lease. Answers `Done`, whether it was there or not.
+    Unlock(Key, LeaseId),
     /// For planted bugs only: removes every key of the queue, whoever created it. Answers `Done`.
     DeleteAll(Key),
 }
@@ -114,6 +123,8 @@ pub enum Seen {
     Leased(LeaseId, Duration),
     /// The key was created at this revision.
     At(Revision),
+    /// The Lock service has granted the lock, when the store was at this revision.
+    Locked(Revision),
     /// It was done.
     Done,
     /// The condition did not hold; nothing was changed.
@@ -203,9 +214,12 @@ pub trait Watch: Send + Sync {
     /// Nothing is awaited between this call, for the last round of an operation, and the `Ok` of that operation.
     fn answered(&self, _round: Round) {}
 
-    /// The request on which the promise of the hold will rest is about to leave, if that is not the attempt's first. Called **after** the
+    /// A request on which the promise of the hold may rest is about to leave, if that is not the attempt's first. Called **after** the
     /// lock has read its own clock for it, as [`Watch::sending`].
     fn promising(&self) {}
+
+    /// The request that was told last to [`Watch::promising`] has succeeded: from now on the promise rests on it.
+    fn promised(&self) {}
 
     /// Queue locks: a look at the queue is about to be asked for.
     fn looking(&self) {}
@@ -216,6 +230,10 @@ pub trait Watch: Send + Sync {
     /// Queue locks: one transaction has said that the key which was created at `place` stands and is the oldest of its queue. Called only
     /// for what was confirmed, and before [`Watch::answered`].
     fn confirmed(&self, _place: Revision) {}
+
+    /// The service has granted the lock, and the key that the grant stands for was not there when the lock looked for it: its lease had
+    /// ended. Called before [`Watch::answered`]; it decides nothing.
+    fn without_key(&self) {}
 
     /// The undo of a failed attempt is about to be queued; called just before its `sending`.
     fn undoing(&self) {}

@@ -5,6 +5,8 @@
 //! one of them may be: what creates a key of an owner finds it the second time, what removes one finds it gone, and a lease that is
 //! granted twice is one that runs out unused.
 //!
+//! The server's Lock service is the exception: its requests go to one member.
+//!
 //! Once a request has left, every failure is indeterminate.
 
 use std::{
@@ -17,8 +19,8 @@ use std::{
 };
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, KeyValue, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
+    Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, KeyValue, LockOptions, PutOptions,
+    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
 };
 use tokio::{task::JoinSet, time};
 
@@ -105,6 +107,7 @@ impl Store for Connected {
         let asked = tokio::spawn(async move {
             match op {
                 Op::AwaitGone(key, revision) => cluster.await_gone(key, revision).await,
+                Op::Lock(key, lease) => cluster.lock(&key, lease).await,
                 op => cluster.ask(op).await,
             }
         });
@@ -189,6 +192,16 @@ impl Cluster {
                 let removed = client.txn(Txn::new().when([stands]).and_then([TxnOp::delete(own, None)])).await?;
                 Ok(if removed.succeeded() { Seen::Done } else { Seen::Gone })
             }
+            // Not reached through `send`, which asks one member only.
+            Op::Lock(key, lease) => lock(&mut client, key, *lease).await,
+            Op::OfLease(key, lease) => {
+                let found = client.get(name_of_lease(key, *lease), None).await?;
+                Ok(found.kvs().first().map_or(Seen::Gone, |kv| Seen::At(Revision(kv.create_revision()))))
+            }
+            Op::Unlock(key, lease) => {
+                client.unlock(name_of_lease(key, *lease)).await?;
+                Ok(Seen::Done)
+            }
             Op::DeleteAll(key) => {
                 let all = etcd_client::DeleteOptions::new().with_prefix();
                 client.delete(queue(key), Some(all)).await?;
@@ -238,6 +251,14 @@ impl Cluster {
         Ok(found.kvs().first().map(|kv| (kv.key().to_vec(), seen)))
     }
 
+    /// Asks one member, the one that answered last, and waits for as long as the connection to it lasts. No other one is asked: two requests with one
+    /// lease have one key, and the service deletes it when the first of them breaks off, though the other may have been granted the lock.
+    async fn lock(&self, key: &Key, lease: LeaseId) -> Result<Seen, NodeError> {
+        let (member, client) = &self.members[self.preferred.load(Ordering::Relaxed)];
+        let said = lock(&mut client.clone(), key, lease).await;
+        said.map_err(|error| NodeError::Indeterminate(format!("{member}: {error}")))
+    }
+
     /// Waits until a member says that the key is gone, or is seen to be without it. Whoever waited may have gone away: then it ends with the key,
     /// or with the lease under which that was created.
     async fn await_gone(self: &Arc<Self>, key: Key, revision: Revision) -> Result<Seen, NodeError> {
@@ -285,6 +306,16 @@ async fn keep_alive(client: &mut Client, lease: LeaseId) -> Result<Seen, Error> 
     Ok(Seen::Leased(lease, seconds(answer.ttl())))
 }
 
+/// One request to the server's Lock service, which blocks there until the lock is granted.
+async fn lock(client: &mut Client, key: &Key, lease: LeaseId) -> Result<Seen, Error> {
+    let options = LockOptions::new().with_lease(lease.0);
+    match client.lock(key.as_str(), Some(options)).await {
+        Ok(granted) => Ok(Seen::Locked(Revision(granted.header().map_or(0, etcd_client::ResponseHeader::revision)))),
+        Err(error) if is_not_found(&error) || is_lease_gone(&error) => Ok(Seen::Gone),
+        Err(error) => Err(error),
+    }
+}
+
 /// The queue of `key`: a prefix of all its keys' names, and of no others.
 fn queue(key: &Key) -> Vec<u8> {
     format!("{}/", key.as_str()).into_bytes()
@@ -292,6 +323,11 @@ fn queue(key: &Key) -> Vec<u8> {
 
 fn name(key: &Key, owner: &Owner) -> Vec<u8> {
     format!("{}/{}", key.as_str(), owner.as_str()).into_bytes()
+}
+
+/// As the Lock service names the key of a lease, in every version from 3.1 on: that of the queue, and the lease in hexadecimal digits.
+fn name_of_lease(key: &Key, lease: LeaseId) -> Vec<u8> {
+    format!("{}/{:x}", key.as_str(), lease.0).into_bytes()
 }
 
 /// A lease that is gone is said to have a negative time left.
@@ -302,6 +338,13 @@ fn seconds(ttl: i64) -> Duration {
 fn whole_seconds(lease: Duration) -> i64 {
     let seconds = lease.as_secs() + u64::from(lease.subsec_nanos() > 0);
     i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+/// Whether the Lock service says that the lease is not there, or that the key went while it waited (from 3.5 on). It passes on what its own
+/// client told it, as text without a status.
+fn is_lease_gone(error: &Error) -> bool {
+    let said = |status: &str| status.contains("lease not found") || status.contains("session is expired");
+    matches!(error, Error::GRpcStatus(status) if said(status.message()))
 }
 
 /// Whether the store says that there is no such lease.

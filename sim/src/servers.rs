@@ -38,7 +38,7 @@ impl Servers {
     /// The servers of `plan`, empty.
     pub fn new(plan: &Plan, backend: &str, policy: Policy, is_fragile: bool) -> Servers {
         let models = plan.models.unwrap_or_default();
-        let is_store = plan.tokens == Tokens::Revision || plan.backend == "etcd";
+        let is_store = plan.tokens == Tokens::Revision || plan.has_one_store();
         let redis = || {
             let model = RedisModel::new(models.persistence);
             if backend.starts_with(DROPS_COUNTERS) { model.dropping_counters() } else { model }

@@ -166,7 +166,7 @@ fn arrived(world: &Arc<World>, node: Process, asked: Asked) {
     if node != leader || !leads(world, leader) {
         return lock(store).stalled.push(asked);
     }
-    let removes = matches!(asked.op, Op::Delete(..) | Op::DeleteAll(..) | Op::Revoke(..));
+    let removes = matches!(asked.op, Op::Delete(..) | Op::DeleteAll(..) | Op::Revoke(..) | Op::Unlock(..));
     apply(world, leader, asked);
     if removes {
         ask_again(world);
@@ -241,7 +241,7 @@ impl Store for RemoteStore {
         };
         self.world.asks(worker, grantee.as_ref());
         let (answered, answer) = oneshot::channel();
-        let is_wait = matches!(op, Op::AwaitGone(..));
+        let is_wait = matches!(op, Op::AwaitGone(..) | Op::Lock(..));
         let asked = Asked { op, worker, member, answered, grantee };
         self.world.send(worker, member, Box::new(move |world| arrived(world, member, asked)));
         let is_answered = Arc::new(AtomicBool::new(is_wait));

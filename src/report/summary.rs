@@ -209,6 +209,9 @@ fn lock_figures(lock: &LockVerdict) -> String {
     if lock.overclaims > 0 {
         parts.push(plural(lock.overclaims, "overclaim", "overclaims"));
     }
+    if lock.without_key > 0 {
+        parts.push(plural(lock.without_key, "grant without a key", "grants without a key"));
+    }
     if parts.is_empty() { "no window".into() } else { parts.join(", ") }
 }
 

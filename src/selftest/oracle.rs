@@ -183,7 +183,7 @@ impl Oracle<'_> {
 
     /// The lease that is granted to an attempt that asks for `asked`: a store grants whole seconds, two at least.
     fn granted(&self, asked: Duration) -> Duration {
-        if self.plan.backend != "etcd" {
+        if !self.plan.has_one_store() {
             return asked;
         }
         let whole = Duration::from_secs(asked.as_secs() + u64::from(asked.subsec_nanos() > 0));
@@ -198,7 +198,7 @@ impl Oracle<'_> {
     /// The end of a hold's promise as it stood at `at`.
     fn promise_end(&self, claim: &Claim, at: Stamp) -> Stamp {
         let asked = self.plan.workload.renew_for.unwrap_or(self.plan.lease);
-        let lease = if self.plan.backend == "etcd" { self.granted(self.plan.lease) } else { asked };
+        let lease = if self.plan.has_one_store() { self.granted(self.plan.lease) } else { asked };
         let renewed = claim.renewed.iter().filter(|(_, ok)| *ok <= at);
         renewed.map(|(sent, _)| sent.plus(lease).minus(drift(lease))).fold(self.first_end(claim), Stamp::max)
     }

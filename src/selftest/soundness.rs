@@ -228,6 +228,7 @@ pub fn faulty_plan(sound: Sound, seed: u64) -> Result<Plan, String> {
     let models = Models {
         lease_clock: *[LeaseClock::Both, LeaseClock::Monotonic].choose(&mut rng).unwrap_or(&LeaseClock::Both),
         revokes_on_resume: rng.random_ratio(1, 2),
+        lock_checks_key: false,
         persistence: *[Persistence::No, Persistence::Everysec, Persistence::Always]
             .choose(&mut rng)
             .unwrap_or(&Persistence::No),

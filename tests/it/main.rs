@@ -2,6 +2,7 @@
 
 mod arrows;
 mod cut_off;
+mod etcd;
 mod explore;
 mod faults;
 mod nemesis;

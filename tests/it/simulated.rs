@@ -66,7 +66,7 @@ fn what_only_docker_understands_is_refused_by_name() {
 
 #[test]
 fn a_paused_holder_is_a_window_on_every_backend_and_every_fence_stops_it() {
-    for backend in ["redis", "redlock", "etcd"] {
+    for backend in ["redis", "redlock", "etcd", "etcd-server-lock"] {
         let expected = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,off.data.lost_updates>=1,\
             writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0";
         let arms = "off,writes,reads,cas,claim";
@@ -79,6 +79,15 @@ fn a_paused_holder_is_a_window_on_every_backend_and_every_fence_stops_it() {
         for arm in ["reads.data", "cas.data", "claim.data"] {
             assert_eq!(run.verdict()["properties"][arm]["verdict"], "upheld", "{backend} {arm}");
         }
+    }
+}
+
+#[test]
+fn only_the_lock_service_of_etcd_grants_to_a_lease_that_ran_out_in_the_queue() {
+    for (plan, granted) in [("e3-etcd", 0), ("e3-server-lock", 1)] {
+        let file = format!("suites/kleppmann/{plan}.toml");
+        let expected = format!("lock=upheld,lock.without_key={granted}");
+        run(&["--cluster", "sim", &file, "--expect", &expected]).exits(0);
     }
 }
 

@@ -40,7 +40,8 @@ pub struct Attempt {
 struct Stamps {
     sent: Stamp,
     answered: Stamp,
-    /// When the request left on which the promise rests, if that is not the first.
+    /// When the last request left on which the promise may rest, if that is not the first; and the one on which it does.
+    promising: Option<Stamp>,
     promised: Option<Stamp>,
     looked: Stamp,
     /// The last look at a queue that still saw somebody before this attempt.
@@ -164,7 +165,12 @@ impl Watch for Attempt {
 
     fn promising(&self) {
         let now = self.recording.journal.now();
-        self.stamps().promised = Some(now);
+        self.stamps().promising = Some(now);
+    }
+
+    fn promised(&self) {
+        let mut stamps = self.stamps();
+        stamps.promised = stamps.promising;
     }
 
     fn looking(&self) {
@@ -185,6 +191,10 @@ impl Watch for Attempt {
 
     fn confirmed(&self, place: Revision) {
         self.stamps().place = Some(place);
+    }
+
+    fn without_key(&self) {
+        self.record(Event::WithoutKey { attempt: self.id });
     }
 
     fn undone(&self, said: &[(Arc<str>, NodeAnswer)]) {

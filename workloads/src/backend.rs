@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use history::{NodeName, Tokens};
-use locks::{Clock, Etcd, Lock, Node, Redis, Redlock, Store};
+use locks::{Clock, Etcd, EtcdServerLock, Lock, Node, Redis, Redlock, Store};
 
 /// A lock that `--backend` knows.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +22,16 @@ pub struct Backend {
 }
 
 impl Backend {
+    /// Whether it stands on one store with revisions, however many servers that has, and not on nodes that know nothing of each other.
+    fn is_on_store(&self) -> bool {
+        self.tokens.contains(&Tokens::Revision)
+    }
+
+    /// Whether its clients see that they have to wait, or are refused. Those of etcd's own Lock service see no more than that no answer comes.
+    pub fn shows_waiting(&self) -> bool {
+        self.name != ETCD_SERVER_LOCK
+    }
+
     /// Names of its lock nodes: `redis-1`, `redis-2`, ….
     pub fn lock_nodes(&self) -> Vec<NodeName> {
         let (prefix, count) = self.nodes;
@@ -52,7 +62,7 @@ impl Servers {
         is_late: bool,
     ) -> Result<(Servers, Vec<(NodeName, String)>), Box<dyn std::error::Error + Send + Sync>> {
         let (backend, _) = named(text)?;
-        let is_store = backend.name == ETCD;
+        let is_store = backend.is_on_store();
         let asked = nodes.iter().map(|(node, address)| async move {
             let version = match is_store {
                 true => locks::store::member_version(address).await,
@@ -95,10 +105,19 @@ pub const BACKENDS: &[Backend] = &[
         nodes: ("etcd", 3),
         port: 2379,
     },
+    Backend {
+        name: ETCD_SERVER_LOCK,
+        about: "etcd's own Lock service: the same queue, kept by the server",
+        tokens: &[Tokens::Revision, Tokens::None],
+        nodes: ("etcd", 3),
+        port: 2379,
+    },
 ];
 
 /// The backend of the planted bugs of queue locks.
 const ETCD: &str = "etcd";
+/// The lock that etcd offers itself.
+const ETCD_SERVER_LOCK: &str = "etcd-server-lock";
 
 /// No lock of this name, or not with these tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -147,8 +166,8 @@ pub fn lock(
 ) -> Result<Arc<dyn Lock>, UnknownBackend> {
     let (backend, bug) = named(text)?;
     let mut nodes = match servers {
-        Servers::Store(store) if backend.name == ETCD => return queue(bug, tokens, store, clock),
-        Servers::Nodes(nodes) if backend.name != ETCD => nodes,
+        Servers::Store(store) if backend.is_on_store() => return queue(backend, bug, tokens, store, clock),
+        Servers::Nodes(nodes) if !backend.is_on_store() => nodes,
         Servers::Store(_) => {
             return Err(UnknownBackend(format!("`{}` needs nodes that know nothing of each other", backend.name)));
         }
@@ -182,8 +201,9 @@ pub fn lock(
     }
 }
 
-/// The lock over a store. The bugs are planted in the one with tokens.
+/// A lock over a store. The bugs are planted in `etcd` with tokens.
 fn queue(
+    backend: &Backend,
     bug: Option<&str>,
     tokens: Tokens,
     store: Arc<dyn Store>,
@@ -191,10 +211,14 @@ fn queue(
 ) -> Result<Arc<dyn Lock>, UnknownBackend> {
     let unmade = |what: &str| UnknownBackend(format!("`{what}` does not make tokens `{tokens}`"));
     match (bug, tokens) {
+        (None, Tokens::Revision) if backend.name == ETCD_SERVER_LOCK => Ok(Arc::new(EtcdServerLock::new(store, clock))),
+        (None, Tokens::None) if backend.name == ETCD_SERVER_LOCK => {
+            Ok(Arc::new(EtcdServerLock::without_tokens(store, clock)))
+        }
         (None, Tokens::Revision) => Ok(Arc::new(Etcd::new(store, clock))),
         (None, Tokens::None) => Ok(Arc::new(Etcd::without_tokens(store, clock))),
         (Some(bug), Tokens::Revision) => locks::etcd::buggy(bug, store, clock).ok_or_else(|| unmade(bug)),
-        (bug, _) => Err(unmade(bug.unwrap_or(ETCD))),
+        (bug, _) => Err(unmade(bug.unwrap_or(backend.name))),
     }
 }
 
@@ -270,6 +294,10 @@ mod tests {
         let store = || Servers::Store(Arc::new(Unasked));
         assert_eq!(build("etcd", Tokens::Revision, store()), Ok(()));
         assert_eq!(build("etcd", Tokens::None, store()), Ok(()));
+        assert_eq!(build("etcd-server-lock", Tokens::Revision, store()), Ok(()));
+        assert_eq!(build("etcd-server-lock", Tokens::None, store()), Ok(()));
+        assert!(build("etcd-server-lock", Tokens::Counter, store()).is_err());
+        assert!(build("buggy:no-confirm@etcd-server-lock", Tokens::Revision, store()).is_err());
         for (bug, _) in locks::etcd::BUGGY {
             assert_eq!(build(&format!("buggy:{bug}"), Tokens::Revision, store()), Ok(()));
         }

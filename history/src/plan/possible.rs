@@ -129,7 +129,7 @@ impl Plan {
         if is_docker && kind == FaultKind::Powerloss {
             return Err("a container's kernel keeps what was not synced; `--cluster sim` has this fault".into());
         }
-        if is_docker && kind == FaultKind::Amnesia && self.backend == "etcd" {
+        if is_docker && kind == FaultKind::Amnesia && self.has_one_store() {
             return Err("a member of etcd without its data is a member no more; `kill` leaves it its data".into());
         }
         is_sensible(&step.fault)?;

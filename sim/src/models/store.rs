@@ -4,6 +4,9 @@
 //! those of [`Op`], reads that are not linearizable, watch streams (an [`Op::AwaitGone`] that cannot be answered yet is asked again),
 //! compaction, and restarts (a member that was killed has lost nothing that was answered).
 //!
+//! The Lock service ([`Op::Lock`]) is that of 3.4, or with [`Models::lock_checks_key`] that of 3.5. Left out of it: a request that breaks off
+//! while it waits takes its key with it; here the key stays until its lease ends.
+//!
 //! Leases are kept by the leader, by its clocks. Three things are as in etcd and matter to a lock:
 //!
 //! - A lease that has run out keeps its keys until the leader has looked through its leases, which it does every
@@ -63,6 +66,8 @@ pub struct StoreModel {
     last_lease: LeaseId,
     leases: BTreeMap<LeaseId, Lease>,
     queues: BTreeMap<Key, BTreeMap<Revision, (Owner, LeaseId)>>,
+    /// Requests to the Lock service that wait, and the revision at which the key of each was created, whether it still stands or not.
+    locking: BTreeMap<(Key, LeaseId), Revision>,
 }
 
 impl StoreModel {
@@ -73,11 +78,12 @@ impl StoreModel {
 
     /// An empty store.
     pub fn new(models: Models) -> Self {
-        Self { models, revision: Revision(1), last_lease: LeaseId(0), leases: BTreeMap::new(), queues: BTreeMap::new() }
+        let (leases, queues, locking) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { models, revision: Revision(1), last_lease: LeaseId(0), leases, queues, locking }
     }
 
-    /// Does `op`. None: an [`Op::AwaitGone`] still waits; to be asked again when a key may have gone, which is after any [`Op::Delete`],
-    /// [`Op::Revoke`] or [`Op::DeleteAll`], and whenever [`StoreModel::expire`] or [`StoreModel::resumed`] says so.
+    /// Does `op`. None: an [`Op::AwaitGone`] or [`Op::Lock`] still waits; to be asked again when a key may have gone, which is after any
+    /// [`Op::Delete`], [`Op::Unlock`], [`Op::Revoke`] or [`Op::DeleteAll`], and whenever [`StoreModel::expire`] or [`StoreModel::resumed`] says so.
     pub fn apply(&mut self, op: &Op, now: StoreClocks) -> Option<Seen> {
         Some(match op {
             Op::Grant(asked) => self.grant(*asked, now),
@@ -111,6 +117,15 @@ impl StoreModel {
                     self.revision.0 += 1;
                 }
                 done_or_gone(is_there)
+            }
+            Op::Lock(key, lease) => return self.lock(key, *lease),
+            Op::OfLease(key, lease) => self.of_lease(key, *lease).map_or(Seen::Gone, Seen::At),
+            Op::Unlock(key, lease) => {
+                if let Some(revision) = self.of_lease(key, *lease) {
+                    self.remove(key, revision);
+                    self.revision.0 += 1;
+                }
+                Seen::Done
             }
             Op::DeleteAll(key) => {
                 let all: Vec<Revision> = self.queue(key).into_iter().flatten().map(|(revision, _)| *revision).collect();
@@ -210,6 +225,31 @@ impl StoreModel {
         Seen::At(self.revision)
     }
 
+    /// The Lock service. It waits for the newest of the older keys to go and looks again, which comes to this: until there is no older one. Then it
+    /// grants the lock, up to 3.4 without a look at the key that waited.
+    fn lock(&mut self, key: &Key, id: LeaseId) -> Option<Seen> {
+        let waited = self.locking.remove(&(key.clone(), id));
+        let own = match waited {
+            Some(own) => own,
+            None => match self.create(key, &owner_of(id), id) {
+                Seen::At(own) => own,
+                gone => return Some(gone),
+            },
+        };
+        if self.queue(key).is_some_and(|queue| queue.range(..own).next().is_some()) {
+            self.locking.insert((key.clone(), id), own);
+            return None;
+        }
+        let is_refused = waited.is_some() && self.models.lock_checks_key && !self.stands(key, own);
+        Some(if is_refused { Seen::Gone } else { Seen::Locked(self.revision) })
+    }
+
+    /// When the Lock service's key of this lease was created, if it stands.
+    fn of_lease(&self, key: &Key, id: LeaseId) -> Option<Revision> {
+        let owner = owner_of(id);
+        self.waiting(key).find(|(_, waiting)| **waiting == owner).map(|(revision, _)| revision)
+    }
+
     /// Removes one key, of its queue and of its lease. The revision is the caller's: all that goes at once goes at one.
     fn remove(&mut self, key: &Key, revision: Revision) {
         let Some(queue) = self.queues.get_mut(key) else { return };
@@ -237,6 +277,11 @@ impl StoreModel {
         ids.iter().for_each(|id| _ = self.revoke(*id));
         self.revision != before
     }
+}
+
+/// By which name the Lock service puts a lease into the queue.
+fn owner_of(lease: LeaseId) -> Owner {
+    Owner::new(format!("{:x}", lease.0))
 }
 
 fn done_or_gone(is_done: bool) -> Seen {

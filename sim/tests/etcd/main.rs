@@ -6,6 +6,7 @@
 mod failures;
 mod queue;
 mod scene;
+mod server_lock;
 mod walks;
 
 use std::time::Duration;

@@ -232,6 +232,13 @@ impl Scene {
         Self::with(|store, clock| locks::etcd::buggy(bug, store, clock).expect("a planted bug"))
     }
 
+    /// The server's Lock service of this version.
+    pub fn server_lock(models: Models) -> Self {
+        let scene = Self::with(|store, clock| Arc::new(locks::EtcdServerLock::new(store, clock)));
+        scene.servers.state.lock().unwrap().model = StoreModel::new(models);
+        scene
+    }
+
     fn with(lock: impl FnOnce(Arc<dyn Store>, Arc<dyn Clock>) -> Arc<dyn Lock>) -> Self {
         let clock = Arc::new(ClientClock { start: Instant::now(), jumped: Mutex::default() });
         let servers = Servers::new();
@@ -315,6 +322,14 @@ impl Watch for Noting {
 
     fn behind(&self) {
         self.note("behind".into());
+    }
+
+    fn promised(&self) {
+        self.note("promised".into());
+    }
+
+    fn without_key(&self) {
+        self.note("without key".into());
     }
 
     fn confirmed(&self, place: Revision) {

@@ -143,6 +143,57 @@ fn a_create_that_a_revoke_has_overtaken_makes_no_key() {
     assert_eq!(store.holder(&key()), None);
 }
 
+/// A holds by the Lock service and keeps its lease alive, B and C wait behind it; B's lease runs out, and A unlocks. What B and C are told, and
+/// at which revision B's key was created.
+fn lapsed_in_the_queue(lock_checks_key: bool) -> (StoreModel, Option<Seen>, Option<Seen>, Revision) {
+    let mut store = StoreModel::new(Models { lock_checks_key, ..Models::default() });
+    let [a, b, c] = [2 * S, 2 * S, 60 * S].map(|lease| granted(&mut store, lease, at(S)).0);
+    let lock = |lease| Op::Lock(key(), lease);
+    assert_eq!(store.apply(&lock(a), at(S)), Some(Seen::Locked(Revision(2))));
+    assert_eq!((store.apply(&lock(b), at(S)), store.apply(&lock(c), at(S))), (None, None));
+    let Some(Seen::At(second)) = store.apply(&Op::OfLease(key(), b), at(S)) else { panic!("no key") };
+    left(&mut store, Op::KeepAlive(a), at(2 * S));
+    assert!(store.expire(at(3 * S)));
+    assert_eq!(store.apply(&Op::OfLease(key(), b), at(3 * S)), Some(Seen::Gone));
+    assert_eq!((store.apply(&lock(b), at(3 * S)), store.apply(&lock(c), at(3 * S))), (None, None));
+    assert_eq!(store.apply(&Op::Unlock(key(), a), at(3 * S)), Some(Seen::Done));
+    let (b, c) = (store.apply(&lock(b), at(3 * S)), store.apply(&lock(c), at(3 * S)));
+    (store, b, c, second)
+}
+
+#[test]
+fn the_lock_service_of_3_4_grants_to_a_lease_that_ended_in_the_queue_and_that_of_3_5_does_not() {
+    for (checks, is_granted) in [(false, true), (true, false)] {
+        let (store, b, c, _) = lapsed_in_the_queue(checks);
+        let granted = Some(Seen::Locked(store.revision()));
+        assert_eq!((b, c), (if is_granted { granted } else { Some(Seen::Gone) }, granted), "checks: {checks}");
+    }
+}
+
+#[test]
+fn a_request_that_waits_makes_no_second_key_and_a_grant_without_a_key_changes_nothing() {
+    let (mut store, _, _, second) = lapsed_in_the_queue(false);
+    let third = Revision(second.0 + 1);
+    assert_eq!(store.waiting(&key()).map(|(revision, _)| revision).collect::<Vec<_>>(), [third]);
+    let before = store.revision();
+    assert_eq!(store.apply(&Op::Unlock(key(), LeaseId(2)), at(3 * S)), Some(Seen::Done));
+    assert_eq!(store.revision(), before);
+}
+
+#[test]
+fn the_lock_service_knows_no_lease_that_is_not_there_and_gives_one_lease_one_key() {
+    let mut store = store(LeaseClock::Both);
+    assert_eq!(store.apply(&Op::Lock(key(), LeaseId(9)), at(S)), Some(Seen::Gone));
+    let (id, _) = granted(&mut store, 2 * S, at(S));
+    for _ in 0..2 {
+        assert_eq!(store.apply(&Op::Lock(key(), id), at(S)), Some(Seen::Locked(Revision(2))));
+    }
+    assert_eq!(store.waiting(&key()).count(), 1);
+    // It stands in the same queue as the keys of others.
+    let (_, other) = joined(&mut store, "a", 2 * S, at(S));
+    assert_eq!(store.apply(&Op::Before(key(), other), at(S)), Some(Seen::At(Revision(2))));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Ask(Op),
@@ -238,6 +289,7 @@ impl Plain {
                 self.keys.retain(|(k, .., r)| (k, r) != (key, revision));
                 done_or_gone(self.keys.len() < before)
             }
+            Op::Lock(..) | Op::OfLease(..) | Op::Unlock(..) => unreachable!("tables of their own; no step draws it"),
             Op::DeleteAll(key) => {
                 self.keys.retain(|(k, ..)| k != key);
                 Some(Some(Seen::Done))
