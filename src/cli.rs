@@ -169,9 +169,11 @@ pub struct RunArgs {
     /// Lock under test: redis, redlock, etcd
     #[arg(long, help_heading = "Scenario", default_value = "redlock", conflicts_with = "plan")]
     pub backend: String,
-    /// Faults, comma-separated: none, or `KIND[:TARGET][@WHEN][+DURATION]` with KIND pause, stop, slow, kill, amnesia, clock, partition, delay,
+    /// Faults, comma-separated: none, or `KIND[:TARGET][:LINKS][@WHEN][+DURATION]` with KIND pause, stop, slow, kill, amnesia, clock, partition, delay,
     /// loss or reorder, in the simulation also powerloss; TARGET holder (default for pause, stop, slow and kill), any-worker, any-lock-node (default for the
-    /// others) or a node by name; WHEN a time or a protocol point (after-send, after-acquire, after-read, after-check, before-write, before-release); for example
+    /// others), leader, majority, minority, rolling, a node by name, or of links halves, ring, bridge, isolate; LINKS, of faults of links,
+    /// in, out or one-way, lock-nodes, workers or resource, and reject; WHEN a time or a protocol point (before-acquire, after-send, after-write-back,
+    /// after-acquire, after-read, after-check, before-write, before-release); for example
     /// `pause@before-write+5s`
     #[arg(long, help_heading = "Scenario", default_value = "none", conflicts_with = "plan")]
     pub nemesis: String,

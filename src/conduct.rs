@@ -228,6 +228,9 @@ impl Conductor<'_> {
 
         self.until(CONNECT, "starting our processes", |p| Self::all(&ours, |n| p.started.contains_key(n))).await?;
         self.until(CONNECT, "connecting the workers", |p| Self::all(&workers, |n| p.ready.contains(n))).await?;
+        let cluster = Reached::new(self.processes.cluster, &self.processes);
+        // A fault that cannot be done must not look like one that did nothing: the run ends before anything was measured.
+        cluster.is_able(plan).await?;
         self.terminal.begins(&versions(&self.progress.borrow().servers));
         begun.send_replace(true);
 
@@ -235,7 +238,6 @@ impl Conductor<'_> {
         let (over, phase) = watch::channel(false);
         let nodes = self.processes.cluster.addresses().map(|(node, address)| (node.clone(), address)).collect();
         self.processes.send(&agent, &AgentCommand::Know { nodes })?;
-        let cluster = Reached::new(self.processes.cluster, &self.processes);
         let nemesis = Nemesis { cluster: &cluster, control: &self.processes, scene: self.scene, over: phase };
         let time = async {
             tokio::time::sleep(plan.time).await;

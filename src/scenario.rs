@@ -168,6 +168,12 @@ pub fn named(mut file: PlanFile) -> anyhow::Result<PlanFile> {
         let found = file.plan.lock_nodes.len();
         return Err(Unusable(format!("{}: backend redis needs one service, found {found}", servers.origin)).into());
     }
+    let needs_leader = file.plan.schedule.iter().any(|step| step.target == history::Target::Leader);
+    if let Some(service) = servers.services.iter().find(|s| needs_leader && s.leader.is_empty()) {
+        let (name, origin) = (&service.name, &servers.origin);
+        let problem = "has no `leader` in its x-harness, the command that tells whether it leads";
+        return Err(usage("nemesis", format!("`leader`: {origin}: service `{name}` {problem}")));
+    }
     let roles: Vec<&str> =
         servers.services.iter().map(|s| s.role.as_str()).chain(["worker", "resource", "agent"]).collect();
     if let Some(unknown) = file.images.keys().find(|role| !roles.contains(&role.as_str())) {

@@ -110,6 +110,9 @@ fn schedule_missing(run: &Run) -> Vec<String> {
                 missing.push(format!("the {kind} placed at {point} never fired: no client that was armed came there"));
             }
             When::WhileWaits(wait) => missing.push(format!("the {kind} that goes with wait {} never fired", wait.0)),
+            When::Healed(other) => {
+                missing.push(format!("the {kind} that comes when fault {} is healed never fired", other.0));
+            }
             When::At(at) => missing.push(format!("the {kind} due at {at:?} never fired: it found no target in time")),
             // A schedule is drawn longer than the time: what does not come up is not missing.
             When::AfterHeal(_) => {}

@@ -403,7 +403,8 @@ k0: worker-1 and worker-2 were both entitled for 0.49 s
         scene.blow(2, clock(WhichClock::Both, ClockChange::DriftPpm(-50_000)), "redis-1", 200, 1_200);
         scene.blow(3, Fault::Amnesia { back_after }, "redis-2", 300, 1_300);
         scene.blow(4, Fault::Powerloss { back_after }, "redis-2", 400, 1_400);
-        scene.blow(5, Fault::Partition { lasting, direction: Direction::Both, from: vec![] }, "redis-3", 500, 3_500);
+        let (direction, cut) = (Direction::Both, history::Cut::Drop);
+        scene.blow(5, Fault::Partition { lasting, direction, from: vec![], cut }, "redis-3", 500, 3_500);
         scene.blow(
             6,
             Fault::Delay { lasting, by: by.into(), direction: Direction::In, from: vec![] },

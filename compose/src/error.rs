@@ -141,6 +141,21 @@ pub enum Error {
         /// Those that there are.
         known: String,
     },
+    /// A fault of the plan cannot be done to a node, on this machine or with the image of this agent.
+    #[error(
+        "{node}: the plan has a {kind} of it, which needs {ability}, and that does not work here: {why}; mend that, name another image for the \
+         agent (--image agent=…), or leave the fault out"
+    )]
+    Unable {
+        /// The node.
+        node: NodeName,
+        /// The fault.
+        kind: history::FaultKind,
+        /// What is missing.
+        ability: &'static str,
+        /// What was tried, and what it said.
+        why: String,
+    },
     /// A line was sent to a process that has ended.
     #[error("{node}: its process takes no more input")]
     InputClosed {

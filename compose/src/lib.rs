@@ -8,6 +8,7 @@
 //! The controller talks to containers only through the engine's API (attach, archive upload, exec, inspect): no
 //! port is published and no route to a container is needed, so a remote `DOCKER_HOST` works like a local one.
 
+mod ability;
 mod bring_up;
 mod container;
 mod engine;

@@ -11,7 +11,7 @@ use agent::protocol::{
     self, Answer, ClockAnswer, ClockRequest, ClocksAhead, Connection, DelayRange, FaultNumber, HeldPart, Links, Order,
     PacketFault, PacketRequest, ProbeAnswer, TargetAnswer, TargetRequest, Way,
 };
-use history::{ClockChange, Direction, Fault, FaultId, NodeName, Range, WhichClock};
+use history::{ClockChange, Cut, Direction, Fault, FaultId, NodeName, Range, WhichClock};
 use nemesis::{Cluster, ClusterError, Data, Doing};
 
 use crate::running::{Member, Running};
@@ -69,7 +69,7 @@ impl<'a> Reached<'a> {
         self.running.pid(member).await.map_err(|why| failed(node, doing, why))
     }
 
-    async fn pid(&self, node: &NodeName, doing: &'static str) -> Result<i32, ClusterError> {
+    pub(crate) async fn pid(&self, node: &NodeName, doing: &'static str) -> Result<i32, ClusterError> {
         self.pid_if_up(node, doing).await?.ok_or_else(|| failed(node, doing, "it has no process"))
     }
 
@@ -81,14 +81,14 @@ impl<'a> Reached<'a> {
         self.hand.order(node, Order::Packets(request)).await.map(drop)
     }
 
-    async fn clocks(&self, node: &NodeName, request: ClockRequest) -> Result<ClockAnswer, ClusterError> {
+    pub(crate) async fn clocks(&self, node: &NodeName, request: ClockRequest) -> Result<ClockAnswer, ClusterError> {
         match self.hand.order(node, Order::Clocks(request)).await? {
             Answer::Clocks(answer) => Ok(answer),
             other => Err(failed(node, "asking the agent about clocks", format!("it answered {other:?}"))),
         }
     }
 
-    async fn target(&self, node: &NodeName, request: TargetRequest) -> Result<TargetAnswer, ClusterError> {
+    pub(crate) async fn target(&self, node: &NodeName, request: TargetRequest) -> Result<TargetAnswer, ClusterError> {
         match self.hand.order(node, Order::Target(request)).await? {
             Answer::Target(answer) => Ok(answer),
             other => Err(failed(node, "asking the agent about packets", format!("it answered {other:?}"))),
@@ -108,8 +108,12 @@ impl<'a> Reached<'a> {
         };
         let seed = u64::from(fault.0);
         Ok(Some(match what {
-            Fault::Partition { direction, from, .. } => {
-                PacketFault::Partition { links: links(*direction, from)?, cut: protocol::Cut::Drop }
+            Fault::Partition { direction, from, cut, .. } => {
+                let cut = match cut {
+                    Cut::Drop => protocol::Cut::Drop,
+                    Cut::Reject => protocol::Cut::Reject,
+                };
+                PacketFault::Partition { links: links(*direction, from)?, cut }
             }
             Fault::Delay { by, direction, from, .. } => {
                 let (links, by) = (links(*direction, from)?, range(by.range()));
@@ -124,6 +128,12 @@ impl<'a> Reached<'a> {
             }
             _ => return Ok(None),
         }))
+    }
+
+    /// Whether a partition that tells the sender is on somewhere.
+    fn rejects(&self) -> bool {
+        let is_reject = |what: &PacketFault| matches!(what, PacketFault::Partition { cut: protocol::Cut::Reject, .. });
+        self.on().links.values().any(|(_, what)| is_reject(what))
     }
 
     /// How long the answer to a probe may be on its way, there and back.
@@ -316,12 +326,20 @@ impl Cluster for Reached<'_> {
     fn latency<'a>(&'a self, from: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
         Box::pin(async move {
             let doing = "probing its links";
-            let to = SocketAddrV4::new(self.address(to, doing)?, CLOSED_PORT);
+            let (node, to) = (to, SocketAddrV4::new(self.address(to, doing)?, CLOSED_PORT));
             // Whoever does not run sends nothing that could get through.
             let Some(pid) = self.pid_if_up(from, doing).await? else { return Ok(None) };
             let timeout_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
-            let request = TargetRequest::Probe { pid, to, timeout_ms };
+            let request = if self.rejects() {
+                // A port on which nobody listens is refused in any case.
+                let Some(at) = self.pid_if_up(node, doing).await? else { return Ok(None) };
+                TargetRequest::Knock { pid, at, to: *to.ip(), timeout_ms }
+            } else {
+                TargetRequest::Probe { pid, to, timeout_ms }
+            };
+            let is_knock = matches!(request, TargetRequest::Knock { .. });
             match self.target(from, request).await? {
+                TargetAnswer::Probed(ProbeAnswer::Refused { .. }) if is_knock => Ok(None),
                 TargetAnswer::Probed(ProbeAnswer::Connected { latency_ns } | ProbeAnswer::Refused { latency_ns }) => {
                     Ok(Some(Duration::from_nanos(latency_ns)))
                 }

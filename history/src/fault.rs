@@ -409,15 +409,20 @@ impl Fault {
         }
     }
 
-    /// Whether a fault of links on `target` hits packets from `from` to `to`.
-    pub fn hits(&self, target: &NodeName, from: &NodeName, to: &NodeName) -> bool {
-        let (direction, others) = match self {
+    /// The same, to look at.
+    pub fn links(&self) -> Option<(Direction, &[NodeName])> {
+        match self {
             Fault::Partition { direction, from, .. }
             | Fault::Delay { direction, from, .. }
             | Fault::Loss { direction, from, .. }
-            | Fault::Reorder { direction, from, .. } => (direction, from),
-            _ => return false,
-        };
+            | Fault::Reorder { direction, from, .. } => Some((*direction, from)),
+            _ => None,
+        }
+    }
+
+    /// Whether a fault of links on `target` hits packets from `from` to `to`.
+    pub fn hits(&self, target: &NodeName, from: &NodeName, to: &NodeName) -> bool {
+        let Some((direction, others)) = self.links() else { return false };
         let other = if from == target { to } else { from };
         direction.hits(target, from, to) && (others.is_empty() || others.contains(other))
     }

@@ -14,7 +14,7 @@ mod stamp;
 mod wait;
 
 pub use event::{Event, FaultPhase, Record, Role, StallCause};
-pub use fault::{ClockChange, Direction, Fault, FaultId, FaultKind, Late, Step, Target, When, WhichClock};
+pub use fault::{ClockChange, Cut, Direction, Fault, FaultId, FaultKind, Late, Step, Target, When, WhichClock};
 pub use file::{HistoryError, Reader, Tail, Writer};
 pub use names::{Key, NodeName, ProcessName};
 pub use operation::{Answers, ArmDecision, NodeAnswer, Outcome, RequestKind, Why};

@@ -8,6 +8,7 @@ use crate::{FaultKind, NodeName, Step, Wait};
 
 mod possible;
 mod script;
+mod together;
 
 pub use possible::PlanError;
 pub use script::Scripted;

@@ -62,6 +62,10 @@ pub trait Cluster: Send + Sync {
     fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         impossible(node, "asking whether it answers")
     }
+    /// The lock node that leads the others now; none, if none does, as during an election.
+    fn leader(&self) -> Doing<'_, Option<NodeName>> {
+        impossible(&NodeName::new("lock nodes"), "asking who leads them")
+    }
     /// Begins a fault of links (partition, delay) of `node`; it stays until [`Cluster::mend`].
     fn hold_up<'a>(&'a self, node: &'a NodeName, _fault: FaultId, _what: &'a Fault) -> Doing<'a, ()> {
         impossible(node, "holding up its packets")

@@ -7,13 +7,16 @@ use rand::{Rng, seq::IndexedRandom};
 
 use crate::{
     Wish, WishError,
-    wish::{Moment, Whom},
+    group::{self, Cut, Group},
+    wish::{Moment, Peers, Whom},
 };
 
 /// Between the heal of one random fault and the next: long enough to acquire, short enough to see many.
 const GAP_MS: std::ops::RangeInclusive<u64> = 500..=2_000;
 /// A fault of a lock node is proved healed within this, as a rule; then the next one may come.
 const HEALED_WITHIN: Duration = Duration::from_millis(500);
+/// A server that was started again answers within this, on a machine that is busy.
+const RESTARTED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a killed worker stays down.
 const BACK_AFTER: Duration = Duration::from_secs(1);
 /// How long a lock node that loses its data stays down.
@@ -48,52 +51,141 @@ pub struct Draw<'a> {
 pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, WishError> {
     let (random, placed): (Vec<_>, Vec<_>) = of.wishes.iter().partition(|w| w.moment == Moment::Random);
     let (servers, random): (Vec<_>, Vec<_>) = random.into_iter().partition(|w| hits_servers(w, of));
-    let mut steps = Vec::new();
-    let mut add = |fault, target, when| steps.push(Step { id: FaultId(steps.len() as u32 + 1), fault, target, when });
+    let mut steps: Vec<Step> = Vec::new();
     for wish in placed {
-        let (target, when) = match wish.moment {
+        let planned = match wish.moment {
             // Somebody must be armed before anybody can arrive: the holder of a placed fault is drawn.
-            Moment::Point(point) => (Target::Node(worker(rng, wish, of)?), When::AtPoint(point)),
-            Moment::At(at) => (target(rng, wish, of)?, When::At(at)),
+            Moment::Point(point) => {
+                let target = Target::Node(worker(rng, wish, of)?);
+                vec![(fault(rng, wish, of, &target)?, target, When::AtPoint(point))]
+            }
+            Moment::At(at) => round(rng, wish, of, at)?,
             Moment::Random => unreachable!("partitioned above"),
         };
-        add(fault(rng, wish, of, &target), target, when);
+        add(&mut steps, planned);
     }
-    // One fault at a time on each of them, and some time to see it healed: one that comes too early is left out.
-    let mut coming: Vec<(Duration, Step)> = Vec::new();
-    for wish in servers {
-        let mut at = gap(rng);
-        while at < of.time {
-            let target = target(rng, wish, of)?;
-            let fault = fault(rng, wish, of, &target);
-            let next = at + fault.lasting() + gap(rng);
-            for (at, target) in struck(rng, wish, of, at, target) {
-                coming.push((at, Step { id: FaultId(0), fault: fault.clone(), target, when: When::At(at) }));
-            }
-            at = next;
-        }
-    }
-    coming.sort_by_key(|(at, _)| *at);
-    let mut free: BTreeMap<NodeName, Duration> = BTreeMap::new();
-    for (at, step) in coming {
-        let Target::Node(node) = &step.target else { continue };
-        let free = free.entry(node.clone()).or_default();
-        if *free <= at {
-            *free = at + step.fault.lasting() + HEALED_WITHIN;
-            add(step.fault, step.target, step.when);
-        }
-    }
+    add_free(&mut steps, coming(rng, &servers, of)?);
     let mut filled = Duration::ZERO;
     while filled < of.time
         && let Some(wish) = random.choose(rng)
     {
         let gap = gap(rng);
         let target = target(rng, wish, of)?;
-        let fault = fault(rng, wish, of, &target);
+        let fault = fault(rng, wish, of, &target)?;
         filled += gap + fault.lasting();
-        add(fault, target, When::AfterHeal(gap));
+        add(&mut steps, vec![(fault, target, When::AfterHeal(gap))]);
     }
     Ok(steps)
+}
+
+/// What becomes a step when it gets its number.
+type Planned = (Fault, Target, When);
+
+/// Numbers what comes together. One that waits for the heal of another waits for that of the one before it.
+fn add(steps: &mut Vec<Step>, planned: Vec<Planned>) {
+    for (fault, target, when) in planned {
+        let before = FaultId(steps.len() as u32);
+        let when = if matches!(when, When::Healed(_)) { When::Healed(before) } else { when };
+        steps.push(Step { id: FaultId(before.0 + 1), fault, target, when });
+    }
+}
+
+/// Random faults of servers, in the order of their times; those that stand together come together or not at all.
+fn coming(rng: &mut impl Rng, servers: &[&Wish], of: &Draw) -> Result<Vec<(Duration, Vec<Planned>)>, WishError> {
+    let mut coming = Vec::new();
+    for wish in servers {
+        let mut at = gap(rng);
+        while at < of.time {
+            if let Whom::Group(group) = wish.whom {
+                let round = round(rng, wish, of, at)?;
+                let next = at + lasts(&round) + gap(rng);
+                // One after the other they must all come up: a chain that the end would cut is left out.
+                let is_whole =
+                    round.len() == 1 || at + lasts(&round) + RESTARTED_WITHIN * round.len() as u32 <= of.time;
+                if is_whole || group != Group::Rolling {
+                    coming.push((at, round));
+                }
+                at = next;
+                continue;
+            }
+            let target = target(rng, wish, of)?;
+            let fault = fault(rng, wish, of, &target)?;
+            let next = at + fault.lasting() + gap(rng);
+            for (at, target) in struck(rng, wish, of, at, target) {
+                coming.push((at, vec![(fault.clone(), target, When::At(at))]));
+            }
+            at = next;
+        }
+    }
+    coming.sort_by_key(|(at, _)| *at);
+    Ok(coming)
+}
+
+/// How long all of it takes: at once, or one after the other.
+fn lasts(round: &[Planned]) -> Duration {
+    let later = round.iter().filter(|(_, _, when)| matches!(when, When::Healed(_)));
+    let first = round.first().map_or(Duration::ZERO, |(fault, ..)| fault.lasting());
+    first + later.map(|(fault, ..)| fault.lasting() + HEALED_WITHIN).sum::<Duration>()
+}
+
+/// Adds those whose nodes are free: one fault at a time on each of them, and some time to see it healed. One that comes too early is left out, and so is
+/// one that cannot be on together with one that was placed.
+fn add_free(steps: &mut Vec<Step>, coming: Vec<(Duration, Vec<Planned>)>) {
+    let placed = steps.len();
+    let mut free: BTreeMap<NodeName, Duration> = BTreeMap::new();
+    // Whoever leads is a node that nobody knows yet: it takes turns.
+    let name = |target: &Target| match target {
+        Target::Node(node) => node.clone(),
+        Target::Leader | Target::Holder => NodeName::new("leader"),
+    };
+    for (at, round) in coming {
+        let is_free = round.iter().all(|(_, target, _)| free.get(&name(target)).is_none_or(|free| *free <= at));
+        let of_its_own = |(fault, target, when): &Planned| {
+            let step = Step { id: FaultId(0), fault: fault.clone(), target: target.clone(), when: *when };
+            steps[..placed].iter().all(|other| step.excludes(other).is_none())
+        };
+        if is_free && round.iter().all(of_its_own) {
+            let until = at + lasts(&round) + HEALED_WITHIN;
+            free.extend(round.iter().map(|(_, target, _)| (name(target), until)));
+            add(steps, round);
+        }
+    }
+}
+
+/// What a wish that has its time comes to: one fault, or as many as its group has nodes, at once or one after the other.
+fn round(rng: &mut impl Rng, wish: &Wish, of: &Draw, at: Duration) -> Result<Vec<Planned>, WishError> {
+    let Whom::Group(group) = wish.whom else {
+        let target = target(rng, wish, of)?;
+        return Ok(vec![(fault(rng, wish, of, &target)?, target, When::At(at))]);
+    };
+    let refused =
+        |problem| WishError { wish: format!("{}:{}", wish.kind, group.name()), word: group.name().into(), problem };
+    if wish.kind.is_of_links() && group != Group::Rolling {
+        let cuts = group.cuts(rng, of, &wish.links).map_err(refused)?;
+        let drawn = fault(rng, wish, of, &Target::Holder)?;
+        let way = group::way(rng, &wish.links);
+        let step = |cut: Cut| {
+            let mut fault = drawn.clone();
+            if let Some((direction, from)) = fault.links_mut() {
+                (*direction, *from) = (cut.direction(way), cut.from);
+            }
+            (fault, Target::Node(cut.node), When::At(at))
+        };
+        return Ok(cuts.into_iter().map(step).collect());
+    }
+    let members = group.members(rng, of).map_err(refused)?;
+    let mut round = Vec::new();
+    for node in members {
+        let target = Target::Node(node);
+        let is_later = group == Group::Rolling && !round.is_empty();
+        let when = if is_later { When::Healed(FaultId(0)) } else { When::At(at) };
+        round.push((fault(rng, wish, of, &target)?, target, when));
+    }
+    // What they do together is the same for all of them.
+    if let Some((first, ..)) = round.first().cloned().filter(|_| !wish.kind.is_of_links()) {
+        round.iter_mut().for_each(|(fault, ..)| *fault = first.clone());
+    }
+    Ok(round)
 }
 
 /// Which nodes are struck, and when: mostly one. A time server that is wrong and a power supply that fails reach more machines than one: a majority
@@ -115,16 +207,16 @@ fn gap(rng: &mut impl Rng) -> Duration {
 
 fn hits_servers(wish: &Wish, of: &Draw) -> bool {
     match &wish.whom {
-        Whom::AnyLockNode => true,
+        Whom::AnyLockNode | Whom::Leader | Whom::Group(_) => true,
         Whom::Node(node) => !of.workers.contains(node),
         Whom::Holder | Whom::AnyWorker => false,
     }
 }
 
-fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Fault {
+fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Result<Fault, WishError> {
     let lease_ms = of.lease.as_millis() as f64;
     let mut leases = |range: std::ops::RangeInclusive<f64>| (lease_ms * rng.random_range(range)).round() as u64;
-    match wish.kind {
+    Ok(match wish.kind {
         FaultKind::Pause => {
             let drawn = Duration::from_millis(leases(1.5..=2.5));
             Fault::Pause { lasting: wish.lasting.unwrap_or(drawn) }
@@ -153,8 +245,9 @@ fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Fault {
         }
         FaultKind::Partition => {
             let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
-            let (direction, from) = links(rng, wish, of, target);
-            Fault::Partition { lasting, direction, from }
+            let (direction, from) = links(rng, wish, of, target)?;
+            let cut = if wish.links.is_reject { history::Cut::Reject } else { history::Cut::Drop };
+            Fault::Partition { lasting, direction, from, cut }
         }
         FaultKind::Delay => {
             let lasting = Duration::from_millis(leases(0.5..=2.5));
@@ -162,32 +255,63 @@ fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Fault {
             let lasting = wish.lasting.unwrap_or(lasting);
             // What a client sends from its point on comes when the fault is over.
             let by = if wish.is_placed() { lasting } else { by };
-            let (direction, from) = links(rng, wish, of, target);
+            let (direction, from) = links(rng, wish, of, target)?;
             Fault::Delay { lasting, by: by.into(), direction, from }
         }
         FaultKind::Loss => {
             let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
             let percent = rng.random_range(LOST_PERCENT);
-            let (direction, from) = links(rng, wish, of, target);
+            let (direction, from) = links(rng, wish, of, target)?;
             Fault::Loss { lasting, percent, direction, from }
         }
         FaultKind::Reorder => {
             let lasting = wish.lasting.unwrap_or(Duration::from_millis(leases(0.5..=2.5)));
             let by = Range { from: Duration::ZERO, to: REORDERED_WITHIN };
-            let (direction, from) = links(rng, wish, of, target);
+            let (direction, from) = links(rng, wish, of, target)?;
             Fault::Reorder { lasting, by, direction, from }
         }
+    })
+}
+
+/// Which way, and from whom: as asked; what is not asked for is drawn for random faults, and otherwise both ways and everybody. A delay at a point is one
+/// of what the client sends: its answers would be late by as much again.
+fn links(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Result<(Direction, Vec<NodeName>), WishError> {
+    let is_random = wish.moment == Moment::Random;
+    let is_sent_only = wish.is_placed() && wish.kind == FaultKind::Delay;
+    let drawn = if is_random { direction(rng) } else { Direction::Both };
+    let way = match wish.links.way {
+        Some(_) => group::way(rng, &wish.links),
+        None if is_sent_only => Direction::Out,
+        None => drawn,
+    };
+    let drawn = if is_random { some_peers(rng, of, target) } else { Vec::new() };
+    if wish.links.with.is_empty() {
+        return Ok((way, drawn));
+    }
+    let peers: Vec<NodeName> = wish.links.with.iter().flat_map(|peers| named(*peers, of)).collect();
+    let is_other = |peer: &&NodeName| !matches!(target, Target::Node(node) if !exchange(of, node, peer));
+    let peers: Vec<NodeName> = peers.iter().filter(is_other).cloned().collect();
+    if peers.is_empty() {
+        let Target::Node(node) = target else { return Ok((way, peers)) };
+        let problem = format!("{node} exchanges nothing with those that are named after it");
+        return Err(WishError { wish: wish.kind.to_string(), word: node.to_string(), problem });
+    }
+    Ok((way, peers))
+}
+
+fn named(peers: Peers, of: &Draw) -> Vec<NodeName> {
+    match peers {
+        Peers::LockNodes => of.lock_nodes.to_vec(),
+        Peers::Workers => of.workers.to_vec(),
+        Peers::Resource => vec![NodeName::new("resource")],
     }
 }
 
-/// Which way, and from whom: drawn for random faults, and otherwise as written, both ways from everybody. A delay at a point is one of what the
-/// client sends: its answers would be late by as much again.
-fn links(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> (Direction, Vec<NodeName>) {
-    if wish.moment == Moment::Random {
-        return (direction(rng), some_peers(rng, of, target));
-    }
-    let is_one_way = wish.is_placed() && wish.kind == FaultKind::Delay;
-    (if is_one_way { Direction::Out } else { Direction::Both }, Vec::new())
+/// Whether two nodes send each other packets: workers do with all that are no workers, lock nodes with each other.
+fn exchange(of: &Draw, one: &NodeName, other: &NodeName) -> bool {
+    let is_worker = |node| of.workers.contains(node);
+    let is_lock_node = |node| of.lock_nodes.contains(node);
+    one != other && (is_worker(one) != is_worker(other) || is_lock_node(one) && is_lock_node(other))
 }
 
 /// Mostly both ways.
@@ -208,6 +332,7 @@ fn some_peers(rng: &mut impl Rng, of: &Draw, target: &Target) -> Vec<NodeName> {
 fn target(rng: &mut impl Rng, wish: &Wish, of: &Draw) -> Result<Target, WishError> {
     match &wish.whom {
         Whom::Holder => Ok(Target::Holder),
+        Whom::Leader => Ok(Target::Leader),
         Whom::AnyLockNode => {
             of.lock_nodes.choose(rng).cloned().map(Target::Node).ok_or_else(|| none(wish, of, "any-lock-node"))
         }
@@ -237,9 +362,7 @@ fn worker(rng: &mut impl Rng, wish: &Wish, of: &Draw) -> Result<NodeName, WishEr
         Whom::Node(name) => {
             of.workers.iter().find(|w| *w == name).cloned().ok_or_else(|| none(wish, of, name.as_str()))
         }
-        Whom::Holder | Whom::AnyWorker | Whom::AnyLockNode => {
-            of.workers.choose(rng).cloned().ok_or_else(|| none(wish, of, "worker"))
-        }
+        _ => of.workers.choose(rng).cloned().ok_or_else(|| none(wish, of, "worker")),
     }
 }
 
@@ -330,6 +453,51 @@ mod tests {
         };
         assert_eq!((target, *when), (&Target::Node("worker-2".into()), When::At(Duration::from_secs(3))));
         assert_eq!((*lasting, from.len()), (Duration::from_millis(700), 0));
+    }
+
+    #[test]
+    fn what_is_placed_is_drawn_as_it_is_written() {
+        let of_links = |wishes: &str| {
+            let [step] = &drawn(3, wishes).unwrap()[..] else { panic!("one step") };
+            let (direction, from) = step.fault.links().unwrap();
+            (direction, from.to_vec(), step.fault.late())
+        };
+        let (workers, both) =
+            ((1..=5).map(|n| NodeName::new(format!("worker-{n}"))).collect::<Vec<_>>(), Direction::Both);
+        for seed in 0..20 {
+            assert_eq!(drawn(seed, "partition:redis-3@5s").unwrap()[0].fault.links(), Some((both, &[][..])));
+        }
+        assert_eq!(of_links("partition:redis-3:workers:in@5s"), (Direction::In, workers, None));
+        assert_eq!(of_links("partition:redis-3:lock-nodes@5s").1, ["redis-1".into(), "redis-2".into()]);
+        assert_eq!(of_links("loss:worker-1:resource:out@5s"), (Direction::Out, vec!["resource".into()], None));
+        // What a client sends from its point on is as late as the fault is long.
+        let late = Some(history::Late::Fixed(Duration::from_secs(4)));
+        assert_eq!(of_links("delay:worker-1@before-write+4s"), (Direction::Out, Vec::new(), late));
+        assert_eq!(drawn(1, "partition:worker-1:workers@5s").unwrap_err().word, "worker-1");
+        let reject = drawn(1, "partition:redis-3:reject@5s").unwrap();
+        assert!(matches!(reject[0].fault, Fault::Partition { cut: history::Cut::Reject, .. }));
+    }
+
+    #[test]
+    fn a_group_is_drawn_into_steps_of_one_moment_and_a_rolling_one_into_a_chain() {
+        let at = When::At(Duration::from_secs(5));
+        let majority = drawn(1, "kill:majority@5s+1s").unwrap();
+        assert_eq!(majority.len(), 2);
+        assert!(majority.iter().all(|step| step.when == at && step.fault == majority[0].fault));
+        let rolling = drawn(1, "kill:rolling@5s+1s").unwrap();
+        let whens: Vec<When> = rolling.iter().map(|step| step.when).collect();
+        assert_eq!(whens, [at, When::Healed(FaultId(1)), When::Healed(FaultId(2))]);
+        let halves = drawn(1, "partition:halves@5s+3s").unwrap();
+        assert!(halves.len() >= 3 && halves.iter().all(|step| step.when == at));
+        assert_eq!(drawn(1, "pause:minority@1s").unwrap().len(), 1);
+        assert_eq!(drawn(1, "partition:ring@1s").unwrap_err().word, "ring");
+        // Random ones come all or not at all, and never together with what was placed.
+        for seed in 0..50 {
+            let steps = drawn(seed, "kill:majority,pause:redis-1@8s+6s").unwrap();
+            let (_, random) = steps.split_first().unwrap();
+            assert!(random.len() >= 4 && random.len().is_multiple_of(2), "{}", random.len());
+            assert!(steps.iter().enumerate().all(|(n, one)| steps[..n].iter().all(|two| one.excludes(two).is_none())));
+        }
     }
 
     #[test]

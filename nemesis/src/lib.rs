@@ -17,6 +17,7 @@ mod clock;
 mod cluster;
 mod control;
 mod draw;
+mod group;
 mod links;
 mod pause;
 mod restart;

@@ -134,6 +134,10 @@ impl Site<'_> {
             Target::Node(node) => {
                 s.fault.hits(node, from, to) || s.fault.kind().kills() && (node == from || node == to)
             }
+            Target::Leader => {
+                let is_of_servers = [from, to].iter().any(|node| self.plan.lock_nodes.contains(node));
+                is_of_servers && (s.fault.kind().is_of_links() || s.fault.kind().kills())
+            }
             Target::Holder => s.fault.kind().is_of_links(),
         });
         others.next().is_some()
@@ -208,11 +212,15 @@ impl Nemesis<'_> {
             if let When::AfterHeal(wait) | When::At(wait) = step.when {
                 self.control.sleep(wait).await?;
             }
-            Ok(turns.of(&step.target).lock().await)
+            if let When::Healed(other) = step.when {
+                self.scene.until(|view| view.is_healed(other).then_some(())).await;
+            }
+            turns.take(&step.target, self).await
         };
         let Some(turn) = turns.phase.unless_over(turn).await else { return Ok(false) };
-        let _turn = turn.map_err(failed)?;
-        let Some(site) = turns.phase.unless_over(self.site(plan, step, gate)).await else {
+        let (_turn, leader) = turn.map_err(failed)?;
+        let target = leader.map_or_else(|| step.target.clone(), Target::Node);
+        let Some(site) = turns.phase.unless_over(self.site(plan, step, target, gate)).await else {
             if let (When::AtPoint(_), Target::Node(node)) = (step.when, &step.target) {
                 // It never came to its point; it must not wait there when nobody is left to let it go.
                 self.control.let_go(first_client(plan, node).map_err(failed)?).await.map_err(failed)?;
@@ -244,16 +252,21 @@ impl Nemesis<'_> {
         &'s self,
         plan: &'s Plan,
         step: &'s Step,
+        target: Target,
         gate: Option<&'s Gate<'s>>,
     ) -> Result<Site<'s>, ClusterError> {
-        let (node, hold, waiting) = match (&step.target, step.when) {
+        let (node, hold, waiting) = match (target, step.when) {
             (Target::Node(node), When::AtPoint(point)) => {
-                let client = first_client(plan, node)?;
+                let client = first_client(plan, &node)?;
                 self.control.arm(client, point, AT_POINT).await?;
                 let hold = self.scene.until(|view| view.at_point(client, point)).await;
-                (node.clone(), Some(hold), Some((client, point)))
+                (node, Some(hold), Some((client, point)))
             }
-            (Target::Node(node), _) => (node.clone(), gate.and_then(|gate| gate.hold_on(node)), None),
+            (Target::Node(node), _) => {
+                let hold = gate.and_then(|gate| gate.hold_on(&node));
+                (node, hold, None)
+            }
+            (Target::Leader, _) => unreachable!("whoever takes the turn of the leader has its name"),
             (Target::Holder, _) => {
                 let holder = self.scene.until(|view| view.holder().cloned()).await;
                 (holder.node, Some(holder.hold), None)

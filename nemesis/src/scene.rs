@@ -1,13 +1,13 @@
 //! What the nemesis sees of a run: holders, stalls, processes, clients waiting at points.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures::future::{Either, select};
-use history::{ClientId, Event, HoldId, Key, NodeName, Point, ProcessName, Record, Stamp};
+use history::{ClientId, Event, FaultId, FaultPhase, HoldId, Key, NodeName, Point, ProcessName, Record, Stamp};
 use tokio::sync::Notify;
 
 use crate::{Control, Doing};
@@ -56,6 +56,7 @@ pub struct View {
     lives: BTreeMap<NodeName, Life>,
     former: VecDeque<(ProcessName, Stamp)>,
     stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
+    healed: BTreeSet<FaultId>,
 }
 
 fn remember<T>(queue: &mut VecDeque<T>, item: T) {
@@ -106,6 +107,7 @@ impl View {
                 self.waiting.remove(client);
             }
             Event::WriteOk { hold, .. } => remember(&mut self.writes, (*hold, node, record.at)),
+            Event::Fault { fault, phase: FaultPhase::HealProved, .. } => drop(self.healed.insert(*fault)),
             Event::Watermark => {}
             _ => return false,
         }
@@ -143,6 +145,11 @@ impl View {
         let is_other =
             |hold: HoldId, node: &NodeName| hold != waiting.hold && writer.is_none_or(|writer| writer == node);
         self.writes.iter().rev().any(|(hold, node, at)| *at > waiting.since && is_other(*hold, node))
+    }
+
+    /// Whether a fault is proved healed.
+    pub fn is_healed(&self, fault: FaultId) -> bool {
+        self.healed.contains(&fault)
     }
 
     /// The process that `node` runs now.

@@ -3,11 +3,17 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use futures::future::{Either, select};
 use history::{NodeName, Plan, Target};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, MutexGuard, Notify};
+
+use crate::{ClusterError, run::Nemesis};
+
+/// Between two looks whether anybody leads.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The phase in which faults begin.
 #[derive(Default)]
@@ -57,10 +63,32 @@ impl Turns {
         }
     }
 
-    pub fn of(&self, target: &Target) -> &Mutex<()> {
+    fn of(&self, node: &NodeName) -> &Mutex<()> {
+        self.others.get(node).unwrap_or(&self.workers)
+    }
+
+    /// Takes the turn of `target`, and tells which node that is where it had to be found: whoever leads when it is its turn. While nobody leads,
+    /// and while another fault is on the one who does, it waits; afterwards another may lead.
+    pub async fn take(
+        &self,
+        target: &Target,
+        nemesis: &Nemesis<'_>,
+    ) -> Result<(MutexGuard<'_, ()>, Option<NodeName>), ClusterError> {
         match target {
-            Target::Node(node) => self.others.get(node).unwrap_or(&self.workers),
-            Target::Holder => &self.workers,
+            Target::Node(node) => return Ok((self.of(node).lock().await, None)),
+            Target::Holder => return Ok((self.workers.lock().await, None)),
+            Target::Leader => {}
+        }
+        loop {
+            let Some(node) = nemesis.cluster.leader().await? else {
+                nemesis.control.sleep(LOOK).await?;
+                continue;
+            };
+            let turn = self.of(&node);
+            if let Ok(turn) = turn.try_lock() {
+                return Ok((turn, Some(node)));
+            }
+            drop(turn.lock().await);
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use history::{FaultId, Late, Stamp};
+use history::{Cut, FaultId, Late, Stamp};
 use rand::Rng;
 
 use crate::{executor::Packet, world::World};
@@ -32,6 +32,8 @@ struct HeldPacket {
 pub(crate) struct Link {
     /// Partitions that cut it.
     cuts: Vec<FaultId>,
+    /// Partitions that cut it and tell the sender.
+    rejects: Vec<FaultId>,
     /// Faults that lose some of its packets, and how many of a hundred.
     losses: Vec<(FaultId, u8)>,
     /// Faults that make its packets late, and by how much.
@@ -52,6 +54,8 @@ pub(crate) enum Sent {
     RetransmittedAt(Stamp),
     /// It waits behind one that was lost.
     Waits,
+    /// It is rejected: its connection is over, for both sides.
+    Rejected(Packet<World>),
 }
 
 /// Packets that arrive together when a lost one is sent again at last.
@@ -75,11 +79,14 @@ pub(crate) enum Retransmitted {
 impl Link {
     /// Whether all packets are lost now.
     pub fn is_cut(&self) -> bool {
-        !self.cuts.is_empty()
+        !self.cuts.is_empty() || !self.rejects.is_empty()
     }
 
-    pub fn cut(&mut self, fault: FaultId) {
-        self.cuts.push(fault);
+    pub fn cut(&mut self, fault: FaultId, cut: Cut) {
+        match cut {
+            Cut::Drop => self.cuts.push(fault),
+            Cut::Reject => self.rejects.push(fault),
+        }
     }
 
     pub fn lose(&mut self, fault: FaultId, percent: u8) {
@@ -92,6 +99,7 @@ impl Link {
 
     pub fn mend(&mut self, fault: FaultId) {
         self.cuts.retain(|f| *f != fault);
+        self.rejects.retain(|f| *f != fault);
         self.losses.retain(|(f, _)| *f != fault);
         self.delays.retain(|(f, _)| *f != fault);
     }
@@ -105,7 +113,7 @@ impl Link {
     /// The fault that loses the packet that is sent now, if one does.
     fn loser(&self, rng: &mut impl Rng) -> Option<FaultId> {
         let mut by_chance = self.losses.iter().filter(|(_, percent)| rng.random_ratio(u32::from(*percent), 100));
-        self.cuts.first().copied().or_else(|| by_chance.next().map(|(fault, _)| *fault))
+        self.cuts.first().or(self.rejects.first()).copied().or_else(|| by_chance.next().map(|(fault, _)| *fault))
     }
 
     /// Nothing is drawn for delays that are fixed: plans without others have the runs that they always had.
@@ -125,6 +133,11 @@ impl Link {
 
     /// A packet is sent.
     pub fn send(&mut self, now: Stamp, packet: Packet<World>, rng: &mut impl Rng) -> Sent {
+        if self.cuts.is_empty() && !self.rejects.is_empty() {
+            // What waited to be sent again belongs to the connection that ends.
+            self.reset();
+            return Sent::Rejected(packet);
+        }
         if !self.held.is_empty() {
             self.held.push_back(HeldPacket { sent: now, packet });
             return Sent::Waits;
@@ -190,6 +203,7 @@ mod tests {
             Sent::Arrives(at, _) | Sent::ArrivesLate(at, ..) => return (at, 0),
             Sent::RetransmittedAt(due) => due,
             Sent::Waits => panic!("nothing was sent before it that has not arrived"),
+            Sent::Rejected(_) => panic!("nothing rejects it"),
         };
         for times in 1.. {
             match link.retransmit(due, rng) {
@@ -262,7 +276,7 @@ mod tests {
     fn a_lost_packet_comes_with_a_retransmission_and_holds_up_those_behind_it() {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
         let ms = |n: u64| Stamp(n * 1_000_000);
-        link.cut(FaultId(7));
+        link.cut(FaultId(7), Cut::Drop);
         let Sent::RetransmittedAt(first) = link.send(ms(0), packet(), &mut rng) else { panic!("lost") };
         assert_eq!(first, ms(200));
         let Retransmitted::Again(second) = link.retransmit(first, &mut rng) else { panic!("still cut") };
@@ -272,5 +286,19 @@ mod tests {
         let Retransmitted::Delivered(delivered) = link.retransmit(second, &mut rng) else { panic!("open") };
         assert_eq!((delivered.packets.len(), delivered.held), (2, Some((FaultId(7), ms(0)))));
         assert!(delivered.at > second && matches!(link.retransmit(delivered.at, &mut rng), Retransmitted::Nothing));
+    }
+
+    #[test]
+    fn a_packet_that_is_rejected_ends_its_connection_and_a_cable_that_is_broken_as_well_tells_nobody() {
+        let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
+        link.cut(FaultId(7), Cut::Reject);
+        assert!(matches!(link.send(Stamp(0), packet(), &mut rng), Sent::Rejected(_)));
+        assert!(link.is_cut() && link.probe(&mut rng).is_none());
+        link.cut(FaultId(8), Cut::Drop);
+        let Sent::RetransmittedAt(due) = link.send(Stamp(1), packet(), &mut rng) else { panic!("lost") };
+        assert!(matches!(link.retransmit(due, &mut rng), Retransmitted::Again(_)));
+        link.mend(FaultId(7));
+        link.mend(FaultId(8));
+        assert!(!link.is_cut());
     }
 }

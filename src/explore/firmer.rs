@@ -138,7 +138,7 @@ fn stretched(plan: &Plan, times: u32) -> Plan {
     for step in &mut plan.schedule {
         match &mut step.when {
             When::At(time) | When::AfterHeal(time) => *time *= times,
-            When::AtPoint(_) | When::WhileWaits(_) => {}
+            When::AtPoint(_) | When::WhileWaits(_) | When::Healed(_) => {}
         }
         *lasting_mut(&mut step.fault) *= times;
         jump_mut(&mut step.fault).into_iter().for_each(|by| *by *= i64::from(times));

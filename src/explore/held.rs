@@ -107,7 +107,7 @@ fn cut_off(plan: &Plan, struck: &BTreeSet<&NodeName>, lasting: Duration) -> Step
     let others = plan.lock_nodes.iter().filter(|node| !struck.contains(node));
     let reached = (plan.lock_nodes.len() / 2 + 1).saturating_sub(struck.len());
     let from = others.skip(reached).cloned().collect();
-    let fault = Fault::Partition { lasting, direction: Direction::Both, from };
+    let fault = Fault::Partition { lasting, direction: Direction::Both, from, cut: history::Cut::Drop };
     Step { id: FaultId(0), fault, target: Target::Node(HOLDER.into()), when: When::At(Duration::ZERO) }
 }
 

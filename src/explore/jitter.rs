@@ -26,7 +26,7 @@ pub fn jittered(plan: &Plan, n: u64) -> Plan {
         match &mut step.when {
             When::AfterHeal(gap) => *gap = moved(*gap, when),
             When::At(at) => *at = moved(*at, when).min(latest),
-            When::AtPoint(_) | When::WhileWaits(_) => {}
+            When::AtPoint(_) | When::WhileWaits(_) | When::Healed(_) => {}
         }
         let length = lasting_mut(&mut step.fault);
         *length = moved(*length, lasting).max(LASTING_MIN);

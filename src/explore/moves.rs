@@ -35,6 +35,7 @@ pub(super) fn runnable(plan: &Plan, mut plans: Vec<Plan>) -> Vec<Plan> {
 pub(super) fn is_of_worker(plan: &Plan, step: &Step) -> bool {
     match &step.target {
         Target::Holder => true,
+        Target::Leader => false,
         Target::Node(node) => plan.workers().any(|w| w == *node),
     }
 }
@@ -73,7 +74,7 @@ pub fn pinned(plan: &Plan, fired: &[Fired], lead: Duration) -> Plan {
     let pin = |step: &Step| {
         let fired = fired.iter().find(|f| f.id == step.id)?;
         let when = match step.when {
-            When::AtPoint(_) | When::WhileWaits(_) => step.when,
+            When::AtPoint(_) | When::WhileWaits(_) | When::Healed(_) => step.when,
             When::At(_) | When::AfterHeal(_) => When::At(fired.at.saturating_sub(lead)),
         };
         Some(Step { target: Target::Node(fired.node.clone()), when, ..step.clone() })
@@ -271,7 +272,7 @@ pub fn rounder(plan: &Plan) -> Vec<Plan> {
         for round in rounder_than(time) {
             plans.push(changed(plan, |p| match &mut p.schedule[i].when {
                 When::At(time) | When::AfterHeal(time) => *time = round,
-                When::AtPoint(_) | When::WhileWaits(_) => {}
+                When::AtPoint(_) | When::WhileWaits(_) | When::Healed(_) => {}
             }));
         }
     }

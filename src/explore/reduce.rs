@@ -386,7 +386,7 @@ mod tests {
         let judge = finds(|p| {
             p.schedule.iter().any(|s| match s.when {
                 When::At(at) => at.abs_diff(ms(1_411)) < ms(5),
-                When::AfterHeal(_) | When::WhileWaits(_) => false,
+                When::AfterHeal(_) | When::WhileWaits(_) | When::Healed(_) => false,
                 When::AtPoint(point) => point == Point::AfterRead,
             })
         });

@@ -48,7 +48,8 @@ pub fn paused_at(id: u32, when: When, lasting_ms: u64) -> Step {
 /// A node that is cut off from some others after a second.
 pub fn cut(id: u32, node: &str, from: &[&str], lasting_ms: u64) -> Step {
     let from = from.iter().map(|n| (*n).into()).collect();
-    let fault = Fault::Partition { lasting: Duration::from_millis(lasting_ms), direction: Direction::Out, from };
+    let (lasting, direction, cut) = (Duration::from_millis(lasting_ms), Direction::Out, history::Cut::Drop);
+    let fault = Fault::Partition { lasting, direction, from, cut };
     Step { id: FaultId(id), fault, target: Target::Node(node.into()), when: When::At(Duration::from_secs(1)) }
 }
 
@@ -76,7 +77,7 @@ pub fn fired(plan: &Plan) -> Vec<Fired> {
     let fire = |step: &Step| {
         let at = match step.when {
             When::At(at) => at,
-            When::AtPoint(_) | When::WhileWaits(_) => Duration::from_secs(1),
+            When::AtPoint(_) | When::WhileWaits(_) | When::Healed(_) => Duration::from_secs(1),
             When::AfterHeal(gap) => {
                 let at = after + gap;
                 after = at + step.fault.lasting();
@@ -86,6 +87,7 @@ pub fn fired(plan: &Plan) -> Vec<Fired> {
         let node = match &step.target {
             Target::Node(node) => node.clone(),
             Target::Holder => "worker-2".into(),
+            Target::Leader => plan.lock_nodes.first().cloned().unwrap_or_else(|| "etcd-1".into()),
         };
         Fired { id: step.id, node, at }
     };

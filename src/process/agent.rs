@@ -8,7 +8,7 @@ use std::{
 
 use agent::{
     net::PacketFaults,
-    protocol::{Answer, FaultNumber, HeldPacket, Order, PacketFault, PacketRequest, Way},
+    protocol::{Answer, Cut as How, FaultNumber, HeldPacket, Order, PacketFault, PacketRequest, Way},
 };
 use anyhow::Context;
 use history::{Event, FaultId, NodeName, Role, Stamp};
@@ -168,11 +168,11 @@ impl Reach {
         }
     }
 
-    /// A partition drops packets and holds none, but nothing that left while it was on arrived before its heal.
+    /// A partition drops packets and holds none, but nothing that left while it was on arrived before its heal. What is rejected never arrives.
     fn cut(&self, node: &NodeName, request: &PacketRequest, before: Stamp, after: Stamp) -> Vec<Event> {
         let mut cuts = lock(&self.cuts);
         match request {
-            PacketRequest::Inject { fault, what: PacketFault::Partition { links, .. }, .. } => {
+            PacketRequest::Inject { fault, what: PacketFault::Partition { links, cut: How::Drop }, .. } => {
                 let cut = Cut { node: node.clone(), peers: links.peers.clone(), way: links.way, since: after };
                 cuts.entry(*fault).or_default().push(cut);
                 Vec::new()

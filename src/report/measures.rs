@@ -1,9 +1,13 @@
 //! Latencies and rates of a run, from its history.
 
-use std::{collections::HashMap, fmt::Write, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+    time::Duration,
+};
 
 use hdrhistogram::Histogram;
-use history::{Event, FaultKind, FaultPhase, HoldId, Record, Stamp};
+use history::{Event, FaultId, FaultKind, FaultPhase, HoldId, Record, Stamp};
 
 /// Largest value that a histogram keeps apart: one hour, in microseconds.
 const MAX_US: u64 = 3_600_000_000;
@@ -22,12 +26,13 @@ pub struct Measures {
     used: u64,
     lost_counts: u32,
     last_intended: Option<Stamp>,
+    requested: HashMap<FaultId, Stamp>,
+    /// From the request of a fault to the start of its proved effect, by kind.
+    effect_us: BTreeMap<FaultKind, Histogram<u64>>,
 }
 
 impl Default for Measures {
     fn default() -> Self {
-        let histogram =
-            || Histogram::new_with_bounds(1, MAX_US, 3).expect("one hour in microseconds at three digits is in range");
         Measures {
             acquire_us: histogram(),
             held_us: histogram(),
@@ -41,8 +46,14 @@ impl Default for Measures {
             used: 0,
             lost_counts: 0,
             last_intended: None,
+            requested: HashMap::new(),
+            effect_us: BTreeMap::new(),
         }
     }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, MAX_US, 3).expect("one hour in microseconds at three digits is in range")
 }
 
 fn us(from: Stamp, to: Stamp) -> u64 {
@@ -50,8 +61,25 @@ fn us(from: Stamp, to: Stamp) -> u64 {
 }
 
 impl Measures {
+    /// Takes what is told of a fault. The effect of a freeze is seen in the target's ticks, so that it may begin up to one tick before the request.
+    fn fault(&mut self, fault: FaultId, kind: FaultKind, phase: &FaultPhase, at: Stamp) {
+        match phase {
+            FaultPhase::Requested { .. } => drop(self.requested.insert(fault, at)),
+            FaultPhase::Proved { from, .. } => {
+                if let Some(requested) = self.requested.remove(&fault) {
+                    let delay = us(requested, (*from).max(requested));
+                    self.effect_us.entry(kind).or_insert_with(histogram).saturating_record(delay);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Takes the next record.
     pub fn see(&mut self, record: &Record) {
+        if let Event::Fault { fault, kind, phase, .. } = &record.event {
+            self.fault(*fault, *kind, phase, record.at);
+        }
         match &record.event {
             Event::Acquire { attempt, intended, .. } => {
                 self.attempts += 1;
@@ -119,6 +147,11 @@ impl Measures {
             let (p50, p99, p999, max) = (at(0.5), at(0.99), at(0.999), millis(histogram.max()));
             let _ = writeln!(out, "  {name:<18}  p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}");
         }
+        for (kind, histogram) in &self.effect_us {
+            let (p50, max) = (millis(histogram.value_at_quantile(0.5)), millis(histogram.max()));
+            let name = format!("{kind} took hold");
+            let _ = writeln!(out, "  {name:<18}  p50 {p50}, max {max} after the request, {} proved", histogram.len());
+        }
         out
     }
 }
@@ -128,5 +161,36 @@ fn millis(us: u64) -> String {
         0..10_000 => format!("{:.2} ms", us as f64 / 1e3),
         10_000..1_000_000 => format!("{:.0} ms", us as f64 / 1e3),
         _ => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::ProcessName;
+
+    use super::*;
+
+    #[test]
+    fn how_late_a_fault_takes_hold_is_told_by_kind_and_only_of_what_was_proved() {
+        let mut measures = Measures::default();
+        let ms = |n: u64| Stamp(n * 1_000_000);
+        let mut tell = |fault: u32, kind, at: u64, phase| {
+            let (fault, node, process) = (FaultId(fault), "worker-1".into(), ProcessName::new("agent"));
+            let event = Event::Fault { fault, kind, node, phase };
+            measures.see(&Record { seq: 0, process, n: 0, at: ms(at), event });
+        };
+        let requested = || FaultPhase::Requested { asked_ns: 1, hold: None };
+        for (fault, delay) in [(1, 20), (2, 30), (3, 500)] {
+            tell(fault, FaultKind::Pause, 1_000, requested());
+            tell(fault, FaultKind::Pause, 4_000, FaultPhase::Proved { from: ms(1_000 + delay), to: ms(4_000) });
+        }
+        tell(4, FaultKind::Clock, 1_000, requested());
+        tell(4, FaultKind::Clock, 1_000, FaultPhase::Unproved { why: "it shows nothing".into() });
+        tell(5, FaultKind::Delay, 1_000, requested());
+        tell(5, FaultKind::Delay, 1_100, FaultPhase::Proved { from: ms(995), to: ms(1_100) });
+        let lines = measures.lines(Duration::from_secs(1));
+        assert!(lines.contains("pause took hold     p50 30 ms, max 500 ms after the request, 3 proved\n"), "{lines}");
+        assert!(lines.contains("delay took hold     p50 0.00 ms, max 0.00 ms after"), "{lines}");
+        assert!(!lines.contains("clock took hold"), "{lines}");
     }
 }

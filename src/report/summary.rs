@@ -61,6 +61,7 @@ fn faults(plan: &Plan) -> String {
             When::AfterHeal(_) => "random".to_owned(),
             When::At(_) if timed > TIMES_SHOWN => format!("timed at {timed} moments"),
             When::At(at) => format!("timed at {}", humantime::format_duration(at)),
+            When::Healed(_) => "one after the other".to_owned(),
             When::AtPoint(point) => format!("placed {point}"),
             When::WhileWaits(wait) => match plan.wait(wait) {
                 Some(wait) => format!("placed while {} waits {}", wait.worker, wait.point),
@@ -76,6 +77,7 @@ fn faults(plan: &Plan) -> String {
         .iter()
         .map(|step| match &step.target {
             Target::Holder => "the holder",
+            Target::Leader => "the leader",
             Target::Node(node) => node.as_str(),
         })
         .collect();

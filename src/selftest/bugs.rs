@@ -218,7 +218,8 @@ fn split_quorums(seed: u64) -> Shape {
         shape = shape.step(&format!("redis-{n}"), at(50), cut(&["worker-1"], long));
     }
     shape = shape.step("worker-1", at(50), slow(&["redis-1", "redis-2", "redis-3"], ms(20), long));
-    let unheard = Fault::Partition { lasting: ms(600), direction: Direction::In, from: vec!["worker-1".into()] };
+    let (lasting, direction, cut) = (ms(600), Direction::In, history::Cut::Drop);
+    let unheard = Fault::Partition { lasting, direction, from: vec!["worker-1".into()], cut };
     shape.every("redis-3", ms(2_700), &unheard)
 }
 

@@ -222,7 +222,7 @@ pub fn drift(clock: WhichClock, ppm: i32, lasting: Duration) -> Fault {
 /// Cuts the target off from these; from everybody, if there are none.
 pub fn cut(from: &[&str], lasting: Duration) -> Fault {
     let from = from.iter().map(|n| (*n).into()).collect();
-    Fault::Partition { lasting, direction: Direction::Both, from }
+    Fault::Partition { lasting, direction: Direction::Both, from, cut: history::Cut::Drop }
 }
 
 /// Makes packets between the target and these late.

@@ -1,5 +1,6 @@
 //! The binary as its users meet it: one test binary, so that everything is linked once.
 
+mod aims;
 mod arrows;
 mod cut_off;
 mod etcd;

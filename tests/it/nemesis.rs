@@ -144,7 +144,9 @@ impl Control for Double {
 
     fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
         let frozen = self.frozen_since.lock().unwrap().is_some();
-        self.let_go.lock().unwrap().push(if frozen { "while frozen" } else { "while running" });
+        let is_probed = self.probes.load(Ordering::Relaxed) > 0;
+        let when = if is_probed { "after a probe" } else { "while running" };
+        self.let_go.lock().unwrap().push(if frozen { "while frozen" } else { when });
         done(())
     }
 
@@ -310,6 +312,21 @@ fn a_placed_pause_lets_its_client_go_while_it_is_frozen() {
 }
 
 #[test]
+fn a_placed_fault_of_links_lets_its_client_go_before_it_is_proved() {
+    for mut placed in of_links() {
+        placed.schedule[0].when = When::AtPoint(Point::BeforeWrite);
+        let (double, records) = recorded(true, &placed);
+        assert_eq!(*double.let_go.lock().unwrap(), ["while running"], "{}", placed.schedule[0].fault.kind());
+        let place = |wanted: fn(&Event) -> bool| records.iter().position(|r| wanted(&r.event)).unwrap();
+        let injected = place(|e| matches!(e, Event::Fault { phase: FaultPhase::Injected, .. }));
+        let released = place(|e| matches!(e, Event::PointReleased { .. }));
+        let healed = place(|e| matches!(e, Event::Fault { phase: FaultPhase::HealRequested, .. }));
+        assert!(injected < released && released < healed);
+        assert!(phases(&records).contains(&"proved"));
+    }
+}
+
+#[test]
 fn a_fault_that_goes_with_a_wait_comes_while_its_client_waits_and_the_client_stays_until_it_is_healed() {
     let pause = Fault::Pause { lasting: Duration::from_secs(4) };
     let mut planned = plan(pause, Target::Node("worker-1".into()), When::WhileWaits(WaitId(1)));
@@ -342,7 +359,7 @@ fn of_links() -> Vec<Plan> {
     let ms = Duration::from_millis;
     let (lasting, direction, from) = (ms(1_000), Direction::Both, Vec::new());
     let faults = [
-        Fault::Partition { lasting, direction, from: from.clone() },
+        Fault::Partition { lasting, direction, from: from.clone(), cut: history::Cut::Drop },
         Fault::Delay { lasting, by: Late::Fixed(ms(300)), direction, from: from.clone() },
         Fault::Loss { lasting, percent: 20, direction, from: from.clone() },
         Fault::Reorder { lasting, by: Range { from: ms(10), to: ms(80) }, direction, from },

@@ -11,7 +11,8 @@ fn delay(by: u64) -> Fault {
 }
 
 fn partition() -> Fault {
-    Fault::Partition { lasting: std::time::Duration::from_secs(1), direction: Direction::Both, from: Vec::new() }
+    let (lasting, direction, cut) = (std::time::Duration::from_secs(1), Direction::Both, history::Cut::Drop);
+    Fault::Partition { lasting, direction, from: Vec::new(), cut }
 }
 
 fn read_ok(hold: u64, number: u64) -> Event {

@@ -99,7 +99,7 @@ impl Plan {
                 return err(format!("{name}: {problem}"));
             }
             match &step.target {
-                Target::Holder if matches!(step.when, When::AtPoint(_)) => {
+                Target::Holder | Target::Leader if matches!(step.when, When::AtPoint(_)) => {
                     return err(format!("{name}: at a protocol point the target must be a node by name"));
                 }
                 _ => {}
@@ -107,6 +107,9 @@ impl Plan {
             match step.when {
                 When::At(at) if at >= self.time => {
                     return err(format!("{name}: it is due after {at:?}, and the run is over after {:?}", self.time));
+                }
+                When::Healed(other) if other == step.id || !self.schedule.iter().any(|s| s.id == other) => {
+                    return err(format!("{name}: there is no other fault {} in the plan", other.0));
                 }
                 When::WhileWaits(wait) if self.wait(wait).is_none() => {
                     return err(format!("{name}: there is no wait {} in the plan", wait.0));
@@ -119,7 +122,12 @@ impl Plan {
                 _ => {}
             }
         }
-        Ok(())
+        self.check_together().or_else(err)
+    }
+
+    /// Whether its lock nodes have a leader that they elect.
+    pub fn has_leader(&self) -> bool {
+        self.backend == "etcd"
     }
 
     /// Whether this cluster can do to this target what `step` asks for.
@@ -133,6 +141,10 @@ impl Plan {
             return Err("a member of etcd without its data is a member no more; `kill` leaves it its data".into());
         }
         is_sensible(&step.fault)?;
+        if step.target == Target::Leader {
+            let none = format!("`leader`: the lock nodes of {} have none; those of etcd have", self.backend);
+            return if self.has_leader() { Ok(()) } else { Err(none) };
+        }
         let Target::Node(node) = &step.target else {
             return match kind {
                 FaultKind::Amnesia | FaultKind::Powerloss => {

@@ -26,7 +26,7 @@ pub use connections::{connections, reset};
 pub use error::NetError;
 pub use faults::{PacketFaults, Report};
 pub use namespace::Namespace;
-pub use probe::probe;
+pub use probe::{knock, probe};
 pub use redis_time::redis_time;
 
 use std::time::Duration;
@@ -38,6 +38,9 @@ pub fn obey(request: &TargetRequest) -> Result<TargetAnswer, NetError> {
     match request {
         TargetRequest::Probe { pid, to, timeout_ms } => {
             probe(*pid, *to, Duration::from_millis(*timeout_ms)).map(TargetAnswer::Probed)
+        }
+        TargetRequest::Knock { pid, at, to, timeout_ms } => {
+            knock(*pid, *at, *to, Duration::from_millis(*timeout_ms)).map(TargetAnswer::Probed)
         }
         TargetRequest::Connections { pid, links } => connections(*pid, links).map(TargetAnswer::Connections),
         TargetRequest::Reset { pid, links } => reset(*pid, links).map(TargetAnswer::Reset),

@@ -79,6 +79,17 @@ pub enum TargetRequest {
         /// How long an answer is waited for.
         timeout_ms: u64,
     },
+    /// Opens a connection from inside to a port that is opened for it at the other end: whoever refuses it is not the other end.
+    Knock {
+        /// Any process of the target.
+        pid: i32,
+        /// Any process of the other end.
+        at: i32,
+        /// The other end's address.
+        to: Ipv4Addr,
+        /// How long an answer is waited for.
+        timeout_ms: u64,
+    },
     /// Lists TCP connections.
     Connections {
         /// Any process of the target.

@@ -55,6 +55,16 @@ impl World {
             }
             Sent::RetransmittedAt(when) => self.retransmit(when, from, to),
             Sent::Waits => {}
+            Sent::Rejected(packet) => {
+                {
+                    let mut state = lock(&self.state);
+                    let count = state.nodes.len();
+                    state.connections[from * count + to].is_lost = true;
+                    state.connections[to * count + from].is_lost = true;
+                }
+                // Whoever waits for its answer learns that there will be none.
+                drop(packet);
+            }
         }
     }
 
@@ -109,7 +119,7 @@ impl World {
                 }
                 let link = &mut links[from * count + to];
                 match what {
-                    Fault::Partition { .. } => link.cut(fault),
+                    Fault::Partition { cut, .. } => link.cut(fault, *cut),
                     Fault::Loss { percent, .. } => link.lose(fault, *percent),
                     _ => what.late().into_iter().for_each(|by| link.slow(fault, by)),
                 }

@@ -2,7 +2,7 @@
 
 use std::{
     io::ErrorKind,
-    net::{SocketAddrV4, TcpStream},
+    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -25,4 +25,19 @@ pub fn probe(pid: i32, to: SocketAddrV4, timeout: Duration) -> Result<ProbeAnswe
             },
         }
     })
+}
+
+/// The same to a port that is opened for it in the network namespace of process `at`, whose address is `to`, and closed again. It tells packets that
+/// are rejected on their way from a port on which nobody listens.
+pub fn knock(pid: i32, at: i32, to: Ipv4Addr, timeout: Duration) -> Result<ProbeAnswer, NetError> {
+    let opened = Namespace::of(at)?.enter(|| {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let port = listener.local_addr()?.port();
+        std::io::Result::Ok((listener, port))
+    })?;
+    match opened {
+        // The kernel accepts for as long as the listener lives.
+        Ok((_listener, port)) => probe(pid, SocketAddrV4::new(to, port), timeout),
+        Err(error) => Ok(ProbeAnswer::Failed { why: format!("opening a port at process {at}: {error}") }),
+    }
 }
