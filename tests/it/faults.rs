@@ -65,7 +65,7 @@ fn a_member_of_etcd_that_is_paused_or_killed_breaks_nothing() {
 
 /// A plan of a short run with these faults: `(fault, node, due)`, in the words of a plan.
 fn plan_with(dir: &Path, faults: &[(&str, &str, &str)]) -> PathBuf {
-    let flags = ["run", "--cluster", "sim", "--nemesis", "none", "--time", "9s", "--seed", "1000", "--runs"];
+    let flags = ["run", "--cluster", "sim", "--nemesis", "none", "--time", "12s", "--seed", "1000", "--runs"];
     let made = harness().args(flags).arg(dir).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let text = fs::read_to_string(dir.join("latest/plan.toml")).unwrap();
@@ -149,7 +149,7 @@ impl Going {
 #[ignore = "needs a Docker engine"]
 fn a_stopped_process_is_stopped_by_a_signal_and_goes_on_and_nobody_else_is() {
     let _guard = may_sweep();
-    let stop = r#"kind = "stop", for = "3s""#;
+    let stop = r#"kind = "stop", for = "5s""#;
     let mut run = Going::start(&[(stop, "worker-1", "1s"), (stop, "redis-1", "1s")], &[]);
     for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
         run.until(id, "injected");
@@ -170,7 +170,7 @@ fn a_stopped_process_is_stopped_by_a_signal_and_goes_on_and_nobody_else_is() {
 #[ignore = "needs a Docker engine"]
 fn a_slow_node_has_a_quota_and_shows_it_and_none_when_it_is_healed() {
     let _guard = may_sweep();
-    let slow = r#"kind = "slow", for = "3s""#;
+    let slow = r#"kind = "slow", for = "5s""#;
     let mut run = Going::start(&[(slow, "worker-1", "1s"), (slow, "redis-1", "1s")], &[]);
     for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
         run.until(id, "injected");
@@ -200,8 +200,8 @@ fn vdso(pid: u32) -> Vec<u8> {
 fn a_clock_that_jumps_or_strobes_shows_it_in_the_servers_own_time_and_its_code_is_the_original_when_it_is_healed() {
     let _guard = may_sweep();
     let strobe =
-        r#"kind = "clock", clock = "wall", for = "2s", change = { strobe = { by-ms = 4000, every-ms = 150 } }"#;
-    let jump = r#"kind = "clock", clock = "wall", for = "2s", change = { jump-ms = -3000 }"#;
+        r#"kind = "clock", clock = "wall", for = "5s", change = { strobe = { by-ms = 4000, every-ms = 150 } }"#;
+    let jump = r#"kind = "clock", clock = "wall", for = "5s", change = { jump-ms = -3000 }"#;
     let mut run = Going::start(&[(strobe, "redis-1", "2s"), (jump, "redis-2", "2s")], &[]);
     for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
         run.until(id, "injected");
@@ -220,7 +220,7 @@ fn a_clock_that_jumps_or_strobes_shows_it_in_the_servers_own_time_and_its_code_i
         .filter_map(|event| event["answer"]["target"]["redis-time"]["least_ns"].as_i64())
         .collect();
     for expected_ms in [4_000, 0, -3_000] {
-        let is_near = |ns: &&i64| (**ns / 1_000_000 - expected_ms).abs() < 50;
+        let is_near = |ns: &&i64| (**ns / 1_000_000 - expected_ms).abs() < 200;
         assert!(told.iter().any(|ns| is_near(&ns)), "{expected_ms} ms: {told:?}");
     }
 }
