@@ -116,8 +116,8 @@ pub struct LockVerdict {
     pub undecided: u64,
     /// Deadline checks that passed after the promise end. Measured.
     pub overclaims: u64,
-    /// Grants of the service whose key was gone when the client looked for it: its lease had ended in the queue. Measured: whether the
-    /// client acts on one is judged by its hold.
+    /// Grants of the service whose key was gone when the client looked for it: its lease had ended, in the queue or while the client
+    /// was frozen with the grant unread. Measured: whether the client acts on one is judged by its hold.
     pub without_key: u64,
     /// The longest overlap of a window, in milliseconds.
     pub overlap_ms_max: f64,
