@@ -33,6 +33,8 @@ pub enum Witness {
     RefusedByValidity(history::Point),
     /// `write-after-restart`: after a restart of the resource a write arrived under a hold, whose token is smaller than one registered before.
     WriteAfterRestart,
+    /// `renewal-failed`: a renewal was not done.
+    RenewalFailed,
     /// `healed:clock`: every fault of that kind is proved healed, and there is one.
     Healed(FaultKind),
     /// `proved:clock`: every fault of that kind is proved, and there is one.
@@ -40,7 +42,7 @@ pub enum Witness {
 }
 
 const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, tokens-behind, \
-    quorums:1,2,3/3,4,5, refused-by-validity:POINT, write-after-restart, proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
+    quorums:1,2,3/3,4,5, refused-by-validity:POINT, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
 
 impl FromStr for Witness {
     type Err = Unusable;
@@ -66,6 +68,7 @@ impl FromStr for Witness {
                 Witness::RefusedByValidity(point)
             }
             ("write-after-restart", None) => Witness::WriteAfterRestart,
+            ("renewal-failed", None) => Witness::RenewalFailed,
             ("proved" | "healed", Some(kind)) => {
                 let kind = FaultKind::ALL.into_iter().find(|k| k.name() == kind).ok_or_else(wrong)?;
                 if word == "proved" { Witness::Proved(kind) } else { Witness::Healed(kind) }
@@ -87,6 +90,7 @@ impl std::fmt::Display for Witness {
             Witness::Quorums(all) => write!(f, "{} quorums", all.len()),
             Witness::RefusedByValidity(point) => write!(f, "granted, frozen {point}, refused by validity"),
             Witness::WriteAfterRestart => f.write_str("a stale write after the restart"),
+            Witness::RenewalFailed => f.write_str("a renewal that failed"),
             Witness::Healed(kind) => write!(f, "every {kind} proved healed"),
             Witness::Proved(kind) => write!(f, "every {kind} proved"),
         }
@@ -116,6 +120,7 @@ pub struct Seen {
     recovered: Vec<Stamp>,
     proved: Vec<(FaultKind, NodeName, Stamp, Stamp)>,
     unproved: Vec<FaultKind>,
+    has_renewal_failed: bool,
     injected: Vec<FaultKind>,
     healed: Vec<FaultKind>,
 }
@@ -127,7 +132,8 @@ impl Seen {
         let (proved, unproved) = (Vec::new(), Vec::new());
         let (injected, healed) = (Vec::new(), Vec::new());
         let plan = plan.clone();
-        let mut seen = Seen { plan, attempts, writes, recovered, proved, unproved, injected, healed };
+        let mut seen =
+            Seen { plan, attempts, writes, recovered, proved, unproved, has_renewal_failed: false, injected, healed };
         for record in records {
             seen.see(record);
         }
@@ -165,6 +171,7 @@ impl Seen {
             Event::Fault { kind, node, phase: FaultPhase::Proved { from, to }, .. } => {
                 self.proved.push((*kind, node.clone(), *from, *to));
             }
+            Event::RenewFailed { .. } => self.has_renewal_failed = true,
             Event::Fault { kind, phase: FaultPhase::Injected, .. } => self.injected.push(*kind),
             Event::Fault { kind, phase: FaultPhase::HealProved, .. } => self.healed.push(*kind),
             Event::Fault { kind, phase: FaultPhase::Unproved { .. }, .. } => self.unproved.push(*kind),
@@ -214,6 +221,7 @@ impl Seen {
                 let first = self.writes.first().map(|(_, at)| *at);
                 self.recovered.iter().any(|at| Some(*at) > first && *at < arrived)
             }),
+            Witness::RenewalFailed => self.has_renewal_failed,
             Witness::Healed(kind) => {
                 let count = |of: &[FaultKind]| of.iter().filter(|k| *k == kind).count();
                 count(&self.injected) > 0 && count(&self.healed) == count(&self.injected)
