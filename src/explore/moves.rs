@@ -60,8 +60,13 @@ pub fn keeping(plan: &Plan, keep: impl Fn(usize) -> bool) -> Plan {
 
 /// Another schedule: numbered from 1, its kinds named as what was asked for.
 pub(super) fn with_schedule(plan: &Plan, mut schedule: Vec<Step>) -> Plan {
+    let numbers: Vec<FaultId> = schedule.iter().map(|step| step.id).collect();
     for (step, n) in schedule.iter_mut().zip(1..) {
         step.id = FaultId(n);
+        if let When::Healed(before) = &mut step.when {
+            // 0 is no fault: a plan in which one waits for a fault that is gone cannot be run.
+            *before = FaultId(numbers.iter().position(|id| id == before).map_or(0, |at| at as u32 + 1));
+        }
     }
     let mut plan = Plan { schedule, ..plan.clone() };
     plan.nemesis = plan.kinds().into_iter().map(|kind| kind.name().to_owned()).collect();
@@ -74,8 +79,8 @@ pub fn pinned(plan: &Plan, fired: &[Fired], lead: Duration) -> Plan {
     let pin = |step: &Step| {
         let fired = fired.iter().find(|f| f.id == step.id)?;
         let when = match step.when {
-            When::AtPoint(_) | When::WhileWaits(_) | When::Healed(_) => step.when,
-            When::At(_) | When::AfterHeal(_) => When::At(fired.at.saturating_sub(lead)),
+            When::AtPoint(_) | When::WhileWaits(_) => step.when,
+            When::At(_) | When::AfterHeal(_) | When::Healed(_) => When::At(fired.at.saturating_sub(lead)),
         };
         Some(Step { target: Target::Node(fired.node.clone()), when, ..step.clone() })
     };

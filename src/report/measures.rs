@@ -26,7 +26,8 @@ pub struct Measures {
     used: u64,
     lost_counts: u32,
     last_intended: Option<Stamp>,
-    requested: HashMap<FaultId, Stamp>,
+    /// When each fault was requested, and when it was injected.
+    requested: HashMap<FaultId, (Stamp, Stamp)>,
     /// From the request of a fault to the start of its proved effect, by kind.
     effect_us: BTreeMap<FaultKind, Histogram<u64>>,
 }
@@ -61,13 +62,19 @@ fn us(from: Stamp, to: Stamp) -> u64 {
 }
 
 impl Measures {
-    /// Takes what is told of a fault. The effect of a freeze is seen in the target's ticks, so that it may begin up to one tick before the request.
+    /// Takes what is told of a fault. Where its proof gives no start of the effect of its own, but one at or before the request (a clock, a server that is
+    /// killed; a freeze is seen in ticks), the effect began before the injection was over: that is the delay then, an upper bound.
     fn fault(&mut self, fault: FaultId, kind: FaultKind, phase: &FaultPhase, at: Stamp) {
         match phase {
-            FaultPhase::Requested { .. } => drop(self.requested.insert(fault, at)),
+            FaultPhase::Requested { .. } => drop(self.requested.insert(fault, (at, at))),
+            FaultPhase::Injected => {
+                if let Some((_, injected)) = self.requested.get_mut(&fault) {
+                    *injected = at;
+                }
+            }
             FaultPhase::Proved { from, .. } => {
-                if let Some(requested) = self.requested.remove(&fault) {
-                    let delay = us(requested, (*from).max(requested));
+                if let Some((requested, injected)) = self.requested.remove(&fault) {
+                    let delay = us(requested, if *from > requested { *from } else { injected });
                     self.effect_us.entry(kind).or_insert_with(histogram).saturating_record(delay);
                 }
             }
@@ -187,10 +194,11 @@ mod tests {
         tell(4, FaultKind::Clock, 1_000, requested());
         tell(4, FaultKind::Clock, 1_000, FaultPhase::Unproved { why: "it shows nothing".into() });
         tell(5, FaultKind::Delay, 1_000, requested());
+        tell(5, FaultKind::Delay, 1_040, FaultPhase::Injected);
         tell(5, FaultKind::Delay, 1_100, FaultPhase::Proved { from: ms(995), to: ms(1_100) });
         let lines = measures.lines(Duration::from_secs(1));
         assert!(lines.contains("pause took hold     p50 30 ms, max 500 ms after the request, 3 proved\n"), "{lines}");
-        assert!(lines.contains("delay took hold     p50 0.00 ms, max 0.00 ms after"), "{lines}");
+        assert!(lines.contains("delay took hold     p50 40 ms, max 40 ms after"), "{lines}");
         assert!(!lines.contains("clock took hold"), "{lines}");
     }
 }
