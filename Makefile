@@ -10,7 +10,7 @@ REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.los
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
 	@echo 'make test     format, lints, docs, unit and property tests, then each real run once'
-	@echo 'make accept   the counted runs of docs/acceptance.md and docs/acceptance-sim.md (about an hour)'
+	@echo 'make accept   the counted runs: docs/acceptance.md, docs/acceptance-sim.md, docs/findings (about six hours)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
 
 demo: setup build
@@ -41,6 +41,7 @@ accept: setup build
 	$(CARGO) build --quiet --release
 	scripts/accept-sim $(subst debug,release,$(HARNESS)) $(HARNESS) docs/acceptance-sim.md
 	scripts/accept $(HARNESS) docs/acceptance.md
+	scripts/accept-claims $(HARNESS)
 
 mutants: setup
 	checker/mutants/run
