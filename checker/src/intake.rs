@@ -332,9 +332,10 @@ impl Run {
         }
     }
 
-    /// All events of a stamp have been taken in: gives the attempts of which nothing more can be said.
-    pub fn settle(&mut self) -> Vec<Attempt> {
-        for (id, op) in std::mem::take(&mut self.answered) {
+    /// All events of a stamp have been taken in: puts the attempts of which nothing more can be said into `closed`.
+    pub fn settle(&mut self, closed: &mut Vec<Attempt>) {
+        let mut answered = std::mem::take(&mut self.answered);
+        for (id, op) in answered.drain(..) {
             if let Some(attempt) = self.attempts.get_mut(&id)
                 && attempt.ops.contains(&op)
             {
@@ -346,11 +347,13 @@ impl Run {
                 self.doubt(format!("operation {op} of hold {id} was answered, and the admission log does not have it"));
             }
         }
+        self.answered = answered;
         let mut closing = std::mem::take(&mut self.closing);
-        closing.sort_unstable();
-        closing.dedup();
-        let mut closed = Vec::new();
-        for id in closing {
+        if closing.len() > 1 {
+            closing.sort_unstable();
+            closing.dedup();
+        }
+        for id in closing.drain(..) {
             if !self.attempts.get(&id).is_some_and(Attempt::is_closed) {
                 continue;
             }
@@ -362,7 +365,7 @@ impl Run {
                 closed.push(attempt);
             }
         }
-        closed
+        self.closing = closing;
     }
 }
 

@@ -198,12 +198,12 @@ impl Leftovers {
 
     /// All events of a stamp have been seen: no other attempt was sent while these were under way.
     pub fn settle(&mut self, run: &Run) {
-        for key in std::mem::take(&mut self.touched) {
-            let (out, trying) = self.keys[key].trying.drain(..).partition(|trying| trying.out.is_some());
-            self.keys[key].trying = trying;
-            let out: Vec<Trying> = out;
+        let mut touched = std::mem::take(&mut self.touched);
+        for key in touched.drain(..) {
+            let out: Vec<Trying> = self.keys[key].trying.extract_if(.., |trying| trying.out.is_some()).collect();
             out.iter().filter(|trying| trying.is_alone).for_each(|trying| self.judge(run, key, trying));
         }
+        self.touched = touched;
     }
 
     fn judge(&mut self, run: &Run, key: usize, refused: &Trying) {

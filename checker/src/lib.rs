@@ -49,6 +49,7 @@ pub use property::{
 };
 pub use verdict::{Facts, Figure, LongestStall, Properties, Verdict, Verdicts};
 
+use holds::Attempt;
 use judge::{Ending, Judge};
 use merge::{Entry, Merge, Next};
 use run::Run;
@@ -70,12 +71,14 @@ struct Sweep {
     run: Run,
     judges: Vec<Box<dyn Judge>>,
     now: Stamp,
+    /// Empty between two stamps: kept for its memory.
+    closed: Vec<Attempt>,
 }
 
 impl Sweep {
     fn new(plan: Plan) -> Self {
         let run = Run::new(plan);
-        Sweep { judges: judge::all(&run), run, now: Stamp(0) }
+        Sweep { judges: judge::all(&run), run, now: Stamp(0), closed: Vec::new() }
     }
 
     fn step(&mut self, entry: &Entry) {
@@ -115,7 +118,8 @@ impl Sweep {
         for judge in &mut self.judges {
             judge.settle(&self.run);
         }
-        for attempt in self.run.settle() {
+        self.run.settle(&mut self.closed);
+        for attempt in self.closed.drain(..) {
             for judge in &mut self.judges {
                 judge.closed(&self.run, &attempt);
             }
@@ -129,8 +133,13 @@ impl Checker {
         Self::default()
     }
 
-    /// Takes the next record of the history.
+    /// Looks at the next record of the history.
     pub fn feed(&mut self, record: &Record) {
+        self.take(record.clone());
+    }
+
+    /// Takes the next record of the history, for whoever needs it no more.
+    pub fn take(&mut self, record: Record) {
         if let (None, Event::Plan { run, plan }) = (&self.sweep, &record.event) {
             self.name.clone_from(run);
             self.merge.expect(plan);
@@ -188,7 +197,7 @@ fn advance(merge: &mut Merge, sweep: &mut Sweep) {
 
 impl Sweep {
     fn verdicts(self, name: String, reasons: Vec<String>, until: Option<Stamp>) -> Verdicts {
-        let Sweep { run, judges, now } = self;
+        let Sweep { run, judges, now, .. } = self;
         let unsafe_releases = judges.iter().flat_map(|judge| judge.unsafe_releases(&run)).collect();
         let ending = Ending { is_whole: reasons.is_empty(), unsafe_releases };
         let mut facts = Facts { judged_until_ms: run.ms(until.unwrap_or(now)).max(0.0), ..Facts::default() };
@@ -232,7 +241,7 @@ fn unplanned() -> Verdicts {
 pub fn check<I: IntoIterator<Item = Record>>(records: I, tail: Tail) -> Verdicts {
     let mut checker = Checker::new();
     for record in records {
-        checker.feed(&record);
+        checker.take(record);
     }
     checker.finish(tail)
 }

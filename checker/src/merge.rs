@@ -137,16 +137,17 @@ impl Merge {
     }
 
     /// Takes a record in.
-    pub fn feed(&mut self, record: &Record) {
+    pub fn feed(&mut self, record: Record) {
         if self.whole {
             self.reasons.insert("there are events after the end record".into());
             return;
         }
         let i = self.stream(&record.process);
-        if !self.is_in_order(i, record) {
+        if !self.is_in_order(i, &record) {
             return;
         }
-        let was = std::mem::replace(&mut self.streams[i].last, record.at);
+        let at = record.at;
+        let was = std::mem::replace(&mut self.streams[i].last, at);
         match &record.event {
             Event::Plan { .. } => {}
             Event::End => {
@@ -156,7 +157,7 @@ impl Merge {
             }
             Event::ProcessEnded { ended, .. } => self.process_ended(ended),
             event => {
-                self.note(i, record.at, event);
+                self.note(i, at, event);
                 self.push(i, record);
                 if was == self.horizon || self.streams[i].life == Life::Over {
                     self.move_horizon();
@@ -231,7 +232,7 @@ impl Merge {
         }
     }
 
-    fn push(&mut self, i: usize, record: &Record) {
+    fn push(&mut self, i: usize, record: Record) {
         let is_over = self.limit.is_some_and(|limit| record.at >= limit);
         if is_over || matches!(record.event, Event::Watermark) {
             return;
@@ -240,11 +241,9 @@ impl Merge {
         if stream.queue.is_empty() {
             self.heads.push(Reverse((record.at, rank(&stream.name), stream.name.clone(), i)));
         }
-        let event = record.event.clone();
-        stream.queue.push_back(Entry { at: record.at, seq: record.seq, process: i, event, is_undone: false });
-        if matches!(record.event, Event::Finished) {
-            stream.gone = true;
-        }
+        stream.gone |= matches!(record.event, Event::Finished);
+        let Record { at, seq, event, .. } = record;
+        stream.queue.push_back(Entry { at, seq, process: i, event, is_undone: false });
     }
 
     /// Process `i` has opened the store of those that were the resource before it.
@@ -524,7 +523,7 @@ mod tests {
         ]);
         let mut popped = Vec::new();
         for (i, record) in records.iter().enumerate() {
-            merge.feed(record);
+            merge.feed(record.clone());
             while let Some(next) = merge.pop() {
                 if let Next::Entry(entry) = next {
                     popped.push((i, entry.at));

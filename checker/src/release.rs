@@ -69,7 +69,12 @@ const UNDO: usize = 1;
 const RENEWAL: usize = 2;
 
 fn bits(nodes: Nodes) -> impl Iterator<Item = usize> {
-    (0..64).filter(move |i| nodes & (1 << i) != 0)
+    let mut left = nodes;
+    std::iter::from_fn(move || {
+        let node = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(node)
+    })
 }
 
 impl Release {
@@ -195,9 +200,14 @@ impl Judge for Release {
 
     fn settle(&mut self, run: &Run) {
         self.leftovers.settle(run);
-        for effect in std::mem::take(&mut self.effects) {
+        if self.effects.is_empty() {
+            return;
+        }
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
             self.judge(&effect);
         }
+        self.effects = effects;
     }
 
     fn closed(&mut self, _run: &Run, attempt: &Attempt) {

@@ -142,7 +142,19 @@ impl Run {
 
     /// The nodes that gave one of these answers.
     pub fn nodes(&self, answers: &Answers, wanted: &[NodeAnswer]) -> Nodes {
-        let bit = |name: &NodeName| self.plan.lock_nodes.iter().position(|n| n == name).filter(|i| *i < 64);
-        answers.iter().filter(|(_, a)| wanted.contains(a)).filter_map(|(n, _)| bit(n)).fold(0, |all, i| all | 1 << i)
+        let nodes = &self.plan.lock_nodes;
+        // Locks tell the answers in the order of the plan; nothing but the time that the search takes rests on it.
+        let place = |i: usize, name: &NodeName| {
+            if nodes.get(i) == Some(name) { Some(i) } else { nodes.iter().position(|n| n == name) }
+        };
+        let mut all = 0;
+        for (i, (name, answer)) in answers.iter().enumerate() {
+            if wanted.contains(answer)
+                && let Some(node) = place(i, name).filter(|node| *node < 64)
+            {
+                all |= 1 << node;
+            }
+        }
+        all
     }
 }

@@ -37,7 +37,10 @@ impl Owner {
 
     /// 128 random bits as 32 hexadecimal digits.
     pub fn random(rng: &mut (impl RngCore + ?Sized)) -> Self {
-        Self(format!("{:016x}{:016x}", rng.next_u64(), rng.next_u64()).into())
+        let bits = (u128::from(rng.next_u64()) << 64) | u128::from(rng.next_u64());
+        let digits: [u8; 32] = std::array::from_fn(|i| b"0123456789abcdef"[(bits >> (124 - 4 * i)) as usize & 15]);
+        // Hexadecimal digits are text; an attempt makes one of these, and formatting them would cost as much as a message.
+        Self(std::str::from_utf8(&digits).unwrap_or_default().into())
     }
 
     /// The value as it is written to a node.

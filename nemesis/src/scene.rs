@@ -70,19 +70,20 @@ impl View {
     /// Takes the next event of the run; true if somebody may wait for what it tells. (Most events tell only that their process is alive, which the
     /// next watermark tells soon enough.)
     pub fn see(&mut self, record: &Record) -> bool {
-        let node = record.process.node();
-        if let Some(life) = self.lives.get_mut(&node).filter(|l| l.process == record.process) {
+        // A process runs on one node, and few events need its name.
+        if let Some(life) = self.lives.values_mut().find(|l| l.process == record.process) {
             life.last = record.at;
         }
+        let node = || record.process.node();
         match &record.event {
             Event::Started { .. } => {
                 let life = Life { process: record.process.clone(), last: record.at, started: record.at, running: true };
-                self.lives.insert(node, life);
+                self.lives.insert(node(), life);
             }
             Event::ProcessEnded { ended, .. } => self.end_process(ended),
             Event::Stall { from, to, .. } => remember(&mut self.stalls, (record.process.clone(), *from, *to)),
             Event::Acquire { attempt, key, .. } => {
-                self.attempts.insert(*attempt, (key.clone(), node));
+                self.attempts.insert(*attempt, (key.clone(), node()));
                 return false;
             }
             Event::Acquired { attempt, .. } => {
@@ -101,12 +102,12 @@ impl View {
                 }
             }
             Event::AtPoint { client, hold, point } => {
-                self.waiting.insert(*client, Waiting { hold: *hold, point: *point, node, since: record.at });
+                self.waiting.insert(*client, Waiting { hold: *hold, point: *point, node: node(), since: record.at });
             }
             Event::LeftPoint { client, .. } => {
                 self.waiting.remove(client);
             }
-            Event::WriteOk { hold, .. } => remember(&mut self.writes, (*hold, node, record.at)),
+            Event::WriteOk { hold, .. } => remember(&mut self.writes, (*hold, node(), record.at)),
             Event::Fault { fault, phase: FaultPhase::HealProved, .. } => drop(self.healed.insert(*fault)),
             Event::Watermark => {}
             _ => return false,

@@ -73,11 +73,45 @@ enum Due<W> {
     Call(Call<W>),
 }
 
-/// When, with which number, and where it is kept: small, since a heap moves its entries about.
-type Entry = Reverse<(u64, u64, u32)>;
+/// When, and then its number above where it is kept: small, since a heap moves its entries about.
+type Entry = Reverse<(u64, u64)>;
+
+/// So many bits of an entry say where it is kept; those above them number 2^40 entries, more than any run makes.
+const PLACE_BITS: u32 = 24;
 
 /// Tasks that were woken, in that order.
-type Ready = Local<VecDeque<usize>>;
+#[derive(Default)]
+struct Ready {
+    tasks: Local<VecDeque<usize>>,
+    /// There are some: most packets arrive at a server and wake none, which costs a look at this.
+    is_any: AtomicBool,
+}
+
+impl Ready {
+    fn push(&self, task: usize) {
+        self.extend([task]);
+    }
+
+    fn extend(&self, woken: impl IntoIterator<Item = usize>) {
+        lock(&self.tasks).extend(woken);
+        self.is_any.store(true, Relaxed);
+    }
+
+    fn pop(&self) -> Option<usize> {
+        if !self.is_any.load(Relaxed) {
+            return None;
+        }
+        let mut tasks = lock(&self.tasks);
+        let next = tasks.pop_front();
+        self.is_any.store(!tasks.is_empty(), Relaxed);
+        next
+    }
+
+    fn clear(&self) {
+        lock(&self.tasks).clear();
+        self.is_any.store(false, Relaxed);
+    }
+}
 
 struct TaskWaker {
     task: usize,
@@ -93,7 +127,7 @@ impl Wake for TaskWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.is_queued.load(Relaxed) {
             self.is_queued.store(true, Relaxed);
-            lock(&self.ready).push_back(self.task);
+            self.ready.push(self.task);
         }
     }
 }
@@ -112,7 +146,7 @@ struct State<W> {
     heap: BinaryHeap<Entry>,
     dues: Vec<Option<Due<W>>>,
     /// Places in `dues` that are free.
-    free: Vec<u32>,
+    free: Vec<usize>,
     number: u64,
     /// Numbers of tasks are never used again: a waker that is left of a dead one wakes nobody else.
     slots: Vec<Slot>,
@@ -167,15 +201,17 @@ impl<W> Executor<W> {
         let number = state.number;
         let place = match state.free.pop() {
             Some(place) => {
-                state.dues[place as usize] = Some(due);
+                state.dues[place] = Some(due);
                 place
             }
             None => {
                 state.dues.push(Some(due));
-                state.dues.len() as u32 - 1
+                state.dues.len() - 1
             }
         };
-        state.heap.push(Reverse((at.0.max(self.now.load(Relaxed)), number, place)));
+        assert!(place >> PLACE_BITS == 0, "more is due at once than an entry can tell apart");
+        let entry = (at.0.max(self.now.load(Relaxed)), (number << PLACE_BITS) | place as u64);
+        state.heap.push(Reverse(entry));
     }
 
     /// Runs `task` as one of `process`.
@@ -186,7 +222,7 @@ impl<W> Executor<W> {
         let waker = Arc::new(waker);
         let as_waker = Waker::from(waker.clone());
         state.slots.push(Slot { process, task: Some(task), waker, as_waker, is_dead: false });
-        lock(&self.ready).push_back(number);
+        self.ready.push(number);
     }
 
     /// Stops polling the tasks of `process`.
@@ -197,7 +233,7 @@ impl<W> Executor<W> {
     /// Goes on with them: those that were woken meanwhile come next, in that order.
     pub fn thaw(&self, process: Process) {
         if let Some(woken) = lock(&self.state).frozen[process].take() {
-            lock(&self.ready).extend(woken);
+            self.ready.extend(woken);
         }
     }
 
@@ -228,7 +264,7 @@ impl<W> Executor<W> {
     /// Polls every task that was woken, until none is. `after_each` runs after each poll.
     pub fn settle(&self, mut after_each: impl FnMut()) {
         loop {
-            let Some(number) = lock(&self.ready).pop_front() else { return };
+            let Some(number) = self.ready.pop() else { return };
             let (mut task, waker) = {
                 let mut state = lock(&self.state);
                 let State { slots, frozen, .. } = &mut *state;
@@ -264,9 +300,10 @@ impl<W> Executor<W> {
         loop {
             let (at, due) = {
                 let mut state = lock(&self.state);
-                let Some(Reverse((at, _, place))) = state.heap.pop() else { return false };
+                let Some(Reverse((at, numbered))) = state.heap.pop() else { return false };
+                let place = (numbered & ((1 << PLACE_BITS) - 1)) as usize;
                 state.free.push(place);
-                (at, state.dues[place as usize].take())
+                (at, state.dues[place].take())
             };
             // Every entry has its place.
             let Some(due) = due else { continue };
@@ -301,7 +338,7 @@ impl<W> Executor<W> {
             (std::mem::take(&mut state.slots), std::mem::take(&mut state.dues))
         };
         drop((slots, dues));
-        lock(&self.ready).clear();
+        self.ready.clear();
     }
 }
 

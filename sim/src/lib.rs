@@ -4,6 +4,7 @@
 //! servers; what is modelled is what they stand on: processes, clocks, links, servers. The same plan gives the same history,
 //! event by event.
 
+mod answer;
 mod clock;
 mod cluster;
 mod conduct;
@@ -18,7 +19,13 @@ mod store;
 pub mod truth;
 mod world;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use history::{Event, Plan, Record, Target};
 
@@ -76,12 +83,13 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcom
     let staff = Arc::new(Local::new(Staff::new(&world, setup.backend)));
     world.own(Event::Plan { run: setup.run.to_owned(), plan: Box::new(setup.plan.clone()) });
 
-    let ended = Arc::new(Local::new(None));
+    let (ended, is_over) = (Arc::new(Local::new(None)), Arc::new(AtomicBool::new(false)));
     let conducting = {
-        let (world, staff, ended) = (world.clone(), staff.clone(), ended.clone());
+        let (world, staff, ended, is_over) = (world.clone(), staff.clone(), ended.clone(), is_over.clone());
         async move {
             let conducted = conduct(world, staff).await;
             *lock(&ended) = Some(conducted);
+            is_over.store(true, Relaxed);
         }
     };
     world.executor.spawn(world.controller(), Box::pin(conducting));
@@ -89,7 +97,9 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcom
     let conducted = loop {
         world.executor.settle(|| world.drain(see));
         world.drain(see);
-        if let Some(conducted) = lock(&ended).take() {
+        if is_over.load(Relaxed)
+            && let Some(conducted) = lock(&ended).take()
+        {
             break conducted;
         }
         if !world.executor.step(&world) {

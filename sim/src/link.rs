@@ -126,9 +126,17 @@ impl Link {
     }
 
     fn arrival(&mut self, now: Stamp, rng: &mut impl Rng) -> Stamp {
-        let latency = Duration::from_micros(rng.random_range(LATENCY_US)) + self.late_by(rng);
-        self.last_arrival = self.last_arrival.max(now.plus(latency));
+        let mut at = Stamp(now.0.saturating_add(rng.random_range(LATENCY_US) * 1_000));
+        if !self.delays.is_empty() {
+            at = at.plus(self.late_by(rng));
+        }
+        self.last_arrival = self.last_arrival.max(at);
         self.last_arrival
+    }
+
+    /// No fault is on.
+    fn is_clear(&self) -> bool {
+        self.cuts.is_empty() && self.losses.is_empty() && self.delays.is_empty()
     }
 
     /// A packet is sent.
@@ -141,6 +149,9 @@ impl Link {
         if !self.held.is_empty() {
             self.held.push_back(HeldPacket { sent: now, packet });
             return Sent::Waits;
+        }
+        if self.is_clear() {
+            return Sent::Arrives(self.arrival(now, rng), packet);
         }
         if let Some(fault) = self.loser(rng) {
             self.held_by = Some(fault);

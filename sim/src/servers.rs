@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::TryFutureExt;
 use history::{Event, HoldId, Plan, Tokens};
 use locks::{Answer, Key, Node, NodeError, Owner, Reply, Step};
 use nemesis::Data;
@@ -9,10 +10,10 @@ use resource::{
     Action, Admission, ClientError, Kind, Planted, Policy, Proposal, ReadAnswer, ReadArm, Request, WriteAnswer,
     WriteArm,
 };
-use tokio::sync::oneshot;
 use workloads::ports::{Access, Caller};
 
 use crate::{
+    answer::{Answering, answer},
     executor::{Packet, Process, Stage},
     local::{Local, lock},
     models::redis::RedisModel,
@@ -107,14 +108,14 @@ impl Node for RedisNode {
             return Box::pin(std::future::ready(Err(NodeError::Definite("not connected".into()))));
         }
         self.world.asks(worker, acquires(&step));
-        let (answered, answer) = oneshot::channel();
+        let (answering, answer) = answer();
         let serve = move |world: &Arc<World>| {
             let said = lock(&world.servers.redis[node]).apply(&step, world.wall(node));
             world.look_at_owners();
-            world.send(node, worker, Box::new(move |_| _ = answered.send(said)));
+            world.send(node, worker, Box::new(move |_| answering.say(said)));
         };
         self.world.send(worker, node, Box::new(serve));
-        Box::pin(async move { answer.await.map_err(|_| NodeError::Indeterminate("connection lost".into())) })
+        Box::pin(answer.map_err(|_| NodeError::Indeterminate("connection lost".into())))
     }
 }
 
@@ -139,8 +140,8 @@ impl RemoteResource {
             if !self.world.is_connected(worker, resource) {
                 return Err(ClientError::Failed("connection refused".into()));
             }
-            let (answered, answer) = oneshot::channel();
-            let serve = move |world: &Arc<World>| serve(world, worker, &request, answered);
+            let (answering, answer) = answer();
+            let serve = move |world: &Arc<World>| serve(world, worker, &request, answering);
             self.world.send(worker, resource, Box::new(serve));
             match answer.await {
                 Ok(Ok(admission)) => Ok(admission),
@@ -152,7 +153,7 @@ impl RemoteResource {
 }
 
 /// Decides one request, and answers when the decision is on disk.
-fn serve(world: &Arc<World>, worker: Process, request: &Request, answered: oneshot::Sender<Result<Admission, String>>) {
+fn serve(world: &Arc<World>, worker: Process, request: &Request, answering: Answering<Result<Admission, String>>) {
     let (node, now) = (world.resource(), world.executor.now());
     let sync = world.draw(ResourceModel::SYNC);
     let (decided, durable) = lock(&world.servers.resource).decide(now, now.plus(sync), request);
@@ -171,7 +172,7 @@ fn serve(world: &Arc<World>, worker: Process, request: &Request, answered: onesh
         Err(refusal) => Err(refusal.to_string()),
     };
     let reply = move |world: &Arc<World>| {
-        world.send(node, worker, Box::new(move |_| _ = answered.send(answer)));
+        world.send(node, worker, Box::new(move |_| answering.say(answer)));
     };
     if is_early {
         return reply(world);
@@ -188,11 +189,12 @@ fn asked(caller: &Caller, action: Action) -> Request {
 }
 
 fn read(admission: Admission) -> ReadAnswer {
-    let told = |arm: &resource::ArmOutcome| {
-        let seen = arm.highest(admission.token);
-        (arm.arm, ReadArm { value: arm.value.clone(), version: arm.version, seen })
+    let Admission { number, token, arms, repeat, .. } = admission;
+    let told = |arm: resource::ArmOutcome| {
+        let seen = arm.highest(token);
+        (arm.arm, ReadArm { value: arm.value, version: arm.version, seen })
     };
-    ReadAnswer { number: admission.number, repeat: admission.repeat, arms: admission.arms.iter().map(told).collect() }
+    ReadAnswer { number, repeat, arms: arms.into_iter().map(told).collect() }
 }
 
 impl workloads::ports::Resource for RemoteResource {

@@ -155,6 +155,9 @@ impl Watch for Attempt {
             Round::WriteBack => Point::AfterWriteBack,
             Round::Renew | Round::Release | Round::Undo => return Box::pin(std::future::ready(())),
         };
+        if !self.recording.points.is_armed(self.client, point) {
+            return Box::pin(std::future::ready(()));
+        }
         let (Recording { journal, clock, points }, client, id) = (self.recording.clone(), self.client, self.id);
         Box::pin(async move { points.pass(&*journal, &*clock, client, id, point).await })
     }

@@ -42,6 +42,11 @@ impl Points {
         self.changed.notify_waiters();
     }
 
+    /// Whether a client would wait at `point`, if it came there now.
+    pub fn is_armed(&self, client: ClientId, point: Point) -> bool {
+        self.armed().get(&client).is_some_and(|(armed, _)| *armed == point)
+    }
+
     /// A client comes to `point`.
     pub async fn pass(&self, journal: &dyn Journal, clock: &dyn Clock, client: ClientId, hold: HoldId, point: Point) {
         let bound = match self.armed().get(&client) {
