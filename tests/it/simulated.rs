@@ -83,15 +83,6 @@ fn a_paused_holder_is_a_window_on_every_backend_and_every_fence_stops_it() {
 }
 
 #[test]
-fn only_the_lock_service_of_etcd_grants_to_a_lease_that_ran_out_in_the_queue() {
-    for (plan, granted) in [("e3-etcd", 0), ("e3-server-lock", 1)] {
-        let file = format!("suites/kleppmann/{plan}.toml");
-        let expected = format!("lock=upheld,lock.without_key={granted}");
-        run(&["--cluster", "sim", &file, "--expect", &expected]).exits(0);
-    }
-}
-
-#[test]
 fn a_simulated_run_is_judged_again_and_run_again_as_any_other() {
     let first = run(&["--cluster", "sim", "--backend", "redlock", "--nemesis", "pause,partition,clock"]);
     let before = first.verdict();

@@ -34,7 +34,10 @@ fn every_builtin_file_is_inside_the_subset_and_its_servers_can_be_built_without_
 #[test]
 fn a_name_that_is_not_built_in_is_refused_with_those_that_are() {
     let message = ComposeFile::builtin("etcd9").unwrap_err().to_string();
-    assert_eq!(message, "there is no built-in Compose file for `etcd9`; there are: redis, redlock, etcd");
+    assert_eq!(
+        message,
+        "there is no built-in Compose file for `etcd9`; there are: redis, redlock, etcd, etcd-server-lock"
+    );
 }
 
 #[test]
