@@ -17,13 +17,13 @@ fn every_hunted_bug_is_caught_and_no_alarm_is_false() {
         assert!(bug["twins"].as_u64() >= bug["seeds"].as_u64() && bug["twins_shown"] == Value::Array(vec![]), "{bug}");
     }
     let quiet = rows("no_faults");
-    assert_eq!(quiet.len(), 6);
+    assert_eq!(quiet.len(), 7);
     for lock in &quiet {
         assert!(lock["runs"] == 200 && lock["alarms"] == Value::Array(vec![]), "{lock}");
         assert!(lock["upheld"].as_u64() > Some(150), "{lock}");
     }
     let faulty = rows("all_faults");
-    assert_eq!(faulty.len(), 6);
+    assert_eq!(faulty.len(), 7);
     for lock in &faulty {
         assert!(lock["alarms"].as_u64() > Some(0) && lock["unconfirmed"] == Value::Array(vec![]), "{lock}");
         assert!(lock["overlaps"].as_u64() > Some(10), "{lock}");
