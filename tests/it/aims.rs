@@ -122,7 +122,18 @@ fn a_simulated_majority_goes_down_together_and_a_rolling_restart_leaves_all_othe
 #[ignore = "needs a Docker engine"]
 fn a_rolling_restart_of_etcd_goes_from_member_to_member_and_breaks_nothing() {
     let expected = "lock=upheld,lock.windows=0,tokens=upheld";
-    let flags = ["--backend", "etcd", "--nemesis", "kill:rolling@2s+500ms", "--time", "25s", "--expect", expected];
+    let flags = [
+        "--backend",
+        "etcd",
+        "--lease",
+        "8s",
+        "--nemesis",
+        "kill:rolling@2s+500ms",
+        "--time",
+        "25s",
+        "--expect",
+        expected,
+    ];
     let run = run(&flags).exits(0);
     let events = events(&run.latest());
     all_proved(&events, 3);
