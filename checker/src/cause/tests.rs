@@ -347,6 +347,29 @@ fn a_store_that_revoked_a_lease_by_itself_made_its_client_lose_the_hold() {
 }
 
 #[test]
+fn a_store_whose_clock_has_jumped_may_leave_renewals_without_an_answer() {
+    let stuck = |backend: &str, from, to| {
+        let mut s = Scene::renewing(600);
+        s.plan.backend = backend.into();
+        s.plan.lock_nodes.truncate(1);
+        let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, Why::Error);
+        s.acquire(1, 1, 0, 10, 41).work(1, 20, 2_080);
+        for (sent, at) in [(610, 1_205), (1_210, 1_805)] {
+            s.event("worker-1", sent, Event::Renew { hold });
+            s.event("worker-1", at, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+        }
+        s.acquire(2, 2, 2_030, 2_040, 42).release(2, 2_050).write(1, 1, 2_101, 2_102);
+        let (clock, change) = (WhichClock::Monotonic, ClockChange::JumpMs(60_000));
+        let lasting = std::time::Duration::from_millis(to - from);
+        s.blow(1, Fault::Clock { clock, change, lasting }, "redis-1", from, to);
+        stale(&s)
+    };
+    assert_eq!(stuck("etcd", 500, 1_900), ["clock"]);
+    assert_eq!(stuck("etcd", 100, 500), ["unexplained"], "it was over");
+    assert_eq!(stuck("redis", 500, 1_900), ["unexplained"], "a Redis node answers by no clock");
+}
+
+#[test]
 fn what_broke_a_renewal_is_no_cause_if_the_next_one_would_have_come_in_time() {
     // Cut off for one renewal, and then frozen: the next one would have come at 1,800.
     let mut s = Scene::renewing(600);
