@@ -2,6 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
+    hash::{DefaultHasher, Hash, Hasher},
     io::Write,
     path::{Path, PathBuf},
 };
@@ -53,14 +54,11 @@ pub struct Done {
     pub took_s: f64,
 }
 
-/// A name for what a case tries and expects. FNV-1a: it keeps files apart, it protects nothing.
+/// A name for what a case tries and expects. Another version of the standard library may make another one of it: then it is run again.
 pub fn fingerprint(case: &Case) -> anyhow::Result<String> {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    let text = format!("{}{:?}{:?}{:?}", case.file.to_toml()?, case.expectation, case.witnesses, case.causes);
-    for byte in text.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    Ok(format!("{hash:016x}"))
+    let mut hash = DefaultHasher::new();
+    (case.file.to_toml()?, format!("{:?}{:?}{:?}", case.expectation, case.witnesses, case.causes)).hash(&mut hash);
+    Ok(format!("{:016x}", hash.finish()))
 }
 
 /// All runs so far.

@@ -55,23 +55,9 @@ pub struct Row {
     /// Servers that the expectation holds for: the run's versions must begin with one of these. All, if left out.
     #[serde(default)]
     pub holds_for: Vec<String>,
-    /// Where the simulation is expected to differ, and why.
-    #[serde(default)]
-    pub sim: Option<Instead>,
     /// The same plan with one field changed.
     #[serde(default)]
     pub twin: Option<Twin>,
-}
-
-/// What is expected of the models in place of the servers.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Instead {
-    /// What must come out.
-    pub expect: String,
-    /// Why it differs.
-    #[expect(dead_code, reason = "for whoever reads the file; that it is there is what counts")]
-    pub because: String,
 }
 
 /// The same plan with one field changed: what the field is worth.
@@ -161,8 +147,6 @@ impl Row {
     }
 
     fn cases(&self, base: &Path, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
-        let sim = self.sim.as_ref().filter(|_| cluster == ClusterKind::Sim);
-        let expect = sim.map(|sim| &sim.expect).or(self.expect.as_ref());
         let case = |name: String, file, witness: &[String], expect: Option<&String>, causes: &Option<Vec<String>>| {
             let witnesses = witness.iter().map(|text| text.parse()).collect::<Result<_, Unusable>>()?;
             let (claim, by, holds_for) = (self.claim.clone(), self.by.clone(), self.holds_for.clone());
@@ -180,7 +164,7 @@ impl Row {
         };
         let (origin, text) = self.text(base, cluster)?;
         let plan = PlanFile::parse(&text, &origin, Some(cluster))?;
-        let mut cases = vec![case(self.id.clone(), plan, &self.witness, expect, &self.causes)?];
+        let mut cases = vec![case(self.id.clone(), plan, &self.witness, self.expect.as_ref(), &self.causes)?];
         if let Some(twin) = &self.twin {
             let changed = changed(&text, &twin.field, &twin.value).map_err(|e| Unusable(format!("twin: {e}")))?;
             let plan = PlanFile::parse(&changed, &format!("{origin} (twin)"), Some(cluster))?;

@@ -1,8 +1,7 @@
 //! Every fault on real servers, and what Redlock and etcd do under it.
 
 use std::{
-    fs::{self, File},
-    os::unix::fs::FileExt,
+    fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -10,7 +9,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{RealRun, harness, may_sweep, run};
+use crate::{
+    support::{RealRun, harness, may_sweep, run},
+    vdso::vdso,
+};
 
 /// Kinds, targets and phases of all faults of a run, in the order of its history.
 fn phases(run: &RealRun) -> Vec<(String, String, String)> {
@@ -175,17 +177,6 @@ fn a_slow_node_has_a_quota_and_shows_it_and_none_when_it_is_healed() {
         assert_eq!(run.inspect(node, "{{.HostConfig.CpuQuota}}"), "-1", "{node}");
     }
     all_proved(&run.ends(), &["slow"]);
-}
-
-/// The code by which a process reads clocks, as it stands in its memory.
-fn vdso(pid: u32) -> Vec<u8> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
-    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
-    let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
-    let mut bytes = vec![0; (end - start) as usize];
-    File::open(format!("/proc/{pid}/mem")).unwrap().read_exact_at(&mut bytes, start).unwrap();
-    bytes
 }
 
 #[test]

@@ -13,3 +13,5 @@ mod simulated;
 mod suite;
 mod support;
 mod usage;
+#[path = "../shared/vdso.rs"]
+mod vdso;

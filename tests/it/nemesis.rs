@@ -11,9 +11,9 @@ use std::{
 
 use checker::Verdict;
 use history::{
-    Activity, Arm, ClientId, ClientKind, ClusterKind, Comparison, Direction, Event, Fault, FaultId, FaultKind,
-    FaultPhase, HoldId, Late, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Record, Role, Stamp, Step, Tail,
-    Target, Tokens, Until, Wait, WaitId, When, Workload,
+    Activity, Arm, ClientId, ClusterKind, Comparison, Direction, Event, Fault, FaultId, FaultKind, FaultPhase, HoldId,
+    Late, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Record, Role, Stamp, Step, Tail, Target, Tokens,
+    Until, Wait, WaitId, When, Workload,
 };
 use nemesis::{Cluster, Control, Doing, Nemesis, Scene};
 
@@ -176,17 +176,7 @@ fn plan(fault: Fault, target: Target, when: When) -> Plan {
         arms: vec![Arm::Off, Arm::Writes],
         fence: Comparison::Default,
         lock_nodes: vec!["redis-1".into()],
-        workload: Workload {
-            workers: 2,
-            clients_per_worker: 1,
-            keys: 1,
-            rate_per_s: 1.0,
-            work: Range { from: ms(100), to: ms(200) },
-            retry_delay: Range { from: ms(50), to: ms(150) },
-            client: ClientKind::Unchecked,
-            renew: None,
-            ..Workload::default()
-        },
+        workload: Workload { workers: 2, rate_per_s: 1.0, ..Workload::default() },
         activity: Activity { holds: 1, clients: 1, refused: 0 },
         nemesis: vec!["pause".into()],
         models: None,

@@ -82,24 +82,13 @@ impl<R: Rng> Iterator for Sections<R> {
 
 #[cfg(test)]
 mod tests {
-    use history::{ClientKind, Range};
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
 
     fn workload() -> Workload {
-        Workload {
-            workers: 5,
-            clients_per_worker: 2,
-            keys: 3,
-            rate_per_s: 20.0,
-            work: Range { from: Duration::from_millis(100), to: Duration::from_millis(200) },
-            retry_delay: Range { from: Duration::from_millis(50), to: Duration::from_millis(150) },
-            client: ClientKind::Unchecked,
-            renew: None,
-            ..Workload::default()
-        }
+        Workload { workers: 5, clients_per_worker: 2, keys: 3, rate_per_s: 20.0, ..Workload::default() }
     }
 
     #[test]

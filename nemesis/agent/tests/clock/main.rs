@@ -6,8 +6,8 @@ mod child;
 mod redis;
 #[path = "../../../../tests/shared/redis_binary.rs"]
 mod redis_binary;
-
-use std::{fs::File, os::unix::fs::FileExt};
+#[path = "../../../../tests/shared/vdso.rs"]
+mod vdso;
 
 use agent::{
     clock::{ClockError, Clocks, obey, processes_of},
@@ -18,7 +18,10 @@ use agent::{
     },
 };
 
-use self::child::{HAMMERED_BY_NS, Program, Reading, kernel_ns, read};
+use self::{
+    child::{HAMMERED_BY_NS, Program, Reading, kernel_ns, read},
+    vdso::vdso,
+};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -56,16 +59,6 @@ fn assert_ahead(program: &mut Program, wall_ns: i64, monotonic_ns: i64) {
         };
         assert!(reading.is_ahead_by(by_ns, exact_to_ns(&name)), "{name} should be {by_ns} ns ahead: {reading:?}");
     }
-}
-
-fn vdso(pid: i32) -> Vec<u8> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
-    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
-    let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
-    let mut bytes = vec![0; (end - start) as usize];
-    File::open(format!("/proc/{pid}/mem")).unwrap().read_exact_at(&mut bytes, start).unwrap();
-    bytes
 }
 
 #[test]

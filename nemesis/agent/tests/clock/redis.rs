@@ -11,7 +11,7 @@ use agent::{
     protocol::{ClockChange::JumpNs, WhichClock},
 };
 
-use super::{SECOND, child::kernel_ns, redis_binary::redis_server, vdso};
+use super::{SECOND, child::kernel_ns, redis_binary::redis_server, vdso::vdso};
 
 /// A server of this test's own.
 struct Server {

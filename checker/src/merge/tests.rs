@@ -1,0 +1,167 @@
+use history::{FaultKind, Role, Tail};
+
+use super::*;
+use crate::{
+    check,
+    scene::{Scene, count, ms, number, started, verdict},
+    verdict::{Verdict, Verdicts},
+};
+
+/// Two holds that overlap from 20 to 50, and quiet afterwards.
+fn overlapping() -> Scene {
+    let mut scene = Scene::new();
+    scene.acquire(1, 1, 0, 10, 41).acquire(2, 2, 15, 20, 42).release(1, 50).release(2, 60);
+    scene.acquire(3, 1, 1_000, 1_010, 43).release(3, 1_020);
+    scene
+}
+
+fn judge(records: Vec<Record>) -> (Verdict, u64, Vec<String>) {
+    let v = check(records, Tail::Whole);
+    (verdict(&v, "lock"), count(&v, "lock.windows"), v.reasons)
+}
+
+fn quiet() -> Vec<Record> {
+    let mut scene = Scene::new();
+    scene.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 60, 70, 42).release(2, 80);
+    scene.records()
+}
+
+#[test]
+fn a_whole_record_has_no_reasons() {
+    assert_eq!(judge(quiet()), (Verdict::Upheld, 0, vec![]));
+}
+
+#[test]
+fn a_gap_stops_the_judgement_at_the_last_event_before_it() {
+    let mut records = overlapping().records();
+    let lost = |r: &Record| r.process.as_str() == "worker-2" && matches!(r.event, Event::Acquired { .. });
+    records.retain(|r| !lost(r));
+    let (verdict, windows, reasons) = judge(records);
+    assert_eq!((verdict, windows), (Verdict::Inconclusive, 0));
+    assert_eq!(reasons, ["worker-2: its event 2 is missing, 3 follows"]);
+}
+
+#[test]
+fn a_violation_before_a_gap_stands() {
+    let mut records = overlapping().records();
+    let lost = records.iter().position(|r| r.at == ms(1_010)).unwrap();
+    records.remove(lost);
+    let (verdict, windows, reasons) = judge(records);
+    assert_eq!((verdict, windows, reasons.len()), (Verdict::Violated, 1, 1));
+}
+
+#[test]
+fn a_stamp_that_goes_back_stops_the_judgement() {
+    let mut records = quiet();
+    let i = records.iter().rposition(|r| r.process.as_str() == "worker-1").unwrap();
+    records[i].at = ms(1);
+    let (verdict, _, reasons) = judge(records);
+    assert_eq!(verdict, Verdict::Inconclusive);
+    assert!(reasons[0].contains("goes back"), "{reasons:?}");
+}
+
+#[test]
+fn stamps_of_two_kernels_are_not_judged_at_all() {
+    for (boot, namespace) in [("two", 1), ("one", 2)] {
+        let mut records = overlapping().records();
+        let first = records.iter_mut().find(|r| r.process.as_str() == "resource").unwrap();
+        first.event = Event::Started { role: Role::Resource, boot_id: boot.into(), time_namespace: namespace };
+        let (verdict, windows, reasons) = judge(records);
+        assert_eq!((verdict, windows), (Verdict::Inconclusive, 0));
+        assert!(reasons[0].contains("cannot be compared"), "{reasons:?}");
+    }
+}
+
+#[test]
+fn a_record_without_its_end_is_judged_up_to_the_horizon() {
+    let mut records = overlapping().records();
+    let cut = records.iter().position(|r| r.at >= ms(1_000)).unwrap();
+    records.truncate(cut);
+    let is_idle = |r: &Record| matches!(r.process.as_str(), "resource" | "agent");
+    // The resource and the agent have said nothing yet, so nothing is final.
+    let v = check(records.clone(), Tail::Cut);
+    assert_eq!((verdict(&v, "lock"), count(&v, "lock.windows"), v.reasons.len()), (Verdict::Inconclusive, 0, 2));
+    for (i, process) in ["resource", "agent"].into_iter().enumerate() {
+        let n = records.iter().filter(|r| is_idle(r) && r.process.as_str() == process).count() as u64;
+        let seq = (records.len() + i) as u64;
+        records.push(Record { seq, process: process.into(), n, at: ms(55), event: Event::Watermark });
+    }
+    let v = check(records, Tail::Cut);
+    assert_eq!((verdict(&v, "lock"), count(&v, "lock.windows")), (Verdict::Violated, 1));
+    assert_eq!(v.facts.judged_until_ms, 52.0, "worker-1's last word");
+}
+
+#[test]
+fn a_process_that_ends_unfinished_and_unkilled_makes_the_run_inconclusive() {
+    let mut scene = Scene::new();
+    scene.acquire(1, 1, 0, 10, 41).release(1, 50);
+    scene.unfinished = vec!["worker-2"];
+    let (verdict, _, reasons) = judge(scene.records());
+    assert_eq!(
+        (verdict, reasons.as_slice()),
+        (Verdict::Inconclusive, &["worker-2 ended before it had finished, and no fault killed it".to_string()][..],)
+    );
+    let mut scene = Scene::new();
+    scene.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-2", 100);
+    assert_eq!(judge(scene.records()).2, Vec::<String>::new());
+}
+
+#[test]
+fn a_planned_process_that_never_starts_makes_the_run_inconclusive() {
+    let records: Vec<_> = quiet().into_iter().filter(|r| r.process.as_str() != "agent").collect();
+    assert_eq!(judge(records).2, ["agent never started"]);
+}
+
+#[test]
+fn a_gap_in_the_admission_log_makes_the_run_inconclusive() {
+    let mut scene = Scene::new();
+    scene.acquire(1, 1, 0, 10, 41).write(1, 1, 11, 12).write(1, 2, 13, 14).release(1, 50);
+    let mut records = scene.records();
+    for record in &mut records {
+        if let Event::Admission { number, .. } = &mut record.event {
+            *number += u64::from(*number == 2);
+        }
+    }
+    assert_eq!(judge(records).2, ["the admission log goes from number 1 to write 3"]);
+}
+
+#[test]
+fn a_history_without_a_plan_is_inconclusive() {
+    let records: Vec<_> = quiet().into_iter().skip(1).collect();
+    let v: Verdicts = check(records, Tail::Whole);
+    assert_eq!((v.verdict, v.reasons.len()), (Verdict::Inconclusive, 1));
+}
+
+#[test]
+fn a_successor_holds_the_horizon_of_the_process_that_was_killed() {
+    let mut merge = Merge::default();
+    let event = |process: &str, at, event| (ProcessName::from(process), ms(at), event);
+    let kill = Event::Fault {
+        fault: history::FaultId(1),
+        kind: FaultKind::Kill,
+        node: "worker-1".into(),
+        phase: FaultPhase::Requested { asked_ns: 1, hold: None },
+    };
+    let ended = Event::ProcessEnded { ended: "worker-1".into(), code: None };
+    let records = number(vec![
+        event("worker-1", 1, started(Role::Worker)),
+        event("agent", 2, started(Role::Agent)),
+        event("agent", 50, kill),
+        event("controller", 0, ended),
+        event("agent", 500, Event::Watermark),
+        event("worker-1#2", 100, started(Role::Worker)),
+        event("worker-1#2", 600, Event::Watermark),
+    ]);
+    let mut popped = Vec::new();
+    for (i, record) in records.iter().enumerate() {
+        merge.feed(record.clone());
+        while let Some(next) = merge.pop() {
+            if let Next::Entry(entry) = next {
+                popped.push((i, entry.at));
+            }
+        }
+    }
+    // After the kill nothing is final until the successor has started.
+    let expected = [(5, ms(2)), (5, ms(50)), (6, ms(100))];
+    assert_eq!(popped.iter().filter(|(_, at)| *at > ms(1)).copied().collect::<Vec<_>>(), expected);
+}

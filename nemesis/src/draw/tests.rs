@@ -1,0 +1,134 @@
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::parse;
+
+fn drawn(seed: u64, wishes: &str) -> Result<Vec<Step>, WishError> {
+    let workers: Vec<NodeName> = (1..=5).map(|n| NodeName::new(format!("worker-{n}"))).collect();
+    let of = Draw {
+        wishes: &parse(wishes).unwrap(),
+        time: Duration::from_secs(30),
+        lease: Duration::from_secs(2),
+        workers: &workers,
+        lock_nodes: &["redis-1".into(), "redis-2".into(), "redis-3".into()],
+    };
+    draw(&mut ChaCha8Rng::seed_from_u64(seed), &of)
+}
+
+#[test]
+fn a_seed_promises_its_schedule() {
+    assert_eq!(drawn(7, "pause,kill"), drawn(7, "pause,kill"));
+    assert_ne!(drawn(7, "pause"), drawn(8, "pause"));
+}
+
+#[test]
+fn random_pauses_fill_the_time_and_outlast_the_lease() {
+    for seed in 0..200 {
+        let steps = drawn(seed, "pause").unwrap();
+        let mut filled = Duration::ZERO;
+        for step in &steps {
+            let When::AfterHeal(gap) = step.when else { panic!("{step:?}") };
+            assert!((Duration::from_millis(500)..=Duration::from_secs(2)).contains(&gap));
+            assert!((Duration::from_secs(3)..=Duration::from_secs(5)).contains(&step.fault.lasting()));
+            assert_eq!(step.target, Target::Holder);
+            filled += gap + step.fault.lasting();
+        }
+        assert!(filled >= Duration::from_secs(30) && filled < Duration::from_secs(37));
+    }
+}
+
+#[test]
+fn a_placed_fault_is_one_step_at_a_drawn_worker() {
+    let steps = drawn(1, "pause@before-write+5s").unwrap();
+    let [step] = steps.as_slice() else { panic!("{steps:?}") };
+    assert_eq!(step.fault, Fault::Pause { lasting: Duration::from_secs(5) });
+    assert!(matches!(&step.target, Target::Node(n) if n.as_str().starts_with("worker-")));
+    let drawn_workers: std::collections::BTreeSet<_> =
+        (0..50).map(|seed| format!("{:?}", drawn(seed, "pause@before-write").unwrap()[0].target)).collect();
+    assert_eq!(drawn_workers.len(), 5, "every worker is drawn by some seed");
+}
+
+#[test]
+fn faults_of_lock_nodes_come_at_times_of_their_own() {
+    for seed in 0..200 {
+        let steps = drawn(seed, "clock,partition,amnesia").unwrap();
+        assert!(steps.len() >= 8, "{}", steps.len());
+        let mut busy: BTreeMap<&NodeName, Duration> = BTreeMap::new();
+        for step in &steps {
+            let (Target::Node(node), When::At(at)) = (&step.target, step.when) else { panic!("{step:?}") };
+            assert!(node.as_str().starts_with("redis-") && at < Duration::from_secs(30));
+            let free = busy.insert(node, at + step.fault.lasting());
+            assert!(free.is_none_or(|free| free < at), "one at a time on each of them");
+        }
+    }
+}
+
+#[test]
+fn loss_and_disorder_of_lock_nodes_are_drawn_from_their_defaults_and_can_be_aimed() {
+    let mut percents = std::collections::BTreeSet::new();
+    for step in (0..100).flat_map(|seed| drawn(seed, "loss,reorder").unwrap()) {
+        assert!(matches!(&step.target, Target::Node(n) if n.as_str().starts_with("redis-")), "{step:?}");
+        assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&step.fault.lasting()));
+        match step.fault {
+            Fault::Loss { percent, .. } => drop(percents.insert(percent)),
+            Fault::Reorder { by, .. } => assert_eq!((by.from, by.to), (Duration::ZERO, REORDERED_WITHIN)),
+            fault => panic!("{fault:?}"),
+        }
+    }
+    assert!(percents.into_iter().eq(LOST_PERCENT), "each of them by some seed");
+    let steps = drawn(1, "loss:worker-2@3s+700ms").unwrap();
+    let [Step { fault: Fault::Loss { lasting, from, .. }, target, when, .. }] = &steps[..] else { panic!("{steps:?}") };
+    assert_eq!((target, *when), (&Target::Node("worker-2".into()), When::At(Duration::from_secs(3))));
+    assert_eq!((*lasting, from.len()), (Duration::from_millis(700), 0));
+}
+
+#[test]
+fn what_is_placed_is_drawn_as_it_is_written() {
+    let of_links = |wishes: &str| {
+        let [step] = &drawn(3, wishes).unwrap()[..] else { panic!("one step") };
+        let (direction, from) = step.fault.links().unwrap();
+        (direction, from.to_vec(), step.fault.late())
+    };
+    let (workers, both) = ((1..=5).map(|n| NodeName::new(format!("worker-{n}"))).collect::<Vec<_>>(), Direction::Both);
+    for seed in 0..20 {
+        assert_eq!(drawn(seed, "partition:redis-3@5s").unwrap()[0].fault.links(), Some((both, &[][..])));
+    }
+    assert_eq!(of_links("partition:redis-3:workers:in@5s"), (Direction::In, workers, None));
+    assert_eq!(of_links("partition:redis-3:lock-nodes@5s").1, ["redis-1".into(), "redis-2".into()]);
+    assert_eq!(of_links("loss:worker-1:resource:out@5s"), (Direction::Out, vec!["resource".into()], None));
+    // What a client sends from its point on is as late as the fault is long.
+    let late = Some(history::Late::Fixed(Duration::from_secs(4)));
+    assert_eq!(of_links("delay:worker-1@before-write+4s"), (Direction::Out, Vec::new(), late));
+    assert_eq!(drawn(1, "partition:worker-1:workers@5s").unwrap_err().word, "worker-1");
+    let reject = drawn(1, "partition:redis-3:reject@5s").unwrap();
+    assert!(matches!(reject[0].fault, Fault::Partition { cut: history::Cut::Reject, .. }));
+}
+
+#[test]
+fn a_group_is_drawn_into_steps_of_one_moment_and_a_rolling_one_into_a_chain() {
+    let at = When::At(Duration::from_secs(5));
+    let majority = drawn(1, "kill:majority@5s+1s").unwrap();
+    assert_eq!(majority.len(), 2);
+    assert!(majority.iter().all(|step| step.when == at && step.fault == majority[0].fault));
+    let rolling = drawn(1, "kill:rolling@5s+1s").unwrap();
+    let whens: Vec<When> = rolling.iter().map(|step| step.when).collect();
+    assert_eq!(whens, [at, When::Healed(FaultId(1)), When::Healed(FaultId(2))]);
+    let halves = drawn(1, "partition:halves@5s+3s").unwrap();
+    assert!(halves.len() >= 3 && halves.iter().all(|step| step.when == at));
+    assert_eq!(drawn(1, "pause:minority@1s").unwrap().len(), 1);
+    assert_eq!(drawn(1, "partition:ring@1s").unwrap_err().word, "ring");
+    // Random ones come all or not at all, and never together with what was placed.
+    for seed in 0..50 {
+        let steps = drawn(seed, "kill:majority,pause:redis-1@8s+6s").unwrap();
+        let (_, random) = steps.split_first().unwrap();
+        assert!(random.len() >= 4 && random.len().is_multiple_of(2), "{}", random.len());
+        assert!(steps.iter().enumerate().all(|(n, one)| steps[..n].iter().all(|two| one.excludes(two).is_none())));
+    }
+}
+
+#[test]
+fn a_target_that_does_not_exist_is_refused() {
+    assert_eq!(drawn(1, "pause:worker-9").unwrap_err().word, "worker-9");
+    assert_eq!(drawn(1, "none").unwrap(), []);
+}
