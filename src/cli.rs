@@ -132,6 +132,8 @@ pub enum LeaseClockArg {
 pub enum PersistenceArg {
     /// Nothing: `appendonly no`
     No,
+    /// A snapshot every 5 s if anything has changed: `save 5 1`
+    Snapshot,
     /// All up to the last full second: `appendfsync everysec`
     Everysec,
     /// All that was answered: `appendfsync always`
@@ -150,7 +152,7 @@ pub struct ModelArgs {
     /// The Lock service of a model of etcd looks whether the key that waited still stands (from 3.5 on)
     #[arg(long, help_heading = "Simulation")]
     pub lock_checks_key: bool,
-    /// What Redis writes to its disk; on Docker its `appendonly` and `appendfsync` [default: no]
+    /// What Redis writes to its disk; on Docker its `appendonly`, `appendfsync` and `save` [default: no]
     #[arg(long, help_heading = "Scenario", value_enum)]
     pub persistence: Option<PersistenceArg>,
 }

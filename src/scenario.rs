@@ -95,20 +95,21 @@ fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile> {
 
 /// Redis with the persistence that the plan asks for, as arguments of its server.
 fn persist(servers: &mut ComposeFile, asked: Persistence) -> anyhow::Result<()> {
-    let sync = match asked {
+    let (word, value, more) = match asked {
         Persistence::No => return Ok(()),
-        Persistence::Everysec => "everysec",
-        Persistence::Always => "always",
+        Persistence::Snapshot => ("--save", format!("{} 1", Persistence::SNAPSHOT_EVERY.as_secs()), None),
+        Persistence::Everysec => ("--appendonly", "yes".to_owned(), Some("everysec")),
+        Persistence::Always => ("--appendonly", "yes".to_owned(), Some("always")),
     };
     for service in &mut servers.services {
-        let append = service.command.iter().position(|word| word == "--appendonly");
-        let Some(value) = append.and_then(|at| service.command.get_mut(at + 1)) else {
+        let at = service.command.iter().position(|w| w == word);
+        let Some(former) = at.and_then(|at| service.command.get_mut(at + 1)) else {
             let (origin, name) = (&servers.origin, &service.name);
-            let expected = "expected a Redis whose command says `--appendonly no`";
-            return Err(Unusable(format!("{origin}: persistence {sync}: {expected}; {name} has no such word")).into());
+            let problem = format!("expected a Redis whose command has a word after `{word}`; that of {name} has none");
+            return Err(Unusable(format!("{origin}: persistence: {problem}")).into());
         };
-        *value = "yes".into();
-        service.command.extend(["--appendfsync".into(), sync.into()]);
+        former.clone_from(&value);
+        service.command.extend(more.iter().flat_map(|sync| ["--appendfsync".into(), (*sync).to_owned()]));
     }
     Ok(())
 }
@@ -284,6 +285,7 @@ pub fn models(args: &ModelArgs) -> Option<Models> {
     };
     let persistence = match args.persistence {
         Some(PersistenceArg::No) | None => Persistence::No,
+        Some(PersistenceArg::Snapshot) => Persistence::Snapshot,
         Some(PersistenceArg::Everysec) => Persistence::Everysec,
         Some(PersistenceArg::Always) => Persistence::Always,
     };

@@ -66,8 +66,8 @@ pub(crate) fn forgets(run: &Run, kind: FaultKind) -> bool {
     match kind {
         FaultKind::Amnesia => true,
         FaultKind::Powerloss => is_one_store(run) || persistence != Persistence::Always,
-        // A kill loses what the kernel was not given: everything, without an append-only file.
-        FaultKind::Kill => !is_one_store(run) && persistence == Persistence::No,
+        // A kill loses what the kernel was not given: everything since the last snapshot, if there is one, without an append-only file.
+        FaultKind::Kill => !is_one_store(run) && !persistence.has_log(),
         FaultKind::Pause | FaultKind::Stop | FaultKind::Slow | FaultKind::Clock => false,
         FaultKind::Partition | FaultKind::Delay | FaultKind::Loss | FaultKind::Reorder => false,
     }

@@ -79,6 +79,8 @@ impl Faults {
             FaultPhase::Unproved { why } => line.unproved = Some(why.clone()),
             FaultPhase::HealProved => line.is_heal_proved = true,
             FaultPhase::MissedTarget => line.is_missed = true,
+            // What it means for a restart is for those who ask what the restart has shown.
+            FaultPhase::Unsynced { .. } => {}
             // Connections are new then, and what was under way on the old ones has no answer: the clients tell so themselves.
             FaultPhase::ConnectionsReset { .. } => {}
         }

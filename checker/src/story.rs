@@ -401,7 +401,7 @@ k0: worker-1 and worker-2 were both entitled for 0.49 s
         scene.acquire(1, 1, 0, 10, 41).acquire(2, 2, 1_000, 1_010, 42).release(2, 1_020).release_refused(1, 1_030);
         scene.blow(1, clock(WhichClock::Wall, ClockChange::JumpMs(20_000)), "redis-1", 100, 900);
         scene.blow(2, clock(WhichClock::Both, ClockChange::DriftPpm(-50_000)), "redis-1", 200, 1_200);
-        scene.blow(3, Fault::Amnesia { back_after }, "redis-2", 300, 1_300);
+        scene.blow(3, Fault::Amnesia { back_after, counters_of: Vec::new() }, "redis-2", 300, 1_300);
         scene.blow(4, Fault::Powerloss { back_after }, "redis-2", 400, 1_400);
         let (direction, cut) = (Direction::Both, history::Cut::Drop);
         scene.blow(5, Fault::Partition { lasting, direction, from: vec![], cut }, "redis-3", 500, 3_500);

@@ -4,6 +4,7 @@ use std::{collections::HashMap, net::Ipv4Addr};
 
 use bollard::{
     body_full,
+    errors::Error as EngineError,
     models::{
         ContainerCreateBody, EndpointIpamConfig, EndpointSettings, HealthConfig, HostConfig, HostConfigLogConfig,
         Mount, MountType, MountVolumeOptions, NetworkingConfig,
@@ -75,15 +76,16 @@ impl Place {
             CreateContainerOptions { name: Some(format!("harness-{}-{node}", self.run)), ..Default::default() };
         let created = self.engine.docker().create_container(Some(options), self.body(recipe)).await.map_err(failed)?;
         if !matches!(recipe.node.runs, Runs::Server(_)) {
-            let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
-            let archive = body_full(self.binary.clone());
-            self.engine
-                .docker()
-                .upload_to_container(&created.id, Some(options), archive)
-                .await
-                .map_err(|e| Error::engine(format!("{node}: uploading the harness's binary"), &e))?;
+            let uploaded = self.upload(&created.id, self.binary.clone()).await;
+            uploaded.map_err(|e| Error::engine(format!("{node}: uploading the harness's binary"), &e))?;
         }
         Ok(created.id)
+    }
+
+    /// Unpacks an archive at the root of a container, which need not run.
+    pub(crate) async fn upload(&self, container: &str, archive: Bytes) -> Result<(), EngineError> {
+        let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
+        self.engine.docker().upload_to_container(container, Some(options), body_full(archive)).await
     }
 
     fn body(&self, recipe: &Recipe) -> ContainerCreateBody {
@@ -171,12 +173,17 @@ fn log_driver(name: &str) -> HostConfigLogConfig {
 
 /// The archive to upload: the binary at its path, executable.
 pub(crate) fn archive(binary: &[u8]) -> std::io::Result<Bytes> {
+    archive_of(BINARY_PATH, 0o755, binary)
+}
+
+/// An archive to upload of one file, whose path begins at the root.
+pub(crate) fn archive_of(path: &str, mode: u32, content: &[u8]) -> std::io::Result<Bytes> {
     let mut header = tar::Header::new_gnu();
-    header.set_size(binary.len() as u64);
-    header.set_mode(0o755);
+    header.set_size(content.len() as u64);
+    header.set_mode(mode);
     header.set_entry_type(tar::EntryType::Regular);
-    let mut builder = tar::Builder::new(Vec::with_capacity(binary.len() + 4096));
-    builder.append_data(&mut header, BINARY_PATH, binary)?;
+    let mut builder = tar::Builder::new(Vec::with_capacity(content.len() + 4096));
+    builder.append_data(&mut header, path, content)?;
     builder.into_inner().map(Bytes::from)
 }
 

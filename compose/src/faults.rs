@@ -15,6 +15,7 @@ use crate::{
     error::{explain, status},
     health, leader,
     process::{Process, exit_code},
+    redis::Counters,
     running::{Control, Member, Running},
 };
 
@@ -109,6 +110,40 @@ impl Cluster for Running {
                 Data::Lost => self.replace(member).await.map_err(|why| act.failed(why))?,
             }
             act.start(member, &mut control).await
+        })
+    }
+
+    fn start_with_counters<'a>(&'a self, node: &'a NodeName, of: &'a [NodeName]) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "starting it with the counters of others" };
+            let member = act.member()?;
+            let mut control = member.control.lock().await;
+            if act.inspect(member).await?.running == Some(true) {
+                return Ok(());
+            }
+            let (mut largest, mut like) = (Counters::new(), None);
+            for other in of {
+                let from = self.member(other).map_err(|error| act.failed(error.to_string()))?;
+                let found = self.counters_of(from).await.map_err(|why| act.failed(format!("{other}: {why}")))?;
+                for (key, counter) in found {
+                    let at_least = largest.entry(key).or_insert(counter);
+                    *at_least = counter.max(*at_least);
+                }
+                like = Some(from);
+            }
+            self.replace(member).await.map_err(|why| act.failed(why))?;
+            if let Some(like) = like {
+                self.leave_snapshot(member, like, &largest).await.map_err(|why| act.failed(why))?;
+            }
+            act.start(member, &mut control).await
+        })
+    }
+
+    fn pending_fsyncs<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<u32>> {
+        Box::pin(async move {
+            let act = Act { running: self, node, doing: "asking what it has not synced yet" };
+            let member = act.member()?;
+            self.pending_fsyncs_of(member).await.map_err(|why| act.failed(why))
         })
     }
 

@@ -22,6 +22,7 @@ mod lines;
 mod network;
 mod process;
 mod reach;
+mod redis;
 mod running;
 mod sweep;
 

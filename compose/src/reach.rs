@@ -14,15 +14,17 @@ use agent::protocol::{
 use history::{ClockChange, Cut, Direction, Fault, FaultId, NodeName, Range, WhichClock};
 use nemesis::{Cluster, ClusterError, Data, Doing};
 
-use crate::running::{Member, Running};
+use crate::{
+    redis,
+    running::{Member, Running},
+};
 
 /// A port on which nobody listens: the kernel there answers at once, whatever its processes do.
 const CLOSED_PORT: u16 = 1;
 /// How long a packet may take that no fault holds up.
 const UNHELD: Duration = Duration::from_millis(400);
 
-/// Servers of this role tell the time when they are asked for it, on this port.
-const REDIS: &str = "redis";
+/// Redis tells the time when it is asked for it, on this port.
 const REDIS_PORT: u16 = 6379;
 /// How long they may take.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
@@ -291,6 +293,17 @@ impl Cluster for Reached<'_> {
         })
     }
 
+    fn start_with_counters<'a>(&'a self, node: &'a NodeName, of: &'a [NodeName]) -> Doing<'a, ()> {
+        Box::pin(async move {
+            self.running.start_with_counters(node, of).await?;
+            self.again(node).await
+        })
+    }
+
+    fn pending_fsyncs<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<u32>> {
+        self.running.pending_fsyncs(node)
+    }
+
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         self.running.is_running(node)
     }
@@ -400,7 +413,7 @@ impl Cluster for Reached<'_> {
     fn told_ahead_ns<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<(i64, i64)>> {
         Box::pin(async move {
             let doing = "asking it for the time";
-            let is_redis = self.member(node, doing)?.server().is_some_and(|service| service.role == REDIS);
+            let is_redis = self.member(node, doing)?.server().is_some_and(|service| service.role == redis::ROLE);
             let Some(pid) = self.pid_if_up(node, doing).await?.filter(|_| is_redis) else { return Ok(None) };
             let timeout_ms = TOLD_WITHIN.as_millis() as u64;
             match self.target(node, TargetRequest::RedisTime { pid, port: REDIS_PORT, timeout_ms }).await {

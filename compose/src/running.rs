@@ -239,6 +239,10 @@ impl Running {
         Ok(inspected.map_err(|error| explain(&error))?.state.unwrap_or_default())
     }
 
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.place.engine
     }

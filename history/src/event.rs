@@ -62,6 +62,12 @@ pub enum FaultPhase {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<HoldId>,
     },
+    /// What a server that is about to be killed had still to give to its disk, by its own word: Redis' `aof_pending_bio_fsync`. With none, a
+    /// SIGKILL loses nothing that was answered before this.
+    Unsynced {
+        /// Background fsyncs that were due or under way.
+        fsyncs: u32,
+    },
     /// The engine says that it is on.
     Injected,
     /// About to be healed: the engine has not been called yet.

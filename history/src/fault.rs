@@ -272,6 +272,9 @@ pub enum Fault {
         /// How long it stays down.
         #[serde(with = "crate::plan::human")]
         back_after: Duration,
+        /// Before it accepts clients it takes over the largest counter of each key that these lock nodes have; none, if empty.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        counters_of: Vec<NodeName>,
     },
     /// Kills every process of the target, and starts it again with the data that had been synced.
     Powerloss {
@@ -377,7 +380,9 @@ impl Fault {
     /// How long it is asked to last: from injection to heal.
     pub fn lasting(&self) -> Duration {
         match self {
-            Fault::Kill { back_after } | Fault::Amnesia { back_after } | Fault::Powerloss { back_after } => *back_after,
+            Fault::Kill { back_after } | Fault::Amnesia { back_after, .. } | Fault::Powerloss { back_after } => {
+                *back_after
+            }
             Fault::Pause { lasting }
             | Fault::Stop { lasting }
             | Fault::Slow { lasting, .. }

@@ -88,17 +88,29 @@ pub enum LeaseClock {
     Monotonic,
 }
 
-/// What Redis has on its disk (`appendonly`, `appendfsync`): the only one of these switches that real servers have too.
+/// What Redis has on its disk (`appendonly`, `appendfsync`, `save`): the only one of these switches that real servers have too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Persistence {
     /// Nothing: `appendonly no`, and no snapshot.
     #[default]
     No,
+    /// What was there some seconds ago: a snapshot (RDB) every 5 s if anything has changed, `save 5 1`. A SIGKILL loses what came after it.
+    Snapshot,
     /// All up to the last full second: `appendfsync everysec`. A SIGKILL loses nothing.
     Everysec,
     /// All that was answered: `appendfsync always`.
     Always,
+}
+
+impl Persistence {
+    /// How long after the last one Redis makes a [`Persistence::Snapshot`].
+    pub const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
+
+    /// Whether there is an append-only file: a SIGKILL then loses nothing that the kernel had been given.
+    pub fn has_log(self) -> bool {
+        matches!(self, Persistence::Everysec | Persistence::Always)
+    }
 }
 
 /// Switches of the models in a simulation.

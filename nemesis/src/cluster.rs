@@ -34,6 +34,15 @@ pub trait Cluster: Send + Sync {
     fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()>;
     /// Starts a killed node again, as a new process over `data`. Starting a running node does nothing.
     fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()>;
+    /// Starts a killed lock node again, empty but for one thing: before it accepts clients it has of each key the largest counter that any of `of`
+    /// has. Starting a running node does nothing.
+    fn start_with_counters<'a>(&'a self, node: &'a NodeName, _of: &'a [NodeName]) -> Doing<'a, ()> {
+        impossible(node, "starting it with the counters of others")
+    }
+    /// How many fsyncs a server has still to make of what it has answered, by its own word; none, if it keeps no log.
+    fn pending_fsyncs<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, Option<u32>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// Whether `node` runs now, as the engine says.
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
     // What follows not every cluster can do; a plan that asks for it is refused before it begins.

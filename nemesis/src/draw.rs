@@ -231,7 +231,8 @@ fn fault(rng: &mut impl Rng, wish: &Wish, of: &Draw, target: &Target) -> Result<
         }
         FaultKind::Kill => Fault::Kill { back_after: wish.lasting.unwrap_or(BACK_AFTER) },
         FaultKind::Amnesia => {
-            Fault::Amnesia { back_after: wish.lasting.unwrap_or(Duration::from_millis(rng.random_range(BACK_SOON_MS))) }
+            let back_after = wish.lasting.unwrap_or(Duration::from_millis(rng.random_range(BACK_SOON_MS)));
+            Fault::Amnesia { back_after, counters_of: Vec::new() }
         }
         FaultKind::Powerloss => Fault::Powerloss {
             back_after: wish.lasting.unwrap_or(Duration::from_millis(rng.random_range(BACK_SOON_MS))),

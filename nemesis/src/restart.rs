@@ -2,11 +2,12 @@
 //!
 //! Possible on workers (`kill`) and lock nodes. A worker's restart is proved by the end of one process and the first event of the next; its
 //! last sign of life lies up to 50 ms after the request: its entitlement ends at the agent's stamp before the call, which is a lower bound.
-//! A server's restart is proved by its answers: none while it is down, one afterwards.
+//! A server's restart is proved by its answers: none while it is down, one afterwards. Where it keeps a log it is asked before what of that is not
+//! synced yet: a SIGKILL while an fsync is under way was seen to lose what had been answered.
 
 use std::time::Duration;
 
-use history::FaultPhase;
+use history::{Fault, FaultPhase};
 
 use crate::{
     ClusterError, Data,
@@ -51,14 +52,41 @@ pub(crate) async fn restart(site: &Site<'_>, back_after: Duration, data: Data) -
     site.prove_alive(healed).await
 }
 
+/// How often a server is asked whether an fsync is still under way, and how long after each time.
+const SYNCED: (u32, Duration) = (10, Duration::from_millis(20));
+
+/// Waits a moment until a server that keeps a log has synced what it answered, and has it told in any case.
+async fn unsynced(site: &Site<'_>) -> Result<(), ClusterError> {
+    let mut last = None;
+    for _ in 0..SYNCED.0 {
+        last = site.cluster.pending_fsyncs(&site.node).await?;
+        if last.is_none_or(|fsyncs| fsyncs == 0) {
+            break;
+        }
+        site.control.sleep(SYNCED.1).await?;
+    }
+    match last {
+        Some(fsyncs) => site.stamp(FaultPhase::Unsynced { fsyncs }).await.map(drop),
+        None => Ok(()),
+    }
+}
+
 async fn server(site: &Site<'_>, back_after: Duration, data: Data) -> Result<(), ClusterError> {
+    if data == Data::Kept {
+        unsynced(site).await?;
+    }
     let from = site.requested().await?;
     site.cluster.kill(&site.node).await?;
     site.stamp(FaultPhase::Injected).await?;
     let is_down = !site.cluster.answers(&site.node).await?;
     site.control.sleep(back_after).await?;
     site.stamp(FaultPhase::HealRequested).await?;
-    site.cluster.start(&site.node, data).await?;
+    match &site.step.fault {
+        Fault::Amnesia { counters_of, .. } if !counters_of.is_empty() => {
+            site.cluster.start_with_counters(&site.node, counters_of).await?;
+        }
+        _ => site.cluster.start(&site.node, data).await?,
+    }
     let to = site.stamp(FaultPhase::Healed).await?;
     if is_down {
         site.stamp(FaultPhase::Proved { from, to }).await?;

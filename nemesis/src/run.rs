@@ -233,7 +233,7 @@ impl Nemesis<'_> {
             Fault::Stop { lasting } => stop::stop(&site, *lasting).await,
             Fault::Slow { lasting, percent } => slow::slow(&site, *lasting, *percent).await,
             Fault::Kill { back_after } => restart::restart(&site, *back_after, Data::Kept).await,
-            Fault::Amnesia { back_after } => restart::restart(&site, *back_after, Data::Lost).await,
+            Fault::Amnesia { back_after, .. } => restart::restart(&site, *back_after, Data::Lost).await,
             Fault::Powerloss { back_after } => restart::restart(&site, *back_after, Data::Synced).await,
             Fault::Clock { clock, change, lasting } => clock::clock(&site, *clock, *change, *lasting).await,
             Fault::Partition { lasting, .. }

@@ -124,6 +124,22 @@ impl Cluster for SimCluster {
         })
     }
 
+    fn start_with_counters<'a>(&'a self, node: &'a NodeName, of: &'a [NodeName]) -> Doing<'a, ()> {
+        let of: Vec<Process> = of.iter().filter_map(|name| self.world.find(name)).collect();
+        self.act(node, "starting it with the counters of others", move |world, node| {
+            if !world.node(node, |n| n.is_running) {
+                world.servers.restart(node, Data::Lost, world.node(node, |n| n.killed));
+                world.servers.take_over(node, &of);
+                world.start(node);
+            }
+            Ok(())
+        })
+    }
+
+    fn pending_fsyncs<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<u32>> {
+        self.look(node, |world, node| world.servers.redis.get(node).and_then(|redis| lock(redis).pending_fsyncs()))
+    }
+
     fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {
         self.act(node, "starting", move |world, node| {
             if world.node(node, |n| n.is_running) {

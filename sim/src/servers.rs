@@ -59,6 +59,16 @@ impl Servers {
         }
     }
 
+    /// A Redis node takes over the largest counters of others.
+    pub fn take_over(&self, node: Process, of: &[Process]) {
+        let Some(redis) = self.redis.get(node) else { return };
+        let others = of.iter().filter(|other| **other != node).filter_map(|other| self.redis.get(*other));
+        for other in others {
+            let counters = lock(other).counters();
+            counters.iter().for_each(|(key, counter)| lock(redis).raise_counter(key, *counter));
+        }
+    }
+
     /// Who owns `key` now: on a majority of the nodes, or the first in the queue of the store.
     pub fn owner(
         &self,

@@ -51,7 +51,7 @@ fn moved(d: Duration, by_ms: i64) -> Duration {
 /// How long a fault is asked to last.
 pub fn lasting_mut(fault: &mut Fault) -> &mut Duration {
     match fault {
-        Fault::Kill { back_after } | Fault::Amnesia { back_after } | Fault::Powerloss { back_after } => back_after,
+        Fault::Kill { back_after } | Fault::Amnesia { back_after, .. } | Fault::Powerloss { back_after } => back_after,
         Fault::Pause { lasting }
         | Fault::Stop { lasting }
         | Fault::Slow { lasting, .. }

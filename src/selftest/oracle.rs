@@ -178,7 +178,7 @@ impl Oracle<'_> {
         self.plan.kinds().iter().any(|kind| match kind {
             FaultKind::Amnesia => true,
             FaultKind::Powerloss => persistence != Persistence::Always,
-            FaultKind::Kill => persistence == Persistence::No,
+            FaultKind::Kill => !persistence.has_log(),
             _ => false,
         })
     }

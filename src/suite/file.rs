@@ -1,6 +1,9 @@
 //! A suite file: rows, each a claim, the plan that tries it, what must be seen, and what must come out.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use clap::Parser;
 use history::ClusterKind;
@@ -41,6 +44,9 @@ pub struct Row {
     /// Flags of `harness run`, in place of a plan: `--nemesis delay:redis-2@2s+2s --time 6s`.
     #[serde(default)]
     pub run: Option<String>,
+    /// Fields of the plan that are otherwise in this row, by their paths into the plan file, as in [`Twin::field`]: rows that differ in little share a plan.
+    #[serde(default)]
+    pub set: BTreeMap<String, toml::Value>,
     /// What must be seen in the history for the run to say anything.
     pub witness: Vec<String>,
     /// What must come out, as behind `--expect`. If left out, all that counts is that the witnesses are seen.
@@ -162,7 +168,10 @@ impl Row {
                 holds_for,
             })
         };
-        let (origin, text) = self.text(base, cluster)?;
+        let (origin, mut text) = self.text(base, cluster)?;
+        for (field, value) in &self.set {
+            text = changed(&text, field, value).map_err(|e| Unusable(format!("set: {e}")))?;
+        }
         let plan = PlanFile::parse(&text, &origin, Some(cluster))?;
         let mut cases = vec![case(self.id.clone(), plan, &self.witness, self.expect.as_ref(), &self.causes)?];
         if let Some(twin) = &self.twin {
@@ -202,7 +211,7 @@ fn changed(text: &str, path: &str, value: &toml::Value) -> Result<String, String
     }
     let table = at.as_table_mut().ok_or_else(|| format!("`{path}`: expected a table above `{last}`"))?;
     if table.insert(last.to_owned(), value.clone()).as_ref() == Some(value) {
-        return Err(format!("`{path}` is {value} already: a twin differs in one field"));
+        return Err(format!("`{path}` is {value} already: nothing would differ"));
     }
     toml::to_string(&document).map_err(|e| e.to_string())
 }

@@ -81,6 +81,9 @@ pub fn figures(verdicts: &Verdicts) -> String {
                 let (overlaps, stale, by) = (lock.lease_overlap, lock.stale_holder, causes.join(", "));
                 words.push(format!("lock {}: {overlaps} lease-overlap, {stale} stale-holder by {by}", lock.verdict));
             }
+            Property::Lock(lock) if lock.without_key > 0 => {
+                words.push(format!("lock {}, {} granted without a key", lock.verdict, lock.without_key));
+            }
             _ if property.verdict() == Verdict::Violated || property.verdict() == Verdict::Inconclusive => {
                 words.push(format!("{name} {}", property.verdict()));
             }

@@ -31,6 +31,10 @@ pub enum Witness {
     Quorums(Vec<Vec<usize>>),
     /// `refused-by-validity:after-send`: a majority granted an attempt whose client was frozen at this point, and it was refused by validity.
     RefusedByValidity(history::Point),
+    /// `frozen-in-queue`: a client was frozen while it waited for a lock, from a lease before the hold ahead of it was released until after that.
+    FrozenInQueue,
+    /// `flushed:redis-3`: the node was killed, and each time had synced all that it had answered, by its own word.
+    Flushed(NodeName),
     /// `write-after-restart`: after a restart of the resource a write arrived under a hold, whose token is smaller than one registered before.
     WriteAfterRestart,
     /// `renewal-failed`: a renewal was not done.
@@ -42,7 +46,7 @@ pub enum Witness {
 }
 
 const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, tokens-behind, \
-    quorums:1,2,3/3,4,5, refused-by-validity:POINT, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
+    quorums:1,2,3/3,4,5, refused-by-validity:POINT, frozen-in-queue, flushed:NODE, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
 
 impl FromStr for Witness {
     type Err = Unusable;
@@ -67,6 +71,8 @@ impl FromStr for Witness {
                 let point = history::Point::ALL.into_iter().find(|p| p.name() == at).ok_or_else(wrong)?;
                 Witness::RefusedByValidity(point)
             }
+            ("frozen-in-queue", None) => Witness::FrozenInQueue,
+            ("flushed", Some(node)) => Witness::Flushed(node.into()),
             ("write-after-restart", None) => Witness::WriteAfterRestart,
             ("renewal-failed", None) => Witness::RenewalFailed,
             ("proved" | "healed", Some(kind)) => {
@@ -89,6 +95,8 @@ impl std::fmt::Display for Witness {
             Witness::TokensBehind => f.write_str("counters behind"),
             Witness::Quorums(all) => write!(f, "{} quorums", all.len()),
             Witness::RefusedByValidity(point) => write!(f, "granted, frozen {point}, refused by validity"),
+            Witness::FrozenInQueue => f.write_str("frozen in the queue for a lease when its turn came"),
+            Witness::Flushed(node) => write!(f, "{node} had synced all before it was killed"),
             Witness::WriteAfterRestart => f.write_str("a stale write after the restart"),
             Witness::RenewalFailed => f.write_str("a renewal that failed"),
             Witness::Healed(kind) => write!(f, "every {kind} proved healed"),
@@ -120,6 +128,8 @@ pub struct Seen {
     recovered: Vec<Stamp>,
     proved: Vec<(FaultKind, NodeName, Stamp, Stamp)>,
     unproved: Vec<FaultKind>,
+    /// How many fsyncs were due when a server was about to be killed.
+    unsynced: Vec<(NodeName, u32)>,
     has_renewal_failed: bool,
     injected: Vec<FaultKind>,
     healed: Vec<FaultKind>,
@@ -129,11 +139,22 @@ impl Seen {
     /// Reads a whole history.
     pub fn of<'r>(plan: &Plan, records: impl Iterator<Item = &'r Record>) -> Seen {
         let (attempts, writes, recovered) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let (proved, unproved) = (Vec::new(), Vec::new());
+        let (proved, unproved, unsynced) = (Vec::new(), Vec::new(), Vec::new());
         let (injected, healed) = (Vec::new(), Vec::new());
         let plan = plan.clone();
-        let mut seen =
-            Seen { plan, attempts, writes, recovered, proved, unproved, has_renewal_failed: false, injected, healed };
+        let has_renewal_failed = false;
+        let mut seen = Seen {
+            plan,
+            attempts,
+            writes,
+            recovered,
+            proved,
+            unproved,
+            unsynced,
+            has_renewal_failed,
+            injected,
+            healed,
+        };
         for record in records {
             seen.see(record);
         }
@@ -170,6 +191,9 @@ impl Seen {
             Event::Recovered { .. } => self.recovered.push(at),
             Event::Fault { kind, node, phase: FaultPhase::Proved { from, to }, .. } => {
                 self.proved.push((*kind, node.clone(), *from, *to));
+            }
+            Event::Fault { node, phase: FaultPhase::Unsynced { fsyncs }, .. } => {
+                self.unsynced.push((node.clone(), *fsyncs));
             }
             Event::RenewFailed { .. } => self.has_renewal_failed = true,
             Event::Fault { kind, phase: FaultPhase::Injected, .. } => self.injected.push(*kind),
@@ -216,6 +240,11 @@ impl Seen {
                 let late = a.failed.is_some_and(|(at, why)| why == Why::Validity && at.since(a.sent) > self.plan.lease);
                 late && a.yes.len() >= majority && a.points.contains(point)
             }),
+            Witness::FrozenInQueue => self.frozen_in_queue(),
+            Witness::Flushed(node) => {
+                let of_node: Vec<u32> = self.unsynced.iter().filter(|(of, _)| of == node).map(|(_, n)| *n).collect();
+                !of_node.is_empty() && of_node.iter().all(|fsyncs| *fsyncs == 0)
+            }
             Witness::WriteAfterRestart => self.stale_writes().any(|(_, arrived)| {
                 // The restart lies between the registered token and this write.
                 let first = self.writes.first().map(|(_, at)| *at);
@@ -250,6 +279,21 @@ impl Seen {
                 let within = first.id != second.id && held < ok && ok.since(first.sent) < self.plan.lease;
                 let is_held = first.released.is_none_or(|at| at > ok);
                 within && is_held && self.strikes(node, first.sent, ok)
+            })
+        })
+    }
+
+    fn frozen_in_queue(&self) -> bool {
+        let released: Vec<Stamp> = self.attempts.values().filter_map(|a| a.released).collect();
+        self.attempts.values().any(|waiting| {
+            let ended = waiting.acquired.map(|(at, _)| at).or(waiting.failed.map(|(at, _)| at));
+            let Some(ended) = ended else { return false };
+            let worker = waiting.client.0 / self.plan.workload.clients_per_worker;
+            let worker = self.plan.workers().nth(worker as usize);
+            let frozen = self.proved.iter().filter(|(kind, node, ..)| kind.freezes() && Some(node) == worker.as_ref());
+            frozen.into_iter().any(|(_, _, from, to)| {
+                let is_its_turn = |at: &&Stamp| **at >= from.plus(self.plan.lease) && *at < to && **at < ended;
+                *from >= waiting.sent && released.iter().any(|at| is_its_turn(&at))
             })
         })
     }

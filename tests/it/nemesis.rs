@@ -255,6 +255,7 @@ fn phases(records: &[Record]) -> Vec<&'static str> {
     let phase = |record: &Record| match &record.event {
         Event::Fault { phase, .. } => Some(match phase {
             FaultPhase::Requested { .. } => "requested",
+            FaultPhase::Unsynced { .. } => "unsynced",
             FaultPhase::Injected => "injected",
             FaultPhase::HealRequested => "heal-requested",
             FaultPhase::Healed => "healed",

@@ -238,7 +238,7 @@ fn a_fault_of_a_node_that_did_not_do_a_renewal_is_the_cause() {
     assert_eq!(refused_renewal().window().causes, ["unexplained"]);
     let millis = std::time::Duration::from_millis;
     let pause = Fault::Pause { lasting: millis(300) };
-    let amnesia = Fault::Amnesia { back_after: millis(100) };
+    let amnesia = Fault::Amnesia { back_after: millis(100), counters_of: Vec::new() };
     let clock = Fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(5_000), lasting: millis(300) };
     for (fault, node, from, to, is_cause) in [
         (pause.clone(), "redis-2", 1_200, 1_500, true),
@@ -284,7 +284,7 @@ fn stale(s: &Scene) -> Vec<String> {
 fn what_made_a_node_refuse_a_renewal_made_the_client_lose_the_hold() {
     assert_eq!(stale(&lost_early()), ["unexplained"]);
     let millis = std::time::Duration::from_millis;
-    let amnesia = Fault::Amnesia { back_after: millis(100) };
+    let amnesia = Fault::Amnesia { back_after: millis(100), counters_of: Vec::new() };
     let jump = |by| Fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(by), lasting: millis(300) };
     for (fault, node, from, to, is_cause) in [
         (amnesia.clone(), "redis-1", 500, 600, true),
@@ -312,7 +312,7 @@ fn what_made_a_node_refuse_a_renewal_made_the_client_lose_the_hold() {
 fn nodes_of_which_only_several_together_break_a_renewal_are_joined() {
     let answers = Scene::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
     let millis = std::time::Duration::from_millis;
-    let amnesia = || Fault::Amnesia { back_after: millis(100) };
+    let amnesia = || Fault::Amnesia { back_after: millis(100), counters_of: Vec::new() };
     let jump = Fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(5_000), lasting: millis(300) };
     let scene = || {
         let mut s = Scene::renewing(600);

@@ -14,7 +14,7 @@ fn clock(clock: WhichClock, change: ClockChange) -> Fault {
 }
 
 fn amnesia() -> Fault {
-    Fault::Amnesia { back_after: SECOND }
+    Fault::Amnesia { back_after: SECOND, counters_of: Vec::new() }
 }
 
 /// Hold 1 is granted between 0 and 10 and lasts until 2,000; hold 2 is acquired at 1,010. Both by nodes 1, 2 and 3 unless

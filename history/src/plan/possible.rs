@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{Arm, ClientKind, ClusterKind, Comparison, Plan, Tokens};
-use crate::{ClockChange, Fault, FaultKind, Late, Point, Step, Target, When};
+use crate::{ClockChange, Fault, FaultKind, Late, NodeName, Point, Step, Target, When};
 
 /// Packets that are less late than this may as well have met nothing but a busy link.
 const LATE_FROM: Duration = Duration::from_millis(1);
@@ -130,6 +130,24 @@ impl Plan {
         self.backend == "etcd"
     }
 
+    /// Whether there are counters that a node which starts again could take over from those that are named, and a way to.
+    fn has_counters(&self, step: &Step) -> Result<(), String> {
+        let Fault::Amnesia { counters_of, .. } = &step.fault else { return Ok(()) };
+        let is_target = |other: &NodeName| step.target == Target::Node(other.clone());
+        let is_other = |other: &&NodeName| !is_target(other) && self.lock_nodes.contains(other);
+        match counters_of.iter().find(|other| !is_other(other)) {
+            _ if counters_of.is_empty() => Ok(()),
+            _ if self.has_one_store() => {
+                Err("`counters_of`: members of one store have no counters of their own".into())
+            }
+            _ if self.models.is_some_and(|models| models.persistence.has_log()) => {
+                Err("`counters_of`: a Redis with an append-only file looks at nothing else when it starts".into())
+            }
+            Some(other) => Err(format!("`counters_of`: `{other}` is no other lock node")),
+            None => Ok(()),
+        }
+    }
+
     /// Whether this cluster can do to this target what `step` asks for.
     fn is_possible(&self, step: &Step) -> Result<(), String> {
         let kind = step.fault.kind();
@@ -141,6 +159,7 @@ impl Plan {
             return Err("a member of etcd without its data is a member no more; `kill` leaves it its data".into());
         }
         is_sensible(&step.fault)?;
+        self.has_counters(step)?;
         if step.target == Target::Leader {
             let none = format!("`leader`: the lock nodes of {} have none; those of etcd have", self.backend);
             return if self.has_leader() { Ok(()) } else { Err(none) };

@@ -113,6 +113,31 @@ fn stops_slow_nodes_and_strobes_are_read_and_written() {
 }
 
 #[test]
+fn counters_are_taken_over_from_other_lock_nodes_that_have_some() {
+    let amnesia = |of: &str| {
+        let text = with_fault(&format!(r#"kind = "amnesia", back_after = "1s", counters_of = [{of}]"#));
+        let mut plan = Plan::from_toml(&text).unwrap();
+        plan.schedule[0].target = Target::Node("redis-1".into());
+        plan.lock_nodes.push("redis-2".into());
+        plan
+    };
+    let plan = amnesia(r#""redis-2""#);
+    assert_eq!((plan.validate(), Plan::from_toml(&plan.to_toml().unwrap()).unwrap()), (Ok(()), plan.clone()));
+    let persistence = |persistence| Some(Models { persistence, ..Models::default() });
+    let logged = Plan { models: persistence(Persistence::Always), ..plan.clone() };
+    let saved = Plan { models: persistence(Persistence::Snapshot), ..plan };
+    assert_eq!(saved.validate(), Ok(()));
+    for (plan, why) in [
+        (amnesia(r#""redis-1""#), "`redis-1` is no other lock node"),
+        (amnesia(r#""redis-2", "worker-1""#), "`worker-1` is no other lock node"),
+        (logged, "append-only"),
+    ] {
+        let refused = plan.validate().unwrap_err();
+        assert!(refused.field == "nemesis" && refused.problem.contains(why), "{refused}");
+    }
+}
+
+#[test]
 fn a_strobe_or_a_quota_that_cannot_be_done_is_refused() {
     let strobe = |clock: &str, by_ms: i64, every_ms: u64| {
         format!(

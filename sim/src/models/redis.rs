@@ -13,13 +13,13 @@
 //! - The cycle that removes expired keys ten times a second. Only a clock that goes back can tell; see [`RedisModel::sweep`].
 //! - Slow commands, the limit of memory and eviction, replication, other clients' commands: a step takes no time, and always succeeds.
 //! - Counters above 2^53, which a script rounds, and leases so long that a server refuses them.
-//! - Snapshots and the rewriting of the append-only file.
+//! - The rewriting of the append-only file, and the time that a snapshot takes: it is on the disk at the instant at which it begins.
 //! - Writes that a kernel was not given yet. While a background fsync runs, `everysec` may put off its writes for up to two seconds, and a
 //!   SIGKILL in that time loses what was answered; here a SIGKILL with an append-only file loses nothing.
 //! - The fsync that takes its time. Here it is over at once when a full second begins; on a real disk a loss of power may cost the second
 //!   before as well. And with `always` a step that was done and not answered survives here, and may not on a server.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use history::Persistence;
 use locks::{Answer, Key, Owner, Step, Token};
@@ -36,13 +36,23 @@ pub struct RedisModel {
     entries: Vec<Entry>,
     /// The full second up to which all is on the disk; for `everysec` only.
     synced_s: u64,
+    /// For snapshots only.
+    snapshots: Snapshots,
+}
+
+/// When a snapshot is due: [`Persistence::SNAPSHOT_EVERY`] after the one before (or after the first step), if anything has changed since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Snapshots {
+    last: Option<Duration>,
+    /// When the first change came of those that it does not have.
+    changed: Option<Duration>,
 }
 
 /// All about one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Entry {
     now: Kept,
-    /// What was there when the second `touched_s` began; for `everysec` only.
+    /// What was there when the second `touched_s` began, for `everysec`; the last snapshot, where there are snapshots.
     synced: Kept,
     touched_s: u64,
 }
@@ -64,7 +74,8 @@ struct Lock {
 impl RedisModel {
     /// An empty node.
     pub fn new(persistence: Persistence) -> Self {
-        Self { persistence, drops_counters: false, index: FxHashMap::default(), entries: Vec::new(), synced_s: 0 }
+        let (index, entries) = (FxHashMap::default(), Vec::new());
+        Self { persistence, drops_counters: false, index, entries, synced_s: 0, snapshots: Snapshots::default() }
     }
 
     /// The planted bug of a server: a restart that keeps keys drops the counters.
@@ -77,6 +88,10 @@ impl RedisModel {
     pub fn apply(&mut self, step: &Step, wall: Duration) -> Answer {
         let now_ms = whole_ms(wall);
         let everysec_s = (self.persistence == Persistence::Everysec).then(|| self.sync(wall));
+        if self.persistence == Persistence::Snapshot {
+            self.take_snapshot_if_due(wall);
+            self.snapshots.changed.get_or_insert(wall);
+        }
         let entry = self.entry(key(step));
         if let Some(second) = everysec_s
             && entry.touched_s < second
@@ -90,21 +105,50 @@ impl RedisModel {
 
     /// A new process in the place of the one that was killed when its wall clock showed `killed`: time that it is down syncs nothing.
     ///
-    /// `Kept` is what the kernel had, which is nothing without an append-only file; `Synced` what was on the disk.
+    /// `Kept` is what the kernel had, which without an append-only file is the last snapshot or nothing; `Synced` what was on the disk.
     pub fn restart(&mut self, data: Data, killed: Duration) {
         let second = self.sync(killed);
+        self.take_snapshot_if_due(killed);
         for entry in &mut self.entries {
             let mut left = match (data, self.persistence) {
                 (Data::Lost, _) | (_, Persistence::No) => Kept::default(),
+                (_, Persistence::Snapshot) => std::mem::take(&mut entry.synced),
                 (Data::Synced, Persistence::Everysec) if entry.touched_s == second => std::mem::take(&mut entry.synced),
                 (Data::Synced | Data::Kept, _) => std::mem::take(&mut entry.now),
             };
             if self.drops_counters {
                 left.counter = 0;
             }
-            *entry = Entry { now: left, ..Entry::default() };
+            *entry = Entry { now: left.clone(), synced: left, ..Entry::default() };
         }
-        self.synced_s = 0;
+        (self.synced_s, self.snapshots) = (0, Snapshots::default());
+    }
+
+    /// Background fsyncs that are due: none, since here they take no time. None at all without an append-only file.
+    pub fn pending_fsyncs(&self) -> Option<u32> {
+        self.persistence.has_log().then_some(0)
+    }
+
+    /// The counters that it has, by their keys.
+    pub fn counters(&self) -> BTreeMap<Key, u64> {
+        #[expect(clippy::disallowed_methods, reason = "ordered by what they are put into")]
+        self.index.iter().map(|(key, &at)| (key.clone(), self.entries[at].now.counter)).collect()
+    }
+
+    /// Raises a counter to `at_least`, if it is smaller.
+    pub fn raise_counter(&mut self, key: &Key, at_least: u64) {
+        let entry = self.entry(key);
+        entry.now.counter = entry.now.counter.max(at_least);
+    }
+
+    fn take_snapshot_if_due(&mut self, wall: Duration) {
+        let last = *self.snapshots.last.get_or_insert(wall);
+        let Some(changed) = self.snapshots.changed else { return };
+        let due = changed.max(last + Persistence::SNAPSHOT_EVERY);
+        if due < wall {
+            self.entries.iter_mut().for_each(|entry| entry.synced.clone_from(&entry.now));
+            self.snapshots = Snapshots { last: Some(due), changed: None };
+        }
     }
 
     /// Removes all that has run out at `wall`. A server does so by itself ten times a second, which nobody can tell until its clock goes
@@ -348,6 +392,7 @@ mod tests {
         let all = (Some(owner("c")), 6);
         let table = [
             (Persistence::No, [(None, 0), (None, 0)]),
+            (Persistence::Snapshot, [(None, 0), (None, 0)]),
             (Persistence::Everysec, [all.clone(), (Some(owner("b")), 4)]),
             (Persistence::Always, [all.clone(), all]),
         ];
@@ -356,6 +401,32 @@ mod tests {
             assert_eq!(left(persistence, Data::Synced), synced, "{persistence:?}");
             assert_eq!(left(persistence, Data::Lost), (None, 0), "{persistence:?}");
         }
+    }
+
+    #[test]
+    fn a_snapshot_is_made_so_long_after_the_last_one_if_anything_has_changed() {
+        let counter_after = |steps_ms: &[u64], killed_ms| {
+            let mut node = RedisModel::new(Persistence::Snapshot);
+            for at in steps_ms {
+                node.apply(&Step::CountOnly(k()), ms(*at));
+            }
+            node.restart(Data::Kept, ms(killed_ms));
+            node.counter(&k())
+        };
+        assert_eq!(counter_after(&[1_000, 5_000], 6_000), 0, "it is not due");
+        assert_eq!(counter_after(&[1_000, 5_000], 6_001), 2);
+        assert_eq!(counter_after(&[1_000, 5_000, 6_100], 11_000), 2, "the next one is not due");
+        assert_eq!(counter_after(&[1_000, 5_000, 6_100], 11_001), 3);
+        assert_eq!(counter_after(&[1_000, 20_000], 20_000), 1, "made before the step that comes late");
+    }
+
+    #[test]
+    fn what_was_restored_is_on_the_disk() {
+        let mut node = RedisModel::new(Persistence::Snapshot);
+        node.apply(&Step::CountOnly(k()), ms(0));
+        node.restart(Data::Kept, ms(6_000));
+        node.restart(Data::Kept, ms(6_500));
+        assert_eq!(node.counter(&k()), 1);
     }
 
     #[test]

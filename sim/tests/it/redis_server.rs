@@ -74,6 +74,16 @@ impl Server {
         tokio::time::timeout(PATIENCE, written).await.expect("a buffer that is written");
     }
 
+    /// Waits until a snapshot has all that was answered.
+    pub async fn saved(&self) {
+        let saved = async {
+            while !says(&self.persistence_info().await.unwrap(), "rdb_changes_since_last_save:0") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Persistence::SNAPSHOT_EVERY + PATIENCE, saved).await.expect("a snapshot");
+    }
+
     pub fn connect(&self) -> Arc<dyn Node> {
         connect("redis", &format!("127.0.0.1:{}", self.port))
     }
@@ -96,13 +106,17 @@ impl Drop for Server {
 
 fn spawn(port: u16, dir: &TempDir, persistence: Persistence) -> Child {
     let (appendonly, appendfsync) = match persistence {
-        Persistence::No => ("no", "everysec"),
+        Persistence::No | Persistence::Snapshot => ("no", "everysec"),
         Persistence::Everysec => ("yes", "everysec"),
         Persistence::Always => ("yes", "always"),
     };
+    let save = match persistence {
+        Persistence::Snapshot => format!("{} 1", Persistence::SNAPSHOT_EVERY.as_secs()),
+        _ => String::new(),
+    };
     redis_server()
         .expect("it was there before")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", &save])
         .args(["--appendonly", appendonly, "--appendfsync", appendfsync])
         .current_dir(dir.path())
         .spawn()

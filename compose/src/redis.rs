@@ -1,0 +1,144 @@
+//! What is asked of Redis servers from inside their containers, and what one is given before it starts.
+//!
+//! All of them run without a password, as everything else here takes for granted.
+
+use std::collections::BTreeMap;
+
+use tokio::time::timeout;
+
+use crate::{
+    container::archive_of,
+    error::explain,
+    health::run_in,
+    running::{Member, Running},
+};
+
+/// Servers of this role are Redis.
+pub(crate) const ROLE: &str = "redis";
+/// The keys that counters are kept under: those of the clients in `locks`.
+const COUNTERS: &str = "\
+local found = {}
+for _, key in ipairs(redis.call('KEYS', 'fence:*')) do
+  found[#found + 1] = key
+  found[#found + 1] = redis.call('GET', key)
+end
+return found";
+/// A server loads this file from its directory when it starts without an append-only file, before it accepts anybody.
+const SNAPSHOT: &str = "dump.rdb";
+const MODE: u32 = 0o644;
+
+/// Counters by their keys.
+pub(crate) type Counters = BTreeMap<String, u64>;
+
+impl Running {
+    async fn redis(&self, member: &Member, words: &[&str]) -> Result<String, String> {
+        let service = member.server().filter(|service| service.role == ROLE).ok_or("it is no Redis")?;
+        let command: Vec<&str> = ["redis-cli"].iter().chain(words).copied().collect();
+        let done = timeout(service.health_timeout, run_in(self.engine(), &member.container(), &command)).await;
+        let done = done.map_err(|_| format!("no answer within {:?}", service.health_timeout))?;
+        let done = done.map_err(|error| explain(&error))?;
+        // An error of the server is printed like an answer.
+        if done.code != 0 || done.stdout.starts_with("ERR") || done.stdout.starts_with("(error)") {
+            return Err(format!("it said: {} {}", done.stdout.trim(), done.stderr.trim()).trim().to_owned());
+        }
+        Ok(done.stdout)
+    }
+
+    /// `aof_pending_bio_fsync` of a Redis with an append-only file; none for any other server.
+    pub(crate) async fn pending_fsyncs_of(&self, member: &Member) -> Result<Option<u32>, String> {
+        if member.server().is_none_or(|service| service.role != ROLE) {
+            return Ok(None);
+        }
+        Ok(pending(&self.redis(member, &["INFO", "persistence"]).await?))
+    }
+
+    /// All counters of a Redis.
+    pub(crate) async fn counters_of(&self, member: &Member) -> Result<Counters, String> {
+        counters(&self.redis(member, &["EVAL", COUNTERS, "0"]).await?)
+    }
+
+    /// Puts a snapshot with these counters where the Redis of a container that does not run loads it. `like` runs with the same configuration.
+    pub(crate) async fn leave_snapshot(
+        &self,
+        member: &Member,
+        like: &Member,
+        counters: &Counters,
+    ) -> Result<(), String> {
+        let found = self.redis(like, &["CONFIG", "GET", "dir"]).await?;
+        let dir = found.lines().nth(1).ok_or_else(|| format!("`CONFIG GET dir` came to `{}`", found.trim()))?;
+        let path = format!("{}/{SNAPSHOT}", dir.trim_start_matches('/').trim_end_matches('/'));
+        let archive = archive_of(&path, MODE, &snapshot(counters)).map_err(|error| error.to_string())?;
+        self.place().upload(&member.container(), archive).await.map_err(|error| explain(&error))
+    }
+}
+
+/// The line of `INFO persistence` that counts fsyncs; Redis prints it only if there is an append-only file.
+fn pending(info: &str) -> Option<u32> {
+    info.lines().find_map(|line| line.trim_end().strip_prefix("aof_pending_bio_fsync:")?.parse().ok())
+}
+
+fn counters(printed: &str) -> Result<Counters, String> {
+    let lines: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
+    let counter = |pair: &[&str]| match pair {
+        [key, value] => Ok(((*key).to_owned(), value.parse().map_err(|_| format!("{key} is `{value}`, no number"))?)),
+        other => Err(format!("a key without a value: {other:?}")),
+    };
+    lines.chunks(2).map(counter).collect()
+}
+
+/// A snapshot (RDB, version 9, which every Redis from 5.0 on reads) with these strings in database 0, and no checksum.
+/// Format: <https://rdb.fnordig.de/file_format.html>.
+fn snapshot(counters: &Counters) -> Vec<u8> {
+    const SELECT_DB: u8 = 0xFE;
+    const STRING: u8 = 0;
+    const END: u8 = 0xFF;
+    let mut bytes = b"REDIS0009".to_vec();
+    bytes.extend([SELECT_DB, 0]);
+    for (key, counter) in counters {
+        bytes.push(STRING);
+        for text in [key, &counter.to_string()] {
+            // A length of 32 bits, whatever it is.
+            bytes.push(0x80);
+            bytes.extend((text.len() as u32).to_be_bytes());
+            bytes.extend(text.as_bytes());
+        }
+    }
+    bytes.push(END);
+    bytes.extend([0; 8]);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_server_with_a_log_counts_fsyncs() {
+        assert_eq!(pending("# Persistence\r\naof_enabled:1\r\naof_pending_bio_fsync:2\r\n"), Some(2));
+        assert_eq!(pending("# Persistence\r\naof_enabled:0\r\n"), None);
+    }
+
+    #[test]
+    fn counters_are_read_in_pairs() {
+        assert_eq!(counters("fence:{k1}\n26\nfence:{k2}\n3\n").unwrap().into_values().collect::<Vec<_>>(), [26, 3]);
+        assert!(counters("\n").unwrap().is_empty());
+        assert!(counters("fence:{k1}\n").is_err() && counters("fence:{k1}\nmany\n").is_err());
+    }
+
+    #[test]
+    fn a_real_server_loads_the_snapshot() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SNAPSHOT);
+        std::fs::write(&path, snapshot(&Counters::from([("fence:{k1}".into(), 26), ("fence:{k2}".into(), 3)])))
+            .unwrap();
+        let checked = match std::process::Command::new("redis-check-rdb").arg(&path).output() {
+            Ok(checked) => checked,
+            Err(error) => {
+                assert!(std::env::var_os("CI").is_none(), "redis-check-rdb, which scripts/setup installs: {error}");
+                return eprintln!("LEFT OUT: no redis-check-rdb here ({error})");
+            }
+        };
+        let said = String::from_utf8_lossy(&checked.stdout);
+        assert!(checked.status.success() && said.contains("2 keys read"), "{said}");
+    }
+}
