@@ -94,6 +94,9 @@ pub fn figures(verdicts: &Verdicts) -> String {
                 fence.stale_rejected,
                 fence.stale_accepted
             )),
+            Property::Liveness(liveness) if liveness.blocked_ms_max > 0.0 => {
+                words.push(format!("{:.1} s blocked by the dead", liveness.blocked_ms_max / 1e3));
+            }
             Property::Data(data) if data.lost_updates > 0 => words.push(format!("{name} {} lost", data.lost_updates)),
             _ => {}
         }
