@@ -8,6 +8,8 @@ mod redis;
 mod redis_binary;
 #[path = "../../../../tests/shared/vdso.rs"]
 mod vdso;
+#[path = "../../../../tests/shared/without.rs"]
+mod without;
 
 use agent::{
     clock::{ClockError, Clocks, obey, processes_of},
@@ -21,6 +23,7 @@ use agent::{
 use self::{
     child::{HAMMERED_BY_NS, Program, Reading, kernel_ns, read},
     vdso::vdso,
+    without::without,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -82,6 +85,17 @@ fn each_clock_jumps_by_what_was_asked_and_no_other_moves() {
         assert!(read(libc::CLOCK_REALTIME).is_ahead_by(0, 0), "the clocks of who moves them are true");
     }
     program.end();
+}
+
+#[test]
+fn an_agent_that_may_not_trace_is_refused_and_nothing_moves() {
+    /// Its number in capabilities(7).
+    const SYS_PTRACE: u32 = 19;
+    let mut program = Program::start("reads");
+    let pid = program.pid();
+    let refused = without(SYS_PTRACE, || Clocks::of(pid)).map(drop).unwrap_err().to_string();
+    assert!(refused.to_lowercase().contains("permi"), "{refused}");
+    assert_ahead(&mut program, 0, 0);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! They need root, and the programs `nft` (nftables), `iptables-nft-restore` (iptables) and `ip` (iproute2):
 //! `cargo test -p agent --test net -- --ignored`.
 
+#[path = "../../../../tests/shared/without.rs"]
+mod without;
 mod world;
 
 use std::{
@@ -14,12 +16,13 @@ use std::{
 };
 
 use agent::{
-    net::{NetError, PacketFaults, connections, probe, probe_abilities, reset},
+    net::{NetError, PacketFaults, connections, knock, probe, probe_abilities, reset},
     protocol::{
         Ability, Cut, DelayRange, FaultNumber, HeldEnd, HeldPacket, HeldPart, Links, PacketFault, PacketRequest,
         ProbeAnswer, TargetAnswer, Way,
     },
 };
+use without::without;
 use world::{NEVER, SOON, World, round_trip};
 
 const ONE: FaultNumber = FaultNumber(1);
@@ -185,9 +188,9 @@ fn a_delay_of_payload_holds_a_write_on_an_open_connection_and_no_handshake() {
 
     assert!(connected(probe(target.pid(), peer, SOON).unwrap()) < Duration::from_millis(100), "it opens as before");
     assert!(round_trip(&mut other, SOON).unwrap() < Duration::from_millis(100), "another port");
+    let before = agent::stamp::monotonic_ns();
     stream.write_all(b"wr").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let before = agent::stamp::monotonic_ns();
     let mut echoed = Vec::new();
     stream.set_read_timeout(Some(SOON)).unwrap();
     stream.read_to_end(&mut echoed).expect("the end came after the write");
@@ -376,6 +379,53 @@ fn everything_works_in_a_namespace_of_this_machine_and_trying_leaves_nothing_tha
     let rules = world.rules();
     assert!(!rules.to_lowercase().contains("harness") && !rules.contains("queue"), "{rules}");
     assert!(matches!(probe_abilities(i32::MAX), Err(NetError::Namespace { .. })));
+}
+
+#[test]
+#[ignore = "needs root, nftables, iptables and iproute2"]
+fn what_an_agent_lacks_without_a_capability_is_said_and_nothing_is_left() {
+    /// Numbers of capabilities(7).
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    let world = World::new(2);
+    let pid = world.target().pid();
+    let found = without(NET_ADMIN, || probe_abilities(pid)).unwrap();
+    for (ability, is_needed) in
+        [(&found.nft, true), (&found.iptables_queue, true), (&found.queue, true), (&found.connections, false)]
+    {
+        let Ability::Fails { why } = ability else {
+            assert!(!is_needed, "{found:?}");
+            continue;
+        };
+        assert!(why.to_lowercase().contains("permi"), "{found:?}");
+    }
+    let refused = without(SYS_ADMIN, || probe_abilities(pid)).unwrap();
+    for ability in [&refused.nft, &refused.iptables_queue, &refused.queue, &refused.connections, &refused.reset] {
+        assert!(matches!(ability, Ability::Fails { why } if why.contains("SYS_ADMIN")), "{refused:?}");
+    }
+    let rules = world.rules();
+    assert!(!rules.to_lowercase().contains("harness") && !rules.contains("queue"), "{rules}");
+    assert_eq!(probe_abilities(pid).unwrap().nft, Ability::Works, "for the others nothing is lost");
+}
+
+#[test]
+#[ignore = "needs root, nftables, iptables and iproute2"]
+fn a_knock_tells_whoever_rejects_on_the_way_from_the_other_end() {
+    let world = World::new(2);
+    let (target, peer) = (world.target(), world.peer());
+    let knocks = |within| knock(target.pid(), peer.pid(), peer.address, within).unwrap();
+    connected(knocks(SOON));
+    let (mut faults, _) = faults();
+    for (cut, is_refused) in [(Cut::Reject, true), (Cut::Drop, false)] {
+        faults.inject(ONE, target.pid(), &PacketFault::Partition { links: world.links(), cut }).unwrap();
+        match knocks(NEVER) {
+            ProbeAnswer::Refused { .. } => assert!(is_refused),
+            ProbeAnswer::Silent => assert!(!is_refused),
+            other => panic!("{other:?}"),
+        }
+        faults.heal(ONE).unwrap();
+        connected(knocks(SOON));
+    }
 }
 
 /// Set for the process that holds a queue and is killed.
