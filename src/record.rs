@@ -5,7 +5,7 @@ use std::{panic::AssertUnwindSafe, path::PathBuf};
 use anyhow::{Context, anyhow};
 use compose::Engine;
 use futures::FutureExt;
-use history::{ClusterKind, Event, Writer};
+use history::{ClusterKind, Event, Record, Writer};
 use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -93,7 +93,8 @@ impl Recorder {
                 terminal.begins(&versions(servers));
             }
             if recording.is_ok() {
-                recording = writer.append(record.process, record.n, record.at, record.event).map(drop);
+                let Record { process, n, at, event, .. } = record.clone();
+                recording = writer.append(process, n, at, event).map(drop);
             }
         });
         recording.and_then(|()| writer.flush())?;

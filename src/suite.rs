@@ -115,8 +115,8 @@ impl Runner<'_> {
             with_truth: false,
         };
         sim::simulate(&setup, &mut |record| {
-            checker.feed(&record);
-            records.push(record);
+            checker.feed(record);
+            records.push(record.clone());
         })?;
         let servers = records.iter().find_map(|record| match &record.event {
             history::Event::Ready { servers } => Some(versions(servers)),

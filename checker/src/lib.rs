@@ -135,11 +135,6 @@ impl Checker {
 
     /// Looks at the next record of the history.
     pub fn feed(&mut self, record: &Record) {
-        self.take(record.clone());
-    }
-
-    /// Takes the next record of the history, for whoever needs it no more.
-    pub fn take(&mut self, record: Record) {
         if let (None, Event::Plan { run, plan }) = (&self.sweep, &record.event) {
             self.name.clone_from(run);
             self.merge.expect(plan);
@@ -241,7 +236,7 @@ fn unplanned() -> Verdicts {
 pub fn check<I: IntoIterator<Item = Record>>(records: I, tail: Tail) -> Verdicts {
     let mut checker = Checker::new();
     for record in records {
-        checker.take(record);
+        checker.feed(&record);
     }
     checker.finish(tail)
 }

@@ -7,7 +7,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque, binary_heap::PeekMut},
 };
 
 use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
@@ -137,13 +137,13 @@ impl Merge {
     }
 
     /// Takes a record in.
-    pub fn feed(&mut self, record: Record) {
+    pub fn feed(&mut self, record: &Record) {
         if self.whole {
             self.reasons.insert("there are events after the end record".into());
             return;
         }
         let i = self.stream(&record.process);
-        if !self.is_in_order(i, &record) {
+        if !self.is_in_order(i, record) {
             return;
         }
         let at = record.at;
@@ -232,7 +232,7 @@ impl Merge {
         }
     }
 
-    fn push(&mut self, i: usize, record: Record) {
+    fn push(&mut self, i: usize, record: &Record) {
         let is_over = self.limit.is_some_and(|limit| record.at >= limit);
         if is_over || matches!(record.event, Event::Watermark) {
             return;
@@ -242,8 +242,8 @@ impl Merge {
             self.heads.push(Reverse((record.at, rank(&stream.name), stream.name.clone(), i)));
         }
         stream.gone |= matches!(record.event, Event::Finished);
-        let Record { at, seq, event, .. } = record;
-        stream.queue.push_back(Entry { at, seq, process: i, event, is_undone: false });
+        let Record { at, seq, ref event, .. } = *record;
+        stream.queue.push_back(Entry { at, seq, process: i, event: event.clone(), is_undone: false });
     }
 
     /// Process `i` has opened the store of those that were the resource before it.
@@ -321,22 +321,26 @@ impl Merge {
             return Some(Next::Gone(i));
         }
         let bound = self.limit.map_or(self.horizon, |limit| limit.min(self.horizon));
-        let Reverse((at, .., i)) = self.heads.peek()?;
-        if *at >= bound {
+        let &Reverse((at, .., i)) = self.heads.peek()?;
+        if at >= bound {
             return None;
         }
-        let stream = &self.streams[*i];
+        let stream = &self.streams[i];
         if stream.queue.front().is_some_and(|entry| self.is_pending(stream, entry)) {
             return None;
         }
-        let Reverse((at, rank, name, i)) = self.heads.pop()?;
         self.swept = Some(at);
         let stream = &mut self.streams[i];
         let entry = stream.queue.pop_front()?;
+        let mut head = self.heads.peek_mut()?;
         if let Some(next) = stream.queue.front() {
-            self.heads.push(Reverse((next.at, rank, name, i)));
-        } else if stream.gone {
-            self.gone.push_back(i);
+            // It sinks to its new place from where it is.
+            head.0.0 = next.at;
+        } else {
+            PeekMut::pop(head);
+            if stream.gone {
+                self.gone.push_back(i);
+            }
         }
         Some(Next::Entry(entry))
     }

@@ -25,6 +25,11 @@ macro_rules! name {
                 f.pad(&self.0)
             }
         }
+        impl From<SmolStr> for $name {
+            fn from(name: SmolStr) -> Self {
+                Self(name)
+            }
+        }
         impl From<&str> for $name {
             fn from(name: &str) -> Self {
                 Self::new(name)

@@ -3,10 +3,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use rand::RngCore;
+use smol_str::SmolStr;
 
 /// The name of what is locked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Arc<str>);
+pub struct Key(SmolStr);
 
 /// The value that marks a key as one attempt's own. It must be fresh for each attempt: a release or an undo that is
 /// still under way when the next attempt starts would otherwise remove the key of that one.
@@ -19,8 +20,8 @@ pub struct Token(pub u64);
 
 impl Key {
     /// The key of this name.
-    pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self(name.into())
+    pub fn new(name: impl AsRef<str>) -> Self {
+        Self(SmolStr::new(name))
     }
 
     /// Its name.
@@ -82,8 +83,11 @@ pub enum NodeAnswer {
     None,
 }
 
+/// The name of a node.
+pub type NodeName = SmolStr;
+
 /// The answers of all nodes by name, in the order in which the nodes were given to the lock.
-pub type NodeAnswers = Vec<(Arc<str>, NodeAnswer)>;
+pub type NodeAnswers = Vec<(NodeName, NodeAnswer)>;
 
 /// One successful acquisition.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Renewed, Why},
+    hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Renewed, Why},
     ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Seen, Store, Watch},
     validity,
 };
@@ -43,7 +43,7 @@ pub(crate) struct Place {
 pub(crate) struct Leases {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
-    name: Arc<str>,
+    name: NodeName,
     /// How long an answer is waited for; a part of the lease, if none.
     pub request_timeout: Option<Duration>,
     /// A planted bug: a keep-alive that is answered with a time of zero counts as a success.

@@ -48,7 +48,7 @@ pub use buggy::{BUGGY, Bug, NotBuggy, buggy};
 pub use clock::BootClock;
 pub use etcd::Etcd;
 pub use etcd_server_lock::EtcdServerLock;
-pub use hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why};
+pub use hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token, Why};
 pub use node::{connect, server_version};
 pub use ports::{
     Answer, Clock, Doing, LeaseId, Lock, Node, NodeError, Op, Reply, Revision, Round, Seen, Step, Store, Undoing,

@@ -2,9 +2,9 @@
 //!
 //! All of them are used as `dyn`, and a [`Reply`] owns its future: what was asked goes on if the reply is dropped.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, time::Duration};
 
-use crate::hold::{Failure, Hold, Key, NodeAnswer, Owner, Released, Renewed, Token};
+use crate::hold::{Failure, Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed, Token};
 
 /// An answer to come. Dropping it cancels nothing.
 pub type Reply<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -239,7 +239,7 @@ pub trait Watch: Send + Sync {
     fn undoing(&self) {}
 
     /// What the nodes said to the undo, as far as it was waited for.
-    fn undone(&self, _answers: &[(Arc<str>, NodeAnswer)]) {}
+    fn undone(&self, _answers: &[(NodeName, NodeAnswer)]) {}
 }
 
 /// Records nothing.

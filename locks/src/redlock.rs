@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     buggy::{Flaw, WallClock},
-    hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token, Why},
+    hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token, Why},
     ports::{Clock, Doing, Lock, Node, Round, Step, Undoing, Watch},
     round::{Asked, Decision, Until},
     validity,
@@ -46,7 +46,7 @@ pub enum Tokens {
 /// The lock on several independent nodes.
 pub struct Redlock {
     nodes: Vec<Arc<dyn Node>>,
-    names: Vec<Arc<str>>,
+    names: Vec<NodeName>,
     clock: Arc<dyn Clock>,
     tokens: Tokens,
     node_timeout: Option<Duration>,

@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc, task::Context, task::Poll, time::Duration};
 
 use crate::{
-    hold::{Failure, NodeAnswer, NodeAnswers, Outcome, Token, Why},
+    hold::{Failure, NodeAnswer, NodeAnswers, NodeName, Outcome, Token, Why},
     ports::{Answer, Clock, Node, NodeError, Reply, Round, Step, Watch},
 };
 
@@ -141,7 +141,7 @@ impl Asked {
     ///
     /// It is definite only where a majority surely did not do it: by refusals, and by steps that never left. A silent
     /// node and one whose connection broke may have done it.
-    pub(crate) fn failure(&self, names: &[Arc<str>], refused: Why) -> Failure {
+    pub(crate) fn failure(&self, names: &[NodeName], refused: Why) -> Failure {
         let surely_not = self.count(|said| matches!(said, Said::No | Said::Error(NodeError::Definite(_))));
         let outcome = if self.forbids(surely_not) { Outcome::Failed } else { Outcome::Indeterminate };
         let why = match self.said.as_slice() {
@@ -155,7 +155,7 @@ impl Asked {
 
     /// The failure of a round whose majority was judged after its promise had ended. It is definite: what was granted
     /// is over, and nobody was told of it.
-    pub(crate) fn refused_by_validity(&self, names: &[Arc<str>]) -> Failure {
+    pub(crate) fn refused_by_validity(&self, names: &[NodeName]) -> Failure {
         let answers = self.named(names, |said| match said {
             Said::Yes(_) => NodeAnswer::Late,
             other => answer(self.round, other),
@@ -173,11 +173,11 @@ impl Asked {
     }
 
     /// What each node said.
-    pub(crate) fn answers(&self, names: &[Arc<str>]) -> NodeAnswers {
+    pub(crate) fn answers(&self, names: &[NodeName]) -> NodeAnswers {
         self.named(names, |said| answer(self.round, said))
     }
 
-    fn named(&self, names: &[Arc<str>], answer: impl Fn(&Said) -> NodeAnswer) -> NodeAnswers {
+    fn named(&self, names: &[NodeName], answer: impl Fn(&Said) -> NodeAnswer) -> NodeAnswers {
         names.iter().cloned().zip(self.said.iter().map(answer)).collect()
     }
 }

@@ -70,8 +70,8 @@ impl View {
     /// Takes the next event of the run; true if somebody may wait for what it tells. (Most events tell only that their process is alive, which the
     /// next watermark tells soon enough.)
     pub fn see(&mut self, record: &Record) -> bool {
-        // A process runs on one node, and few events need its name.
-        if let Some(life) = self.lives.values_mut().find(|l| l.process == record.process) {
+        // A process runs on one node, and few events need its name. Most are of workers, whose names come last.
+        if let Some(life) = self.lives.values_mut().rev().find(|l| l.process == record.process) {
             life.last = record.at;
         }
         let node = || record.process.node();

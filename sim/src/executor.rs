@@ -73,8 +73,8 @@ enum Due<W> {
     Call(Call<W>),
 }
 
-/// When, and then its number above where it is kept: small, since a heap moves its entries about.
-type Entry = Reverse<(u64, u64)>;
+/// When, above its number, above where it is kept: small, since a heap moves its entries about, and one number, since it compares them.
+type Entry = Reverse<u128>;
 
 /// So many bits of an entry say where it is kept; those above them number 2^40 entries, more than any run makes.
 const PLACE_BITS: u32 = 24;
@@ -134,11 +134,9 @@ impl Wake for TaskWaker {
 
 struct Slot {
     process: Process,
-    /// None while it is polled, and after its end.
-    task: Option<Task>,
+    /// With the waker that it is given; none while it is polled, and after its end.
+    task: Option<(Task, Waker)>,
     waker: Arc<TaskWaker>,
-    /// The same, as tasks are given it.
-    as_waker: Waker,
     is_dead: bool,
 }
 
@@ -210,8 +208,9 @@ impl<W> Executor<W> {
             }
         };
         assert!(place >> PLACE_BITS == 0, "more is due at once than an entry can tell apart");
-        let entry = (at.0.max(self.now.load(Relaxed)), (number << PLACE_BITS) | place as u64);
-        state.heap.push(Reverse(entry));
+        let at = at.0.max(self.now.load(Relaxed));
+        let numbered = (number << PLACE_BITS) | place as u64;
+        state.heap.push(Reverse((u128::from(at) << u64::BITS) | u128::from(numbered)));
     }
 
     /// Runs `task` as one of `process`.
@@ -220,8 +219,8 @@ impl<W> Executor<W> {
         let number = state.slots.len();
         let waker = TaskWaker { task: number, is_queued: AtomicBool::new(true), ready: self.ready.clone() };
         let waker = Arc::new(waker);
-        let as_waker = Waker::from(waker.clone());
-        state.slots.push(Slot { process, task: Some(task), waker, as_waker, is_dead: false });
+        let task = Some((task, Waker::from(waker.clone())));
+        state.slots.push(Slot { process, task, waker, is_dead: false });
         self.ready.push(number);
     }
 
@@ -278,14 +277,14 @@ impl<W> Executor<W> {
                 }
                 slot.waker.is_queued.store(false, Relaxed);
                 let Some(task) = slot.task.take() else { continue };
-                (task, slot.as_waker.clone())
+                task
             };
             let poll = task.as_mut().poll(&mut Context::from_waker(&waker));
             if poll == Poll::Pending {
                 let mut state = lock(&self.state);
                 let slot = &mut state.slots[number];
                 if !slot.is_dead {
-                    slot.task = Some(task);
+                    slot.task = Some((task, waker));
                 }
             }
             after_each();
@@ -300,10 +299,10 @@ impl<W> Executor<W> {
         loop {
             let (at, due) = {
                 let mut state = lock(&self.state);
-                let Some(Reverse((at, numbered))) = state.heap.pop() else { return false };
-                let place = (numbered & ((1 << PLACE_BITS) - 1)) as usize;
+                let Some(Reverse(entry)) = state.heap.pop() else { return false };
+                let place = (entry & ((1 << PLACE_BITS) - 1)) as usize;
                 state.free.push(place);
-                (at, state.dues[place].take())
+                ((entry >> u64::BITS) as u64, state.dues[place].take())
             };
             // Every entry has its place.
             let Some(due) = due else { continue };

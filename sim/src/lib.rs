@@ -69,11 +69,11 @@ pub struct Outcome {
 #[error("{0}")]
 pub struct SimError(pub String);
 
-/// Runs a plan to its end, and hands every record of its history to `see`, in the order of the history.
+/// Runs a plan to its end, and shows every record of its history to `see`, in the order of the history.
 ///
 /// # Errors
 /// The plan names what there is no model of, or its faults cannot be carried out.
-pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcome, SimError> {
+pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(&Record)) -> Result<Outcome, SimError> {
     let plan = Arc::new(setup.plan.clone());
     let is_resource = |step: &history::Step| step.target == Target::Node("resource".into());
     let is_fragile = plan.schedule.iter().any(|step| is_resource(step) && step.fault.kind().kills());

@@ -224,8 +224,8 @@ impl World {
         self.has_records.store(true, Relaxed);
     }
 
-    /// Hands over what was recorded since the last time, after the nemesis has seen it.
-    pub fn drain(&self, see: &mut dyn FnMut(Record)) {
+    /// Shows what was recorded since the last time, after the nemesis has seen it.
+    pub fn drain(&self, see: &mut dyn FnMut(&Record)) {
         while self.has_records.load(Relaxed) {
             self.has_records.store(false, Relaxed);
             let mut records = {
@@ -233,10 +233,11 @@ impl World {
                 let spare = std::mem::take(&mut state.spare);
                 std::mem::replace(&mut state.outbox, spare)
             };
-            for record in records.drain(..) {
-                self.scene.see(&record);
+            for record in &records {
+                self.scene.see(record);
                 see(record);
             }
+            records.clear();
             lock(&self.state).spare = records;
         }
     }

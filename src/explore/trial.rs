@@ -59,7 +59,7 @@ pub fn trial(plan: &Plan, backend: &str, resource_bug: Option<&str>) -> Result<T
             }
             _ => {}
         }
-        checker.take(record);
+        checker.feed(record);
     })?;
     let verdicts = checker.finish(Tail::Whole);
     let (messages, lasted) = (outcome.messages, outcome.lasted);

@@ -55,12 +55,12 @@ fn told(
     let setup = Setup { run: "selftest", plan, backend, resource_bug, with_truth };
     let outcome = simulate(&setup, &mut |record| {
         if let Some(word) = word {
-            match serde_json::to_string(&record) {
+            match serde_json::to_string(record) {
                 Ok(line) => is_said |= line.contains(word),
                 Err(error) => broken = Some(error.to_string()),
             }
         }
-        checker.feed(&record);
+        checker.feed(record);
     });
     let outcome = outcome.map_err(|e| e.to_string())?;
     broken.map_or(Ok((checker.finish(Tail::Whole), outcome.truth, is_said)), Err)

@@ -200,7 +200,7 @@ impl Watch for Attempt {
         self.record(Event::WithoutKey { attempt: self.id });
     }
 
-    fn undone(&self, said: &[(Arc<str>, NodeAnswer)]) {
+    fn undone(&self, said: &[(locks::NodeName, NodeAnswer)]) {
         self.record(Event::Undone { attempt: self.id, answers: answers(said) });
     }
 }
@@ -221,7 +221,7 @@ fn told(failure: &Failure) -> (Outcome, Why, Answers) {
     (outcome, why, answers(&failure.answers))
 }
 
-fn answers(said: &[(Arc<str>, NodeAnswer)]) -> Answers {
+fn answers(said: &[(locks::NodeName, NodeAnswer)]) -> Answers {
     said.iter()
         .map(|(node, answer)| {
             let answer = match answer {
@@ -231,7 +231,7 @@ fn answers(said: &[(Arc<str>, NodeAnswer)]) -> Answers {
                 NodeAnswer::Late => history::NodeAnswer::Late,
                 NodeAnswer::None => history::NodeAnswer::None,
             };
-            (NodeName::new(node), answer)
+            (NodeName::from(node.clone()), answer)
         })
         .collect()
 }

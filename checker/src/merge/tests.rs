@@ -154,7 +154,7 @@ fn a_successor_holds_the_horizon_of_the_process_that_was_killed() {
     ]);
     let mut popped = Vec::new();
     for (i, record) in records.iter().enumerate() {
-        merge.feed(record.clone());
+        merge.feed(record);
         while let Some(next) = merge.pop() {
             if let Next::Entry(entry) = next {
                 popped.push((i, entry.at));

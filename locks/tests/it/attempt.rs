@@ -28,7 +28,7 @@ async fn acquire(lock: &dyn Lock, name: &str) -> Result<Hold, Failure> {
     lock.acquire(&key(), owner(name), LEASE, &Unwatched).await
 }
 
-fn answers(answers: &[(Arc<str>, NodeAnswer)]) -> Vec<NodeAnswer> {
+fn answers(answers: &[(locks::NodeName, NodeAnswer)]) -> Vec<NodeAnswer> {
     answers.iter().map(|(_, answer)| *answer).collect()
 }
 

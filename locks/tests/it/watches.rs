@@ -38,7 +38,7 @@ impl Watch for Noting {
         note(&self.0, "undoing".into());
     }
 
-    fn undone(&self, answers: &[(Arc<str>, NodeAnswer)]) {
+    fn undone(&self, answers: &[(locks::NodeName, NodeAnswer)]) {
         note(&self.0, format!("undone {:?}", answers.iter().map(|(_, answer)| *answer).collect::<Vec<_>>()));
     }
 }

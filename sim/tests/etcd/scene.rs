@@ -340,7 +340,7 @@ impl Watch for Noting {
         self.note("undoing".into());
     }
 
-    fn undone(&self, answers: &[(Arc<str>, NodeAnswer)]) {
+    fn undone(&self, answers: &[(locks::NodeName, NodeAnswer)]) {
         self.note(format!("undone {:?}", answers.iter().map(|(_, answer)| *answer).collect::<Vec<_>>()));
     }
 }
