@@ -154,9 +154,15 @@ pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
             swept.networks += kept.networks;
             swept.volumes += kept.volumes;
             swept.runs.extend(kept.runs);
+            swept.stuck.extend(kept.stuck);
         }
         let (containers, networks, volumes, runs) = (swept.containers, swept.networks, swept.volumes, swept.runs.len());
         print(&format!("removed {containers} containers, {networks} networks, {volumes} volumes of {runs} runs\n"));
+        if !swept.stuck.is_empty() {
+            let stuck = swept.stuck.join(", ");
+            let why = "the engine counts endpoints that are no more, and keeps these empty networks until it is started again";
+            print(&format!("{why}: {stuck}\n"));
+        }
         Ok(Exit::Ok)
     })
 }

@@ -13,7 +13,7 @@ use bollard::{
     },
 };
 use futures::{StreamExt, stream};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     Engine,
@@ -37,6 +37,9 @@ const AT_ONCE: usize = 16;
 /// How long one object may refuse to be removed (a network, while another sweep removes its containers).
 const REMOVE_WITHIN: Duration = Duration::from_secs(15);
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How long a network without a container may refuse to be removed: the engine has lost count of its endpoints then (20.10 was seen to, where many
+/// containers ended at once on a busy machine), and only its own restart removes the network.
+const ENDPOINTS_GONE_WITHIN: Duration = Duration::from_secs(3);
 /// [`take_down`] believes that nothing is left when two looks this far apart found nothing.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 const TAKE_DOWN_WITHIN: Duration = Duration::from_secs(60);
@@ -61,10 +64,12 @@ pub struct Swept {
     pub volumes: usize,
     /// The runs that had left them.
     pub runs: BTreeSet<String>,
+    /// Names of networks that hold nothing, and that the engine does not remove before it is started again.
+    pub stuck: Vec<String>,
 }
 
 impl Swept {
-    /// Whether there was nothing to remove.
+    /// Whether there was nothing to remove, or nothing that can be.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -216,14 +221,19 @@ fn object(
 
 /// Removes the objects, those of one kind at once. Goes on where one fails, and returns the first failure.
 async fn remove(engine: &Engine, mut objects: Vec<Object>) -> Result<Swept, Error> {
-    let mut swept = Swept { runs: objects.iter().map(|object| object.run.clone()).collect(), ..Swept::default() };
-    let mut failure = None;
+    let (mut swept, mut failure) = (Swept::default(), None);
     for kind in [Kind::Container, Kind::Network, Kind::Volume] {
         let (those, others) = objects.into_iter().partition::<Vec<_>, _>(|object| object.kind == kind);
         objects = others;
         let removals = stream::iter(those).map(async |object| remove_one(engine, object).await);
         let removed: Vec<_> = removals.buffer_unordered(AT_ONCE).collect().await;
-        let count = removed.iter().filter(|result| matches!(result, Ok(true))).count();
+        let count = removed.iter().filter(|result| matches!(result, Ok((Removed::ByUs, _)))).count();
+        for (how, object) in removed.iter().flatten() {
+            match how {
+                Removed::ByUs | Removed::ByOthers => drop(swept.runs.insert(object.run.clone())),
+                Removed::NotBefore => swept.stuck.push(object.id.clone()),
+            }
+        }
         match kind {
             Kind::Container => swept.containers = count,
             Kind::Network => swept.networks = count,
@@ -240,11 +250,31 @@ pub(crate) async fn remove_container(engine: &Engine, id: &str) -> Result<(), bo
     engine.docker().remove_container(id, Some(options)).await
 }
 
-/// Removes one object, whatever else happens to it meanwhile. False if somebody else did it.
-async fn remove_one(engine: &Engine, object: Object) -> Result<bool, Error> {
-    let Object { kind, id, run, .. } = &object;
+/// What became of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    ByUs,
+    ByOthers,
+    /// Not before the engine is started again: a network that holds nothing.
+    NotBefore,
+}
+
+/// Whether a network is known to hold no container.
+async fn is_empty(engine: &Engine, network: &str) -> bool {
+    let found = engine.docker().inspect_network(network, None).await;
+    found.is_ok_and(|network| network.containers.unwrap_or_default().is_empty())
+}
+
+/// Removes one object, whatever else happens to it meanwhile.
+async fn remove_one(engine: &Engine, object: Object) -> Result<(Removed, Object), Error> {
+    let how = remove_somehow(engine, &object).await?;
+    Ok((how, object))
+}
+
+async fn remove_somehow(engine: &Engine, object: &Object) -> Result<Removed, Error> {
+    let Object { kind, id, run, .. } = object;
     let doing = || format!("removing the {} {id} of run {run}", format!("{kind:?}").to_lowercase());
-    let mut last = String::new();
+    let (mut last, began) = (String::new(), Instant::now());
     let removing = async {
         loop {
             let result = match kind {
@@ -253,9 +283,13 @@ async fn remove_one(engine: &Engine, object: Object) -> Result<bool, Error> {
                 Kind::Volume => engine.docker().remove_volume(id, Some(RemoveVolumeOptions { force: true })).await,
             };
             match result {
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(Removed::ByUs),
                 Err(error) => match status(&error) {
-                    Some(404) => return Ok(false),
+                    Some(404) => return Ok(Removed::ByOthers),
+                    Some(403) if began.elapsed() > ENDPOINTS_GONE_WITHIN && is_empty(engine, id).await => {
+                        tracing::debug!(run, id, "the engine has lost count of its endpoints");
+                        return Ok(Removed::NotBefore);
+                    }
                     // In use, or being removed by somebody else: it is gone in a moment, and nothing tells when.
                     Some(403 | 409 | 500) => last = crate::error::explain(&error),
                     _ => return Err(Error::engine(doing(), &error)),
