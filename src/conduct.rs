@@ -52,8 +52,7 @@ pub async fn conduct(
     let (cluster, mut events) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
     terminal.progress(&format!("up and answering after {:.1} s", began.elapsed().as_secs_f64()));
 
-    let clients_per_worker = file.plan.workload.clients_per_worker;
-    let processes = Processes { cluster: &cluster, stamps, orders, clients_per_worker, terminal };
+    let processes = Processes { cluster: &cluster, stamps, orders, plan: &file.plan, terminal };
     let conductor = Conductor { file, keep, processes, scene: &scene, progress: pump.progress(), terminal };
     let conducted = {
         let mut pumping = std::pin::pin!(pump.run(&mut events));

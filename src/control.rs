@@ -7,7 +7,7 @@ use std::{
 
 use agent::protocol::{Answer, Order};
 use compose::{Hand, Running};
-use history::{ClientId, Event, FaultPhase, NodeName, Point, Stamp};
+use history::{ClientId, Event, FaultPhase, NodeName, Plan, Point, Stamp};
 use nemesis::{ClusterError, Control, Doing};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -29,7 +29,7 @@ pub struct Processes<'a> {
     pub cluster: &'a Running,
     pub stamps: Stamps,
     pub orders: Answers,
-    pub clients_per_worker: u32,
+    pub plan: &'a Plan,
     pub terminal: &'a Terminal,
 }
 
@@ -39,10 +39,6 @@ impl Processes<'_> {
         let failed = |why| ClusterError { node: node.clone(), doing: "sending a command", why };
         let line = serde_json::to_string(command).map_err(|e| failed(e.to_string()))?;
         self.cluster.send(node, line).map_err(|e| failed(e.to_string()))
-    }
-
-    fn worker_of(&self, client: ClientId) -> NodeName {
-        NodeName::new(format!("worker-{}", client.0 / self.clients_per_worker + 1))
     }
 }
 
@@ -101,12 +97,12 @@ impl Control for Processes<'_> {
 
     fn arm<'a>(&'a self, client: ClientId, point: Point, bound: Duration) -> Doing<'a, ()> {
         let bound_ms = bound.as_millis() as u64;
-        let sent = self.send(&self.worker_of(client), &Command::Arm { client, point, bound_ms });
+        let sent = self.send(&self.plan.worker_of(client), &Command::Arm { client, point, bound_ms });
         Box::pin(std::future::ready(sent))
     }
 
     fn let_go<'a>(&'a self, client: ClientId) -> Doing<'a, ()> {
-        let sent = self.send(&self.worker_of(client), &Command::Go { client });
+        let sent = self.send(&self.plan.worker_of(client), &Command::Go { client });
         Box::pin(std::future::ready(sent))
     }
 

@@ -5,6 +5,7 @@
 
 mod done;
 mod file;
+mod seen;
 mod table;
 mod witness;
 
@@ -28,7 +29,7 @@ use crate::{
 pub use done::{Done, Outcome};
 use done::{State, fingerprint};
 use file::Case;
-use witness::Seen;
+use seen::Seen;
 
 /// `harness suite`
 pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {

@@ -108,12 +108,20 @@ impl Kept {
         let persistence = run.plan.models.unwrap_or_default().persistence;
         // It went at some instant between these two.
         let (at, gone) = (line.requested?.at, line.injected.or(line.healed).unwrap_or(Stamp(u64::MAX)));
-        // What had been synced when the power went is still there.
-        let is_synced = line.kind == FaultKind::Powerloss
+        // What had been synced when the power went is still there, and so is what a snapshot has.
+        let synced_after = match (line.kind, persistence) {
+            (FaultKind::Powerloss, Persistence::Everysec) => Some(SYNCED_EVERY),
+            // One was due by then, and made: two were.
+            (FaultKind::Kill | FaultKind::Powerloss, Persistence::Snapshot) => Some(Persistence::SNAPSHOT_EVERY * 2),
+            _ => None,
+        };
+        let is_synced = synced_after.is_some_and(|after| rules::is_lease_over(at, self.told.1.plus(after)));
+        // While a background fsync runs `everysec` puts off its writes: what was answered then may be lost by a SIGKILL.
+        let is_put_off = line.kind == FaultKind::Kill
             && persistence == Persistence::Everysec
-            && rules::is_lease_over(at, self.told.1.plus(SYNCED_EVERY));
+            && line.unsynced.is_some_and(|fsyncs| fsyncs > 0 || self.told.1 >= at);
         let is_between = rules::is_between(gone, self.sent, Stamp(u64::MAX)) && at < self.gone_by;
-        (forgets(run, line.kind) && is_between && !is_synced).then_some(at)
+        ((forgets(run, line.kind) && !is_synced || is_put_off) && is_between).then_some(at)
     }
 
     /// When a fault began of a member of a store by which the store forgot it, or revoked its lease.

@@ -21,6 +21,8 @@ pub(crate) struct Line {
     pub healed: Option<Stamp>,
     pub proved: Option<Span>,
     pub unproved: Option<String>,
+    /// What a server that was killed had not synced yet when it was asked, after the request.
+    pub unsynced: Option<u32>,
     pub is_heal_proved: bool,
     pub is_missed: bool,
 }
@@ -65,6 +67,7 @@ impl Faults {
             healed: None,
             proved: None,
             unproved: None,
+            unsynced: None,
             is_heal_proved: false,
             is_missed: false,
         });
@@ -79,8 +82,7 @@ impl Faults {
             FaultPhase::Unproved { why } => line.unproved = Some(why.clone()),
             FaultPhase::HealProved => line.is_heal_proved = true,
             FaultPhase::MissedTarget => line.is_missed = true,
-            // What it means for a restart is for those who ask what the restart has shown.
-            FaultPhase::Unsynced { .. } => {}
+            FaultPhase::Unsynced { fsyncs } => line.unsynced = Some(*fsyncs),
             // Connections are new then, and what was under way on the old ones has no answer: the clients tell so themselves.
             FaultPhase::ConnectionsReset { .. } => {}
         }

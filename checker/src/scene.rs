@@ -184,6 +184,14 @@ impl Scene {
         self
     }
 
+    /// The lease that was granted to the hold that was acquired last.
+    pub fn lasting(&mut self, lease: u64) -> &mut Self {
+        if let Some((.., Event::Acquired { lease_ns, .. })) = self.events.last_mut() {
+            *lease_ns = lease * 1_000_000;
+        }
+        self
+    }
+
     #[expect(clippy::too_many_arguments, reason = "all that an acquisition is made of")]
     pub fn acquire_on(
         &mut self,

@@ -135,7 +135,8 @@ impl Cluster for Running {
             if let Some(like) = like {
                 self.leave_snapshot(member, like, &largest).await.map_err(|why| act.failed(why))?;
             }
-            act.start(member, &mut control).await
+            act.start(member, &mut control).await?;
+            act.has_counters(member, &largest).await
         })
     }
 
@@ -266,6 +267,31 @@ impl<'a> Act<'a> {
         timeout(AGREE_WITHIN, killing)
             .await
             .unwrap_or_else(|_| Err(self.failed(format!("it still runs after {} s", AGREE_WITHIN.as_secs()))))
+    }
+
+    /// Whether a server that has just been started has at least these counters.
+    async fn has_counters(&self, member: &Member, wanted: &Counters) -> Result<(), ClusterError> {
+        let mut last = Err("it was never asked".to_owned());
+        let asking = async {
+            loop {
+                last = self.running.counters_of(member).await;
+                if last.is_ok() {
+                    break;
+                }
+                sleep(TOGGLE_DISTANCE).await;
+            }
+        };
+        // One that does not answer in time is told about by the proof that it is back.
+        drop(timeout(AGREE_WITHIN, asking).await);
+        let Ok(found) = last else { return Ok(()) };
+        match wanted.iter().find(|(key, counter)| found.get(*key).is_none_or(|found| found < counter)) {
+            None => Ok(()),
+            Some((key, counter)) => Err(self.failed(format!(
+                "expected {key} to be {counter} at least, found {:?}: it did not load the snapshot that was put there; its command may name another \
+                 file (`dbfilename`), or an append-only file",
+                found.get(key)
+            ))),
+        }
     }
 
     async fn start(&self, member: &Member, control: &mut Control) -> Result<(), ClusterError> {

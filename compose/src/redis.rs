@@ -66,8 +66,9 @@ impl Running {
     ) -> Result<(), String> {
         let found = self.redis(like, &["CONFIG", "GET", "dir"]).await?;
         let dir = found.lines().nth(1).ok_or_else(|| format!("`CONFIG GET dir` came to `{}`", found.trim()))?;
-        let path = format!("{}/{SNAPSHOT}", dir.trim_start_matches('/').trim_end_matches('/'));
-        let archive = archive_of(&path, MODE, &snapshot(counters)).map_err(|error| error.to_string())?;
+        let path = format!("{}/{SNAPSHOT}", dir.trim_end_matches('/'));
+        let archive =
+            archive_of(path.trim_start_matches('/'), MODE, &snapshot(counters)).map_err(|error| error.to_string())?;
         self.place().upload(&member.container(), archive).await.map_err(|error| explain(&error))
     }
 }

@@ -62,10 +62,10 @@ pub enum FaultPhase {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<HoldId>,
     },
-    /// What a server that is about to be killed had still to give to its disk, by its own word: Redis' `aof_pending_bio_fsync`. With none, a
-    /// SIGKILL loses nothing that was answered before this.
+    /// What a server that is about to be killed has still to give to its disk, by its own word, asked after the request: Redis'
+    /// `aof_pending_bio_fsync`. With none, a SIGKILL loses nothing that was answered before the request.
     Unsynced {
-        /// Background fsyncs that were due or under way.
+        /// Background fsyncs that are due or under way.
         fsyncs: u32,
     },
     /// The engine says that it is on.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FaultKind, NodeName, Step, Wait};
+use crate::{ClientId, FaultKind, NodeName, Step, Wait};
 
 mod possible;
 mod script;
@@ -380,6 +380,16 @@ impl Plan {
     /// Whether the lock nodes are replicas of one store, and not servers of their own.
     pub fn has_one_store(&self) -> bool {
         self.backend == "etcd" || self.backend.starts_with("etcd-")
+    }
+
+    /// The worker of a client: clients are numbered worker by worker, from 0.
+    pub fn worker_of(&self, client: ClientId) -> NodeName {
+        NodeName::new(format!("worker-{}", client.0 / self.workload.clients_per_worker + 1))
+    }
+
+    /// For how long a client believes in a hold from when its attempt was sent: its own deadline, or the lease.
+    pub fn deadline(&self) -> Duration {
+        self.workload.deadline.unwrap_or(self.lease)
     }
 
     /// Names of the workers.

@@ -125,9 +125,14 @@ impl Cluster for SimCluster {
     }
 
     fn start_with_counters<'a>(&'a self, node: &'a NodeName, of: &'a [NodeName]) -> Doing<'a, ()> {
-        let of: Vec<Process> = of.iter().filter_map(|name| self.world.find(name)).collect();
+        let others: Vec<Option<Process>> = of.iter().map(|name| self.world.find(name)).collect();
         self.act(node, "starting it with the counters of others", move |world, node| {
             if !world.node(node, |n| n.is_running) {
+                let silent = others.iter().position(|other| other.is_none_or(|other| !world.is_up(other)));
+                if let Some(silent) = silent {
+                    return Err(format!("{} does not answer", of[silent]));
+                }
+                let of: Vec<Process> = others.into_iter().flatten().collect();
                 world.servers.restart(node, Data::Lost, world.node(node, |n| n.killed));
                 world.servers.take_over(node, &of);
                 world.start(node);

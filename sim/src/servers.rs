@@ -14,6 +14,7 @@ use workloads::ports::{Access, Caller};
 
 use crate::{
     answer::{Answering, answer},
+    clock::{Clocks, duration},
     executor::{Packet, Process, Stage},
     local::{Local, lock},
     models::redis::RedisModel,
@@ -41,7 +42,8 @@ impl Servers {
         let models = plan.models.unwrap_or_default();
         let is_store = plan.tokens == Tokens::Revision || plan.has_one_store();
         let redis = || {
-            let model = RedisModel::new(models.persistence);
+            let wall = duration(Clocks::right(START).wall.shows_ns(START));
+            let model = RedisModel::new(models.persistence).started(wall);
             if backend.starts_with(DROPS_COUNTERS) { model.dropping_counters() } else { model }
         };
         let nodes = plan.lock_nodes.iter().filter(|_| !is_store);

@@ -55,6 +55,6 @@ pub struct Configuration {
 impl Configuration {
     /// The node that its clients run on: clients are numbered worker by worker.
     pub fn node(&self) -> NodeName {
-        NodeName::new(format!("worker-{}", self.first_client.0 / self.plan.workload.clients_per_worker + 1))
+        self.plan.worker_of(self.first_client)
     }
 }

@@ -80,6 +80,19 @@ fn what_a_restart_forgets_depends_on_what_was_on_disk() {
         s.blow(1, fault, "redis-1", requested, 1_050);
         assert_eq!(cause(&mut s), expected, "{kind} with {persistence:?} at {requested}");
     }
+    // What a snapshot has by then for certain is still there.
+    for (requested, expected) in [(500, "kill"), (10_009, "kill"), (10_010, "unexplained")] {
+        let mut s = Scene::new();
+        s.plan.models = Some(Models { persistence: Snapshot, ..Models::default() });
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 0, 10, 41)
+            .lasting(20_000)
+            .acquire(2, 2, 10_100, 10_110, 42)
+            .release(2, 10_200)
+            .release_refused(1, 10_300);
+        s.blow(1, Fault::Kill { back_after: SECOND }, "redis-1", requested + 5, 10_100);
+        assert_eq!(cause(&mut s), expected, "killed at {requested}");
+    }
     // What had been told a second before was on disk.
     for (requested, expected) in [(1_009, "powerloss"), (1_010, "unexplained")] {
         let mut s = Scene::new();
@@ -88,6 +101,22 @@ fn what_a_restart_forgets_depends_on_what_was_on_disk() {
         s.acquire(1, 1, 0, 10, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
         s.blow(1, Fault::Powerloss { back_after: SECOND }, "redis-1", requested + 5, 1_100);
         assert_eq!(cause(&mut s), expected, "the power went at {requested}");
+    }
+}
+
+#[test]
+fn a_kill_loses_what_a_log_put_off_and_only_if_the_server_had_said_so() {
+    // The key was told between 0 and 10.
+    for (unsynced, asked_at, expected) in
+        [(None, 500, "unexplained"), (Some(0), 500, "unexplained"), (Some(1), 500, "kill"), (Some(0), 5, "kill")]
+    {
+        let mut s = overlap(1);
+        s.plan.models = Some(Models { persistence: Persistence::Everysec, ..Models::default() });
+        s.blow(1, Fault::Kill { back_after: SECOND }, "redis-1", asked_at + 5, 1_050);
+        if let Some(fsyncs) = unsynced {
+            s.fault(1, FaultKind::Kill, "redis-1", asked_at + 1, FaultPhase::Unsynced { fsyncs });
+        }
+        assert_eq!(cause(&mut s), expected, "{unsynced:?}, asked at {asked_at}");
     }
 }
 

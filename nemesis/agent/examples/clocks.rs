@@ -22,11 +22,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("`{other}`: expected wall, monotonic or both").into()),
     };
     let lasting = Duration::from_secs(rest.first().map_or(Ok(5), |seconds| seconds.parse())?);
+    let by_ns =
+        by_ms.parse::<i64>()?.checked_mul(1_000_000).ok_or("so long a jump cannot be counted in nanoseconds")?;
     let mut clocks = Clocks::of(pid.parse()?)?;
-    clocks.change(clock, ClockChange::JumpNs(by_ms.parse::<i64>()? * 1_000_000))?;
-    println!("moved:  {:?}", clocks.ahead()?);
+    clocks.change(clock, ClockChange::JumpNs(by_ns))?;
+    let moved = clocks.ahead();
     thread::sleep(lasting);
+    // Whatever else goes wrong, they are put back first.
     clocks.heal()?;
-    println!("healed: {:?}", clocks.ahead()?);
+    println!("moved:  {:?}\nhealed: {:?}", moved?, clocks.ahead()?);
     Ok(())
 }

@@ -40,7 +40,8 @@ pub struct RedisModel {
     snapshots: Snapshots,
 }
 
-/// When a snapshot is due: [`Persistence::SNAPSHOT_EVERY`] after the one before (or after the first step), if anything has changed since.
+/// When a snapshot is due: [`Persistence::SNAPSHOT_EVERY`] after the one before (or the start), if anything has changed since. The server looks ten
+/// times a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Snapshots {
     last: Option<Duration>,
@@ -84,6 +85,12 @@ impl RedisModel {
         Self { drops_counters: true, ..self }
     }
 
+    /// A server that was started when its wall clock showed `wall`. For snapshots only; without it the first step counts as the start.
+    #[must_use]
+    pub fn started(self, wall: Duration) -> Self {
+        Self { snapshots: Snapshots { last: Some(wall), changed: None }, ..self }
+    }
+
     /// Does `step` while the wall clock shows `wall`.
     pub fn apply(&mut self, step: &Step, wall: Duration) -> Answer {
         let now_ms = whole_ms(wall);
@@ -111,8 +118,9 @@ impl RedisModel {
         self.take_snapshot_if_due(killed);
         for entry in &mut self.entries {
             let mut left = match (data, self.persistence) {
-                (Data::Lost, _) | (_, Persistence::No) => Kept::default(),
-                (_, Persistence::Snapshot) => std::mem::take(&mut entry.synced),
+                (Data::Lost, _) => Kept::default(),
+                // Without a log and snapshots nothing is ever put there but what was taken over.
+                (_, Persistence::No | Persistence::Snapshot) => std::mem::take(&mut entry.synced),
                 (Data::Synced, Persistence::Everysec) if entry.touched_s == second => std::mem::take(&mut entry.synced),
                 (Data::Synced | Data::Kept, _) => std::mem::take(&mut entry.now),
             };
@@ -135,16 +143,16 @@ impl RedisModel {
         self.index.iter().map(|(key, &at)| (key.clone(), self.entries[at].now.counter)).collect()
     }
 
-    /// Raises a counter to `at_least`, if it is smaller.
+    /// Raises a counter to `at_least`, if it is smaller: by a snapshot that is put there before the server starts, and stays.
     pub fn raise_counter(&mut self, key: &Key, at_least: u64) {
-        let entry = self.entry(key);
-        entry.now.counter = entry.now.counter.max(at_least);
+        let Entry { now, synced, .. } = self.entry(key);
+        (now.counter, synced.counter) = (now.counter.max(at_least), synced.counter.max(at_least));
     }
 
     fn take_snapshot_if_due(&mut self, wall: Duration) {
         let last = *self.snapshots.last.get_or_insert(wall);
         let Some(changed) = self.snapshots.changed else { return };
-        let due = changed.max(last + Persistence::SNAPSHOT_EVERY);
+        let due = next_look(changed.max(last + Persistence::SNAPSHOT_EVERY));
         if due < wall {
             self.entries.iter_mut().for_each(|entry| entry.synced.clone_from(&entry.now));
             self.snapshots = Snapshots { last: Some(due), changed: None };
@@ -299,6 +307,11 @@ fn done(was: bool) -> Answer {
     if was { Answer::Done } else { Answer::Refused }
 }
 
+/// When a server looks next whether anything is to be done by itself.
+fn next_look(at: Duration) -> Duration {
+    Duration::from_millis((whole_ms(at) / 100 + 1) * 100)
+}
+
 /// A server's clock in milliseconds: what is begun does not count.
 fn whole_ms(wall: Duration) -> u64 {
     u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
@@ -413,11 +426,33 @@ mod tests {
             node.restart(Data::Kept, ms(killed_ms));
             node.counter(&k())
         };
-        assert_eq!(counter_after(&[1_000, 5_000], 6_000), 0, "it is not due");
-        assert_eq!(counter_after(&[1_000, 5_000], 6_001), 2);
-        assert_eq!(counter_after(&[1_000, 5_000, 6_100], 11_000), 2, "the next one is not due");
-        assert_eq!(counter_after(&[1_000, 5_000, 6_100], 11_001), 3);
+        assert_eq!(counter_after(&[1_000, 5_000], 6_100), 0, "it is not due");
+        assert_eq!(counter_after(&[1_000, 5_000], 6_101), 2);
+        assert_eq!(counter_after(&[1_000, 5_000, 6_200], 11_200), 2, "the next one is not due");
+        assert_eq!(counter_after(&[1_000, 5_000, 6_200], 11_201), 3);
         assert_eq!(counter_after(&[1_000, 20_000], 20_000), 1, "made before the step that comes late");
+    }
+
+    #[test]
+    fn a_server_that_was_started_long_ago_makes_one_as_soon_as_anything_changes() {
+        let mut node = RedisModel::new(Persistence::Snapshot).started(ms(0));
+        node.apply(&acquire("a", LONG), ms(7_010));
+        node.apply(&Step::Release(k(), owner("a")), ms(7_013));
+        node.apply(&Step::CountOnly(k()), ms(7_200));
+        node.restart(Data::Kept, ms(7_300));
+        assert_eq!((node.owner(&k(), ms(7_300)), node.counter(&k())), (None, 1));
+    }
+
+    #[test]
+    fn what_was_taken_over_is_on_the_disk() {
+        for persistence in [Persistence::No, Persistence::Snapshot] {
+            let mut node = RedisModel::new(persistence);
+            node.raise_counter(&k(), 7);
+            node.apply(&acquire("a", LONG), ms(0));
+            assert_eq!(node.counter(&k()), 8);
+            node.restart(Data::Kept, ms(100));
+            assert_eq!((node.owner(&k(), ms(100)), node.counter(&k())), (None, 7), "{persistence:?}");
+        }
     }
 
     #[test]

@@ -93,7 +93,10 @@ fn an_agent_that_may_not_trace_is_refused_and_nothing_moves() {
     const SYS_PTRACE: u32 = 19;
     let mut program = Program::start("reads");
     let pid = program.pid();
-    let refused = without(SYS_PTRACE, || Clocks::of(pid)).map(drop).unwrap_err().to_string();
+    let Some(tried) = without(SYS_PTRACE, || Clocks::of(pid).map(drop)) else {
+        return eprintln!("LEFT OUT: only a process that has the capability SYS_PTRACE can give it up");
+    };
+    let refused = tried.unwrap_err().to_string();
     assert!(refused.to_lowercase().contains("permi"), "{refused}");
     assert_ahead(&mut program, 0, 0);
 }

@@ -389,7 +389,7 @@ fn what_an_agent_lacks_without_a_capability_is_said_and_nothing_is_left() {
     const SYS_ADMIN: u32 = 21;
     let world = World::new(2);
     let pid = world.target().pid();
-    let found = without(NET_ADMIN, || probe_abilities(pid)).unwrap();
+    let found = without(NET_ADMIN, || probe_abilities(pid)).expect("root").unwrap();
     for (ability, is_needed) in
         [(&found.nft, true), (&found.iptables_queue, true), (&found.queue, true), (&found.connections, false)]
     {
@@ -399,7 +399,7 @@ fn what_an_agent_lacks_without_a_capability_is_said_and_nothing_is_left() {
         };
         assert!(why.to_lowercase().contains("permi"), "{found:?}");
     }
-    let refused = without(SYS_ADMIN, || probe_abilities(pid)).unwrap();
+    let refused = without(SYS_ADMIN, || probe_abilities(pid)).expect("root").unwrap();
     for ability in [&refused.nft, &refused.iptables_queue, &refused.queue, &refused.connections, &refused.reset] {
         assert!(matches!(ability, Ability::Fails { why } if why.contains("SYS_ADMIN")), "{refused:?}");
     }
