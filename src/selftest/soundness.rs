@@ -241,8 +241,8 @@ pub fn faulty_plan(sound: Sound, seed: u64) -> Result<Plan, String> {
     };
     let mut plan = shape.models(models).faults(&wishes.join(",")).plan()?;
     for step in &mut plan.schedule {
-        if let Fault::Clock { clock, change, .. } = &mut step.fault {
-            vary(clock, change, &mut rng);
+        if let Fault::Clock { clock, change, lasting } = &mut step.fault {
+            vary(clock, change, *lasting, &mut rng);
         }
     }
     plan.validate().map_err(|e| format!("{}: {}", e.field, e.problem))?;
@@ -250,11 +250,13 @@ pub fn faulty_plan(sound: Sound, seed: u64) -> Result<Plan, String> {
 }
 
 /// Drawn clock faults are jumps of the wall clock; here they are of any kind.
-fn vary(clock: &mut WhichClock, change: &mut ClockChange, rng: &mut ChaCha8Rng) {
+fn vary(clock: &mut WhichClock, change: &mut ClockChange, lasting: Duration, rng: &mut ChaCha8Rng) {
     match (rng.random_range(0..6), *change) {
         (0 | 1, _) => *change = ClockChange::DriftPpm(rng.random_range(-400_000..=400_000)),
         (2, ClockChange::JumpMs(by_ms)) => {
-            *change = ClockChange::Strobe { by_ms, every_ms: rng.random_range(10..=200) }
+            // There and back at least once.
+            let longest_ms = (lasting.as_millis() as u64 / 2).clamp(10, 200);
+            *change = ClockChange::Strobe { by_ms, every_ms: rng.random_range(10..=longest_ms) }
         }
         _ => {}
     }
