@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use checker::{Property, Verdict, Verdicts, Window, WindowKind};
-use history::{FaultKind, HoldId, Persistence, Plan, Stamp, drift};
+use history::{FaultKind, HoldId, Persistence, Plan, Stamp, Step, Target, drift};
 use sim::truth::{Act, Claim, Truth};
 
 /// An act that met another owner for less than this may go unreported: it is within what stamps can tell.
@@ -146,8 +146,19 @@ impl Oracle<'_> {
         let is_in_use = first.ended.is_none_or(|ended| ended > second.at);
         let is_owner = second.owner == Some(second.hold) || self.came_to_own(second).is_some_and(|at| at <= second.at);
         // etcd's own Lock service up to 3.4 grants where the key is gone: nobody owns it then, and it has told both that they hold it.
-        let is_told = is_owner || self.plan.backend == "etcd-server-lock";
+        // And of a majority a node may have lost the key before the others granted it: no instant had them all, and its client was told that it holds.
+        let is_told = is_owner || self.plan.backend == "etcd-server-lock" || self.may_never_own();
         first.key == second.key && is_in_use && is_told && self.promise_end(first, second.at) > second.at
+    }
+
+    /// Whether a majority may be granted one after the other and never at one instant: a fault of the plan ends keys early on single nodes.
+    fn may_never_own(&self) -> bool {
+        let ends_keys = |step: &Step| {
+            let kind = step.fault.kind();
+            let is_of_node = matches!(&step.target, Target::Node(node) if self.plan.lock_nodes.contains(node));
+            is_of_node && (kind == FaultKind::Clock || kind.kills())
+        };
+        self.plan.lock_nodes.len() > 1 && !self.plan.has_one_store() && self.plan.schedule.iter().any(ends_keys)
     }
 
     /// Whether one hold was truly granted after the other.
