@@ -95,7 +95,7 @@ impl Broken<Blames> {
 struct Path<'a> {
     hold: &'a Attempt,
     arrival: Stamp,
-    lease: Duration,
+    renews_for: Duration,
     promised_from: Stamp,
     first_promise: Stamp,
     ok: Stamp,
@@ -203,7 +203,7 @@ impl<'a> Path<'a> {
         Some(Path {
             hold,
             arrival,
-            lease: grant.lease,
+            renews_for: run.plan.workload.renew_for.unwrap_or(grant.lease),
             promised_from: grant.promised_from,
             first_promise: grant.first_promise,
             ok: grant.ok.at,
@@ -293,7 +293,7 @@ impl<'a> Path<'a> {
                     return promise.max(self.hold.promise).min(lost);
                 }
                 Some(_) => {}
-                None => promise = promise.max(rules::promise_end(sent, self.lease)),
+                None => promise = promise.max(rules::promise_end(sent, self.renews_for)),
             }
             due = due.plus(interval).max(sent);
         }
@@ -409,7 +409,8 @@ fn kept_from(
             FaultKind::Partition | FaultKind::Delay | FaultKind::Loss | FaultKind::Reorder => {
                 let step = run.plan.schedule.iter().find(|step| step.id == id);
                 let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
-                is_on && !has_refused && (hits(worker, name) || hits(name, worker))
+                let is_silent = line.silence().is_some_and(|silence| clip(silence, failure.span).is_some());
+                is_silent && !has_refused && (hits(worker, name) || hits(name, worker))
             }
             _ if line.node != *name => false,
             _ if has_refused => kept.is_taken_by(run, line),

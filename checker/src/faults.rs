@@ -10,6 +10,9 @@ use crate::{
     rules,
 };
 
+/// The least time after which TCP sends a lost packet again, twice: it may have left just before the heal.
+pub(crate) const SENT_AGAIN: Duration = Duration::from_millis(400);
+
 /// One fault of the schedule.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
@@ -31,6 +34,14 @@ impl Line {
     /// From the stamp before it was injected to the stamp after it was healed: an outer bound.
     pub fn bracket(&self) -> Option<Span> {
         Some((self.requested?.at, self.healed.unwrap_or(Stamp(u64::MAX))))
+    }
+
+    /// The bracket, and for how long connections may be silent after it that have lost packets: those are sent again after twice as long each time, so
+    /// the next time is no farther off than the first loss is back.
+    pub fn silence(&self) -> Option<Span> {
+        let (from, to) = self.bracket()?;
+        let is_lossy = matches!(self.kind, FaultKind::Partition | FaultKind::Loss) && to != Stamp(u64::MAX);
+        Some(if is_lossy { (from, to.plus(to.since(from)).plus(SENT_AGAIN)) } else { (from, to) })
     }
 
     /// "pause of worker-1".

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use history::{ClockChange, Fault, FaultId, FaultKind, FaultPhase, Plan, Stamp, Step};
 
+use crate::faults::SENT_AGAIN;
+
 /// Since when all is quiet.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
@@ -13,9 +15,6 @@ pub(crate) struct Quiet {
     /// Since when packets may have been lost whose connections have been silent ever since.
     lossy_from: Stamp,
 }
-
-/// The least time after which TCP sends a lost packet again, twice: it may have left just before the heal.
-const SENT_AGAIN: Duration = Duration::from_millis(400);
 
 impl Quiet {
     /// Since when nothing has been disturbed, if nothing is.

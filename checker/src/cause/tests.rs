@@ -248,6 +248,8 @@ fn a_fault_of_a_node_that_did_not_do_a_renewal_is_the_cause() {
         (amnesia, "redis-1", 700, 800, false),
         (clock, "redis-3", 700, 1_000, true),
         (partition(), "redis-2", 1_200, 1_500, true),
+        (partition(), "redis-2", 700, 1_100, true), // its connections may still have been silent
+        (partition(), "redis-2", 100, 200, false),
         (partition(), "worker-1", 1_200, 1_500, true),
         (partition(), "worker-2", 1_200, 1_500, false),
         (partition(), "redis-1", 1_200, 1_500, false),
@@ -440,4 +442,33 @@ fn a_lease_that_was_kept_alive_in_the_queue_promises_from_its_last_renewal() {
     s.acquire_promised(1, 1, 0, 4_900, 5_000, 41).acquire(2, 2, 6_860, 6_877, 42).release(2, 6_920).give_up(1, 6_990);
     let window = s.window();
     assert_eq!((window.kind, window.overlap_ms), (crate::WindowKind::LeaseOverlap, 1.0));
+}
+
+#[test]
+fn a_renewal_promises_what_it_asked_for() {
+    // For 0.4 s, every 0.3 s: two that failed are enough to lose the lease before the cut was over.
+    let mut s = Scene::renewing(300);
+    s.plan.workload.renew_for = Some(std::time::Duration::from_millis(400));
+    let failed = || Event::RenewFailed {
+        hold: HoldId(1),
+        outcome: Outcome::Indeterminate,
+        why: Why::NoMajority,
+        answers: Vec::new(),
+    };
+    s.acquire(1, 1, 0, 10, 41);
+    let answers = || Scene::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Done), (3, NodeAnswer::Done)]);
+    let renewed = || Event::Renewed { hold: HoldId(1), lease_ns: 400_000_000, answers: answers() };
+    for at in [310, 610, 910, 1_210, 1_510] {
+        s.event("worker-1", at, Event::Renew { hold: HoldId(1) }).event("worker-1", at + 5, renewed());
+    }
+    for at in [1_810, 2_110] {
+        s.event("worker-1", at, Event::Renew { hold: HoldId(1) }).event("worker-1", at + 100, failed());
+    }
+    s.blow(1, partition(), "worker-1", 1_700, 2_900).held(1, "worker-1", "resource", 1_720, 3_020);
+    s.acquire(2, 2, 2_200, 2_210, 42)
+        .release(2, 2_300)
+        .work(1, 20, 1_700)
+        .write(1, 1, 1_720, 3_021)
+        .release_refused(1, 3_022);
+    assert_eq!(s.window().causes, ["partition"]);
 }
