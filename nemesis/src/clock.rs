@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, FaultPhase, Stamp, WhichClock};
+use history::{ClockChange, FaultPhase, WhichClock};
 
 use crate::{ClusterError, run::Site};
 
@@ -77,7 +77,11 @@ pub(crate) async fn clock(
     let drifted = Seen::of(site, shown).await?;
     let to = site.stamp(FaultPhase::HealRequested).await?;
     let missing = match change {
-        ClockChange::DriftPpm(ppm) => expected(drifted, before, gained_ns(injected, to, ppm), ppm),
+        ClockChange::DriftPpm(ppm) => {
+            // It began at some instant between these two, and was read at one between the end of the sleep and this stamp.
+            let (least, most) = (lasting.min(to.since(injected)), to.since(from));
+            expected(drifted, before, gained_ns(drifted.read_ns - before, least, most, ppm), ppm)
+        }
         _ => missing,
     };
     if let Some((clock, change)) = taken_back(clock, change) {
@@ -108,8 +112,11 @@ fn taken_back(clock: WhichClock, change: ClockChange) -> Option<(WhichClock, Clo
     }
 }
 
-fn gained_ns(from: Stamp, to: Stamp, ppm: i32) -> i64 {
-    to.since(from).as_micros() as i64 * i64::from(ppm) / 1_000
+/// What a drift has gained that was on for so long, at least and at most: what is nearest to what was seen.
+fn gained_ns(seen_ns: i64, least: Duration, most: Duration, ppm: i32) -> i64 {
+    let gained = |of: Duration| of.as_micros() as i64 * i64::from(ppm) / 1_000;
+    let (one, other) = (gained(least), gained(most));
+    seen_ns.clamp(one.min(other), one.max(other))
 }
 
 /// Says what was seen, if the clock was not moved by so much.
@@ -159,4 +166,27 @@ async fn strobe(
         [true, false] => Some(format!("expected the clock to be back now and then; by {by} it never was")),
     };
     Ok(missing("what its process reads", read).or_else(|| missing("what its server tells", told).filter(|_| tells)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drift_is_proved_by_what_it_can_have_gained_and_by_nothing_else() {
+        let (least, most) = (Duration::from_millis(2_000), Duration::from_millis(2_095));
+        for (ppm, seen_ms, expected_ms) in [
+            (-200_000, -411, -411),
+            (-200_000, -300, -400),
+            (-200_000, -500, -419),
+            (200_000, 405, 405),
+            (200_000, 0, 400),
+        ] {
+            assert_eq!(
+                gained_ns(seen_ms * 1_000_000, least, most, ppm),
+                expected_ms * 1_000_000,
+                "{ppm} ppm, {seen_ms} ms"
+            );
+        }
+    }
 }
