@@ -10,7 +10,7 @@ use history::{
 use crate::{
     holds::{Attempt, Beat, Ender, Failure, Granted, Mark, Nodes},
     merge::Entry,
-    run::{KeyLine, Process, Run},
+    run::{Closed, KeyLine, Process, Run},
 };
 
 /// Reasons that are kept: the first few say it all.
@@ -90,7 +90,7 @@ impl Run {
             }
             self.closing.push(last.id);
         }
-        if self.attempts.insert(id, Attempt::new(id, key, client, process, mark)).is_some() {
+        if self.attempts.insert(id, Box::new(Attempt::new(id, key, client, process, mark))).is_some() {
             self.doubt(format!("attempt {id} was made twice"));
         }
         self.processes[process].open.push(id);
@@ -292,7 +292,7 @@ impl Run {
     pub fn next_ended(&mut self, key: usize, now: Stamp) -> Option<HoldId> {
         let live = &mut self.keys[key].live;
         let ends = live.iter().enumerate().filter_map(|(i, id)| {
-            let end = self.attempts.get(id).map_or(Stamp(0), Attempt::end);
+            let end = self.attempts.get(id).map_or(Stamp(0), |attempt| attempt.end());
             (end <= now).then_some((end, *id, i))
         });
         let (_, id, i) = ends.min()?;
@@ -333,7 +333,7 @@ impl Run {
     }
 
     /// All events of a stamp have been taken in: puts the attempts of which nothing more can be said into `closed`.
-    pub fn settle(&mut self, closed: &mut Vec<Attempt>) {
+    pub fn settle(&mut self, closed: &mut Closed) {
         let mut answered = std::mem::take(&mut self.answered);
         for (id, op) in answered.drain(..) {
             if let Some(attempt) = self.attempts.get_mut(&id)
@@ -354,7 +354,7 @@ impl Run {
             closing.dedup();
         }
         for id in closing.drain(..) {
-            if !self.attempts.get(&id).is_some_and(Attempt::is_closed) {
+            if !self.attempts.get(&id).is_some_and(|attempt| attempt.is_closed()) {
                 continue;
             }
             if let Some(attempt) = self.attempts.remove(&id) {

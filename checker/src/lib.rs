@@ -49,7 +49,6 @@ pub use property::{
 };
 pub use verdict::{Facts, Figure, LongestStall, Properties, Verdict, Verdicts};
 
-use holds::Attempt;
 use judge::{Ending, Judge};
 use merge::{Entry, Merge, Next};
 use run::Run;
@@ -72,7 +71,7 @@ struct Sweep {
     judges: Vec<Box<dyn Judge>>,
     now: Stamp,
     /// Empty between two stamps: kept for its memory.
-    closed: Vec<Attempt>,
+    closed: run::Closed,
 }
 
 impl Sweep {

@@ -31,6 +31,9 @@ pub(crate) struct KeyLine {
     pub live: Vec<HoldId>,
 }
 
+/// Attempts of which nothing more can be said.
+pub(crate) type Closed = Vec<Box<Attempt>>;
+
 /// The shared state of a sweep.
 pub(crate) struct Run {
     pub plan: Plan,
@@ -41,7 +44,8 @@ pub(crate) struct Run {
     pub faults: Faults,
     pub stalls: Stalls,
     pub processes: Vec<Process>,
-    pub attempts: FxHashMap<HoldId, Attempt>,
+    /// Boxed: they are large, and are moved when they come and go.
+    pub attempts: FxHashMap<HoldId, Box<Attempt>>,
     pub keys: Vec<KeyLine>,
     pub key_index: FxHashMap<Key, usize>,
     /// The last attempt of each client.
@@ -84,7 +88,7 @@ impl Run {
     // ---- what judges ask
 
     pub fn attempt(&self, id: HoldId) -> Option<&Attempt> {
-        self.attempts.get(&id)
+        self.attempts.get(&id).map(|attempt| &**attempt)
     }
 
     pub fn key(&self, key: usize) -> &Key {
@@ -97,7 +101,7 @@ impl Run {
 
     /// Holds of the key that are entitled, as far as has been noticed.
     pub fn live(&self, key: usize) -> impl Iterator<Item = &Attempt> {
-        self.keys[key].live.iter().filter_map(|id| self.attempts.get(id))
+        self.keys[key].live.iter().filter_map(|id| self.attempt(*id))
     }
 
     pub fn process(&self, process: usize) -> &Process {
@@ -105,7 +109,7 @@ impl Run {
     }
 
     pub fn open_on(&self, process: usize) -> impl Iterator<Item = &Attempt> {
-        self.processes[process].open.iter().filter_map(|id| self.attempts.get(id))
+        self.processes[process].open.iter().filter_map(|id| self.attempt(*id))
     }
 
     /// Processes that run, or ran, on a node.
@@ -127,7 +131,7 @@ impl Run {
 
     /// Attempts that are still open at the end of the record, in a fixed order.
     pub fn still_open(&self) -> Vec<&Attempt> {
-        let mut open: Vec<_> = self.attempts.values().collect();
+        let mut open: Vec<_> = self.attempts.values().map(|attempt| &**attempt).collect();
         open.sort_unstable_by_key(|attempt| attempt.id);
         open
     }

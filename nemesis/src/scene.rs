@@ -28,6 +28,7 @@ pub struct Holder {
 
 #[derive(Debug, Clone)]
 struct Life {
+    node: NodeName,
     process: ProcessName,
     last: Stamp,
     started: Stamp,
@@ -53,7 +54,8 @@ pub struct View {
     waiting: BTreeMap<ClientId, Waiting>,
     /// Writes that were answered lately.
     writes: VecDeque<(HoldId, NodeName, Stamp)>,
-    lives: BTreeMap<NodeName, Life>,
+    /// Of each node, in the order in which they were started first: there are few, and most events are of those that came last.
+    lives: Vec<Life>,
     former: VecDeque<(ProcessName, Stamp)>,
     stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
     healed: BTreeSet<FaultId>,
@@ -70,15 +72,19 @@ impl View {
     /// Takes the next event of the run; true if somebody may wait for what it tells. (Most events tell only that their process is alive, which the
     /// next watermark tells soon enough.)
     pub fn see(&mut self, record: &Record) -> bool {
-        // A process runs on one node, and few events need its name. Most are of workers, whose names come last.
-        if let Some(life) = self.lives.values_mut().rev().find(|l| l.process == record.process) {
+        // A process runs on one node, and few events need its name.
+        if let Some(life) = self.lives.iter_mut().rev().find(|l| l.process == record.process) {
             life.last = record.at;
         }
         let node = || record.process.node();
         match &record.event {
             Event::Started { .. } => {
-                let life = Life { process: record.process.clone(), last: record.at, started: record.at, running: true };
-                self.lives.insert(node(), life);
+                let (node, process) = (node(), record.process.clone());
+                let life = Life { node, process, last: record.at, started: record.at, running: true };
+                match self.lives.iter_mut().find(|l| l.node == life.node) {
+                    Some(known) => *known = life,
+                    None => self.lives.push(life),
+                }
             }
             Event::ProcessEnded { ended, .. } => self.end_process(ended),
             Event::Stall { from, to, .. } => remember(&mut self.stalls, (record.process.clone(), *from, *to)),
@@ -115,9 +121,13 @@ impl View {
         true
     }
 
+    fn of(&self, node: &NodeName) -> Option<&Life> {
+        self.lives.iter().find(|l| l.node == *node)
+    }
+
     fn end_process(&mut self, ended: &ProcessName) {
         let node = ended.node();
-        let Some(life) = self.lives.get_mut(&node).filter(|l| l.process == *ended) else { return };
+        let Some(life) = self.lives.iter_mut().find(|l| l.process == *ended) else { return };
         life.running = false;
         remember(&mut self.former, (ended.clone(), life.last));
         self.attempts.retain(|_, (_, n)| *n != node);
@@ -155,12 +165,12 @@ impl View {
 
     /// The process that `node` runs now.
     pub fn process(&self, node: &NodeName) -> Option<ProcessName> {
-        self.lives.get(node).filter(|l| l.running).map(|l| l.process.clone())
+        self.of(node).filter(|l| l.running).map(|l| l.process.clone())
     }
 
     /// First and last sign of life of the process that `node` runs, or ran last.
     pub fn life(&self, node: &NodeName) -> Option<(&ProcessName, Stamp, Stamp)> {
-        self.lives.get(node).map(|l| (&l.process, l.started, l.last))
+        self.of(node).map(|l| (&l.process, l.started, l.last))
     }
 
     /// Last sign of life of a process that has ended.

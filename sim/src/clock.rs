@@ -106,7 +106,8 @@ impl Clock for ProcessClock {
 
     fn sleep_until(&self, at: Duration) -> Reply<()> {
         let (world, process) = (self.world.clone(), self.process);
-        Box::pin(Sleep { world, process: Some(process), at_ns: at.as_nanos() as i128, armed: None })
+        let at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        Box::pin(Sleep { world, process: Some(process), at_ns, armed: None })
     }
 }
 
@@ -114,7 +115,8 @@ impl Clock for ProcessClock {
 pub(crate) struct Sleep {
     world: Arc<World>,
     process: Option<Process>,
-    at_ns: i128,
+    /// No wider: an i128 would give every box of these an alignment that the allocator is slow with.
+    at_ns: u64,
     armed: Option<(Stamp, Arc<Timer>)>,
 }
 
@@ -122,7 +124,7 @@ impl Sleep {
     /// Waits so long by the run's own clock.
     pub fn lasting(world: &Arc<World>, lasting: Duration) -> Sleep {
         let at = world.executor.now().plus(lasting);
-        Sleep { world: world.clone(), process: None, at_ns: i128::from(at.0), armed: None }
+        Sleep { world: world.clone(), process: None, at_ns: at.0, armed: None }
     }
 }
 
@@ -132,10 +134,10 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.world.executor.now();
         let due = match self.process {
-            None => Stamp(u64::try_from(self.at_ns).unwrap_or(u64::MAX)),
+            None => Stamp(self.at_ns),
             Some(process) => {
-                let clock = lock(&self.world.clocks[process]).monotonic;
-                if clock.shows_ns(now) >= self.at_ns { now } else { clock.when(self.at_ns) }
+                let (clock, at_ns) = (lock(&self.world.clocks[process]).monotonic, i128::from(self.at_ns));
+                if clock.shows_ns(now) >= at_ns { now } else { clock.when(at_ns) }
             }
         };
         if due <= now {

@@ -69,7 +69,10 @@ pub struct Outcome {
 #[error("{0}")]
 pub struct SimError(pub String);
 
-/// Runs a plan to its end, and shows every record of its history to `see`, in the order of the history.
+/// Records that are told at a time.
+const TOLD_AT_ONCE: usize = 64;
+
+/// Runs a plan to its end, and shows every record of its history to `see`, in the order of the history, some at a time.
 ///
 /// # Errors
 /// The plan names what there is no model of, or its faults cannot be carried out.
@@ -95,8 +98,9 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(&Record)) -> Result<Outco
     world.executor.spawn(world.controller(), Box::pin(conducting));
     store::look_after(&world);
     let conducted = loop {
-        world.executor.settle(|| world.drain(see));
-        world.drain(see);
+        world.executor.settle(|| world.look_on());
+        world.look_on();
+        world.tell(TOLD_AT_ONCE, see);
         if is_over.load(Relaxed)
             && let Some(conducted) = lock(&ended).take()
         {
@@ -106,6 +110,7 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(&Record)) -> Result<Outco
             break Err("nothing is left to happen, and the run is not over".to_owned());
         }
     };
+    world.tell(0, see);
     let truth = world.truth();
     let outcome = Outcome { truth, messages: world.messages(), lasted: world.executor.now().since(world::START) };
     // Tasks hold the world, and the world holds them.

@@ -27,9 +27,17 @@ struct HeldPacket {
     packet: Packet<World>,
 }
 
-/// One direction between two nodes.
+/// One direction between two nodes. Small where nothing is wrong with it: every packet looks at one, and there are many.
 #[derive(Default)]
 pub(crate) struct Link {
+    last_arrival: Stamp,
+    /// Faults, and what they hold up; none most of the time.
+    trouble: Option<Box<Trouble>>,
+}
+
+/// What is wrong with a link.
+#[derive(Default)]
+struct Trouble {
     /// Partitions that cut it.
     cuts: Vec<FaultId>,
     /// Partitions that cut it and tell the sender.
@@ -38,7 +46,6 @@ pub(crate) struct Link {
     losses: Vec<(FaultId, u8)>,
     /// Faults that make its packets late, and by how much.
     delays: Vec<(FaultId, Late)>,
-    last_arrival: Stamp,
     held: VecDeque<HeldPacket>,
     held_by: Option<FaultId>,
     retransmit_after: Duration,
@@ -76,38 +83,14 @@ pub(crate) enum Retransmitted {
     Nothing,
 }
 
-impl Link {
-    /// Whether all packets are lost now.
-    pub fn is_cut(&self) -> bool {
+impl Trouble {
+    fn is_cut(&self) -> bool {
         !self.cuts.is_empty() || !self.rejects.is_empty()
     }
 
-    pub fn cut(&mut self, fault: FaultId, cut: Cut) {
-        match cut {
-            Cut::Drop => self.cuts.push(fault),
-            Cut::Reject => self.rejects.push(fault),
-        }
-    }
-
-    pub fn lose(&mut self, fault: FaultId, percent: u8) {
-        self.losses.push((fault, percent));
-    }
-
-    pub fn slow(&mut self, fault: FaultId, by: Late) {
-        self.delays.push((fault, by));
-    }
-
-    pub fn mend(&mut self, fault: FaultId) {
-        self.cuts.retain(|f| *f != fault);
-        self.rejects.retain(|f| *f != fault);
-        self.losses.retain(|(f, _)| *f != fault);
-        self.delays.retain(|(f, _)| *f != fault);
-    }
-
-    /// How long a packet of a connection of its own takes now; none, if it is lost.
-    pub fn probe(&self, rng: &mut impl Rng) -> Option<Duration> {
-        let base = Duration::from_micros(*LATENCY_US.start());
-        self.loser(rng).is_none().then(|| base + self.late_by(rng))
+    /// Nothing is wrong, and nothing waits.
+    fn is_over(&self) -> bool {
+        !self.is_cut() && self.losses.is_empty() && self.delays.is_empty() && self.held.is_empty()
     }
 
     /// The fault that loses the packet that is sent now, if one does.
@@ -125,63 +108,114 @@ impl Link {
         self.delays.iter().map(|(_, late)| late).map(draw).sum()
     }
 
+    /// Drops what was not delivered.
+    fn reset(&mut self) {
+        self.held.clear();
+        self.held_by = None;
+    }
+}
+
+impl Link {
+    /// Whether all packets are lost now.
+    pub fn is_cut(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.is_cut())
+    }
+
+    fn trouble(&mut self) -> &mut Trouble {
+        self.trouble.get_or_insert_default()
+    }
+
+    pub fn cut(&mut self, fault: FaultId, cut: Cut) {
+        match cut {
+            Cut::Drop => self.trouble().cuts.push(fault),
+            Cut::Reject => self.trouble().rejects.push(fault),
+        }
+    }
+
+    pub fn lose(&mut self, fault: FaultId, percent: u8) {
+        self.trouble().losses.push((fault, percent));
+    }
+
+    pub fn slow(&mut self, fault: FaultId, by: Late) {
+        self.trouble().delays.push((fault, by));
+    }
+
+    pub fn mend(&mut self, fault: FaultId) {
+        self.trouble.iter_mut().for_each(|trouble| {
+            trouble.cuts.retain(|f| *f != fault);
+            trouble.rejects.retain(|f| *f != fault);
+            trouble.losses.retain(|(f, _)| *f != fault);
+            trouble.delays.retain(|(f, _)| *f != fault);
+        });
+        self.forget();
+    }
+
+    /// What is over is forgotten.
+    fn forget(&mut self) {
+        self.trouble.take_if(|trouble| trouble.is_over());
+    }
+
+    /// How long a packet of a connection of its own takes now; none, if it is lost.
+    pub fn probe(&self, rng: &mut impl Rng) -> Option<Duration> {
+        let base = Duration::from_micros(*LATENCY_US.start());
+        let Some(trouble) = &self.trouble else { return Some(base) };
+        trouble.loser(rng).is_none().then(|| base + trouble.late_by(rng))
+    }
+
     fn arrival(&mut self, now: Stamp, rng: &mut impl Rng) -> Stamp {
         let mut at = Stamp(now.0.saturating_add(rng.random_range(LATENCY_US) * 1_000));
-        if !self.delays.is_empty() {
-            at = at.plus(self.late_by(rng));
+        if let Some(trouble) = &self.trouble {
+            at = at.plus(trouble.late_by(rng));
         }
         self.last_arrival = self.last_arrival.max(at);
         self.last_arrival
     }
 
-    /// No fault is on.
-    fn is_clear(&self) -> bool {
-        self.cuts.is_empty() && self.losses.is_empty() && self.delays.is_empty()
-    }
-
     /// A packet is sent.
     pub fn send(&mut self, now: Stamp, packet: Packet<World>, rng: &mut impl Rng) -> Sent {
-        if self.cuts.is_empty() && !self.rejects.is_empty() {
+        let Some(trouble) = &mut self.trouble else { return Sent::Arrives(self.arrival(now, rng), packet) };
+        if trouble.cuts.is_empty() && !trouble.rejects.is_empty() {
             // What waited to be sent again belongs to the connection that ends.
-            self.reset();
+            trouble.reset();
             return Sent::Rejected(packet);
         }
-        if !self.held.is_empty() {
-            self.held.push_back(HeldPacket { sent: now, packet });
+        if !trouble.held.is_empty() {
+            trouble.held.push_back(HeldPacket { sent: now, packet });
             return Sent::Waits;
         }
-        if self.is_clear() {
-            return Sent::Arrives(self.arrival(now, rng), packet);
+        if let Some(fault) = trouble.loser(rng) {
+            trouble.held_by = Some(fault);
+            trouble.held.push_back(HeldPacket { sent: now, packet });
+            trouble.retransmit_after = RETRANSMIT_AFTER;
+            return Sent::RetransmittedAt(now.plus(trouble.retransmit_after));
         }
-        if let Some(fault) = self.loser(rng) {
-            self.held_by = Some(fault);
-            self.held.push_back(HeldPacket { sent: now, packet });
-            self.retransmit_after = RETRANSMIT_AFTER;
-            return Sent::RetransmittedAt(now.plus(self.retransmit_after));
-        }
+        let late = trouble.delays.first().map(|(fault, _)| *fault);
         let at = self.arrival(now, rng);
-        match self.delays.first() {
-            Some((fault, _)) => Sent::ArrivesLate(at, *fault, packet),
+        match late {
+            Some(fault) => Sent::ArrivesLate(at, fault, packet),
             None => Sent::Arrives(at, packet),
         }
     }
 
     /// The first packet that was lost is sent again.
     pub fn retransmit(&mut self, now: Stamp, rng: &mut impl Rng) -> Retransmitted {
-        let Some(first) = self.held.front().map(|held| held.sent) else { return Retransmitted::Nothing };
-        if self.loser(rng).is_some() {
-            self.retransmit_after *= 2;
-            return Retransmitted::Again(now.plus(self.retransmit_after));
+        let Some(trouble) = &mut self.trouble else { return Retransmitted::Nothing };
+        let Some(first) = trouble.held.front().map(|held| held.sent) else { return Retransmitted::Nothing };
+        if trouble.loser(rng).is_some() {
+            trouble.retransmit_after *= 2;
+            return Retransmitted::Again(now.plus(trouble.retransmit_after));
         }
+        let packets = trouble.held.drain(..).map(|held| held.packet).collect();
+        let held = trouble.held_by.take().map(|fault| (fault, first));
         let at = self.arrival(now, rng);
-        let packets = self.held.drain(..).map(|held| held.packet).collect();
-        Retransmitted::Delivered(Delivered { at, held: self.held_by.take().map(|fault| (fault, first)), packets })
+        self.forget();
+        Retransmitted::Delivered(Delivered { at, held, packets })
     }
 
     /// Drops what was not delivered: the process that sent it is gone, and its kernel with it.
     pub fn reset(&mut self) {
-        self.held.clear();
-        self.held_by = None;
+        self.trouble.iter_mut().for_each(|trouble| trouble.reset());
+        self.forget();
     }
 }
 

@@ -71,9 +71,9 @@ struct State {
     rng: ChaCha8Rng,
     seq: u64,
     controller_next: u64,
+    /// Records that have not been told, and how many of them the nemesis has seen.
     outbox: Vec<Record>,
-    /// An empty one, to be used in its place.
-    spare: Vec<Record>,
+    seen: usize,
     messages: u64,
 }
 
@@ -129,7 +129,7 @@ impl World {
             seq: 0,
             controller_next: 0,
             outbox: Vec::new(),
-            spare: Vec::new(),
+            seen: 0,
             messages: 0,
         };
         Arc::new(World {
@@ -224,22 +224,35 @@ impl World {
         self.has_records.store(true, Relaxed);
     }
 
-    /// Shows what was recorded since the last time, after the nemesis has seen it.
-    pub fn drain(&self, see: &mut dyn FnMut(&Record)) {
-        while self.has_records.load(Relaxed) {
-            self.has_records.store(false, Relaxed);
-            let mut records = {
-                let mut state = lock(&self.state);
-                let spare = std::mem::take(&mut state.spare);
-                std::mem::replace(&mut state.outbox, spare)
-            };
-            for record in &records {
-                self.scene.see(record);
-                see(record);
-            }
-            records.clear();
-            lock(&self.state).spare = records;
+    /// Shows the nemesis what was recorded since the last time.
+    pub fn look_on(&self) {
+        if !self.has_records.load(Relaxed) {
+            return;
         }
+        self.has_records.store(false, Relaxed);
+        // Whoever is woken by what it sees runs later, and so records nothing meanwhile.
+        let mut state = lock(&self.state);
+        let State { outbox, seen, .. } = &mut *state;
+        outbox[*seen..].iter().for_each(|record| self.scene.see(record));
+        *seen = outbox.len();
+    }
+
+    /// Tells what was recorded and not told yet, if it is `least` records or more; the nemesis has seen it.
+    ///
+    /// Many at a time, because whoever is told has as much code as the simulation: the two would drive each other out of the processor's
+    /// caches at every record.
+    pub fn tell(&self, least: usize, told: &mut dyn FnMut(&Record)) {
+        let mut records = {
+            let mut state = lock(&self.state);
+            if state.outbox.len() < least {
+                return;
+            }
+            state.seen = 0;
+            std::mem::take(&mut state.outbox)
+        };
+        records.iter().for_each(told);
+        records.clear();
+        lock(&self.state).outbox = records;
     }
 
     // ---- the truth
