@@ -6,6 +6,7 @@ mod cut_off;
 mod etcd;
 mod explore;
 mod faults;
+mod mutants;
 mod nemesis;
 mod real;
 mod selftest;

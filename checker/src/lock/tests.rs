@@ -188,6 +188,21 @@ fn a_later_hold_may_be_heard_of_before_an_earlier_one() {
 }
 
 #[test]
+fn a_later_hold_is_kept_for_an_earlier_one_however_many_there_were_before() {
+    let mut scene = Scene::new();
+    for i in 1..=15 {
+        scene.acquire(i, 3, i * 10, i * 10 + 2, i).placed(i).release(i, i * 10 + 4);
+    }
+    // As above, and a third worker takes over before worker 2 is heard of.
+    scene.acquire(51, 1, 1_001, 1_020, 42).placed(28).release(51, 1_023);
+    scene.acquire(52, 3, 1_024, 1_026, 43).placed(29).release(52, 1_028);
+    scene.acquire(50, 2, 1_000, 1_030, 41).placed(27).write(50, 1, 1_035, 1_060).release(50, 1_040);
+    let lock = scene.lock();
+    let overwritten = lock.windows.iter().any(|w| w.holds == [HoldId(50), HoldId(51)]);
+    assert!(overwritten, "{:?}", lock.windows);
+}
+
+#[test]
 fn where_the_queue_contradicts_the_stamps_these_stand() {
     let mut scene = Scene::new();
     // The store has lost its state, and counts from the start.

@@ -1,0 +1,29 @@
+//! The table of the checker's mutants fits its sources: a mistake that cannot be planted any more is never caught either.
+
+use std::{fs, path::Path};
+
+/// One edit of a mutant: the file, and what must be in it once.
+fn edits(mutant: &toml::Table) -> Vec<(String, String)> {
+    let of = |edit: &toml::Table| {
+        let text = |field: &str| edit[field].as_str().expect("text").to_owned();
+        (text("file"), text("from"))
+    };
+    match mutant.get("edits").and_then(|edits| edits.as_array()) {
+        Some(edits) => edits.iter().map(|edit| of(edit.as_table().expect("a table"))).collect(),
+        None => vec![of(mutant)],
+    }
+}
+
+#[test]
+fn every_mutant_of_the_checker_can_be_planted() {
+    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("checker");
+    let table: toml::Table = fs::read_to_string(checker.join("mutants/mutants.toml")).unwrap().parse().unwrap();
+    let mutants = table["mutant"].as_array().unwrap();
+    assert!(mutants.len() >= 90, "{} mutants", mutants.len());
+    for mutant in mutants.iter().map(|mutant| mutant.as_table().unwrap()) {
+        for (file, from) in edits(mutant) {
+            let source = fs::read_to_string(checker.join(&file)).unwrap_or_default();
+            assert_eq!(source.matches(&from).count(), 1, "{}: {file} has not once {from:?}", mutant["name"]);
+        }
+    }
+}
