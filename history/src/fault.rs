@@ -357,8 +357,9 @@ const fn a_crawl() -> u8 {
 }
 
 impl Fault {
-    /// What a [`Fault::Slow`] leaves to its target unless a plan says otherwise, in hundredths of one processor.
-    pub const A_CRAWL: u8 = 2;
+    /// What a [`Fault::Slow`] leaves to its target unless a plan says otherwise, in hundredths of one processor: the least that the kernel
+    /// takes (1 ms in each period of 100 ms). With twice as much an ordinary worker is hardly ever held up.
+    pub const A_CRAWL: u8 = 1;
 
     /// Its kind.
     pub fn kind(&self) -> FaultKind {

@@ -169,7 +169,8 @@ fn a_slow_node_has_a_quota_and_shows_it_and_none_when_it_is_healed() {
     let mut run = Going::start(&[(slow, "worker-1", "1s"), (slow, "redis-1", "1s")], &[]);
     for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
         run.until(id, "injected");
-        assert_eq!(run.inspect(node, "{{.HostConfig.CpuQuota}}/{{.HostConfig.CpuPeriod}}"), "2000/100000", "{node}");
+        // 1 % of each 100 ms.
+        assert_eq!(run.inspect(node, "{{.HostConfig.CpuQuota}}/{{.HostConfig.CpuPeriod}}"), "1000/100000", "{node}");
     }
     assert_eq!(run.inspect("redis-2", "{{.HostConfig.CpuQuota}}"), "0");
     for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
