@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use futures::future::{Either, join, join_all, select};
+use futures::{
+    StreamExt,
+    future::{Either, join, ready, select},
+    stream::FuturesUnordered,
+};
 use history::{ClientId, Event, Fault, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target, WaitId, When};
 use tokio::sync::watch;
 
@@ -184,7 +188,10 @@ impl Nemesis<'_> {
     async fn steps(&self, plan: &Plan, turn: &Turns, gates: &Gates<'_>) -> Result<(), NemesisError> {
         let (random, own): (Vec<&Step>, Vec<&Step>) =
             plan.schedule.iter().partition(|s| matches!(s.when, When::AfterHeal(_)));
-        let own = join_all(own.into_iter().map(|step| self.step(plan, step, turn, gates)));
+        // Of many steps that wait, only those are looked at that something has happened for.
+        let own = own.into_iter().map(|step| self.step(plan, step, turn, gates)).collect::<FuturesUnordered<_>>();
+        // One that fails keeps no other from being healed.
+        let own = own.fold(Ok(()), |all, step| ready(all.and(step.map(drop))));
         let random = async {
             for step in random {
                 if !self.step(plan, step, turn, gates).await? {
@@ -194,7 +201,7 @@ impl Nemesis<'_> {
             Ok(())
         };
         let (own, random) = join(own, random).await;
-        own.into_iter().try_for_each(|r| r.map(drop)).and(random)
+        own.and(random)
     }
 
     /// One step; false if the fault phase was over before it could begin.
