@@ -36,7 +36,7 @@ pub fn judge(history: &Path) -> anyhow::Result<Judged> {
             _ => {}
         }
         measures.see(&record);
-        checker.feed(&record);
+        checker.feed(record);
     }
     let Some(plan) = plan else {
         let problem = "no plan in it; expected the plan as the first event. The history was cut before its first event, or is none";

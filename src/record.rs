@@ -93,7 +93,7 @@ impl Recorder {
                 terminal.begins(&versions(servers));
             }
             if recording.is_ok() {
-                let Record { process, n, at, event, .. } = record.clone();
+                let Record { process, n, at, event, .. } = record;
                 recording = writer.append(process, n, at, event).map(drop);
             }
         });

@@ -116,8 +116,8 @@ impl Runner<'_> {
             with_truth: false,
         };
         sim::simulate(&setup, &mut |record| {
-            checker.feed(record);
-            records.push(record.clone());
+            checker.feed(record.clone());
+            records.push(record);
         })?;
         let servers = records.iter().find_map(|record| match &record.event {
             history::Event::Ready { servers } => Some(versions(servers)),

@@ -82,6 +82,8 @@ fn incarnation(name: &ProcessName) -> u32 {
 pub(crate) struct Merge {
     streams: Vec<Stream>,
     index: FxHashMap<ProcessName, usize>,
+    /// The one that was asked for last.
+    recent: usize,
     heads: BinaryHeap<Reverse<(Stamp, u8, ProcessName, usize)>>,
     /// Ended streams whose last event has been swept.
     gone: VecDeque<usize>,
@@ -117,6 +119,15 @@ impl Merge {
     }
 
     fn stream(&mut self, name: &ProcessName) -> usize {
+        // Events of one process come in a row; this costs less than the index.
+        if self.streams.get(self.recent).is_some_and(|stream| stream.name == *name) {
+            return self.recent;
+        }
+        self.recent = self.find(name);
+        self.recent
+    }
+
+    fn find(&mut self, name: &ProcessName) -> usize {
         if let Some(&i) = self.index.get(name) {
             return i;
         }
@@ -137,13 +148,13 @@ impl Merge {
     }
 
     /// Takes a record in.
-    pub fn feed(&mut self, record: &Record) {
+    pub fn feed(&mut self, record: Record) {
         if self.whole {
             self.reasons.insert("there are events after the end record".into());
             return;
         }
         let i = self.stream(&record.process);
-        if !self.is_in_order(i, record) {
+        if !self.is_in_order(i, &record) {
             return;
         }
         let at = record.at;
@@ -232,7 +243,7 @@ impl Merge {
         }
     }
 
-    fn push(&mut self, i: usize, record: &Record) {
+    fn push(&mut self, i: usize, record: Record) {
         let is_over = self.limit.is_some_and(|limit| record.at >= limit);
         if is_over || matches!(record.event, Event::Watermark) {
             return;
@@ -242,8 +253,8 @@ impl Merge {
             self.heads.push(Reverse((record.at, rank(&stream.name), stream.name.clone(), i)));
         }
         stream.gone |= matches!(record.event, Event::Finished);
-        let Record { at, seq, ref event, .. } = *record;
-        stream.queue.push_back(Entry { at, seq, process: i, event: event.clone(), is_undone: false });
+        let Record { at, seq, event, .. } = record;
+        stream.queue.push_back(Entry { at, seq, process: i, event, is_undone: false });
     }
 
     /// Process `i` has opened the store of those that were the resource before it.

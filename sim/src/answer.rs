@@ -16,11 +16,59 @@ use crate::local::{Local, lock};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unanswered;
 
-struct Slot<T> {
+/// Where an answer is put, for whoever waits for it.
+pub(crate) struct Slot<T> {
     said: Option<T>,
     /// Nothing follows: it was said, or will never be.
     is_over: bool,
     waker: Option<Waker>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Slot { said: None, is_over: false, waker: None }
+    }
+}
+
+impl<T> Slot<T> {
+    /// What will be there at its end.
+    pub fn say(&mut self, what: T) {
+        self.said = Some(what);
+    }
+
+    pub fn is_said(&self) -> bool {
+        self.said.is_some()
+    }
+
+    /// There will be nothing.
+    pub fn forget(&mut self) {
+        self.said = None;
+    }
+
+    /// Whoever waits for it learns what was said, or that nothing will be.
+    pub fn end(slot: &Local<Slot<T>>) {
+        let waker = {
+            let mut slot = lock(slot);
+            slot.is_over = true;
+            slot.waker.take()
+        };
+        waker.inspect(Waker::wake_by_ref);
+    }
+
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Unanswered>> {
+        if self.is_over {
+            return Poll::Ready(self.said.take().ok_or(Unanswered));
+        }
+        if !self.waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            self.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Nobody waits for it any more.
+    pub fn leave(&mut self) {
+        self.waker = None;
+    }
 }
 
 /// The side that answers. Dropping it tells the other side that there is no answer.
@@ -31,26 +79,21 @@ pub(crate) struct Answer<T>(Arc<Local<Slot<T>>>);
 
 /// Both sides of one answer.
 pub(crate) fn answer<T>() -> (Answering<T>, Answer<T>) {
-    let slot = Arc::new(Local::new(Slot { said: None, is_over: false, waker: None }));
+    let slot = Arc::<Local<Slot<T>>>::default();
     (Answering(slot.clone()), Answer(slot))
 }
 
 impl<T> Answering<T> {
     /// Answers.
     pub fn say(self, what: T) {
-        lock(&self.0).said = Some(what);
+        lock(&self.0).say(what);
         // Dropping it wakes the other side.
     }
 }
 
 impl<T> Drop for Answering<T> {
     fn drop(&mut self) {
-        let waker = {
-            let mut slot = lock(&self.0);
-            slot.is_over = true;
-            slot.waker.take()
-        };
-        waker.inspect(Waker::wake_by_ref);
+        Slot::end(&self.0);
     }
 }
 
@@ -58,20 +101,13 @@ impl<T> Future for Answer<T> {
     type Output = Result<T, Unanswered>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.0);
-        if slot.is_over {
-            return Poll::Ready(slot.said.take().ok_or(Unanswered));
-        }
-        if !slot.waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
-            slot.waker = Some(cx.waker().clone());
-        }
-        Poll::Pending
+        lock(&self.0).poll(cx)
     }
 }
 
 impl<T> Drop for Answer<T> {
     fn drop(&mut self) {
-        lock(&self.0).waker = None;
+        lock(&self.0).leave();
     }
 }
 

@@ -18,7 +18,10 @@ use std::{
 
 use history::Stamp;
 
-use crate::local::{Local, lock};
+use crate::{
+    exchange::Leg,
+    local::{Local, lock},
+};
 
 /// One task.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -36,7 +39,25 @@ pub(crate) struct Packet<W> {
     /// The start of the other process that it is meant for.
     pub incarnation: u32,
     /// What it does where it arrives.
-    pub call: Call<W>,
+    pub load: Load<W>,
+}
+
+/// What a packet does where it arrives.
+pub(crate) enum Load<W> {
+    /// Something, once.
+    Call(Call<W>),
+    /// It is a request to which an answer goes back, or that answer.
+    Leg(Leg<W>),
+}
+
+impl<W> Load<W> {
+    /// It is there.
+    pub fn arrive(self, world: &Arc<W>) {
+        match self {
+            Load::Call(call) => call(world),
+            Load::Leg(leg) => leg.arrive(world),
+        }
+    }
 }
 
 /// Where packets arrive.
@@ -352,7 +373,7 @@ mod tests {
 
     impl Stage for World {
         fn arrive(self: &Arc<Self>, packet: Packet<Self>) {
-            (packet.call)(self);
+            packet.load.arrive(self);
         }
     }
 

@@ -8,6 +8,7 @@ mod answer;
 mod clock;
 mod cluster;
 mod conduct;
+mod exchange;
 mod executor;
 mod link;
 mod local;
@@ -70,13 +71,13 @@ pub struct Outcome {
 pub struct SimError(pub String);
 
 /// Records that are told at a time.
-const TOLD_AT_ONCE: usize = 64;
+const TOLD_AT_ONCE: usize = 512;
 
-/// Runs a plan to its end, and shows every record of its history to `see`, in the order of the history, some at a time.
+/// Runs a plan to its end, and gives every record of its history to `see`, in the order of the history, some at a time.
 ///
 /// # Errors
 /// The plan names what there is no model of, or its faults cannot be carried out.
-pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(&Record)) -> Result<Outcome, SimError> {
+pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcome, SimError> {
     let plan = Arc::new(setup.plan.clone());
     let is_resource = |step: &history::Step| step.target == Target::Node("resource".into());
     let is_fragile = plan.schedule.iter().any(|step| is_resource(step) && step.fault.kind().kills());

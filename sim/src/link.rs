@@ -225,9 +225,10 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
+    use crate::executor::Load;
 
     fn packet() -> Packet<World> {
-        Packet { from: 0, to: 1, incarnation: 1, call: Box::new(|_| {}) }
+        Packet { from: 0, to: 1, incarnation: 1, load: Load::Call(Box::new(|_| {})) }
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! The servers of a world as its clients reach them: ports over links.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use futures::TryFutureExt;
 use history::{Event, HoldId, Plan, Tokens};
 use locks::{Answer, Key, Node, NodeError, Owner, Reply, Step};
 use nemesis::Data;
@@ -13,9 +17,10 @@ use resource::{
 use workloads::ports::{Access, Caller};
 
 use crate::{
-    answer::{Answering, answer},
+    answer::{Answering, Slot, Unanswered, answer},
     clock::{Clocks, duration},
-    executor::{Packet, Process, Stage},
+    exchange::{Exchange, Leg},
+    executor::{Load, Packet, Process, Stage},
     local::{Local, lock},
     models::redis::RedisModel,
     resource_model::ResourceModel,
@@ -120,14 +125,53 @@ impl Node for RedisNode {
             return Box::pin(std::future::ready(Err(NodeError::Definite("not connected".into()))));
         }
         self.world.asks(worker, acquires(&step));
-        let (answering, answer) = answer();
-        let serve = move |world: &Arc<World>| {
-            let said = lock(&world.servers.redis[node]).apply(&step, world.wall(node));
-            world.look_at_owners();
-            world.send(node, worker, Box::new(move |_| answering.say(said)));
-        };
-        self.world.send(worker, node, Box::new(serve));
-        Box::pin(answer.map_err(|_| NodeError::Indeterminate("connection lost".into())))
+        let asked = Arc::new(Asked { step, worker, node, slot: Local::default() });
+        self.world.send_leg(worker, node, Leg::new(asked.clone()));
+        Box::pin(Replied(asked))
+    }
+}
+
+/// A step on its way to a Redis node, and its answer on the way back.
+struct Asked {
+    step: Step,
+    worker: Process,
+    node: Process,
+    slot: Local<Slot<Answer>>,
+}
+
+impl Exchange<World> for Asked {
+    fn arrive(self: Arc<Self>, world: &Arc<World>) {
+        let Self { worker, node, .. } = *self;
+        if lock(&self.slot).is_said() {
+            return Slot::end(&self.slot);
+        }
+        let said = lock(&world.servers.redis[node]).apply(&self.step, world.wall(node));
+        world.look_at_owners();
+        lock(&self.slot).say(said);
+        world.send_leg(node, worker, Leg::new(self));
+    }
+
+    fn lost(&self) {
+        lock(&self.slot).forget();
+        Slot::end(&self.slot);
+    }
+}
+
+/// The answer to a step, for the client that waits for it.
+struct Replied(Arc<Asked>);
+
+impl Future for Replied {
+    type Output = Result<Answer, NodeError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = lock(&self.0.slot).poll(cx);
+        answer.map_err(|Unanswered| NodeError::Indeterminate("connection lost".into()))
+    }
+}
+
+impl Drop for Replied {
+    fn drop(&mut self) {
+        lock(&self.0.slot).leave();
     }
 }
 
@@ -190,8 +234,9 @@ fn serve(world: &Arc<World>, worker: Process, request: &Request, answering: Answ
         return reply(world);
     }
     let incarnation = world.node(node, |n| n.incarnation);
-    let synced =
-        move |world: &Arc<World>| world.arrive(Packet { from: node, to: node, incarnation, call: Box::new(reply) });
+    let synced = move |world: &Arc<World>| {
+        world.arrive(Packet { from: node, to: node, incarnation, load: Load::Call(Box::new(reply)) })
+    };
     world.executor.at(durable, Box::new(synced));
 }
 

@@ -128,7 +128,7 @@ impl World {
             rng,
             seq: 0,
             controller_next: 0,
-            outbox: Vec::new(),
+            outbox: Vec::with_capacity(crate::TOLD_AT_ONCE * 5 / 4),
             seen: 0,
             messages: 0,
         };
@@ -241,7 +241,7 @@ impl World {
     ///
     /// Many at a time, because whoever is told has as much code as the simulation: the two would drive each other out of the processor's
     /// caches at every record.
-    pub fn tell(&self, least: usize, told: &mut dyn FnMut(&Record)) {
+    pub fn tell(&self, least: usize, told: &mut dyn FnMut(Record)) {
         let mut records = {
             let mut state = lock(&self.state);
             if state.outbox.len() < least {
@@ -250,8 +250,7 @@ impl World {
             state.seen = 0;
             std::mem::take(&mut state.outbox)
         };
-        records.iter().for_each(told);
-        records.clear();
+        records.drain(..).for_each(told);
         lock(&self.state).outbox = records;
     }
 
@@ -378,7 +377,7 @@ impl World {
             self.executor.after(TICK, Box::new(tick));
         }
         for packet in inbox {
-            (packet.call)(self);
+            packet.load.arrive(self);
         }
         self.executor.thaw(node);
     }

@@ -55,7 +55,7 @@ fn told(
     let setup = Setup { run: "selftest", plan, backend, resource_bug, with_truth };
     let outcome = simulate(&setup, &mut |record| {
         if let Some(word) = word {
-            match serde_json::to_string(record) {
+            match serde_json::to_string(&record) {
                 Ok(line) => is_said |= line.contains(word),
                 Err(error) => broken = Some(error.to_string()),
             }

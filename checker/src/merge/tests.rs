@@ -153,7 +153,7 @@ fn a_successor_holds_the_horizon_of_the_process_that_was_killed() {
         event("worker-1#2", 600, Event::Watermark),
     ]);
     let mut popped = Vec::new();
-    for (i, record) in records.iter().enumerate() {
+    for (i, record) in records.into_iter().enumerate() {
         merge.feed(record);
         while let Some(next) = merge.pop() {
             if let Next::Entry(entry) = next {

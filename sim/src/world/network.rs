@@ -6,7 +6,8 @@ use history::{Event, Fault, FaultId, Role, Stamp};
 
 use super::{Connection, State, World};
 use crate::{
-    executor::{Call, Packet, Process, Stage},
+    exchange::Leg,
+    executor::{Call, Load, Packet, Process, Stage},
     link::{Retransmitted, Sent},
     local::lock,
 };
@@ -35,6 +36,15 @@ impl World {
     /// Sends something from one node to the other; there it runs, once, as soon as the process that it was sent to runs. What is sent to a
     /// process that is gone is dropped, and so is what it owns: whoever waits for its answer learns that there will be none.
     pub fn send(self: &Arc<Self>, from: Process, to: Process, call: Call<World>) {
+        self.send_load(from, to, Load::Call(call));
+    }
+
+    /// The same for one way of an exchange.
+    pub fn send_leg(self: &Arc<Self>, from: Process, to: Process, leg: Leg<World>) {
+        self.send_load(from, to, Load::Leg(leg));
+    }
+
+    fn send_load(self: &Arc<Self>, from: Process, to: Process, load: Load<World>) {
         let now = self.executor.now();
         let sent = {
             let mut state = lock(&self.state);
@@ -42,7 +52,7 @@ impl World {
             let at = from * state.nodes.len() + to;
             let incarnation = state.connections[at].incarnation;
             let State { links, rng, .. } = &mut *state;
-            links[at].send(now, Packet { from, to, incarnation, call }, rng)
+            links[at].send(now, Packet { from, to, incarnation, load }, rng)
         };
         match sent {
             Sent::Arrives(when, packet) => self.executor.arrives(when, packet),
@@ -165,6 +175,6 @@ impl Stage for World {
                 return node.inbox.push_back(packet);
             }
         }
-        (packet.call)(self);
+        packet.load.arrive(self);
     }
 }

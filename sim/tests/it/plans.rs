@@ -58,6 +58,6 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
 pub fn history(plan: &Plan, backend: &str) -> Vec<Record> {
     let mut records = Vec::new();
     let setup = Setup { run: "test", plan, backend, resource_bug: None, with_truth: false };
-    simulate(&setup, &mut |record| records.push(record.clone())).expect("it runs to its end");
+    simulate(&setup, &mut |record| records.push(record)).expect("it runs to its end");
     records
 }
