@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, Fault, FaultKind, LeaseClock, NodeName, Persistence, Stamp, WhichClock};
+use history::{ClockChange, Fault, FaultKind, HoldId, LeaseClock, NodeName, Persistence, Stamp, WhichClock};
 
 use crate::{
     cause::{HOST_CLOCK, UNEXPLAINED},
@@ -166,18 +166,26 @@ fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option
     restarts.chain(removed).chain(moved.map(|at| (at, FaultKind::Clock.name()))).min().map(|(_, name)| name)
 }
 
-/// What took the key away in a store of which all lock nodes are replicas: a fault on any of them.
+/// What took the first one's key away in a store of which all lock nodes are replicas: a fault on any of them. To the second the service may
+/// have granted the lock though that one's own key was gone: then whatever took this explains the overlap, and the first may still have its.
 fn in_store(run: &Run, overlap: &Overlap, ending: &Ending) -> Option<&'static str> {
     let [first, second] = &overlap.holds;
-    let between = |at: Stamp| rules::is_between(at, first.sent.at, second.ok.at);
-    let longest = overlap.longest();
+    let (longest, gone_by) = (overlap.longest(), second.ok.at);
     let (until, told) = (overlap.lease_until(longest), overlap.told(longest));
-    let kept = Kept { sent: first.sent.at, told, until, gone_by: second.ok.at };
-    let removed = ending.unsafe_releases.iter().filter(|u| u.owner == first.id && between(u.invoked.at));
+    let of_first = Kept { sent: first.sent.at, told, until, gone_by };
+    let of_second = Kept { sent: second.sent.at, told: second.granted, until: second.lease_until, gone_by };
+    let of_second = second.is_without_key.then(|| taken_from_store(run, &of_second, second.id, ending)).flatten();
+    of_second.or_else(|| taken_from_store(run, &of_first, first.id, ending))
+}
+
+/// The first thing that took the key of `hold` away in a store.
+fn taken_from_store(run: &Run, kept: &Kept, hold: HoldId, ending: &Ending) -> Option<&'static str> {
+    let between = |at: Stamp| rules::is_between(at, kept.sent, kept.gone_by);
+    let removed = ending.unsafe_releases.iter().filter(|u| u.owner == hold && between(u.invoked.at));
     let mut found: Vec<(Stamp, &'static str)> = removed.map(|u| (u.invoked.at, "unsafe-release")).collect();
     for name in &run.plan.lock_nodes {
         found.extend(proved(run, name).filter_map(|line| Some((kept.left_store(run, line)?, line.kind.name()))));
-        let moved = Clocks::of(run, name).first_to_reach(until, told, second.ok.at, clock(run));
+        let moved = Clocks::of(run, name).first_to_reach(kept.until, kept.told, kept.gone_by, clock(run));
         found.extend(moved.map(|at| (at, FaultKind::Clock.name())));
     }
     found.into_iter().min().map(|(_, name)| name)

@@ -143,6 +143,8 @@ pub(crate) struct Attempt {
     pub undoing: Option<Mark>,
     /// When it first said that it waits behind another.
     pub behind: Option<Mark>,
+    /// It was granted the lock when its key was gone.
+    pub is_without_key: bool,
     /// When it first began to let go: release or undo invoked.
     pub let_go: Option<Stamp>,
     /// Requests to the resource that have not been seen to arrive.
@@ -180,6 +182,7 @@ impl Attempt {
             releasing: None,
             undoing: None,
             behind: None,
+            is_without_key: false,
             let_go: None,
             ops: Vec::new(),
             beats: vec![(sent, Beat::Acquire)],

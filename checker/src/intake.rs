@@ -130,6 +130,7 @@ impl Run {
             Event::Behind { .. } => {
                 attempt.behind.get_or_insert(mark);
             }
+            Event::WithoutKey { .. } => attempt.is_without_key = true,
             Event::Undo { .. } => {
                 attempt.undoing = Some(mark);
                 attempt.let_go.get_or_insert(mark.at);

@@ -37,6 +37,8 @@ pub(crate) struct Brief {
     /// Between which stamps the nodes granted the lease, and until when it lasts by true time at least, renewals apart.
     pub granted: Span,
     pub lease_until: Stamp,
+    /// It was granted the lock when its key was gone.
+    pub is_without_key: bool,
 }
 
 impl Brief {
@@ -53,6 +55,7 @@ impl Brief {
             nodes: hold.granted_on | hold.renewed_on,
             granted: (grant.promised_from, grant.ok.at),
             lease_until: grant.promised_from.plus(grant.lease),
+            is_without_key: hold.is_without_key,
         }
     }
 }

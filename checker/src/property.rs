@@ -155,7 +155,7 @@ pub struct TokensVerdict {
     pub verdict: Verdict,
     /// Holds whose token is not larger than that of a hold they are later than.
     pub backwards: u64,
-    /// Unordered holds that share a token.
+    /// Pairs of holds that are not ordered and share a token.
     pub shared: u64,
     /// Holds without a token.
     pub missing: u64,

@@ -4,7 +4,7 @@
 //! with every hold that it is not ordered with. Both reach back no further than the oldest attempt that is still open:
 //! no later success can know so little.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque, hash_map};
 
 use history::{Event, HoldId, Stamp, Token, Tokens as Source};
 use rustc_hash::FxHashMap;
@@ -32,7 +32,7 @@ struct TokenKey {
     open: BTreeSet<(Stamp, HoldId)>,
     /// Holds in the order of acquisition: each, and the one with the largest token up to it.
     holders: VecDeque<(Holder, Holder)>,
-    by_token: FxHashMap<Token, Holder>,
+    by_token: FxHashMap<Token, Vec<Holder>>,
     /// The newest ones.
     recent: VecDeque<Token>,
 }
@@ -67,12 +67,14 @@ impl Tokens {
         let key = self.key(hold.key);
         let earlier = key.holders.partition_point(|(h, _)| rules::is_later(granted_after, h.ok.at));
         let largest = earlier.checked_sub(1).map(|i| key.holders[i].1).filter(|h| rules::goes_back(new.token, h.token));
-        let twin = key.by_token.get(&new.token).copied().filter(|h| !rules::is_later(granted_after, h.ok.at));
+        // Pairs are counted: how many there are does not depend on the order in which holds of one stamp come.
+        let twins = key.by_token.get(&new.token).into_iter().flatten();
+        let twins: Vec<Holder> = twins.filter(|h| !rules::is_later(granted_after, h.ok.at)).copied().collect();
         key.insert(new);
-        self.show(hold.key, new.token, largest.is_some() || twin.is_some());
+        self.show(hold.key, new.token, largest.is_some() || !twins.is_empty());
         self.backwards += u64::from(largest.is_some());
-        self.shared += u64::from(twin.is_some());
-        for other in [largest, twin].into_iter().flatten() {
+        self.shared += twins.len() as u64;
+        for other in largest.into_iter().chain(twins) {
             if self.faults.len() < LISTED {
                 let mut pair = [other, new];
                 pair.sort_by_key(|h| (h.ok.at, h.hold));
@@ -111,15 +113,16 @@ impl TokenKey {
             _ => new,
         };
         self.holders.push_back((new, largest));
-        // Of several, the last one acquired: if any of them is not ordered with a new hold, it is not.
-        self.by_token.insert(new.token, new);
+        self.by_token.entry(new.token).or_default().push(new);
         let oldest = self.open.first().map_or(new.ok.at, |(sent, _)| *sent);
         // The newest of those that every open attempt is later than carries the maximum of them all.
         while self.holders.get(1).is_some_and(|(h, _)| rules::is_later(oldest, h.ok.at)) {
-            if let Some((gone, _)) = self.holders.pop_front()
-                && self.by_token.get(&gone.token).is_some_and(|h| h.hold == gone.hold)
-            {
-                self.by_token.remove(&gone.token);
+            let Some((gone, _)) = self.holders.pop_front() else { break };
+            if let hash_map::Entry::Occupied(mut of_token) = self.by_token.entry(gone.token) {
+                of_token.get_mut().retain(|h| h.hold != gone.hold);
+                if of_token.get().is_empty() {
+                    of_token.remove();
+                }
             }
         }
     }
@@ -254,6 +257,18 @@ mod tests {
             },
         );
         assert_eq!(judged(&scene), (Verdict::Violated, 0, 1));
+    }
+
+    #[test]
+    fn how_many_pairs_share_a_token_does_not_depend_on_which_of_one_stamp_comes_first() {
+        // Two are acquired at 50; the third neither is later than one nor shares with the other.
+        for (open, sent_then) in [(1, 2), (2, 1)] {
+            let mut scene = Scene::new();
+            scene.plan.workload.workers = 3;
+            scene.acquire(1, 3, 0, 30, 41).release(1, 35);
+            scene.acquire(2, open, 30, 50, 41).acquire(3, sent_then, 50, 50, 41).release(2, 60).release(3, 60);
+            assert_eq!(judged(&scene), (Verdict::Violated, 1, 2), "worker {open} was sent first");
+        }
     }
 
     #[test]

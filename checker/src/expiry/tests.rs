@@ -254,3 +254,23 @@ fn replicas_of_one_store_explain_it_alone() {
     assert_eq!(etcd(revokes, pause.clone(), 500, 1_100), "unexplained", "it had not gone on yet");
     assert_eq!(etcd(models, pause, 500, 900), "unexplained");
 }
+
+#[test]
+fn a_grant_without_a_key_is_explained_by_what_took_that_key() {
+    // Hold 2 waits when the clock jumps; hold 1 comes after that, and has a key that stands.
+    let granted = |is_without_key, from| {
+        let mut s = Scene::new();
+        (s.plan.backend, s.plan.models) = ("etcd-server-lock".into(), Some(Models::default()));
+        s.acquire(1, 1, 900, 910, 41);
+        if is_without_key {
+            s.event("worker-2", 1_009, Event::WithoutKey { attempt: HoldId(2) });
+        }
+        s.acquire(2, 2, 100, 1_010, 42).release(2, 1_100).release(1, 1_200);
+        s.blow(1, clock(WhichClock::Both, ClockChange::JumpMs(5_000)), "redis-2", from, 2_000);
+        cause(&mut s)
+    };
+    assert_eq!(granted(true, 500), "clock");
+    assert_eq!(granted(false, 500), "unexplained");
+    assert_eq!(granted(true, 50), "unexplained", "its lease was given by the clock that had jumped");
+    assert_eq!(granted(true, 1_020), "unexplained", "it had been granted the lock before that");
+}

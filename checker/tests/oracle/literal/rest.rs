@@ -27,7 +27,7 @@ pub fn tokens(f: &Facts) -> Tokens {
         let others = || claimed(f).filter(|h| h.key == g.key && h.id != g.id && h.token.is_some());
         t.backwards += u64::from(others().any(|h| g.later_by_stamps(h) && h.token >= Some(token)));
         let twin = |h: &Hold| h.token == Some(token) && !g.later_by_stamps(h) && !h.later_by_stamps(g);
-        t.shared += u64::from(others().any(|h| twin(h) && (h.acquired, h.id) < (g.acquired, g.id)));
+        t.shared += others().filter(|h| twin(h) && (h.acquired, h.id) < (g.acquired, g.id)).count() as u64;
     }
     t.verdict = judged(t.backwards + t.shared + t.missing > 0, false);
     t
