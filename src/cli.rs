@@ -1,12 +1,25 @@
-//! The command line as it is written. `scenario` resolves it.
+//! The command line. `scenario` turns flags into plans.
 
-use std::{path::PathBuf, time::Duration};
+mod scenario;
+mod values;
+
+use std::{
+    num::{NonZeroU32, NonZeroU64},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use history::ClusterKind;
 
+pub use self::scenario::{ModelArgs, ScenarioArgs};
+use self::{
+    scenario::of_explore,
+    values::{cluster, duration, role_and_image},
+};
 use crate::process::ResourceArgs;
 
-/// What distributed locks do under faults: real servers, real faults, verdicts with witnesses.
+/// Tests distributed locks under faults: real servers, real faults, verdicts with evidence
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -20,22 +33,25 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a cluster, inject faults, record, and judge the record
+    /// Start a cluster, inject faults, record every event, and judge the record
     Run(Box<RunArgs>),
-    /// Try many schedules in the simulation, and reduce what violates to the least that shows it
+    /// Try many seeds in the simulation, and minimize each kind of violation to a short plan
+    #[command(mut_args(of_explore))]
     Explore(Box<ExploreArgs>),
-    /// Hold the harness against itself, in the simulation: every planted bug is caught, and no alarm is false
+    /// Test the harness itself, in the simulation: every planted bug is caught, and no alarm is false
     Selftest(SelftestArgs),
-    /// Run every row of a suite, and print what was claimed, what was seen, and whether it came out as expected
+    /// Run every row of a suite: the claim, the observation, and whether they agree
     Suite(SuiteArgs),
-    /// Measure how probable and how long double-holder windows are, against the length of a fault
+    /// Measure how often and for how long two clients hold the lock, by the length of a fault
     Dose(DoseArgs),
     /// Judge a recorded run again
     Check(CheckArgs),
-    /// Remove what runs that are no longer alive have left in Docker
+    /// Remove containers, networks and volumes of runs that have ended
     Clean(CleanArgs),
-    /// List backends, faults and arms, or the runs that were recorded
+    /// List backends, faults and arms, or the recorded runs
     List(ListArgs),
+    /// Define a word of the reports, or all words
+    Explain(ExplainArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
@@ -48,29 +64,13 @@ pub enum Command {
 pub enum Format {
     /// For people
     Text,
-    /// `verdict.json`
+    /// For programs; of one run the content of `verdict.json`
     Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ClientArg {
-    /// Acquire, read, work, write, release: what most code does
-    Unchecked,
-    /// They verify their deadline just before each write
-    Checking,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FenceArg {
-    /// Refuse a smaller token, and an equal one from another hold
-    Default,
-    /// Refuse an equal token too: one write a hold; cannot go with the arm `reads`
-    Strict,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ClusterArg {
-    /// Docker if an engine answers, else the simulation
+    /// Docker if an engine answers, otherwise the simulation
     Auto,
     /// Real servers in containers
     Docker,
@@ -78,167 +78,35 @@ pub enum ClusterArg {
     Sim,
 }
 
-/// A duration: `2s`, `150ms`.
-fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|e| format!("expected a duration such as `2s` or `150ms`: {e}"))
-}
-
-/// A duration, or a range of them: `100ms..200ms`.
-fn range(text: &str) -> Result<history::Range, String> {
-    let (from, to) = text.split_once("..").unwrap_or((text, text));
-    Ok(history::Range { from: duration(from)?, to: duration(to)? })
-}
-
-fn role_and_image(text: &str) -> Result<(String, String), String> {
-    let (role, image) = text.split_once('=').ok_or("expected ROLE=NAME, such as `redis=valkey/valkey:8`")?;
-    if role.is_empty() || image.is_empty() {
-        return Err("expected ROLE=NAME, such as `redis=valkey/valkey:8`".into());
-    }
-    Ok((role.to_owned(), image.to_owned()))
-}
-
-/// What clients do while they hold, and about requests that nobody answers.
-#[derive(Debug, Args)]
-pub struct ClientArgs {
-    /// What clients do about their deadline
-    #[arg(long, help_heading = "Scenario", value_enum, default_value = "unchecked")]
-    pub client: ClientArg,
-    /// Renew so often while holding [default: never]
-    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration)]
-    pub renew: Option<Duration>,
-    /// Lease that renewals ask for [default: that of --lease]
-    #[arg(long, help_heading = "Scenario", value_name = "LEASE", value_parser = duration)]
-    pub renew_for: Option<Duration>,
-    /// Writes under one hold
-    #[arg(long, help_heading = "Scenario", default_value_t = 1)]
-    pub writes: u32,
-    /// Send a write that was not answered again so often, as the same operation [default: never]
-    #[arg(long, help_heading = "Scenario", value_name = "EVERY", value_parser = duration)]
-    pub resend: Option<Duration>,
-    /// Give an attempt up that was not answered for so long, and undo it [default: never]
-    #[arg(long, help_heading = "Scenario", value_name = "AFTER", value_parser = duration)]
-    pub cancel: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LeaseClockArg {
-    /// When both the wall clock and the monotonic clock say so: etcd 3.4
-    Both,
-    /// When the monotonic clock says so: etcd from 3.5 on
-    Monotonic,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PersistenceArg {
-    /// Nothing: `appendonly no`
-    No,
-    /// A snapshot every 5 s if anything has changed: `save 5 1`
-    Snapshot,
-    /// All up to the last full second: `appendfsync everysec`
-    Everysec,
-    /// All that was answered: `appendfsync always`
-    Always,
-}
-
-/// Switches of the models of the simulation.
-#[derive(Debug, Args)]
-pub struct ModelArgs {
-    /// By which clock a model of etcd lets leases run out [default: both]
-    #[arg(long, help_heading = "Simulation", value_enum)]
-    pub lease_clock: Option<LeaseClockArg>,
-    /// A model of etcd whose leader was frozen revokes leases that had been renewed elsewhere (etcd#15247)
-    #[arg(long, help_heading = "Simulation")]
-    pub revokes_on_resume: bool,
-    /// The Lock service of a model of etcd looks whether the key that waited still stands (from 3.5 on)
-    #[arg(long, help_heading = "Simulation")]
-    pub lock_checks_key: bool,
-    /// What Redis writes to its disk; on Docker its `appendonly`, `appendfsync` and `save` [default: no]
-    #[arg(long, help_heading = "Scenario", value_enum)]
-    pub persistence: Option<PersistenceArg>,
-}
-
-/// What is run: these flags, or a plan.
+/// One run: a scenario, or a plan.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Run this plan again (the `plan.toml` of a run) instead of the flags below
-    #[arg(conflicts_with_all = ["client", "renew", "renew_for", "writes", "resend", "cancel"])]
-    #[arg(conflicts_with_all = ["lease_clock", "revokes_on_resume", "lock_checks_key", "persistence"])]
+    /// Run this plan (the `plan.toml` of a run) instead of the scenario that the flags describe
+    #[arg(conflicts_with_all = ["ScenarioArgs", "ModelArgs"])]
     pub plan: Option<PathBuf>,
 
-    /// Where it runs [default: auto; docker with --expect; for a PLAN where it ran]
+    /// Cluster of the run [default: auto; docker with --expect; with a PLAN the plan's cluster]
     #[arg(long, value_enum, help_heading = "Scenario")]
     pub cluster: Option<ClusterArg>,
-    /// Lock under test: redis, redlock, etcd
-    #[arg(long, help_heading = "Scenario", default_value = "redlock", conflicts_with = "plan")]
-    pub backend: String,
-    /// Faults, comma-separated: none, or `KIND[:TARGET][:LINKS][@WHEN][+DURATION]` with KIND pause, stop, slow, kill, amnesia, clock, partition, delay,
-    /// loss or reorder, in the simulation also powerloss; TARGET holder (default for pause, stop, slow and kill), any-worker, any-lock-node (default for the
-    /// others), leader, majority, minority, rolling, a node by name, or of links halves, ring, bridge, isolate; LINKS, of faults of links,
-    /// in, out or one-way, lock-nodes, workers or resource, and reject; WHEN a time or a protocol point (before-acquire, after-send, after-write-back,
-    /// after-acquire, after-read, after-check, before-write, before-release); for example
-    /// `pause@before-write+5s`
-    #[arg(long, help_heading = "Scenario", default_value = "none", conflicts_with = "plan")]
-    pub nemesis: String,
-    /// Length of the fault phase [default: 30s; 12s if every fault is placed]
-    #[arg(long, help_heading = "Scenario", value_parser = duration, conflicts_with = "plan")]
-    pub time: Option<Duration>,
-    /// Seed of everything that is drawn; it promises the same schedule, never the same run [default: drawn]
-    #[arg(long, help_heading = "Scenario", conflicts_with = "plan")]
-    pub seed: Option<u64>,
-    /// Lease asked of the lock
-    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "2s", conflicts_with = "plan")]
-    pub lease: Duration,
-    /// Work between read and write: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "100ms..200ms", conflicts_with = "plan")]
-    pub work: history::Range,
-    /// Delay between two attempts at a held lock: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "50ms..150ms", conflicts_with = "plan")]
-    pub retry_delay: history::Range,
-    /// Critical sections offered per second, by all clients together
-    #[arg(long, help_heading = "Scenario", default_value_t = 3.0, conflicts_with = "plan")]
-    pub rate: f64,
-    /// Keys, drawn evenly; 1 is the hot key
-    #[arg(long, help_heading = "Scenario", default_value_t = 1, conflicts_with = "plan")]
-    pub keys: u32,
-    /// Workers, one container each
-    #[arg(long, help_heading = "Scenario", default_value_t = 5, conflicts_with = "plan")]
-    pub workers: u32,
-    /// Clients in each worker
-    #[arg(long, help_heading = "Scenario", default_value_t = 1, conflicts_with = "plan")]
-    pub clients_per_worker: u32,
     #[command(flatten)]
-    pub clients: ClientArgs,
-    #[command(flatten)]
-    pub models: ModelArgs,
-    /// How the lock makes fencing tokens: none, counter (redis), majority-max or two-phase (redlock), revision (etcd) [default: the backend's best]
-    #[arg(long, help_heading = "Scenario", conflicts_with = "plan")]
-    pub tokens: Option<String>,
-    /// Arms of the resource, all judged in the same run [default: off,writes,reads, as far as tokens and fence allow]
-    #[arg(long, help_heading = "Scenario", value_delimiter = ',', conflicts_with = "plan")]
-    pub arms: Option<Vec<String>>,
-    /// How fencing arms compare tokens
-    #[arg(long, help_heading = "Scenario", value_enum, default_value = "default", conflicts_with = "plan")]
-    pub fence: FenceArg,
-    /// A resource with a planted bug, `buggy:NAME`: to test the checker
-    #[arg(long, help_heading = "Scenario", conflicts_with = "plan", hide = true)]
-    pub resource: Option<String>,
+    pub scenario: ScenarioArgs,
 
-    /// Servers from a Compose file of your own, instead of the backend's
+    /// Start the servers of this Compose file instead of the backend's own file
     #[arg(long, value_name = "FILE", help_heading = "Docker")]
     pub compose: Option<PathBuf>,
     /// Image for a role (redis, resource, worker, agent); may be repeated
     #[arg(long, value_name = "ROLE=NAME", value_parser = role_and_image, help_heading = "Docker")]
     pub image: Vec<(String, String)>,
-    /// Leave servers and network for a look; `harness clean --kept` removes them
+    /// Keep servers and network after the run; `harness clean --kept` removes them
     #[arg(long, help_heading = "Docker")]
     pub keep: bool,
 
-    /// Verdicts and counts that this run must give, comma-separated [example: lock=violated,off.data.lost_updates>=1]
+    /// Verdicts and counts that the run must give, comma-separated: lock=violated,off.data.lost_updates>=1
     #[arg(long, help_heading = "Output")]
     pub expect: Option<String>,
-    /// Run the PLAN so often, one run after the other, and count those that come out as --expect says, or are violated without it
+    /// Run the PLAN N times, and count the runs that are as --expect says (without --expect: that are violated)
     #[arg(long, value_name = "N", requires = "plan", conflicts_with = "keep", help_heading = "Output")]
-    pub repeat: Option<std::num::NonZeroU32>,
+    pub repeat: Option<NonZeroU32>,
     /// Output format
     #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
     pub format: Format,
@@ -247,69 +115,54 @@ pub struct RunArgs {
     pub runs: PathBuf,
 }
 
-/// What is explored. Schedules are short, and much happens in them: the simulation tries thousands a second.
+/// The flags whose values a swarm draws.
+const DRAWN_BY_SWARM: [&str; 21] = [
+    "nemesis",
+    "time",
+    "lease",
+    "work",
+    "retry_delay",
+    "rate",
+    "keys",
+    "workers",
+    "clients_per_worker",
+    "client",
+    "renew",
+    "renew_for",
+    "writes",
+    "resend",
+    "cancel",
+    "arms",
+    "fence",
+    "persistence",
+    "lease_clock",
+    "revokes_on_resume",
+    "lock_checks_key",
+];
+
+/// Many simulated runs of one scenario, each with its own seed.
 #[derive(Debug, Args)]
 pub struct ExploreArgs {
-    /// Lock under test: redis, redlock, etcd
-    #[arg(long, help_heading = "Scenario", default_value = "redlock")]
-    pub backend: String,
-    /// Faults, as for `run`
-    #[arg(long, help_heading = "Scenario", default_value = "pause")]
-    pub nemesis: String,
-    /// How many seeds are tried, a schedule each
+    #[command(flatten)]
+    pub scenario: ScenarioArgs,
+    /// Number of seeds; each seed gives one schedule
     #[arg(long, help_heading = "Scenario", default_value_t = 1_000)]
     pub seeds: u64,
-    /// The first seed
-    #[arg(long, help_heading = "Scenario", value_name = "FIRST", default_value_t = 0)]
-    pub seed: u64,
-    /// Length of the fault phase, in virtual time
-    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "8200ms")]
-    pub time: Duration,
-    /// Lease asked of the lock
-    #[arg(long, help_heading = "Scenario", value_parser = duration, default_value = "1s")]
-    pub lease: Duration,
-    /// Work between read and write: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "150ms..250ms")]
-    pub work: history::Range,
-    /// Delay between two attempts at a held lock: a duration or a range
-    #[arg(long, help_heading = "Scenario", value_parser = range, default_value = "95ms..190ms")]
-    pub retry_delay: history::Range,
-    /// Critical sections offered per second, by all clients together
-    #[arg(long, help_heading = "Scenario", default_value_t = 4.5)]
-    pub rate: f64,
-    /// Keys, drawn evenly; 1 is the hot key
-    #[arg(long, help_heading = "Scenario", default_value_t = 1)]
-    pub keys: u32,
-    /// Workers
-    #[arg(long, help_heading = "Scenario", default_value_t = 3)]
-    pub workers: u32,
-    /// Clients in each worker
-    #[arg(long, help_heading = "Scenario", default_value_t = 1)]
-    pub clients_per_worker: u32,
-    #[command(flatten)]
-    pub clients: ClientArgs,
-    #[command(flatten)]
-    pub models: ModelArgs,
-    /// How the lock makes fencing tokens, as for `run` [default: the backend's best]
-    #[arg(long, help_heading = "Scenario")]
-    pub tokens: Option<String>,
-    /// Arms of the resource, all judged in the same schedule [default: off,writes,reads, as far as tokens and fence allow]
-    #[arg(long, help_heading = "Scenario", value_delimiter = ',')]
-    pub arms: Option<Vec<String>>,
-    /// How fencing arms compare tokens
-    #[arg(long, help_heading = "Scenario", value_enum, default_value = "default")]
-    pub fence: FenceArg,
-    /// A resource with a planted bug, `buggy:NAME`: to test the checker
-    #[arg(long, help_heading = "Scenario", hide = true)]
-    pub resource: Option<String>,
+    /// Draw flags, workload, tokens, models and faults anew for each seed, and prefer what showed something new. Only
+    /// --backend and --tokens stay
+    #[arg(long, help_heading = "Scenario", conflicts_with_all = DRAWN_BY_SWARM)]
+    pub swarm: bool,
 
-    /// Threads [default: one for each core]
+    /// Threads [default: one per core]
     #[arg(long)]
     pub jobs: Option<usize>,
-    /// Findings of each class that are reduced until one can be offered; 0 only counts
+    /// Time for all minimizations. When it ends, each search completes its current plan
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10m")]
+    pub budget: Duration,
+    /// Findings of each class to minimize, until one is robust; 0 only counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub limit: usize,
-    /// Write the reduced plans here, for `harness run`
+    /// Write the minimized plans to this directory, for `harness run`
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub save: Option<PathBuf>,
     /// Output format
@@ -317,61 +170,61 @@ pub struct ExploreArgs {
     pub format: Format,
 }
 
-/// A suite is a file of claims, each with a plan, a witness and what must come out.
+/// A suite: a file of claims, each with a plan, the evidence that it needs, and the verdicts that it must give.
 #[derive(Debug, Args)]
 pub struct SuiteArgs {
     /// The suite file
     pub suite: PathBuf,
-    /// Where it runs: docker, or sim
-    #[arg(long, value_enum, default_value = "docker")]
-    pub cluster: ClusterArg,
-    /// Run every row so often, with a seed of its own each time
-    #[arg(long, value_name = "N", default_value_t = std::num::NonZeroU32::MIN)]
-    pub repeat: std::num::NonZeroU32,
+    /// Cluster of every run: docker, or sim
+    #[arg(long, value_parser = cluster, default_value = "docker")]
+    pub cluster: ClusterKind,
+    /// Run every row N times, each time with another seed
+    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
+    pub repeat: NonZeroU32,
     /// Only these rows, comma-separated
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Go on where an earlier run of this suite ended: what it has is not run again
+    /// Continue an interrupted suite: skip the runs that it has recorded
     #[arg(long)]
     pub resume: bool,
     /// Output format
     #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
     pub format: Format,
-    /// Directory of the run directories, and of what is done of the suite
+    /// Directory of the run directories, and of the suite's own record
     #[arg(long, default_value = "runs", help_heading = "Output")]
     pub runs: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DoseOf {
-    /// Pauses of whoever holds the key; Redlock on five nodes
+    /// Pauses of the lock's holder; Redlock on five nodes
     Pause,
-    /// Jumps of the wall clock of the only lock node; Redis on one
+    /// Jumps of the wall clock of the only lock node; Redis on one node
     Clock,
 }
 
-/// One fault a run, at a moment that is drawn; its length is given in leases.
+/// One fault per run, at a random time. The length of the fault is given in leases.
 #[derive(Debug, Args)]
 pub struct DoseArgs {
-    /// What is varied
+    /// Kind of fault
     #[arg(value_enum)]
     pub of: DoseOf,
-    /// Where it is measured: docker, or sim
-    #[arg(long, value_enum, default_value = "sim")]
-    pub cluster: ClusterArg,
+    /// Cluster of every run: docker, or sim
+    #[arg(long, value_parser = cluster, default_value = "sim")]
+    pub cluster: ClusterKind,
     /// Lengths of the fault, in leases, comma-separated
     #[arg(long, value_delimiter = ',', default_values_t = [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0])]
     pub ratios: Vec<f64>,
-    /// Runs of each length, a seed each
-    #[arg(long, default_value_t = std::num::NonZeroU64::new(200).expect("200 is not 0"))]
-    pub seeds: std::num::NonZeroU64,
-    /// The first seed
+    /// Runs of each length, each with another seed
+    #[arg(long, default_value_t = NonZeroU64::new(200).expect("200 is not 0"))]
+    pub seeds: NonZeroU64,
+    /// First seed
     #[arg(long, value_name = "FIRST", default_value_t = 1)]
     pub seed: u64,
-    /// Lease asked of the lock
+    /// Lease that every attempt asks for
     #[arg(long, value_parser = duration, default_value = "2s")]
     pub lease: Duration,
-    /// Draw the measurements
+    /// Plot the measurements into this SVG file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub svg: Option<PathBuf>,
     /// Output format
@@ -382,22 +235,43 @@ pub struct DoseArgs {
     pub runs: PathBuf,
 }
 
-/// Three tables: planted bugs, correct locks without faults, correct locks with all faults beside the truth.
+/// A table of the self-test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SelftestTable {
+    /// Planted bugs, each with the plans that provoke it
+    Planted,
+    /// Correct locks, without faults and with all faults
+    Locks,
+    /// Planted bugs, searched by a swarm that knows nothing of them
+    Swarm,
+}
+
+/// Four tables: planted bugs; correct locks without faults, and with all faults compared with the truth; planted bugs
+/// that a swarm finds.
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
     /// Seeds of each correct lock [default: 10000; 200 with --short]
     #[arg(long, value_name = "N")]
     pub seeds: Option<u64>,
-    /// Few seeds: what a test can wait for
+    /// Use few seeds: short enough for a test
     #[arg(long)]
     pub short: bool,
-    /// Only rows whose name contains this: a bug, or a lock
+    /// Schedules of each swarm search [default: 20000; 100 with --short]
+    #[arg(long, value_name = "N")]
+    pub schedules: Option<u64>,
+    /// Swarm searches for each planted bug [default: 5; 1 with --short]
+    #[arg(long, value_name = "N")]
+    pub searches: Option<u64>,
+    /// Only this table
+    #[arg(long, value_enum)]
+    pub table: Option<SelftestTable>,
+    /// Only rows whose name contains this word: a bug, or a lock
     #[arg(long, value_name = "WORD")]
     pub only: Option<String>,
-    /// Write the plans of what is wrong here, for `harness run`
+    /// Write the plans of all failures to this directory, for `harness run`
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
-    /// Threads [default: one for each core]
+    /// Threads [default: one per core]
     #[arg(long)]
     pub jobs: Option<usize>,
     /// Output format
@@ -409,7 +283,7 @@ pub struct SelftestArgs {
 pub struct CheckArgs {
     /// A run directory, or a history (.jsonl, .jsonl.zst)
     pub run: PathBuf,
-    /// Verdicts and counts that it must give
+    /// Verdicts and counts that the run must give
     #[arg(long)]
     pub expect: Option<String>,
     /// Output format
@@ -419,17 +293,57 @@ pub struct CheckArgs {
 
 #[derive(Debug, Args)]
 pub struct CleanArgs {
-    /// Remove also what runs with --keep have left
+    /// Also remove the servers that runs with --keep have kept
     #[arg(long)]
     pub kept: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// List the runs recorded in this directory
+    /// List the recorded runs of this directory
     #[arg(long, num_args = 0..=1, default_missing_value = "runs")]
     pub runs: Option<PathBuf>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// A word of the reports, such as `stale-holder` [default: the whole legend]
+    pub word: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_shows_and_uses_its_own_defaults() {
+        let parsed = |words: &[&str]| match Cli::try_parse_from(words).unwrap().command {
+            Command::Run(args) => args.scenario,
+            Command::Explore(args) => args.scenario,
+            other => panic!("{other:?}"),
+        };
+        let (run, explore) = (parsed(&["harness", "run"]), parsed(&["harness", "explore"]));
+        assert_eq!((run.lease, explore.lease), (Duration::from_secs(2), Duration::from_secs(1)));
+        assert_eq!((run.seed, explore.seed), (None, Some(0)));
+        assert_eq!((run.time, explore.time), (None, Some(Duration::from_millis(8_200))));
+        assert_eq!((run.workers, explore.workers), (5, 3));
+        let mut all = Cli::command();
+        all.build();
+        // Help is wrapped to the width of the terminal.
+        let unwrapped = |help: String| help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let explore = unwrapped(all.find_subcommand_mut("explore").unwrap().render_help().to_string());
+        assert!(explore.contains("[default: 8200ms]") && explore.contains("[default: 95ms..190ms]"), "{explore}");
+        let run = unwrapped(all.find_subcommand_mut("run").unwrap().render_help().to_string());
+        assert!(run.contains("etcd-server-lock") && run.contains("after-write-back"), "{run}");
+    }
 }

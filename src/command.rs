@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands run, check, clean and list.
 
 use std::{collections::BTreeMap, fs::DirEntry, path::Path};
 
@@ -14,9 +14,9 @@ use crate::{
     expect::{Comparison, Expectation, compare},
     explore::finding::{Class, classes},
     judge::{Judged, judge},
-    record::{Recorder, runtime},
-    report::{heading, print, summary},
+    report::{heading, print, summary, versions},
     run_dir::RunDir,
+    runner::{Runner, runtime},
     scenario,
 };
 
@@ -37,16 +37,16 @@ pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
 }
 
 fn once(args: &RunArgs, cluster: ClusterKind, runtime: &Runtime) -> anyhow::Result<(RunDir, Judged)> {
-    let recorder = Recorder {
+    let runner = Runner {
         runs: args.runs.clone(),
         keep: args.keep,
-        is_shown: args.format == Format::Text && args.repeat.is_none(),
-        is_instead: args.cluster != Some(ClusterArg::Sim) && args.plan.is_none(),
+        prints_heading: args.format == Format::Text && args.repeat.is_none(),
+        says_simulated: args.cluster != Some(ClusterArg::Sim) && args.plan.is_none(),
     };
-    recorder.once(&scenario::resolve(args, cluster)?, runtime)
+    runner.run(&scenario::resolve(args, cluster)?, runtime)
 }
 
-/// `harness run PLAN --repeat N`: exactly so many runs, each counted.
+/// `harness run PLAN --repeat N`: makes N runs, and counts the expected or violated ones.
 fn repeat(
     args: &RunArgs,
     cluster: ClusterKind,
@@ -75,7 +75,7 @@ fn repeat(
         });
     }
     if args.format == Format::Text {
-        // Two runs that are violated may be so in different ways.
+        // Violated runs may be violated in different ways.
         found.iter().for_each(|(class, count)| print(&format!("      {class}: {count} of {times}\n")));
     }
     let what = if expectation.is_some() { "came out as expected" } else { "were violated" };
@@ -86,7 +86,8 @@ fn repeat(
     Ok(if count == times { Exit::Ok } else { Exit::Violated })
 }
 
-/// Prints, and writes the reports where there is a run directory: the same for a run that has just ended and for one of last year.
+/// Prints the report of a run, and writes it into the run directory if there is one. A run that has just ended and an
+/// old run get the same report.
 fn report(
     mut judged: Judged,
     expectation: Option<&Expectation>,
@@ -101,12 +102,12 @@ fn report(
     Ok(compared.exit)
 }
 
-/// Compares, and writes the reports of a run into its directory.
+/// Compares a run with its expectation, and writes its reports into its directory.
 pub fn save(mut judged: Judged, expectation: Option<&Expectation>, dir: &RunDir) -> anyhow::Result<()> {
     reports(&mut judged, expectation, Some(dir)).map(drop)
 }
 
-/// Compares, and writes the reports. Gives what is printed too: JSON, and the text.
+/// Compares a run with its expectation, and writes its reports. Returns the comparison, the JSON and the text.
 fn reports(
     judged: &mut Judged,
     expectation: Option<&Expectation>,
@@ -118,7 +119,7 @@ fn reports(
     let text = summary(judged, &compared);
     if let Some(dir) = dir {
         dir.write(&dir.verdict(), json.clone() + "\n")?;
-        let heading = heading(&judged.plan, &judged.versions, dir.path());
+        let heading = heading(&judged.plan, &versions(&judged.servers), dir.path());
         dir.write(&dir.report(), format!("```\n{heading}\n{text}```\n"))?;
     }
     Ok((compared, json, text))
@@ -138,7 +139,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
     }
     let judged = judge(&history)?;
     if args.format == Format::Text {
-        print(&(heading(&judged.plan, &judged.versions, &args.run) + "\n"));
+        print(&(heading(&judged.plan, &versions(&judged.servers), &args.run) + "\n"));
     }
     report(judged, expectation.as_ref(), args.format, dir.as_ref())
 }
@@ -160,7 +161,7 @@ pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
         print(&format!("removed {containers} containers, {networks} networks, {volumes} volumes of {runs} runs\n"));
         if !swept.stuck.is_empty() {
             let stuck = swept.stuck.join(", ");
-            let why = "the engine counts endpoints that are no more, and keeps these empty networks until it is started again";
+            let why = "the engine still counts endpoints of these empty networks, and keeps them until it restarts";
             print(&format!("{why}: {stuck}\n"));
         }
         Ok(Exit::Ok)
@@ -176,24 +177,31 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
 }
 
 fn list_possible(format: Format) -> anyhow::Result<Exit> {
+    use compose::{BUILTIN, ComposeFile};
     use history::{Arm, FaultKind, Point};
-    use workloads::backend::BACKENDS;
     let faults = FaultKind::ALL.map(FaultKind::name);
     let points = Point::ALL.map(Point::name);
     let arms = Arm::ALL.map(Arm::name);
+    let built = |(name, _): &(&'static str, _)| Ok((*name, ComposeFile::builtin(name)?));
+    let backends = BUILTIN.iter().map(built).collect::<anyhow::Result<Vec<_>>>()?;
     if format == Format::Json {
-        let backends: Vec<_> =
-            BACKENDS.iter().map(|b| json!({"name": b.name, "about": b.about, "tokens": b.tokens})).collect();
+        let about =
+            |(name, file): (&str, ComposeFile)| json!({"name": name, "about": file.about, "tokens": file.facts.tokens});
+        let backends: Vec<_> = backends.into_iter().map(about).collect();
         let all = json!({"backends": backends, "faults": faults, "points": points, "arms": arms});
         print(&format!("{all}\n"));
         return Ok(Exit::Ok);
     }
     let mut text = "backends\n".to_owned();
-    for backend in BACKENDS {
-        let tokens: Vec<_> = backend.tokens.iter().map(ToString::to_string).collect();
-        text += &format!("  {:<16} {} (tokens: {})\n", backend.name, backend.about, tokens.join(", "));
+    for (name, file) in backends {
+        let tokens: Vec<_> = file.facts.tokens.iter().map(ToString::to_string).collect();
+        text += &format!("  {name:<16} {} (tokens: {})\n", file.about, tokens.join(", "));
     }
-    text += &format!("faults     {}\npoints     {}\n", faults.join(", "), points.join(", "));
+    text += "faults\n";
+    for fault in FaultKind::ALL {
+        text += &format!("  {fault:<16} {}\n", fault.about().summary);
+    }
+    text += &format!("points     {}\n", points.join(", "));
     text += &format!("arms       {}\n", arms.join(", "));
     print(&text);
     Ok(Exit::Ok)

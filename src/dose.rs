@@ -1,115 +1,94 @@
-//! `harness dose`: how probable, how long and how stale double-holder windows are, against the length of a fault.
+//! `harness dose`: measures how often and for how long two clients hold the lock, by the length of a fault.
 //!
-//! Each run has one fault at a moment that is drawn: a pause of whoever holds the key, or a jump of the wall clock of the only lock node. Holds are
-//! busy for a tenth to nine tenths of their lease, so that the fault meets them at every age.
+//! Each run has one fault at a random time: a pause of the holder, or a jump of the wall clock of the only lock node.
+//! The work under a hold takes a tenth to nine tenths of the lease, so that the fault meets holds of every age.
 
 mod plot;
-mod points;
+mod series;
 
 use std::time::Duration;
 
 use anyhow::Context;
-use history::{
-    Activity, Arm, ClockChange, ClusterKind, Comparison, Fault, FaultId, NodeName, Plan, Range, Step, Target, Tokens,
-    When, WhichClock, Workload,
-};
+use history::{Activity, ClockChange, ClusterKind, Fault, FaultId, Plan, Range, Step, Target, When, WhichClock, fault};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::{
-    cli::{ClusterArg, DoseArgs, DoseOf, Format},
-    exit::{Exit, Unusable},
+    cli::{DoseArgs, DoseOf, Format},
+    exit::{Exit, usage},
     explore::trial::trial,
-    record::{Recorder, runtime},
+    plan_file::PlanFile,
     report::print,
-    scenario::{PlanFile, named, usage},
+    runner::{Runner, runtime},
+    scenario::Scenario,
 };
 
-pub use points::{Dose, Point};
+pub use series::{Measurement, Series};
 
-/// The fault comes this long after the start: the key is contended by then, and the moment is no round number of anything.
+/// The time of the fault after the start, in milliseconds. Clients contend for the key by then.
 const AT_MS: std::ops::RangeInclusive<u64> = 1_500..=4_500;
 
 /// `harness dose`
 pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
-    let cluster = match args.cluster {
-        ClusterArg::Docker => ClusterKind::Docker,
-        ClusterArg::Sim => ClusterKind::Sim,
-        ClusterArg::Auto => {
-            return Err(usage("cluster", "a measurement says where it comes from: expected docker or sim"));
-        }
-    };
+    let cluster = args.cluster;
     if let Some(wrong) = args.ratios.iter().find(|r| !r.is_finite() || **r < 0.05 || **r > 100.0) {
         return Err(usage("ratios", format!("{wrong} is outside 0.05 to 100 leases")));
     }
     let runtime = runtime()?;
-    let recorder = Recorder { runs: args.runs.clone(), keep: false, is_shown: false, is_instead: false };
-    let mut dose = Dose::new(args, cluster);
+    let runner = Runner::new(args.runs.clone());
+    let mut series = Series::new(args, cluster);
     for &ratio in &args.ratios {
-        let mut point = Point::new(ratio);
+        let mut measurement = Measurement::new(ratio);
         for seed in args.seed..args.seed + args.seeds.get() {
-            let plan = plan(args, cluster, ratio, seed);
-            plan.validate().map_err(|e| Unusable(format!("{ratio} leases, seed {seed}: {e}")))?;
+            let plan = plan(args, ratio, seed).with_context(|| format!("{ratio} leases, seed {seed}"))?;
             let backend = plan.backend.clone();
             let verdicts = match cluster {
                 ClusterKind::Sim => trial(&plan, &backend, None)?.verdicts,
                 ClusterKind::Docker => {
-                    let (run, images) = (String::new(), Default::default());
-                    let file = named(PlanFile { run, backend, resource_bug: None, compose: None, images, plan })?;
-                    recorder.once(&file, &runtime).with_context(|| format!("{ratio} leases, seed {seed}"))?.1.verdicts
+                    let file = PlanFile::new(String::new(), backend, None, plan).ready()?;
+                    runner.run(&file, &runtime).with_context(|| format!("{ratio} leases, seed {seed}"))?.1.verdicts
                 }
             };
-            point.add(&verdicts);
+            measurement.add(&verdicts);
         }
         if args.format == Format::Text {
-            print(&dose.line(&point));
+            print(&series.line(&measurement));
         }
-        dose.points.push(point);
+        series.points.push(measurement);
     }
     if args.format == Format::Json {
-        print(&(serde_json::to_string_pretty(&dose)? + "\n"));
+        print(&(serde_json::to_string_pretty(&series)? + "\n"));
     }
     if let Some(path) = &args.svg {
-        plot::draw(&dose, path).with_context(|| format!("drawing {}", path.display()))?;
+        plot::draw(&series, path).with_context(|| format!("drawing {}", path.display()))?;
     }
     Ok(Exit::Ok)
 }
 
-fn plan(args: &DoseArgs, cluster: ClusterKind, ratio: f64, seed: u64) -> Plan {
+/// Makes the plan of one run: three clients contend for one key, and one fault of `ratio` leases comes at a random
+/// time.
+fn plan(args: &DoseArgs, ratio: f64, seed: u64) -> anyhow::Result<Plan> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let length = args.lease.mul_f64(ratio);
     let at = Duration::from_millis(rng.random_range(AT_MS));
-    let (backend, tokens, fault, target, kind) = match args.of {
-        DoseOf::Pause => ("redlock", Tokens::TwoPhase, Fault::Pause { lasting: length }, Target::Holder, "pause"),
+    let (backend, fault, target) = match args.of {
+        DoseOf::Pause => ("redlock", Fault::new(fault::Pause {}, length), Target::Holder),
         DoseOf::Clock => {
             let change = ClockChange::JumpMs(length.as_millis() as i64);
-            let fault = Fault::Clock { clock: WhichClock::Wall, change, lasting: length + args.lease };
-            ("redis", Tokens::Counter, fault, Target::Node("redis-1".into()), "clock")
+            let fault = Fault::new(fault::Clock { clock: WhichClock::Wall, change }, length + args.lease);
+            ("redis", fault, Target::Node("redis-1".into()))
         }
     };
-    let nodes = if args.of == DoseOf::Pause { 5 } else { 1 };
-    Plan {
-        schema: 1,
-        seed,
-        cluster,
-        backend: backend.into(),
-        tokens,
-        time: at + length + 2 * args.lease,
-        lease: args.lease,
-        arms: vec![Arm::Off, Arm::Writes, Arm::Reads],
-        fence: Comparison::Default,
-        lock_nodes: (1..=nodes).map(|n| NodeName::new(format!("redis-{n}"))).collect(),
-        workload: Workload {
-            workers: 3,
-            // Somebody always waits: a window is missed by nobody's absence.
-            rate_per_s: 4.0 / args.lease.as_secs_f64(),
-            work: Range { from: args.lease.mul_f64(0.1), to: args.lease.mul_f64(0.9) },
-            ..Workload::default()
-        },
-        activity: Activity { holds: 1, clients: 1, refused: 0 },
-        nemesis: vec![kind.into()],
-        models: None,
-        waits: Vec::new(),
-        schedule: vec![Step { id: FaultId(1), fault, target, when: When::At(at) }],
-    }
+    let mut scenario = Scenario::of(backend)?;
+    let plan = &mut scenario.base;
+    plan.cluster = args.cluster;
+    plan.time = at + length + 2 * args.lease;
+    plan.lease = args.lease;
+    plan.workload.workers = 3;
+    // A client waits at every time, so that each lapse of the lock gives a window.
+    plan.workload.rate_per_s = 4.0 / args.lease.as_secs_f64();
+    plan.workload.work = Range { from: args.lease.mul_f64(0.1), to: args.lease.mul_f64(0.9) };
+    plan.activity = Activity { holds: 1, clients: 1, refused: 0 };
+    plan.schedule = vec![Step { id: FaultId(1), fault, target, when: When::At(at) }];
+    scenario.plan(seed)
 }

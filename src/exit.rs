@@ -1,17 +1,17 @@
-//! Exit codes: a public table (README), the same for every command.
+//! The exit codes of every command, as README lists them.
 
 use std::process::ExitCode;
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// All upheld, or exactly as expected.
+    /// All properties are upheld, or the verdicts are as expected.
     Ok = 0,
-    /// Violated, or not as expected.
+    /// A property is violated, or the verdicts are not as expected.
     Violated = 1,
-    /// Inconclusive.
+    /// A verdict is inconclusive.
     Inconclusive = 2,
-    /// The harness could not do its job.
+    /// The harness failed.
     Failed = 3,
     /// Wrong flags, or a file of the user's that cannot be understood.
     Usage = 64,
@@ -25,7 +25,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What the user gave cannot be used: exit code 64.
+/// The user's input cannot be used: exit code 64.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unusable(pub String);
@@ -36,7 +36,7 @@ pub struct Unusable(pub String);
 pub struct Interrupted;
 
 impl Exit {
-    /// The code for an error: the harness could not do its job, unless the error says otherwise.
+    /// The exit code for an error.
     pub fn of(error: &anyhow::Error) -> Exit {
         let unusable = |cause: &(dyn std::error::Error + 'static)| {
             cause.is::<Unusable>()
@@ -51,4 +51,9 @@ impl Exit {
             Exit::Failed
         }
     }
+}
+
+/// Makes the error for a flag whose value cannot be used.
+pub fn usage(flag: &str, problem: impl std::fmt::Display) -> anyhow::Error {
+    Unusable(format!("--{flag}: {problem}")).into()
 }

@@ -6,7 +6,7 @@ use checker::{Figure, Verdict, Verdicts};
 
 use crate::exit::{Exit, Unusable};
 
-/// What must come out.
+/// Verdicts and counts that a run must give.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expectation(Vec<Clause>);
 
@@ -32,9 +32,6 @@ enum Relation {
     Less,
 }
 
-const VERDICTS: [Verdict; 5] =
-    [Verdict::Upheld, Verdict::Violated, Verdict::Inconclusive, Verdict::Measured, Verdict::NotApplicable];
-
 impl FromStr for Expectation {
     type Err = Unusable;
 
@@ -44,7 +41,7 @@ impl FromStr for Expectation {
 }
 
 impl Expectation {
-    /// Whether all its clauses are met, whatever else came out.
+    /// Returns whether all clauses are met. Verdicts that no clause names do not matter.
     pub fn is_met(&self, verdicts: &Verdicts) -> bool {
         self.0.iter().all(|clause| clause.met(verdicts).is_ok())
     }
@@ -71,14 +68,14 @@ impl FromStr for Clause {
             )
         })?;
         let (path, value) = (path.trim().to_owned(), value.trim());
-        let verdict = VERDICTS.into_iter().find(|v| v.name() == value);
+        let verdict = Verdict::ALL.into_iter().find(|v| v.name() == value);
         let wanted = match (verdict, relation, value.parse::<f64>()) {
             (Some(verdict), Relation::Equal, _) => Wanted::Verdict(verdict),
             (None, relation, Ok(count)) => Wanted::Count(relation, count),
             _ => {
                 return Err(wrong(format!(
                     "`{value}` is neither a number nor one of {}",
-                    VERDICTS.map(Verdict::name).join(", ")
+                    Verdict::ALL.map(Verdict::name).join(", ")
                 )));
             }
         };
@@ -87,10 +84,10 @@ impl FromStr for Clause {
 }
 
 impl Clause {
-    /// Whether it came out so, or why not.
+    /// Checks that the clause is met. The error is the reason why it is not.
     fn met(&self, verdicts: &Verdicts) -> Result<(), String> {
         let found = match (self.wanted, verdicts.lookup(&self.path)) {
-            (_, None) => return Err(format!("expected {}, and this run says nothing of `{}`", self.text, self.path)),
+            (_, None) => return Err(format!("expected {}, but this run has no figure `{}`", self.text, self.path)),
             (Wanted::Verdict(wanted), Some(Figure::Verdict(found))) if wanted == found => return Ok(()),
             (Wanted::Count(relation, wanted), Some(Figure::Count(found))) => {
                 let met = match relation {
@@ -112,20 +109,29 @@ impl Clause {
     }
 }
 
-/// How a run compares with what was expected of it.
+/// The comparison of a run with its expectation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Whether it came out as expected; `None` without an expectation.
+    /// True if the run met the expectation; `None` without an expectation.
     pub as_expected: Option<bool>,
-    /// What did not.
+    /// The clauses that the run did not meet.
     pub misses: Vec<String>,
     /// The exit code.
     pub exit: Exit,
+    /// The verdicts that the expectation names, by property.
+    verdicts: Vec<(String, Verdict)>,
 }
 
-/// Compares. Judged properties that the expectation does not give a verdict for must be upheld.
+impl Comparison {
+    /// Returns whether the expectation names this verdict for the property.
+    pub fn expects(&self, property: &str, verdict: Verdict) -> bool {
+        self.verdicts.iter().any(|(name, wanted)| name == property && *wanted == verdict)
+    }
+}
+
+/// Compares verdicts with the expectation. Judged properties that the expectation does not name must be upheld.
 ///
-/// A violation that was not expected is 1; else anything inconclusive is 2; else any other miss is 1.
+/// A violation that was not expected is 1; otherwise anything inconclusive is 2; otherwise any other miss is 1.
 pub fn compare(expectation: Option<&Expectation>, verdicts: &Verdicts) -> Comparison {
     let clauses = expectation.map_or(&[][..], |e| &e.0);
     let mut misses: Vec<String> = clauses.iter().filter_map(|c| c.met(verdicts).err()).collect();
@@ -163,7 +169,11 @@ pub fn compare(expectation: Option<&Expectation>, verdicts: &Verdicts) -> Compar
     } else {
         Exit::Ok
     };
-    Comparison { as_expected: expectation.map(|_| exit == Exit::Ok), misses, exit }
+    let named = clauses.iter().filter_map(|clause| match clause.wanted {
+        Wanted::Verdict(verdict) => Some((clause.path.clone(), verdict)),
+        Wanted::Count(..) => None,
+    });
+    Comparison { as_expected: expectation.map(|_| exit == Exit::Ok), misses, exit, verdicts: named.collect() }
 }
 
 #[cfg(test)]

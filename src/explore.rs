@@ -1,76 +1,166 @@
-//! `harness explore`: many schedules in the simulation, and the least that shows each kind of violation among them.
+//! `harness explore`: simulates many seeds, and minimizes each kind of violation that they show to a short plan.
 //!
-//! What is found does not depend on the machine or on the number of threads: seeds are tried one by one, findings counted by class, and the first of
-//! each reduced by a search that draws nothing but from the plan's seed.
+//! The findings depend neither on the machine nor on the number of threads, unless the budget of time ends: the search
+//! draws nothing but from the plan's seed.
 
 pub mod finding;
-mod firmer;
-mod held;
-mod jitter;
-mod moves;
-mod plans;
+#[cfg(test)]
+mod fixtures;
+mod hold_and_wait;
+mod numbers;
 mod reduce;
 mod report;
-mod scan;
-#[cfg(test)]
-mod scene;
+mod simplify;
+mod strengthen;
+pub mod swarm;
+pub mod sweep;
 pub mod trial;
 
-use std::{path::Path, thread};
+use std::{collections::BTreeMap, ops::ControlFlow, path::Path, thread};
 
 use anyhow::{Context, anyhow};
-use history::Plan;
+use history::{ClusterKind, Plan};
 use tokio::time::Instant;
 
 use self::{
-    finding::{Class, in_order},
-    plans::Space,
-    reduce::{Reduced, reduce},
-    report::{Exploration, Shown, short},
-    scan::{Found, Seeds, each, scan},
-    trial::{Trial, trial},
+    finding::Class,
+    reduce::{Limits, Reduced, reduce},
+    report::{Exploration, Finding, short},
+    swarm::{Swarm, search::search, signal::Watch},
+    sweep::{Occurrences, SeedError, Seeds, Tally, each, sweep},
+    trial::{Trial, trial, watched},
 };
 use crate::{
     cli::{ExploreArgs, Format},
-    exit::Exit,
+    exit::{Exit, usage},
     report::{Terminal, print},
+    scenario::Scenario,
 };
+
+/// The number of a swarm's schedules between two lines of progress.
+const PROGRESS_EVERY: u64 = 1_024;
 
 /// `harness explore`
 pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
-    let space = Space::from_flags(args)?;
+    let mut source = Source::of(args)?;
+    let first = args.scenario.seed.unwrap_or_default();
     let jobs = args.jobs.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let terminal = Terminal::new(|_| String::new(), false);
-    let seeds = Seeds { first: args.seed, count: args.seeds, kept: args.limit.max(1), jobs };
+    let seeds = Seeds { first, count: args.seeds, kept: args.limit.max(1), jobs };
     let began = Instant::now();
-    let tell = |done: u64| {
+    let progress = |done: u64| {
         let rate = short(done as f64 / began.elapsed().as_secs_f64().max(1e-3));
         terminal.progress(&format!("{done} of {} schedules, {rate} a second", args.seeds));
     };
-    let tally = scan(seeds, &|seed| space.tried(seed), &tell)?;
+    let tally = source.tally(seeds, &progress)?;
     let took = began.elapsed();
 
-    let classes: Vec<(Class, Found)> = tally.classes.clone().into_iter().collect();
-    let shown = each(jobs, &classes, &|(class, found)| {
+    let mut classes: Vec<(Class, Occurrences)> = tally.classes.clone().into_iter().collect();
+    // Unexplained violations come first.
+    classes.sort_by_key(|(class, _)| !class.is_unexplained());
+    let deadline = Instant::now() + args.budget;
+    let limits = Limits { deadline: Some(deadline), jobs: jobs / classes.len().max(1) };
+    let findings = each(jobs, &classes, &|(class, occurrences)| {
         if args.limit > 0 {
-            terminal.progress(&format!("reducing {class}"));
+            terminal.progress(&format!("minimizing {class}"));
         }
-        space.shown(class, found, args.limit)
+        let mut finding = source.finding(class, occurrences, args.limit, limits)?;
+        if let Some(dir) = &args.save {
+            finding.save(dir)?;
+        }
+        if args.format == Format::Text {
+            print(&finding.text(args.seeds));
+        }
+        Ok(finding)
     });
-    let mut shown = shown.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    // What nothing explains comes first.
-    shown.sort_by_key(|s| !s.class.is_unexplained());
-    if let Some(dir) = &args.save {
-        for one in &mut shown {
-            one.save(dir)?;
-        }
-    }
-    let exploration = Exploration { tally, took, shown };
+    let findings = findings.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let is_cut_short = args.limit > 0 && !findings.is_empty() && Instant::now() >= deadline;
+    let exploration = Exploration { tally, took, findings, is_cut_short };
     match args.format {
         Format::Text => print(&exploration.text()),
         Format::Json => print(&format!("{:#}\n", exploration.json())),
     }
     Ok(exploration.exit())
+}
+
+/// The source of an exploration's plans.
+struct Source {
+    /// The backend, and without a swarm all flags.
+    scenario: Scenario,
+    swarm: Option<Swarm>,
+    /// The plans of a swarm's findings, by seed: a plan depends on the plans before it.
+    plans: BTreeMap<u64, Plan>,
+}
+
+impl Source {
+    /// Resolves the flags. The first and the last seed show early whether every plan can be run.
+    fn of(args: &ExploreArgs) -> anyhow::Result<Source> {
+        if args.seeds == 0 {
+            return Err(usage("seeds", "there must be at least one"));
+        }
+        let scenario = Scenario::from_flags(&args.scenario, ClusterKind::Sim, None)?;
+        let first = args.scenario.seed.unwrap_or_default();
+        let last = first.checked_add(args.seeds - 1).ok_or_else(|| usage("seeds", "more than there are seeds"))?;
+        let tokens = args.scenario.tokens.as_ref().map(|_| scenario.base.tokens);
+        let swarm = if args.swarm { Some(Swarm::of(&scenario.backend, tokens)?) } else { None };
+        for seed in [first, last] {
+            swarm.as_ref().map_or_else(|| scenario.plan(seed), |swarm| swarm.plan(seed))?;
+        }
+        Ok(Source { scenario, swarm, plans: BTreeMap::new() })
+    }
+
+    /// Simulates all seeds. `progress` gets the number of finished seeds now and then.
+    fn tally(&mut self, seeds: Seeds, progress: &dyn Fn(u64)) -> Result<Tally, SeedError> {
+        let Some(swarm) = &self.swarm else { return sweep(seeds, &|seed| self.scenario.tried(seed), progress) };
+        let judge = |plan: &Plan| {
+            let mut watch = Watch::default();
+            let (backend, bug) = (&self.scenario.backend, self.scenario.resource_bug.as_deref());
+            let trial = watched(plan, backend, bug, |record| watch.see(record)).map_err(|e| e.to_string())?;
+            Ok((trial, watch.signal()))
+        };
+        let (mut tally, mut plans) = (Tally::default(), BTreeMap::new());
+        search(swarm, seeds, &judge, &mut |seed, plan, trial| {
+            let classes = trial.classes.clone();
+            tally.add(seed, trial);
+            if classes.iter().any(|class| tally.classes[class].seeds.len() <= seeds.kept) {
+                plans.insert(seed, plan);
+            }
+            if tally.schedules.is_multiple_of(PROGRESS_EVERY) {
+                progress(tally.schedules);
+            }
+            ControlFlow::Continue(())
+        })?;
+        self.plans = plans;
+        Ok(tally)
+    }
+
+    fn plan(&self, seed: u64) -> anyhow::Result<Plan> {
+        self.plans.get(&seed).map_or_else(|| self.scenario.plan(seed), |plan| Ok(plan.clone()))
+    }
+
+    /// Reduces up to `limit` seeds of a class, until a reduced plan is robust. Keeps the first one otherwise.
+    fn finding(&self, class: &Class, seen: &Occurrences, limit: usize, limits: Limits) -> anyhow::Result<Finding> {
+        let mut best: Option<(u64, Reduced)> = None;
+        for seed in seen.seeds.iter().copied().take(limit) {
+            let judge = |plan: &Plan| self.scenario.simulated(plan).ok();
+            let reduced = reduce(&self.plan(seed)?, class, limits, &judge)
+                .ok_or_else(|| anyhow!("seed {seed}: the same plan did not give `{class}` again"))?;
+            let is_offered = reduced.is_offered();
+            if is_offered || best.is_none() {
+                best = Some((seed, reduced));
+            }
+            if is_offered || limits.is_over() {
+                break;
+            }
+        }
+        let (class, occurrences) = (class.clone(), seen.clone());
+        let Some((seed, reduced)) = best else {
+            let seed = seen.seeds.first().copied().unwrap_or_default();
+            return Ok(Finding { class, occurrences, seed, reduced: None, toml: String::new(), saved: None });
+        };
+        let toml = self.scenario.file(file_name(&class, seed), reduced.plan.clone()).to_toml()?;
+        Ok(Finding { class, occurrences, seed, reduced: Some(reduced), toml, saved: None })
+    }
 }
 
 impl Exploration {
@@ -85,17 +175,7 @@ impl Exploration {
     }
 }
 
-impl Class {
-    fn is_by(&self, causes: &[String]) -> bool {
-        in_order(causes) == self.causes
-    }
-
-    fn is_unexplained(&self) -> bool {
-        self.causes.iter().any(|cause| cause == "unexplained")
-    }
-}
-
-impl Space {
+impl Scenario {
     fn simulated(&self, plan: &Plan) -> Result<Trial, sim::SimError> {
         trial(plan, &self.backend, self.resource_bug.as_deref())
     }
@@ -104,34 +184,10 @@ impl Space {
         let plan = self.plan(seed).map_err(|e| format!("{e:#}"))?;
         self.simulated(&plan).map_err(|e| e.to_string())
     }
-
-    /// Reduces the first findings of a class until one can be offered.
-    fn shown(&self, class: &Class, found: &Found, limit: usize) -> anyhow::Result<Shown> {
-        let mut best: Option<(u64, Reduced)> = None;
-        for seed in found.seeds.iter().copied().take(limit) {
-            let reduced = reduce(&self.plan(seed)?, class, &|plan| self.simulated(plan).ok()).ok_or_else(|| {
-                anyhow!("seed {seed}: `{class}` was not seen again: the same plan was not the same run")
-            })?;
-            let is_offered = reduced.is_offered();
-            if is_offered || best.is_none() {
-                best = Some((seed, reduced));
-            }
-            if is_offered {
-                break;
-            }
-        }
-        let (seed, reduced) = best
-            .map_or((found.seeds.first().copied().unwrap_or_default(), None), |(seed, reduced)| (seed, Some(reduced)));
-        let toml = match &reduced {
-            Some(reduced) => self.file(file_name(class, seed), reduced.plan.clone()).to_toml()?,
-            None => String::new(),
-        };
-        Ok(Shown { class: class.clone(), found: found.clone(), seed, reduced, toml, saved: None })
-    }
 }
 
-impl Shown {
-    /// Writes the plan, if it is offered.
+impl Finding {
+    /// Writes the plan if it is robust.
     fn save(&mut self, dir: &Path) -> anyhow::Result<()> {
         if !self.reduced.as_ref().is_some_and(Reduced::is_offered) {
             return Ok(());
@@ -145,7 +201,7 @@ impl Shown {
     }
 }
 
-/// `lock-stale-holder-pause-17`
+/// Makes a name such as `lock-stale-holder-pause-17`.
 fn file_name(class: &Class, seed: u64) -> String {
     let words = format!("{class} {seed}");
     words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect::<Vec<_>>().join("-")

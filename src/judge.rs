@@ -1,46 +1,43 @@
-//! The second half of a run, and all of `harness check`: history in, verdicts and measures out.
+//! Reads a history and returns verdicts and measures: the second half of a run, and all of `harness check`.
 
 use std::path::Path;
 
 use checker::{Checker, Verdicts};
-use history::{Event, Plan, Reader};
+use history::{Event, NodeName, Plan, Reader};
 
-use crate::{
-    exit::Unusable,
-    report::{Measures, versions},
-};
+use crate::{exit::Unusable, measures::Measures};
 
-/// What is known of a run after it.
+/// The results of a run.
 pub struct Judged {
-    /// Its plan, as the history has it.
+    /// The plan, as the history contains it.
     pub plan: Plan,
     /// The verdicts.
     pub verdicts: Verdicts,
     /// Latencies, rates.
     pub measures: Measures,
-    /// Versions of the servers, as they gave them.
-    pub versions: String,
+    /// The servers, each with the version that it reported.
+    pub servers: Vec<(NodeName, String)>,
 }
 
-/// Reads the history once, for both.
+/// Reads the history once, for the verdicts and the measures.
 pub fn judge(history: &Path) -> anyhow::Result<Judged> {
     let mut reader = Reader::open(history)?;
     let mut checker = Checker::new();
     let mut measures = Measures::default();
-    let (mut plan, mut ready) = (None, Vec::new());
+    let (mut plan, mut servers) = (None, Vec::new());
     for record in reader.by_ref() {
         let record = record?;
         match &record.event {
             Event::Plan { plan: planned, .. } => plan = Some((**planned).clone()),
-            Event::Ready { servers } => ready.clone_from(servers),
+            Event::Ready { servers: ready } => servers.clone_from(ready),
             _ => {}
         }
-        measures.see(&record);
+        measures.add(&record);
         checker.feed(record);
     }
     let Some(plan) = plan else {
-        let problem = "no plan in it; expected the plan as the first event. The history was cut before its first event, or is none";
+        let problem = "the first event is not the plan. The file is no history, or was cut before its first event";
         return Err(Unusable(format!("{}: {problem}", history.display())).into());
     };
-    Ok(Judged { plan, verdicts: checker.finish(reader.tail()), measures, versions: versions(&ready) })
+    Ok(Judged { plan, verdicts: checker.finish(reader.tail()), measures, servers })
 }

@@ -1,21 +1,26 @@
-//! `harness`: what distributed locks do under faults.
+//! `harness`: fault injection for distributed locks.
 
+mod agent;
 mod cli;
 mod command;
-mod conduct;
-mod control;
+mod docker;
 mod dose;
 mod exit;
 mod expect;
+mod explain;
 mod explore;
 mod judge;
+mod measures;
+mod plan_file;
 mod process;
-mod pump;
-mod record;
+mod processes;
+mod recorder;
 mod report;
 mod run_dir;
+mod runner;
 mod scenario;
 mod selftest;
+mod standard_input;
 mod suite;
 
 use std::{io::Write, process::ExitCode};
@@ -34,7 +39,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // clap's own code for a usage error is 2, which is `inconclusive` here.
+            // clap exits with 2 after a usage error, but 2 means inconclusive here.
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage } else { Exit::Ok }.into();
         }
@@ -44,7 +49,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let done = match cli.command {
-        // Processes of ours run on one thread: stamps, events and the work itself take turns.
+        // The run's own processes have one thread, on which stamps, events and the work take turns.
         Command::Worker => one_thread(process::worker()).map(|()| Exit::Ok),
         Command::Resource(args) => one_thread(process::resource(args)).map(|()| Exit::Ok),
         Command::Agent => one_thread(process::agent()).map(|()| Exit::Ok),
@@ -56,11 +61,12 @@ fn main() -> ExitCode {
         Command::Check(args) => command::check(&args),
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => command::list(&args),
+        Command::Explain(args) => explain::explain(&args),
     };
     match done {
         Ok(exit) => exit.into(),
         Err(error) => {
-            // The exit code says it too, should nobody be listening.
+            // If standard error is closed, the exit code is enough.
             let _ = writeln!(std::io::stderr(), "harness: {error:#}");
             Exit::of(&error).into()
         }

@@ -1,12 +1,14 @@
-//! What every process of ours has in common: stamps, numbered events on standard output, ticks, watermarks, clock samples;
-//! and the three hidden subcommands that are wrapped in it.
+//! The run's own processes inside containers: the hidden subcommands `worker`, `resource` and `agent`.
 //!
-//! Each process runs on **one thread**: events, ticks and the work itself take turns. So a tick that is late says that the work
-//! could not run either, and stamps and numbers of a process have one order without a lock being fought over.
+//! All three write numbered, stamped events to standard output, read commands from standard input, and tick every
+//! 10 ms.
+//!
+//! Each process runs on **one thread**, where events, ticks and the work take turns. A late tick therefore shows that
+//! the work did not run either, and the stamps and numbers of a process have one order without contention for a lock.
 
 mod agent;
+mod commands;
 mod journal;
-mod orders;
 mod resource;
 mod stamp;
 mod ticks;

@@ -1,9 +1,7 @@
-//! What people read: the summary of a run, its stories, its measures.
+//! Reports: the summary of a run, its stories, its progress.
 
-mod measures;
 mod summary;
 mod terminal;
 
-pub use measures::Measures;
-pub use summary::{figures, heading, story, summary, versions};
+pub use summary::{heading, story, summary, versions};
 pub use terminal::{Terminal, print};

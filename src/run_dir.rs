@@ -4,20 +4,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// Where a run's files are.
+/// The directory of one run.
 #[derive(Debug, Clone)]
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// Makes `<runs>/<id>` and points `<runs>/latest` to it.
+    /// Makes the directory `<runs>/<id>` and points `<runs>/latest` to it.
     pub fn create(runs: &Path, id: &str) -> anyhow::Result<RunDir> {
         let dir = runs.join(id);
-        // The last step must make something new: a run never writes into the directory of another.
+        // The directory must be new, so that a run never writes into the directory of another run.
         std::fs::create_dir_all(runs)
             .and_then(|()| std::fs::create_dir(&dir))
             .and_then(|()| std::fs::create_dir(dir.join("logs")))
             .with_context(|| format!("making the run directory {}", dir.display()))?;
-        // A link made beside and renamed over the old one: two runs that start together never find it missing.
+        // The link is made under another name and renamed, so that `latest` never is missing for a run that starts at
+        // the same time.
         let beside = runs.join(format!(".latest-{id}"));
         std::os::unix::fs::symlink(id, &beside)
             .and_then(|()| std::fs::rename(&beside, runs.join("latest")))
@@ -25,44 +26,44 @@ impl RunDir {
         Ok(RunDir(dir))
     }
 
-    /// The directory of a run that was recorded.
+    /// The directory of an earlier run.
     pub fn at(dir: &Path) -> RunDir {
         RunDir(dir.to_owned())
     }
 
-    /// The directory itself.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The plan.
+    /// The path of the plan.
     pub fn plan(&self) -> PathBuf {
         self.0.join("plan.toml")
     }
 
-    /// The history; compressed, if only that is there.
+    /// The path of the history; of the compressed one, if there is no other.
     pub fn history(&self) -> PathBuf {
         let plain = self.0.join("history.jsonl");
         let packed = self.0.join("history.jsonl.zst");
         if !plain.exists() && packed.exists() { packed } else { plain }
     }
 
-    /// The verdicts.
+    /// The path of the verdicts.
     pub fn verdict(&self) -> PathBuf {
         self.0.join("verdict.json")
     }
 
-    /// What was printed.
+    /// The path of the printed report.
     pub fn report(&self) -> PathBuf {
         self.0.join("report.md")
     }
 
-    /// What a node logged, or one of our processes said on standard error.
+    /// The path of a server's log, or of the standard error of one of the run's own processes.
     pub fn log(&self, node: &str) -> PathBuf {
         self.0.join("logs").join(format!("{node}.log"))
     }
 
-    /// Writes one of these files.
+    /// Writes a file of the run.
     pub fn write(&self, path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
     }

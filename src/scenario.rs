@@ -1,299 +1,220 @@
-//! From what the user wrote to a plan: every default filled in, everything drawn.
+//! Resolves scenarios into plans. Every command that needs a plan makes it here.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use compose::ComposeFile;
 use history::{
-    Activity, Arm, ClientKind, ClusterKind, Comparison, LeaseClock, Models, NodeName, Persistence, Plan, Tokens,
-    Workload,
+    Activity, Arm, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ServerFacts, Step, Tokens, When, Workload,
 };
-use nemesis::{Draw, Wish};
+use nemesis::{Draw, FaultSpec};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
-use workloads::backend::{self, Backend};
+use workloads::backend::Backend;
 
 use crate::{
-    cli::{ClientArg, ClientArgs, ClusterArg, FenceArg, LeaseClockArg, ModelArgs, PersistenceArg, RunArgs},
-    exit::Unusable,
+    cli::{ClusterArg, ModelArgs, RunArgs, ScenarioArgs},
+    exit::{Unusable, usage},
+    plan_file::{PlanFile, is_modelled},
 };
 
-/// `plan.toml`: the plan, and what only Docker has to know. Planted bugs stand here and nowhere else: the history names the correct
-/// backend and resource, so that no checker can read the answer from it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PlanFile {
-    /// Id of the run; a plan that is run again gets a new one.
-    pub run: String,
-    /// The backend as the user named it: `redlock`, `buggy:forgets-nx`.
+/// A run before a seed decides its faults. All defaults are filled in.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The plan that all seeds share. Its schedule holds the faults that are placed by hand.
+    pub base: Plan,
+    /// Faults whose times and targets each seed draws.
+    pub faults: Vec<FaultSpec>,
+    /// The backend as the user named it.
     pub backend: String,
     /// A planted bug of the resource.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_bug: Option<String>,
-    /// A Compose file of the user's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compose: Option<PathBuf>,
-    /// Images by role.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub images: BTreeMap<String, String>,
-    /// The plan.
-    pub plan: Plan,
 }
 
-impl PlanFile {
-    /// Reads a plan that was saved.
-    pub fn read(path: &Path) -> anyhow::Result<PlanFile> {
-        let origin = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
-        PlanFile::parse(&text, &origin, None)
-    }
-
-    /// Reads a plan from text that comes from `origin`, for the cluster that it names, or for `cluster`.
-    pub fn parse(text: &str, origin: &str, cluster: Option<ClusterKind>) -> anyhow::Result<PlanFile> {
-        let wrong = |problem: String| Unusable(format!("plan {origin}: {problem}"));
-        let mut file: PlanFile = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
-        let (backend, _) = backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
-        if !backend.tokens.contains(&file.plan.tokens) {
-            return Err(wrong(format!("{} does not make tokens `{}`", backend.name, file.plan.tokens)).into());
-        }
-        file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
-        file.plan.validate().map_err(|e| wrong(e.to_string()))?;
-        Ok(file)
-    }
-
-    /// As TOML.
-    pub fn to_toml(&self) -> anyhow::Result<String> {
-        toml::to_string(self).context("writing the plan as TOML")
-    }
-
-    /// The servers: the user's own Compose file, or the backend's.
-    pub fn servers(&self) -> anyhow::Result<ComposeFile> {
-        let mut servers = servers(self.compose.as_deref(), &self.backend)?;
-        persist(&mut servers, self.plan.models.unwrap_or_default().persistence)?;
-        Ok(servers)
-    }
-}
-
-pub fn usage(flag: &str, problem: impl std::fmt::Display) -> anyhow::Error {
-    Unusable(format!("--{flag}: {problem}")).into()
-}
-
-fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile> {
-    match own {
-        Some(path) => Ok(ComposeFile::read(path)?),
-        None => {
-            let (backend, _) = backend::named(backend).map_err(|e| usage("backend", e))?;
-            Ok(ComposeFile::builtin(backend.name)?)
-        }
-    }
-}
-
-/// Redis with the persistence that the plan asks for, as arguments of its server.
-fn persist(servers: &mut ComposeFile, asked: Persistence) -> anyhow::Result<()> {
-    let (word, value, more) = match asked {
-        Persistence::No => return Ok(()),
-        Persistence::Snapshot => ("--save", format!("{} 1", Persistence::SNAPSHOT_EVERY.as_secs()), None),
-        Persistence::Everysec => ("--appendonly", "yes".to_owned(), Some("everysec")),
-        Persistence::Always => ("--appendonly", "yes".to_owned(), Some("always")),
-    };
-    for service in &mut servers.services {
-        let at = service.command.iter().position(|w| w == word);
-        let Some(former) = at.and_then(|at| service.command.get_mut(at + 1)) else {
-            let (origin, name) = (&servers.origin, &service.name);
-            let problem = format!("expected a Redis whose command has a word after `{word}`; that of {name} has none");
-            return Err(Unusable(format!("{origin}: persistence: {problem}")).into());
+impl Scenario {
+    /// Describes a simulated run of a backend, by its name in `--backend`, with the usual workload and without faults.
+    ///
+    /// # Errors
+    /// No backend has this name.
+    pub fn of(name: &str) -> anyhow::Result<Scenario> {
+        let backend = Backend::named(name).map_err(|e| usage("backend", e))?;
+        let ComposeFile { facts, services, .. } = ComposeFile::builtin(backend.name())?;
+        let tokens = facts.tokens[0];
+        let base = Plan {
+            schema: 1,
+            seed: 0,
+            cluster: ClusterKind::Sim,
+            backend: backend.name().to_owned(),
+            tokens,
+            time: Duration::from_secs(30),
+            lease: Duration::from_secs(2),
+            arms: usual_arms(tokens, Comparison::Default),
+            fence: Comparison::Default,
+            lock_nodes: services.into_iter().map(|service| service.name).collect(),
+            servers: facts,
+            workload: Workload::default(),
+            activity: Activity::default(),
+            nemesis: Vec::new(),
+            models: None,
+            waits: Vec::new(),
+            schedule: Vec::new(),
         };
-        former.clone_from(&value);
-        service.command.extend(more.iter().flat_map(|sync| ["--appendfsync".into(), (*sync).to_owned()]));
+        Ok(Scenario { base, faults: Vec::new(), backend: name.to_owned(), resource_bug: None })
     }
-    Ok(())
+
+    /// Resolves flags. The servers are those of the backend's Compose file, or of `compose`.
+    pub fn from_flags(args: &ScenarioArgs, cluster: ClusterKind, compose: Option<&Path>) -> anyhow::Result<Scenario> {
+        if cluster == ClusterKind::Docker
+            && let Some(flag) = model_flag(&args.models)
+        {
+            let problem = "real servers have no such switch, only models have; add `--cluster sim`";
+            return Err(usage(flag, problem));
+        }
+        let mut scenario = Scenario::of(&args.backend)?;
+        scenario.faults = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
+        scenario.resource_bug = resource_bug(args.resource.as_deref())?;
+        let is_placed = !scenario.faults.is_empty() && scenario.faults.iter().all(FaultSpec::is_placed);
+        let plan = &mut scenario.base;
+        plan.cluster = cluster;
+        if let Some(own) = compose {
+            let own = ComposeFile::read(own)?;
+            plan.lock_nodes = own.services.into_iter().map(|service| service.name).collect();
+            plan.servers = own.facts;
+        }
+        plan.servers.lease_clock = args.models.lease_clock.unwrap_or(plan.servers.lease_clock);
+        plan.tokens = tokens(args.tokens.as_deref(), &plan.backend, &plan.servers)?;
+        plan.fence = args.fence;
+        plan.arms = arms(args.arms.as_deref(), plan.tokens, plan.fence)?;
+        plan.time = args.time.unwrap_or(Duration::from_secs(if is_placed { 12 } else { 30 }));
+        plan.lease = args.lease;
+        plan.workload = workload(args);
+        plan.activity = activity(&plan.servers, is_placed);
+        plan.nemesis = args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect();
+        plan.models = models(args);
+        plan.validate().map_err(|e| usage(e.field, e.problem))?;
+        is_modelled(plan)?;
+        Ok(scenario)
+    }
+
+    /// Makes the plan of a seed: draws the faults, and checks that the plan can be run.
+    ///
+    /// # Errors
+    /// The plan cannot be run, for example because a target does not exist.
+    pub fn plan(&self, seed: u64) -> anyhow::Result<Plan> {
+        let mut plan = Plan { seed, ..self.base.clone() };
+        let workers: Vec<NodeName> = plan.workers().collect();
+        let (time, lease, lock_nodes) = (plan.time, plan.lease, &self.base.lock_nodes);
+        let of = Draw { specs: &self.faults, time, lease, workers: &workers, lock_nodes };
+        let drawn = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).map_err(|e| Unusable(e.to_string()))?;
+        let placed = plan.schedule.len() as u32;
+        plan.schedule.extend(drawn.into_iter().map(|step| numbered_after(placed, step)));
+        if plan.nemesis.is_empty() {
+            plan.nemesis = plan.kinds().iter().map(|kind| kind.name().to_owned()).collect();
+        }
+        plan.validate().map_err(|e| usage(e.field, e.problem))?;
+        Ok(plan)
+    }
+
+    /// Makes the plan file for one of the scenario's plans.
+    pub fn file(&self, run: String, plan: Plan) -> PlanFile {
+        PlanFile::new(run, self.backend.clone(), self.resource_bug.clone(), plan)
+    }
 }
 
-/// Where a run takes place. `has_engine` is asked only if that decides.
+fn numbered_after(placed: u32, mut step: Step) -> Step {
+    step.id = FaultId(placed + step.id.0);
+    if let When::Healed(before) = &mut step.when {
+        *before = FaultId(placed + before.0);
+    }
+    step
+}
+
+/// Chooses the cluster of a run. `has_engine` is called only if the flags leave the choice open.
 pub fn cluster(args: &RunArgs, has_engine: impl FnOnce() -> bool) -> anyhow::Result<ClusterKind> {
     let asked = match (args.cluster, &args.plan) {
-        (Some(ClusterArg::Docker), _) => return Ok(ClusterKind::Docker),
-        (Some(ClusterArg::Sim), _) => return Ok(ClusterKind::Sim),
-        (Some(ClusterArg::Auto), _) => ClusterArg::Auto,
+        (Some(asked), _) => asked,
         (None, Some(path)) => return Ok(PlanFile::read(path)?.plan.cluster),
-        // A broken engine must never look like a verdict that was expected.
+        // A broken engine must never look like an expected verdict.
         (None, None) if args.expect.is_some() => ClusterArg::Docker,
         (None, None) => ClusterArg::Auto,
     };
-    Ok(if asked == ClusterArg::Docker || has_engine() { ClusterKind::Docker } else { ClusterKind::Sim })
-}
-
-/// Resolves flags, or reads the plan that they name.
-pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
-    if cluster == ClusterKind::Sim {
-        for (flag, is_given) in
-            [("compose", args.compose.is_some()), ("image", !args.image.is_empty()), ("keep", args.keep)]
-        {
-            if is_given {
-                return Err(usage(
-                    flag,
-                    "only Docker understands it, and this run is simulated; add `--cluster docker`",
-                ));
+    Ok(match asked {
+        ClusterArg::Docker => ClusterKind::Docker,
+        ClusterArg::Sim => ClusterKind::Sim,
+        ClusterArg::Auto => {
+            if has_engine() {
+                ClusterKind::Docker
+            } else {
+                ClusterKind::Sim
             }
         }
+    })
+}
+
+/// Makes the plan of `harness run`: from its flags, or from the plan file that the flags name.
+pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
+    let of_docker = [("compose", args.compose.is_some()), ("image", !args.image.is_empty()), ("keep", args.keep)];
+    if let Some((flag, _)) = of_docker.into_iter().find(|(_, is_given)| *is_given && cluster == ClusterKind::Sim) {
+        return Err(usage(flag, "only Docker has this flag, and this run is simulated; add `--cluster docker`"));
     }
     let mut file = match &args.plan {
         Some(path) => PlanFile::read(path)?,
-        None => from_flags(args, cluster)?,
+        None => {
+            let scenario = Scenario::from_flags(&args.scenario, cluster, args.compose.as_deref())?;
+            scenario.file(String::new(), scenario.plan(seed(args.scenario.seed)?)?)
+        }
     };
     file.plan.cluster = cluster;
     file.plan.validate().map_err(|e| usage(e.field, e.problem))?;
     if let Some(own) = &args.compose {
+        file.plan.servers = ComposeFile::read(own)?.facts;
         file.compose = Some(own.clone());
     }
     file.images.extend(args.image.iter().cloned());
-    named(file)
+    file.ready()
 }
 
-/// A plan that can be run: the lock nodes are those of its servers, and it has a name of its own.
-pub fn named(mut file: PlanFile) -> anyhow::Result<PlanFile> {
-    if file.plan.cluster == ClusterKind::Sim {
-        file.compose = None;
-        file.run = run_id(&file);
-        return Ok(file);
+fn seed(given: Option<u64>) -> anyhow::Result<u64> {
+    match given {
+        Some(seed) => Ok(seed),
+        None => Ok(u64::from(OsRng.try_next_u32().context("drawing a seed")?)),
     }
-    let servers = file.servers()?;
-    file.plan.lock_nodes = servers.services.iter().map(|s| s.name.clone()).collect();
-    let (backend, _) = backend::named(&file.backend).map_err(|e| usage("backend", e))?;
-    if backend.name == "redis" && file.plan.lock_nodes.len() != 1 {
-        let found = file.plan.lock_nodes.len();
-        return Err(Unusable(format!("{}: backend redis needs one service, found {found}", servers.origin)).into());
-    }
-    let needs_leader = file.plan.schedule.iter().any(|step| step.target == history::Target::Leader);
-    if let Some(service) = servers.services.iter().find(|s| needs_leader && s.leader.is_empty()) {
-        let (name, origin) = (&service.name, &servers.origin);
-        let problem = "has no `leader` in its x-harness, the command that tells whether it leads";
-        return Err(usage("nemesis", format!("`leader`: {origin}: service `{name}` {problem}")));
-    }
-    let roles: Vec<&str> =
-        servers.services.iter().map(|s| s.role.as_str()).chain(["worker", "resource", "agent"]).collect();
-    if let Some(unknown) = file.images.keys().find(|role| !roles.contains(&role.as_str())) {
-        return Err(usage("image", format!("`{unknown}` is no role of this cluster; there are: {}", known(roles))));
-    }
-    file.run = run_id(&file);
-    Ok(file)
 }
 
-fn known(mut roles: Vec<&str>) -> String {
-    roles.dedup();
-    roles.join(", ")
-}
-
-pub fn from_flags(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
-    if cluster == ClusterKind::Docker
-        && let Some(flag) = model_flag(&args.models)
-    {
-        return Err(usage(flag, "only models have this switch, and this run has real servers; add `--cluster sim`"));
-    }
-    let (backend, _) = backend::named(&args.backend).map_err(|e| usage("backend", e))?;
-    let wishes = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
-    let placed = !wishes.is_empty() && wishes.iter().all(Wish::is_placed);
-    let tokens = tokens(args.tokens.as_deref(), backend)?;
-    let fence = match args.fence {
-        FenceArg::Default => Comparison::Default,
-        FenceArg::Strict => Comparison::Strict,
-    };
-    let seed = match args.seed {
-        Some(seed) => seed,
-        None => u64::from(OsRng.try_next_u32().context("drawing a seed")?),
-    };
-    let workload = Workload {
+fn workload(args: &ScenarioArgs) -> Workload {
+    Workload {
         workers: args.workers,
         clients_per_worker: args.clients_per_worker,
         keys: args.keys,
         rate_per_s: args.rate,
         work: args.work,
         retry_delay: args.retry_delay,
+        client: args.client,
+        renew: args.renew,
+        renew_for: args.renew_for,
+        writes: args.writes,
+        resend: args.resend,
+        cancel: args.cancel,
         ..Workload::default()
-    };
-    let mut plan = Plan {
-        schema: 1,
-        seed,
-        cluster,
-        backend: backend.name.to_owned(),
-        tokens,
-        time: args.time.unwrap_or(Duration::from_secs(if placed { 12 } else { 30 })),
-        lease: args.lease,
-        arms: arms(args.arms.as_deref(), tokens, fence)?,
-        fence,
-        lock_nodes: match cluster {
-            ClusterKind::Docker => {
-                let servers = servers(args.compose.as_deref(), &args.backend)?;
-                servers.services.iter().map(|s| s.name.clone()).collect()
-            }
-            ClusterKind::Sim => backend.lock_nodes(),
-        },
-        workload: with_clients(workload, &args.clients),
-        activity: activity(backend, placed),
-        nemesis: args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect(),
-        models: models(&args.models),
-        waits: Vec::new(),
-        schedule: Vec::new(),
-    };
-    plan.validate().map_err(|e| usage(e.field, e.problem))?;
-    let workers: Vec<NodeName> = plan.workers().collect();
-    let lock_nodes = plan.lock_nodes.clone();
-    let of = Draw { wishes: &wishes, time: plan.time, lease: plan.lease, workers: &workers, lock_nodes: &lock_nodes };
-    plan.schedule = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).map_err(|e| Unusable(e.to_string()))?;
-    plan.validate().map_err(|e| usage(e.field, e.problem))?;
-    let resource_bug = resource_bug(args.resource.as_deref(), seed)?;
-    Ok(PlanFile {
-        run: String::new(),
-        backend: args.backend.clone(),
-        resource_bug,
-        compose: None,
-        images: BTreeMap::new(),
-        plan,
-    })
-}
-
-/// `workload` with what clients do under a hold.
-pub fn with_clients(workload: Workload, args: &ClientArgs) -> Workload {
-    let client = match args.client {
-        ClientArg::Unchecked => ClientKind::Unchecked,
-        ClientArg::Checking => ClientKind::Checking,
-    };
-    let ClientArgs { renew, renew_for, writes, resend, cancel, .. } = *args;
-    Workload { client, renew, renew_for, writes, resend, cancel, ..workload }
-}
-
-/// What must happen at least.
-fn activity(backend: &Backend, placed: bool) -> Activity {
-    // Two clients and one placed fault need not make twenty holds to show what they are there to show.
-    let usual = if placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() };
-    if backend.shows_waiting() { usual } else { Activity { refused: 0, ..usual } }
-}
-
-/// Switches of the models; none, if no flag names one.
-pub fn models(args: &ModelArgs) -> Option<Models> {
-    if model_flag(args).is_none() && args.persistence.is_none() {
-        return None;
     }
-    let lease_clock = match args.lease_clock {
-        Some(LeaseClockArg::Both) | None => LeaseClock::Both,
-        Some(LeaseClockArg::Monotonic) => LeaseClock::Monotonic,
-    };
-    let persistence = match args.persistence {
-        Some(PersistenceArg::No) | None => Persistence::No,
-        Some(PersistenceArg::Snapshot) => Persistence::Snapshot,
-        Some(PersistenceArg::Everysec) => Persistence::Everysec,
-        Some(PersistenceArg::Always) => Persistence::Always,
-    };
-    let ModelArgs { revokes_on_resume, lock_checks_key, .. } = *args;
-    Some(Models { lease_clock, revokes_on_resume, lock_checks_key, persistence })
 }
 
-/// A flag that names a switch which only a model has, if there is one.
+/// Returns the least activity that lets a run say anything.
+fn activity(servers: &ServerFacts, is_placed: bool) -> Activity {
+    // Two clients and one placed fault show their effect in fewer than twenty holds.
+    let usual = if is_placed { Activity { holds: 2, clients: 2, refused: 1 } } else { Activity::default() };
+    if servers.shows_waiting { usual } else { Activity { refused: 0, ..usual } }
+}
+
+/// Returns the switches of the models; none if no flag names one.
+fn models(args: &ScenarioArgs) -> Option<Models> {
+    let ModelArgs { revokes_on_resume, lock_checks_key, .. } = args.models;
+    let is_usual = !revokes_on_resume && !lock_checks_key && args.persistence.is_none();
+    let persistence = args.persistence.unwrap_or_default();
+    (!is_usual).then_some(Models { revokes_on_resume, lock_checks_key, persistence })
+}
+
+/// Returns the first given flag that only models have.
 fn model_flag(args: &ModelArgs) -> Option<&'static str> {
     let given = [
         ("lease-clock", args.lease_clock.is_some()),
@@ -303,53 +224,44 @@ fn model_flag(args: &ModelArgs) -> Option<&'static str> {
     given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
 }
 
-/// What `--tokens` names, of those that the backend makes.
-pub fn tokens(asked: Option<&str>, backend: &Backend) -> anyhow::Result<Tokens> {
-    let Some(text) = asked else { return Ok(backend.tokens[0]) };
-    backend.tokens.iter().copied().find(|t| t.to_string() == text).ok_or_else(|| {
-        let known: Vec<_> = backend.tokens.iter().map(Tokens::to_string).collect();
-        usage("tokens", format!("`{text}` is not made by {}; it makes: {}", backend.name, known.join(", ")))
+/// Returns the token source that `--tokens` names, or the backend's default.
+fn tokens(name: Option<&str>, backend: &str, servers: &ServerFacts) -> anyhow::Result<Tokens> {
+    let Some(name) = name else { return Ok(servers.tokens[0]) };
+    servers.tokens.iter().copied().find(|tokens| tokens.to_string() == name).ok_or_else(|| {
+        let known: Vec<_> = servers.tokens.iter().map(Tokens::to_string).collect();
+        usage("tokens", format!("{backend} does not make `{name}`; it makes: {}", known.join(", ")))
     })
 }
 
-/// What `--arms` names; as many of the usual ones as tokens and fence allow, if it is not given.
-pub fn arms(asked: Option<&[String]>, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec<Arm>> {
-    let Some(names) = asked else {
-        let possible = |arm: &Arm| {
-            *arm != Arm::Cas
-                && *arm != Arm::Claim
-                && !(arm.fences() && tokens == Tokens::None)
-                && !(*arm == Arm::Reads && fence == Comparison::Strict)
-        };
-        return Ok(Arm::ALL.into_iter().filter(possible).collect());
+/// Returns the arms off, writes and reads, as far as tokens and comparison allow.
+fn usual_arms(tokens: Tokens, fence: Comparison) -> Vec<Arm> {
+    let is_possible = |arm: &Arm| match arm {
+        Arm::Off => true,
+        Arm::Writes => tokens != Tokens::None,
+        Arm::Reads => tokens != Tokens::None && fence != Comparison::Strict,
+        Arm::Cas | Arm::Claim => false,
     };
-    let mut arms = Vec::new();
-    for name in names {
-        let arm = Arm::ALL.into_iter().find(|a| a.name() == name.trim()).ok_or_else(|| {
-            usage("arms", format!("`{name}` is no arm; there are: {}", Arm::ALL.map(Arm::name).join(", ")))
-        })?;
-        if !arms.contains(&arm) {
-            arms.push(arm);
-        }
-    }
+    Arm::ALL.into_iter().filter(is_possible).collect()
+}
+
+/// Returns the arms that `--arms` names, in the order of every table.
+fn arms(names: Option<&[String]>, tokens: Tokens, fence: Comparison) -> anyhow::Result<Vec<Arm>> {
+    let Some(names) = names else { return Ok(usual_arms(tokens, fence)) };
+    let named = |name: &String| {
+        let found = Arm::ALL.into_iter().find(|arm| arm.name() == name.trim());
+        let known = || Arm::ALL.map(Arm::name).join(", ");
+        found.ok_or_else(|| usage("arms", format!("`{name}` is no arm; expected some of: {}", known())))
+    };
+    let mut arms = names.iter().map(named).collect::<anyhow::Result<Vec<Arm>>>()?;
     arms.sort();
+    arms.dedup();
     Ok(arms)
 }
 
-/// The planted bug that `--resource` names.
-pub fn resource_bug(asked: Option<&str>, seed: u64) -> anyhow::Result<Option<String>> {
-    let Some(text) = asked else { return Ok(None) };
+/// Returns the planted bug that `--resource` names.
+fn resource_bug(text: Option<&str>) -> anyhow::Result<Option<String>> {
+    let Some(text) = text else { return Ok(None) };
     let bug = text.strip_prefix("buggy:").ok_or_else(|| usage("resource", "expected `buggy:NAME`"))?;
-    resource::Planted::from_name(bug, seed).map_err(|e| usage("resource", e))?;
+    resource::PlantedBug::from_name(bug, 0).map_err(|e| usage("resource", e))?;
     Ok(Some(bug.to_owned()))
-}
-
-/// A name for people and for Docker's labels. The random part keeps two runs of one second apart, on one machine or on two.
-fn run_id(file: &PlanFile) -> String {
-    #[expect(clippy::disallowed_methods, reason = "names a directory, orders nothing")]
-    let now = std::time::SystemTime::now();
-    let time = humantime::format_rfc3339_seconds(now).to_string().replace([':', '-'], "").to_lowercase();
-    let nemesis = file.plan.nemesis.first().map_or("none", |w| w.split([':', '@', '+']).next().unwrap_or("none"));
-    let suffix = OsRng.try_next_u32().unwrap_or_else(|_| std::process::id());
-    format!("{}-{}-{nemesis}-{suffix:08x}", time.trim_end_matches('z'), file.plan.backend)
 }

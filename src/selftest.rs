@@ -1,15 +1,18 @@
-//! `harness selftest`: the harness against itself, in the simulation.
+//! `harness selftest`: tests the checker in the simulation.
 //!
-//! Three tables. Every planted bug is caught, and on the same plans its correct twin is not. Correct locks without faults raise no alarm. With
-//! all faults every alarm is true, and what is true is alarmed, by an oracle that knows what really happened.
+//! The result has four tables. The checker catches every planted bug, and raises no alarm on the correct twin with the
+//! same plans. It raises no alarm on correct locks without faults. With faults every alarm is true, and every true
+//! overlap is reported; an oracle knows the truth from the simulation. A swarm, which knows nothing of the planted
+//! bugs, finds them too.
 
 mod bugs;
+mod build;
 mod hunt;
 mod oracle;
 mod report;
 mod seeds;
-mod shape;
 mod soundness;
+mod swarm_hunt;
 mod trial;
 
 use std::thread;
@@ -17,23 +20,29 @@ use std::thread;
 use anyhow::anyhow;
 
 use self::{
-    hunt::{Hunt, Hunted},
-    report::Report,
+    bugs::HUNTS,
+    hunt::{Hunt, HuntResult},
+    report::{Report, SCHEDULES},
     seeds::{Seeds, across},
-    soundness::{Faulty, Quiet, SOUND},
+    soundness::{WithFaults, WithoutFaults},
+    swarm_hunt::SwarmResult,
 };
 use crate::{
-    cli::{Format, SelftestArgs},
+    cli::{Format, SelftestArgs, SelftestTable},
     exit::{Exit, Unusable},
+    explore::swarm::CorrectLock,
     report::{Terminal, print},
 };
 
-/// Seeds of each lock, unless told otherwise: all of them, and a few.
+/// Default seeds of each lock, without and with `--short`.
 const SEEDS: u64 = 10_000;
 const SEEDS_SHORT: u64 = 200;
-/// The same for the twins of planted bugs.
+/// Default seeds of the twins of planted bugs.
 const TWINS: u64 = 200;
 const TWINS_SHORT: u64 = 10;
+/// Default schedules of a swarm search with `--short`, and default searches for each planted bug.
+const SCHEDULES_SHORT: u64 = 100;
+const SEARCHES: u64 = 5;
 
 /// `harness selftest`
 pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
@@ -45,18 +54,29 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
     let seeds = Seeds { count, jobs };
     let twins = Seeds { count: (if args.short { TWINS_SHORT } else { TWINS }).min(count), jobs };
     let terminal = Terminal::new(|_| String::new(), false);
+    let has = |table: SelftestTable| args.table.is_none_or(|only| only == table);
     let is_meant = |name: &str| args.only.as_ref().is_none_or(|word| name.contains(word));
     let mut report = Report::default();
-    let hunts: Vec<&Hunt> = Hunt::all().iter().filter(|hunt| is_meant(&hunt.name())).collect();
-    terminal.progress(&format!("{} planted bugs", hunts.len()));
-    report.bugs = hunted(&hunts, twins)?;
-    for sound in SOUND.into_iter().filter(|sound| is_meant(&sound.to_string())) {
+    let hunts: Vec<&Hunt> = HUNTS.iter().filter(|hunt| is_meant(&hunt.name())).collect();
+    if has(SelftestTable::Planted) {
+        terminal.progress(&format!("{} planted bugs", hunts.len()));
+        report.bugs = hunted(&hunts, twins)?;
+    }
+    let locks = CorrectLock::all()?.into_iter().filter(|_| has(SelftestTable::Locks));
+    for sound in locks.filter(|sound| is_meant(&sound.to_string())) {
         let name = format!("{sound}, no faults");
         terminal.progress(&format!("{name}: {count} seeds"));
-        report.quiet.push(Quiet::of(sound, seeds).map_err(|e| anyhow!("{name}: {e}"))?);
+        report.quiet.push(WithoutFaults::of(sound, seeds).map_err(|e| anyhow!("{name}: {e}"))?);
         let name = format!("{sound}, all faults");
         terminal.progress(&format!("{name}: {count} seeds"));
-        report.faulty.push(Faulty::of(sound, seeds).map_err(|e| anyhow!("{name}: {e}"))?);
+        report.faulty.push(WithFaults::of(sound, seeds).map_err(|e| anyhow!("{name}: {e}"))?);
+    }
+    if has(SelftestTable::Swarm) {
+        let most = args.schedules.unwrap_or(if args.short { SCHEDULES_SHORT } else { SCHEDULES });
+        let count = args.searches.unwrap_or(if args.short { 1 } else { SEARCHES });
+        terminal.progress(&format!("swarms: {} planted bugs, {count} searches of {most} schedules", hunts.len()));
+        report.swarm = SwarmResult::all(&hunts, most, Seeds { count, jobs }, &|found| terminal.progress(found))
+            .map_err(|e| anyhow!("swarms: {e}"))?;
     }
     if let Some(dir) = &args.save {
         report.save(dir)?;
@@ -68,11 +88,11 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
     Ok(if report.is_right() { Exit::Ok } else { Exit::Violated })
 }
 
-/// Each hunt on a thread of its own.
-fn hunted(hunts: &[&Hunt], Seeds { count, jobs }: Seeds) -> anyhow::Result<Vec<Hunted>> {
+/// Runs each hunt on its own thread.
+fn hunted(hunts: &[&Hunt], Seeds { count, jobs }: Seeds) -> anyhow::Result<Vec<HuntResult>> {
     let run = |n: u64| {
         let hunt = hunts[n as usize];
-        Ok(Hunted::of(hunt, Seeds { count, jobs: 1 }).map_err(|e| anyhow!("planted bug {}: {e}", hunt.name())))
+        Ok(HuntResult::of(hunt, Seeds { count, jobs: 1 }).map_err(|e| anyhow!("planted bug {}: {e}", hunt.name())))
     };
     let rows = across(Seeds { count: hunts.len() as u64, jobs }, &run).map_err(|e| anyhow!("planted bugs: {e}"))?;
     rows.into_iter().map(|(_, row)| row).collect()

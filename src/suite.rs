@@ -1,54 +1,48 @@
-//! `harness suite`: claims, each tried by a plan of its own.
+//! `harness suite`: runs a plan for each claim, and compares the verdicts with the expectation.
 //!
-//! A case comes out as expected only if its activation witness was seen: a run in which the thing that the claim is about never happened says
-//! nothing, whatever its verdicts are.
+//! A case is as expected only if the history contains its activation witnesses: a run in which the claimed situation
+//! never occurred says nothing, whatever its verdicts are.
 
-mod done;
+mod evidence;
+mod field;
 mod file;
-mod seen;
+mod suite_record;
 mod table;
 mod witness;
 
 use std::time::Instant;
 
 use anyhow::Context;
-use checker::{Checker, Verdicts};
+use checker::{CauseSet, Checker, Verdicts, joined};
 use compose::Engine;
 use history::{ClusterKind, Record, Tail};
 use tokio::runtime::Runtime;
 
 use crate::{
-    cli::{ClusterArg, Format, SuiteArgs},
-    exit::{Exit, Unusable},
+    cli::{Format, SuiteArgs},
+    exit::Exit,
     expect::compare,
-    record::{Recorder, runtime},
+    plan_file::PlanFile,
     report::{print, versions},
-    scenario::{PlanFile, named},
+    runner::{Runner, runtime},
 };
 
-pub use done::{Done, Outcome};
-use done::{State, fingerprint};
+use evidence::Evidence;
 use file::Case;
-use seen::Seen;
+pub use suite_record::{CaseRun, Outcome};
+use suite_record::{SuiteRecord, fingerprint};
 
 /// `harness suite`
 pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
-    let cluster = match args.cluster {
-        ClusterArg::Docker => ClusterKind::Docker,
-        ClusterArg::Sim => ClusterKind::Sim,
-        ClusterArg::Auto => {
-            let problem = "--cluster: a suite says where its verdicts come from: expected docker or sim";
-            return Err(Unusable(problem.into()).into());
-        }
-    };
+    let cluster = args.cluster;
     let cases = file::read(&args.suite, cluster, &args.only)?;
     let runtime = runtime()?;
     if cluster == ClusterKind::Docker {
-        // A broken engine is never a verdict.
+        // A broken engine must not give a verdict.
         runtime.block_on(Engine::connect())?;
     }
-    let mut state = State::open(&args.runs, &args.suite, cluster, args.resume)?;
-    let runner = Runner { args, cluster, runtime: &runtime };
+    let mut state = SuiteRecord::open(&args.runs, &args.suite, cluster, args.resume)?;
+    let runner = CaseRunner { args, cluster, runtime: &runtime };
     let times = args.repeat.get();
     for n in 0..times {
         for case in &cases {
@@ -71,18 +65,19 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-struct Runner<'a> {
+/// Runs the cases of a suite.
+struct CaseRunner<'a> {
     args: &'a SuiteArgs,
     cluster: ClusterKind,
     runtime: &'a Runtime,
 }
 
-impl Runner<'_> {
-    /// One run of a case, with a seed of its own.
-    fn one(&self, case: &Case, n: u32) -> anyhow::Result<Done> {
-        let mut file = named(case.file.clone())?;
+impl CaseRunner<'_> {
+    /// Runs a case once, with its own seed.
+    fn one(&self, case: &Case, n: u32) -> anyhow::Result<CaseRun> {
+        let mut file = case.file.clone().ready()?;
         file.plan.seed += u64::from(n);
-        #[expect(clippy::disallowed_methods, reason = "how long a person waited; nothing is ordered by it")]
+        #[expect(clippy::disallowed_methods, reason = "the time that a person waited; orders nothing")]
         let began = Instant::now();
         let mut done = match self.cluster {
             ClusterKind::Docker => self.recorded(case, &file)?,
@@ -93,20 +88,20 @@ impl Runner<'_> {
         Ok(done)
     }
 
-    fn recorder(&self) -> Recorder {
-        Recorder { runs: self.args.runs.clone(), keep: false, is_shown: false, is_instead: false }
+    fn runner(&self) -> Runner {
+        Runner::new(self.args.runs.clone())
     }
 
-    fn recorded(&self, case: &Case, file: &PlanFile) -> anyhow::Result<Done> {
-        let (dir, judged) = self.recorder().once(file, self.runtime)?;
+    fn recorded(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
+        let (dir, judged) = self.runner().run(file, self.runtime)?;
         let records = history::Reader::open(&dir.history())?.collect::<Result<Vec<Record>, _>>()?;
-        let done = judge(case, file, &records, &judged.verdicts, judged.versions.clone());
+        let done = judge(case, file, &records, &judged.verdicts, versions(&judged.servers));
         crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
         Ok(done)
     }
 
-    /// Nothing is written of a simulation but what did not come out as expected: the same plan is the same run again.
-    fn simulated(&self, case: &Case, file: &PlanFile) -> anyhow::Result<Done> {
+    /// Writes a simulated run only if it is not as expected: the same plan gives the same run again.
+    fn simulated(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
         let (mut records, mut checker) = (Vec::new(), Checker::new());
         let setup = sim::Setup {
             run: &file.run,
@@ -127,18 +122,18 @@ impl Runner<'_> {
         if done.outcome == Outcome::AsExpected {
             done.run = String::new();
         } else {
-            let (dir, judged) = self.recorder().once(file, self.runtime)?;
+            let (dir, judged) = self.runner().run(file, self.runtime)?;
             crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
         }
         Ok(done)
     }
 }
 
-/// What came of a run.
-fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, servers: String) -> Done {
-    let seen = Seen::of(&file.plan, records.iter());
+/// Judges a run of a case.
+fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, servers: String) -> CaseRun {
+    let evidence = Evidence::of(&file.plan, records.iter());
     let missing: Vec<String> =
-        case.witnesses.iter().filter(|w| !seen.has(w, verdicts)).map(ToString::to_string).collect();
+        case.witnesses.iter().filter(|w| !evidence.has(w, verdicts)).map(ToString::to_string).collect();
     let (mut misses, exit) = match &case.expectation {
         Some((expectation, _)) => {
             let compared = compare(Some(expectation), verdicts);
@@ -146,11 +141,12 @@ fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, 
         }
         None => (Vec::new(), Exit::Ok),
     };
-    let found: Vec<&[String]> = verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
+    let found: Vec<&[CauseSet]> =
+        verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
     if let Some(causes) = &case.causes
         && let Some(other) = found.iter().find(|found| *found != causes)
     {
-        misses.push(format!("expected the cause {}, found {}", causes.join(" and "), other.join(" and ")));
+        misses.push(format!("expected the cause {}, found {}", joined(causes, " and "), joined(*other, " and ")));
     }
     let is_known = case.is_about(&servers, file.plan.cluster);
     let outcome = match (missing.is_empty() && is_known, misses.is_empty() && exit == Exit::Ok) {
@@ -161,7 +157,7 @@ fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, 
     if !is_known {
         misses.push(format!("expected {}, this is {servers}", case.holds_for.join(" or ")));
     }
-    Done {
+    CaseRun {
         case: case.name.clone(),
         n: 0,
         seed: file.plan.seed,

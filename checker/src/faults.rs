@@ -1,46 +1,46 @@
-//! Faults as they came, and what went wrong without anybody's plan: stalls, steps of clocks.
+//! Faults as the history records them, and unplanned disturbances: stalls and steps of clocks.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use history::{FaultId, FaultKind, FaultPhase, NodeName, ProcessName, Stamp};
+use history::{FaultId, FaultKind, FaultPhase, Harm, NodeName, ProcessName, Stamp, Step, Target};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    holds::{Mark, Span},
+    holds::{EventRef, Span},
     rules,
 };
 
-/// The least time after which TCP sends a lost packet again, twice: it may have left just before the heal.
+/// Twice the smallest retransmission timeout of TCP: a retransmission may have left just before the heal.
 pub(crate) const SENT_AGAIN: Duration = Duration::from_millis(400);
 
 /// One fault of the schedule.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(crate) struct FaultRecord {
     pub kind: FaultKind,
     pub node: NodeName,
-    pub requested: Option<Mark>,
+    pub requested: Option<EventRef>,
     pub injected: Option<Stamp>,
     pub heal_requested: Option<Stamp>,
     pub healed: Option<Stamp>,
     pub proved: Option<Span>,
     pub unproved: Option<String>,
-    /// What a server that was killed had not synced yet when it was asked, after the request.
+    /// The number of fsyncs that were pending on a killed server, read after the request of the kill.
     pub unsynced: Option<u32>,
     pub is_heal_proved: bool,
     pub is_missed: bool,
 }
 
-impl Line {
-    /// From the stamp before it was injected to the stamp after it was healed: an outer bound.
+impl FaultRecord {
+    /// From the stamp before the injection to the stamp after the heal: an outer bound.
     pub fn bracket(&self) -> Option<Span> {
         Some((self.requested?.at, self.healed.unwrap_or(Stamp(u64::MAX))))
     }
 
-    /// The bracket, and for how long connections may be silent after it that have lost packets: those are sent again after twice as long each time, so
-    /// the next time is no farther off than the first loss is back.
+    /// The bracket, and the time for which connections may be silent afterwards because they lost packets. TCP doubles
+    /// its retransmission timeout each time, so the next retransmission is no farther off than the first loss is back.
     pub fn silence(&self) -> Option<Span> {
         let (from, to) = self.bracket()?;
-        let is_lossy = matches!(self.kind, FaultKind::Partition | FaultKind::Loss) && to != Stamp(u64::MAX);
+        let is_lossy = self.kind.harm() == Harm::DropsPackets && to != Stamp(u64::MAX);
         Some(if is_lossy { (from, to.plus(to.since(from)).plus(SENT_AGAIN)) } else { (from, to) })
     }
 
@@ -50,12 +50,12 @@ impl Line {
     }
 }
 
-/// Packets that a fault held back between a worker and the resource.
+/// Packets that a fault delayed between a worker and the resource.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct DelayedPackets {
     pub fault: FaultId,
     pub worker: NodeName,
-    /// Whether they were on their way to the resource, and not back.
+    /// True for packets on the way to the resource; false for packets on the way back.
     pub is_request: bool,
     pub span: Span,
 }
@@ -63,13 +63,13 @@ pub(crate) struct Held {
 /// All faults by their number.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    lines: BTreeMap<FaultId, Line>,
-    held: Vec<Held>,
+    lines: BTreeMap<FaultId, FaultRecord>,
+    delayed: Vec<DelayedPackets>,
 }
 
 impl Faults {
-    pub fn take(&mut self, id: FaultId, kind: FaultKind, node: &NodeName, phase: &FaultPhase, mark: Mark) {
-        let line = self.lines.entry(id).or_insert_with(|| Line {
+    pub fn apply(&mut self, id: FaultId, kind: FaultKind, node: &NodeName, phase: &FaultPhase, mark: EventRef) {
+        let line = self.lines.entry(id).or_insert_with(|| FaultRecord {
             kind,
             node: node.clone(),
             requested: None,
@@ -94,48 +94,48 @@ impl Faults {
             FaultPhase::HealProved => line.is_heal_proved = true,
             FaultPhase::MissedTarget => line.is_missed = true,
             FaultPhase::Unsynced { fsyncs } => line.unsynced = Some(*fsyncs),
-            // Connections are new then, and what was under way on the old ones has no answer: the clients tell so themselves.
+            // Requests on the old connections get no answer, and the clients report that themselves.
             FaultPhase::ConnectionsReset { .. } => {}
         }
     }
 
-    /// Packets were held back. Those to and from lock nodes tell nothing that the fault's own stamps do not.
-    pub fn held(&mut self, fault: FaultId, from: &NodeName, to: &NodeName, span: Span) {
+    /// Notes delayed packets. Packets to and from lock nodes show nothing beyond the fault's own stamps.
+    pub fn packets_delayed(&mut self, fault: FaultId, from: &NodeName, to: &NodeName, span: Span) {
         let (worker, is_request) = match (from.as_str(), to.as_str()) {
             (_, "resource") => (from, true),
             ("resource", _) => (to, false),
             _ => return,
         };
-        self.held.push(Held { fault, worker: worker.clone(), is_request, span });
+        self.delayed.push(DelayedPackets { fault, worker: worker.clone(), is_request, span });
     }
 
-    /// When packets between a worker and the resource were held back.
-    pub fn held_of<'a>(&'a self, worker: &'a NodeName) -> impl Iterator<Item = (&'a Held, FaultKind)> {
-        let held = self.held.iter().filter(move |held| held.worker == *worker);
+    /// The delayed packets between a worker and the resource.
+    pub fn delayed_of<'a>(&'a self, worker: &'a NodeName) -> impl Iterator<Item = (&'a DelayedPackets, FaultKind)> {
+        let held = self.delayed.iter().filter(move |held| held.worker == *worker);
         held.filter_map(|held| Some((held, self.lines.get(&held.fault)?.kind)))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (FaultId, &Line)> {
+    pub fn iter(&self) -> impl Iterator<Item = (FaultId, &FaultRecord)> {
         self.lines.iter().map(|(id, line)| (*id, line))
     }
 
-    pub fn get(&self, id: FaultId) -> Option<&Line> {
+    pub fn get(&self, id: FaultId) -> Option<&FaultRecord> {
         self.lines.get(&id)
     }
 
-    /// Brackets of the faults that held a node up, whether proved yet or not.
+    /// The brackets of the faults that kept a node from running, proved or not yet proved.
     pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
-        let pauses = self.lines.values().filter(|l| l.kind.holds_up() && l.node == *node);
-        pauses.filter_map(Line::bracket).collect()
+        let pauses = self.lines.values().filter(|l| l.kind.takes_processor_time() && l.node == *node);
+        pauses.filter_map(FaultRecord::bracket).collect()
     }
 
-    /// Faults that their target did not show, with what was seen.
+    /// The faults that their targets did not show, with the evidence.
     pub fn unproved(&self) -> impl Iterator<Item = String> {
         self.lines.values().filter_map(|l| Some(format!("the {} was not proved: {}", l.name(), l.unproved.as_ref()?)))
     }
 }
 
-/// A step of one of the kernel's clocks that nobody injected.
+/// A step of a kernel clock that no fault injected.
 #[derive(Debug, Clone)]
 pub(crate) struct ClockStep {
     pub process: ProcessName,
@@ -143,10 +143,10 @@ pub(crate) struct ClockStep {
     pub moved: Duration,
 }
 
-/// Steps that are kept: more of them say nothing new.
+/// The most clock steps that are kept.
 const STEPS_MAX: usize = 1_000;
 
-/// Pauses that nobody planned, and steps of clocks.
+/// Unplanned pauses, and steps of clocks.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
     /// The longest time for which a process did not run though no fault stopped it.
@@ -156,7 +156,7 @@ pub(crate) struct Stalls {
 }
 
 impl Stalls {
-    /// A stall, and the pauses of its node: what lies inside those was planned.
+    /// Notes a stall, less the planned pauses of the node.
     pub fn stalled(&mut self, process: &ProcessName, span: Span, pauses: &[Span]) {
         let planned = pauses.iter().filter_map(|p| rules::overlap(span, *p)).sum();
         let length = span.1.since(span.0).saturating_sub(planned);
@@ -178,8 +178,13 @@ impl Stalls {
         }
     }
 
-    /// Whether a clock stepped inside this stretch.
+    /// Returns whether a clock stepped inside the span.
     pub fn stepped_within(&self, span: Span) -> bool {
         self.steps.iter().any(|step| rules::overlap(step.span, span).is_some())
     }
+}
+
+/// Returns whether a step of the schedule ends the resource's process.
+pub(crate) fn is_of_resource(step: &Step) -> bool {
+    step.fault.kind().kills() && matches!(&step.target, Target::Node(node) if node.as_str() == "resource")
 }

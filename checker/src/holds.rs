@@ -1,62 +1,102 @@
-//! One attempt, and the hold that came of it: its promise, its end, what it still has under way.
+//! One attempt and its hold: the promise, the end of the entitlement, and the requests that are still under way.
 
 use std::time::Duration;
 
-use history::{ClientId, FaultId, HoldId, OpId, Point, Stamp, Token, Why};
+use history::{ClientId, FailureReason, FaultId, HoldId, OpId, Point, Stamp, Token};
 
 use crate::rules;
 
-/// When an event happened, and its number in the history.
+/// The stamp of an event, and its number in the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Mark {
+pub(crate) struct EventRef {
     pub at: Stamp,
     pub seq: u64,
 }
 
-/// A stretch of time.
+/// A span of time.
 pub(crate) type Span = (Stamp, Stamp);
+
+/// The facts about a hold that windows need after the hold is closed.
+#[derive(Debug, Clone)]
+pub(crate) struct HoldSummary {
+    pub id: HoldId,
+    pub client: ClientId,
+    pub process: usize,
+    pub sent: EventRef,
+    pub ok: EventRef,
+    pub token: Option<Token>,
+    /// The promise end at the time of this summary, and the request that the promise counts from.
+    pub promise: Stamp,
+    pub promised_by: EventRef,
+    pub nodes: Nodes,
+    /// The stamps between which the nodes granted the lease, and the earliest true end of the lease without renewals.
+    pub granted: Span,
+    pub lease_until: Stamp,
+    /// True if the service granted the lock after the attempt's key was gone.
+    pub is_without_key: bool,
+    pub gave_up: Option<EventRef>,
+}
+
+impl HoldSummary {
+    pub fn of(hold: &Attempt, grant: &Grant) -> Self {
+        HoldSummary {
+            id: hold.id,
+            client: hold.client,
+            process: hold.process,
+            sent: hold.sent,
+            ok: grant.ok,
+            token: grant.token,
+            promise: hold.promise,
+            promised_by: hold.promised_by,
+            nodes: hold.granted_on | hold.renewed_on,
+            granted: (grant.promised_from, grant.ok.at),
+            lease_until: grant.promised_from.plus(grant.lease),
+            is_without_key: hold.is_without_key,
+            gave_up: hold.gave_up,
+        }
+    }
+}
 
 /// Lock nodes as bits, in the order of the plan.
 pub(crate) type Nodes = u64;
 
-/// What ended an entitlement before its promise did.
+/// An event that ended an entitlement before the promise end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ender {
-    /// Its release was invoked.
+pub(crate) enum EarlyEnd {
+    /// The client invoked the release.
     Release,
-    /// The client gave it up.
-    GaveUp,
-    /// The client noticed that it was lost.
+    /// The client noticed the loss of the hold.
     Loss,
-    /// Its worker was about to be killed.
+    /// The agent was about to kill the worker.
     Kill(FaultId),
 }
 
-/// What the service granted.
+/// The grant of the lock service, as the checker uses it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
-    pub ok: Mark,
+    pub ok: EventRef,
     pub token: Option<Token>,
     pub lease: Duration,
     pub granted_after: Stamp,
-    /// Its place in the queue of the service, if that was confirmed at the grant.
+    /// The place in the queue of the service, if the service confirmed the place at the grant.
     pub place: Option<u64>,
-    /// The send stamp that the promise rests on: that of the attempt, or of the last renewal of a lease that was kept alive
-    /// while its owner waited in a queue.
+    /// The send stamp that the promise counts from: that of the attempt, or of the last renewal of a lease that was
+    /// kept alive while its owner waited in a queue.
     pub promised_from: Stamp,
     /// The promise end, without renewals.
     pub first_promise: Stamp,
 }
 
 impl Grant {
-    /// Whether this hold is later than another one of the same key: by the stamps, or else by the queue of the service.
+    /// Returns whether this hold is later than another hold of the key: by the stamps, otherwise by the queue of the
+    /// service.
     pub fn is_later(&self, other: &Grant) -> bool {
         rules::is_later(self.granted_after, other.ok.at)
             || (rules::is_behind(self.place, other.place) && !rules::is_later(other.granted_after, self.ok.at))
     }
 }
 
-/// What the service said when it granted a hold.
+/// The service's answer when it granted a hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Granted {
     pub token: Option<Token>,
@@ -66,97 +106,101 @@ pub(crate) struct Granted {
     pub promised_from: Stamp,
 }
 
-/// A step of the client's own timeline.
+/// A step on the timeline of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beat {
+pub(crate) enum ClientStep {
     /// The attempt was sent.
     Acquire,
     /// A request to the resource was sent.
     Request(OpId),
     /// A planned wait of this length began.
     Work(Duration),
-    /// A wait at a point began; its plan ended at that stamp, or with the wait itself.
+    /// A wait at a point began. The planned part ended at that stamp, or with the wait itself.
     AtPoint(Point, Option<Stamp>),
     /// A deadline check that passed.
     Check,
-    /// Anything after which nothing is waited for: an answer, a check that did not pass, leaving a point.
+    /// A step without a wait after it: an answer, a check that did not pass, leaving a point.
     Other,
 }
 
-/// A renewal that did not succeed.
+/// A renewal that failed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Failure {
-    /// From its send stamp to its answer.
+pub(crate) struct RenewalFailure {
+    /// From the send stamp to the answer.
     pub span: Span,
-    /// Nodes that did it all the same, and nodes that refused.
+    /// The nodes that did the renewal although it failed as a whole, and the nodes that refused.
     pub done_on: Nodes,
     pub refused_on: Nodes,
-    /// Why the client took the hold to be lost, and sent none after it; none, if it did not.
-    pub loss: Option<Why>,
+    /// The reason for which the client took the hold for lost and renewed no more, if it did.
+    pub loss: Option<FailureReason>,
 }
 
-/// Renewals that are kept of those that failed one after the other.
+/// The most failed renewals in a row that are kept of one hold.
 const FAILURES_MAX: usize = 16;
 
-/// Beats that are kept of one attempt: a critical section has about a dozen.
-const BEATS_MAX: usize = 256;
+/// The most steps that are kept of one attempt; a critical section has about a dozen.
+const TIMELINE_MAX: usize = 256;
 
-/// One attempt at acquiring, and its hold.
+/// One attempt at acquiring, and its hold if it succeeded.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
     pub id: HoldId,
     pub key: usize,
     pub client: ClientId,
     pub process: usize,
-    pub sent: Mark,
-    /// When it had come out, one way or the other.
-    pub completed: Option<Mark>,
+    pub sent: EventRef,
+    /// The answer to the attempt, whatever the outcome.
+    pub completed: Option<EventRef>,
     pub grant: Option<Grant>,
-    /// Nodes that granted it, and nodes that refused.
+    /// The nodes that granted the attempt, and the nodes that refused.
     pub granted_on: Nodes,
     pub refused_on: Nodes,
-    /// Nodes that did its last renewal.
+    /// The nodes that did the last renewal.
     pub renewed_on: Nodes,
-    /// When each node was told of the lease, and until when it lasts there by true time at least; empty as long as nothing was
+    /// Of each node: the send stamp of its lease, and the earliest true end of the lease. Empty as long as nothing was
     /// renewed.
     pub leases: Vec<Span>,
     /// Renewals that failed inside the promise since the last one that succeeded.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RenewalFailure>,
     /// The promise end, renewals included.
     pub promise: Stamp,
     /// The request that the promise counts from.
-    pub promised_by: Mark,
+    pub promised_by: EventRef,
     /// The renewal that the promise comes from.
-    pub renewed: Option<Mark>,
-    /// What ended the entitlement first, promise apart.
-    pub ender: Option<(Mark, Ender)>,
-    /// The client's own end of use: release invoked, or given up.
-    pub used_until: Option<Mark>,
-    /// The entitlement has ended, and every judge has been told.
+    pub renewed: Option<EventRef>,
+    /// The first event that ended the entitlement, apart from the promise end.
+    pub early_end: Option<(EventRef, EarlyEnd)>,
+    /// The client's first release.
+    pub released: Option<EventRef>,
+    /// The client gave the hold up: it renews no more, and still relies on the promise.
+    pub gave_up: Option<EventRef>,
+    /// The renewal that was under way when the client gave the hold up.
+    pub unanswered: Option<EventRef>,
+    /// True if the entitlement has ended and every judge has processed the end.
     pub is_retired: bool,
-    /// The client will not use it any more.
+    /// True if the client has ended its use of the hold.
     pub is_used_up: bool,
-    /// The process that made it is no more.
+    /// True if the process that made the attempt has ended.
     pub is_orphan: bool,
-    pub renewing: Option<Mark>,
-    pub releasing: Option<Mark>,
-    pub undoing: Option<Mark>,
-    /// When it first said that it waits behind another.
-    pub behind: Option<Mark>,
-    /// It was granted the lock when its key was gone.
+    pub renewing: Option<EventRef>,
+    pub releasing: Option<EventRef>,
+    pub undoing: Option<EventRef>,
+    /// The first report that the attempt waits behind another attempt.
+    pub behind: Option<EventRef>,
+    /// True if the service granted the lock after the attempt's key was gone.
     pub is_without_key: bool,
-    /// When it first began to let go: release or undo invoked.
+    /// The first stamp of a release or an undo.
     pub let_go: Option<Stamp>,
-    /// Requests to the resource that have not been seen to arrive.
+    /// Requests to the resource whose decision has not been seen.
     pub ops: Vec<OpId>,
-    pub beats: Vec<(Mark, Beat)>,
-    /// When its own process did not run, and when the resource did not.
+    pub timeline: Vec<(EventRef, ClientStep)>,
+    /// Spans in which the attempt's own process did not run; below: spans in which the resource did not.
     pub stalls: Vec<Span>,
     pub resource_stalls: Vec<Span>,
 }
 
 impl Attempt {
-    pub fn new(id: HoldId, key: usize, client: ClientId, process: usize, sent: Mark) -> Self {
+    pub fn new(id: HoldId, key: usize, client: ClientId, process: usize, sent: EventRef) -> Self {
         Attempt {
             id,
             key,
@@ -173,8 +217,10 @@ impl Attempt {
             promise: sent.at,
             promised_by: sent,
             renewed: None,
-            ender: None,
-            used_until: None,
+            early_end: None,
+            released: None,
+            gave_up: None,
+            unanswered: None,
             is_retired: false,
             is_used_up: false,
             is_orphan: false,
@@ -185,32 +231,32 @@ impl Attempt {
             is_without_key: false,
             let_go: None,
             ops: Vec::new(),
-            beats: vec![(sent, Beat::Acquire)],
+            timeline: vec![(sent, ClientStep::Acquire)],
             stalls: Vec::new(),
             resource_stalls: Vec::new(),
         }
     }
 
-    /// End of the entitlement, as far as it is known. What is not known yet can only lie later than the sweep.
+    /// The end of the entitlement, as far as it is known. An event that is not known yet can only lie after the sweep.
     pub fn end(&self) -> Stamp {
-        self.ender.map_or(self.promise, |(mark, _)| self.promise.min(mark.at))
+        self.early_end.map_or(self.promise, |(mark, _)| self.promise.min(mark.at))
     }
 
-    /// Whether the entitlement ended by an event and not by the promise end.
-    pub fn ended_by(&self) -> Option<(Mark, Ender)> {
-        self.ender.filter(|(mark, _)| mark.at < self.promise)
+    /// The event that ended the entitlement, if it was not the promise end.
+    pub fn ended_by(&self) -> Option<(EventRef, EarlyEnd)> {
+        self.early_end.filter(|(mark, _)| mark.at < self.promise)
     }
 
-    pub fn acquired(&mut self, ok: Mark, granted: Granted) {
+    pub fn acquired(&mut self, ok: EventRef, granted: Granted) {
         let Granted { token, lease, granted_after, place, promised_from } = granted;
         let first_promise = rules::promise_end(promised_from, lease);
         self.grant = Some(Grant { ok, token, lease, granted_after, place, promised_from, first_promise });
         self.completed = Some(ok);
         self.promise = first_promise;
-        self.beat(ok, Beat::Other);
+        self.add_step(ok, ClientStep::Other);
     }
 
-    /// Nodes did a renewal that was sent at `sent`, whatever came of it as a whole.
+    /// Notes the nodes that did a renewal sent at `sent`, whether or not the renewal succeeded as a whole.
     pub fn extended(&mut self, sent: Stamp, lease: Duration, nodes: Nodes, of: usize) {
         let Some(grant) = self.grant else { return };
         if self.leases.is_empty() {
@@ -223,15 +269,15 @@ impl Attempt {
         }
     }
 
-    /// A renewal did not succeed, though some nodes may have done it.
-    pub fn failed(&mut self, failure: Failure) {
+    /// Notes a renewal that failed, though some nodes may have done it.
+    pub fn failed(&mut self, failure: RenewalFailure) {
         if rules::is_renewed_in_time(failure.span.0, self.promise) && self.failures.len() < FAILURES_MAX {
             self.failures.push(failure);
         }
     }
 
-    /// The last renewal that was sent succeeded.
-    pub fn renewed(&mut self, ok: Mark, lease: Duration, nodes: Nodes) {
+    /// Extends the promise: the last renewal that was sent succeeded.
+    pub fn renewed(&mut self, ok: EventRef, lease: Duration, nodes: Nodes) {
         let Some(sent) = self.renewing.take() else { return };
         self.renewed_on = nodes;
         if !rules::is_renewed_in_time(ok.at, self.promise) {
@@ -246,36 +292,46 @@ impl Attempt {
         }
     }
 
-    /// Ends the entitlement, unless it had ended before.
-    pub fn ends(&mut self, mark: Mark, ender: Ender) {
-        if self.ender.is_none_or(|(first, _)| mark.at < first.at) {
-            self.ender = Some((mark, ender));
+    /// Ends the entitlement, unless an earlier event has ended it.
+    pub fn ends(&mut self, mark: EventRef, early_end: EarlyEnd) {
+        if self.early_end.is_none_or(|(first, _)| mark.at < first.at) {
+            self.early_end = Some((mark, early_end));
         }
     }
 
-    /// The client will not use it any more.
-    pub fn used_up(&mut self, mark: Mark, ender: Ender) {
-        self.ends(mark, ender);
-        self.used_until.get_or_insert(mark);
+    /// Records that the client releases the hold.
+    pub fn releases(&mut self, mark: EventRef) {
+        self.ends(mark, EarlyEnd::Release);
+        self.released.get_or_insert(mark);
+        self.releasing = Some(mark);
+        self.let_go.get_or_insert(mark.at);
         self.is_used_up = true;
     }
 
-    pub fn beat(&mut self, mark: Mark, beat: Beat) {
-        if self.beats.len() < BEATS_MAX {
-            self.beats.push((mark, beat));
+    /// Records that the client gives the hold up. The entitlement does not end: a write whose answer did not come may
+    /// still be on its way, and relies on the promise.
+    pub fn gives_up(&mut self, mark: EventRef) {
+        self.gave_up.get_or_insert(mark);
+        self.unanswered = self.unanswered.or(self.renewing);
+        self.is_used_up = true;
+    }
+
+    pub fn add_step(&mut self, mark: EventRef, step: ClientStep) {
+        if self.timeline.len() < TIMELINE_MAX {
+            self.timeline.push((mark, step));
         }
     }
 
-    /// The planned part of a wait at a point is over.
+    /// Notes that the planned part of a wait at a point is over.
     pub fn point_released(&mut self, at: Stamp, point: Point) {
-        if let Some((_, Beat::AtPoint(here, released @ None))) = self.beats.last_mut()
+        if let Some((_, ClientStep::AtPoint(here, released @ None))) = self.timeline.last_mut()
             && *here == point
         {
             *released = Some(at);
         }
     }
 
-    /// Whether nothing of it can follow that a verdict could depend on.
+    /// Returns whether no later event of the attempt can matter to a verdict.
     pub fn is_closed(&self) -> bool {
         let is_over = self.is_orphan || self.is_used_up;
         let is_quiet =
@@ -289,8 +345,8 @@ impl Attempt {
 mod tests {
     use super::*;
 
-    fn mark(ms: u64) -> Mark {
-        Mark { at: Stamp(ms * 1_000_000), seq: 0 }
+    fn mark(ms: u64) -> EventRef {
+        EventRef { at: Stamp(ms * 1_000_000), seq: 0 }
     }
 
     fn hold() -> Attempt {
@@ -329,9 +385,9 @@ mod tests {
     #[test]
     fn the_first_end_stands() {
         let mut hold = hold();
-        hold.ends(mark(700), Ender::Release);
-        hold.ends(mark(600), Ender::Kill(FaultId(1)));
-        hold.ends(mark(650), Ender::GaveUp);
-        assert_eq!((hold.end(), hold.ended_by().map(|e| e.1)), (mark(600).at, Some(Ender::Kill(FaultId(1)))));
+        hold.ends(mark(700), EarlyEnd::Release);
+        hold.ends(mark(600), EarlyEnd::Kill(FaultId(1)));
+        hold.ends(mark(650), EarlyEnd::Loss);
+        assert_eq!((hold.end(), hold.ended_by().map(|e| e.1)), (mark(600).at, Some(EarlyEnd::Kill(FaultId(1)))));
     }
 }

@@ -1,4 +1,4 @@
-//! How long a union of intervals is, without keeping those that no other can touch any more.
+//! The length of a union of intervals, without keeping intervals that no later one can touch.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ impl Intervals {
         self.spans.splice(first..last, [(from, to)]);
     }
 
-    /// Only their length is kept of intervals that end before `start`: none that begins earlier will be added.
+    /// Keeps only the length of the intervals that end before `start`. No interval that begins earlier may be added
+    /// later.
     pub fn settle(&mut self, start: Stamp) {
         let keep = self.spans.partition_point(|s| s.1 < start);
         self.settled += self.spans.drain(..keep).map(|s| s.1.since(s.0)).sum::<Duration>();
@@ -64,7 +65,9 @@ mod tests {
         }
 
         #[test]
-        fn settling_what_nothing_touches_changes_no_length(mut spans in prop::collection::vec((0u64..60, 0u64..12), 0..20)) {
+        fn settling_untouched_intervals_changes_no_length(
+            mut spans in prop::collection::vec((0u64..60, 0u64..12), 0..20),
+        ) {
             spans.sort_unstable();
             let whole: Intervals = spans.iter().map(|&(from, len)| (Stamp(from), Stamp(from + len))).collect();
             let mut settled = Intervals::default();

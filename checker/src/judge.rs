@@ -1,86 +1,76 @@
-//! The one port inside the checker: a property, judged while the sweep goes by.
+//! The port between the sweep and a property: the property sees each event once, and gives its verdicts at the end.
 
-use history::{HoldId, Stamp};
+use history::{Arm, HoldId, Plan, Stamp};
 
 use crate::{
-    activity::Activity,
-    data::Data,
-    fence::Fence,
-    holds::{Attempt, Mark},
-    liveness::Liveness,
-    lock::Lock,
+    facts::Facts,
+    holds::{Attempt, EventRef},
     merge::Entry,
-    property::Property,
-    release::Release,
-    resource::Resource,
+    report::Report,
     run::Run,
-    tokens::Tokens,
-    verdict::Facts,
 };
 
-/// A property, judged while the sweep goes by.
+/// Judges one property while the sweep goes by.
 ///
-/// Events come in the order of their stamps, those of one stamp in an order that must not matter: [`Judge::settle`] comes
-/// after all of a stamp have been seen.
-pub(crate) trait Judge {
-    /// An event; `run` has taken it in.
-    fn see(&mut self, run: &Run, entry: &Entry);
+/// Events come in the order of their stamps. The order of events with one stamp must not matter:
+/// [`Judge::on_stamp_complete`] follows when all of them have been seen.
+pub(crate) trait Judge: Sized {
+    /// The name in `verdict.json`; a property of an arm has the arm's name and a dot before it.
+    const NAME: &'static str;
+    /// One line of documentation.
+    const ABOUT: &'static str;
+    /// The property's part of `verdict.json`.
+    type Verdict: Report;
+
+    /// A judge of a run with this plan that has seen nothing.
+    fn new(plan: &Plan) -> Self;
+
+    /// An event; the shared state already contains it.
+    fn on_event(&mut self, run: &Run, entry: &Entry);
 
     /// An admission that the resource had forgotten when it was started again: it changed nothing.
-    fn see_undone(&mut self, _run: &Run, _entry: &Entry) {}
+    fn on_undone(&mut self, _run: &Run, _entry: &Entry) {}
 
-    /// A hold's entitlement has ended; `end` is the end of what is judged if that comes first. Holds that end later are
-    /// still among [`Run::live`].
-    fn ended(&mut self, _run: &Run, _hold: &Attempt, _end: Stamp) {}
+    /// A hold's entitlement has ended at `end`, or the judged record ends there. Holds that end later are still among
+    /// [`Run::live`].
+    fn on_entitlement_end(&mut self, _run: &Run, _hold: &Attempt, _end: Stamp) {}
 
-    /// All events of a stamp have been seen.
-    fn settle(&mut self, _run: &Run) {}
+    /// Completes a stamp: all its events have been seen.
+    fn on_stamp_complete(&mut self, _run: &Run) {}
 
-    /// Nothing more can be said of an attempt; `run` has dropped it.
-    fn closed(&mut self, _run: &Run, _attempt: &Attempt) {}
+    /// No later event can concern the attempt; the shared state has dropped it.
+    fn on_attempt_closed(&mut self, _run: &Run, _attempt: &Attempt) {}
 
     /// Requests that took effect on a node where another attempt was the owner: they may be the cause of a window.
-    fn unsafe_releases(&self, _run: &Run) -> Vec<Unsafe> {
+    fn unsafe_requests(&self, _run: &Run) -> Vec<UnsafeRequest> {
         Vec::new()
     }
 
-    /// The verdicts, by name, and what the reports need beside them.
-    fn verdicts(self: Box<Self>, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(String, Property)>;
+    /// The verdicts, with the arm of each where the property is one of an arm. Fills in the facts that this judge
+    /// counts.
+    fn finish(self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)>;
 }
 
-/// What is known when the sweep is over.
+/// Results of the whole sweep that every judge gets at the end.
 pub(crate) struct Ending {
-    /// The record was judged, and to its end.
+    /// True if the record was judged to its end.
     pub is_whole: bool,
-    /// From all judges.
-    pub unsafe_releases: Vec<Unsafe>,
+    /// Unsafe requests of all judges.
+    pub unsafe_requests: Vec<UnsafeRequest>,
 }
 
 /// One request that took effect on a node where another attempt was the owner.
 #[derive(Debug, Clone)]
-pub(crate) struct Unsafe {
+pub(crate) struct UnsafeRequest {
     pub key: usize,
     /// Index of the node in the plan.
     pub node: usize,
     pub attempt: HoldId,
     pub owner: HoldId,
-    pub owner_ok: Mark,
-    pub invoked: Mark,
-    pub answered: Mark,
-    /// It follows from the order of the grants alone, and not from how long the owner's lease surely lasted.
+    pub owner_ok: EventRef,
+    pub invoked: EventRef,
+    pub answered: EventRef,
+    /// True if the order of the grants alone proves the finding. Otherwise the proof also needs the time for which the
+    /// owner's lease surely lasted.
     pub is_by_order: bool,
-}
-
-/// All properties, in the order of `verdict.json`. A new one is a new file and a line here.
-pub(crate) fn all(run: &Run) -> Vec<Box<dyn Judge>> {
-    vec![
-        Box::new(Lock::default()),
-        Box::new(Tokens::default()),
-        Box::new(Fence::new(&run.plan)),
-        Box::new(Data::new(&run.plan)),
-        Box::new(Resource::default()),
-        Box::new(Release::default()),
-        Box::new(Liveness::default()),
-        Box::new(Activity::default()),
-    ]
 }

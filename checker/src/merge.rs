@@ -1,9 +1,9 @@
-//! Streams of many processes, as they happen to arrive, into one sweep in the order of their stamps.
+//! Merges the streams of many processes, as they arrive, into one sweep in the order of stamps.
 //!
-//! Within a process, events are in order; between processes they are not. The *horizon* is the smallest last stamp of
-//! the processes that may still report something: what lies before it is final. Events of one stamp are concurrent; they
-//! come out workers first, then the agent, then the resource, by name, so that the verdicts do not depend on how the
-//! streams were interleaved, and so that a hold is known when its first request is decided.
+//! Events of one process are in order; events of different processes are not. The *horizon* is the smallest last stamp
+//! of the processes that may still report: events before the horizon are final. Events of one stamp are concurrent;
+//! the merge returns workers first, then the agent, then the resource, by name. So the verdicts do not depend on the
+//! interleaving of the streams, and a hold is known when its first request is decided.
 
 use std::{
     cmp::Reverse,
@@ -13,21 +13,21 @@ use std::{
 use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
 use rustc_hash::FxHashMap;
 
-use crate::intake::is_of_resource;
+use crate::faults::is_of_resource;
 
 /// One event of the sweep.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub at: Stamp,
     pub seq: u64,
-    /// Index of the process: dense, in the order of first appearance. It must not reach the verdicts.
+    /// Index of the process, in the order of first appearance. The index must not influence the verdicts.
     pub process: usize,
     pub event: Event,
-    /// An admission that the resource had forgotten when it was started again.
+    /// True if the event is an admission that the resource had forgotten when it started again.
     pub is_undone: bool,
 }
 
-/// What the sweep meets next.
+/// The next item of the sweep.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// An event.
@@ -36,17 +36,17 @@ pub(crate) enum Next {
     Gone(usize),
 }
 
-/// How a process stands to the horizon.
+/// The state of a process with regard to the horizon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     /// In the plan, and not started: the horizon waits at 0.
     Expected,
-    /// It holds the horizon at its last stamp.
+    /// The process may report more: the horizon waits at its last stamp.
     Running,
-    /// Its stream has ended and it had not finished. Its successor's first stamps may still be on their way, so it
+    /// The stream has ended without a finish. The successor's first stamps may still be on their way, so the process
     /// holds the horizon until the successor has started.
     Cut,
-    /// It will not report anything.
+    /// The process reports nothing more.
     Over,
 }
 
@@ -57,10 +57,10 @@ struct Stream {
     last: Stamp,
     life: Life,
     cut: bool,
-    /// Something of it was lost: what it says afterwards is not used.
+    /// True if an event of the stream was lost. Later events are not used.
     broken: bool,
     gone: bool,
-    /// Which of its admissions were undone is known: it has finished, or another process has opened its store.
+    /// True if the undone admissions are known: the process has finished, or a later process has opened the store.
     is_settled: bool,
 }
 
@@ -82,22 +82,25 @@ fn incarnation(name: &ProcessName) -> u32 {
 pub(crate) struct Merge {
     streams: Vec<Stream>,
     index: FxHashMap<ProcessName, usize>,
-    /// The one that was asked for last.
+    /// The stream that was asked for last.
     recent: usize,
     heads: BinaryHeap<Reverse<(Stamp, u8, ProcessName, usize)>>,
     /// Ended streams whose last event has been swept.
     gone: VecDeque<usize>,
     horizon: Stamp,
-    /// Nothing from here on is judged: something was lost.
+    /// Nothing is judged from this stamp on, because an event was lost.
     limit: Option<Stamp>,
     /// The end record was seen.
     whole: bool,
     /// The last stamp that was swept.
     swept: Option<Stamp>,
     kills: FxHashMap<NodeName, usize>,
-    /// The plan kills the resource: its admissions wait until it is known whether they were undone.
+    /// True if the plan kills the resource. Each admission then waits until the merge knows whether the resource undid
+    /// it.
     is_forgetful: bool,
     places: BTreeSet<(String, u64)>,
+    /// The first contradiction: the record cannot be judged at all.
+    contradiction: Option<String>,
     reasons: BTreeSet<String>,
 }
 
@@ -147,7 +150,7 @@ impl Merge {
         i
     }
 
-    /// Takes a record in.
+    /// Adds a record.
     pub fn feed(&mut self, record: Record) {
         if self.whole {
             self.reasons.insert("there are events after the end record".into());
@@ -160,7 +163,8 @@ impl Merge {
         let at = record.at;
         let was = std::mem::replace(&mut self.streams[i].last, at);
         match &record.event {
-            Event::Plan { .. } => {}
+            Event::Plan { .. } if record.seq == 0 => {}
+            Event::Plan { .. } => self.contradicts(record.seq, "the plan comes twice, or not first".into()),
             Event::End => {
                 self.whole = true;
                 self.end_of_record();
@@ -177,8 +181,8 @@ impl Merge {
         }
     }
 
-    /// Whether nothing of the process was lost before this record; if something was, nothing that lies at or after its last
-    /// stamp is judged.
+    /// Returns whether no event of the process was lost before this record. If an event was lost, nothing at or after
+    /// the last stamp of the process is judged.
     fn is_in_order(&mut self, i: usize, record: &Record) -> bool {
         let stream = &mut self.streams[i];
         if stream.broken {
@@ -189,15 +193,14 @@ impl Merge {
             self.reasons.insert(format!("{name}: there are events after its end"));
             return false;
         }
-        let problem = if record.n != expected {
-            Some(format!("{name}: its event {expected} is missing, {} follows", record.n))
-        } else if record.at < stream.last {
-            Some(format!("{name}: the stamp of its event {expected} goes back"))
-        } else {
-            None
-        };
-        if let Some(problem) = problem {
-            self.reasons.insert(problem);
+        if record.at < stream.last {
+            // The earlier stamp may be the wrong one, and other events may have been judged by it.
+            let why = format!("{name}: the stamp of its event {expected} goes back");
+            self.contradicts(record.seq, why);
+            return false;
+        }
+        if record.n != expected {
+            self.reasons.insert(format!("{name}: its event {expected} is missing, {} follows", record.n));
             stream.broken = true;
             let at = stream.last;
             self.stop_at(at);
@@ -210,11 +213,17 @@ impl Merge {
         true
     }
 
+    fn contradicts(&mut self, seq: u64, why: String) {
+        self.contradiction.get_or_insert_with(|| {
+            format!("the record contradicts itself at seq {seq}, so nothing in it is judged: {why}")
+        });
+    }
+
     fn stop_at(&mut self, at: Stamp) {
         self.limit = Some(self.limit.map_or(at, |limit| limit.min(at)));
     }
 
-    /// What must be known before an event's turn comes.
+    /// Notes the facts that must be known before the event's turn comes.
     fn note(&mut self, i: usize, at: Stamp, event: &Event) {
         match event {
             Event::Started { boot_id, time_namespace, .. } => {
@@ -257,7 +266,7 @@ impl Merge {
         stream.queue.push_back(Entry { at, seq, process: i, event, is_undone: false });
     }
 
-    /// Process `i` has opened the store of those that were the resource before it.
+    /// Notes that process `i` has opened the store of the resource's former processes.
     fn recovered(&mut self, i: usize, durable: u64) {
         let (node, number) = (self.name(i).node(), incarnation(self.name(i)));
         for stream in &mut self.streams {
@@ -271,7 +280,7 @@ impl Merge {
         }
     }
 
-    /// Whether an entry must wait until it is known if it was undone.
+    /// Returns whether an entry must wait until the merge knows whether the resource undid it.
     fn is_pending(&self, stream: &Stream, entry: &Entry) -> bool {
         self.is_forgetful && !self.whole && !stream.is_settled && matches!(entry.event, Event::Admission { .. })
     }
@@ -304,17 +313,26 @@ impl Merge {
         self.horizon = holding.min().unwrap_or(Stamp(u64::MAX));
     }
 
-    /// The end record: every process must have started, and every one that ended must have finished or been killed.
+    /// Takes the end record: every process must have started and ended, and every ended process must have finished or
+    /// been killed.
     fn end_of_record(&mut self) {
         let mut cut: BTreeMap<NodeName, Vec<(u32, Stamp, ProcessName)>> = BTreeMap::new();
+        let mut running: Option<Stamp> = None;
         for stream in &self.streams {
             if stream.life == Life::Expected {
                 self.reasons.insert(format!("{} never started", stream.name));
+            }
+            if stream.life == Life::Running && !stream.broken {
+                self.reasons.insert(format!("{}: the record ends, and the process has not", stream.name));
+                running = Some(running.map_or(stream.last, |first: Stamp| first.min(stream.last)));
             }
             if stream.cut {
                 let entry = (incarnation(&stream.name), stream.last, stream.name.clone());
                 cut.entry(stream.name.node()).or_default().push(entry);
             }
+        }
+        if let Some(last) = running {
+            self.stop_at(last);
         }
         for (node, mut ended) in cut {
             ended.sort();
@@ -345,7 +363,7 @@ impl Merge {
         let entry = stream.queue.pop_front()?;
         let mut head = self.heads.peek_mut()?;
         if let Some(next) = stream.queue.front() {
-            // It sinks to its new place from where it is.
+            // Changing the head in place is cheaper than removing and adding it.
             head.0.0 = next.at;
         } else {
             PeekMut::pop(head);
@@ -356,8 +374,12 @@ impl Merge {
         Some(Next::Entry(entry))
     }
 
-    /// Why the record cannot be judged at all: its stamps are of more than one clock.
+    /// The reason why the record cannot be judged at all: it contradicts itself, or its stamps come from more than one
+    /// clock.
     pub fn unjudgeable(&self) -> Option<String> {
+        if self.contradiction.is_some() {
+            return self.contradiction.clone();
+        }
         let boots: BTreeSet<&str> = self.places.iter().map(|(boot, _)| boot.as_str()).collect();
         match (boots.len(), self.places.len()) {
             (0 | 1, 0 | 1) => None,
@@ -366,12 +388,12 @@ impl Merge {
         }
     }
 
-    /// Whether the end record was seen, and why the record was not judged to its end.
+    /// Returns whether the end record was seen, and the reasons why the record was not judged to its end.
     pub fn into_reasons(self) -> (bool, BTreeSet<String>) {
         (self.whole, self.reasons)
     }
 
-    /// Up to where everything is final; `None` if to the end.
+    /// Returns the stamp up to which everything is final, or `None` if the whole record is final.
     pub fn judged_until(&self) -> Option<Stamp> {
         let bound = self.limit.map_or(self.horizon, |limit| limit.min(self.horizon));
         let pending = self.streams.iter().flat_map(|s| s.queue.iter().find(|entry| self.is_pending(s, entry)));

@@ -1,27 +1,27 @@
-//! Which writes on an arm were stale or late: the part of fence and data that all arms have in common.
+//! Decides which writes on an arm were stale or late: the common part of the properties `fence` and `data`.
 
 use history::{Arm, RequestKind, Stamp};
 
 use crate::{holds::Grant, rules};
 
-/// How a request stands to later holds of its key.
+/// The standing of a request among the later holds of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Nobody had come after its hold.
+    /// No later hold had been acquired.
     Current,
-    /// A later hold had been acquired, and had done nothing on the arm yet: no fence can see it.
+    /// A later hold had been acquired but had not acted on the arm yet: no rule about tokens can see the later hold.
     Late,
     /// A later hold's first operation on the arm had been admitted before.
     Stale,
 }
 
-/// The largest of what came with events before an instant, where events come in the order of their own stamps.
+/// The largest value that came with an event before an instant; events come in the order of their stamps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Largest<T = Stamp> {
     before: Option<T>,
-    /// When the last event was.
+    /// The stamp of the last event.
     at: Stamp,
-    /// The largest up to it.
+    /// The largest value so far.
     all: Option<T>,
 }
 
@@ -33,27 +33,28 @@ impl<T: Ord + Copy> Largest<T> {
         self.all = self.all.max(Some(one));
     }
 
-    /// Of events before `at`, which is not before the last one: those of the same instant are concurrent.
+    /// The largest value of events before `at`, where `at` is not before the last event. Equal stamps are concurrent.
     pub fn before(&self, at: Stamp) -> Option<T> {
         if rules::is_acquired_before(self.at, at) { self.all } else { self.before }
     }
 
-    /// Of all of them.
+    /// The largest value of all events.
     pub fn all(&self) -> Option<T> {
         self.all
     }
 }
 
-/// Of some holds, what says whether one of them is later than a hold: by the stamps one is exactly if the one with the largest
-/// `granted_after` is, and by the queue of the service if the one with the largest place is. (Only of a queue that went back, which no
-/// store with its state does, another one might be the later one; then the stamps alone decide.)
+/// The figures of some holds that decide whether any of them is later than a given hold. By the stamps, one is later
+/// exactly if the hold with the largest `granted_after` is. By the queue of the service, one is later exactly if the
+/// hold with the largest place is. (Only a store that lost its state has a queue that goes back. Then the stamps alone
+/// decide.)
 #[derive(Debug, Clone, Copy, Default)]
 struct Latest {
     granted_after: Option<Stamp>,
     placed: Option<Placed>,
 }
 
-/// A place in the queue of the service, and when the hold that has it was acquired.
+/// A place in the queue of the service, and the acquisition of its hold.
 type Placed = (u64, Stamp);
 
 impl Latest {
@@ -67,11 +68,11 @@ impl Latest {
 
 /// One key on one arm.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
-    /// Of the holds that were acquired.
+struct KeyOrder {
+    /// The holds that were acquired.
     acquired: Largest,
     placed: Largest<Placed>,
-    /// Of the holds that have done something on the arm.
+    /// The holds that have acted on the arm.
     acted: Latest,
 }
 
@@ -83,7 +84,7 @@ fn placed(grant: &Grant) -> Option<Placed> {
 #[derive(Debug)]
 pub(crate) struct Order {
     arm: Arm,
-    keys: Vec<Place>,
+    keys: Vec<KeyOrder>,
 }
 
 impl Order {
@@ -91,14 +92,14 @@ impl Order {
         Order { arm, keys: Vec::new() }
     }
 
-    fn place(&mut self, key: usize) -> &mut Place {
+    fn place(&mut self, key: usize) -> &mut KeyOrder {
         if self.keys.len() <= key {
-            self.keys.resize(key + 1, Place::default());
+            self.keys.resize(key + 1, KeyOrder::default());
         }
         &mut self.keys[key]
     }
 
-    /// A hold was acquired.
+    /// Adds a hold that was acquired.
     pub fn acquired(&mut self, key: usize, grant: &Grant) {
         let key = self.place(key);
         key.acquired.add(grant.ok.at, grant.granted_after);
@@ -107,7 +108,8 @@ impl Order {
         }
     }
 
-    /// A request of a hold was admitted. Comes in the order of the log: within it nothing depends on stamps.
+    /// Adds an admitted request and returns its standing. Requests come in the order of the log, so stamps do not
+    /// matter.
     pub fn admitted(&mut self, key: usize, kind: RequestKind, at: Stamp, grant: &Grant) -> Standing {
         let arm = self.arm;
         let place = self.place(key);

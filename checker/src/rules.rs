@@ -1,7 +1,7 @@
-//! Every comparison that a verdict rests on, as small pure functions, each with the argument why it is sound.
+//! All comparisons that verdicts rest on: small pure functions, each with the argument why the comparison is sound.
 //!
-//! Two facts carry all of them. An invocation is stamped *before* its request leaves and a completion *after* its
-//! answer was received, so what the request did happened between its stamps. And equal stamps are concurrent: the clock
+//! All arguments use two facts. An invocation is stamped *before* its request leaves and a completion *after* its
+//! answer was received, so the effect of a request lies between its stamps. And equal stamps are concurrent: the clock
 //! does not order the two events, so no comparison here may either. A rule that needs "before" is strict; turning a
 //! `<` into a `<=` in this file changes a verdict, and a test says which.
 
@@ -9,102 +9,109 @@ use std::time::Duration;
 
 use history::{HoldId, Stamp, Token, drift};
 
-/// Whether a hold is *later* than another of the same key: the other's `acquire` ok lies before the latest stamp at which
-/// this one's client knew that it did not hold.
+/// Returns whether a hold is *later* than another hold of the same key. The other hold's `acquire` ok must lie before
+/// `granted_after`, the latest stamp at which this hold's client knew that it did not hold the lock.
 ///
-/// At `granted_after` the service had not granted this hold; at `acquire` ok the other had been granted. So with
-/// `acquired < granted_after` the service granted the other one first. Ordering by "invoked after completed" would be
-/// sound too, and would miss most pairs under contention.
+/// At `granted_after` the service had not granted this hold; at its `acquire` ok the other hold had been granted. So
+/// with `acquired_of_other < granted_after` the service granted the other hold first. Ordering by "invoked after
+/// completed" would be sound too, but would miss most pairs under contention.
 pub(crate) fn is_later(granted_after: Stamp, acquired_of_other: Stamp) -> bool {
     granted_after > acquired_of_other
 }
 
-/// Whether a hold stands behind another one in the queue of the service, where both were confirmed there at their grants.
+/// Returns whether a hold stands behind another hold in the queue of the service. The service confirmed both holds at
+/// their grants.
 ///
-/// A place is the revision at which the hold's own key was created; one transaction said at the grant that this very key stood and that
-/// none of the queue was older. Let `place > other`. When this hold was confirmed, the other's key, which had been created before, was not
-/// there; a key is created once, and what is gone stays gone; so the other, which was confirmed while its key stood, had been granted
-/// before. Nothing in this asks for a clock or a lease: only for revisions that grow, which is why a key that was not confirmed has no
-/// place. A store that lost its state would count again from the start: so the stamps come first (`Grant::is_later`), and where they say
-/// the opposite the places say nothing.
+/// A place is the revision at which the hold's own key was created. At the grant, one transaction confirmed that this
+/// key existed and that no key of the queue was older. Let `place > other`. When the service confirmed this hold, the
+/// other hold's key, which is older, was gone. A key is created once, and a removed key does not come back. The other
+/// hold was confirmed while its key existed, so the other hold was granted first.
 ///
-/// Never for tokens: they may be these very numbers, and would be compared with themselves.
+/// The argument needs no clock and no lease, only revisions that grow. A hold that was not confirmed therefore has no
+/// place. A store that lost its state counts from the start again, so the stamps come first (`Grant::is_later`). If the
+/// stamps say the opposite, the places say nothing.
+///
+/// Tokens are never judged by places: a token may be the place itself, and would be compared with itself.
 pub(crate) fn is_behind(place: Option<u64>, other: Option<u64>) -> bool {
     matches!((place, other), (Some(place), Some(other)) if place > other)
 }
 
-/// When the service's promise ends: it cannot have started to count before the request was sent, so until
-/// `sent + lease` it still counts; `drift` is what clocks of different speed may take from that.
+/// Returns the end of the service's promise. The service cannot start to count before the request was sent, so the
+/// lease lasts at least until `sent + lease`. `drift` is the time that clocks of different speeds may take from the
+/// lease.
 pub(crate) fn promise_end(sent: Stamp, lease: Duration) -> Stamp {
     sent.plus(lease).minus(drift(lease))
 }
 
-/// Whether a renewal that was answered at `ok` extends a promise that ends at `end`. Only renewals answered before an
-/// instant count at that instant: at `end` itself this one does not, and a promise that has ended has ended for good.
+/// Returns whether a renewal that was answered at `ok` extends a promise that ends at `end`. A renewal counts at an
+/// instant only if it was answered before that instant. So a renewal answered at `end` is too late: a promise that has
+/// ended stays ended.
 pub(crate) fn is_renewed_in_time(ok: Stamp, end: Stamp) -> bool {
     ok < end
 }
 
-/// Whether a hold was claimed when its promise had ended. The promise covers the instants before its end; a claim at
-/// the end is entitled at no instant at all.
+/// Returns whether a hold was claimed when its promise had ended. The promise covers the instants before its end, so a
+/// claim at the end is entitled at no instant.
 pub(crate) fn is_dead_claim(acquired: Stamp, promise_end: Stamp) -> bool {
     acquired >= promise_end
 }
 
-/// Whether a deadline check that passed was wrong. Its stamp is taken before the client reads its clock, so a stamp
-/// after the promise end proves that the clock was read after it.
+/// Returns whether a deadline check that passed was wrong. The check's stamp is taken before the client reads its
+/// clock. So a stamp after the promise end proves that the client read its clock after the promise end.
 pub(crate) fn is_overclaim(check: Stamp, promise_end: Stamp) -> bool {
     check > promise_end
 }
 
-/// Whether an act arrived after its hold's entitlement had ended: at the end itself it is concurrent with it.
+/// Returns whether an act arrived after its hold's entitlement had ended. An arrival at the end itself is concurrent
+/// with the end.
 pub(crate) fn is_after_end(arrival: Stamp, end: Stamp) -> bool {
     arrival > end
 }
 
-/// Whether a hold's `acquire` ok came before an arrival. The hold had been granted by its ok, so the act met a holder.
+/// Returns whether a hold's `acquire` ok came before an arrival. The hold had been granted by its ok, so the act met a
+/// holder.
 pub(crate) fn is_acquired_before(acquired: Stamp, arrival: Stamp) -> bool {
     acquired < arrival
 }
 
-/// For how long two entitlements `[from, to)` intersect; `None` if for no time. Both ends are inner bounds: a hold is
-/// entitled from its ok, when it had surely been granted, and at most until the promise end, when it had surely not run out.
+/// Returns how long two entitlements `[from, to)` intersect, or `None` if they do not. Both ends are inner bounds. At
+/// its ok a hold had surely been granted; until the promise end the hold had surely not run out.
 pub(crate) fn overlap(a: (Stamp, Stamp), b: (Stamp, Stamp)) -> Option<Duration> {
     let (from, to) = (a.0.max(b.0), a.1.min(b.1));
     (to > from).then(|| to.since(from))
 }
 
-/// Whether a lease that lasts until `until` by true time at least may be over at `at`: a node that let the key go then needs
-/// no excuse.
+/// Returns whether a lease that lasts at least until `until` by true time may be over at `at`. A node that removed the
+/// key then needs no explanation.
 pub(crate) fn is_lease_over(at: Stamp, until: Stamp) -> bool {
     at >= until
 }
 
-/// The same for a node whose clock had been moved ahead by so many nanoseconds since it granted the lease.
+/// Returns the same for a node whose clock has gained `ahead_ns` nanoseconds since the node granted the lease.
 pub(crate) fn is_lease_over_by(at: Stamp, ahead_ns: i128, until: Stamp) -> bool {
     i128::from(at.0) + ahead_ns >= i128::from(until.0)
 }
 
-/// Whether something came after a hold's attempt was sent and before another's success: at these stamps it is concurrent with
-/// them, and need not have come between.
+/// Returns whether an event came after a hold's attempt was sent and before another hold's success. At these two stamps
+/// the event is concurrent, and need not lie between them.
 pub(crate) fn is_between(at: Stamp, sent: Stamp, other_ok: Stamp) -> bool {
     sent < at && at < other_ok
 }
 
-/// Whether the token of a later hold fails to be larger than one that was given out before it.
+/// Returns whether the token of a later hold is not larger than a token that was given out earlier.
 pub(crate) fn goes_back(token: Token, earlier: Token) -> bool {
     token <= earlier
 }
 
-/// Whether the token that a resource shows is smaller than one that it had registered.
+/// Returns whether the token that a resource shows is smaller than a token that the resource had registered.
 pub(crate) fn is_smaller(shown: Token, registered: Token) -> bool {
     shown < registered
 }
 
-/// Whether a fencing arm must refuse a write, and why, from what its log registered before: the largest token, and the
-/// hold that first brought it.
+/// Returns whether a fencing arm must refuse a write, and why. `seen` is the largest token that the arm's log
+/// registered before, and the first hold with that token.
 ///
-/// Exact, because the log is the order in which the resource decided: nothing here is inferred from stamps.
+/// The answer is exact: the log is the order in which the resource decided, so nothing is inferred from stamps.
 pub(crate) fn must_refuse(token: Token, hold: HoldId, seen: Option<(Token, HoldId)>, strict: bool) -> Refusal {
     match seen {
         Some((largest, _)) if token < largest => Refusal::Justified,
@@ -114,48 +121,51 @@ pub(crate) fn must_refuse(token: Token, hold: HoldId, seen: Option<(Token, HoldI
     }
 }
 
-/// What the log says about a refusal.
+/// The verdict of the log on a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// A larger token, or an equal one of another hold, was registered.
     Justified,
     /// Strict comparison, and the largest token is the hold's own.
     Repeat,
-    /// Nothing that was registered forbids the write.
+    /// No registered token forbids the write.
     Unjustified,
 }
 
-/// Whether an attempt can never again own the key on a node: it had completed before another one was sent, that one was
-/// granted there, and the request in question left after that one's completion.
+/// Returns whether an attempt can never again own the key on a node. The attempt completed before another attempt was
+/// sent. The node granted the other attempt, and the request in question left after the other attempt's completion.
 ///
-/// The node granted the first before its completion, the second after the second was sent, so the first's key was gone by
-/// then; owner values are fresh for each attempt, so it never came back; and the request reached the node after that.
+/// The node granted the first attempt before its completion, and the second attempt after it was sent. So the first
+/// attempt's key was gone by then. Owner values are fresh for each attempt, so the key never came back. The request
+/// reached the node after that.
 pub(crate) fn owns_no_more(completed: Stamp, other_sent: Stamp, other_completed: Stamp, invoked: Stamp) -> bool {
     completed < other_sent && other_completed < invoked
 }
 
-/// Whether a request took effect while another attempt surely owned the key on the node. It took effect between its two
-/// stamps; the other owned the key from its completion until it first let go or its lease could have run out.
+/// Returns whether a request took effect while another attempt surely owned the key on the node. The request took
+/// effect between its two stamps. The other attempt owned the key from its completion until its first release or until
+/// its lease could have run out.
 pub(crate) fn is_inside_possession(invoked: Stamp, answered: Stamp, owned_from: Stamp, owned_to: Stamp) -> bool {
     owned_from < invoked && answered < owned_to
 }
 
-/// Whether the difference of two of the kernel's clocks moved further between two samples than clocks drift.
+/// Returns whether the difference of two kernel clocks changed more between two samples than clocks drift.
 pub(crate) fn is_clock_step(moved_ns: u64, elapsed: Duration) -> bool {
     Duration::from_nanos(moved_ns) > drift(elapsed)
 }
 
-/// Whether a stall spoils a control run: nobody planned it, and it is long enough to matter.
+/// Returns whether a stall spoils a control run: no fault of the plan caused the stall, and it is long enough to
+/// matter.
 pub(crate) fn spoils_control(stall: Duration, lease: Duration) -> bool {
     stall > lease / 4
 }
 
-/// Whether more than `bound` has gone by since an instant.
+/// Returns whether more than `bound` has passed since an instant.
 pub(crate) fn is_overdue(at: Stamp, since: Stamp, bound: Duration) -> bool {
     at > since.plus(bound)
 }
 
-/// Whether an acquisition ends the blocking of a key by a kill.
+/// Returns whether an acquisition ends the blocking of a key by a kill.
 pub(crate) fn is_unblocked(acquired: Stamp, killed: Stamp) -> bool {
     acquired > killed
 }

@@ -1,13 +1,14 @@
-//! What all judges share: the plan, the processes, and every attempt that something may still be said of.
+//! The state that all judges share: the plan, the processes, and every attempt that a later event may concern.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use history::{Answers, ClientId, HoldId, Key, NodeAnswer, NodeName, OpId, Plan, ProcessName, Stamp};
-use rustc_hash::{FxHashMap, FxHashSet};
+use history::{Answers, ClientId, HoldId, Key, NodeAnswer, NodeName, Plan, ProcessName, Stamp};
+use rustc_hash::FxHashMap;
 
 use crate::{
     faults::{Faults, Stalls},
-    holds::{Attempt, Ender, Mark, Nodes},
+    holds::{Attempt, EarlyEnd, EventRef, Nodes},
+    operations::{Arrival, Operations},
 };
 
 /// One process of the run.
@@ -15,23 +16,25 @@ use crate::{
 pub(crate) struct Process {
     pub name: ProcessName,
     pub node: NodeName,
-    /// It has said something: a kill that was requested before that meant another one of its node.
+    /// True if the process has reported an event. A kill that was requested before meant another process of the node.
     pub is_running: bool,
-    /// The first kill that was requested while it ran.
-    pub killed: Option<(Mark, Ender)>,
-    /// Its attempts that are not closed.
+    /// The number of the process, by which it names its attempts; known from its first attempt on.
+    pub number: Option<u64>,
+    /// The first kill that was requested while the process ran.
+    pub killed: Option<(EventRef, EarlyEnd)>,
+    /// The attempts of the process that are not closed.
     pub open: Vec<HoldId>,
 }
 
 /// One key.
 #[derive(Debug)]
-pub(crate) struct KeyLine {
+pub(crate) struct KeyHolds {
     pub name: Key,
-    /// Holds that are entitled, as far as is known.
+    /// The holds that are entitled, as far as is known.
     pub live: Vec<HoldId>,
 }
 
-/// Attempts of which nothing more can be said.
+/// Attempts that no later event can concern.
 pub(crate) type Closed = Vec<Box<Attempt>>;
 
 /// The shared state of a sweep.
@@ -44,21 +47,20 @@ pub(crate) struct Run {
     pub faults: Faults,
     pub stalls: Stalls,
     pub processes: Vec<Process>,
-    /// Boxed: they are large, and are moved when they come and go.
+    /// Boxed, because attempts are large and move when the map changes.
     pub attempts: FxHashMap<HoldId, Box<Attempt>>,
-    pub keys: Vec<KeyLine>,
+    pub keys: Vec<KeyHolds>,
     pub key_index: FxHashMap<Key, usize>,
     /// The last attempt of each client.
     pub current: FxHashMap<ClientId, HoldId>,
     /// Attempts that may have closed at this stamp.
     pub closing: Vec<HoldId>,
-    /// Operations that were answered at this stamp.
-    pub answered: Vec<(HoldId, OpId)>,
+    pub operations: Operations,
     pub last_number: u64,
-    /// The resource was started again, and has not decided anything since: its numbers go on further up.
+    /// True if the resource was started again and has decided nothing since. Its numbers may then skip.
     pub is_recovered: bool,
-    /// Operations whose decision was undone and has not been made again.
-    pub undone: FxHashSet<(HoldId, OpId)>,
+    /// Numbers that a restart found on disk and that the log does not have: above the first, up to the second.
+    pub unlogged: Vec<(u64, u64)>,
     pub reasons: BTreeSet<String>,
 }
 
@@ -77,15 +79,15 @@ impl Run {
             key_index: FxHashMap::default(),
             current: FxHashMap::default(),
             closing: Vec::new(),
-            answered: Vec::new(),
+            operations: Operations::default(),
             last_number: 0,
             is_recovered: false,
-            undone: FxHashSet::default(),
+            unlogged: Vec::new(),
             reasons: BTreeSet::new(),
         }
     }
 
-    // ---- what judges ask
+    // ---- queries of the judges
 
     pub fn attempt(&self, id: HoldId) -> Option<&Attempt> {
         self.attempts.get(&id).map(|attempt| &**attempt)
@@ -99,9 +101,20 @@ impl Run {
         self.key_index.get(name).copied()
     }
 
-    /// Holds of the key that are entitled, as far as has been noticed.
+    /// The holds of the key that are entitled, as far as is known.
     pub fn live(&self, key: usize) -> impl Iterator<Item = &Attempt> {
         self.keys[key].live.iter().filter_map(|id| self.attempt(*id))
+    }
+
+    /// Returns whether the record of the clients contradicts the last admission: then no rule about the lock or the
+    /// fences may rest on it.
+    pub fn is_contradicted(&self) -> bool {
+        self.operations.arrival() == Arrival::Contradicted
+    }
+
+    /// Returns whether the last admission is the first arrival of a request: an act.
+    pub fn is_act(&self) -> bool {
+        self.operations.arrival() == Arrival::Act
     }
 
     pub fn process(&self, process: usize) -> &Process {
@@ -112,12 +125,12 @@ impl Run {
         self.processes[process].open.iter().filter_map(|id| self.attempt(*id))
     }
 
-    /// Processes that run, or ran, on a node.
+    /// The processes that run, or ran, on a node.
     pub fn processes_on<'a>(&'a self, node: &'a NodeName) -> impl Iterator<Item = usize> + 'a {
         (0..self.processes.len()).filter(move |&p| self.processes[p].node == *node)
     }
 
-    /// Who a client is in stories: its worker, and its own number where a worker has several.
+    /// The name of a client in stories: its worker, and its own number where a worker has several clients.
     pub fn who(&self, process: usize, client: ClientId) -> String {
         let name = &self.processes[process].name;
         if self.plan.workload.clients_per_worker > 1 { format!("{name}/c{client}") } else { name.to_string() }
@@ -147,7 +160,7 @@ impl Run {
     /// The nodes that gave one of these answers.
     pub fn nodes(&self, answers: &Answers, wanted: &[NodeAnswer]) -> Nodes {
         let nodes = &self.plan.lock_nodes;
-        // Locks tell the answers in the order of the plan; nothing but the time that the search takes rests on it.
+        // Locks report the answers in the order of the plan. The order affects only the time of the search.
         let place = |i: usize, name: &NodeName| {
             if nodes.get(i) == Some(name) { Some(i) } else { nodes.iter().position(|n| n == name) }
         };
@@ -161,4 +174,9 @@ impl Run {
         }
         all
     }
+}
+
+/// A duration in milliseconds, as verdicts give lengths.
+pub(crate) fn millis(d: Duration) -> f64 {
+    d.as_nanos() as f64 / 1e6
 }

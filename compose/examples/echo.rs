@@ -1,8 +1,8 @@
-//! Stands in for the harness's own processes where this crate is tested on a real engine.
+//! Stands in for the harness's own processes in tests of this crate on a real engine.
 //!
-//! `echo` says `tick NUMBER MILLISECONDS` every 10 ms by its own clock, `echo LINE` for every line that it is
-//! told, and leaves at the end of its input. `flood` writes numbered lines as fast as it can, and after each its
-//! number into the file `/written`. `fail` leaves with code 3.
+//! `echo` prints `tick NUMBER MILLISECONDS` every 10 ms by its own clock, prints `echo LINE` for every line of its
+//! input, and exits at the end of its input. `flood` writes numbered lines as fast as possible, and after each line
+//! writes its number into the file `/written`. `fail` exits with code 3.
 
 use std::{
     io::{BufRead, Write},
@@ -45,7 +45,7 @@ fn tick() {
     }
 }
 
-/// One write a line, so that a line that was written is whole.
+/// Each line is one write, so that a written line is whole.
 fn say(line: &str) {
     if std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).is_err() {
         exit(5);

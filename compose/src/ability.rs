@@ -1,53 +1,57 @@
-//! Whether faults that reach into containers can be done there: tried before anything is measured, at every node that the plan may hit.
+//! Tries the faults that the agent injects inside containers, before the workers start, on every node that the plan may
+//! hit.
 
 use std::collections::BTreeMap;
 
 use agent::protocol::{Ability, ClockRequest, PacketAbilities, TargetAnswer, TargetRequest};
 use futures::future::try_join_all;
-use history::{FaultKind, NodeName, Plan, Target};
+use history::{Fault, NodeName, Plan, Target, fault::LinkEffect};
 use nemesis::ClusterError;
 
-use crate::{Error, reach::Reached};
+use crate::{Error, reach::DockerCluster};
 
-/// What one fault of packets needs of what was tried.
-fn needed(kind: FaultKind, of: &PacketAbilities) -> Vec<(&'static str, &Ability)> {
+/// Returns the abilities that an effect on packets needs.
+fn needed(effect: LinkEffect, of: &PacketAbilities) -> Vec<(&'static str, &Ability)> {
     let proof = [("the list of connections", &of.connections), ("the reset of connections", &of.reset)];
-    let of_its_own = match kind {
-        FaultKind::Partition => vec![("rules of nftables", &of.nft)],
-        _ => vec![("iptables with the target NFQUEUE", &of.iptables_queue), ("a queue of packets", &of.queue)],
+    let of_its_own = match effect {
+        LinkEffect::Cut(_) => vec![("rules of nftables", &of.nft)],
+        LinkEffect::Lose(_) | LinkEffect::Delay(_) | LinkEffect::Reorder(_) => {
+            vec![("iptables with the target NFQUEUE", &of.iptables_queue), ("a queue of packets", &of.queue)]
+        }
     };
     of_its_own.into_iter().chain(proof).collect()
 }
 
-/// The faults that reach into containers, by the nodes that they may hit.
-fn wanted(plan: &Plan) -> BTreeMap<NodeName, Vec<FaultKind>> {
-    let mut wanted: BTreeMap<NodeName, Vec<FaultKind>> = BTreeMap::new();
-    for step in plan.schedule.iter().filter(|step| step.fault.kind().reaches_in()) {
+/// Returns, for each node, one fault of each kind that the agent injects into the node.
+fn wanted(plan: &Plan) -> BTreeMap<NodeName, Vec<&Fault>> {
+    let mut wanted: BTreeMap<NodeName, Vec<&Fault>> = BTreeMap::new();
+    for step in plan.schedule.iter().filter(|step| step.fault.kind().needs_agent()) {
         let nodes = match &step.target {
             Target::Node(node) => vec![node.clone()],
             Target::Leader => plan.lock_nodes.clone(),
             Target::Holder => plan.workers().collect(),
         };
         for node in nodes {
-            let kinds = wanted.entry(node).or_default();
-            if !kinds.contains(&step.fault.kind()) {
-                kinds.push(step.fault.kind());
+            let faults = wanted.entry(node).or_default();
+            if !faults.iter().any(|fault| fault.kind() == step.fault.kind()) {
+                faults.push(&step.fault);
             }
         }
     }
     wanted
 }
 
-impl Reached<'_> {
-    /// Tries everything that the faults of `plan` need at their targets, and takes it away again.
+impl DockerCluster<'_> {
+    /// Tries every ability that the faults of `plan` need, on their targets. No change stays.
     ///
     /// # Errors
-    /// [`Error::Unable`] for the first that does not work: the node, what is missing, why, and what to do.
+    /// [`Error::Unable`] for the first missing ability: the node, the ability, the reason, and the remedy.
     pub async fn is_able(&self, plan: &Plan) -> Result<(), Error> {
-        try_join_all(wanted(plan).into_iter().map(|(node, kinds)| async move {
-            for kind in kinds {
+        try_join_all(wanted(plan).into_iter().map(|(node, faults)| async move {
+            for fault in faults {
+                let kind = fault.kind();
                 let lacking = |(ability, why)| Error::Unable { node: node.clone(), kind, ability, why };
-                self.can(&node, kind).await.map_err(lacking)?;
+                self.can(&node, fault).await.map_err(lacking)?;
             }
             Ok(())
         }))
@@ -55,20 +59,21 @@ impl Reached<'_> {
         .map(drop)
     }
 
-    async fn can(&self, node: &NodeName, kind: FaultKind) -> Result<(), (&'static str, String)> {
+    async fn can(&self, node: &NodeName, fault: &Fault) -> Result<(), (&'static str, String)> {
         let doing = "trying what a fault needs";
-        if !kind.is_of_links() {
-            // Nothing is moved, so nothing is changed: but all threads are stopped once, and the code is read that would be.
+        let Some(effect) = fault.link_effect() else {
+            // A heal without a fault changes nothing, but the agent stops all threads once and reads the code of the
+            // clock functions.
             let healing = async { self.clocks(node, ClockRequest::Heal { pid: self.pid(node, doing).await? }).await };
             let failed = |error: ClusterError| ("access to the memory of its processes", error.why);
             return healing.await.map(drop).map_err(failed);
-        }
+        };
         let trying = async { self.target(node, TargetRequest::Abilities { pid: self.pid(node, doing).await? }).await };
         let failed = |error: ClusterError| ("a way into its network", error.why);
         let TargetAnswer::Abilities(found) = trying.await.map_err(failed)? else {
             return Err(("a way into its network", "the agent answered something else".into()));
         };
-        for (ability, tried) in needed(kind, &found) {
+        for (ability, tried) in needed(effect, &found) {
             if let Ability::Fails { why } = tried {
                 return Err((ability, why.clone()));
             }
@@ -79,6 +84,10 @@ impl Reached<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use history::{CutMode, LinkDelay, Range};
+
     use super::*;
 
     #[test]
@@ -91,14 +100,18 @@ mod tests {
             connections: Ability::Works,
             reset: Ability::Works,
         };
-        let lacks = |kind, of: &PacketAbilities| needed(kind, of).iter().any(|(_, tried)| **tried != Ability::Works);
+        let lacks =
+            |effect, of: &PacketAbilities| needed(effect, of).iter().any(|(_, tried)| **tried != Ability::Works);
+        let (cut, lose) = (LinkEffect::Cut(CutMode::Drop), LinkEffect::Lose(30));
+        let by = Range { from: Duration::ZERO, to: Duration::from_millis(50) };
+        let (delay, reorder) = (LinkEffect::Delay(LinkDelay::Drawn(by)), LinkEffect::Reorder(by));
         let no_nft = PacketAbilities { nft: fails.clone(), ..works.clone() };
-        assert!(lacks(FaultKind::Partition, &no_nft) && !lacks(FaultKind::Delay, &no_nft));
+        assert!(lacks(cut, &no_nft) && !lacks(delay, &no_nft));
         let no_queue = PacketAbilities { queue: fails.clone(), ..works.clone() };
-        for kind in [FaultKind::Delay, FaultKind::Loss, FaultKind::Reorder] {
-            assert!(lacks(kind, &no_queue) && !lacks(kind, &works), "{kind}");
+        for effect in [delay, lose, reorder] {
+            assert!(lacks(effect, &no_queue) && !lacks(effect, &works), "{effect:?}");
         }
         let no_proof = PacketAbilities { connections: fails, ..works };
-        assert!(lacks(FaultKind::Partition, &no_proof) && lacks(FaultKind::Loss, &no_proof));
+        assert!(lacks(cut, &no_proof) && lacks(lose, &no_proof));
     }
 }

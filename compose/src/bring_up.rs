@@ -1,4 +1,4 @@
-//! Bringing up one run's cluster, or nothing of it.
+//! Starts the cluster of one run completely, or removes what was started.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,23 +24,23 @@ use crate::{
     sweep::{self, AGENT_ROLE},
 };
 
-/// How many lines of our processes may wait for the controller. Beyond it they wait in their pipes.
+/// Number of lines from our processes that may wait for the controller. Further lines wait in the processes' pipes.
 const QUEUE_LINES: usize = 65_536;
 
-/// What one run needs started.
+/// The cluster that one run needs.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The run's id: a to z, 0 to 9 and -, at most 64. Everything carries it as a label.
+    /// The run's id: at most 64 characters of a to z, 0 to 9 and -. Every object of the run carries the id as a label.
     pub run: String,
     /// The servers.
     pub servers: ComposeFile,
-    /// How many workers: `worker-1` to `worker-n`.
+    /// Number of workers: `worker-1` to `worker-n`.
     pub workers: usize,
     /// Images that the user named, by role: the roles of the servers, `worker`, `resource`, `agent`.
     pub images: BTreeMap<String, String>,
-    /// Whether [`Running::down`] leaves servers and networks for [`crate::clean_kept`].
+    /// True if [`Running::down`] leaves servers and networks for [`crate::clean_kept`].
     pub keep: bool,
-    /// The harness's binary, linked statically; it becomes `/harness` in the containers of our own processes.
+    /// The harness's binary, linked statically. In the containers of our own processes its path is `/harness`.
     pub binary: PathBuf,
     /// The command of the resource: `["/harness", "resource"]`.
     pub resource_args: Vec<String>,
@@ -48,19 +48,20 @@ pub struct Spec {
     pub worker_args: Vec<String>,
     /// The command of the agent.
     pub agent_args: Vec<String>,
-    /// Whether the agent has to reach into other containers, for faults of packets and of clocks.
+    /// True if faults of packets or clocks require the agent to reach into other containers.
     pub reaches: bool,
 }
 
-/// Removes what dead runs have left, finds the images, brings up the cluster and waits until every server has
-/// passed its healthcheck. The agent starts first: while it runs, no sweep of another run touches this one. Beside
-/// the cluster it returns the queue of everything that our own processes say; whoever does not read it stops them
-/// in the end. A process of ours that ends later than this says so there.
+/// Removes the leftovers of dead runs, finds the images, starts the cluster, and waits until every server has passed
+/// its healthcheck. The agent starts first: while the agent runs, no sweep of another run removes this cluster.
 ///
-/// Dropping the future leaves behind what it has made so far: call [`crate::take_down`] then.
+/// Returns the cluster and the queue of all output of our own processes. A reader must empty the queue, because a full
+/// queue blocks the processes. A process that ends later reports its end in the queue.
+///
+/// A dropped future leaves the objects that it has made: call [`crate::take_down`] then.
 ///
 /// # Errors
-/// Whatever keeps a node from starting. What was made by then has been removed again.
+/// The first problem that keeps a node from starting. All objects have been removed again.
 pub async fn up(
     engine: &Engine,
     spec: &Spec,
@@ -73,10 +74,10 @@ pub async fn up(
             let runs = swept.runs.into_iter().collect::<Vec<_>>().join(", ");
             progress(&format!("removed what dead runs had left: {runs}"));
         }
-        // Somebody else's rubbish is no reason not to run.
+        // The leftovers of other runs are no reason to refuse this run.
         Err(error) => progress(&format!("could not remove everything that dead runs have left: {error}")),
     }
-    // From here on a failure takes down everything that carries this id; it must not be somebody else's.
+    // From here on, a failure removes every object with this id, so the id must not belong to another run.
     if sweep::exists(engine, &spec.run).await? {
         return Err(Error::Spec(format!("run {} exists already in the engine at {}", spec.run, engine.host())));
     }
@@ -129,7 +130,7 @@ impl Spec {
         }
     }
 
-    /// All nodes, the agent first.
+    /// Returns all nodes, the agent first.
     fn nodes(&self) -> Vec<Node> {
         let own = |name: String, role: &str, command: &[String]| Node {
             name: NodeName::new(name),
@@ -175,13 +176,14 @@ async fn start(
     Ok((running, output))
 }
 
-/// What the agent's image has to have where it reaches into other containers. It is built on every machine: nobody publishes one.
+/// Packages of the agent's image if the agent reaches into other containers. No registry publishes this image, so each
+/// machine builds it.
 fn reach_packages() -> &'static [String] {
     static PACKAGES: LazyLock<Vec<String>> = LazyLock::new(|| ["iptables", "nftables"].map(str::to_owned).to_vec());
     &PACKAGES
 }
 
-/// Creates and starts one container; a server's until it answers.
+/// Creates and starts one container. For a server, waits until the server answers.
 async fn start_one(place: &Place, recipe: Recipe, outlet: &Outlet) -> Result<(NodeName, Member), Error> {
     let container = place.create(&recipe).await?;
     let node = recipe.node.name.clone();

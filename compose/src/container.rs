@@ -1,4 +1,4 @@
-//! Containers: what each is made of, how it is created and started.
+//! Creates and starts containers.
 
 use std::{collections::HashMap, net::Ipv4Addr};
 
@@ -23,13 +23,13 @@ use crate::{
     sweep,
 };
 
-/// Capabilities of an agent that reaches into other containers: to enter their network namespaces, to change rules there, and to write to the
-/// memory of their processes.
+/// Capabilities of an agent that reaches into other containers: it enters their network namespaces, changes rules
+/// there, and writes to the memory of their processes.
 const REACH: [&str; 3] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
-/// Where the harness's binary lies in the containers of our own processes.
+/// Path of the harness's binary in the containers of our own processes.
 const BINARY_PATH: &str = "harness";
 
-/// A container to be made.
+/// A container that is to be created.
 #[derive(Debug, Clone)]
 pub(crate) struct Recipe {
     pub node: Node,
@@ -37,7 +37,7 @@ pub(crate) struct Recipe {
     pub address: Ipv4Addr,
 }
 
-/// A node, and what it is there for.
+/// A node and its task.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub name: NodeName,
@@ -45,30 +45,31 @@ pub(crate) struct Node {
     pub runs: Runs,
 }
 
-/// What runs on a node.
+/// The program that runs on a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Runs {
     /// A server of the backend.
     Server(Service),
     /// The harness's own binary, with this command.
     Own(Vec<String>),
-    /// The same, with leave to reach into the processes and networks of other containers.
+    /// The harness's own binary, with access to the processes and networks of other containers.
     Reaching(Vec<String>),
 }
 
-/// What all containers of a run share.
+/// The properties that all containers of a run share.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub engine: Engine,
     pub run: String,
     pub keep: bool,
     pub network: String,
-    /// The archive that puts the harness's binary at its path.
+    /// The archive with the harness's binary at its path.
     pub binary: Bytes,
 }
 
 impl Place {
-    /// Creates the container, labelled from its first moment, with our binary where it runs ours. Returns its id.
+    /// Creates the container with its labels, and uploads our binary if the container runs it. Returns the container's
+    /// id.
     pub(crate) async fn create(&self, recipe: &Recipe) -> Result<String, Error> {
         let node = &recipe.node.name;
         let failed = |e| Error::engine(format!("{node}: creating its container"), &e);
@@ -82,7 +83,7 @@ impl Place {
         Ok(created.id)
     }
 
-    /// Unpacks an archive at the root of a container, which need not run.
+    /// Unpacks an archive at the root of a container. The container need not run.
     pub(crate) async fn upload(&self, container: &str, archive: Bytes) -> Result<(), EngineError> {
         let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
         self.engine.docker().upload_to_container(container, Some(options), body_full(archive)).await
@@ -99,7 +100,7 @@ impl Place {
             hostname: Some(recipe.node.name.to_string()),
             labels: Some(labels),
             networking_config: Some(self.endpoint(recipe)),
-            // The engine would go on running an image's own healthcheck during the run.
+            // Otherwise the engine would repeat the image's own healthcheck during the run.
             healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..Default::default() }),
             ..Default::default()
         };
@@ -114,7 +115,7 @@ impl Place {
             Runs::Own(command) | Runs::Reaching(command) => ContainerCreateBody {
                 entrypoint: Some(command.clone()),
                 open_stdin: Some(true),
-                // Without it a process never sees the end of its input when the controller dies.
+                // Otherwise a process never sees the end of its input when the controller dies.
                 stdin_once: Some(true),
                 attach_stdin: Some(true),
                 attach_stdout: Some(true),
@@ -139,15 +140,15 @@ impl Place {
     }
 }
 
-/// What the engine allows a process of ours: nothing, or what faults of packets and clocks need. Those are done to processes of other containers, by
-/// their pids on the host.
+/// Returns the privileges of our process: none, or those that faults of packets and clocks need. Such faults act on
+/// processes of other containers, by their pids on the host.
 fn own_host(is_reaching: bool, host: HostConfig) -> HostConfig {
     let mut security = vec!["no-new-privileges".to_owned()];
     let host = HostConfig { log_config: Some(log_driver("none")), cap_drop: Some(vec!["ALL".to_owned()]), ..host };
     if !is_reaching {
         return HostConfig { security_opt: Some(security), ..host };
     }
-    // The engine's own profile forbids to trace what is outside of it, whatever the capabilities are.
+    // The engine's own profile forbids tracing of processes outside the container, even with the capabilities.
     security.push("apparmor=unconfined".to_owned());
     HostConfig {
         cap_add: Some(REACH.map(str::to_owned).to_vec()),
@@ -157,7 +158,7 @@ fn own_host(is_reaching: bool, host: HostConfig) -> HostConfig {
     }
 }
 
-/// A volume that the image asks for. The engine would make it without a label; so we ask for it.
+/// A volume that the image declares. The engine would create the volume without a label, so we create it ourselves.
 fn volume(path: &str, run: &str, keep: bool) -> Mount {
     Mount {
         target: Some(path.to_owned()),
@@ -171,12 +172,12 @@ fn log_driver(name: &str) -> HostConfigLogConfig {
     HostConfigLogConfig { typ: Some(name.to_owned()), ..Default::default() }
 }
 
-/// The archive to upload: the binary at its path, executable.
+/// Packs the executable binary at its path into an archive.
 pub(crate) fn archive(binary: &[u8]) -> std::io::Result<Bytes> {
     archive_of(BINARY_PATH, 0o755, binary)
 }
 
-/// An archive to upload of one file, whose path begins at the root.
+/// Packs one file into an archive. The file's path begins at the root.
 pub(crate) fn archive_of(path: &str, mode: u32, content: &[u8]) -> std::io::Result<Bytes> {
     let mut header = tar::Header::new_gnu();
     header.set_size(content.len() as u64);
@@ -187,7 +188,7 @@ pub(crate) fn archive_of(path: &str, mode: u32, content: &[u8]) -> std::io::Resu
     builder.into_inner().map(Bytes::from)
 }
 
-/// What a server has printed: the last `lines` lines, or all. Both its streams, in their order.
+/// Reads the output of a server: the last `lines` lines, or all lines, of both streams in their order.
 pub(crate) async fn logs(engine: &Engine, container: &str, lines: Option<usize>) -> Result<Vec<u8>, String> {
     let tail = lines.map_or_else(|| "all".to_owned(), |lines| lines.to_string());
     let options = LogsOptions { stdout: true, stderr: true, tail, ..Default::default() };

@@ -6,13 +6,13 @@ use bollard::Docker;
 
 use crate::error::{Error, explain};
 
-/// How long an engine may take to say its version.
+/// Time within which an engine must report its version.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// How long the engine may take to begin an answer. Its calls take 25 ms, and seconds on a busy machine.
+/// Time within which the engine must begin an answer. Its calls take 25 ms, or seconds on a busy machine.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 
-/// A Docker engine that answers. Cheap to clone.
+/// A connection to a Docker engine that answers. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct Engine {
     docker: Docker,
@@ -20,10 +20,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Connects to the engine that `DOCKER_HOST` names, or to the local one, and agrees on a version of its API.
+    /// Connects to the engine that `DOCKER_HOST` names, or to the local engine, and negotiates the version of the API.
     ///
     /// # Errors
-    /// [`Error::NoEngine`] if none answers within 5 s.
+    /// [`Error::NoEngine`] if no engine answers within 5 s.
     pub async fn connect() -> Result<Self, Error> {
         let host = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
         Self::connect_to(host.as_deref().unwrap_or(DEFAULT_HOST)).await
@@ -32,7 +32,7 @@ impl Engine {
     /// Connects to the engine at `host`: `unix:///path`, `tcp://name:port`.
     ///
     /// # Errors
-    /// [`Error::NoEngine`] if none answers within 5 s.
+    /// [`Error::NoEngine`] if no engine answers within 5 s.
     pub async fn connect_to(host: &str) -> Result<Self, Error> {
         let no_engine = |why: String| Error::NoEngine { host: host.to_owned(), why };
         let docker = Docker::connect_with_host(host).map_err(|e| no_engine(explain(&e)))?;
@@ -43,15 +43,15 @@ impl Engine {
         Ok(Self { docker: with_version_in_path(docker).with_timeout(CALL_LIMIT), host: host.to_owned() })
     }
 
-    /// The address of the engine.
+    /// Returns the address of the engine.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The engine's version: `20.10.24`.
+    /// Asks the engine for its version: `20.10.24`.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// The engine does not answer.
     pub async fn version(&self) -> Result<String, Error> {
         let version = self.docker.version().await.map_err(|e| Error::engine("asking for the engine's version", &e))?;
         Ok(version.version.unwrap_or_default())
@@ -61,8 +61,8 @@ impl Engine {
         &self.docker
     }
 
-    /// The engine's clock, in whole seconds since 1970. Ages of its objects are measured on it: the controller's
-    /// clock may differ.
+    /// Reads the engine's clock, in whole seconds since 1970. The ages of the engine's objects are measured with this
+    /// clock, because the controller's clock may differ.
     pub(crate) async fn now_s(&self) -> Result<i64, Error> {
         let info = self.docker.info().await.map_err(|e| Error::engine("asking for the engine's time", &e))?;
         let text = info.system_time.unwrap_or_default();
@@ -73,8 +73,8 @@ impl Engine {
     }
 }
 
-/// Puts the negotiated version in front of every path. bollard only remembers it: joining its URLs drops the
-/// version, and an engine takes a request without one for the newest API that it knows.
+/// Puts the negotiated version in front of every path. bollard only stores the version, and its URLs drop it. An engine
+/// reads a request without a version as a request for its newest API.
 fn with_version_in_path(docker: Docker) -> Docker {
     let version = docker.client_version();
     docker.with_request_modifier(move |mut request| {
@@ -88,9 +88,9 @@ fn with_version_in_path(docker: Docker) -> Docker {
     })
 }
 
-/// Whole seconds since 1970 of an RFC 3339 time (`2024-05-01T12:00:00.25+02:00`), as the engine writes it.
+/// Parses an RFC 3339 time (`2024-05-01T12:00:00.25+02:00`) into whole seconds since 1970.
 ///
-/// The days since 1970 are counted in years that begin in March, so that a leap day is a year's last.
+/// The years begin in March, so that a leap day is the last day of its year.
 pub(crate) fn unix_seconds(text: &str) -> Option<i64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -110,7 +110,7 @@ pub(crate) fn unix_seconds(text: &str) -> Option<i64> {
     let march_year = if month < 3 { year - 1 } else { year };
     let march_month = (month + 9) % 12;
     let leap_days = march_year / 4 - march_year / 100 + march_year / 400;
-    // Day 0 is the first of March of the year 0; 1970 begins 719,468 days later.
+    // Day 0 is 1 March of the year 0; 1970 begins 719,468 days later.
     let days = march_year * 365 + leap_days + (march_month * 153 + 2) / 5 + day - 1 - 719_468;
     Some(days * 86_400 + hour * 3_600 + minute * 60 + second - offset_s)
 }

@@ -1,4 +1,4 @@
-//! Why a cluster could not be brought up, reached or removed.
+//! Reasons why a cluster cannot be started, reached or removed.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,7 +6,7 @@ use history::NodeName;
 
 use crate::file::FileError;
 
-/// The harness could not do its job with Docker. Each message says what failed, where, and what to do.
+/// The harness cannot do its job with Docker. Each message says what failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Compose file cannot be used.
@@ -18,41 +18,41 @@ pub enum Error {
          one that answers (unix:// or tcp://)"
     )]
     NoEngine {
-        /// The address that was tried.
+        /// The address.
         host: String,
-        /// What happened there.
+        /// The engine's or the system's error.
         why: String,
     },
     /// The engine refused a request.
     #[error("{doing}: the Docker engine says: {why}")]
     Engine {
-        /// What was asked for, as a gerund.
+        /// The request, as a gerund.
         doing: String,
-        /// Its answer.
+        /// The engine's answer.
         why: String,
     },
-    /// The caller asked for something that cannot be.
+    /// The caller's request is impossible.
     #[error("{0}")]
     Spec(String),
     /// The harness's own binary cannot be read.
     #[error("cannot read the binary to upload, {path}: {source}")]
     Binary {
-        /// Where it should be.
+        /// The binary's path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// The image that the user named cannot be had.
+    /// The image that the user named is not available.
     #[error("image {image}, named for role {role}: not found by the engine, and pulling it failed: {why}")]
     ImageNotFound {
         /// The role.
         role: String,
         /// The image.
         image: String,
-        /// Why it was not pulled.
+        /// The reason why the image was not pulled.
         why: String,
     },
-    /// An image is neither there nor can be pulled, and nothing says how to build it.
+    /// An image is missing, cannot be pulled, and cannot be built.
     #[error(
         "image {image} for role {role}: not found by the engine, pulling it failed ({why}), and the Compose file \
          names no Debian packages (x-harness: packages) to build it from"
@@ -62,7 +62,7 @@ pub enum Error {
         role: String,
         /// The image.
         image: String,
-        /// Why it was not pulled.
+        /// The reason why the image was not pulled.
         why: String,
     },
     /// The program that builds images is missing.
@@ -73,7 +73,7 @@ pub enum Error {
     NoBuilder {
         /// The image.
         image: String,
-        /// Why it was not pulled.
+        /// The reason why the image was not pulled.
         why: String,
     },
     /// Building an image failed.
@@ -81,20 +81,20 @@ pub enum Error {
     Build {
         /// The image.
         image: String,
-        /// What failed.
+        /// The step that failed.
         why: String,
         /// The builder's last lines.
         tail: String,
     },
-    /// A container was refused at its start.
+    /// The engine refused to start a container.
     #[error("{node}: its container does not start: {why}")]
     Start {
         /// The node.
         node: NodeName,
-        /// What the engine said.
+        /// The engine's answer.
         why: String,
     },
-    /// A container ended while the cluster was coming up.
+    /// A container ended while the cluster was starting.
     #[error("{node}: exited with code {code} while the cluster was coming up{}", quoted(.node.as_str(), .log))]
     Exited {
         /// The node.
@@ -112,9 +112,9 @@ pub enum Error {
     Unhealthy {
         /// The node.
         node: NodeName,
-        /// How long it was tried.
+        /// Time for which the healthcheck was repeated.
         within: Duration,
-        /// What the last try said.
+        /// The result of the last healthcheck.
         last: String,
         /// The server's last lines.
         log: String,
@@ -128,22 +128,23 @@ pub enum Error {
         command: String,
         /// Its exit code.
         code: i64,
-        /// What it printed.
+        /// The command's output.
         output: String,
     },
-    /// There is no such node, or it is not of the kind that was meant.
+    /// No such node exists, or the node is of another kind.
     #[error("{node} is no {wanted} of this cluster; there are: {known}")]
     NoSuchNode {
         /// The node.
         node: NodeName,
-        /// `node`, `server`, `process of ours`.
+        /// The expected kind: `node`, `server`, `process of ours`.
         wanted: &'static str,
-        /// Those that there are.
+        /// The existing nodes of this kind.
         known: String,
     },
-    /// A fault of the plan cannot be done to a node, on this machine or with the image of this agent.
+    /// A fault of the plan cannot be injected into a node on this machine, or with this agent's image.
     #[error(
-        "{node}: the plan has a {kind} of it, which needs {ability}, and that does not work here: {why}; mend that, name another image for the \
+        "{node}: the plan has a {kind} of it, which needs {ability}, and that does not work here: {why}; mend that, \
+         name another image for the \
          agent (--image agent=…), or leave the fault out"
     )]
     Unable {
@@ -151,12 +152,12 @@ pub enum Error {
         node: NodeName,
         /// The fault.
         kind: history::FaultKind,
-        /// What is missing.
+        /// The missing ability.
         ability: &'static str,
-        /// What was tried, and what it said.
+        /// The test of this ability, and its result.
         why: String,
     },
-    /// A line was sent to a process that has ended.
+    /// The process that should receive a line has ended.
     #[error("{node}: its process takes no more input")]
     InputClosed {
         /// The node.
@@ -164,7 +165,7 @@ pub enum Error {
     },
 }
 
-/// Lines of somebody else below a message, or nothing.
+/// Formats the last lines of another program below a message; nothing if there are none.
 fn quoted(who: &str, lines: &str) -> String {
     if lines.is_empty() {
         return String::new();
@@ -178,7 +179,8 @@ impl Error {
     }
 }
 
-/// The engine's own words where it answered, else the whole chain of causes (bollard shows the outermost only).
+/// Returns the engine's own words if the engine answered, otherwise the whole chain of causes (bollard shows only the
+/// outermost cause).
 pub(crate) fn explain(error: &bollard::errors::Error) -> String {
     if let bollard::errors::Error::DockerResponseServerError { message, .. } = error {
         return message.trim().to_owned();
@@ -195,7 +197,7 @@ pub(crate) fn explain(error: &bollard::errors::Error) -> String {
     text
 }
 
-/// The HTTP status of an answer of the engine.
+/// Returns the HTTP status of the engine's answer.
 pub(crate) fn status(error: &bollard::errors::Error) -> Option<u16> {
     match error {
         bollard::errors::Error::DockerResponseServerError { status_code, .. } => Some(*status_code),

@@ -1,77 +1,101 @@
-//! The servers of a backend as a Compose file: the subset of the format that is supported, and its parser.
+//! Parses the Compose file of a backend, in the supported subset of the format.
 //!
-//! What the subset leaves out is refused at its line, never ignored: a key that Compose would honour and we would
-//! not must not look as if it had worked.
+//! A key outside the subset is refused at its line, and never ignored: a key that only Compose honours must not look as
+//! if it had worked.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::Duration,
 };
 
-use history::NodeName;
+use history::{NodeName, ServerFacts};
 use serde_saphyr::{Location, Spanned};
 
 mod written;
 
 use written::{List, Mapping, Wrong};
 
-/// The backends whose Compose files are built in, with the files' text.
+/// The backends with a built-in Compose file, each with the file's text. A new backend is a new row.
 pub const BUILTIN: &[(&str, &str)] = &[
     ("redis", include_str!("../redis.yaml")),
     ("redlock", include_str!("../redlock.yaml")),
     ("etcd", include_str!("../etcd.yaml")),
-    // The same servers: what differs is whom their clients ask.
-    ("etcd-server-lock", include_str!("../etcd.yaml")),
+    ("etcd-server-lock", include_str!("../etcd-server-lock.yaml")),
+    ("zookeeper", include_str!("../zookeeper.yaml")),
+    // The same servers: the client watches more of them.
+    ("zookeeper-herd", include_str!("../zookeeper.yaml")),
 ];
 
-/// How long one healthcheck may take where the file does not say.
+/// Time limit of one healthcheck if the file sets none.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A Compose file that was read and found to be inside the supported subset.
+/// A parsed Compose file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComposeFile {
-    /// Where it came from, for messages: a path, or `built-in redlock.yaml`.
+    /// The file's origin, for messages: a path, or `built-in redlock.yaml`.
     pub origin: String,
-    /// Its services, in the order of the file. Each is one node.
+    /// One line about the backend.
+    pub about: String,
+    /// The facts about the servers.
+    pub facts: ServerFacts,
+    /// The services, in the order of the file. Each service is one node.
     pub services: Vec<Service>,
 }
 
-/// One service: one server with an address of its own.
+/// One service: one server with its own address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// The service's name, which is the node's.
+    /// Name of the service and of its node.
     pub name: NodeName,
-    /// What `--image ROLE=NAME` calls it: `redis`.
+    /// Name of the role in `--image ROLE=NAME`: `redis`.
     pub role: String,
-    /// Debian packages from which the image is built where no registry can be reached. May be empty.
+    /// Debian packages from which the image is built if no registry answers. May be empty.
     pub packages: Vec<String>,
-    /// Image, by name and tag.
+    /// Name and tag of the image.
     pub image: String,
-    /// Command and its arguments; empty where the image's own is meant.
+    /// Command and its arguments; empty for the image's own command.
     pub command: Vec<String>,
-    /// Environment, each value as it is written in the file.
+    /// Environment variables. Each value stays as it is written in the file.
     pub environment: BTreeMap<String, String>,
-    /// Command that exits with 0 exactly if the server answers.
+    /// Command that exits with 0 if and only if the server answers.
     pub health_test: Vec<String>,
-    /// How long one run of it may take.
+    /// Time limit of one healthcheck.
     pub health_timeout: Duration,
-    /// Command that prints the status of this server, by which it leads or does not; empty where no server leads.
-    pub leader: Vec<String>,
+    /// The command that tells whether this server leads; none if the servers elect no leader.
+    pub leader: Option<LeaderTest>,
+}
+
+/// A command that runs on one server, and tells whether this server leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaderTest {
+    /// The command succeeds on the leader only.
+    Succeeds(Vec<String>),
+    /// The command prints the member's status, as `etcdctl endpoint status -w json` does.
+    PrintsStatus(Vec<String>),
+}
+
+impl LeaderTest {
+    /// Returns the command and its arguments.
+    pub fn command(&self) -> &[String] {
+        let (LeaderTest::Succeeds(command) | LeaderTest::PrintsStatus(command)) = self;
+        command
+    }
 }
 
 /// A Compose file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It could not be read.
+    /// The file cannot be read.
     #[error("cannot read the Compose file {path}: {source}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// Something in it is wrong or not supported.
+    /// A part of the file is wrong or not supported.
     #[error("{origin}:{line}:{column}: {what}")]
     Refused {
         /// The file.
@@ -80,13 +104,13 @@ pub enum FileError {
         line: u64,
         /// Column, counted from 1.
         column: u64,
-        /// What is wrong there, and what may stand there.
+        /// The problem, and the expected content.
         what: String,
     },
-    /// There is no built-in file of this name.
+    /// No built-in file has this name.
     #[error("there is no built-in Compose file for `{name}`; there are: {}", known())]
     NotBuiltin {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
 }
@@ -96,31 +120,37 @@ fn known() -> String {
 }
 
 impl ComposeFile {
-    /// The built-in file of `backend`.
+    /// Returns the built-in file of `backend`.
     ///
     /// # Errors
-    /// [`FileError::NotBuiltin`] if there is none.
+    /// [`FileError::NotBuiltin`] if the backend has none.
     pub fn builtin(backend: &str) -> Result<Self, FileError> {
-        let Some((name, text)) = BUILTIN.iter().find(|(name, _)| *name == backend) else {
+        let Some((index, (name, text))) = BUILTIN.iter().enumerate().find(|(_, (name, _))| *name == backend) else {
             return Err(FileError::NotBuiltin { name: backend.to_owned() });
         };
-        Self::parse(text, &format!("built-in {name}.yaml"))
+        // A self-test makes thousands of plans, so each file is parsed once.
+        static PARSED: [OnceLock<ComposeFile>; BUILTIN.len()] = [const { OnceLock::new() }; BUILTIN.len()];
+        if let Some(parsed) = PARSED[index].get() {
+            return Ok(parsed.clone());
+        }
+        let parsed = Self::parse(text, &format!("built-in {name}.yaml"))?;
+        Ok(PARSED[index].get_or_init(|| parsed).clone())
     }
 
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// If it cannot be read, or is not inside the supported subset.
+    /// The file cannot be read, or is outside the supported subset.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| FileError::Unreadable { path: path.to_owned(), source })?;
         Self::parse(&text, &path.display().to_string())
     }
 
-    /// Parses `text`; `origin` names it in messages.
+    /// Parses `text`; `origin` names the text in messages.
     ///
     /// # Errors
-    /// At the line and column of the first thing that is wrong or not supported.
+    /// The line and column of the first part that is wrong or not supported.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let options = serde_saphyr::Options { with_snippet: false, ..serde_saphyr::Options::default() };
         let refused = |wrong: Wrong| FileError::Refused {
@@ -137,9 +167,11 @@ impl ComposeFile {
         };
         let mut services: Vec<_> = all.value.into_iter().collect();
         services.sort_by_key(|(_, service)| (service.referenced.line(), service.referenced.column()));
-        let services =
-            services.into_iter().map(|(name, raw)| service(&name, raw)).collect::<Result<_, _>>().map_err(refused)?;
-        Ok(Self { origin: origin.to_owned(), services })
+        let services: Result<Vec<Service>, _> = services.into_iter().map(|(name, raw)| service(&name, raw)).collect();
+        let mut services = services.map_err(refused)?;
+        let (about, facts, leader) = facts(file.facts).map_err(refused)?;
+        services.iter_mut().for_each(|service| service.leader.clone_from(&leader));
+        Ok(Self { origin: origin.to_owned(), about, facts, services })
     }
 }
 
@@ -163,11 +195,50 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Servic
         environment: environment.collect::<Result<_, _>>()?,
         health_test,
         health_timeout,
-        leader: harness.leader.map(strings).transpose()?.unwrap_or_default(),
+        leader: None,
     })
 }
 
-/// A list of strings that Compose would take as they are.
+/// Returns the line about the backend, the facts about its servers, and the command that finds their leader.
+fn facts(raw: Option<Spanned<Mapping<written::Facts>>>) -> Result<(String, ServerFacts, Option<LeaderTest>), Wrong> {
+    let keys = <written::Facts as written::Fields>::KEYS.join(", ");
+    let Some(raw) = raw else {
+        let what = format!("no x-harness beside the services: expected the facts about the servers, as {keys}");
+        return Err(Wrong::new(Location::UNKNOWN, what));
+    };
+    let at = raw.referenced;
+    let raw = raw.value.known()?;
+    let lacks = |key: &str, example: &str| Wrong::new(at, format!("x-harness has no `{key}`; expected {example}"));
+    let length = |text: Option<Spanned<String>>| text.map(duration).transpose().map(Option::unwrap_or_default);
+    let leader = match (raw.leader, raw.leader_status) {
+        (Some(command), None) => Some(LeaderTest::Succeeds(strings(command)?)),
+        (None, Some(command)) => Some(LeaderTest::PrintsStatus(strings(command)?)),
+        (None, None) => None,
+        (Some(_), Some(second)) => {
+            return Err(Wrong::new(second.referenced, "expected either `leader` or `leader_status`, not both"));
+        }
+    };
+    if raw.tokens.is_empty() {
+        return Err(lacks("tokens", "the kinds of fencing tokens, the default first, such as [counter, none]"));
+    }
+    let facts = ServerFacts {
+        topology: raw.topology.ok_or_else(|| lacks("topology", "independent or one-store"))?,
+        promise: raw.promise.ok_or_else(|| lacks("promise", "lease or session"))?,
+        lease_clock: raw.lease_clock.ok_or_else(|| lacks("lease_clock", "wall, monotonic or both"))?,
+        least_lease: length(raw.least_lease)?,
+        lease_step: length(raw.lease_step)?,
+        amnesia: raw.amnesia.ok_or_else(|| lacks("amnesia", "forgets-locks or loses-membership"))?,
+        kill_forgets: raw.kill_forgets.ok_or_else(|| lacks("kill_forgets", "true or false"))?,
+        shows_waiting: raw.shows_waiting.ok_or_else(|| lacks("shows_waiting", "true or false"))?,
+        has_leader: leader.is_some(),
+        tokens: raw.tokens,
+        port: raw.port.ok_or_else(|| lacks("port", "the port on which every server answers"))?,
+    };
+    let about = literal(raw.about.ok_or_else(|| lacks("about", "one line about the backend"))?)?;
+    Ok((about, facts, leader))
+}
+
+/// Returns a list of strings that Compose would not change.
 fn strings(list: Spanned<List>) -> Result<Vec<String>, Wrong> {
     match list.value {
         List::Items(items) => items.into_iter().map(literal).collect(),
@@ -178,7 +249,8 @@ fn strings(list: Spanned<List>) -> Result<Vec<String>, Wrong> {
     }
 }
 
-/// Node names become container names, network aliases and file names, and must not be those of our own nodes.
+/// Checks the name of a node. The name also names a container, a network alias and a file, and must differ from the
+/// names of our own nodes.
 fn node_name(name: &str) -> Result<(), String> {
     let plain = !name.is_empty()
         && name.len() <= 40
@@ -195,7 +267,7 @@ fn node_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A string that Compose would not change either.
+/// Returns a string that Compose would not change.
 fn literal(text: Spanned<String>) -> Result<String, Wrong> {
     if text.value.contains('$') {
         return Err(Wrong::new(
@@ -209,7 +281,7 @@ fn literal(text: Spanned<String>) -> Result<String, Wrong> {
     Ok(text.value)
 }
 
-/// Package names are given to another program: nothing but package names may pass.
+/// Returns the name of a Debian package. Another program gets this name, so no option may pass.
 fn package(text: Spanned<String>) -> Result<String, Wrong> {
     let plain = text.value.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
         && text.value.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
@@ -220,7 +292,7 @@ fn package(text: Spanned<String>) -> Result<String, Wrong> {
     }
 }
 
-/// The command to run and how long it may take.
+/// Returns the healthcheck's command, and its time limit.
 fn health(service: Location, raw: written::Healthcheck) -> Result<(Vec<String>, Duration), Wrong> {
     let at = raw.test.as_ref().map_or(service, |test| test.referenced);
     let mut test = raw.test.map(strings).transpose()?.unwrap_or_default();
@@ -239,7 +311,7 @@ fn health(service: Location, raw: written::Healthcheck) -> Result<(Vec<String>, 
     Ok((test, timeout))
 }
 
-/// A duration as Compose writes it: `1m30s`, `500ms`, `2s`.
+/// Parses a duration of Compose: `1m30s`, `500ms`, `2s`.
 fn duration(text: Spanned<String>) -> Result<Duration, Wrong> {
     const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
     let wrong =

@@ -1,4 +1,4 @@
-//! Whether a server answers: asked by the controller, from inside the server's container, while the cluster comes up.
+//! Runs healthchecks inside the servers' containers, while the cluster starts.
 
 use std::time::Duration;
 
@@ -18,14 +18,15 @@ use crate::{
     file::Service,
 };
 
-/// How long a server may take until it answers.
-const HEALTHY_WITHIN: Duration = Duration::from_secs(30);
-/// Pause between two looks. One costs 130 ms of processor time, so faster is slower.
+/// Time within which a server must answer. Three Java servers that start together on two busy cores have needed more
+/// than 30 s.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(60);
+/// Pause between two healthchecks. One costs 130 ms of processor time, so a shorter pause delays the start.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How many of a server's last lines a message quotes.
+/// Number of a server's last lines that a message quotes.
 const LOG_LINES: usize = 20;
 
-/// What a command inside a container did.
+/// The result of a command inside a container.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub code: i64,
@@ -47,13 +48,13 @@ pub(crate) async fn run_in(engine: &Engine, container: &str, command: &[&str]) -
         while let Some(chunk) = output.next().await {
             match chunk? {
                 LogOutput::StdErr { message } => stderr.extend_from_slice(&message),
-                // The engine says without a header why it could not run the command.
+                // The engine reports without a frame header why it could not run the command.
                 LogOutput::StdOut { message } | LogOutput::Console { message } => stdout.extend_from_slice(&message),
                 LogOutput::StdIn { .. } => {}
             }
         }
     }
-    // The output can end a moment before the engine knows the exit code, and nothing but asking tells when it does.
+    // The output can end before the engine knows the exit code. Only another request shows when the engine knows it.
     let mut asking = interval(Duration::from_millis(10));
     let code = loop {
         asking.tick().await;
@@ -66,10 +67,10 @@ pub(crate) async fn run_in(engine: &Engine, container: &str, command: &[&str]) -
     Ok(Done { code, stdout: text(stdout), stderr: text(stderr) })
 }
 
-/// Returns when the server's healthcheck has passed.
+/// Waits until the server's healthcheck has passed.
 ///
 /// # Errors
-/// If the server ends before it, or does not answer in time.
+/// The server ended before, or did not answer in time.
 pub(crate) async fn wait_until_healthy(engine: &Engine, container: &str, service: &Service) -> Result<(), Error> {
     let node = &service.name;
     let mut last = "it was never run".to_owned();
@@ -95,7 +96,7 @@ pub(crate) async fn wait_until_healthy(engine: &Engine, container: &str, service
     }
 }
 
-/// Runs the healthcheck once: an error says why it did not pass.
+/// Runs the healthcheck once. The error says why the healthcheck did not pass.
 pub(crate) async fn look_once(engine: &Engine, container: &str, service: &Service) -> Result<(), String> {
     let command: Vec<&str> = service.health_test.iter().map(String::as_str).collect();
     match timeout(service.health_timeout, run_in(engine, container, &command)).await {
@@ -108,7 +109,7 @@ pub(crate) async fn look_once(engine: &Engine, container: &str, service: &Servic
     }
 }
 
-/// An error if the container is not running (any more).
+/// Returns an error if the container does not run.
 pub(crate) async fn refuse_ended(engine: &Engine, container: &str, node: &NodeName) -> Result<(), Error> {
     let inspected = engine.docker().inspect_container(container, None).await;
     let state = inspected.map_err(|e| Error::engine(format!("{node}: looking whether it runs"), &e))?.state;

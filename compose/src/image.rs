@@ -1,4 +1,4 @@
-//! Images: found by the engine, else pulled, else built from Debian packages.
+//! Finds images in the engine, otherwise pulls them, otherwise builds them from Debian packages.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,27 +17,27 @@ use build::Recipe;
 
 /// The image of our own processes.
 pub(crate) const OWN_IMAGE: &str = "debian:bookworm-slim";
-/// How long a registry may take to say its first word, and how long it may be silent after it.
+/// Time within which a registry must send its first message, and longest silence after it.
 const PULL_FIRST: Duration = Duration::from_secs(10);
 const PULL_SILENCE: Duration = Duration::from_secs(60);
 
-/// What is wanted for a role.
+/// The image that a role needs.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
     pub role: &'a str,
-    /// Its published name; none if it is only ever built.
+    /// The published name; none if the image is always built.
     pub image: Option<&'a str>,
     pub packages: &'a [String],
-    /// Whether a bare Debian system, with no package added, is what is meant.
+    /// True if the image is a plain Debian system without added packages.
     pub bare: bool,
 }
 
-/// An image that the engine has.
+/// An image in the engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
-    /// Its content's id: a name may come to mean another image while we run.
+    /// The id of the content. A name may refer to another image while we run.
     pub id: String,
-    /// Paths at which it wants volumes.
+    /// Paths at which the image declares volumes.
     pub volumes: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl From<ImageInspect> for Image {
     }
 }
 
-/// Finds the images of one run. Registries that could not be reached are asked once.
+/// Finds the images of one run. A registry that cannot be reached is tried only once.
 pub(crate) struct Images<'a> {
     engine: &'a Engine,
     named: &'a BTreeMap<String, String>,
@@ -58,13 +58,13 @@ pub(crate) struct Images<'a> {
 }
 
 impl<'a> Images<'a> {
-    /// `named` are the images that the user named, by role.
+    /// `named` holds the user's images by role.
     pub(crate) fn new(engine: &'a Engine, named: &'a BTreeMap<String, String>, progress: Progress<'a>) -> Self {
         Self { engine, named, progress, unreachable: BTreeMap::new(), found: BTreeMap::new() }
     }
 
-    /// The image for a role: what the user named for it, or nothing else; else the wanted one, pulled or built where
-    /// it is missing.
+    /// Returns the image for a role. If the user named an image, only this image is used. Otherwise the default image
+    /// is used, and pulled or built if it is missing.
     pub(crate) async fn get(&mut self, wanted: &Wanted<'_>) -> Result<Image, Error> {
         if let Some(name) = self.named.get(wanted.role) {
             return self.get_named(wanted.role, name).await;
@@ -96,7 +96,7 @@ impl<'a> Images<'a> {
         {
             return Ok(image.into());
         }
-        let local = Recipe::new(wanted);
+        let local = Recipe::new(if wanted.bare { "own" } else { wanted.role }, wanted.packages);
         if let Some(image) = self.inspect(&local.name()).await?
             && local.built(&image)
         {
@@ -135,7 +135,7 @@ impl<'a> Images<'a> {
         }
     }
 
-    /// Pulls, or says why not.
+    /// Pulls the image, or returns the reason why this is impossible.
     async fn pull(&mut self, name: &str) -> Result<(), String> {
         let registry = registry(name).to_owned();
         if let Some(why) = self.unreachable.get(&registry) {
@@ -151,7 +151,7 @@ impl<'a> Images<'a> {
                 Ok(Some(Ok(_))) => patience = PULL_SILENCE,
                 Ok(Some(Err(error))) => {
                     let why = explain(&error);
-                    // A registry that answers "no such image" can be reached, and may have another one.
+                    // A registry that answers "no such image" can be reached, and may have another image.
                     if status(&error) != Some(404) {
                         self.unreachable.insert(registry, why.clone());
                     }
@@ -167,7 +167,7 @@ impl<'a> Images<'a> {
     }
 }
 
-/// The registry that an image's name means: its first part, if that looks like a host.
+/// Returns the registry of an image's name: its first part, if this part looks like a host.
 fn registry(image: &str) -> &str {
     match image.split_once('/') {
         Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
@@ -175,7 +175,7 @@ fn registry(image: &str) -> &str {
     }
 }
 
-/// Without a tag the engine would pull every tag there is.
+/// Adds the tag `latest` to a name without a tag. Otherwise the engine would pull every tag.
 fn with_tag(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     if last.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }

@@ -1,13 +1,13 @@
-//! Who leads the servers: each is asked in its own container, as by its healthcheck.
+//! Finds the leader of the servers: runs a command in the container of each server, as a healthcheck does.
 
 use futures::future::join_all;
 use history::NodeName;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::{health::run_in, running::Running};
+use crate::{file::LeaderTest, health::run_in, running::Running};
 
-/// One entry of what `etcdctl endpoint status -w json` prints. Ids are whole only as `u64`: they exceed 2^53.
+/// One entry of the output of `etcdctl endpoint status -w json`. Ids need `u64`, because they exceed 2^53.
 #[derive(Debug, Deserialize)]
 struct Entry {
     #[serde(rename = "Status")]
@@ -17,7 +17,7 @@ struct Entry {
 #[derive(Debug, Deserialize)]
 struct Status {
     header: Header,
-    /// Whom it follows; left out while it knows of nobody.
+    /// The id of the member's leader; left out if the member knows no leader.
     #[serde(default)]
     leader: u64,
     #[serde(default, rename = "raftTerm")]
@@ -29,15 +29,16 @@ struct Header {
     member_id: u64,
 }
 
-/// The term in which the member that printed `status` leads; none, if it does not lead, or printed something else.
+/// Returns the term in which the member that printed `status` leads; none, if the member does not lead, or if the
+/// output has another form.
 fn leads_in(status: &str) -> Option<u64> {
     let entries: Vec<Entry> = serde_json::from_str(status.trim()).ok()?;
     let [Entry { status }] = entries.as_slice() else { return None };
     (status.leader != 0 && status.leader == status.header.member_id).then_some(status.term)
 }
 
-/// The server that leads now; none, if there is no such server. One that does not answer leads nobody; of two that think that they lead, as
-/// after a partition, the one of the newer term does.
+/// Returns the current leader; none, if no server leads. A server that does not answer is no leader. If two servers
+/// report that they lead, as after a partition, the result is the server with the newer term.
 pub(crate) async fn ask(running: &Running) -> Option<NodeName> {
     let servers: Vec<&NodeName> = running.server_nodes().map(|(node, _)| node).collect();
     let terms = join_all(servers.iter().map(|node| term(running, node))).await;
@@ -48,18 +49,19 @@ pub(crate) async fn ask(running: &Running) -> Option<NodeName> {
 async fn term(running: &Running, node: &NodeName) -> Option<u64> {
     let member = running.member(node).ok()?;
     let service = member.server()?;
-    let command: Vec<&str> = service.leader.iter().map(String::as_str).collect();
-    if command.is_empty() {
-        return None;
-    }
-    // The engine refuses to run anything in a container that is frozen or down.
+    let leader = service.leader.as_ref()?;
+    let command: Vec<&str> = leader.command().iter().map(String::as_str).collect();
+    // The engine refuses to run a command in a container that is frozen or down.
     let done = timeout(service.health_timeout, run_in(running.engine(), &member.container(), &command)).await.ok()?;
     let done = done.inspect_err(|error| tracing::debug!(%node, %error, "not asked whether it leads")).ok()?;
     if done.code != 0 {
         tracing::debug!(%node, done.code, done.stderr, "does not say whether it leads");
         return None;
     }
-    leads_in(&done.stdout)
+    match leader {
+        LeaderTest::Succeeds(_) => Some(0),
+        LeaderTest::PrintsStatus(_) => leads_in(&done.stdout),
+    }
 }
 
 #[cfg(test)]
@@ -68,7 +70,7 @@ mod tests {
 
     fn status(member: &str, leader: &str) -> String {
         format!(
-            r#"[{{"Endpoint":"127.0.0.1:2379","Status":{{"header":{{"cluster_id":4841639068965178418,"member_id":{member},
+            r#"[{{"Endpoint":"127.0.0.1:2379","Status":{{"header":{{"cluster_id":48416390689651,"member_id":{member},
             "revision":9,"raft_term":7}},"version":"3.4.23","dbSize":20480{leader},"raftIndex":37,"raftTerm":7,
             "raftAppliedIndex":37,"dbSizeInUse":16384}}}}]"#
         )

@@ -1,11 +1,11 @@
-//! Whole lines from chunks that are cut anywhere.
+//! Assembles whole lines from chunks that are cut anywhere.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A line that is longer than this is handed on in pieces: somebody's endless line must not fill the memory.
+/// Longest line in bytes. A longer line is handed on in pieces, because an endless line must not fill the memory.
 const LINE_LIMIT: usize = 4 << 20;
 
-/// Puts lines together. A line inside one chunk is not copied.
+/// Assembles lines. A line inside one chunk is not copied.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     partial: BytesMut,
@@ -13,13 +13,13 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Takes the next chunk. Those before it must have been emptied with [`Lines::next`].
+    /// Takes the next chunk. The caller has emptied the previous chunks with [`Lines::next`].
     pub(crate) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "lines of the previous chunk are lost");
         self.chunk = chunk;
     }
 
-    /// The next whole line without its end, or nothing until another chunk comes.
+    /// Returns the next whole line without its end, or nothing until another chunk comes.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let end = self.chunk.iter().position(|byte| *byte == b'\n');
         let piece = self.chunk.split_to(end.unwrap_or(self.chunk.len()));
@@ -33,7 +33,7 @@ impl Lines {
         (end.is_some() || self.partial.len() >= LINE_LIMIT).then(|| self.partial.split().freeze())
     }
 
-    /// What came after the last end of line.
+    /// Returns the rest after the last end of line.
     pub(crate) fn rest(&mut self) -> Option<Bytes> {
         (!self.partial.is_empty()).then(|| self.partial.split().freeze())
     }

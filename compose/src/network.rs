@@ -1,4 +1,4 @@
-//! The run's own network, with an address for every node that it keeps when it restarts.
+//! The run's own network, in which every node keeps its address when it restarts.
 
 use std::{collections::HashMap, net::Ipv4Addr};
 
@@ -9,20 +9,20 @@ use crate::{
     error::{Error, status},
 };
 
-/// How often another run may take the subnet away between our looking and our taking it.
+/// Number of retries if another run takes the subnet between our inspection and our creation of the network.
 const TRIES: usize = 20;
 
-/// A network of one run.
+/// The network of one run.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// The engine accepts two networks of one name, and then the name is ambiguous: the id is used everywhere.
+    /// The network's id. The engine accepts two networks of one name, which makes the name ambiguous.
     pub id: String,
     subnet: Subnet,
 }
 
 impl Network {
-    /// Makes the network. The engine gives out fixed addresses only where the subnet was asked for, and only it
-    /// knows which subnet is free: so it chooses one, and that one is asked for.
+    /// Creates the network. The engine assigns fixed addresses only in a subnet that was requested, and only the engine
+    /// knows which subnets are free. So the engine first chooses a subnet, and the network then requests this subnet.
     pub(crate) async fn create(engine: &Engine, name: &str, labels: &HashMap<String, String>) -> Result<Self, Error> {
         let request = |ipam| NetworkCreateRequest {
             name: name.to_owned(),
@@ -44,7 +44,7 @@ impl Network {
             let ipam = Ipam { config: Some(vec![config]), ..Default::default() };
             match docker.create_network(request(Some(ipam))).await {
                 Ok(network) => return Ok(Self { id: network.id, subnet }),
-                // Somebody else has it by now.
+                // Another run has taken the subnet meanwhile.
                 Err(error) if status(&error).is_some() => tracing::debug!(%error, "subnet was taken"),
                 Err(error) => return Err(Error::engine(doing(), &error)),
             }
@@ -52,7 +52,7 @@ impl Network {
         Err(Error::Engine { doing: doing(), why: format!("every subnet it chose was taken by others, {TRIES} times") })
     }
 
-    /// The first `count` addresses for nodes.
+    /// Returns the first `count` addresses for nodes.
     pub(crate) fn addresses(&self, count: usize) -> Result<Vec<Ipv4Addr>, Error> {
         let addresses: Vec<_> = self.subnet.hosts().take(count).collect();
         if addresses.len() < count {
@@ -66,7 +66,7 @@ impl Network {
     }
 }
 
-/// The configuration's subnet, with what has to be asked for to get it again.
+/// Returns the subnet of the configuration, with the configuration that requests it again.
 fn ipv4(config: IpamConfig) -> Option<(Subnet, IpamConfig)> {
     let text = config.subnet?;
     let (base, bits) = text.split_once('/')?;
@@ -85,8 +85,8 @@ struct Subnet {
 }
 
 impl Subnet {
-    /// Addresses that nodes may have, in order: neither the network's own, nor the first (the gateway where the
-    /// engine names none), nor the gateway, nor the broadcast address.
+    /// Returns the addresses that nodes may have, in order: not the network address, not the first address (the gateway
+    /// if the engine names none), not the gateway, and not the broadcast address.
     fn hosts(&self) -> impl Iterator<Item = Ipv4Addr> {
         let base = self.base.to_bits();
         let size = 1u64 << (32 - self.bits);

@@ -1,4 +1,4 @@
-//! One process of ours in its container: what it says, line by line, and what it is told.
+//! One of our own processes in its container: its input and its output, line by line.
 
 use std::{
     collections::VecDeque,
@@ -27,40 +27,40 @@ use tokio::{
 
 use crate::{Engine, lines::Lines};
 
-/// After the engine has said that a process ended, its stream is read until it ends too, or until it is silent
-/// for this long: some engines leave the streams of ended processes open.
+/// Longest silence of an output stream after the process has ended. Some engines leave the streams of ended processes
+/// open, so the stream is not read longer than this.
 const DRAIN_QUIET: Duration = Duration::from_millis(500);
-/// How many of its last lines of standard error are kept for messages.
+/// Number of the last lines of standard error that are kept for messages.
 const TAIL_LINES: usize = 20;
 
-/// Something that a process of ours said, or its end.
+/// One line of output of one of our own processes, or the end of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// The node it runs on.
+    /// The process's node.
     pub node: NodeName,
-    /// How often the node had been started when this process began, counted from 1.
+    /// Number of starts of the node up to this process, counted from 1.
     pub incarnation: u32,
-    /// What happened.
+    /// The output.
     pub what: What,
 }
 
-/// What a process of ours did.
+/// An output or the end of one of our own processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// A whole line of its standard output, without the end of line. What a killed process had begun and not ended
-    /// is no line.
+    /// A whole line of standard output, without the end of line. The unfinished last line of a killed process is no
+    /// line.
     Line(Bytes),
     /// A line of its standard error.
     Stderr(Bytes),
-    /// It has ended; nothing of it comes after this. The code is its exit code (137 after SIGKILL), or nothing if the
-    /// engine did not tell.
+    /// The end of the process; no output follows. The code is the exit code (137 after SIGKILL), or nothing if the
+    /// engine did not report a code.
     Ended {
-        /// Its exit code.
+        /// The exit code.
         code: Option<i64>,
     },
 }
 
-/// Where all processes put what they say: one bounded queue, so that a controller that falls behind slows them down
+/// The queue for the output of all processes. The queue is bounded, so that a slow controller slows the processes down
 /// instead of filling its memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Outlet {
@@ -69,18 +69,18 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    /// A queue for `capacity` lines, and its other end.
+    /// Makes a queue for `capacity` lines, and its receiver.
     pub(crate) fn new(capacity: usize) -> (Self, mpsc::Receiver<Output>) {
         let (queue, receiver) = mpsc::channel(capacity);
         (Self { queue, high_water: Arc::default() }, receiver)
     }
 
-    /// How full the queue has ever been, readable when the queue is gone.
+    /// The largest number of lines that the queue has held. The number can be read after the queue is gone.
     pub(crate) fn high_water(&self) -> Arc<AtomicUsize> {
         self.high_water.clone()
     }
 
-    /// False once nobody listens any more.
+    /// Queues an output. Returns false if nobody receives any more.
     async fn put(&self, output: Output) -> bool {
         let alive = self.queue.send(output).await.is_ok();
         self.high_water.fetch_max(self.queue.max_capacity() - self.queue.capacity(), Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Outlet {
     }
 }
 
-/// A process of ours that was started, and may have ended since.
+/// One of our own processes that was started, and may have ended since.
 #[derive(Debug)]
 pub(crate) struct Process {
     input: Option<mpsc::UnboundedSender<String>>,
@@ -97,7 +97,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Attaches to a container that is not running and starts it; in this order, so that no early line is lost.
+    /// Attaches to a container that does not run, and starts it. In this order no early line is lost.
     pub(crate) async fn launch(
         engine: &Engine,
         container: &str,
@@ -111,7 +111,7 @@ impl Process {
             engine.docker().attach_container(container, Some(options)).await?;
         engine.docker().start_container(container, None::<StartContainerOptions>).await?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        // A frozen process takes 283 KB and then blocks its writer: each has a task of its own.
+        // A frozen process takes 283 KB and then blocks its writer, so each process has its own writer task.
         tokio::spawn(write(node.clone(), input, receiver));
         let tail = Tail::default();
         let pump = Pump {
@@ -126,22 +126,23 @@ impl Process {
         Ok(Self { input: Some(sender), pump, tail })
     }
 
-    /// Queues a line for its standard input. False if it takes no more.
+    /// Queues a line for standard input. Returns false if the process takes no more input.
     pub(crate) fn send(&self, line: String) -> bool {
         self.input.as_ref().is_some_and(|input| input.send(line).is_ok())
     }
 
-    /// Ends its standard input, after what is queued.
+    /// Ends standard input after the queued lines.
     pub(crate) fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Waits until everything it said, and its end, are in the queue. False if they are not by then.
+    /// Waits until all output and the end of the process are in the queue. Returns false if that did not happen in
+    /// time.
     pub(crate) async fn has_ended(&mut self, within: Duration) -> bool {
         self.pump.is_finished() || timeout(within, &mut self.pump).await.is_ok()
     }
 
-    /// The last lines of the standard error of a process that has ended.
+    /// Returns the last lines of standard error of a process that has ended.
     pub(crate) async fn last_words(mut self, within: Duration) -> String {
         self.has_ended(within).await;
         self.tail.text()
@@ -169,7 +170,7 @@ impl Tail {
 
 type OutputStream = Pin<Box<dyn Stream<Item = Result<LogOutput, EngineError>> + Send>>;
 
-/// Hands on what one process says, to its end.
+/// Forwards the output of one process until its end.
 struct Pump {
     node: NodeName,
     incarnation: u32,
@@ -185,7 +186,7 @@ impl Pump {
         let mut code = None;
         let listened = loop {
             tokio::select! {
-                // What was said comes before the end, whichever the engine tells first.
+                // The output comes before the end in the queue, even if the engine reports the end first.
                 biased;
                 chunk = output.next() => match chunk {
                     Some(Ok(chunk)) => if !self.take(chunk).await { break false },
@@ -213,7 +214,7 @@ impl Pump {
         self.put(What::Ended { code }).await;
     }
 
-    /// Reads what is left. Lines that wait for a slow reader of the queue do not count as silence.
+    /// Reads the rest of the stream. Time in which lines wait for a slow reader of the queue is no silence.
     async fn drain(&mut self, output: &mut OutputStream) -> bool {
         while let Ok(Some(Ok(chunk))) = timeout(DRAIN_QUIET, output.next()).await {
             if !self.take(chunk).await {
@@ -241,7 +242,7 @@ impl Pump {
                     }
                 }
             }
-            // Neither is sent by a container without a terminal.
+            // A container without a terminal sends neither of these.
             LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
         }
         true
@@ -257,22 +258,22 @@ impl Pump {
     }
 }
 
-/// Waits until the container is not running; bollard makes an error of every exit code but 0. Nothing if the engine
-/// does not tell.
+/// Waits until the container has ended, and returns the exit code, or nothing if the engine does not report the code.
+/// bollard returns an error for every exit code but 0.
 pub(crate) async fn exit_code(engine: &Engine, container: &str) -> Option<i64> {
     loop {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
         match std::pin::pin!(engine.docker().wait_container(container, Some(options))).next().await {
             Some(Ok(answer)) => return Some(answer.status_code),
             Some(Err(EngineError::DockerContainerWaitError { code, .. })) => return Some(code),
-            // An engine that answers only at the end: it still runs.
+            // This engine answers only at the end, so the container still runs.
             Some(Err(EngineError::RequestTimeoutError)) => {}
             Some(Err(_)) | None => return None,
         }
     }
 }
 
-/// Writes queued lines until the queue is closed or the process is gone, then ends its standard input.
+/// Writes queued lines until the queue is closed or the process is gone, then ends standard input.
 async fn write(node: NodeName, mut input: Pin<Box<dyn AsyncWrite + Send>>, mut lines: mpsc::UnboundedReceiver<String>) {
     while let Some(mut line) = lines.recv().await {
         line.push('\n');

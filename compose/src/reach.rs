@@ -1,72 +1,70 @@
-//! Faults that reach into containers: the agent is told what to do to which process, and measures what came of it.
+//! Faults inside containers: sends orders to the agent, which injects each fault into a process and measures its
+//! effect.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{Ipv4Addr, SocketAddrV4},
-    sync::{Mutex, MutexGuard, PoisonError},
+    net::Ipv4Addr,
     time::Duration,
 };
 
 use agent::protocol::{
-    self, Answer, ClockAnswer, ClockRequest, ClocksAhead, Connection, DelayRange, FaultNumber, HeldPart, Links, Order,
-    PacketFault, PacketRequest, ProbeAnswer, TargetAnswer, TargetRequest, Way,
+    Answer, ClockAnswer, ClockRequest, DelayRange, DelayedPart, Links, Order, PacketFault, PacketRequest, TargetAnswer,
+    TargetRequest,
 };
-use history::{ClockChange, Cut, Direction, Fault, FaultId, NodeName, Range, WhichClock};
-use nemesis::{Cluster, ClusterError, Data, Doing};
+use history::{ClockChange, CutMode, Direction, Fault, FaultId, NodeName, Range, WhichClock, fault::LinkEffect};
+use nemesis::{ClusterError, Doing};
+use parking_lot::{Mutex, MutexGuard};
 
-use crate::{
-    redis,
-    running::{Member, Running},
-};
+use crate::running::{Member, Running};
 
-/// A port on which nobody listens: the kernel there answers at once, whatever its processes do.
-const CLOSED_PORT: u16 = 1;
-/// How long a packet may take that no fault holds up.
+/// A port without a listener. The kernel of the node answers at once, even if the node's processes do nothing.
+pub(crate) const CLOSED_PORT: u16 = 1;
+/// The longest time of a packet that no fault delays.
 const UNHELD: Duration = Duration::from_millis(400);
 
-/// Redis tells the time when it is asked for it, on this port.
-const REDIS_PORT: u16 = 6379;
-/// How long they may take.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// The port on which Redis reports its time.
+pub(crate) const REDIS_PORT: u16 = 6379;
+/// The timeout of a request for the time.
+pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
-/// Takes an order to the agent, and brings its answer back.
-pub trait Hand: Send + Sync {
-    /// What the agent answers to an order about `node`, or why it could not carry it out.
+/// The port that carries orders to the agent.
+pub trait AgentPort: Send + Sync {
+    /// Sends an order about `node`, and returns the agent's answer. Fails if the agent could not carry out the order.
     fn order<'a>(&'a self, node: &'a NodeName, order: Order) -> Doing<'a, Answer>;
 }
 
-/// A running cluster whose agent may reach into its containers.
-pub struct Reached<'a> {
-    running: &'a Running,
-    hand: &'a dyn Hand,
+/// A running cluster, with an agent that can act inside its containers.
+pub struct DockerCluster<'a> {
+    pub(crate) running: &'a Running,
+    agent: &'a dyn AgentPort,
     on: Mutex<On>,
 }
 
-/// What is on, to be put on again where a node gets another container, or its container another network and other processes.
+/// The active faults. They are injected again if a node gets a new container, a new network or new processes.
 #[derive(Default)]
-struct On {
-    links: BTreeMap<FaultId, (NodeName, PacketFault)>,
-    /// What the clocks of a node were moved by and still are.
-    clocks: BTreeMap<NodeName, Vec<(WhichClock, ClockChange)>>,
-    /// Where a clock was ever moved.
-    touched: BTreeSet<NodeName>,
+pub(crate) struct On {
+    pub(crate) links: BTreeMap<FaultId, (NodeName, PacketFault)>,
+    /// The active clock changes of each node.
+    pub(crate) clocks: BTreeMap<NodeName, Vec<(WhichClock, ClockChange)>>,
+    /// The nodes that had a clock fault in this run.
+    pub(crate) touched: BTreeSet<NodeName>,
 }
 
-impl<'a> Reached<'a> {
-    /// The cluster `running`, whose agent is reached by `hand`.
-    pub fn new(running: &'a Running, hand: &'a dyn Hand) -> Self {
-        Self { running, hand, on: Mutex::default() }
+impl<'a> DockerCluster<'a> {
+    /// Returns the cluster `running`, with its agent.
+    pub fn new(running: &'a Running, agent: &'a dyn AgentPort) -> Self {
+        Self { running, agent, on: Mutex::default() }
     }
 
-    fn on(&self) -> MutexGuard<'_, On> {
-        self.on.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn on(&self) -> MutexGuard<'_, On> {
+        self.on.lock()
     }
 
-    fn member(&self, node: &NodeName, doing: &'static str) -> Result<&'a Member, ClusterError> {
+    pub(crate) fn member(&self, node: &NodeName, doing: &'static str) -> Result<&'a Member, ClusterError> {
         self.running.member(node).map_err(|error| failed(node, doing, error.to_string()))
     }
 
-    async fn pid_if_up(&self, node: &NodeName, doing: &'static str) -> Result<Option<i32>, ClusterError> {
+    pub(crate) async fn pid_if_up(&self, node: &NodeName, doing: &'static str) -> Result<Option<i32>, ClusterError> {
         let member = self.member(node, doing)?;
         self.running.pid(member).await.map_err(|why| failed(node, doing, why))
     }
@@ -75,71 +73,53 @@ impl<'a> Reached<'a> {
         self.pid_if_up(node, doing).await?.ok_or_else(|| failed(node, doing, "it has no process"))
     }
 
-    fn address(&self, node: &NodeName, doing: &'static str) -> Result<Ipv4Addr, ClusterError> {
+    pub(crate) fn address(&self, node: &NodeName, doing: &'static str) -> Result<Ipv4Addr, ClusterError> {
         Ok(self.member(node, doing)?.recipe.address)
     }
 
-    async fn packets(&self, node: &NodeName, request: PacketRequest) -> Result<(), ClusterError> {
-        self.hand.order(node, Order::Packets(request)).await.map(drop)
+    pub(crate) async fn packets(&self, node: &NodeName, request: PacketRequest) -> Result<(), ClusterError> {
+        self.agent.order(node, Order::Packets(request)).await.map(drop)
     }
 
     pub(crate) async fn clocks(&self, node: &NodeName, request: ClockRequest) -> Result<ClockAnswer, ClusterError> {
-        match self.hand.order(node, Order::Clocks(request)).await? {
+        match self.agent.order(node, Order::Clocks(request)).await? {
             Answer::Clocks(answer) => Ok(answer),
             other => Err(failed(node, "asking the agent about clocks", format!("it answered {other:?}"))),
         }
     }
 
     pub(crate) async fn target(&self, node: &NodeName, request: TargetRequest) -> Result<TargetAnswer, ClusterError> {
-        match self.hand.order(node, Order::Target(request)).await? {
+        match self.agent.order(node, Order::Target(request)).await? {
             Answer::Target(answer) => Ok(answer),
             other => Err(failed(node, "asking the agent about packets", format!("it answered {other:?}"))),
         }
     }
 
-    /// What a fault of links does, in the words of the agent.
-    fn packet_fault(&self, fault: FaultId, what: &Fault) -> Result<Option<PacketFault>, ClusterError> {
+    /// Converts a fault of links to the agent's protocol; none, if the fault is no fault of links.
+    pub(crate) fn packet_fault(&self, fault: FaultId, what: &Fault) -> Result<Option<PacketFault>, ClusterError> {
         let links = |direction: Direction, from: &[NodeName]| {
             let peers = from.iter().map(|peer| self.address(peer, "finding its address")).collect::<Result<_, _>>()?;
-            let way = match direction {
-                Direction::Both => Way::Both,
-                Direction::Out => Way::Out,
-                Direction::In => Way::In,
-            };
-            Ok(Links { peers, port: None, way })
+            Ok(Links { peers, port: None, direction })
         };
         let seed = u64::from(fault.0);
-        Ok(Some(match what {
-            Fault::Partition { direction, from, cut, .. } => {
-                let cut = match cut {
-                    Cut::Drop => protocol::Cut::Drop,
-                    Cut::Reject => protocol::Cut::Reject,
-                };
-                PacketFault::Partition { links: links(*direction, from)?, cut }
-            }
-            Fault::Delay { by, direction, from, .. } => {
-                let (links, by) = (links(*direction, from)?, range(by.range()));
-                PacketFault::Delay { links, by, held: HeldPart::All, seed }
-            }
-            Fault::Loss { percent, direction, from, .. } => {
-                PacketFault::Loss { links: links(*direction, from)?, probability: f64::from(*percent) / 100.0, seed }
-            }
-            Fault::Reorder { by, direction, from, .. } => {
-                let (links, by) = (links(*direction, from)?, range(*by));
-                PacketFault::Reorder { links, by, within_connections: false, seed }
-            }
-            _ => return Ok(None),
+        let (Some(effect), Some(over)) = (what.link_effect(), &what.links) else { return Ok(None) };
+        let links = links(over.direction, &over.from)?;
+        Ok(Some(match effect {
+            LinkEffect::Cut(cut) => PacketFault::Partition { links, cut },
+            LinkEffect::Delay(by) => PacketFault::Delay { links, by: range(by.range()), part: DelayedPart::All, seed },
+            LinkEffect::Lose(percent) => PacketFault::Loss { links, probability: f64::from(percent) / 100.0, seed },
+            LinkEffect::Reorder(by) => PacketFault::Reorder { links, by: range(by), within_connections: false, seed },
         }))
     }
 
-    /// Whether a partition that tells the sender is on somewhere.
-    fn rejects(&self) -> bool {
-        let is_reject = |what: &PacketFault| matches!(what, PacketFault::Partition { cut: protocol::Cut::Reject, .. });
+    /// Returns whether a partition that rejects packets is active on any node.
+    pub(crate) fn rejects(&self) -> bool {
+        let is_reject = |what: &PacketFault| matches!(what, PacketFault::Partition { cut: CutMode::Reject, .. });
         self.on().links.values().any(|(_, what)| is_reject(what))
     }
 
-    /// How long the answer to a probe may be on its way, there and back.
-    fn patience(&self) -> Duration {
+    /// Returns the longest round trip of a probe under the active faults.
+    pub(crate) fn patience(&self) -> Duration {
         let on = self.on();
         let longest_us = on.links.values().map(|(_, what)| match what {
             PacketFault::Delay { by, .. } | PacketFault::Reorder { by, .. } => by.to_us,
@@ -148,12 +128,12 @@ impl<'a> Reached<'a> {
         Duration::from_micros(longest_us.sum()) * 2 + UNHELD
     }
 
-    /// Puts on again what a new start of `node` has taken off.
-    async fn again(&self, node: &NodeName) -> Result<(), ClusterError> {
+    /// Injects the active faults of `node` again after a restart.
+    pub(crate) async fn again(&self, node: &NodeName) -> Result<(), ClusterError> {
         let (links, clocks) = {
             let on = self.on();
             let links: Vec<_> = (on.links.iter().filter(|(_, (target, _))| target == node))
-                .map(|(fault, (_, what))| (FaultNumber(fault.0), what.clone()))
+                .map(|(fault, (_, what))| (*fault, what.clone()))
                 .collect();
             (links, on.clocks.get(node).cloned().unwrap_or_default())
         };
@@ -165,18 +145,18 @@ impl<'a> Reached<'a> {
             self.packets(node, PacketRequest::Inject { fault, pid, what }).await?;
         }
         for (clock, change) in clocks {
-            self.clocks(node, ClockRequest::Move { pid, clock: which(clock), change: by(change) }).await?;
+            self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
         }
         Ok(())
     }
 }
 
-impl Reached<'_> {
-    /// Puts the original code back wherever a clock was moved in this run, also where a monotonic clock is ahead, which goes back by that: for servers
-    /// that outlive the run.
+impl DockerCluster<'_> {
+    /// Restores the original code of the clocks on every node that had a clock fault. A monotonic clock that is ahead
+    /// goes back. For servers that run on after the run.
     ///
     /// # Errors
-    /// If the agent cannot; the rest is left as it is.
+    /// The agent could not restore a node. The remaining nodes keep the changed code.
     pub async fn restore_clocks(&self) -> Result<(), ClusterError> {
         let touched = self.on().touched.clone();
         for node in &touched {
@@ -188,7 +168,7 @@ impl Reached<'_> {
     }
 }
 
-fn failed(node: &NodeName, doing: &'static str, why: impl Into<String>) -> ClusterError {
+pub(crate) fn failed(node: &NodeName, doing: &'static str, why: impl Into<String>) -> ClusterError {
     ClusterError { node: node.clone(), doing, why: why.into() }
 }
 
@@ -197,27 +177,9 @@ fn range(by: Range) -> DelayRange {
     DelayRange { from_us: micros(by.from), to_us: micros(by.to) }
 }
 
-fn which(clock: WhichClock) -> protocol::WhichClock {
-    match clock {
-        WhichClock::Wall => protocol::WhichClock::Wall,
-        WhichClock::Monotonic => protocol::WhichClock::Monotonic,
-        WhichClock::Both => protocol::WhichClock::Both,
-    }
-}
-
-fn by(change: ClockChange) -> protocol::ClockChange {
-    match change {
-        ClockChange::JumpMs(by) => protocol::ClockChange::JumpNs(by.saturating_mul(1_000_000)),
-        ClockChange::DriftPpm(by) => protocol::ClockChange::DriftPpm(by),
-        ClockChange::Strobe { by_ms, every_ms } => protocol::ClockChange::Strobe {
-            by_ns: by_ms.saturating_mul(1_000_000),
-            period_ns: every_ms.saturating_mul(1_000_000),
-        },
-    }
-}
-
-/// What is still to be done to a process that starts anew: its wall clock is wrong for as long as the fault is on, its monotonic clock starts afresh.
-fn still_on(
+/// Returns the clock changes that a new process needs. Its wall clock must be wrong while the fault is on; its
+/// monotonic clock starts without an offset.
+pub(crate) fn still_on(
     mut on: Vec<(WhichClock, ClockChange)>,
     clock: WhichClock,
     change: ClockChange,
@@ -247,196 +209,4 @@ fn still_on(
         }
     }
     on
-}
-
-impl Cluster for Reached<'_> {
-    fn freeze<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        self.running.freeze(node)
-    }
-
-    fn thaw<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        self.running.thaw(node)
-    }
-
-    fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        self.running.stop(node)
-    }
-
-    fn go_on<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        self.running.go_on(node)
-    }
-
-    fn slow_down<'a>(&'a self, node: &'a NodeName, percent: u8) -> Doing<'a, ()> {
-        self.running.slow_down(node, percent)
-    }
-
-    fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        self.running.speed_up(node)
-    }
-
-    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
-        self.running.answer_time(node)
-    }
-
-    fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
-        self.running.is_frozen(node)
-    }
-
-    fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        self.running.kill(node)
-    }
-
-    fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {
-        Box::pin(async move {
-            self.running.start(node, data).await?;
-            self.again(node).await
-        })
-    }
-
-    fn start_with_counters<'a>(&'a self, node: &'a NodeName, of: &'a [NodeName]) -> Doing<'a, ()> {
-        Box::pin(async move {
-            self.running.start_with_counters(node, of).await?;
-            self.again(node).await
-        })
-    }
-
-    fn pending_fsyncs<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<u32>> {
-        self.running.pending_fsyncs(node)
-    }
-
-    fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
-        self.running.is_running(node)
-    }
-
-    fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
-        self.running.answers(node)
-    }
-
-    fn leader(&self) -> Doing<'_, Option<NodeName>> {
-        self.running.leader()
-    }
-
-    fn hold_up<'a>(&'a self, node: &'a NodeName, fault: FaultId, what: &'a Fault) -> Doing<'a, ()> {
-        Box::pin(async move {
-            let doing = "holding up its packets";
-            let Some(what) = self.packet_fault(fault, what)? else {
-                return Err(failed(node, doing, "this is no fault of links"));
-            };
-            let pid = self.pid(node, doing).await?;
-            self.packets(node, PacketRequest::Inject { fault: FaultNumber(fault.0), pid, what: what.clone() }).await?;
-            self.on().links.insert(fault, (node.clone(), what));
-            Ok(())
-        })
-    }
-
-    fn mend<'a>(&'a self, node: &'a NodeName, fault: FaultId) -> Doing<'a, ()> {
-        Box::pin(async move {
-            self.on().links.remove(&fault);
-            self.packets(node, PacketRequest::Heal { fault: FaultNumber(fault.0) }).await
-        })
-    }
-
-    fn latency<'a>(&'a self, from: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
-        Box::pin(async move {
-            let doing = "probing its links";
-            let (node, to) = (to, SocketAddrV4::new(self.address(to, doing)?, CLOSED_PORT));
-            // Whoever does not run sends nothing that could get through.
-            let Some(pid) = self.pid_if_up(from, doing).await? else { return Ok(None) };
-            let timeout_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
-            let request = if self.rejects() {
-                // A port on which nobody listens is refused in any case.
-                let Some(at) = self.pid_if_up(node, doing).await? else { return Ok(None) };
-                TargetRequest::Knock { pid, at, to: *to.ip(), timeout_ms }
-            } else {
-                TargetRequest::Probe { pid, to, timeout_ms }
-            };
-            let is_knock = matches!(request, TargetRequest::Knock { .. });
-            match self.target(from, request).await? {
-                TargetAnswer::Probed(ProbeAnswer::Refused { .. }) if is_knock => Ok(None),
-                TargetAnswer::Probed(ProbeAnswer::Connected { latency_ns } | ProbeAnswer::Refused { latency_ns }) => {
-                    Ok(Some(Duration::from_nanos(latency_ns)))
-                }
-                TargetAnswer::Probed(ProbeAnswer::Silent) => Ok(None),
-                other => Err(failed(from, doing, format!("the probe of {to} came to {other:?}"))),
-            }
-        })
-    }
-
-    fn stale_connections<'a>(&'a self, node: &'a NodeName, reset: bool) -> Doing<'a, u32> {
-        Box::pin(async move {
-            let pid = self.pid(node, "looking at its connections").await?;
-            let all = Links::default();
-            let TargetAnswer::Connections(found) =
-                self.target(node, TargetRequest::Connections { pid, links: all }).await?
-            else {
-                return Ok(0);
-            };
-            let stale: Vec<&Connection> = found.iter().filter(|c| c.retransmits > 0).collect();
-            if reset {
-                for connection in &stale {
-                    let links = Links { peers: vec![*connection.peer.ip()], port: None, way: Way::Both };
-                    self.target(node, TargetRequest::Reset { pid, links }).await?;
-                }
-            }
-            Ok(u32::try_from(stale.len()).unwrap_or(u32::MAX))
-        })
-    }
-
-    fn move_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
-        Box::pin(async move {
-            let pid = self.pid(node, "moving its clock").await?;
-            self.on().touched.insert(node.clone());
-            self.clocks(node, ClockRequest::Move { pid, clock: which(clock), change: by(change) }).await?;
-            let mut on = self.on();
-            let former = on.clocks.remove(node).unwrap_or_default();
-            on.clocks.insert(node.clone(), still_on(former, clock, change));
-            Ok(())
-        })
-    }
-
-    fn settle_clocks<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        Box::pin(async move {
-            let doing = "putting the code of its clocks back";
-            if self.on().clocks.get(node).is_some_and(|on| !on.is_empty()) {
-                return Ok(());
-            }
-            let pid = self.pid(node, doing).await?;
-            match self.clocks(node, ClockRequest::Ahead { pid }).await? {
-                // What a drift or a monotonic clock has gained stays, and so does the code that shows it.
-                ClockAnswer::Ahead(ahead) if ahead != ClocksAhead::default() => Ok(()),
-                ClockAnswer::Ahead(_) => self.clocks(node, ClockRequest::Heal { pid }).await.map(drop),
-                other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
-            }
-        })
-    }
-
-    fn told_ahead_ns<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<(i64, i64)>> {
-        Box::pin(async move {
-            let doing = "asking it for the time";
-            let is_redis = self.member(node, doing)?.server().is_some_and(|service| service.role == redis::ROLE);
-            let Some(pid) = self.pid_if_up(node, doing).await?.filter(|_| is_redis) else { return Ok(None) };
-            let timeout_ms = TOLD_WITHIN.as_millis() as u64;
-            match self.target(node, TargetRequest::RedisTime { pid, port: REDIS_PORT, timeout_ms }).await {
-                Ok(TargetAnswer::RedisTime(told)) => Ok(Some((told.least_ns, told.most_ns))),
-                Ok(other) => Err(failed(node, doing, format!("the agent answered {other:?}"))),
-                // It may listen elsewhere, or want a password: then its memory has to do.
-                Err(error) => {
-                    tracing::debug!(%node, %error, "does not tell the time");
-                    Ok(None)
-                }
-            }
-        })
-    }
-
-    fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, clock: WhichClock) -> Doing<'a, i64> {
-        Box::pin(async move {
-            let doing = "reading its clock";
-            let pid = self.pid(node, doing).await?;
-            match self.clocks(node, ClockRequest::Ahead { pid }).await? {
-                ClockAnswer::Ahead(ahead) if clock.is_wall() => Ok(ahead.wall_ns),
-                ClockAnswer::Ahead(ahead) => Ok(ahead.monotonic_ns),
-                other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
-            }
-        })
-    }
 }

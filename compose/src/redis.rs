@@ -1,6 +1,6 @@
-//! What is asked of Redis servers from inside their containers, and what one is given before it starts.
+//! Requests to Redis servers from inside their containers, and the snapshot that a server loads at its start.
 //!
-//! All of them run without a password, as everything else here takes for granted.
+//! The servers must run without a password.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::{
     running::{Member, Running},
 };
 
-/// Servers of this role are Redis.
+/// The role of Redis servers.
 pub(crate) const ROLE: &str = "redis";
-/// The keys that counters are kept under: those of the clients in `locks`.
+/// The script that returns all counters: the keys that the clients in `locks` use, with their values.
 const COUNTERS: &str = "\
 local found = {}
 for _, key in ipairs(redis.call('KEYS', 'fence:*')) do
@@ -23,11 +23,11 @@ for _, key in ipairs(redis.call('KEYS', 'fence:*')) do
   found[#found + 1] = redis.call('GET', key)
 end
 return found";
-/// A server loads this file from its directory when it starts without an append-only file, before it accepts anybody.
+/// The snapshot file. A server without an append-only file loads it at its start, before the server accepts clients.
 const SNAPSHOT: &str = "dump.rdb";
 const MODE: u32 = 0o644;
 
-/// Counters by their keys.
+/// The counters by their keys.
 pub(crate) type Counters = BTreeMap<String, u64>;
 
 impl Running {
@@ -37,14 +37,14 @@ impl Running {
         let done = timeout(service.health_timeout, run_in(self.engine(), &member.container(), &command)).await;
         let done = done.map_err(|_| format!("no answer within {:?}", service.health_timeout))?;
         let done = done.map_err(|error| explain(&error))?;
-        // An error of the server is printed like an answer.
+        // `redis-cli` prints an error of the server like an answer.
         if done.code != 0 || done.stdout.starts_with("ERR") || done.stdout.starts_with("(error)") {
             return Err(format!("it said: {} {}", done.stdout.trim(), done.stderr.trim()).trim().to_owned());
         }
         Ok(done.stdout)
     }
 
-    /// `aof_pending_bio_fsync` of a Redis with an append-only file; none for any other server.
+    /// Returns `aof_pending_bio_fsync` of a Redis with an append-only file; none for all other servers.
     pub(crate) async fn pending_fsyncs_of(&self, member: &Member) -> Result<Option<u32>, String> {
         if member.server().is_none_or(|service| service.role != ROLE) {
             return Ok(None);
@@ -52,12 +52,13 @@ impl Running {
         Ok(pending(&self.redis(member, &["INFO", "persistence"]).await?))
     }
 
-    /// All counters of a Redis.
+    /// Returns all counters of a Redis.
     pub(crate) async fn counters_of(&self, member: &Member) -> Result<Counters, String> {
         counters(&self.redis(member, &["EVAL", COUNTERS, "0"]).await?)
     }
 
-    /// Puts a snapshot with these counters where the Redis of a container that does not run loads it. `like` runs with the same configuration.
+    /// Writes a snapshot with these counters into the stopped container of a Redis, at the path from which the Redis
+    /// loads its snapshot. `like` is a running server with the same configuration.
     pub(crate) async fn leave_snapshot(
         &self,
         member: &Member,
@@ -73,7 +74,7 @@ impl Running {
     }
 }
 
-/// The line of `INFO persistence` that counts fsyncs; Redis prints it only if there is an append-only file.
+/// Reads the number of pending fsyncs from `INFO persistence`. Redis prints the number only with an append-only file.
 fn pending(info: &str) -> Option<u32> {
     info.lines().find_map(|line| line.trim_end().strip_prefix("aof_pending_bio_fsync:")?.parse().ok())
 }
@@ -87,7 +88,8 @@ fn counters(printed: &str) -> Result<Counters, String> {
     lines.chunks(2).map(counter).collect()
 }
 
-/// A snapshot (RDB, version 9, which every Redis from 5.0 on reads) with these strings in database 0, and no checksum.
+/// Builds a snapshot (RDB, version 9, which every Redis from 5.0 on reads) with these strings in database 0, and no
+/// checksum.
 /// Format: <https://rdb.fnordig.de/file_format.html>.
 fn snapshot(counters: &Counters) -> Vec<u8> {
     const SELECT_DB: u8 = 0xFE;
@@ -98,7 +100,7 @@ fn snapshot(counters: &Counters) -> Vec<u8> {
     for (key, counter) in counters {
         bytes.push(STRING);
         for text in [key, &counter.to_string()] {
-            // A length of 32 bits, whatever it is.
+            // The length is always written with 32 bits.
             bytes.push(0x80);
             bytes.extend((text.len() as u32).to_be_bytes());
             bytes.extend(text.as_bytes());

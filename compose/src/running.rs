@@ -1,4 +1,4 @@
-//! A cluster that is up.
+//! The running cluster.
 
 use std::{
     collections::BTreeMap,
@@ -25,14 +25,14 @@ use crate::{
     sweep,
 };
 
-/// A cluster that is up: the [`nemesis::Cluster`] on real containers.
+/// A running cluster: the [`nemesis::Cluster`] on real containers.
 ///
-/// Nothing happens when it is dropped. Call [`Running::down`], or [`crate::take_down`] with the run's id.
+/// A drop does nothing. Call [`Running::down`], or [`crate::take_down`] with the run's id.
 #[derive(Debug)]
 pub struct Running {
     place: Place,
     members: BTreeMap<NodeName, Member>,
-    /// Gone once the cluster was taken down, so that the queue comes to an end.
+    /// None after the cluster was taken down, so that the queue ends.
     outlet: Mutex<Option<Outlet>>,
     high_water: Arc<AtomicUsize>,
 }
@@ -40,23 +40,23 @@ pub struct Running {
 /// One node.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Its container's id. A server that loses its data gets another one.
+    /// The id of the node's container. A server that loses its data gets a new container.
     container: Mutex<String>,
     pub recipe: Recipe,
-    /// What containers that are gone had printed.
+    /// The output of earlier containers of this node.
     former_logs: Mutex<Vec<u8>>,
-    /// The process at this moment; nothing while one is being started.
+    /// The current process; none while a process is being started.
     process: Mutex<Option<Process>>,
-    /// Held by whoever changes the node's state, so that two faults of one node do not meet.
+    /// Held while the node's state changes, so that two faults of one node follow each other.
     pub control: tokio::sync::Mutex<Control>,
 }
 
-/// What has been done to a node.
+/// The state of a node that faults have changed.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// When it was last frozen or thawed.
+    /// Time of the last freeze or thaw.
     pub toggled: Option<Instant>,
-    /// How often it was started.
+    /// Number of starts.
     pub starts: u32,
 }
 
@@ -79,7 +79,7 @@ impl Member {
         lock(&self.container).clone()
     }
 
-    /// The server that runs there; none, if one of our own processes does.
+    /// Returns the server on this node; none if the node runs one of our own processes.
     pub(crate) fn server(&self) -> Option<&Service> {
         match &self.recipe.node.runs {
             Runs::Server(service) => Some(service),
@@ -98,39 +98,40 @@ impl Running {
         Self { place, members, outlet: Mutex::new(Some(outlet)), high_water }
     }
 
-    /// The run's id.
+    /// Returns the run's id.
     pub fn run(&self) -> &str {
         &self.place.run
     }
 
-    /// All nodes, by name.
+    /// Returns all nodes, by name.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
         self.members.keys()
     }
 
-    /// The nodes that are servers of the backend, by name, each with its role.
+    /// Returns the backend's servers, by name, each with its role.
     pub fn server_nodes(&self) -> impl Iterator<Item = (&NodeName, &str)> {
         let servers = self.members.iter().filter(|(_, member)| member.server().is_some());
         servers.map(|(node, member)| (node, member.recipe.node.role.as_str()))
     }
 
-    /// The nodes' addresses on the run's network. A node keeps its own when it restarts. Nodes find each other by
-    /// name.
+    /// Returns the nodes' addresses on the run's network. A node keeps its address when it restarts. Nodes find each
+    /// other by name.
     pub fn addresses(&self) -> impl Iterator<Item = (&NodeName, Ipv4Addr)> {
         self.members.iter().map(|(node, member)| (node, member.recipe.address))
     }
 
-    /// How many lines have ever waited at once to be read from the queue; at its capacity of 65,536 our processes
-    /// were made to wait.
+    /// Returns the largest number of lines that have waited in the queue. At 65,536, the queue's capacity, our
+    /// processes were blocked.
     pub fn high_water(&self) -> usize {
         self.high_water.load(Ordering::Relaxed)
     }
 
-    /// Queues `line`, without an end of line, for the standard input of the process on `node`, and returns at
-    /// once. A frozen process reads it when it goes on.
+    /// Queues `line`, without an end of line, for the standard input of the process on `node`, and returns at once. A
+    /// frozen process reads the line when it resumes.
     ///
     /// # Errors
-    /// If there is no process of ours, or it takes no more input. Whether it read the line is not known.
+    /// The node has no process of ours, or the process takes no more input. The caller does not learn whether the
+    /// process read the line.
     pub fn send(&self, node: &NodeName, line: String) -> Result<(), Error> {
         debug_assert!(!line.contains('\n'), "one line at a time");
         let member = self.own(node)?;
@@ -138,10 +139,10 @@ impl Running {
         if sent { Ok(()) } else { Err(Error::InputClosed { node: node.clone() }) }
     }
 
-    /// Ends the standard input of the process on `node`, after what is queued: it is expected to finish and leave.
+    /// Ends the standard input of the process on `node` after the queued lines. The process then finishes and exits.
     ///
     /// # Errors
-    /// If there is no process of ours.
+    /// The node has no process of ours.
     pub fn close_input(&self, node: &NodeName) -> Result<(), Error> {
         if let Some(process) = self.own(node)?.process().as_mut() {
             process.close_input();
@@ -149,11 +150,11 @@ impl Running {
         Ok(())
     }
 
-    /// Runs a command on `node`, without a shell, and returns its standard output. The engine refuses it on a
-    /// frozen node.
+    /// Runs a command on `node`, without a shell, and returns its standard output. The engine refuses this on a frozen
+    /// node.
     ///
     /// # Errors
-    /// If it cannot be run or ends with anything but 0.
+    /// The command cannot be run, or its exit code is not 0.
     pub async fn exec(&self, node: &NodeName, command: &[&str]) -> Result<String, Error> {
         let member = self.member(node)?;
         let doing = || format!("{node}: running `{}`", command.join(" "));
@@ -165,10 +166,10 @@ impl Running {
         Err(Error::Command { node: node.clone(), command: command.join(" "), code: done.code, output })
     }
 
-    /// Everything that a server has printed since it was first started.
+    /// Returns all output of a server since its first start.
     ///
     /// # Errors
-    /// If `node` is not a server, or the engine does not give it.
+    /// `node` is not a server, or the engine does not return its output.
     pub async fn logs(&self, node: &NodeName) -> Result<Vec<u8>, Error> {
         let member = self.member(node)?;
         if member.server().is_none() {
@@ -185,7 +186,8 @@ impl Running {
         logs(self.engine(), &member.container(), None).await
     }
 
-    /// Puts a new container in the place of a server's, with the same address and none of its data. It is not started.
+    /// Replaces a server's container by a new container with the same address and without data. The new container is
+    /// not started.
     pub(crate) async fn replace(&self, member: &Member) -> Result<(), String> {
         let log = self.log(member).await?;
         lock(&member.former_logs).extend(log);
@@ -196,24 +198,24 @@ impl Running {
         Ok(())
     }
 
-    /// The first process of the node's container, by its pid on the engine's host; none, if it does not run.
+    /// Returns the pid, on the engine's host, of the first process in the node's container; none if the container does
+    /// not run.
     pub(crate) async fn pid(&self, member: &Member) -> Result<Option<i32>, String> {
         let pid = self.state(member).await?.pid.unwrap_or(0);
         Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
     }
 
-    /// Takes the cluster down: its containers at once, then the network. With `keep` servers and network stay. The
-    /// queue ends after what the processes had said. Taking it down again does nothing.
+    /// Takes the cluster down: its containers at once, then the network. With `keep` the servers and the network stay.
+    /// The queue ends after the processes' last output. A second call does nothing.
     ///
     /// # Errors
-    /// If the engine does not remove something; the rest is removed all the same.
+    /// The engine does not remove an object. All other objects are removed.
     pub async fn down(&self) -> Result<(), Error> {
         lock(&self.outlet).take();
         sweep::remove_run(self.engine(), &self.place.run, self.place.keep).await.map(drop)
     }
 
-    /// An error if anything has ended already: an image that does not run our binary, a worker that does not know
-    /// its command.
+    /// Returns an error if a process has already ended, for example because the image cannot run our binary.
     pub(crate) async fn refuse_ended(&self) -> Result<(), Error> {
         let looks = self.members.iter().map(|(node, member)| async move {
             if member.server().is_some() {
@@ -233,7 +235,7 @@ impl Running {
         try_join_all(looks).await.map(drop)
     }
 
-    /// What the engine says of a node's container.
+    /// Asks the engine for the state of a node's container.
     pub(crate) async fn state(&self, member: &Member) -> Result<ContainerState, String> {
         let inspected = self.engine().docker().inspect_container(&member.container(), None).await;
         Ok(inspected.map_err(|error| explain(&error))?.state.unwrap_or_default())

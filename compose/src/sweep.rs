@@ -1,4 +1,4 @@
-//! Removing what runs have left, found by label; never anything of a run that is alive.
+//! Removes the leftovers of runs, which are found by label. Objects of a live run are never removed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,30 +21,30 @@ use crate::{
     error::{Error, status},
 };
 
-/// Label of everything that belongs to a run; its value is the run's id.
+/// Label of every object of a run. Its value is the run's id.
 const RUN_LABEL: &str = "harness.run";
-/// Label of what `--keep` leaves.
+/// Label of the objects that `--keep` leaves.
 const KEEP_LABEL: &str = "harness.keep";
 pub(crate) const NODE_LABEL: &str = "harness.node";
 pub(crate) const ROLE_LABEL: &str = "harness.role";
-/// Role of the container whose running means that its run is alive.
+/// Role of the container that runs as long as its run is alive.
 pub(crate) const AGENT_ROLE: &str = "agent";
 
-/// A run is alive while its newest object is younger than this, whatever its agent does: it may be coming up.
+/// Age of a run's newest object up to which the run counts as alive, because the run may be starting.
 const YOUNG_S: i64 = 10;
-/// How many removals are under way at once.
+/// Number of removals at the same time.
 const AT_ONCE: usize = 16;
-/// How long one object may refuse to be removed (a network, while another sweep removes its containers).
+/// Time for which one object may refuse its removal, such as a network while another sweep removes its containers.
 const REMOVE_WITHIN: Duration = Duration::from_secs(15);
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// How long a network without a container may refuse to be removed: the engine has lost count of its endpoints then (20.10 was seen to, where many
-/// containers ended at once on a busy machine), and only its own restart removes the network.
+/// Time for which a network without a container may refuse its removal. Engine 20.10 was seen to lose count of such a
+/// network's endpoints when many containers ended at once. Then only a restart of the engine removes the network.
 const ENDPOINTS_GONE_WITHIN: Duration = Duration::from_secs(3);
-/// [`take_down`] believes that nothing is left when two looks this far apart found nothing.
+/// Time between two inspections. [`take_down`] ends when two inspections found nothing.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 const TAKE_DOWN_WITHIN: Duration = Duration::from_secs(60);
 
-/// The labels that a run's objects carry from the moment they are created.
+/// The labels of a run's objects, set when the objects are created.
 pub(crate) fn labels(run: &str, keep: bool) -> HashMap<String, String> {
     let mut labels = HashMap::from([(RUN_LABEL.to_owned(), run.to_owned())]);
     if keep {
@@ -53,33 +53,33 @@ pub(crate) fn labels(run: &str, keep: bool) -> HashMap<String, String> {
     labels
 }
 
-/// What was removed.
+/// The objects that a sweep removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// How many containers.
+    /// Number of containers.
     pub containers: usize,
-    /// How many networks.
+    /// Number of networks.
     pub networks: usize,
-    /// How many volumes.
+    /// Number of volumes.
     pub volumes: usize,
-    /// The runs that had left them.
+    /// The runs that had left the objects.
     pub runs: BTreeSet<String>,
-    /// Names of networks that hold nothing, and that the engine does not remove before it is started again.
+    /// Names of empty networks that the engine removes only after its restart.
     pub stuck: Vec<String>,
 }
 
 impl Swept {
-    /// Whether there was nothing to remove, or nothing that can be.
+    /// Returns whether the sweep found nothing to remove.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 }
 
-/// Removes what runs that are not alive have left, except what was kept on purpose. Safe while other runs, or
-/// other sweeps, are under way.
+/// Removes the leftovers of dead runs, except objects that were kept on purpose. Other runs and other sweeps may be
+/// active at the same time.
 ///
 /// # Errors
-/// If the engine does not answer, or does not remove something.
+/// The engine does not answer, or does not remove an object.
 pub async fn sweep(engine: &Engine) -> Result<Swept, Error> {
     let objects = list(engine, None).await?;
     if objects.is_empty() {
@@ -88,7 +88,7 @@ pub async fn sweep(engine: &Engine) -> Result<Swept, Error> {
     remove(engine, dead(objects, engine.now_s().await?, false)).await
 }
 
-/// Removes what runs that are not alive were told to keep: all of them, or one.
+/// Removes the kept objects of dead runs: of all such runs, or of one.
 ///
 /// # Errors
 /// As [`sweep`].
@@ -97,12 +97,12 @@ pub async fn clean_kept(engine: &Engine, run: Option<&str>) -> Result<Swept, Err
     remove(engine, dead(objects, engine.now_s().await?, true)).await
 }
 
-/// Removes everything that carries the label of `run`, kept or not, in whatever state it is. May be called at any
-/// time, also while [`crate::up`] was dropped in the middle: a request that was under way then may still make
-/// something, so it looks until two looks in a row have found nothing.
+/// Removes every object with the label of `run`, kept or not, in any state. May be called at any time, also after
+/// [`crate::up`] was dropped. A request that was active at the drop may still create an object, so this repeats until
+/// two inspections in a row have found nothing.
 ///
 /// # Errors
-/// If the engine does not answer, or something is still there after a minute.
+/// The engine does not answer, or an object still exists after a minute.
 pub async fn take_down(engine: &Engine, run: &str) -> Result<(), Error> {
     let removing = async {
         let mut empty_looks = 0;
@@ -126,20 +126,20 @@ pub async fn take_down(engine: &Engine, run: &str) -> Result<(), Error> {
     })
 }
 
-/// Removes what a run has made, all of it or all but what is kept, as far as one look sees it.
+/// Removes the objects of a run that one inspection finds: all objects, or all that are not kept.
 pub(crate) async fn remove_run(engine: &Engine, run: &str, but_kept: bool) -> Result<Swept, Error> {
     let mut objects = list(engine, Some(run)).await?;
     objects.retain(|object| !(but_kept && object.kept));
     remove(engine, objects).await
 }
 
-/// Whether anything of `run` exists.
+/// Returns whether any object of `run` exists.
 pub(crate) async fn exists(engine: &Engine, run: &str) -> Result<bool, Error> {
     Ok(!list(engine, Some(run)).await?.is_empty())
 }
 
-/// Something in the engine that belongs to a run. The order is the order of removal: a network and a volume cannot
-/// go before the containers that use them.
+/// An object of a run in the engine. The order of the variants is the order of removal: networks and volumes can be
+/// removed only after their containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Container,
@@ -153,13 +153,13 @@ struct Object {
     id: String,
     run: String,
     kept: bool,
-    /// By the engine's clock.
+    /// Time of creation by the engine's clock.
     created_s: i64,
-    /// Whether it is an agent that runs, or is frozen.
+    /// True if the object is an agent that runs or is frozen.
     anchor: bool,
 }
 
-/// The objects of runs that are not alive, those that were kept or the others.
+/// Returns the objects of dead runs: the kept objects, or the others.
 fn dead(objects: Vec<Object>, now_s: i64, kept: bool) -> Vec<Object> {
     let mut alive = BTreeMap::<String, bool>::new();
     for object in &objects {
@@ -169,7 +169,7 @@ fn dead(objects: Vec<Object>, now_s: i64, kept: bool) -> Vec<Object> {
     objects.into_iter().filter(|object| !alive[&object.run] && object.kept == kept).collect()
 }
 
-/// Everything that carries the label of `run`, or of any run.
+/// Returns all objects with the label of `run`, or of any run.
 async fn list(engine: &Engine, run: Option<&str>) -> Result<Vec<Object>, Error> {
     let label = run.map_or_else(|| RUN_LABEL.to_owned(), |run| format!("{RUN_LABEL}={run}"));
     let filters = Some(HashMap::from([("label".to_owned(), vec![label])]));
@@ -200,7 +200,7 @@ async fn list(engine: &Engine, run: Option<&str>) -> Result<Vec<Object>, Error> 
     Ok(containers.chain(networks).chain(volumes).flatten().collect())
 }
 
-/// An object whose age the engine does not tell is as old as can be: a run that comes up has others.
+/// An object without a known age counts as old. A run that is starting has other objects.
 fn object(
     kind: Kind,
     id: Option<String>,
@@ -219,7 +219,7 @@ fn object(
     })
 }
 
-/// Removes the objects, those of one kind at once. Goes on where one fails, and returns the first failure.
+/// Removes the objects, all of one kind at once. Continues after a failure, and returns the first failure.
 async fn remove(engine: &Engine, mut objects: Vec<Object>) -> Result<Swept, Error> {
     let (mut swept, mut failure) = (Swept::default(), None);
     for kind in [Kind::Container, Kind::Network, Kind::Volume] {
@@ -244,28 +244,28 @@ async fn remove(engine: &Engine, mut objects: Vec<Object>) -> Result<Swept, Erro
     failure.map_or(Ok(swept), Err)
 }
 
-/// Removes a container, running or not, with its volumes: an image may declare some that carry no label.
+/// Removes a container, running or not, with its volumes, because an image may declare volumes without a label.
 pub(crate) async fn remove_container(engine: &Engine, id: &str) -> Result<(), bollard::errors::Error> {
     let options = RemoveContainerOptions { force: true, v: true, ..Default::default() };
     engine.docker().remove_container(id, Some(options)).await
 }
 
-/// What became of an object.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Removed {
     ByUs,
     ByOthers,
-    /// Not before the engine is started again: a network that holds nothing.
+    /// The object is an empty network that the engine removes only after its restart.
     NotBefore,
 }
 
-/// Whether a network is known to hold no container.
+/// Returns whether a network is known to hold no container.
 async fn is_empty(engine: &Engine, network: &str) -> bool {
     let found = engine.docker().inspect_network(network, None).await;
     found.is_ok_and(|network| network.containers.unwrap_or_default().is_empty())
 }
 
-/// Removes one object, whatever else happens to it meanwhile.
+/// Removes one object, even if another sweep removes it at the same time.
 async fn remove_one(engine: &Engine, object: Object) -> Result<(Removed, Object), Error> {
     let how = remove_somehow(engine, &object).await?;
     Ok((how, object))
@@ -290,7 +290,7 @@ async fn remove_somehow(engine: &Engine, object: &Object) -> Result<Removed, Err
                         tracing::debug!(run, id, "the engine has lost count of its endpoints");
                         return Ok(Removed::NotBefore);
                     }
-                    // In use, or being removed by somebody else: it is gone in a moment, and nothing tells when.
+                    // The object is in use, or another sweep removes it. No event shows its end, so this tries again.
                     Some(403 | 409 | 500) => last = crate::error::explain(&error),
                     _ => return Err(Error::engine(doing(), &error)),
                 },

@@ -1,467 +1,407 @@
-//! Events: what processes report, what the history holds.
+//! Events: everything that a history can contain.
 //!
-//! One event is one line of JSON. `docs/worker-protocol.md` and `runs/README.md` describe them for readers who
-//! do not read Rust.
+//! Each event is flat, so that one line of JSON can be read and searched by itself. `docs/worker-protocol.md` says
+//! which process stamps an event, and when.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Answers, ArmDecision, ClientId, FaultId, FaultKind, HoldId, Key, NodeName, OpId, Outcome, Plan, Point, ProcessName,
-    RequestKind, Stamp, Token, Why,
+    Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, FailureReason, FaultId, FaultKind, FaultPhase,
+    HoldId, Key, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role, StallCause, Stamp, Token,
 };
 
-/// One line of the history.
+/// One event of a history: who reported it, when, and what happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its number in the history, from 0, without gaps. Witnesses name events by it. It orders nothing: an event may
-    /// reach the recorder after later ones of other processes.
+    /// The number in the history, counted from 0 by the recorder. Does not order processes: a stream that a fault held
+    /// back may reach the recorder after later events of other processes.
     pub seq: u64,
-    /// Which process reports it.
+    /// The process that reports the event.
     pub process: ProcessName,
-    /// That process's own number for it, from 0. A gap means that something was lost.
+    /// The process's own number for the event, from 0. A gap means that an event was lost.
     pub n: u64,
-    /// When, by that process's own reading of the run's clock; within a process it never goes back. 0 for the
-    /// controller, which may run on another machine and whose stamps would order nothing.
+    /// The time of the event by the process's own reading of the run's clock. Never goes back within a process. 0 for
+    /// the controller, which may run on another machine.
     pub at: Stamp,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What a process of ours is there for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// Runs clients.
-    Worker,
-    /// The fenced resource.
-    Resource,
-    /// Anchor of the run; stamps faults.
-    Agent,
-}
-
-/// What was late when a process noticed that it had not run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StallCause {
-    /// The tick that was due every 10 ms.
-    Tick,
-    /// Writing an event: whoever reads the stream was slow.
-    Write,
-}
-
-/// How far a fault has come. All of these are stamped by the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "phase", rename_all = "kebab-case")]
-pub enum FaultPhase {
-    /// About to be injected: the engine has not been called yet.
-    Requested {
-        /// How long it shall last.
-        asked_ns: u64,
-        /// The hold it is meant for, if the target is the holder.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        hold: Option<HoldId>,
-    },
-    /// What a server that is about to be killed has still to give to its disk, by its own word, asked after the request: Redis'
-    /// `aof_pending_bio_fsync`. With none, a SIGKILL loses nothing that was answered before the request.
-    Unsynced {
-        /// Background fsyncs that are due or under way.
-        fsyncs: u32,
-    },
-    /// The engine says that it is on.
-    Injected,
-    /// About to be healed: the engine has not been called yet.
-    HealRequested,
-    /// The engine says that it is off.
-    Healed,
-    /// The target itself shows that it was on: between these stamps it did not run (`pause`), or its last sign of life and
-    /// the first of the process that took its place (`kill`).
-    Proved {
-        /// Last sign of life before.
-        from: Stamp,
-        /// First sign of life after.
-        to: Stamp,
-    },
-    /// The target does not show it: verdicts that depend on it are inconclusive.
-    Unproved {
-        /// What was expected of the target, and what was seen.
-        why: String,
-    },
-    /// Connections of the target that had not come to life again since were ended, so that new ones are made.
-    ConnectionsReset {
-        /// How many.
-        count: u32,
-    },
-    /// The target runs as before.
-    HealProved,
-    /// It took effect when the hold that it was meant for had been released.
-    MissedTarget,
-}
-
-/// Everything a history can say.
+/// Everything that a history can contain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
     // ---- the run; stamps of the controller are 0
-    /// First record of a history.
+    /// The first record of a history.
     Plan {
         /// The run's id.
         run: String,
-        /// What was planned.
+        /// The plan of the run.
         plan: Box<Plan>,
     },
-    /// The stream of a process has ended: no event of it follows.
+    /// The stream of a process has ended: no event of that process follows.
     ProcessEnded {
-        /// Which.
+        /// The process.
         ended: ProcessName,
-        /// Its exit code, if the engine knows.
+        /// The exit code, if the engine knows the code.
         code: Option<i64>,
     },
-    /// Last record: the history is whole.
+    /// The last record: the history is whole.
     End,
 
-    // ---- every process of ours
-    /// First event of a process.
+    // ---- every process of the harness
+    /// The first event of a process.
     Started {
-        /// What it is for.
+        /// The purpose of the process.
         role: Role,
-        /// Its kernel's boot id: all processes of a run must report the same one.
+        /// The kernel's boot id. All processes of a run must report the same id.
         boot_id: String,
-        /// Inode of its time namespace: the same goes for it.
+        /// The inode of the process's time namespace. All processes of a run must report the same inode.
         time_namespace: u64,
     },
-    /// Nothing happened before this stamp that was not reported: moves the horizon of an idle process.
+    /// Every earlier event of the process has been reported. Advances the horizon of an idle process.
     Watermark,
-    /// The process did not run, or could not write: a gap between two of its own ticks, or around a write.
+    /// The process did not run, or could not write: a gap between two ticks, or around a write.
     Stall {
-        /// Last sign of life.
+        /// Last sign of life before the gap.
         from: Stamp,
-        /// First sign of life again.
+        /// First sign of life after the gap.
         to: Stamp,
-        /// What was late.
+        /// The activity that was late.
         late: StallCause,
     },
-    /// Differences of the kernel's clocks, once a second. Nanoseconds.
+    /// Differences between the kernel's clocks, once a second, in nanoseconds.
     Clocks {
         /// `CLOCK_REALTIME − CLOCK_MONOTONIC`.
         wall_ns: i64,
         /// `CLOCK_BOOTTIME − CLOCK_MONOTONIC`.
         boot_ns: i64,
     },
-    /// Last event of a process that ends in good order.
+    /// The last event of a process that ends in good order.
     Finished,
 
-    /// The lock nodes have answered a worker, which waits for the start.
+    /// The lock nodes have answered a worker. The worker waits for the command `start`.
     Ready {
-        /// Version of each server, as it gives it itself.
+        /// The version that each server reports.
         servers: Vec<(NodeName, String)>,
     },
 
     // ---- clients
-    /// An attempt begins: stamped and written before its first request leaves. This stamp is the send stamp of the promise.
+    /// An attempt begins. Stamped and written before the first request leaves; this stamp is the send stamp of the
+    /// promise.
     Acquire {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// Which attempt; the hold that comes of it has the same id.
+        /// The attempt. A hold that comes from the attempt has the same id.
         attempt: HoldId,
-        /// Of which key.
+        /// The key.
         key: Key,
-        /// When the critical section was meant to begin (open model): latencies count from here.
+        /// The time at which the critical section was due (open model). Latencies count from here.
         intended: Stamp,
     },
     /// The second round of a two-phase token is about to leave.
     WriteBack {
-        /// Of which attempt.
+        /// The attempt.
         attempt: HoldId,
     },
-    /// The attempt succeeded. Stamped after the decisive answers were read, before the validity was computed.
+    /// The attempt succeeded. Stamped after the decisive answers were read and before the validity was computed.
     Acquired {
-        /// Which attempt.
+        /// The attempt.
         attempt: HoldId,
-        /// Its fencing token, if the backend makes any.
+        /// The fencing token, if the backend makes tokens.
         token: Option<Token>,
-        /// The lease that was granted.
+        /// The granted lease.
         lease_ns: u64,
-        /// The latest stamp at which the client knew that it did not hold.
+        /// The latest stamp at which the client knew that it did not hold the lock.
         granted_after: Stamp,
-        /// Send stamp of the request that the promise rests on; that of the attempt, if absent. A lease that is kept alive while its
-        /// owner waits in a queue promises from its last renewal on.
+        /// The send stamp of the request on which the promise rests; by default that of the attempt. A lease that is
+        /// renewed while its owner waits in a queue promises from its last renewal on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         promised_from: Option<Stamp>,
-        /// Queue locks: its place in the service's own queue, which no other hold of the key ever has; a hold that comes later in the queue
-        /// has a larger one. Given only where one transaction has confirmed, at the grant, that the hold's own key stands and is the oldest.
+        /// Queue locks: the hold's place in the service's own queue. No other hold of the key has the same place, and a
+        /// later hold has a larger place. Given only where one transaction has confirmed, at the grant, that the
+        /// hold's own key exists and is the oldest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         place: Option<u64>,
-        /// Belief: how long the client took the hold to be valid when it looked, in its own clock.
+        /// The belief: the remaining validity that the client computed, in its own clock.
         valid_ns: u64,
-        /// Who said what.
+        /// The answers of the lock nodes.
         answers: Answers,
     },
-    /// The attempt waits in the queue of the service: it has seen that somebody is before it.
+    /// The attempt waits in the service's queue: the client has seen another client ahead of it.
     Behind {
-        /// Which attempt.
+        /// The attempt.
         attempt: HoldId,
     },
-    /// The service has granted the lock to this attempt, and the key that the grant stands for was not there when the client looked for it:
-    /// its lease had ended. What the client makes of the grant comes next.
+    /// The service has granted the lock, but the key of the grant no longer existed when the client looked for it: the
+    /// lease had expired. A later event gives the result of the attempt.
     WithoutKey {
-        /// Which attempt.
+        /// The attempt.
         attempt: HoldId,
     },
     /// The attempt did not succeed.
     AcquireFailed {
-        /// Which attempt.
+        /// The attempt.
         attempt: HoldId,
-        /// Surely, or perhaps.
+        /// `failed` or `indeterminate`.
         outcome: Outcome,
-        /// Why.
-        why: Why,
-        /// What the error said, where `why` is `error`.
+        /// The reason.
+        why: FailureReason,
+        /// The text of the error, if `why` is `error`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<String>,
-        /// Who said what.
+        /// The answers of the lock nodes.
         answers: Answers,
     },
     /// The undo of a failed attempt is about to leave.
     Undo {
-        /// Which attempt.
+        /// The attempt.
         attempt: HoldId,
     },
-    /// What the nodes said to the undo: `done` where a key was removed.
+    /// The lock nodes have answered the undo: `done` where a key was removed.
     Undone {
-        /// Which attempt.
+        /// The attempt.
         attempt: HoldId,
-        /// Who said what.
+        /// The answers of the lock nodes.
         answers: Answers,
     },
-    /// A renewal is about to leave. This stamp is the send stamp of the promise that it may bring.
+    /// A renewal is about to leave. This stamp is the send stamp of the promise that the renewal may bring.
     Renew {
-        /// Of which hold.
+        /// The hold.
         hold: HoldId,
     },
-    /// The last renewal sent succeeded.
+    /// The last renewal that was sent succeeded.
     Renewed {
-        /// Of which hold.
+        /// The hold.
         hold: HoldId,
-        /// The lease that was granted anew.
+        /// The lease that was granted again.
         lease_ns: u64,
-        /// Who said what.
+        /// The answers of the lock nodes.
         answers: Answers,
     },
-    /// The last renewal sent did not succeed.
+    /// The last renewal that was sent did not succeed.
     RenewFailed {
-        /// Of which hold.
+        /// The hold.
         hold: HoldId,
-        /// Surely, or perhaps.
+        /// `failed` or `indeterminate`.
         outcome: Outcome,
-        /// Why.
-        why: Why,
-        /// Who said what.
+        /// The reason.
+        why: FailureReason,
+        /// The answers of the lock nodes.
         answers: Answers,
     },
-    /// The client knows that it has lost the hold: its entitlement ends here at the latest.
+    /// The client knows that it has lost the hold: the entitlement ends here at the latest.
     LossNoticed {
-        /// Which.
+        /// The hold.
         hold: HoldId,
     },
     /// The release is about to leave: end of use.
     Release {
-        /// Of which hold.
+        /// The hold.
         hold: HoldId,
     },
     /// The release was answered.
     Released {
-        /// Of which hold.
+        /// The hold.
         hold: HoldId,
-        /// Whether the hold was still there.
+        /// True if the lock still existed.
         removed: bool,
-        /// Who said what.
+        /// The answers of the lock nodes.
         answers: Answers,
     },
     /// The release did not succeed.
     ReleaseFailed {
-        /// Of which hold.
+        /// The hold.
         hold: HoldId,
-        /// Surely, or perhaps.
+        /// `failed` or `indeterminate`.
         outcome: Outcome,
-        /// Why.
-        why: Why,
-        /// Who said what.
+        /// The reason.
+        why: FailureReason,
+        /// The answers of the lock nodes.
         answers: Answers,
     },
-    /// The client will not use this hold any more and does not release it: end of use.
+    /// The client stops using the hold without a release: end of use. The entitlement does not end, because a write may
+    /// still be under way.
     GaveUp {
-        /// Which.
+        /// The hold.
         hold: HoldId,
     },
     /// A read of the protected state is about to leave.
     Read {
-        /// Under which hold.
+        /// The hold.
         hold: HoldId,
-        /// Which operation.
+        /// The operation.
         op: OpId,
     },
     /// The read was answered.
     ReadOk {
-        /// Under which hold.
+        /// The hold.
         hold: HoldId,
-        /// Which operation.
+        /// The operation.
         op: OpId,
-        /// Its admission number.
+        /// The admission number.
         number: u64,
+        /// The answer of each arm. Absent in older histories, for which the property `resource` is inconclusive.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arms: Option<Vec<ArmReadAnswer>>,
     },
-    /// A read or write was not answered as asked. A refusal by an arm is an answer: `write-ok`.
+    /// A read or write got no decision. A refusal by an arm is a decision: `write-ok`.
     AccessFailed {
-        /// Under which hold.
+        /// The hold.
         hold: HoldId,
-        /// Which operation.
+        /// The operation.
         op: OpId,
-        /// Surely, or perhaps.
+        /// `failed` or `indeterminate`.
         outcome: Outcome,
-        /// What went wrong.
+        /// The text of the error.
         detail: String,
     },
     /// The client works: a planned wait begins.
     Work {
-        /// Under which hold.
+        /// The hold.
         hold: HoldId,
-        /// How long it means to wait.
+        /// The planned length of the wait.
         planned_ns: u64,
     },
-    /// A checking client verified its deadline. Stamped before it read its clock.
+    /// A checking client verified its deadline. Stamped before the client read its clock.
     Check {
-        /// Of which hold.
+        /// The hold.
         hold: HoldId,
-        /// Whether it took the hold to be valid.
+        /// True if the client took the hold to be valid.
         passed: bool,
     },
     /// A write is about to leave.
     Write {
-        /// Under which hold.
+        /// The hold.
         hold: HoldId,
-        /// Which operation.
+        /// The operation.
         op: OpId,
     },
-    /// A write that was not answered is about to leave once more, as the same operation.
+    /// A write that got no answer is about to leave again, as the same operation.
     Resend {
-        /// Under which hold.
+        /// The hold.
         hold: HoldId,
-        /// Which operation.
+        /// The operation.
         op: OpId,
     },
-    /// The write was answered: each arm admitted or refused it.
+    /// The write was answered: each arm admitted or refused the write.
     WriteOk {
-        /// Under which hold.
+        /// The hold.
         hold: HoldId,
-        /// Which operation.
+        /// The operation.
         op: OpId,
-        /// Its admission number.
+        /// The admission number.
         number: u64,
+        /// The answer of each arm. Absent in older histories, for which the property `resource` is inconclusive.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arms: Option<Vec<ArmWriteAnswer>>,
     },
-    /// A client that was armed for a point has come to it and waits. A planned wait begins.
+    /// An armed client has reached its protocol point and waits. A planned wait begins.
     AtPoint {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// In which attempt or hold.
+        /// The attempt or hold.
         hold: HoldId,
-        /// Where.
+        /// The point.
         point: Point,
     },
-    /// It goes on.
+    /// The client continues from its protocol point.
     LeftPoint {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// In which attempt or hold.
+        /// The attempt or hold.
         hold: HoldId,
-        /// Where.
+        /// The point.
         point: Point,
-        /// Whether it was told to, or its bound ran out.
+        /// True if the controller released the client; otherwise the bound of the wait expired.
         released: bool,
     },
-    /// What a worker did with the critical sections that were offered to it; its last word on them.
+    /// A worker's count of the critical sections that were offered to it. Its last event about them.
     Sections {
-        /// Offered until the time was over.
+        /// Offered before the time was over.
         offered: u64,
-        /// Ended, with a release or without.
+        /// Ended, with or without a release.
         done: u64,
-        /// Still queued, or still trying, when the time was over.
+        /// Still queued, or still trying to acquire, when the time was over.
         dropped: u64,
     },
 
     // ---- the resource
-    /// One entry of the admission log: ground truth. Stamped at the instant of the decision.
+    /// One entry of the admission log, which is the ground truth. Stamped at the instant of the decision.
     Admission {
-        /// Its number, from 1: the order in which the resource applied requests.
+        /// The number, from 1: the order in which the resource applied requests.
         number: u64,
-        /// Which key.
+        /// The key.
         key: Key,
-        /// Reads or writes.
+        /// Read or write.
         kind: RequestKind,
-        /// Under which hold; final reads have none.
+        /// The hold. Final reads have none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<HoldId>,
-        /// Which operation of it.
+        /// The operation of the hold.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         op: Option<OpId>,
-        /// The token it carried.
+        /// The token of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<Token>,
-        /// The (hold, operation) had been applied before: nothing was decided, the former answer was given again.
+        /// The (hold, operation) had been applied before: nothing was decided, and the former answer was repeated.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         repeat: bool,
-        /// What each arm decided.
+        /// The decision of each arm.
         arms: Vec<ArmDecision>,
     },
 
-    /// The resource was started again over its store: admissions with larger numbers that an earlier process of it reported were never
-    /// answered, and are undone.
+    /// The resource was restarted over its store. Admissions with larger numbers that an earlier process reported were
+    /// never answered, and are undone.
     Recovered {
-        /// The largest number that was on disk.
+        /// The largest number on disk.
         durable: u64,
     },
 
     // ---- the agent
-    /// The agent has done what it was told, or could not: what it measured, in the words of its own protocol.
-    Obeyed {
+    /// The agent has carried out an order, or could not. The answer has the form of the agent's own protocol.
+    OrderDone {
         /// The number of the order.
         order: u64,
-        /// What it answers.
+        /// The answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         answer: Option<Box<serde_json::Value>>,
-        /// Why it could not.
+        /// The error, if the agent could not carry out the order.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<String>,
     },
-    /// A fault of links held packets back: nothing that left `from` for `to` between these stamps arrived before the second one.
-    Held {
-        /// Which of the schedule.
+    /// A fault of links delayed packets: no packet that left `from` for `to` between the two stamps arrived before the
+    /// second stamp.
+    PacketsDelayed {
+        /// The fault of the schedule.
         fault: FaultId,
-        /// Who sent.
+        /// The sender.
         from: NodeName,
-        /// To whom.
+        /// The receiver.
         to: NodeName,
-        /// The first packet that was held left then.
+        /// The time at which the first delayed packet left.
         since: Stamp,
-        /// It was delivered then; packets that left later may have arrived with it.
+        /// The time at which that packet was delivered. Packets that left later may have arrived at the same time.
         until: Stamp,
     },
-    /// A fault has come one step further.
+    /// A fault has reached its next phase.
     Fault {
-        /// Which of the schedule.
+        /// The fault of the schedule.
         fault: FaultId,
-        /// Its kind.
+        /// The kind.
         kind: FaultKind,
-        /// Its target.
+        /// The target.
         node: NodeName,
-        /// How far it has come.
+        /// The phase.
         #[serde(flatten)]
         phase: FaultPhase,
     },
-    /// The planned wait of a client at its point ends here, though a fault may keep it there longer.
+    /// The planned wait of a client at its protocol point ends here. A fault may keep the client there longer.
     PointReleased {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// Where.
+        /// The point.
         point: Point,
     },
 }

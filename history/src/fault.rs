@@ -1,117 +1,158 @@
-//! Faults and when they fire, as a plan has them.
+//! Faults as a plan has them: their kinds, and for each kind its parameters.
+//!
+//! A kind of fault is one struct in one file of this folder, behind the trait [`FaultParameters`], and one row in the
+//! list `faults!` below. The length of a fault and the choice of links belong to [`Fault`], because kinds share them.
+//! The crate `nemesis` has one file of the same name for each kind: drawing, injection, proof, heal.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::{NodeName, Point, Range, WaitId};
+use crate::{cluster::PlannedCluster, names::NodeName, target::Target};
 
-/// A planned fault, counted from 1 in the order of the schedule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FaultId(pub u32);
+mod clock;
+mod delay;
+mod flap;
+mod kill;
+mod links;
+mod loss;
+mod parameter;
+mod partition;
+mod pause;
+mod rules;
+mod slow;
+mod written;
 
-/// The kinds of faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FaultKind {
-    /// The container freezer.
-    Pause,
-    /// SIGSTOP to one process.
-    Stop,
-    /// Hardly any processor time is left to it.
-    Slow,
-    /// SIGKILL, and a new start with all data that the kernel had.
-    Kill,
-    /// SIGKILL, and a new start without any data.
-    Amnesia,
-    /// The machine lost power: a new start with the data that had been synced.
-    Powerloss,
-    /// A clock of a process goes wrong.
-    Clock,
-    /// Packets are dropped between some nodes.
-    Partition,
-    /// Packets between some nodes are late.
-    Delay,
-    /// Some of the packets between some nodes are lost, and sent again.
-    Loss,
-    /// Packets between some nodes overtake those of other connections.
-    Reorder,
+pub use clock::{Clock, ClockChange};
+pub use delay::{Delay, Reorder};
+pub use flap::Flap;
+pub use kill::{Amnesia, Kill, Powerloss};
+pub use links::{CutMode, Direction, LinkDelay, LinkEffect, Links};
+pub use loss::Loss;
+pub use parameter::{ParameterVisitor, Quantity};
+pub use partition::Partition;
+pub use pause::{Pause, Stop};
+pub use rules::{About, Data, FaultParameters, Harm};
+pub use slow::Slow;
+
+/// Makes the enums and the tables from the list of kinds.
+macro_rules! faults {
+    ($($kind:ident = $name:literal,)*) => {
+        /// The kinds of faults.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, serde::Deserialize)]
+        pub enum FaultKind {
+            $(#[doc = concat!("`", $name, "`")] #[serde(rename = $name)] $kind,)*
+        }
+
+        /// The parameters of a fault, by kind.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        #[serde(untagged)]
+        pub enum Parameters {
+            $(#[doc = concat!("Of `", $name, "`.")] $kind($kind),)*
+        }
+
+        impl FaultKind {
+            /// All kinds.
+            pub const ALL: [FaultKind; [$(FaultKind::$kind),*].len()] = [$(FaultKind::$kind),*];
+
+            /// The name in flags, plans and histories.
+            pub fn name(self) -> &'static str {
+                match self { $(FaultKind::$kind => $name,)* }
+            }
+
+            /// The facts that hold for every fault of this kind.
+            pub fn about(self) -> About {
+                match self { $(FaultKind::$kind => $kind::ABOUT,)* }
+            }
+
+            fn read(self, fields: serde_json::Value) -> Result<Parameters, serde_json::Error> {
+                match self { $(FaultKind::$kind => serde_json::from_value(fields).map(Parameters::$kind),)* }
+            }
+        }
+
+        $(impl From<$kind> for Parameters {
+            fn from(parameters: $kind) -> Parameters {
+                Parameters::$kind(parameters)
+            }
+        })*
+
+        impl Parameters {
+            fn kind(&self) -> FaultKind {
+                match self { $(Parameters::$kind(_) => FaultKind::$kind,)* }
+            }
+
+            fn excludes(&self, other: &Parameters) -> bool {
+                match (self, other) {
+                    $((Parameters::$kind(one), Parameters::$kind(other)) => one.excludes(other),)*
+                    _ => false,
+                }
+            }
+        }
+
+        /// Runs the same expression on the parameters of any kind.
+        macro_rules! of_any_kind {
+            ($of:expr, $parameters:ident => $do:expr) => {
+                match $of { $(Parameters::$kind($parameters) => $do,)* }
+            };
+        }
+    };
+}
+
+faults! {
+    Pause = "pause",
+    Stop = "stop",
+    Slow = "slow",
+    Kill = "kill",
+    Amnesia = "amnesia",
+    Powerloss = "powerloss",
+    Clock = "clock",
+    Partition = "partition",
+    Delay = "delay",
+    Loss = "loss",
+    Reorder = "reorder",
+    Flap = "flap",
 }
 
 impl FaultKind {
-    /// All of them.
-    pub const ALL: [FaultKind; 11] = [
-        FaultKind::Pause,
-        FaultKind::Stop,
-        FaultKind::Slow,
-        FaultKind::Kill,
-        FaultKind::Amnesia,
-        FaultKind::Powerloss,
-        FaultKind::Clock,
-        FaultKind::Partition,
-        FaultKind::Delay,
-        FaultKind::Loss,
-        FaultKind::Reorder,
-    ];
-
-    /// The name in flags, plans and histories.
-    pub fn name(self) -> &'static str {
-        match self {
-            FaultKind::Pause => "pause",
-            FaultKind::Stop => "stop",
-            FaultKind::Slow => "slow",
-            FaultKind::Kill => "kill",
-            FaultKind::Amnesia => "amnesia",
-            FaultKind::Powerloss => "powerloss",
-            FaultKind::Clock => "clock",
-            FaultKind::Partition => "partition",
-            FaultKind::Delay => "delay",
-            FaultKind::Loss => "loss",
-            FaultKind::Reorder => "reorder",
-        }
+    /// The parameters of this kind, if each of them has a default.
+    pub fn default_parameters(self) -> Option<Parameters> {
+        self.read(serde_json::Map::new().into()).ok()
     }
 
-    /// What it did to its target, for stories: "paused worker-1".
-    pub fn did(self) -> &'static str {
-        match self {
-            FaultKind::Pause => "paused",
-            FaultKind::Stop => "stopped",
-            FaultKind::Slow => "slowed",
-            FaultKind::Kill => "killed",
-            FaultKind::Amnesia => "restarted, empty,",
-            FaultKind::Powerloss => "cut the power of",
-            FaultKind::Clock => "moved the clock of",
-            FaultKind::Partition => "cut off",
-            FaultKind::Delay => "slowed the links of",
-            FaultKind::Loss => "lost packets of",
-            FaultKind::Reorder => "disordered the packets of",
-        }
+    /// The verb in stories: "paused" in "paused worker-1".
+    pub fn past_tense(self) -> &'static str {
+        self.about().past_tense
     }
 
-    /// Whether it ends the process that it hits: another one takes its place.
+    /// The harm that the kind does.
+    pub fn harm(self) -> Harm {
+        self.about().harm
+    }
+
+    /// Returns whether the fault ends the process of its target. A new process takes its place.
     pub fn kills(self) -> bool {
-        matches!(self, FaultKind::Kill | FaultKind::Amnesia | FaultKind::Powerloss)
+        matches!(self.harm(), Harm::Kills(_))
     }
 
-    /// Whether its target does nothing at all while it is on, and goes on with everything afterwards.
+    /// Returns whether the target does nothing while the fault is on, and continues afterwards.
     pub fn freezes(self) -> bool {
-        matches!(self, FaultKind::Pause | FaultKind::Stop)
+        self.harm() == Harm::Freezes
     }
 
-    /// Whether it keeps its target from running, all of the time or most of it: ticks that are late meanwhile are due to it.
-    pub fn holds_up(self) -> bool {
-        self.freezes() || self == FaultKind::Slow
+    /// Returns whether the target runs rarely or never while the fault is on. Ticks that are late meanwhile are due to
+    /// the fault.
+    pub fn takes_processor_time(self) -> bool {
+        matches!(self.harm(), Harm::Freezes | Harm::Starves)
     }
 
-    /// Whether it is done from inside the target: to its packets, or to its memory.
-    pub fn reaches_in(self) -> bool {
-        self.is_of_links() || self == FaultKind::Clock
-    }
-
-    /// Whether it acts on the links of its target and leaves the process alone.
+    /// Returns whether the fault acts on the links of its target and leaves the process alone.
     pub fn is_of_links(self) -> bool {
-        matches!(self, FaultKind::Partition | FaultKind::Delay | FaultKind::Loss | FaultKind::Reorder)
+        matches!(self.harm(), Harm::DropsPackets | Harm::DelaysPackets)
+    }
+
+    /// Returns whether the agent injects the fault from inside the target's container.
+    pub fn needs_agent(self) -> bool {
+        self.is_of_links() || self.harm() == Harm::SetsClock
     }
 }
 
@@ -121,357 +162,92 @@ impl std::fmt::Display for FaultKind {
     }
 }
 
-/// Which clock of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WhichClock {
-    /// `CLOCK_REALTIME`: Redis expires by it.
-    Wall,
-    /// `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` together: deadlines of our clients are measured by it.
-    Monotonic,
-    /// All of them.
-    Both,
-}
+/// A planned fault, counted from 1 in the order of the schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct FaultId(pub u32);
 
-impl WhichClock {
-    /// Whether the wall clock is among them.
-    pub fn is_wall(self) -> bool {
-        self != WhichClock::Monotonic
-    }
-
-    /// Whether the monotonic clock is among them.
-    pub fn is_monotonic(self) -> bool {
-        self != WhichClock::Wall
+impl std::fmt::Display for FaultId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
     }
 }
 
-/// What becomes of a clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ClockChange {
-    /// It jumps by so many milliseconds; backwards if negative, which only the wall clock can. The jump of a wall clock is taken
-    /// back when the fault is healed, that of a monotonic clock stays until the process restarts or the run ends.
-    JumpMs(i64),
-    /// It runs fast (or slow, if negative) by so many parts per million until the fault is healed; what it has gained stays.
-    DriftPpm(i32),
-    /// It jumps there and back again until the fault is healed, beginning with there; only the wall clock can. Healed, it is back.
-    #[serde(rename_all = "kebab-case")]
-    Strobe {
-        /// How far it jumps, in milliseconds; backwards if negative.
-        by_ms: i64,
-        /// For how long it stays there, and then back, in milliseconds.
-        every_ms: u64,
-    },
-}
-
-/// Which direction of the links of the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Direction {
-    /// Both.
-    #[default]
-    Both,
-    /// What the target sends.
-    Out,
-    /// What is sent to the target.
-    In,
-}
-
-impl Direction {
-    /// Whether packets from `from` to `to` are hit, if `target` is the target.
-    pub fn hits(self, target: &NodeName, from: &NodeName, to: &NodeName) -> bool {
-        (self != Direction::In && from == target) || (self != Direction::Out && to == target)
-    }
-}
-
-/// What becomes of packets that a partition cuts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cut {
-    /// Nobody hears of them again, as with a broken cable.
-    #[default]
-    Drop,
-    /// Their sender is told at once, and its connection is over: as with a firewall that rejects.
-    Reject,
-}
-
-impl Cut {
-    /// Whether packets are dropped.
-    pub fn is_drop(&self) -> bool {
-        *self == Cut::Drop
-    }
-}
-
-/// By how much packets are late: in a plan a duration, or a range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a duration such as `20ms`, or a range { from = \"10ms\", to = \"50ms\" }")]
-pub enum Late {
-    /// All by as much.
-    Fixed(#[serde(with = "crate::plan::human")] Duration),
-    /// Each by a draw of its own.
-    Drawn(Range),
-}
-
-impl Late {
-    /// The most that it can be.
-    pub fn longest(self) -> Duration {
-        match self {
-            Late::Fixed(by) => by,
-            Late::Drawn(by) => by.to,
-        }
-    }
-
-    /// From the least to the most.
-    pub fn range(self) -> Range {
-        match self {
-            Late::Fixed(by) => Range { from: by, to: by },
-            Late::Drawn(by) => by,
-        }
-    }
-}
-
-impl From<Duration> for Late {
-    fn from(by: Duration) -> Late {
-        Late::Fixed(by)
-    }
-}
-
-/// A fault with its parameters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Fault {
-    /// Freezes every process of the target.
-    Pause {
-        /// How long the target shall be frozen.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-    },
-    /// Stops the first process of the target by a signal.
-    Stop {
-        /// How long it shall be stopped.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-    },
-    /// Leaves hardly any processor time to the target.
-    Slow {
-        /// How long.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-        /// How many hundredths of one processor are left to it: 1 to 50.
-        #[serde(default = "a_crawl")]
-        percent: u8,
-    },
-    /// Kills every process of the target, and starts it again with its data.
-    Kill {
-        /// How long it stays down.
-        #[serde(with = "crate::plan::human")]
-        back_after: Duration,
-    },
-    /// Kills every process of the target, and starts it again empty.
-    Amnesia {
-        /// How long it stays down.
-        #[serde(with = "crate::plan::human")]
-        back_after: Duration,
-        /// Before it accepts clients it takes over the largest counter of each key that these lock nodes have; none, if empty.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        counters_of: Vec<NodeName>,
-    },
-    /// Kills every process of the target, and starts it again with the data that had been synced.
-    Powerloss {
-        /// How long it stays down.
-        #[serde(with = "crate::plan::human")]
-        back_after: Duration,
-    },
-    /// Moves a clock of the target.
-    Clock {
-        /// Which.
-        clock: WhichClock,
-        /// How.
-        change: ClockChange,
-        /// How long until it is healed.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-    },
-    /// Cuts the target off from some nodes.
-    Partition {
-        /// How long.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-        /// Which way.
-        #[serde(default)]
-        direction: Direction,
-        /// From whom; from everybody, if empty.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        from: Vec<NodeName>,
-        /// What becomes of the packets.
-        #[serde(default, skip_serializing_if = "Cut::is_drop")]
-        cut: Cut,
-    },
-    /// Makes packets between the target and some nodes late.
-    Delay {
-        /// How long the fault is on.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-        /// By how much each packet is late.
-        by: Late,
-        /// Which way.
-        #[serde(default)]
-        direction: Direction,
-        /// Between the target and whom; everybody, if empty.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        from: Vec<NodeName>,
-    },
-    /// Loses packets between the target and some nodes. What is lost is sent again; inside a connection that is delay.
-    Loss {
-        /// How long the fault is on.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-        /// How many of a hundred are lost, those that are sent again among them: 1 to 100.
-        percent: u8,
-        /// Which way.
-        #[serde(default)]
-        direction: Direction,
-        /// Between the target and whom; everybody, if empty.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        from: Vec<NodeName>,
-    },
-    /// Lets packets between the target and some nodes overtake those of other connections. Inside a connection they keep their order.
-    Reorder {
-        /// How long the fault is on.
-        #[serde(rename = "for", with = "crate::plan::human")]
-        lasting: Duration,
-        /// By how much packets are late: each by a draw of its own.
-        by: Range,
-        /// Which way.
-        #[serde(default)]
-        direction: Direction,
-        /// Between the target and whom; everybody, if empty.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        from: Vec<NodeName>,
-    },
-}
-
-/// What is left to a target that is slowed, in hundredths of a processor, where nobody says how much.
-const fn a_crawl() -> u8 {
-    Fault::A_CRAWL
+/// A fault: the parameters of its kind, its length and, for a fault of links, the links that it hits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The kind, with the parameters that only this kind has.
+    pub parameters: Parameters,
+    /// The planned time from injection to heal: `for` in a plan, `back_after` if the fault kills.
+    pub lasting: Duration,
+    /// The links that a fault of links hits; absent for any other kind.
+    pub links: Option<Links>,
 }
 
 impl Fault {
-    /// What a [`Fault::Slow`] leaves to its target unless a plan says otherwise, in hundredths of one processor: the least that the kernel
-    /// takes (1 ms in each period of 100 ms). With twice as much an ordinary worker is hardly ever held up.
-    pub const A_CRAWL: u8 = 1;
+    /// A fault that lasts so long. A fault of links hits all links of its target, in both directions.
+    pub fn new(parameters: impl Into<Parameters>, lasting: Duration) -> Fault {
+        let parameters = parameters.into();
+        let links = parameters.kind().is_of_links().then(Links::default);
+        Fault { parameters, lasting, links }
+    }
 
-    /// Its kind.
+    /// Limits a fault of links to one direction, and to links with `from` unless `from` is empty.
+    pub fn on_links(self, direction: Direction, from: Vec<NodeName>) -> Fault {
+        Fault { links: self.links.map(|_| Links { direction, from }), ..self }
+    }
+
+    /// The kind.
     pub fn kind(&self) -> FaultKind {
-        match self {
-            Fault::Pause { .. } => FaultKind::Pause,
-            Fault::Stop { .. } => FaultKind::Stop,
-            Fault::Slow { .. } => FaultKind::Slow,
-            Fault::Kill { .. } => FaultKind::Kill,
-            Fault::Amnesia { .. } => FaultKind::Amnesia,
-            Fault::Powerloss { .. } => FaultKind::Powerloss,
-            Fault::Clock { .. } => FaultKind::Clock,
-            Fault::Partition { .. } => FaultKind::Partition,
-            Fault::Delay { .. } => FaultKind::Delay,
-            Fault::Loss { .. } => FaultKind::Loss,
-            Fault::Reorder { .. } => FaultKind::Reorder,
-        }
+        self.parameters.kind()
     }
 
-    /// How long it is asked to last: from injection to heal.
-    pub fn lasting(&self) -> Duration {
-        match self {
-            Fault::Kill { back_after } | Fault::Amnesia { back_after, .. } | Fault::Powerloss { back_after } => {
-                *back_after
-            }
-            Fault::Pause { lasting }
-            | Fault::Stop { lasting }
-            | Fault::Slow { lasting, .. }
-            | Fault::Clock { lasting, .. }
-            | Fault::Partition { lasting, .. }
-            | Fault::Delay { lasting, .. }
-            | Fault::Loss { lasting, .. }
-            | Fault::Reorder { lasting, .. } => *lasting,
-        }
+    /// The parameters of a clock fault.
+    pub fn clock(&self) -> Option<&Clock> {
+        if let Parameters::Clock(clock) = &self.parameters { Some(clock) } else { None }
     }
 
-    /// Of a fault of links: by how much it makes packets late on their way. None, if it drops them.
-    pub fn late(&self) -> Option<Late> {
-        match self {
-            Fault::Delay { by, .. } => Some(*by),
-            Fault::Reorder { by, .. } => Some(Late::Drawn(*by)),
-            _ => None,
-        }
+    /// Refuses parameters that no cluster could carry out.
+    pub fn check(&self) -> Result<(), String> {
+        of_any_kind!(&self.parameters, parameters => parameters.check(self.lasting))
     }
 
-    /// Of a fault of links: which way, and between the target and whom.
-    pub fn links_mut(&mut self) -> Option<(&mut Direction, &mut Vec<NodeName>)> {
-        match self {
-            Fault::Partition { direction, from, .. }
-            | Fault::Delay { direction, from, .. }
-            | Fault::Loss { direction, from, .. }
-            | Fault::Reorder { direction, from, .. } => Some((direction, from)),
-            _ => None,
-        }
+    /// Refuses a target or a cluster on which this fault cannot happen.
+    pub fn check_target(&self, cluster: &PlannedCluster<'_>, target: &Target) -> Result<(), String> {
+        of_any_kind!(&self.parameters, parameters => parameters.check_target(cluster, target))
     }
 
-    /// The same, to look at.
-    pub fn links(&self) -> Option<(Direction, &[NodeName])> {
-        match self {
-            Fault::Partition { direction, from, .. }
-            | Fault::Delay { direction, from, .. }
-            | Fault::Loss { direction, from, .. }
-            | Fault::Reorder { direction, from, .. } => Some((*direction, from)),
-            _ => None,
-        }
+    /// Shows each duration and each number of the fault to `visitor`, which may change it. The length comes first.
+    pub fn visit(&mut self, visitor: &mut dyn ParameterVisitor) {
+        let length = if self.kind().kills() { Quantity::Downtime } else { Quantity::Length };
+        visitor.duration(length, &mut self.lasting);
+        of_any_kind!(&mut self.parameters, parameters => parameters.visit(visitor));
     }
 
-    /// Whether a fault of links on `target` hits packets from `from` to `to`.
+    /// The effect on packets, if this is a fault of links.
+    pub fn link_effect(&self) -> Option<LinkEffect> {
+        of_any_kind!(&self.parameters, parameters => parameters.link_effect())
+    }
+
+    /// The delay of packets, if this is a fault that delays packets.
+    pub fn link_delay(&self) -> Option<LinkDelay> {
+        self.link_effect().and_then(LinkEffect::delay)
+    }
+
+    /// One line for a story: "paused worker-1 (frozen 5.0 s)". `lasted` is the proved length, if there is a proof.
+    pub fn story(&self, node: &NodeName, lasted: Option<Duration>) -> String {
+        let lasted = lasted.map_or_else(|| "not proved".into(), |lasted| format!("{:.1} s", lasted.as_secs_f64()));
+        of_any_kind!(&self.parameters, parameters => parameters.story(node, &lasted))
+    }
+
+    /// Returns whether a fault of links on `target` hits packets from `from` to `to`.
     pub fn hits(&self, target: &NodeName, from: &NodeName, to: &NodeName) -> bool {
-        let Some((direction, others)) = self.links() else { return false };
-        let other = if from == target { to } else { from };
-        direction.hits(target, from, to) && (others.is_empty() || others.contains(other))
+        self.links.as_ref().is_some_and(|links| links.hits(target, from, to))
     }
-}
 
-/// Whom a fault hits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Target {
-    /// The worker of whoever holds a key when the fault fires.
-    Holder,
-    /// Whoever leads the lock nodes when the fault fires.
-    Leader,
-    /// A node by its name. "Any worker" becomes one of these when the schedule is drawn.
-    Node(NodeName),
-}
-
-/// When a step fires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum When {
-    /// So long after the step before it was healed (or after the start of the run).
-    AfterHeal(#[serde(with = "crate::plan::human")] Duration),
-    /// So long after the start of the run.
-    At(#[serde(with = "crate::plan::human")] Duration),
-    /// When a client that was armed for it arrives at a protocol point and waits there.
-    AtPoint(Point),
-    /// When this fault is proved healed: at once.
-    Healed(FaultId),
-    /// While a client waits at a protocol point as planned, whoever is the target.
-    WhileWaits(WaitId),
-}
-
-/// One step of a schedule: a fault, whom it hits, and when.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Step {
-    /// Its number.
-    pub id: FaultId,
-    /// What is done.
-    pub fault: Fault,
-    /// To whom.
-    pub target: Target,
-    /// When.
-    pub when: When,
+    /// Returns whether `other`, a fault of the same kind on the same target, cannot be on at the same time.
+    pub(crate) fn excludes(&self, other: &Fault) -> bool {
+        self.parameters.excludes(&other.parameters)
+            && self.links.as_ref().zip(other.links.as_ref()).is_none_or(|(one, other)| one.shares(other))
+    }
 }

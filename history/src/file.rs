@@ -1,4 +1,4 @@
-//! The history file: JSON lines, one event a line; `.zst` is read too.
+//! The history file: JSON lines, one event on each line. The reader also reads `.zst`.
 
 use std::{
     fs::File,
@@ -6,73 +6,69 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Event, ProcessName, Record, Stamp};
+use crate::Record;
 
-/// The history could not be read or written.
+/// The reason why the history could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The file itself.
+    /// The file could not be used.
     #[error("{}: {doing}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A line in the middle is not an event.
+    /// A line before the last is not an event.
     #[error("{}: line {line}, column {column}: {problem}; expected one event as a JSON object a line", path.display())]
     Line {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: u64,
         /// Counted from 1; 0 if the line as a whole is wrong.
         column: usize,
-        /// What the parser said.
+        /// The parser's error.
         problem: String,
     },
 }
 
-/// How a history ended.
+/// The end of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// At a line end.
+    /// At the end of a line.
     Whole,
-    /// In the middle of a line, which was left out: the writer was cut short.
+    /// In the middle of a line, which is left out: the writer was interrupted.
     Cut,
 }
 
-/// Numbers events and appends them.
+/// Appends records to a history.
 pub struct Writer {
     path: PathBuf,
     file: BufWriter<File>,
-    next: u64,
 }
 
 impl Writer {
-    /// Makes a new history; the file must not exist.
+    /// Creates a history; the file must not exist.
     pub fn create(path: &Path) -> Result<Writer, HistoryError> {
         let file = File::options().write(true).create_new(true).open(path).map_err(|source| HistoryError::Io {
             path: path.into(),
             doing: "creating the history",
             source,
         })?;
-        Ok(Writer { path: path.into(), file: BufWriter::with_capacity(1 << 16, file), next: 0 })
+        Ok(Writer { path: path.into(), file: BufWriter::with_capacity(1 << 16, file) })
     }
 
-    /// Gives the event its number and appends it. What was appended may sit in a buffer until [`Writer::flush`].
-    pub fn append(&mut self, process: ProcessName, n: u64, at: Stamp, event: Event) -> Result<Record, HistoryError> {
-        let record = Record { seq: self.next, process, n, at, event };
+    /// Appends `record`, which may stay in a buffer until [`Writer::flush`].
+    pub fn append(&mut self, record: &Record) -> Result<(), HistoryError> {
         let io = |source| HistoryError::Io { path: self.path.clone(), doing: "appending to the history", source };
-        serde_json::to_writer(&mut self.file, &record).map_err(|e| io(e.into()))?;
-        self.file.write_all(b"\n").map_err(io)?;
-        self.next += 1;
-        Ok(record)
+        serde_json::to_writer(&mut self.file, record).map_err(|e| io(e.into()))?;
+        self.file.write_all(b"\n").map_err(io)
     }
 
-    /// Hands everything to the kernel: from here on it survives the end of this process.
+    /// Hands all events to the kernel: from here on they survive the end of this process.
     pub fn flush(&mut self) -> Result<(), HistoryError> {
         self.file.flush().map_err(|source| HistoryError::Io {
             path: self.path.clone(),
@@ -82,7 +78,7 @@ impl Writer {
     }
 }
 
-/// Reads a history, one record after the other.
+/// Reads the records of a history in order.
 pub struct Reader {
     path: PathBuf,
     input: Box<dyn BufRead>,
@@ -92,7 +88,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a history; one whose name ends in `.zst` is decompressed.
+    /// Opens a history; decompresses a file whose name ends in `.zst`.
     pub fn open(path: &Path) -> Result<Reader, HistoryError> {
         let io = |source| HistoryError::Io { path: path.into(), doing: "opening the history", source };
         let file = File::open(path).map_err(io)?;
@@ -104,7 +100,7 @@ impl Reader {
         Ok(Reader { path: path.into(), input, line: 0, text: Vec::new(), tail: Tail::Whole })
     }
 
-    /// How the history ended; known once `next` gave `None`.
+    /// Returns the end of the history; known after `next` has returned `None`.
     pub fn tail(&self) -> Tail {
         self.tail
     }
@@ -151,7 +147,7 @@ impl Iterator for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClientId, HoldId};
+    use crate::{ClientId, Event, HoldId, Stamp};
 
     fn written(dir: &Path) -> PathBuf {
         let path = dir.join("history.jsonl");
@@ -159,7 +155,7 @@ mod tests {
         for n in 0..3 {
             let event =
                 Event::Acquire { client: ClientId(0), attempt: HoldId::of(1, n), key: "k0".into(), intended: Stamp(5) };
-            writer.append("worker-1".into(), n, Stamp(10 + n), event).unwrap();
+            writer.append(&Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event }).unwrap();
         }
         writer.flush().unwrap();
         path

@@ -1,27 +1,47 @@
 //! The vocabulary of a run as types, and the history file.
 //!
-//! A leaf of the workspace: every other crate speaks of a run in these words. It knows what a plan, a fault
-//! and an event are; it does not know how any of them comes about.
+//! This crate is a leaf of the workspace, and all other crates except `locks` use its types. It defines plans, faults
+//! and events, and contains no code that makes them happen.
 
+mod arm;
+mod cluster;
 mod event;
-mod fault;
+pub mod fault;
 mod file;
+mod human;
 mod names;
 mod operation;
+mod phase;
 mod plan;
 mod point;
+mod process;
+mod range;
+mod servers;
 mod stamp;
+mod step;
+mod target;
 mod wait;
+mod which_clock;
+mod workload;
 
-pub use event::{Event, FaultPhase, Record, Role, StallCause};
-pub use fault::{ClockChange, Cut, Direction, Fault, FaultId, FaultKind, Late, Step, Target, When, WhichClock};
+pub use arm::{Arm, Comparison, UnknownArm};
+pub use cluster::{ClusterKind, Models, Persistence, PlannedCluster};
+pub use event::{Event, Record};
+pub use fault::{ClockChange, CutMode, Direction, Fault, FaultId, FaultKind, Harm, LinkDelay};
 pub use file::{HistoryError, Reader, Tail, Writer};
 pub use names::{Key, NodeName, ProcessName};
-pub use operation::{Answers, ArmDecision, NodeAnswer, Outcome, RequestKind, Why};
-pub use plan::{
-    Activity, Arm, ClientKind, ClusterKind, Comparison, LeaseClock, Models, Persistence, Plan, PlanError, Range,
-    Scripted, Tokens, Workload,
+pub use operation::{
+    Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, FailureReason, NodeAnswer, Outcome, RequestKind,
 };
+pub use phase::FaultPhase;
+pub use plan::{Activity, Plan, possible::PlanError};
 pub use point::Point;
-pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, drift};
+pub use process::{Role, StallCause};
+pub use range::Range;
+pub use servers::{Amnesia, Promise, ServerFacts, ServerModel, Tokens, Topology};
+pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, Version, drift};
+pub use step::{Step, When};
+pub use target::Target;
 pub use wait::{Until, Wait, WaitId};
+pub use which_clock::WhichClock;
+pub use workload::{ClientKind, Scripted, Workload};

@@ -1,4 +1,4 @@
-//! Names: nodes, processes, keys.
+//! Names of nodes, processes and keys.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -11,11 +11,11 @@ macro_rules! name {
         pub struct $name(SmolStr);
 
         impl $name {
-            /// Names it.
+            /// Makes a name.
             pub fn new(name: impl AsRef<str>) -> Self {
                 Self(SmolStr::new(name))
             }
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -39,25 +39,25 @@ macro_rules! name {
 }
 
 name! {
-    /// A server or worker with an address of its own: `redis-3`, `worker-2`, `resource`.
+    /// The name of a server or worker with its own address: `redis-3`, `worker-2`, `resource`.
     NodeName
 }
 name! {
-    /// What is locked, and the name of what it guards at the resource: `k0`.
+    /// The name of a lock and of the state that the lock protects at the resource: `k0`.
     Key
 }
 name! {
-    /// One process of ours: the node's name, and from its second start on the number of the start: `worker-2#2`.
+    /// The name of a process of the harness: the node's name, and from the second start on its number: `worker-2#2`.
     ProcessName
 }
 
 impl ProcessName {
-    /// The process that `node` runs at its `incarnation`-th start, counted from 1.
+    /// Returns the name of the process after the `incarnation`-th start of `node`, counted from 1.
     pub fn of(node: &NodeName, incarnation: u32) -> Self {
         if incarnation <= 1 { Self::new(node.as_str()) } else { Self::new(format!("{node}#{incarnation}")) }
     }
 
-    /// The node that runs it.
+    /// Returns the node that runs the process.
     pub fn node(&self) -> NodeName {
         NodeName::new(self.as_str().split('#').next().unwrap_or_default())
     }

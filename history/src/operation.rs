@@ -1,57 +1,57 @@
-//! How operations come out: on the lock, and on the resource.
+//! Results of operations on the lock and on the resource.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Arm, NodeName, Token};
 
-/// How an operation that did not succeed came out.
+/// The outcome of an operation that did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It surely did not happen.
+    /// The operation certainly did not happen.
     Failed,
-    /// It may have happened. A timeout is always this.
+    /// The operation may have happened. A timeout always has this outcome.
     Indeterminate,
 }
 
-/// Why an operation on the lock did not succeed.
+/// The reason why an operation on the lock did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Why {
-    /// Somebody else holds it.
+pub enum FailureReason {
+    /// Another client holds the lock.
     Held,
-    /// The answers were read when the promise had ended.
+    /// The client read the answers after the promise had ended.
     Validity,
-    /// Too few nodes answered.
+    /// Fewer than a majority of the nodes answered.
     NoMajority,
-    /// The nodes say that it is no longer ours.
+    /// The nodes answered that the client no longer holds the lock.
     Lost,
-    /// The client gave the attempt up.
+    /// The client cancelled the attempt.
     Cancelled,
-    /// Anything else.
+    /// Any other error.
     Error,
 }
 
-/// What one lock node said to one operation, as far as the operation waited for it.
+/// The answer of one lock node to one operation, as far as the client waited for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeAnswer {
-    /// It granted the lock.
+    /// The node granted the lock.
     Granted,
-    /// It did what was asked: extended, released, raised its counter.
+    /// The node extended or released the lock, or raised its counter.
     Done,
-    /// It refused.
+    /// The node refused.
     Refused,
-    /// It granted or did it, and the answer was read after the promise end.
+    /// The node granted or did it, but the client read the answer after the promise end.
     Late,
-    /// No answer was waited for any longer, or none can come.
+    /// The client did not wait for the answer, or no answer can come.
     None,
 }
 
 /// The answers of all lock nodes to one operation, in the order of the plan's nodes.
 pub type Answers = Vec<(NodeName, NodeAnswer)>;
 
-/// Whether a request to the resource reads or writes.
+/// The kind of a request to the resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestKind {
@@ -61,20 +61,68 @@ pub enum RequestKind {
     Write,
 }
 
-/// What one arm decided about one request.
+/// The answer of one arm to a read, as the client received it. In JSON: `[arm, version, seen]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(Arm, u64, Option<Token>)", into = "(Arm, u64, Option<Token>)")]
+pub struct ArmReadAnswer {
+    /// The arm.
+    pub arm: Arm,
+    /// The version of the value that the client received.
+    pub version: u64,
+    /// The largest token that the arm claims to have registered, that of this read included.
+    pub seen: Option<Token>,
+}
+
+impl From<(Arm, u64, Option<Token>)> for ArmReadAnswer {
+    fn from((arm, version, seen): (Arm, u64, Option<Token>)) -> Self {
+        ArmReadAnswer { arm, version, seen }
+    }
+}
+
+impl From<ArmReadAnswer> for (Arm, u64, Option<Token>) {
+    fn from(ArmReadAnswer { arm, version, seen }: ArmReadAnswer) -> Self {
+        (arm, version, seen)
+    }
+}
+
+/// The answer of one arm to a write, as the client received it. In JSON: `[arm, admitted, seen]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(Arm, bool, Option<Token>)", into = "(Arm, bool, Option<Token>)")]
+pub struct ArmWriteAnswer {
+    /// The arm.
+    pub arm: Arm,
+    /// True if the client was told that the write was applied.
+    pub admitted: bool,
+    /// The largest token that the arm claims to have registered before the write.
+    pub seen: Option<Token>,
+}
+
+impl From<(Arm, bool, Option<Token>)> for ArmWriteAnswer {
+    fn from((arm, admitted, seen): (Arm, bool, Option<Token>)) -> Self {
+        ArmWriteAnswer { arm, admitted, seen }
+    }
+}
+
+impl From<ArmWriteAnswer> for (Arm, bool, Option<Token>) {
+    fn from(ArmWriteAnswer { arm, admitted, seen }: ArmWriteAnswer) -> Self {
+        (arm, admitted, seen)
+    }
+}
+
+/// The decision of one arm about one request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArmDecision {
     /// The arm.
     pub arm: Arm,
-    /// Whether the request was admitted; a read always is.
+    /// True if the request was admitted; a read always is.
     pub admitted: bool,
     /// The largest token registered before this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<Token>,
-    /// The version the write was made from; absent for reads.
+    /// The version from which the written value was computed; absent for reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
-    /// The version on this arm after the request: the admission number of the last admitted write, 0 before any.
+    /// The version on this arm after the request: the admission number of the last admitted write, 0 before any write.
     pub version: u64,
     /// The counter on this arm after the request.
     pub value: u64,

@@ -2,25 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A protocol point: a place in a client's work where one that was armed for it announces itself and waits.
+/// A protocol point: a place in a client's work where an armed client reports and waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Point {
-    /// Nothing has been sent of an attempt yet.
+    /// The client has sent no request of the attempt.
     BeforeAcquire,
-    /// The requests of the acquiring round have left, no answer is read.
+    /// The client has sent the requests of the acquiring round, and has read no answer.
     AfterSend,
-    /// The requests of the round that writes the token back have left, no answer is read.
+    /// The client has sent the second round of a two-phase token, and has read no answer.
     AfterWriteBack,
-    /// The hold is claimed.
+    /// The client holds the lock.
     AfterAcquire,
-    /// The protected state was read.
+    /// The client has read the protected state.
     AfterRead,
     /// A checking client has just verified its deadline.
     AfterCheck,
-    /// The last step before the bytes of the write leave, after any check.
+    /// The client is about to send the bytes of the write, after any check.
     BeforeWrite,
-    /// The work is done.
+    /// The client has finished its work.
     BeforeRelease,
 }
 
@@ -37,7 +37,7 @@ impl Point {
         Point::BeforeRelease,
     ];
 
-    /// Its name in flags, plans and histories.
+    /// Returns the name in flags, plans and histories.
     pub fn name(self) -> &'static str {
         match self {
             Point::BeforeAcquire => "before-acquire",

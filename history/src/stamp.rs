@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed up: instants, ids, tokens.
+//! Numbers with types of their own: instants, ids, tokens.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 pub struct Stamp(pub u64);
 
 impl Stamp {
-    /// The instant `by` later. Saturates: an instant that far away is never reached.
+    /// Returns the instant `by` later, at most the largest stamp.
     pub fn plus(self, by: Duration) -> Stamp {
         Stamp(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The instant `by` earlier; 0 if there is none.
+    /// Returns the instant `by` earlier, at least 0.
     pub fn minus(self, by: Duration) -> Stamp {
         Stamp(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time from `earlier` to this instant; zero if this instant is not later.
     pub fn since(self, earlier: Stamp) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// What a lock must leave of a lease for clocks that run at different speeds: 1 % of the lease and 2 ms more
-/// (redis.io, "Distributed Locks with Redis": the clock drift factor and its constant).
+/// Returns the part of a lease that a lock must leave unused, because clocks run at different rates: 1 % of the lease
+/// plus 2 ms (redis.io, "Distributed Locks with Redis": the clock drift factor and its constant).
 ///
 /// The promise end of a hold is the stamp at which its request was sent, plus the lease, minus this.
 pub fn drift(lease: Duration) -> Duration {
@@ -40,7 +40,7 @@ pub fn drift(lease: Duration) -> Duration {
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
@@ -53,28 +53,33 @@ macro_rules! number {
 }
 
 number! {
-    /// One attempt at acquiring, and the hold that came from it, if one did: unique in a run.
+    /// The id of an attempt, and of the hold that comes from it: unique in a run.
     HoldId(u64)
 }
 number! {
-    /// One logical actor: dense from 0 over all workers. A worker that starts again has the clients it had.
+    /// The id of a client: dense from 0 over all workers. A restarted worker keeps its clients.
     ClientId(u32)
 }
 number! {
     /// One operation under a hold, counted from 1. The resource applies a (hold, operation) once.
-    OpId(u32)
+    OpId(u64)
 }
 number! {
-    /// A fencing token.
+    /// A fencing token: the number that a hold carries to the resource.
     Token(u64)
+}
+number! {
+    /// A place in the admission order of the resource, and the version of the value that was written there. Unique over
+    /// all keys and all restarts; not dense, because each restart skips some. 0 is the version before the first write.
+    Version(u64)
 }
 
 impl HoldId {
-    /// Attempts that one process may number before ids would collide: more than a process makes in a year.
+    /// The ids for each process: more than a process uses in a year.
     pub const PER_PROCESS: u64 = 1_000_000_000;
 
-    /// The `n`-th attempt (from 1) of the `process`-th process (from 0) of a run. Stays below 2^53, so that
-    /// every JSON reader keeps it whole.
+    /// Returns the id of the `n`-th attempt (from 1) of the `process`-th process (from 0) of a run. Stays below 2^53,
+    /// the limit of many JSON readers.
     pub fn of(process: u32, n: u64) -> HoldId {
         HoldId(u64::from(process) * Self::PER_PROCESS + n)
     }

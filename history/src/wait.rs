@@ -1,187 +1,54 @@
-//! Planned waits: a client that is kept at a protocol point, so that what else happens comes while it holds.
+//! Planned waits: a client waits at a protocol point, so that faults and other clients' writes happen while it holds
+//! the lock.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientKind, FaultId, NodeName, Plan, Point, Target, When};
-
-/// Waits are no longer than this: whoever waits at a point is no longer the client that the plan is about.
-const AT_MOST: Duration = Duration::from_secs(600);
-/// And no shorter.
-const AT_LEAST: Duration = Duration::from_millis(10);
+use crate::{fault::FaultId, names::NodeName, point::Point};
 
 /// A planned wait, by its number in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WaitId(pub u32);
 
-/// What ends a planned wait, if its bound does not.
+/// The event that ends a planned wait. Without the event, the bound ends the wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Until {
-    /// Every fault that goes with it is on.
+    /// Every fault of the wait is on.
     Injected,
-    /// Every fault that goes with it is proved healed.
+    /// Every fault of the wait is proved healed.
     Healed,
-    /// This fault, whatever goes with it, is proved healed, or could not be.
+    /// This fault, of this wait or not, is proved healed, or its healing could not be proved.
     Over(FaultId),
-    /// The client of this other wait has come to its point.
+    /// The client of this other wait has reached its point.
     Reached(WaitId),
     /// A write of any other client was answered.
     AnotherWrote,
     /// A write of another client of this worker was answered.
     Wrote(NodeName),
-    /// Nothing: it lasts for all of its bound.
+    /// No event: the wait lasts for its whole bound.
     Time,
 }
 
-/// The first client of a worker waits at a point once. Steps of the schedule may fire while it does
-/// ([`When::WhileWaits`]).
+/// A planned wait: the first client of a worker waits at a point, once. Steps of the schedule may fire during the wait
+/// ([`When::WhileWaits`](crate::When::WhileWaits)).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Wait {
-    /// Its number.
+    /// The number of the wait.
     pub id: WaitId,
-    /// Whose client waits.
+    /// The worker whose client waits.
     pub worker: NodeName,
-    /// Where.
+    /// The point at which the client waits.
     pub point: Point,
-    /// What ends it.
+    /// The event that ends the wait.
     pub until: Until,
-    /// It ends after so long in any case, by the client's own clock.
-    #[serde(with = "crate::plan::human")]
+    /// The bound: the wait ends after this time in any case, by the client's own clock.
+    #[serde(with = "crate::human")]
     pub at_most: Duration,
-    /// Passages before this long after the start of the run are let through.
-    #[serde(with = "crate::plan::human", default, skip_serializing_if = "Duration::is_zero")]
+    /// The client does not wait if it passes the point earlier than this after the start of the run.
+    #[serde(with = "crate::human", default, skip_serializing_if = "Duration::is_zero")]
     pub after: Duration,
-}
-
-impl Plan {
-    /// The wait of this number.
-    pub fn wait(&self, id: WaitId) -> Option<&Wait> {
-        self.waits.iter().find(|wait| wait.id == id)
-    }
-
-    /// Whether the waits of the plan can come about; else what is wrong.
-    pub(crate) fn check_waits(&self) -> Result<(), String> {
-        let workers: BTreeSet<NodeName> = self.workers().collect();
-        let is_worker = |node: &NodeName| match workers.contains(node) {
-            true => Ok(()),
-            false => Err(format!("`{node}` is no worker; there are worker-1 to worker-{}", self.workload.workers)),
-        };
-        let mut ids = BTreeSet::new();
-        for wait in &self.waits {
-            let failed = |problem: String| Err(format!("wait {}: {problem}", wait.id.0));
-            if !ids.insert(wait.id) {
-                return failed("its number is taken".into());
-            }
-            let others = if let Until::Wrote(other) = &wait.until { Some(other) } else { None };
-            for node in [&wait.worker].into_iter().chain(others) {
-                is_worker(node).or_else(failed)?;
-            }
-            if others == Some(&wait.worker) {
-                return failed(format!("{} cannot write while it waits; name another worker", wait.worker));
-            }
-            match wait.until {
-                Until::Over(fault) if !self.schedule.iter().any(|step| step.id == fault) => {
-                    return failed(format!("there is no fault {} in the plan", fault.0));
-                }
-                Until::Reached(other) if other == wait.id || self.wait(other).is_none() => {
-                    return failed(format!("there is no other wait {} in the plan", other.0));
-                }
-                _ => {}
-            }
-            if !(AT_LEAST..=AT_MOST).contains(&wait.at_most) {
-                return failed(format!("at-most {:?} is outside 10ms to 10m", wait.at_most));
-            }
-            if wait.after >= self.time {
-                let (after, time) = (wait.after, self.time);
-                return failed(format!("it begins after {after:?}, and the run is over after {time:?}"));
-            }
-            if wait.point == Point::AfterCheck && self.workload.client == ClientKind::Unchecked {
-                return failed("only checking clients come to `after-check`; add `--client checking`".into());
-            }
-            let goes_along = |when| when == When::WhileWaits(wait.id);
-            let is_alone = !self.schedule.iter().any(|step| goes_along(step.when));
-            if is_alone && matches!(wait.until, Until::Injected | Until::Healed) {
-                return failed("no fault goes with it; expected `until` a write or a time".into());
-            }
-            // A client is armed for one point at a time.
-            let placed = |step: &&crate::Step| {
-                matches!(step.when, When::AtPoint(_)) && step.target == Target::Node(wait.worker.clone())
-            };
-            if let Some(step) = self.schedule.iter().find(placed) {
-                let (id, node) = (step.id.0, &wait.worker);
-                return failed(format!(
-                    "fault {id} is placed at a point of {node} too; let it fire while {node} waits"
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Fault, Step};
-
-    fn plan() -> Plan {
-        let mut plan = crate::plan::tests::plan();
-        plan.workload.workers = 2;
-        plan.waits = vec![Wait {
-            id: WaitId(1),
-            worker: "worker-1".into(),
-            point: Point::BeforeWrite,
-            until: Until::Wrote("worker-2".into()),
-            at_most: Duration::from_secs(6),
-            after: Duration::from_secs(1),
-        }];
-        let fault = Fault::Pause { lasting: Duration::from_secs(3) };
-        let (target, when) = (Target::Node("worker-2".into()), When::WhileWaits(WaitId(1)));
-        plan.schedule = vec![Step { id: FaultId(1), fault, target, when }];
-        plan
-    }
-
-    #[test]
-    fn a_plan_with_a_wait_reads_as_it_is_written() {
-        let text = plan().to_toml().unwrap();
-        for line in ["[[waits]]", "until = { wrote = \"worker-2\" }", "at-most = \"6s\"", "while-waits = 1"] {
-            let found = text.contains(line) || text.replace(".until]\nwrote", "{wrote").contains("{wrote");
-            assert!(found, "{line} in {text}");
-        }
-        assert_eq!(Plan::from_toml(&text).unwrap(), plan());
-        let wrong = text.replace("at-most", "atmost");
-        assert!(Plan::from_toml(&wrong).unwrap_err().to_string().contains("atmost"));
-    }
-
-    #[test]
-    fn a_wait_that_cannot_come_about_is_refused() {
-        type Change = fn(&mut Plan);
-        let table: [(&str, Change); 11] = [
-            ("number is taken", |p| p.waits.push(p.waits[0].clone())),
-            ("no worker", |p| p.waits[0].worker = "redis-1".into()),
-            ("no worker", |p| p.waits[0].until = Until::Wrote("worker-9".into())),
-            ("another worker", |p| p.waits[0].until = Until::Wrote("worker-1".into())),
-            ("no fault 9", |p| p.waits[0].until = Until::Over(FaultId(9))),
-            ("no other wait 1", |p| p.waits[0].until = Until::Reached(WaitId(1))),
-            ("outside", |p| p.waits[0].at_most = Duration::ZERO),
-            ("is over", |p| p.waits[0].after = p.time),
-            ("checking", |p| p.waits[0].point = Point::AfterCheck),
-            ("no wait 7", |p| p.schedule[0].when = When::WhileWaits(WaitId(7))),
-            ("no fault goes with it", |p| (p.waits[0].until, p.schedule) = (Until::Healed, Vec::new())),
-        ];
-        assert_eq!(plan().validate(), Ok(()));
-        for (words, change) in table {
-            let mut plan = plan();
-            change(&mut plan);
-            let error = plan.validate().unwrap_err();
-            assert!(error.problem.contains(words), "{words}: {error}");
-        }
-        let mut twice = plan();
-        twice.schedule[0].target = Target::Node("worker-1".into());
-        twice.schedule[0].when = When::AtPoint(Point::AfterRead);
-        assert!(twice.validate().unwrap_err().problem.contains("too"));
-    }
 }

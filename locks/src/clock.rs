@@ -6,20 +6,20 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::ports::{Clock, Reply};
 
-/// The longest that a sleep goes without looking at the clock again: timers do not run while the machine is suspended
-/// and do not follow a clock that was moved, so that only looking again finds out.
+/// The longest time that a sleep goes without reading the clock. Timers stop while the machine is suspended, and they
+/// do not follow a clock that was set, so only reading the clock again helps.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// `CLOCK_BOOTTIME`, which goes on while the machine is suspended: a lease does so too.
+/// The clock `CLOCK_BOOTTIME`, which continues while the machine is suspended, as a lease does.
 ///
-/// It is read through libc and so through the vDSO, on purpose: a fault that moves this process's clock must reach the
+/// This clock is read through libc, and so through the vDSO, on purpose: a clock fault of this process must affect the
 /// deadlines that the process computes. Sleeping needs a Tokio runtime with timers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BootClock;
 
 impl Clock for BootClock {
     fn now(&self) -> Duration {
-        // It fails only for a clock that the kernel does not have; this one came with Linux 2.6.39.
+        // The call fails only for a clock that the kernel does not have. This clock came with Linux 2.6.39.
         clock_gettime(ClockId::CLOCK_BOOTTIME).expect("the kernel has CLOCK_BOOTTIME").into()
     }
 
@@ -31,6 +31,7 @@ impl Clock for BootClock {
         })
     }
 
+    #[cfg(feature = "planted")]
     fn wall(&self) -> Duration {
         clock_gettime(ClockId::CLOCK_REALTIME).expect("the kernel has CLOCK_REALTIME").into()
     }

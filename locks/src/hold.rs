@@ -1,20 +1,20 @@
-//! What the operations of a lock take and give back.
+//! The arguments and the results of a lock's operations.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use rand::RngCore;
 use smol_str::SmolStr;
 
-/// The name of what is locked.
+/// The name of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(SmolStr);
 
-/// The value that marks a key as one attempt's own. It must be fresh for each attempt: a release or an undo that is
-/// still under way when the next attempt starts would otherwise remove the key of that one.
+/// The value that marks a key as one attempt's own. Each attempt needs a fresh value: otherwise a release or an undo
+/// that is still under way would remove the key of the next attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(Arc<str>);
 
-/// The fencing token: the number that a hold carries to what it protects.
+/// The fencing token: the number that a hold carries to the resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -24,27 +24,27 @@ impl Key {
         Self(SmolStr::new(name))
     }
 
-    /// Its name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Owner {
-    /// The owner value `value`, of which the caller knows that no other attempt has it.
+    /// The owner value `value`. The caller makes sure that no other attempt has it.
     pub fn new(value: impl Into<Arc<str>>) -> Self {
         Self(value.into())
     }
 
-    /// 128 random bits as 32 hexadecimal digits.
+    /// A fresh owner value: 128 random bits as 32 hexadecimal digits.
     pub fn random(rng: &mut (impl RngCore + ?Sized)) -> Self {
         let bits = (u128::from(rng.next_u64()) << 64) | u128::from(rng.next_u64());
         let digits: [u8; 32] = std::array::from_fn(|i| b"0123456789abcdef"[(bits >> (124 - 4 * i)) as usize & 15]);
-        // Hexadecimal digits are text; an attempt makes one of these, and formatting them would cost as much as a message.
+        // Each attempt makes an owner value, and formatting it would cost as much as a message.
         Self(std::str::from_utf8(&digits).unwrap_or_default().into())
     }
 
-    /// The value as it is written to a node.
+    /// The value as a node stores it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -68,18 +68,18 @@ impl fmt::Display for Token {
     }
 }
 
-/// What one lock node said to one operation, as far as the operation waited for it.
+/// One lock node's answer to one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeAnswer {
-    /// It granted the lock.
+    /// The node granted the lock.
     Granted,
-    /// It did what was asked: extended, released, raised its counter.
+    /// The node did the request: it extended or removed the key, or raised its counter.
     Done,
-    /// It refused.
+    /// The node refused.
     Refused,
-    /// It granted or did it, but the promise had ended when the answers were judged.
+    /// The node granted or did the request, but the promise had ended when the client judged the answers.
     Late,
-    /// No answer was waited for any longer, or none can come.
+    /// The client did not wait any longer for the answer, or no answer can come.
     None,
 }
 
@@ -92,88 +92,88 @@ pub type NodeAnswers = Vec<(NodeName, NodeAnswer)>;
 /// One successful acquisition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// What is locked.
+    /// The lock's name.
     pub key: Key,
-    /// The owner value of the attempt that won it.
+    /// The owner value of the attempt that won the hold.
     pub owner: Owner,
-    /// Its fencing token, if the backend makes one.
+    /// The fencing token, if the lock makes tokens.
     pub token: Option<Token>,
-    /// The lease that was asked for last, by the attempt or by the renewal that `valid_until` rests on.
+    /// The lease of the request from which `valid_until` counts: the attempt's, or a renewal's.
     pub lease: Duration,
-    /// When the request that `valid_until` rests on was sent, in the client's own clock.
+    /// The sending of the request from which `valid_until` counts, in the client's own clock.
     pub sent: Duration,
-    /// What the client believes: until when it holds the lock, in its own clock. It can be wrong in both ways: a
-    /// renewal without an answer may have been granted, a node's clock may have jumped.
+    /// The end of the client's belief that it holds the lock, in its own clock. The belief can be wrong in both ways: a
+    /// renewal without an answer may have been granted, and a node's clock may have jumped.
     pub valid_until: Duration,
-    /// Who granted it.
+    /// The nodes' answers to the attempt.
     pub answers: NodeAnswers,
 }
 
 impl Hold {
-    /// Whether the client may still believe at `now`, in its own clock, that it holds the lock.
+    /// Returns whether the client may still believe at `now`, in its own clock, that it holds the lock.
     pub fn is_valid(&self, now: Duration) -> bool {
         now < self.valid_until
     }
 }
 
-/// A renewal that counts.
+/// A renewal that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renewed {
-    /// What the hold's `valid_until` is now; never earlier than before.
+    /// The hold's new `valid_until`, which is never earlier than the old one.
     pub valid_until: Duration,
-    /// Who extended it.
+    /// The nodes' answers.
     pub answers: NodeAnswers,
 }
 
-/// A release that was answered.
+/// A release that enough nodes answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
-    /// Whether a majority of the nodes removed the key; `false`: it was no longer ours.
+    /// True if a majority of the nodes removed the key. If not, this hold no longer owned the key.
     pub removed: bool,
-    /// Who removed it.
+    /// The nodes' answers.
     pub answers: NodeAnswers,
 }
 
-/// How an operation that did not succeed ended.
+/// The outcome of an operation that did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It surely did not happen: there is no hold, no extension, no removal by a majority of the nodes.
+    /// The operation certainly did not happen: there is no hold, no extension, no removal by a majority of the nodes.
     Failed,
-    /// It may have happened. Every timeout is this.
+    /// The operation may have happened. Every timeout is indeterminate.
     Indeterminate,
 }
 
-/// Why an operation did not succeed.
+/// The reason why an operation did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
-    /// So many nodes refused that no majority could grant it any more.
-    #[error("held by somebody else")]
+pub enum FailureReason {
+    /// So many nodes refused that a majority could not grant the lock any more.
+    #[error("another client holds the lock")]
     Held,
-    /// The answers were judged when the promise had ended.
-    #[error("the answers were read after the lease's validity had ended")]
+    /// The promise had ended when the client judged the answers.
+    #[error("the client read the answers after the lease had expired")]
     Validity,
-    /// Too few nodes granted it, and not by refusals alone.
+    /// Too few nodes granted the lock, and refusals alone do not explain that.
     #[error("no majority of the nodes answered")]
     NoMajority,
-    /// A renewal: so many nodes refused that no majority can own it any more.
+    /// So many nodes refused that this client cannot own the key on a majority any more.
     #[error("no longer the owner")]
     Lost,
-    /// The client gave it up.
+    /// The client gave up the attempt.
     #[error("given up")]
     Cancelled,
-    /// What the only node said, where there is one.
+    /// The error of the only server.
     #[error("{0}")]
     Error(String),
 }
 
 /// An operation that did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{why}{}", match outcome { Outcome::Failed => "", Outcome::Indeterminate => " (it may have happened)" })]
+#[error("{reason}{}", match outcome { Outcome::Failed => "", Outcome::Indeterminate => " (it may have happened)" })]
 pub struct Failure {
-    /// Why.
-    pub why: Why,
-    /// Surely, or perhaps.
+    /// The reason.
+    pub reason: FailureReason,
+    /// The outcome: the operation failed, or it may have happened.
     pub outcome: Outcome,
-    /// What the nodes said in the round that decided.
+    /// The nodes' answers in the round that decided.
     pub answers: NodeAnswers,
 }

@@ -1,60 +1,56 @@
-//! What the locks over a store have in common: requests and how long they are waited for, leases that are kept alive, what is left behind.
+//! The parts that the locks over a store share: requests with a timeout, leases that are kept alive, the undo.
 
-use std::{
-    collections::BTreeMap,
-    future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Poll,
-    time::Duration,
-};
+use std::{collections::BTreeMap, future::poll_fn, sync::Arc, task::Poll, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
-    hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Renewed, Why},
-    ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Seen, Store, Watch},
+    hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Renewed},
+    ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Store, StoreAnswer, Watch},
     validity,
 };
 
-/// A lease is kept alive when this part of its time has passed. Each request waits for a quarter of it, so that one may go unanswered.
+/// The part of a lease's time after which the client keeps the lease alive. Each keep-alive waits for a quarter of the
+/// time, so one keep-alive may stay unanswered.
 pub(crate) const KEEP_ALIVES: u32 = 3;
 
-/// How much longer a request reads after its timer has fired: a process that was frozen wakes up with the answer *and* the timer due, and
-/// the answer has to pass through the connection's task to be read.
-const SECOND_LOOK: Duration = Duration::from_millis(2);
+/// The time for which a request still reads after its timer has fired. A process that was frozen wakes up with the
+/// answer *and* the timer due, and the answer must pass through the connection's task before the client can read it.
+const GRACE: Duration = Duration::from_millis(2);
 
-/// How long a place whose lease should have run out is remembered: its owner may have been frozen, and still wants to let go.
+/// The time for which the client remembers a lease that should have expired. Its owner may have been frozen, and may
+/// still want to release.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// What was said to a request, if anything.
-pub(crate) type Said = Result<Seen, NodeError>;
+/// The result of one request.
+pub(crate) type StoreResult = Result<StoreAnswer, NodeError>;
 
-/// What an attempt, or the hold that came of it, has in the store.
+/// The lease and the key that an attempt, or the hold that it won, has in the store.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub lease: LeaseId,
-    /// The time that was granted, which is what a keep-alive gives again.
+pub(crate) struct KeyLease {
+    pub id: LeaseId,
+    /// The granted time. A keep-alive grants this time again.
     pub granted: Duration,
-    /// At which its key was created; none, if that is not known.
+    /// The revision at which the key was created, if it is known.
     pub revision: Option<Revision>,
-    /// When the last request was sent that is known to have started the lease's time.
-    pub kept: Duration,
+    /// The sending of the last request that is known to have started the lease's time.
+    pub counted_from: Duration,
 }
 
-/// The store as one lock uses it, and the leases that it has there.
+/// The store as one lock uses it, and the leases that the lock has there.
 pub(crate) struct Leases {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     name: NodeName,
-    /// How long an answer is waited for; a part of the lease, if none.
+    /// The timeout of a request. Without one it is a part of the lease.
     pub request_timeout: Option<Duration>,
-    /// A planted bug: a keep-alive that is answered with a time of zero counts as a success.
-    pub ignores_zero: bool,
-    places: Mutex<BTreeMap<Owner, Place>>,
+    known: Mutex<BTreeMap<Owner, KeyLease>>,
 }
 
 impl Leases {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let name = store.name().into();
-        Self { store, clock, name, request_timeout: None, ignores_zero: false, places: Mutex::default() }
+        Self { store, clock, name, request_timeout: None, known: Mutex::default() }
     }
 
     fn timeout(&self, lease: Duration) -> Duration {
@@ -62,27 +58,28 @@ impl Leases {
         self.request_timeout.unwrap_or_else(usual)
     }
 
-    pub async fn ask(&self, op: Op, lease: Duration) -> Said {
+    pub async fn ask(&self, op: Op, lease: Duration) -> StoreResult {
         self.read(self.store.send(op), lease).await
     }
 
-    /// Reads the answer, waiting from now on. What has arrived comes before the timer: after a freeze both are due.
-    pub async fn read(&self, mut reply: Reply<Said>, lease: Duration) -> Said {
+    /// Reads the answer. The timeout counts from now on. An answer that has arrived comes before the timer: after a
+    /// freeze both are due.
+    pub async fn read(&self, mut reply: Reply<StoreResult>, lease: Duration) -> StoreResult {
         let mut timer = self.clock.sleep_until(self.clock.now().saturating_add(self.timeout(lease)));
-        let mut looked_again = false;
+        let mut has_grace = false;
         poll_fn(|cx| {
             loop {
-                if let Poll::Ready(said) = reply.as_mut().poll(cx) {
-                    return Poll::Ready(said);
+                if let Poll::Ready(answer) = reply.as_mut().poll(cx) {
+                    return Poll::Ready(answer);
                 }
                 match timer.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(()) if looked_again => {
+                    Poll::Ready(()) if has_grace => {
                         return Poll::Ready(Err(NodeError::Indeterminate("no answer in time".into())));
                     }
                     Poll::Ready(()) => {
-                        looked_again = true;
-                        timer = self.clock.sleep_until(self.clock.now().saturating_add(SECOND_LOOK));
+                        has_grace = true;
+                        timer = self.clock.sleep_until(self.clock.now().saturating_add(GRACE));
                     }
                 }
             }
@@ -90,54 +87,56 @@ impl Leases {
         .await
     }
 
-    /// The first request of an attempt: a lease of its own, which is remembered before anything else is awaited.
-    pub async fn grant(&self, owner: &Owner, lease: Duration, watch: &dyn Watch) -> Result<Place, Failure> {
-        self.forget_lapsed();
+    /// Asks for the lease of an attempt: its first request. The client remembers the lease before it awaits anything
+    /// else.
+    pub async fn grant(&self, owner: &Owner, lease: Duration, watch: &dyn Watch) -> Result<KeyLease, Failure> {
+        self.forget_expired();
         let sent = self.clock.now();
         watch.sending(Round::Acquire);
         let granting = self.store.send(Op::Grant(lease));
         watch.sent(Round::Acquire).await;
         match self.read(granting, lease).await {
-            Ok(Seen::Leased(lease, granted)) => {
-                let place = Place { lease, granted, revision: None, kept: sent };
-                self.remember(owner, place);
-                Ok(place)
+            Ok(StoreAnswer::Leased(id, granted)) => {
+                let own = KeyLease { id, granted, revision: None, counted_from: sent };
+                self.remember(owner, own);
+                Ok(own)
             }
             other => Err(self.unanswered(other)),
         }
     }
 
-    /// For how long a keep-alive lets the lease run from its sending on; none, if there is no such lease any more.
-    pub fn kept(&self, place: &Place, said: Said) -> Result<Option<Duration>, Said> {
-        match said {
-            Ok(Seen::Leased(_, left)) if !left.is_zero() => Ok(Some(left)),
-            Ok(Seen::Leased(..)) if self.ignores_zero => Ok(Some(place.granted)),
-            Ok(Seen::Leased(..) | Seen::Gone) => Ok(None),
+    /// The time for which a keep-alive lets the lease run from its sending, or none if the lease is gone. An error is a
+    /// result that says neither.
+    pub fn kept_alive(&self, result: StoreResult) -> Result<Option<Duration>, StoreResult> {
+        match result {
+            Ok(StoreAnswer::Leased(_, left)) if !left.is_zero() => Ok(Some(left)),
+            Ok(StoreAnswer::Leased(..) | StoreAnswer::Gone) => Ok(None),
             other => Err(other),
         }
     }
 
-    /// Keeps the lease alive until it is lost (`None`), or until nothing was heard of it for its whole time (what was said last). The store is
-    /// the judge of a lease, so that one which should have run out by the client's clock is tried once more. `watch` is told of each request
-    /// as one on which the promise may rest.
-    pub async fn keep_alive(&self, owner: &Owner, place: &mut Place, watch: &dyn Watch) -> Option<Said> {
-        let mut due = place.kept + place.granted / KEEP_ALIVES;
+    /// Keeps the lease alive. Ends with `None` when the lease is lost, or with the last result when no keep-alive
+    /// succeeded for the whole time of the lease. The store decides whether a lease has ended, so the client tries once
+    /// more after the lease should have expired by its own clock. `watch` is told of each keep-alive as the new base of
+    /// the promise.
+    pub async fn keep_alive(&self, owner: &Owner, own: &mut KeyLease, watch: &dyn Watch) -> Option<StoreResult> {
+        let mut due = own.counted_from + own.granted / KEEP_ALIVES;
         loop {
             self.clock.sleep_until(due).await;
             let sent = self.clock.now();
             watch.promising();
-            let said = self.ask(Op::KeepAlive(place.lease), place.granted).await;
-            match self.kept(place, said) {
+            let result = self.ask(Op::KeepAlive(own.id), own.granted).await;
+            match self.kept_alive(result) {
                 Ok(Some(_)) => {
                     watch.promised();
-                    place.kept = sent;
-                    self.remember(owner, *place);
+                    own.counted_from = sent;
+                    self.remember(owner, *own);
                 }
                 Ok(None) => return None,
-                Err(said) if self.clock.now() >= place.kept.saturating_add(place.granted) => return Some(said),
+                Err(result) if self.clock.now() >= own.counted_from.saturating_add(own.granted) => return Some(result),
                 Err(_) => {}
             }
-            due = sent + place.granted / KEEP_ALIVES;
+            due = sent + own.granted / KEEP_ALIVES;
         }
     }
 
@@ -145,57 +144,54 @@ impl Leases {
         vec![(self.name.clone(), answer)]
     }
 
-    /// A failure that is sure.
-    pub fn failed(&self, why: Why, answer: NodeAnswer) -> Failure {
-        Failure { why, outcome: Outcome::Failed, answers: self.answers(answer) }
+    /// A definite failure.
+    pub fn failed(&self, reason: FailureReason, answer: NodeAnswer) -> Failure {
+        Failure { reason, outcome: Outcome::Failed, answers: self.answers(answer) }
     }
 
-    /// The failure of a request that was not answered, or by what is no answer to it.
-    pub fn unanswered(&self, said: Said) -> Failure {
-        let (error, outcome) = match said {
-            Ok(seen) => (format!("answered out of turn: {seen:?}"), Outcome::Indeterminate),
+    /// The failure of a request without an answer, or with an answer to another request.
+    pub fn unanswered(&self, result: StoreResult) -> Failure {
+        let (error, outcome) = match result {
+            Ok(answer) => (format!("answered out of turn: {answer:?}"), Outcome::Indeterminate),
             Err(error @ NodeError::Definite(_)) => (error.to_string(), Outcome::Failed),
             Err(error @ NodeError::Indeterminate(_)) => (error.to_string(), Outcome::Indeterminate),
         };
-        let why = Why::Error(format!("{}: {error}", self.name));
-        Failure { why, outcome, answers: self.answers(NodeAnswer::None) }
+        let reason = FailureReason::Error(format!("{}: {error}", self.name));
+        Failure { reason, outcome, answers: self.answers(NodeAnswer::None) }
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<Owner, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn of(&self, owner: &Owner) -> Option<KeyLease> {
+        self.known.lock().get(owner).copied()
     }
 
-    pub fn place(&self, owner: &Owner) -> Option<Place> {
-        self.places().get(owner).copied()
-    }
-
-    pub fn remember(&self, owner: &Owner, place: Place) {
-        self.places().insert(owner.clone(), place);
+    pub fn remember(&self, owner: &Owner, own: KeyLease) {
+        self.known.lock().insert(owner.clone(), own);
     }
 
     pub fn forget(&self, owner: &Owner) {
-        self.places().remove(owner);
+        self.known.lock().remove(owner);
     }
 
-    /// Holds that were never released, and dropped attempts that were never cancelled, must not stay for ever.
-    fn forget_lapsed(&self) {
+    /// Forgets the leases of holds that were never released, and of abandoned attempts that were never cancelled.
+    fn forget_expired(&self) {
         let now = self.clock.now();
-        self.places().retain(|_, place| now < place.kept.saturating_add(place.granted).saturating_add(FORGOTTEN_AFTER));
+        let until = |own: &KeyLease| own.counted_from.saturating_add(own.granted).saturating_add(FORGOTTEN_AFTER);
+        self.known.lock().retain(|_, own| now < until(own));
     }
 
-    /// Takes `owner` out of the queue. A key whose revision is known is deleted as well as the lease revoked: either will do, and one may be
-    /// lost.
+    /// Takes `owner` out of the queue: deletes its key, if the revision is known, and revokes its lease. Either is
+    /// enough, and one of the two requests may be lost.
     pub async fn undo(&self, key: &Key, owner: &Owner, watch: &dyn Watch) {
-        let Some(Place { lease, granted, revision, .. }) = self.place(owner) else { return };
+        let Some(KeyLease { id, granted, revision, .. }) = self.of(owner) else { return };
         watch.undoing();
         watch.sending(Round::Undo);
         if let Some(revision) = revision {
             drop(self.store.send(Op::Delete(key.clone(), revision)));
         }
-        let revoking = self.store.send(Op::Revoke(lease));
+        let revoking = self.store.send(Op::Revoke(id));
         watch.sent(Round::Undo).await;
         let answer = match self.read(revoking, granted).await {
-            Ok(Seen::Done) => NodeAnswer::Done,
+            Ok(StoreAnswer::Done) => NodeAnswer::Done,
             Ok(_) => NodeAnswer::Refused,
             Err(_) => NodeAnswer::None,
         };
@@ -206,26 +202,27 @@ impl Leases {
         watch.undone(&self.answers(answer));
     }
 
-    /// A renewal is a keep-alive, which gives the time that was granted to the attempt once more, whatever is asked for. It says nothing of
-    /// the key, which goes with the lease; and like every renewal it revives nothing that has lapsed, and never shortens.
+    /// Renews a hold by a keep-alive, which grants the attempt's time once more, whatever the caller asks for. The
+    /// answer says nothing of the key, which goes with the lease. Like every renewal, it revives no hold that has
+    /// lapsed, and shortens none.
     pub async fn extend(&self, hold: &mut Hold, watch: &dyn Watch) -> Result<Renewed, Failure> {
         if self.clock.now() >= hold.valid_until {
-            return Err(self.failed(Why::Validity, NodeAnswer::None));
+            return Err(self.failed(FailureReason::Validity, NodeAnswer::None));
         }
-        let Some(place) = self.place(&hold.owner) else { return Err(self.failed(Why::Lost, NodeAnswer::None)) };
+        let Some(own) = self.of(&hold.owner) else { return Err(self.failed(FailureReason::Lost, NodeAnswer::None)) };
         let sent = self.clock.now();
         watch.sending(Round::Renew);
-        let keeping = self.store.send(Op::KeepAlive(place.lease));
+        let keeping = self.store.send(Op::KeepAlive(own.id));
         watch.sent(Round::Renew).await;
-        let said = self.read(keeping, place.granted).await;
-        let kept = self.kept(&place, said).map_err(|said| self.unanswered(said))?;
+        let result = self.read(keeping, own.granted).await;
+        let kept_alive = self.kept_alive(result).map_err(|result| self.unanswered(result))?;
         watch.answered(Round::Renew);
-        let Some(lease) = kept else { return Err(self.failed(Why::Lost, NodeAnswer::Refused)) };
+        let Some(lease) = kept_alive else { return Err(self.failed(FailureReason::Lost, NodeAnswer::Refused)) };
         let valid_until = validity::promise_end(sent, lease);
         if self.clock.now() >= valid_until.min(hold.valid_until) {
-            return Err(self.failed(Why::Validity, NodeAnswer::Late));
+            return Err(self.failed(FailureReason::Validity, NodeAnswer::Late));
         }
-        self.remember(&hold.owner, Place { kept: sent, ..place });
+        self.remember(&hold.owner, KeyLease { counted_from: sent, ..own });
         if valid_until > hold.valid_until {
             (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
         }

@@ -1,59 +1,69 @@
-//! Lock clients over small ports: Redis, Redlock and the queue lock of etcd.
+//! Lock clients over small ports: Redis, Redlock, a queue lock on etcd and on ZooKeeper, and etcd's own Lock service.
 //!
-//! The algorithms are written over `dyn` ports ([`Node`] or [`Store`], [`Clock`], [`Watch`]), so that the same code runs
-//! on real servers and under virtual time. What a caller sees is one more, [`Lock`].
+//! The algorithms are written over `dyn` ports ([`Node`] or [`Store`], [`Clock`], [`Watch`]), so that the same code
+//! runs on real servers and under virtual time. Each lock offers the port [`Lock`].
 //!
 //! | to find | look in |
 //! | --- | --- |
-//! | the ports and the steps that a node must offer | [`ports`] |
-//! | what an operation gives back | [`hold`] |
-//! | how long a lease may be believed | [`validity`] |
-//! | the lock on one server, on several | [`redis`], [`redlock`] |
-//! | the lock on a store with revisions and leases; the one that the store offers itself | [`etcd`], [`etcd_server_lock`] |
-//! | trying again | [`retry`] |
-//! | a real server, a real store, a real clock | [`node`], [`store`], [`clock`] |
-//! | locks that are wrong on purpose | [`mod@buggy`], [`etcd::BUGGY`] |
+//! | the clients by name, and the servers that they need | [`CLIENTS`] |
+//! | the ports, and the steps that a node must offer | [`Lock`], [`Node`], [`Store`], [`Clock`], [`Watch`] |
+//! | the results of the operations | [`Hold`], [`Failure`] |
+//! | the validity of a lease | [`validity`] |
+//! | the lock on one server, and on several | [`redis`], [`redlock`] |
+//! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
+//! | repeated attempts | [`Retry`] |
+//! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`BootClock`] |
+//!
+//! The feature `planted` adds the module `planted`: lock clients that are wrong on purpose, to test a checker with.
 //!
 //! ```no_run
-//! # async fn demo() -> Result<(), locks::Failure> {
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::{sync::Arc, time::Duration};
-//! use locks::{BootClock, Key, Lock, Owner, Redlock, Tokens, Unwatched, connect};
+//! use locks::{BootClock, Key, Lock, Owner, Redlock, TokenSource, Unwatched, connect_redis};
 //!
-//! let nodes = (1..=5).map(|n| connect(&format!("redis-{n}"), &format!("10.0.0.{n}:6379"))).collect();
-//! let lock = Redlock::new(nodes, Arc::new(BootClock), Tokens::TwoPhase);
+//! let nodes = (1..=5).map(|n| connect_redis(&format!("redis-{n}"), &format!("10.0.0.{n}:6379"))).collect();
+//! let lock = Redlock::new(nodes, Arc::new(BootClock), TokenSource::TwoPhase)?;
 //! let hold = lock.acquire(&Key::new("k0"), Owner::new("unique"), Duration::from_secs(2), &Unwatched).await?;
 //! println!("token {:?}", hold.token);
 //! lock.release(&hold, &Unwatched).await?;
 //! # Ok(()) }
 //! ```
 
-pub mod buggy;
-pub mod clock;
+mod clients;
+mod clock;
 pub mod etcd;
-mod etcd_buggy;
 pub mod etcd_server_lock;
-pub mod hold;
+mod etcd_store;
+mod hold;
 mod leases;
-pub mod node;
-pub mod ports;
+#[cfg(feature = "planted")]
+pub mod planted;
+mod ports;
 pub mod redis;
+mod redis_command;
+mod redis_node;
+mod redis_script;
 pub mod redlock;
-pub mod retry;
+mod retry;
 mod round;
-mod script;
-pub mod store;
+mod servers;
 pub mod validity;
+mod zookeeper;
 
-pub use buggy::{BUGGY, Bug, NotBuggy, buggy};
+pub use clients::{CLIENTS, Client};
 pub use clock::BootClock;
 pub use etcd::Etcd;
 pub use etcd_server_lock::EtcdServerLock;
-pub use hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token, Why};
-pub use node::{connect, server_version};
+pub use etcd_store::connect as connect_etcd;
+pub use hold::{
+    Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token,
+};
 pub use ports::{
-    Answer, Clock, Doing, LeaseId, Lock, Node, NodeError, Op, Reply, Revision, Round, Seen, Step, Store, Undoing,
-    Unwatched, Watch,
+    Cleanup, Clock, LeaseId, Lock, Node, NodeError, Op, Operation, Reply, Revision, Round, Step, StepAnswer, Store,
+    StoreAnswer, Unwatched, Watch,
 };
 pub use redis::Redis;
-pub use redlock::{Redlock, Tokens};
+pub use redis_node::{connect as connect_redis, server_version};
+pub use redlock::Redlock;
 pub use retry::{Retry, RetryDelay};
+pub use servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource};

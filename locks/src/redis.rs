@@ -1,51 +1,66 @@
-//! The lock on one server: the same client as [`Redlock`] over one node, of which that node is the majority.
+//! The lock on one server: [`Redlock`] on one node, of which that node is the majority.
 //!
-//! The token is the server's counter, taken in the script that sets the key: a token taken before the key was set
-//! could be smaller than one that is already in use.
+//! The token is the server's counter. The script that sets the key also counts: a token taken before the key was set
+//! could be smaller than a token that is already in use.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     hold::{Hold, Key, Owner, Released, Renewed},
-    ports::{Clock, Doing, Lock, Node, Undoing, Watch},
-    redlock::{Redlock, Tokens},
+    ports::{Cleanup, Clock, Lock, Node, Operation, Watch},
+    redlock::Redlock,
+    servers::{CannotBuild, Servers, TokenSource},
 };
 
-/// The lock on one server.
+/// The lock on one server. See [the module](self).
 pub struct Redis(Redlock);
 
+/// Builds the lock over one node.
+pub(crate) fn build(
+    servers: Servers,
+    tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, CannotBuild> {
+    tokens.check("redis", Redis::TOKENS)?;
+    let [node] = <[_; 1]>::try_from(servers.nodes("redis")?)
+        .map_err(|_| CannotBuild::Servers { lock: "redis", needs: "one node" })?;
+    Ok(Arc::new(Redis(Redlock::on_one(node, clock, tokens))))
+}
+
 impl Redis {
+    /// The token sources of this lock; the first is the one to prefer.
+    pub const TOKENS: &[TokenSource] = &[TokenSource::Counter, TokenSource::None];
+
     /// The lock on `node`, with the server's counter as the token.
     pub fn new(node: Arc<dyn Node>, clock: Arc<dyn Clock>) -> Self {
-        // One node's largest counter is its counter.
-        Self(Redlock::new(vec![node], clock, Tokens::MajorityMax))
+        Self(Redlock::on_one(node, clock, TokenSource::Counter))
     }
 
-    /// The same without tokens: no counter is kept.
+    /// The lock on `node` without tokens: the node keeps no counter.
     pub fn without_tokens(node: Arc<dyn Node>, clock: Arc<dyn Clock>) -> Self {
-        Self(Redlock::new(vec![node], clock, Tokens::None))
+        Self(Redlock::on_one(node, clock, TokenSource::None))
     }
 
-    /// Waits for an answer for `timeout`, instead of the time that follows from the lease.
+    /// Waits for each answer for `timeout`, instead of the timeout that follows from the lease.
     pub fn with_node_timeout(self, timeout: Duration) -> Self {
         Self(self.0.with_node_timeout(timeout))
     }
 }
 
 impl Lock for Redis {
-    fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold> {
+    fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
         self.0.acquire(key, owner, lease, watch)
     }
 
-    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Renewed> {
+    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {
         self.0.renew(hold, lease, watch)
     }
 
-    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Undoing<'a> {
-        self.0.cancel(key, owner, lease, watch)
+    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
+        self.0.release(hold, watch)
     }
 
-    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Doing<'a, Released> {
-        self.0.release(hold, watch)
+    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
+        self.0.cancel(key, owner, lease, watch)
     }
 }

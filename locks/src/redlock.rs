@@ -1,136 +1,199 @@
-//! Redlock: one lock on several independent nodes, held by whoever has a majority of them.
+//! Redlock: one lock on several independent nodes; a client that has a majority of them holds the lock.
 //!
-//! The algorithm is the one of the Redlock page (redis.io, "Distributed locks with Redis"): set the key on all nodes
-//! at once; with a majority, and time left of the lease since the sending, the lock is held; otherwise undo on all
-//! nodes, also on those that refused or never answered. What is added is a token that can be relied on.
+//! The algorithm is that of the Redlock page (redis.io, "Distributed locks with Redis"). The client sets the key on all
+//! nodes at once. With a majority, and with time left of the lease since the sending, the client holds the lock.
+//! Otherwise the client undoes the attempt on all nodes, including those that refused or never answered. This crate
+//! adds a reliable fencing token.
 //!
 //! # Two-phase tokens
 //!
 //! Each node counts its grants. The largest counter of a majority, m, is not monotonic by itself: another majority may
-//! share only nodes that are behind. So m is written back to all nodes, done only where this attempt still owns the
-//! key *and* the counter is not larger than m, and the lock is held only with a majority of done, with the validity
-//! looked at after it.
+//! share only nodes that are behind. So the client writes m back to all nodes. A node accepts m only if the attempt
+//! still owns the key *and* the node's counter is not larger than m. The client holds the lock only if a majority
+//! accepted, and if the lease is still valid after that.
 //!
-//! Why it is sound, under any clocks, pauses and delays, as long as no node loses its counter: let hold H have had its
-//! token m done by a majority.
+//! This is sound under any clocks, pauses and delays, as long as no node loses its counter. Let a majority have
+//! accepted the token m of hold H.
 //!
-//! - An attempt that starts after that is granted by a node that was raised to m before, so that it counts up from at
-//!   least m there: a later hold has a larger token.
-//! - Two holds cannot share m. A node did it for both, and at each of the two times the attempt that it did it for owned
-//!   the key; so the second of them was granted in between, and counting it took the counter past m. (Without the
-//!   condition on the owner that grant may have come before both.)
-//! - Without the condition on the counter a slow write-back would take a counter back, and the first point with it.
+//! - A node that had been raised to m grants every attempt that starts later, and counts up from at least m: a later
+//!   hold has a larger token.
+//! - Two holds cannot share m. One node accepted m for both, and each time the attempt owned the key. So the node
+//!   granted the second attempt between the two, and that grant took the counter past m. (Without the condition on the
+//!   owner, the grant could have come before both.)
+//! - Without the condition on the counter, a slow write-back would lower a counter, and the first point would fail.
+//!
+//! # Decisions
+//!
+//! The trait `Decisions` names the points at which the algorithm decides. Its provided methods are the algorithm.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use crate::{
-    buggy::{Flaw, WallClock},
-    hold::{Failure, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token, Why},
-    ports::{Clock, Doing, Lock, Node, Round, Step, Undoing, Watch},
-    round::{Asked, Decision, Until},
+    hold::{
+        Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token,
+    },
+    ports::{Cleanup, Clock, Lock, Node, Operation, Round, Step, Watch},
+    round::{RoundInFlight, RoundOutcome, Until},
+    servers::{CannotBuild, Servers, TokenSource},
     validity,
 };
 
-/// Where the token of a hold comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Tokens {
-    /// Nowhere: holds carry none, and nodes keep no counters.
-    None,
-    /// The largest counter of the nodes that granted. **Not monotonic** on several nodes; on one it is the counter.
-    MajorityMax,
-    /// The same, written back to a majority before the hold is claimed: monotonic. See [the module](self).
-    #[default]
-    TwoPhase,
+/// The decisions of the algorithm. Each provided method is the correct decision.
+pub(crate) trait Decisions: Send + Sync {
+    /// The step that leaves in `round`.
+    fn step(&self, _round: Round, step: Step) -> Step {
+        step
+    }
+
+    /// The number of nodes, out of `nodes`, that is enough in `round`.
+    fn majority(&self, _round: Round, nodes: usize) -> usize {
+        validity::majority(nodes)
+    }
+
+    /// The result of `round`, which its answers decided as `outcome`.
+    fn outcome(&self, _round: Round, outcome: RoundOutcome) -> RoundOutcome {
+        outcome
+    }
+
+    /// Reads the clock just before a round leaves.
+    fn sent_at(&self, clock: &dyn Clock) -> Duration {
+        clock.now()
+    }
+
+    /// The instant from which the lease counts, by the client's clock: the sending of the round that asked for the
+    /// lease.
+    fn counted_from(&self, sent: Duration, _clock: &dyn Clock) -> Duration {
+        sent
+    }
+
+    /// Returns whether a promise until `end` is still valid at `now`, when the client judges `round`.
+    fn is_valid(&self, _round: Round, now: Duration, end: Duration) -> bool {
+        now < end
+    }
+
+    /// Returns whether the client may renew at `now` a hold that is valid until `end`.
+    fn may_renew(&self, now: Duration, end: Duration) -> bool {
+        self.is_valid(Round::Renew, now, end)
+    }
+
+    /// The nodes to which the undo goes after `failure`: all.
+    fn undone_on<'a>(&self, nodes: &'a [Arc<dyn Node>], _failure: &Failure) -> Cow<'a, [Arc<dyn Node>]> {
+        nodes.into()
+    }
 }
 
-/// The lock on several independent nodes.
+/// The decisions of the correct algorithm.
+struct Correct;
+
+impl Decisions for Correct {}
+
+/// The lock on several independent nodes. See [the module](self).
 pub struct Redlock {
     nodes: Vec<Arc<dyn Node>>,
     names: Vec<NodeName>,
     clock: Arc<dyn Clock>,
-    tokens: Tokens,
+    tokens: TokenSource,
     node_timeout: Option<Duration>,
-    flaw: Option<Flaw>,
+    decisions: Box<dyn Decisions>,
+}
+
+/// Builds the lock over independent nodes.
+pub(crate) fn build(
+    servers: Servers,
+    tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, CannotBuild> {
+    Ok(Arc::new(Redlock::new(servers.nodes("redlock")?, clock, tokens)?))
 }
 
 impl Redlock {
+    /// The token sources of this lock; the first is the one to prefer.
+    pub const TOKENS: &[TokenSource] = &[TokenSource::TwoPhase, TokenSource::MajorityMax, TokenSource::None];
+
     /// The lock on `nodes`.
     ///
-    /// # Panics
-    /// If there are no nodes.
-    pub fn new(nodes: Vec<Arc<dyn Node>>, clock: Arc<dyn Clock>, tokens: Tokens) -> Self {
-        assert!(!nodes.is_empty(), "a lock needs at least one node");
-        let names = nodes.iter().map(|node| node.name().into()).collect();
-        Self { nodes, names, clock, tokens, node_timeout: None, flaw: None }
+    /// # Errors
+    /// There are no nodes, or the lock has no tokens of this source.
+    pub fn new(nodes: Vec<Arc<dyn Node>>, clock: Arc<dyn Clock>, tokens: TokenSource) -> Result<Self, CannotBuild> {
+        tokens.check("redlock", Self::TOKENS)?;
+        let nodes = Servers::Nodes(nodes).nodes("redlock")?;
+        Ok(Self::deciding(nodes, clock, tokens, Box::new(Correct)))
     }
 
-    /// Waits for nodes for `timeout` a round, instead of the time that follows from the lease
+    /// The lock on one node, of which that node is the majority.
+    pub(crate) fn on_one(node: Arc<dyn Node>, clock: Arc<dyn Clock>, tokens: TokenSource) -> Self {
+        Self::deciding(vec![node], clock, tokens, Box::new(Correct))
+    }
+
+    /// The lock with decisions of its own.
+    pub(crate) fn deciding(
+        nodes: Vec<Arc<dyn Node>>,
+        clock: Arc<dyn Clock>,
+        tokens: TokenSource,
+        decisions: Box<dyn Decisions>,
+    ) -> Self {
+        let names = nodes.iter().map(|node| node.name().into()).collect();
+        Self { nodes, names, clock, tokens, node_timeout: None, decisions }
+    }
+
+    /// Waits in each round for `timeout`, instead of the timeout that follows from the lease
     /// ([`validity::node_timeout`]).
     pub fn with_node_timeout(self, timeout: Duration) -> Self {
         Self { node_timeout: Some(timeout), ..self }
     }
 
-    /// The same with a planted bug.
-    pub(crate) fn with_flaw(self, flaw: Flaw) -> Self {
-        Self { flaw: Some(flaw), ..self }
-    }
-
-    async fn ask(&self, round: Round, step: Step, watch: &dyn Watch) -> Asked {
+    async fn ask(&self, round: Round, step: Step, watch: &dyn Watch) -> RoundInFlight {
         self.ask_nodes(&self.nodes, round, step, watch).await
     }
 
-    async fn ask_nodes(&self, nodes: &[Arc<dyn Node>], round: Round, step: Step, watch: &dyn Watch) -> Asked {
-        let Some(flaw) = self.flaw else {
-            return Asked::ask(nodes, &*self.clock, watch, round, &step, validity::majority(nodes.len())).await;
-        };
-        let (wall, step, majority) =
-            (WallClock(&*self.clock), flaw.step(round, step), flaw.majority(round, nodes.len()));
-        let clock = if flaw == Flaw::WallClock { &wall } else { &*self.clock };
-        Asked::ask(nodes, clock, watch, round, &step, majority).await
+    async fn ask_nodes(&self, nodes: &[Arc<dyn Node>], round: Round, step: Step, watch: &dyn Watch) -> RoundInFlight {
+        let (step, majority) = (self.decisions.step(round, step), self.decisions.majority(round, nodes.len()));
+        let sent = self.decisions.sent_at(&*self.clock);
+        RoundInFlight::send(nodes, sent, watch, round, &step, majority).await
     }
 
-    /// Reads `asked` until it is decided, and tells the watch. Nothing is awaited after that.
-    async fn decide(&self, asked: &mut Asked, round: Round, lease: Duration, watch: &dyn Watch) -> Decision {
-        let decision = asked.read(&*self.clock, self.timeout(lease), Until::Decided).await;
-        let decision = self.flaw.map_or(decision, |flaw| flaw.decision(round, decision));
-        if decision != Decision::TimedOut {
+    /// Reads the answers until `round` is decided, and tells `watch`. Nothing is awaited after that.
+    async fn read(&self, asked: &mut RoundInFlight, round: Round, lease: Duration, watch: &dyn Watch) -> RoundOutcome {
+        let outcome = asked.read(&*self.clock, self.timeout(lease), Until::Decided).await;
+        let outcome = self.decisions.outcome(round, outcome);
+        if outcome != RoundOutcome::TimedOut {
             watch.answered(round);
         }
-        decision
+        outcome
     }
 
     fn timeout(&self, lease: Duration) -> Duration {
         self.node_timeout.unwrap_or_else(|| validity::node_timeout(lease))
     }
 
-    /// From when on the lease of a round is counted: its sending, in the client's own clock.
-    fn counted_from(&self, asked: &Asked) -> Duration {
-        self.flaw.map_or(asked.sent, |flaw| flaw.counted_from(asked, &*self.clock))
+    /// The instant from which the lease of a round counts, in the client's own clock.
+    fn counted_from(&self, asked: &RoundInFlight) -> Duration {
+        self.decisions.counted_from(asked.sent, &*self.clock)
     }
 
-    /// Whether a promise that ends at `end` still stands, by the client's own clock, now that `round` is to be judged.
-    fn is_before(&self, end: Duration, round: Round) -> bool {
-        self.clock.now() < end || self.flaw.is_some_and(|flaw| flaw.skips_validity(round))
+    /// Returns whether a promise until `end` is still valid by the client's own clock, when the client judges `round`.
+    fn is_valid(&self, round: Round, end: Duration) -> bool {
+        self.decisions.is_valid(round, self.clock.now(), end)
     }
 
-    /// A renewal counts only if a majority extended the key, and only while the hold is still valid: who was told that
-    /// a hold has lapsed is not told that it is back. It is capped by what the lease gives from its own sending, and
-    /// never shortens.
+    /// Renews a hold. A renewal counts only if a majority extended the key, and only while the hold is still valid: a
+    /// client that knows that its hold has lapsed must not get the hold back. The new end follows from the renewal's
+    /// own sending, and is never earlier than the old end.
     async fn extend(&self, hold: &mut Hold, lease: Duration, watch: &dyn Watch) -> Result<Renewed, Failure> {
-        // Where a planted bug does not ask whether the hold has lapsed, it never does.
-        let lapses = if self.flaw == Some(Flaw::RenewsExpired) { Duration::MAX } else { hold.valid_until };
-        if !self.is_before(lapses, Round::Renew) {
+        if !self.decisions.may_renew(self.clock.now(), hold.valid_until) {
             let answers = self.names.iter().map(|name| (name.clone(), NodeAnswer::None)).collect();
-            return Err(Failure { why: Why::Validity, outcome: Outcome::Failed, answers });
+            return Err(Failure { reason: FailureReason::Validity, outcome: Outcome::Failed, answers });
         }
         let step = Step::Extend(hold.key.clone(), hold.owner.clone(), lease);
         let mut extending = self.ask(Round::Renew, step, watch).await;
-        if self.decide(&mut extending, Round::Renew, lease, watch).await != Decision::Majority {
-            return Err(extending.failure(&self.names, Why::Lost));
+        if self.read(&mut extending, Round::Renew, lease, watch).await != RoundOutcome::Majority {
+            return Err(extending.failure(&self.names, FailureReason::Lost));
         }
         let sent = self.counted_from(&extending);
         let valid_until = validity::promise_end(sent, lease);
-        if !self.is_before(valid_until.min(lapses), Round::Renew) {
+        let now = self.clock.now();
+        if !self.decisions.is_valid(Round::Renew, now, valid_until) || !self.decisions.may_renew(now, hold.valid_until)
+        {
             return Err(extending.refused_by_validity(&self.names));
         }
         if valid_until > hold.valid_until {
@@ -141,11 +204,11 @@ impl Redlock {
 
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
         let mut removing = self.ask(Round::Release, Step::Release(hold.key.clone(), hold.owner.clone()), watch).await;
-        let removed = self.decide(&mut removing, Round::Release, hold.lease, watch).await == Decision::Majority;
+        let removed = self.read(&mut removing, Round::Release, hold.lease, watch).await == RoundOutcome::Majority;
         if removed || removing.is_refused() {
             return Ok(Released { removed, answers: removing.answers(&self.names) });
         }
-        Err(removing.failure(&self.names, Why::Lost))
+        Err(removing.failure(&self.names, FailureReason::Lost))
     }
 }
 
@@ -159,23 +222,23 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// The attempt without its undo.
+    /// Runs the attempt without its undo.
     async fn run(&self) -> Result<Hold, Failure> {
         let Self { lock, lease, watch, .. } = *self;
         let mut granting = lock.ask(Round::Acquire, self.acquiring(), watch).await;
-        if lock.decide(&mut granting, Round::Acquire, lease, watch).await != Decision::Majority {
-            return Err(granting.failure(&lock.names, Why::Held));
+        if lock.read(&mut granting, Round::Acquire, lease, watch).await != RoundOutcome::Majority {
+            return Err(granting.failure(&lock.names, FailureReason::Held));
         }
-        // The promise rests on the first round, also where a second follows: that one sets no lease.
+        // The promise counts from the first round, also if there is a second: the second round sets no lease.
         let sent = lock.counted_from(&granting);
         let valid_until = validity::promise_end(sent, lease);
-        if !lock.is_before(valid_until, Round::Acquire) {
+        if !lock.is_valid(Round::Acquire, valid_until) {
             return Err(granting.refused_by_validity(&lock.names));
         }
         let mut answers = granting.answers(&lock.names);
-        // Answers that come from here on do not change the token.
-        let token = granting.largest_token();
-        if let (Tokens::TwoPhase, Some(token)) = (lock.tokens, token) {
+        // Later answers do not change the token.
+        let token = granting.largest_token().filter(|_| lock.tokens != TokenSource::None);
+        if let (TokenSource::TwoPhase, Some(token)) = (lock.tokens, token) {
             self.write_back(token, valid_until, &mut answers).await?;
         }
         Ok(Hold { key: self.key.clone(), owner: self.owner.clone(), token, lease, sent, valid_until, answers })
@@ -184,22 +247,22 @@ impl Attempt<'_> {
     fn acquiring(&self) -> Step {
         let (key, owner, lease) = (self.key.clone(), self.owner.clone(), self.lease);
         match self.lock.tokens {
-            Tokens::None => Step::AcquireUncounted(key, owner, lease),
-            Tokens::MajorityMax | Tokens::TwoPhase => Step::Acquire(key, owner, lease),
+            TokenSource::None => Step::AcquireUncounted(key, owner, lease),
+            _ => Step::Acquire(key, owner, lease),
         }
     }
 
-    /// The second round of two-phase tokens. It goes to all nodes: one whose grant has not been read may do it too,
-    /// which proves the grant, so that `answers` gets it.
+    /// Runs the second round of two-phase tokens on all nodes. A node may accept the token before its grant was read;
+    /// that proves the grant, so `answers` gets it.
     async fn write_back(&self, token: Token, valid_until: Duration, answers: &mut NodeAnswers) -> Result<(), Failure> {
         let Self { lock, lease, watch, .. } = *self;
         let step = Step::RaiseFence(self.key.clone(), self.owner.clone(), token);
         let mut raising = lock.ask(Round::WriteBack, step, watch).await;
-        if lock.decide(&mut raising, Round::WriteBack, lease, watch).await != Decision::Majority {
-            // A refusal does not say who holds the lock, only that this attempt does not get it.
-            return Err(raising.failure(&lock.names, Why::NoMajority));
+        if lock.read(&mut raising, Round::WriteBack, lease, watch).await != RoundOutcome::Majority {
+            // A refusal does not say that another client holds the lock, only that this attempt does not get the lock.
+            return Err(raising.failure(&lock.names, FailureReason::NoMajority));
         }
-        if !lock.is_before(valid_until, Round::WriteBack) {
+        if !lock.is_valid(Round::WriteBack, valid_until) {
             return Err(raising.refused_by_validity(&lock.names));
         }
         for ((_, granted), (_, raised)) in answers.iter_mut().zip(raising.answers(&lock.names)) {
@@ -210,23 +273,24 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Whether `failure` may have left a key. With one node its definite answer says that it did not, and an undo
-    /// would only double the load of a contended lock; with several, nodes are undone whatever they said.
+    /// Returns whether the attempt needs an undo because it may have left a key behind. With one node, a definite
+    /// answer says that no key is left, and an undo would double the load of a contended lock. With several nodes, the
+    /// attempt is always undone.
     fn needs_undo(&self, failure: &Failure) -> bool {
         let several = self.lock.nodes.len() > 1;
-        several || failure.outcome == Outcome::Indeterminate || failure.why == Why::Validity
+        several || failure.outcome == Outcome::Indeterminate || failure.reason == FailureReason::Validity
     }
 
-    /// Removes what a failed attempt may have left, on all nodes: one that never answered may have set the key, or may
-    /// do so when it wakes up, and then finds this behind it in its queue.
+    /// Removes the keys that the attempt may have left behind, on all nodes. A node that never answered may have set
+    /// the key; or it sets the key when it wakes up, and then finds this request next in its queue.
     async fn undo(&self, failure: Option<&Failure>) {
         let Self { lock, lease, watch, .. } = *self;
         watch.undoing();
         let step = Step::Release(self.key.clone(), self.owner.clone());
-        let nodes = (lock.flaw.zip(failure))
-            .map_or_else(|| lock.nodes.as_slice().into(), |(flaw, failure)| flaw.undoes_on(&lock.nodes, failure));
+        let all = lock.nodes.as_slice();
+        let nodes = failure.map_or(all.into(), |failure| lock.decisions.undone_on(all, failure));
         let mut undoing = lock.ask_nodes(&nodes, Round::Undo, step, watch).await;
-        if undoing.read(&*lock.clock, lock.timeout(lease), Until::Heard).await != Decision::TimedOut {
+        if undoing.read(&*lock.clock, lock.timeout(lease), Until::Heard).await != RoundOutcome::TimedOut {
             watch.answered(Round::Undo);
         }
         watch.undone(&undoing.answers(&lock.names));
@@ -234,12 +298,7 @@ impl Attempt<'_> {
 }
 
 impl Lock for Redlock {
-    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Undoing<'a> {
-        let attempt = Attempt { lock: self, key, owner: owner.clone(), lease, watch };
-        Box::pin(async move { attempt.undo(None).await })
-    }
-
-    fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Hold> {
+    fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
         let attempt = Attempt { lock: self, key, owner, lease, watch };
         Box::pin(async move {
             let result = attempt.run().await;
@@ -252,11 +311,16 @@ impl Lock for Redlock {
         })
     }
 
-    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Doing<'a, Renewed> {
+    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {
         Box::pin(self.extend(hold, lease, watch))
     }
 
-    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Doing<'a, Released> {
+    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
         Box::pin(self.remove(hold, watch))
+    }
+
+    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
+        let attempt = Attempt { lock: self, key, owner: owner.clone(), lease, watch };
+        Box::pin(async move { attempt.undo(None).await })
     }
 }

@@ -1,4 +1,4 @@
-//! Trying again, at random times: attempts that collided would otherwise collide again.
+//! Repeated attempts, with random delays: attempts that collided would otherwise collide again.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::{
     ports::{Clock, Lock, Watch},
 };
 
-/// The delay between an attempt's end and the next attempt: drawn evenly between two bounds.
+/// The delay between the end of an attempt and the next attempt: drawn evenly between two bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryDelay {
-    /// The shortest.
+    /// The shortest delay.
     pub min: Duration,
-    /// The longest.
+    /// The longest delay.
     pub max: Duration,
 }
 
@@ -26,26 +26,26 @@ impl Default for RetryDelay {
 }
 
 impl RetryDelay {
-    /// The next delay.
+    /// Draws the next delay.
     pub fn draw(&self, rng: &mut (impl RngCore + ?Sized)) -> Duration {
         rng.random_range(self.min..=self.max.max(self.min))
     }
 }
 
-/// Attempts one after the other, each with a fresh owner value, with a random delay between them.
+/// Attempts one after another, each with a fresh owner value, with random delays between them.
 #[derive(Clone, Copy)]
 pub struct Retry<'a> {
-    /// The lock that is tried.
+    /// The lock to acquire.
     pub lock: &'a dyn Lock,
-    /// The clock by which is waited.
+    /// The clock for the delays.
     pub clock: &'a dyn Clock,
-    /// How long is waited between two attempts.
+    /// The delay between two attempts.
     pub delay: RetryDelay,
 }
 
 impl Retry<'_> {
-    /// Tries until a hold is won, or until the next attempt would start at `give_up` or later, in the clock's time.
-    /// There is at least one attempt. To cancel it, drop it.
+    /// Repeats attempts until one wins a hold, or until the next attempt would start at `give_up` or later, by the
+    /// clock. There is at least one attempt. Dropping the future ends the attempts.
     ///
     /// # Errors
     /// The failure of the last attempt.

@@ -1,79 +1,83 @@
-//! One exchange with all nodes: queue everything, then read until it is decided.
+//! One exchange with all nodes: the client queues all requests, then reads answers until they decide the round.
 
 use std::{
     future::poll_fn,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
+use parking_lot::Mutex;
+
 use crate::{
-    hold::{Failure, NodeAnswer, NodeAnswers, NodeName, Outcome, Token, Why},
-    ports::{Answer, Clock, Node, NodeError, Reply, Round, Step, Watch},
+    hold::{Failure, FailureReason, NodeAnswer, NodeAnswers, NodeName, Outcome, Token},
+    ports::{Clock, Node, NodeError, Reply, Round, Step, StepAnswer, Watch},
 };
 
-/// How much longer a round reads after its timer has fired.
+/// The time for which a round still reads after its timer has fired.
 ///
-/// A process that was frozen wakes up with its answers *and* its timer due. What has arrived is read first, but it has
-/// to pass through the connection's task to be read; this is the time for that.
-const SECOND_LOOK: Duration = Duration::from_millis(2);
+/// A process that was frozen wakes up with its answers *and* its timer due. The answers come first, but they must pass
+/// through the connection's task before the client can read them.
+const GRACE: Duration = Duration::from_millis(2);
 
-/// How a round ended.
+/// The outcome of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// Enough nodes did it.
+pub(crate) enum RoundOutcome {
+    /// Enough nodes did the step.
     Majority,
-    /// So many did not that a majority cannot be counted any more.
+    /// So many nodes did not do the step that a majority has become impossible.
     Impossible,
-    /// Neither, in time.
+    /// The round was not decided in time.
     TimedOut,
 }
 
-/// What a round waits for.
+/// The end of a round's reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Until a majority did it, or none can be counted any more.
+    /// A majority did the step, or has become impossible.
     Decided,
-    /// Until a majority answered whatever it was.
+    /// A majority answered anything.
     Heard,
 }
 
 #[derive(Debug)]
-enum Said {
+enum Heard {
     Nothing,
     Yes(Option<Token>),
     No,
     Error(NodeError),
 }
 
-/// Wakes whoever reads a round when so many answers have come that they may decide it, and not at each of them: what is above a lock is
-/// deep, and is gone through at every wake.
+/// Wakes the reader of a round when enough answers have come that they may decide the round. Each wake polls a deep
+/// stack of futures, so waking at every answer would cost too much.
 #[derive(Default)]
-struct Nudge {
-    /// So many answers more; at 0 each of them wakes.
+struct ReadWaker {
+    /// The number of answers until the next wake. At 0 each answer wakes the reader.
     missing: AtomicUsize,
     reader: Mutex<Option<Waker>>,
 }
 
-impl Nudge {
-    /// From now on every answer wakes `reader`, until it has said how many it waits for. So none can be missed between a look and that.
+impl ReadWaker {
+    /// Lets every answer wake `reader`, until the reader calls [`ReadWaker::waits_for`]. So the reader misses no answer
+    /// that comes in between.
     fn listens(&self, reader: &Waker) {
         self.missing.store(0, Ordering::SeqCst);
-        let mut known = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.reader.lock();
         if !known.as_ref().is_some_and(|known| known.will_wake(reader)) {
             *known = Some(reader.clone());
         }
     }
 
+    /// Wakes the reader only after so many answers more.
     fn waits_for(&self, answers: usize) {
         self.missing.store(answers, Ordering::SeqCst);
     }
 }
 
-impl Wake for Nudge {
+impl Wake for ReadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -83,70 +87,69 @@ impl Wake for Nudge {
         if before.is_ok_and(|missing| missing > 1) {
             return;
         }
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reader = self.reader.lock().clone();
         reader.inspect(Waker::wake_by_ref);
     }
 }
 
 /// A round whose requests are queued.
-pub(crate) struct Asked {
-    /// When they were sent, in the client's own clock: read before the first of them was queued.
+pub(crate) struct RoundInFlight {
+    /// The sending, in the client's own clock, which was read before the first request was queued.
     pub(crate) sent: Duration,
     round: Round,
-    /// How many nodes are enough.
+    /// The number of nodes that is enough.
     majority: usize,
-    replies: Vec<Option<Reply<Result<Answer, NodeError>>>>,
-    said: Vec<Said>,
+    replies: Vec<Option<Reply<Result<StepAnswer, NodeError>>>>,
+    heard: Vec<Heard>,
 }
 
-impl Asked {
-    /// Queues `step` on every node before anything is awaited, then lets the watch wait.
+impl RoundInFlight {
+    /// Queues `step` on every node before it awaits anything, then lets `watch` wait. `sent` is the clock's reading
+    /// just before this call.
     ///
-    /// So a frozen node costs nothing, no node hears of the round much later than another, and each node has the
-    /// steps of this client in the order of the client's rounds.
-    pub(crate) async fn ask(
+    /// So a frozen node costs no time, all nodes get the request at about the same time, and each node gets the steps
+    /// of this client in the order of the client's rounds.
+    pub(crate) async fn send(
         nodes: &[Arc<dyn Node>],
-        clock: &dyn Clock,
+        sent: Duration,
         watch: &dyn Watch,
         round: Round,
         step: &Step,
         majority: usize,
     ) -> Self {
-        let sent = clock.now();
         watch.sending(round);
         let replies = nodes.iter().map(|node| Some(node.send(step.clone()))).collect();
         watch.sent(round).await;
-        Self { sent, round, majority, replies, said: nodes.iter().map(|_| Said::Nothing).collect() }
+        Self { sent, round, majority, replies, heard: nodes.iter().map(|_| Heard::Nothing).collect() }
     }
 
     /// Reads answers until the round is over, at most for `timeout` from now on.
     ///
-    /// From now on and not from the sending, because a watch may have waited in between; it changes no promise,
-    /// which does count from the sending.
-    pub(crate) async fn read(&mut self, clock: &dyn Clock, timeout: Duration, until: Until) -> Decision {
+    /// The timeout does not count from the sending, because a watch may have waited in between. The promise does.
+    pub(crate) async fn read(&mut self, clock: &dyn Clock, timeout: Duration, until: Until) -> RoundOutcome {
         let mut timer = clock.sleep_until(clock.now().saturating_add(timeout));
-        let mut looked_again = false;
-        let nudge = Arc::<Nudge>::default();
-        let waker = Waker::from(nudge.clone());
+        let mut has_grace = false;
+        let waking = Arc::<ReadWaker>::default();
+        let waker = Waker::from(waking.clone());
         poll_fn(|cx| {
             loop {
-                nudge.listens(cx.waker());
-                // What has arrived comes before the timer: after a freeze both are due, and the answers were in time.
+                waking.listens(cx.waker());
+                // Answers come before the timer: after a freeze both are due, and the answers were in time.
                 self.listen(&mut Context::from_waker(&waker));
-                match self.decision(until) {
-                    Ok(decision) => {
-                        // Nobody reads what still comes.
-                        nudge.waits_for(usize::MAX);
-                        return Poll::Ready(decision);
+                match self.outcome(until) {
+                    Ok(outcome) => {
+                        // Later answers are not read.
+                        waking.waits_for(usize::MAX);
+                        return Poll::Ready(outcome);
                     }
-                    Err(missing) => nudge.waits_for(missing),
+                    Err(missing) => waking.waits_for(missing),
                 }
                 match timer.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(()) if looked_again => return Poll::Ready(Decision::TimedOut),
+                    Poll::Ready(()) if has_grace => return Poll::Ready(RoundOutcome::TimedOut),
                     Poll::Ready(()) => {
-                        looked_again = true;
-                        timer = clock.sleep_until(clock.now().saturating_add(SECOND_LOOK));
+                        has_grace = true;
+                        timer = clock.sleep_until(clock.now().saturating_add(GRACE));
                     }
                 }
             }
@@ -154,97 +157,97 @@ impl Asked {
         .await
     }
 
-    /// Reads all that has arrived, in the order of the nodes.
+    /// Reads all answers that have arrived, in the order of the nodes.
     fn listen(&mut self, cx: &mut Context<'_>) {
-        for (reply, said) in self.replies.iter_mut().zip(&mut self.said) {
+        for (reply, heard) in self.replies.iter_mut().zip(&mut self.heard) {
             let Some(waiting) = reply else { continue };
             if let Poll::Ready(answer) = waiting.as_mut().poll(cx) {
                 *reply = None;
-                *said = match answer {
-                    Ok(Answer::Granted(token)) => Said::Yes(Some(token)),
-                    Ok(Answer::Done) => Said::Yes(None),
-                    Ok(Answer::Refused) => Said::No,
-                    Err(error) => Said::Error(error),
+                *heard = match answer {
+                    Ok(StepAnswer::Granted(token)) => Heard::Yes(Some(token)),
+                    Ok(StepAnswer::Done) => Heard::Yes(None),
+                    Ok(StepAnswer::Refused) => Heard::No,
+                    Err(error) => Heard::Error(error),
                 };
             }
         }
     }
 
-    /// The decision, or how many answers more it takes at least.
-    fn decision(&self, until: Until) -> Result<Decision, usize> {
+    /// The outcome, or the least number of answers that is still needed for one.
+    fn outcome(&self, until: Until) -> Result<RoundOutcome, usize> {
         let majority = self.majority;
-        let silent = self.count(|said| matches!(said, Said::Nothing));
-        let yes = self.count(|said| matches!(said, Said::Yes(_)));
-        let heard = self.said.len() - silent;
+        let silent = self.count(|heard| matches!(heard, Heard::Nothing));
+        let yes = self.count(|heard| matches!(heard, Heard::Yes(_)));
+        let answered = self.heard.len() - silent;
         match until {
-            Until::Heard if heard >= majority => Ok(Decision::Majority),
-            Until::Heard => Err(majority - heard),
-            Until::Decided if yes >= majority => Ok(Decision::Majority),
-            Until::Decided if yes + silent < majority => Ok(Decision::Impossible),
+            Until::Heard if answered >= majority => Ok(RoundOutcome::Majority),
+            Until::Heard => Err(majority - answered),
+            Until::Decided if yes >= majority => Ok(RoundOutcome::Majority),
+            Until::Decided if yes + silent < majority => Ok(RoundOutcome::Impossible),
             Until::Decided => Err((majority - yes).min(yes + silent - majority + 1)),
         }
     }
 
-    fn count(&self, which: impl Fn(&Said) -> bool) -> usize {
-        self.said.iter().filter(|said| which(said)).count()
+    fn count(&self, which: impl Fn(&Heard) -> bool) -> usize {
+        self.heard.iter().filter(|heard| which(heard)).count()
     }
 
-    /// Whether refusals alone make a majority impossible: it surely was not and will not be.
+    /// Returns whether refusals alone make a majority impossible.
     pub(crate) fn is_refused(&self) -> bool {
-        self.forbids(self.count(|said| matches!(said, Said::No)))
+        self.forbids(self.count(|heard| matches!(heard, Heard::No)))
     }
 
-    /// The failure of a round that found no majority; `refused` says what refusals by themselves mean.
+    /// The failure of a round without a majority. Its reason is `refused` if refusals alone explain it.
     ///
-    /// It is definite only where a majority surely did not do it: by refusals, and by steps that never left. A silent
-    /// node and one whose connection broke may have done it.
-    pub(crate) fn failure(&self, names: &[NodeName], refused: Why) -> Failure {
-        let surely_not = self.count(|said| matches!(said, Said::No | Said::Error(NodeError::Definite(_))));
-        let outcome = if self.forbids(surely_not) { Outcome::Failed } else { Outcome::Indeterminate };
-        let why = match self.said.as_slice() {
+    /// The failure is definite only if a majority certainly did not do the step, because of refusals and of steps that
+    /// never left. A silent node, or a node whose connection broke, may have done the step.
+    pub(crate) fn failure(&self, names: &[NodeName], refused: FailureReason) -> Failure {
+        let certainly_not = self.count(|heard| matches!(heard, Heard::No | Heard::Error(NodeError::Definite(_))));
+        let outcome = if self.forbids(certainly_not) { Outcome::Failed } else { Outcome::Indeterminate };
+        let reason = match self.heard.as_slice() {
             _ if self.is_refused() => refused,
-            [Said::Error(error)] => Why::Error(format!("{}: {error}", names[0])),
-            [Said::Nothing] => Why::Error(format!("{}: no answer in time", names[0])),
-            _ => Why::NoMajority,
+            [Heard::Error(error)] => FailureReason::Error(format!("{}: {error}", names[0])),
+            [Heard::Nothing] => FailureReason::Error(format!("{}: no answer in time", names[0])),
+            _ => FailureReason::NoMajority,
         };
-        Failure { why, outcome, answers: self.answers(names) }
+        Failure { reason, outcome, answers: self.answers(names) }
     }
 
-    /// The failure of a round whose majority was judged after its promise had ended. It is definite: what was granted
-    /// is over, and nobody was told of it.
+    /// The failure of a round whose promise had ended when the client judged its majority. The failure is definite: the
+    /// grant is over, and the client has told no caller of it.
     pub(crate) fn refused_by_validity(&self, names: &[NodeName]) -> Failure {
-        let answers = self.named(names, |said| match said {
-            Said::Yes(_) => NodeAnswer::Late,
+        let answers = self.named(names, |heard| match heard {
+            Heard::Yes(_) => NodeAnswer::Late,
             other => answer(self.round, other),
         });
-        Failure { why: Why::Validity, outcome: Outcome::Failed, answers }
+        Failure { reason: FailureReason::Validity, outcome: Outcome::Failed, answers }
     }
 
     fn forbids(&self, against: usize) -> bool {
-        against > self.said.len() - self.majority
+        against > self.heard.len() - self.majority
     }
 
-    /// The largest counter among the nodes that did it.
+    /// The largest counter of the nodes that did the step.
     pub(crate) fn largest_token(&self) -> Option<Token> {
-        self.said.iter().filter_map(|said| if let Said::Yes(token) = said { *token } else { None }).max()
+        self.heard.iter().filter_map(|heard| if let Heard::Yes(token) = heard { *token } else { None }).max()
     }
 
-    /// What each node said.
+    /// The answer of each node.
     pub(crate) fn answers(&self, names: &[NodeName]) -> NodeAnswers {
-        self.named(names, |said| answer(self.round, said))
+        self.named(names, |heard| answer(self.round, heard))
     }
 
-    fn named(&self, names: &[NodeName], answer: impl Fn(&Said) -> NodeAnswer) -> NodeAnswers {
-        names.iter().cloned().zip(self.said.iter().map(answer)).collect()
+    fn named(&self, names: &[NodeName], answer: impl Fn(&Heard) -> NodeAnswer) -> NodeAnswers {
+        names.iter().cloned().zip(self.heard.iter().map(answer)).collect()
     }
 }
 
-fn answer(round: Round, said: &Said) -> NodeAnswer {
-    match said {
-        Said::Yes(_) if round == Round::Acquire => NodeAnswer::Granted,
-        Said::Yes(_) => NodeAnswer::Done,
-        Said::No => NodeAnswer::Refused,
-        Said::Nothing | Said::Error(_) => NodeAnswer::None,
+fn answer(round: Round, heard: &Heard) -> NodeAnswer {
+    match heard {
+        Heard::Yes(_) if round == Round::Acquire => NodeAnswer::Granted,
+        Heard::Yes(_) => NodeAnswer::Done,
+        Heard::No => NodeAnswer::Refused,
+        Heard::Nothing | Heard::Error(_) => NodeAnswer::None,
     }
 }
 
@@ -255,24 +258,14 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::ports::Unwatched;
+    use crate::{clock::BootClock, ports::Unwatched};
 
-    /// A clock at which no time passes: nothing but answers ends a round.
-    struct Still;
+    /// Longer than any test: nothing but answers ends a round.
+    const FOREVER: Duration = Duration::from_secs(3_600);
 
-    impl Clock for Still {
-        fn now(&self) -> Duration {
-            Duration::ZERO
-        }
+    type Answering = oneshot::Sender<StepAnswer>;
 
-        fn sleep_until(&self, _at: Duration) -> Reply<()> {
-            Box::pin(std::future::pending())
-        }
-    }
-
-    type Answering = oneshot::Sender<Answer>;
-
-    /// A node that answers when it is told to.
+    /// A node that answers when a test tells it to.
     #[derive(Default)]
     struct Told(Mutex<Option<Answering>>);
 
@@ -281,9 +274,9 @@ mod tests {
             "told"
         }
 
-        fn send(&self, _step: Step) -> Reply<Result<Answer, NodeError>> {
+        fn send(&self, _step: Step) -> Reply<Result<StepAnswer, NodeError>> {
             let (answering, answer) = oneshot::channel();
-            *self.0.lock().unwrap() = Some(answering);
+            *self.0.lock() = Some(answering);
             Box::pin(async move { answer.await.map_err(|_| NodeError::Indeterminate("gone".into())) })
         }
     }
@@ -297,20 +290,20 @@ mod tests {
         }
     }
 
-    async fn asked() -> (Asked, Vec<Answering>) {
+    async fn asked() -> (RoundInFlight, Vec<Answering>) {
         let told: Vec<Arc<Told>> = (0..5).map(|_| Arc::default()).collect();
         let nodes: Vec<Arc<dyn Node>> = told.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
-        let step = Step::CountOnly(crate::Key::new("k0"));
-        let asked = Asked::ask(&nodes, &Still, &Unwatched, Round::Acquire, &step, 3).await;
-        (asked, told.iter().map(|node| node.0.lock().unwrap().take().unwrap()).collect())
+        let step = Step::Release(crate::Key::new("k0"), crate::Owner::new("a"));
+        let asked = RoundInFlight::send(&nodes, BootClock.now(), &Unwatched, Round::Acquire, &step, 3).await;
+        (asked, told.iter().map(|node| node.0.lock().take().unwrap()).collect())
     }
 
-    /// How often whoever reads was woken after each of the answers, and what came of it after the last.
-    async fn wakes(until: Until, answers: &[Answer]) -> (Vec<u32>, Poll<Decision>) {
+    /// The number of wakes after each answer, and the reader's state after the last.
+    async fn wakes(until: Until, answers: &[StepAnswer]) -> (Vec<u32>, Poll<RoundOutcome>) {
         let (mut asked, nodes) = asked().await;
         let woken = Arc::<Woken>::default();
         let waker = Waker::from(woken.clone());
-        let mut reading = pin!(asked.read(&Still, Duration::from_secs(1), until));
+        let mut reading = pin!(asked.read(&BootClock, FOREVER, until));
         let mut poll = reading.as_mut().poll(&mut Context::from_waker(&waker));
         let mut wakes = Vec::new();
         for (node, answer) in nodes.into_iter().zip(answers) {
@@ -325,13 +318,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_reads_a_round_is_woken_when_it_can_be_decided_and_not_before() {
-        use Answer::{Done, Refused};
-        let majority = Poll::Ready(Decision::Majority);
+    async fn a_reader_is_woken_only_when_answers_may_decide_the_round() {
+        use StepAnswer::{Done, Refused};
+        let majority = Poll::Ready(RoundOutcome::Majority);
         assert_eq!(wakes(Until::Decided, &[Done, Done, Done]).await, (vec![0, 0, 1], majority));
-        let impossible = Poll::Ready(Decision::Impossible);
+        let impossible = Poll::Ready(RoundOutcome::Impossible);
         assert_eq!(wakes(Until::Decided, &[Refused, Refused, Refused]).await, (vec![0, 0, 1], impossible));
-        // Three might have decided it, and then one more does either way.
+        // Three answers might have decided the round; one more does.
         assert_eq!(wakes(Until::Decided, &[Done, Refused, Refused]).await, (vec![0, 0, 1], Poll::Pending));
         assert_eq!(wakes(Until::Decided, &[Done, Refused, Refused, Refused]).await, (vec![0, 0, 1, 2], impossible));
         assert_eq!(wakes(Until::Decided, &[Refused, Done, Done, Refused, Done]).await, (vec![0, 0, 1, 2, 3], majority));
@@ -339,33 +332,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_come_after_the_decision_wake_nobody() {
+    async fn answers_after_the_decision_wake_no_reader() {
         let (mut asked, mut nodes) = asked().await;
         let woken = Arc::<Woken>::default();
         let late = nodes.split_off(3);
-        nodes.into_iter().for_each(|node| node.send(Answer::Done).unwrap());
+        nodes.into_iter().for_each(|node| node.send(StepAnswer::Done).unwrap());
         let waker = Waker::from(woken.clone());
-        let poll =
-            pin!(asked.read(&Still, Duration::from_secs(1), Until::Decided)).poll(&mut Context::from_waker(&waker));
-        assert_eq!(poll, Poll::Ready(Decision::Majority));
-        late.into_iter().for_each(|node| node.send(Answer::Done).unwrap());
+        let poll = pin!(asked.read(&BootClock, FOREVER, Until::Decided)).poll(&mut Context::from_waker(&waker));
+        assert_eq!(poll, Poll::Ready(RoundOutcome::Majority));
+        late.into_iter().for_each(|node| node.send(StepAnswer::Done).unwrap());
         assert_eq!(woken.0.load(Ordering::SeqCst), 0);
     }
 
-    /// No answer is missed that comes while the others are looked at.
+    /// The reader misses no answer that comes while it reads.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn answers_from_other_threads_always_end_a_round() {
         for i in 0..2_000 {
             let (mut asked, nodes) = asked().await;
             let answering = tokio::task::spawn_blocking(move || {
                 for (n, node) in nodes.into_iter().enumerate() {
-                    let answer = if (i + n) % 2 == 0 { Answer::Done } else { Answer::Refused };
+                    let answer = if (i + n) % 2 == 0 { StepAnswer::Done } else { StepAnswer::Refused };
                     node.send(answer).ok();
                 }
             });
-            let read = asked.read(&Still, Duration::from_secs(1), Until::Decided);
+            let read = asked.read(&BootClock, FOREVER, Until::Decided);
             let decision = tokio::time::timeout(Duration::from_secs(10), read).await;
-            let expected = if i % 2 == 0 { Decision::Majority } else { Decision::Impossible };
+            let expected = if i % 2 == 0 { RoundOutcome::Majority } else { RoundOutcome::Impossible };
             assert_eq!(decision, Ok(expected), "round {i}");
             answering.await.unwrap();
         }

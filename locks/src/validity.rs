@@ -1,25 +1,25 @@
-//! How long a lease may be believed, and how long a node is waited for. Pure.
+//! The validity of a lease and the timeout of a node. Pure.
 //!
-//! A lease starts on a node when the request arrives there, which is not before it was sent. So a client that counts
-//! from the sending, and leaves a margin for clocks that do not run at one rate, stops believing first. The margin is
-//! the one of the Redlock page (redis.io, "Distributed locks with Redis"): 1 % of the lease + 2 ms, the two
-//! milliseconds being for the precision of a node's expiry.
+//! A lease starts on a node when the request arrives there, which is not before the request was sent. So a client that
+//! counts from the sending, with a margin for clocks that run at different rates, stops believing in the lease before
+//! the node ends it. The margin is that of the Redlock page (redis.io, "Distributed locks with Redis"): 1 % of the
+//! lease for the clocks, and 2 ms for the precision of a node's expiry.
 
 use std::time::Duration;
 
-/// The part of the lease that is given up for differences between clocks: 1 % + 2 ms.
+/// The margin for clocks that run at different rates: 1 % of the lease + 2 ms.
 pub fn drift(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// When a promise ends whose request was sent at `sent`: `sent + lease − drift`, in the clock of `sent`. A lease that is
-/// shorter than its drift promises nothing: it ends when it is sent.
+/// The end of the promise of a request that was sent at `sent`: `sent + lease − drift`, in the clock of `sent`. A lease
+/// that is shorter than its drift promises nothing: its promise ends when it is sent.
 pub fn promise_end(sent: Duration, lease: Duration) -> Duration {
     sent.saturating_add(lease.saturating_sub(drift(lease)))
 }
 
-/// How long a round waits for nodes that do not answer, unless the lock was told otherwise: a tenth of the lease, but
-/// from 50 ms (a node that is merely busy should be heard) to 500 ms (a retry is better than a long wait).
+/// The default timeout of a round: a tenth of the lease, from 50 ms (a node that is only busy should be heard) to 500
+/// ms (a retry is better than a long wait).
 pub fn node_timeout(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }

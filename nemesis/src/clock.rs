@@ -1,43 +1,47 @@
-//! `clock`: a clock of the target jumps, jumps there and back again and again, or runs at another rate.
+//! `clock`: a clock of the target jumps, jumps forth and back repeatedly, or runs at another rate.
 //!
-//! Possible on lock nodes and workers. Proved by what the target's own process reads, and where a server tells the time when it is asked for it (`TIME` of
-//! Redis) by that as well. A wall clock is taken back when the fault is healed, which is a jump of its own; a monotonic clock never goes back, so that
-//! its offset stays until the process restarts or the run ends.
+//! Clock faults are possible on lock nodes and workers. The proof is the time that the target's own process reads. For
+//! a server that reports its time (`TIME` of Redis), the reported time must agree.
+//!
+//! The heal sets a wall clock back, which is another jump. A monotonic clock never goes back, so its offset stays until
+//! the process restarts or the run ends.
 
 use std::time::Duration;
 
-use history::{ClockChange, FaultPhase, WhichClock};
+use history::{ClockChange, FaultPhase, WhichClock, fault::Clock};
+use rand::Rng;
 
-use crate::{ClusterError, run::Site};
+use crate::{ClusterError, drawing::Drawing, driver::Driver, injection::Injection, spec::TargetSpec};
 
-/// How far what was measured may be from what was asked.
+/// The largest accepted difference between the measured and the planned offset.
 const TOLERANCE_NS: i64 = 5_000_000;
-/// A server is asked so long before the memory of its process is read, as a rule at most: by then a clock that drifts shows something else.
+/// The usual longest time between the server's report and the reading of its process. A drifting clock changes in
+/// between.
 const ASKED_BEFORE: Duration = Duration::from_millis(100);
-/// Between two looks at a strobe at least.
+/// The shortest time between two readings of a strobe.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How far a clock is ahead, as its process reads it and as its server says. Nanoseconds.
+/// The offset of a clock from the host's clock, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ClockReading {
     read_ns: i64,
-    /// At least, and at most.
+    /// The least and the largest offset that agree with the server's report.
     told_ns: Option<(i64, i64)>,
 }
 
-impl Seen {
-    async fn of(site: &Site<'_>, clock: WhichClock) -> Result<Seen, ClusterError> {
-        let told_ns = if clock.is_wall() { site.cluster.told_ahead_ns(&site.node).await? } else { None };
-        let read_ns = site.cluster.clock_ahead_ns(&site.node, clock).await?;
-        Ok(Seen { read_ns, told_ns })
+impl ClockReading {
+    async fn of(injection: &Injection<'_>, clock: WhichClock) -> Result<ClockReading, ClusterError> {
+        let told_ns = if clock.is_wall() { injection.cluster.told_ahead_ns(&injection.node).await? } else { None };
+        let read_ns = injection.cluster.clock_ahead_ns(&injection.node, clock).await?;
+        Ok(ClockReading { read_ns, told_ns })
     }
 
-    /// Whether it is so far ahead, if it drifts at this rate.
+    /// Returns whether process and server show the offset `ahead_ns`, for a clock that drifts by `ppm`.
     fn is(self, ahead_ns: i64, ppm: i32) -> bool {
         self.read_ns.abs_diff(ahead_ns) <= TOLERANCE_NS.unsigned_abs() && self.may_be(ahead_ns, ppm)
     }
 
-    /// Whether the server's own word leaves that open.
+    /// Returns whether the server's report agrees with the offset `ahead_ns`.
     fn may_be(self, ahead_ns: i64, ppm: i32) -> bool {
         let Some((least, most)) = self.told_ns else { return true };
         let slack = TOLERANCE_NS + ASKED_BEFORE.as_micros() as i64 * i64::from(ppm.unsigned_abs()) / 1_000;
@@ -45,64 +49,82 @@ impl Seen {
     }
 }
 
-pub(crate) async fn clock(
-    site: &Site<'_>,
+impl Driver for Clock {
+    const DEFAULT_TARGET: TargetSpec = TargetSpec::AnyLockNode;
+    const IS_SHARED: bool = true;
+
+    fn draw(drawing: &mut Drawing<'_>) -> (Clock, Duration) {
+        let by = drawing.leases_ms(0.8..=2.0) as i64;
+        let lasting = drawing.lasting(1.0..=3.0);
+        // Only one jump in five is backwards: it makes a lease last longer, which blocks clients but grants no second
+        // hold.
+        let by = if drawing.rng.random_ratio(1, 5) { -by } else { by };
+        (Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(by) }, lasting)
+    }
+
+    async fn inject(&self, injection: &Injection<'_>) -> Result<(), ClusterError> {
+        set_clock(injection, self.clock, self.change, injection.step.fault.lasting).await
+    }
+}
+
+async fn set_clock(
+    injection: &Injection<'_>,
     clock: WhichClock,
     change: ClockChange,
     lasting: Duration,
 ) -> Result<(), ClusterError> {
     let shown = if clock.is_wall() { WhichClock::Wall } else { WhichClock::Monotonic };
-    let before = site.cluster.clock_ahead_ns(&site.node, shown).await?;
-    let from = site.requested().await?;
-    site.cluster.move_clock(&site.node, clock, change).await?;
-    let injected = site.stamp(FaultPhase::Injected).await?;
+    let before = injection.cluster.clock_ahead_ns(&injection.node, shown).await?;
+    let from = injection.requested().await?;
+    injection.cluster.set_clock(&injection.node, clock, change).await?;
+    let injected = injection.stamp(FaultPhase::Injected).await?;
     let missing = match change {
         ClockChange::JumpMs(by) => {
-            let seen = Seen::of(site, shown).await?;
-            site.let_go().await?;
-            site.control.sleep(lasting).await?;
+            let seen = ClockReading::of(injection, shown).await?;
+            injection.let_go().await?;
+            injection.control.sleep(lasting).await?;
             expected(seen, before, by * 1_000_000, 0)
         }
         ClockChange::Strobe { by_ms, every_ms } => {
-            site.let_go().await?;
+            injection.let_go().await?;
             let places = [before + by_ms * 1_000_000, before];
-            strobe(site, places, Duration::from_millis(every_ms), lasting).await?
+            strobe(injection, places, Duration::from_millis(every_ms), lasting).await?
         }
         ClockChange::DriftPpm(_) => {
-            site.let_go().await?;
-            site.control.sleep(lasting).await?;
+            injection.let_go().await?;
+            injection.control.sleep(lasting).await?;
             None
         }
     };
-    let drifted = Seen::of(site, shown).await?;
-    let to = site.stamp(FaultPhase::HealRequested).await?;
+    let drifted = ClockReading::of(injection, shown).await?;
+    let to = injection.stamp(FaultPhase::HealRequested).await?;
     let missing = match change {
         ClockChange::DriftPpm(ppm) => {
-            // It began at some instant between these two, and was read at one between the end of the sleep and this stamp.
+            // The drift began between `from` and `injected`. The clock was read between the end of the sleep and `to`.
             let (least, most) = (lasting.min(to.since(injected)), to.since(from));
             expected(drifted, before, gained_ns(drifted.read_ns - before, least, most, ppm), ppm)
         }
         _ => missing,
     };
     if let Some((clock, change)) = taken_back(clock, change) {
-        site.cluster.move_clock(&site.node, clock, change).await?;
+        injection.cluster.set_clock(&injection.node, clock, change).await?;
     }
-    site.cluster.settle_clocks(&site.node).await?;
-    site.stamp(FaultPhase::Healed).await?;
+    injection.cluster.remove_clock_patch(&injection.node).await?;
+    injection.stamp(FaultPhase::Healed).await?;
 
     match missing {
-        None => site.stamp(FaultPhase::Proved { from, to }).await?,
-        Some(why) => site.stamp(FaultPhase::Unproved { why }).await?,
+        None => injection.stamp(FaultPhase::Proved { from, to }).await?,
+        Some(why) => injection.stamp(FaultPhase::Unproved { why }).await?,
     };
-    // What a drift has gained stays, and so does what a monotonic clock has: nothing is left to take back.
+    // The gain of a drift stays, and so does the offset of a monotonic clock: the heal has nothing to set back.
     let stays = matches!(change, ClockChange::DriftPpm(_)) || !clock.is_wall();
-    if stays || Seen::of(site, shown).await?.is(before, 0) {
-        site.stamp(FaultPhase::HealProved).await?;
+    if stays || ClockReading::of(injection, shown).await?.is(before, 0) {
+        injection.stamp(FaultPhase::HealProved).await?;
     }
     Ok(())
 }
 
-/// What heals a change.
+/// Returns the change that heals `change`, if there is one.
 fn taken_back(clock: WhichClock, change: ClockChange) -> Option<(WhichClock, ClockChange)> {
     match change {
         ClockChange::JumpMs(by) if clock.is_wall() => Some((WhichClock::Wall, ClockChange::JumpMs(-by))),
@@ -112,44 +134,46 @@ fn taken_back(clock: WhichClock, change: ClockChange) -> Option<(WhichClock, Clo
     }
 }
 
-/// What a drift has gained that was on for so long, at least and at most: what is nearest to what was seen.
+/// Returns the gain of a drift that lasted from `least` to `most`: the possible value that is nearest to the seen
+/// value.
 fn gained_ns(seen_ns: i64, least: Duration, most: Duration, ppm: i32) -> i64 {
     let gained = |of: Duration| of.as_micros() as i64 * i64::from(ppm) / 1_000;
     let (one, other) = (gained(least), gained(most));
     seen_ns.clamp(one.min(other), one.max(other))
 }
 
-/// Says what was seen, if the clock was not moved by so much.
-fn expected(seen: Seen, before: i64, asked_ns: i64, ppm: i32) -> Option<String> {
+/// Describes the reading, if the clock did not change by `asked_ns`.
+fn expected(seen: ClockReading, before: i64, asked_ns: i64, ppm: i32) -> Option<String> {
     let ms = |ns: i64| ns / 1_000_000;
     let told = match seen.told_ns {
         Some((least, most)) => {
-            format!("; its server tells a time that is {} to {} ms ahead", ms(least - before), ms(most - before))
+            format!("; its server reports a time that is {} to {} ms ahead", ms(least - before), ms(most - before))
         }
         None => String::new(),
     };
     let why = || {
-        format!("expected the clock to be moved by {} ms, seen: {} ms{told}", ms(asked_ns), ms(seen.read_ns - before))
+        format!("expected the clock to be changed by {} ms, seen: {} ms{told}", ms(asked_ns), ms(seen.read_ns - before))
     };
     (!seen.is(before + asked_ns, ppm)).then(why)
 }
 
-/// Lets the fault last, and looks meanwhile until the clock was seen at each of both places: told by the server too, if it tells. Says what was not
-/// seen. Memory is read at one instant and the server asked at another, so they are taken by themselves.
+/// Waits for `lasting`, and reads the clock until it was seen at both places: by the process, and by the server if the
+/// server reports its time. Describes a place that was not seen. The two readings happen at different times, so each
+/// must show both places on its own.
 async fn strobe(
-    site: &Site<'_>,
+    injection: &Injection<'_>,
     places: [i64; 2],
     every: Duration,
     lasting: Duration,
 ) -> Result<Option<String>, ClusterError> {
-    // Between any two looks it stays or changes once, and not the same each time.
+    // At two fifths of a period, the clock changes at most once between two readings, and not between all of them.
     let look = (every * 2 / 5).max(LOOK);
     let (mut read, mut told) = ([false; 2], [false; 2]);
     let mut tells = false;
     let mut left = lasting;
     while !left.is_zero() {
         if read != [true; 2] || (tells && told != [true; 2]) {
-            let seen = Seen::of(site, WhichClock::Wall).await?;
+            let seen = ClockReading::of(injection, WhichClock::Wall).await?;
             tells |= seen.told_ns.is_some();
             for (i, place) in places.into_iter().enumerate() {
                 read[i] |= seen.read_ns.abs_diff(place) <= TOLERANCE_NS.unsigned_abs();
@@ -157,15 +181,15 @@ async fn strobe(
             }
         }
         let nap = look.min(left);
-        site.control.sleep(nap).await?;
+        injection.control.sleep(nap).await?;
         left -= nap;
     }
     let missing = |by: &str, seen: [bool; 2]| match seen {
         [true, true] => None,
-        [false, _] => Some(format!("expected the clock to be there now and then; by {by} it never was")),
-        [true, false] => Some(format!("expected the clock to be back now and then; by {by} it never was")),
+        [false, _] => Some(format!("expected the clock to jump forth repeatedly; {by} never showed that")),
+        [true, false] => Some(format!("expected the clock to jump back repeatedly; {by} never showed that")),
     };
-    Ok(missing("what its process reads", read).or_else(|| missing("what its server tells", told).filter(|_| tells)))
+    Ok(missing("its process", read).or_else(|| missing("its server", told).filter(|_| tells)))
 }
 
 #[cfg(test)]

@@ -1,111 +1,114 @@
-//! The one port through which faults reach a cluster.
+//! The port through which faults act on a cluster.
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use history::{ClockChange, Fault, FaultId, NodeName, WhichClock};
+use history::{ClockChange, Fault, FaultId, NodeName, WhichClock, fault::Data};
 
-/// Work that reaches into the cluster.
+/// An operation on the cluster, under way.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, ClusterError>> + Send + 'a>>;
 
-/// The cluster could not do what it was asked for.
+/// An operation on the cluster failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{node}: {doing}: {why}")]
 pub struct ClusterError {
-    /// The node it was about.
+    /// The node.
     pub node: NodeName,
-    /// What was tried, as a gerund: `freezing`.
+    /// The operation, as a gerund: `freezing`.
     pub doing: &'static str,
-    /// What the engine said.
+    /// The reason, in the engine's words.
     pub why: String,
 }
 
-/// What faults may do to a cluster. `compose` is the implementation on real containers.
+/// The operations of faults on a cluster. The crate `compose` implements them on real containers.
 ///
-/// None of these proves anything by returning `Ok`: an engine's call may return long after the effect, or
-/// before it. Faults are proved through the target itself.
+/// An `Ok` proves no effect: an engine's call may return long after its effect, or before the effect. Faults are proved
+/// through the target itself.
 pub trait Cluster: Send + Sync {
-    /// Freezes every process of `node` (container freezer). Freezing a frozen node is an error.
+    /// Freezes every process of `node` by the container freezer. To freeze a frozen node is an error.
     fn freeze<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()>;
-    /// Lets a frozen node go on. Thawing a node that is not frozen does nothing.
+    /// Thaws a frozen node. Does nothing to a node that is not frozen.
     fn thaw<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()>;
-    /// Whether the freezer holds `node` now, as the engine says.
+    /// Returns whether `node` is frozen now, according to the engine.
     fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
-    /// SIGKILL to every process of `node`; returns when the engine says that it is no longer running.
+    /// Sends SIGKILL to every process of `node`. Returns when the engine reports that the node no longer runs.
     fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()>;
-    /// Starts a killed node again, as a new process over `data`. Starting a running node does nothing.
+    /// Starts a killed node again, as a new process with `data`. Does nothing to a running node.
     fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()>;
-    /// Starts a killed lock node again, empty but for one thing: before it accepts clients it has of each key the largest counter that any of `of`
-    /// has. Starting a running node does nothing.
+    /// Starts a killed lock node again, with nothing but counters: of each key, the largest counter among the nodes
+    /// `of`. The node has these counters before it accepts clients. Does nothing to a running node.
     fn start_with_counters<'a>(&'a self, node: &'a NodeName, _of: &'a [NodeName]) -> Doing<'a, ()> {
-        impossible(node, "starting it with the counters of others")
+        impossible(node, "starting it with the counters of other nodes")
     }
-    /// How many fsyncs a server has still to make of what it has answered, by its own word; none, if it keeps no log.
+    /// Returns the number of pending fsyncs that a server reports; none, if the server keeps no log.
     fn pending_fsyncs<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, Option<u32>> {
         Box::pin(std::future::ready(Ok(None)))
     }
-    /// Whether `node` runs now, as the engine says.
+    /// Returns whether `node` runs now, according to the engine.
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
-    // What follows not every cluster can do; a plan that asks for it is refused before it begins.
+    // Not every cluster has the following operations. A plan that needs a missing operation is refused before its run.
 
-    /// SIGSTOP to the first process of `node`. Stopping a stopped node does nothing.
+    /// Sends SIGSTOP to the first process of `node`. Does nothing to a stopped node.
     fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         impossible(node, "stopping")
     }
-    /// SIGCONT to it. A node that is not stopped is left alone.
-    fn go_on<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        impossible(node, "letting it go on")
+    /// Sends SIGCONT to the first process of `node`. Does nothing to a node that is not stopped.
+    fn resume<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        impossible(node, "resuming it")
     }
-    /// Leaves so many hundredths of one processor to `node`, until [`Cluster::speed_up`].
+    /// Limits `node` to `percent` of one processor, until [`Cluster::speed_up`].
     fn slow_down<'a>(&'a self, node: &'a NodeName, _percent: u8) -> Doing<'a, ()> {
         impossible(node, "slowing it down")
     }
-    /// Leaves it as much as it wants again.
+    /// Removes the limit on the processor time of `node`.
     fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        impossible(node, "letting it run as fast as it can")
+        impossible(node, "removing its quota")
     }
-    /// How long a harmless request to a server takes that shares the server's processor time; none, if there is no answer within a moment.
+    /// Measures the time of a harmless request that uses the server's own processor time; none, if the server does not
+    /// answer before a timeout.
     fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
-        impossible(node, "measuring how fast it answers")
+        impossible(node, "measuring its answer time")
     }
-    /// Whether a server answers a harmless request within a moment: it is neither down nor frozen.
+    /// Returns whether a server answers a harmless request before a timeout, so that it is neither down nor frozen.
     fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         impossible(node, "asking whether it answers")
     }
-    /// The lock node that leads the others now; none, if none does, as during an election.
+    /// Returns the current leader of the lock nodes; none, if there is no leader, as during an election.
     fn leader(&self) -> Doing<'_, Option<NodeName>> {
-        impossible(&NodeName::new("lock nodes"), "asking who leads them")
+        impossible(&NodeName::new("lock nodes"), "finding their leader")
     }
-    /// Begins a fault of links (partition, delay) of `node`; it stays until [`Cluster::mend`].
-    fn hold_up<'a>(&'a self, node: &'a NodeName, _fault: FaultId, _what: &'a Fault) -> Doing<'a, ()> {
-        impossible(node, "holding up its packets")
+    /// Injects a fault of links of `node`. The fault lasts until [`Cluster::heal_links`].
+    fn inject_links<'a>(&'a self, node: &'a NodeName, _fault: FaultId, _what: &'a Fault) -> Doing<'a, ()> {
+        impossible(node, "injecting a fault of its links")
     }
-    /// Ends a fault of links of `node`.
-    fn mend<'a>(&'a self, node: &'a NodeName, _fault: FaultId) -> Doing<'a, ()> {
-        impossible(node, "letting its packets go")
+    /// Heals a fault of links of `node`.
+    fn heal_links<'a>(&'a self, node: &'a NodeName, _fault: FaultId) -> Doing<'a, ()> {
+        impossible(node, "healing a fault of its links")
     }
-    /// How long a packet from one node to the other takes now; none, if it does not get through.
+    /// Measures the time that a packet between two nodes takes now; none, if the packet does not get through.
     fn latency<'a>(&'a self, from: &'a NodeName, _to: &'a NodeName) -> Doing<'a, Option<Duration>> {
         impossible(from, "probing its links")
     }
-    /// How many connections of `node` have not come to life again since a fault of its links: what they send waits for a retransmission. With
-    /// `reset` they are ended, so that whoever has them makes new ones.
+    /// Counts the connections of `node` that still wait for a retransmission after a fault of links. With `reset` these
+    /// connections are reset, so that their owners open new connections.
     fn stale_connections<'a>(&'a self, _node: &'a NodeName, _reset: bool) -> Doing<'a, u32> {
         Box::pin(std::future::ready(Ok(0)))
     }
-    /// Changes a clock of all processes of `node`. A jump adds to what was moved before, a drift replaces an earlier one.
-    fn move_clock<'a>(&'a self, node: &'a NodeName, _clock: WhichClock, _change: ClockChange) -> Doing<'a, ()> {
-        impossible(node, "moving its clock")
+    /// Changes a clock of all processes of `node`. A jump adds to earlier jumps; a drift replaces an earlier drift.
+    fn set_clock<'a>(&'a self, node: &'a NodeName, _clock: WhichClock, _change: ClockChange) -> Doing<'a, ()> {
+        impossible(node, "setting its clock")
     }
-    /// Puts back what was done to a process of `node` to move its clocks, if they show the truth and nothing moves them any more.
-    fn settle_clocks<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, ()> {
+    /// Restores the original clock functions in the processes of `node`, if all clocks are right and no fault changes
+    /// them.
+    fn remove_clock_patch<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
-    /// How far the wall clock of `node` is ahead of the host's by what its server tells when it is asked for the time: at least, and at most, in
-    /// nanoseconds. None, if it is no server, or one that does not tell.
+    /// Returns bounds of the offset of the wall clock of `node` from the host's clock, as the server of `node` reports
+    /// its time: at least and at most, in nanoseconds. None, if the node is no server, or its server reports no time.
     fn told_ahead_ns<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, Option<(i64, i64)>> {
         Box::pin(std::future::ready(Ok(None)))
     }
-    /// How far a clock of `node` is ahead of the host's, by what its own process reads. Nanoseconds.
+    /// Returns the offset of a clock of `node` from the host's clock, as the process of `node` reads the clock, in
+    /// nanoseconds.
     fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, _clock: WhichClock) -> Doing<'a, i64> {
         impossible(node, "reading its clock")
     }
@@ -114,15 +117,4 @@ pub trait Cluster: Send + Sync {
 fn impossible<'a, T: Send + 'a>(node: &NodeName, doing: &'static str) -> Doing<'a, T> {
     let error = ClusterError { node: node.clone(), doing, why: "this cluster cannot do that".into() };
     Box::pin(std::future::ready(Err(error)))
-}
-
-/// What a node that is started again finds of its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Data {
-    /// All that its kernel had been given.
-    Kept,
-    /// What had been synced to the disk.
-    Synced,
-    /// Nothing.
-    Lost,
 }

@@ -1,4 +1,4 @@
-//! The port through which the nemesis asks things of the run's own processes.
+//! The port through which the nemesis commands the run's own processes.
 
 use std::time::Duration;
 
@@ -6,15 +6,16 @@ use history::{ClientId, Event, Point, Stamp};
 
 use crate::Doing;
 
-/// What the nemesis needs of the run besides the cluster.
+/// The operations of the nemesis on the run's own processes.
 pub trait Control: Send + Sync {
-    /// Has the agent stamp `event`, and returns that stamp when the record has come back: whatever is done after this
-    /// call happens after it. Stamps of anybody else would not bracket the fault.
+    /// Has the agent stamp `event`, and returns the stamp when the record has arrived. Every later action of the
+    /// nemesis happens after the stamp, so two stamps enclose a fault. Stamps of other processes would not.
     fn stamp<'a>(&'a self, event: Event) -> Doing<'a, Stamp>;
-    /// Arms `client` for `point`: at its next passage it announces the point and waits there, at most `bound`.
+    /// Arms `client` for `point`: the next time the client reaches the point, it announces the point and waits there,
+    /// for at most `bound`.
     fn arm<'a>(&'a self, client: ClientId, point: Point, bound: Duration) -> Doing<'a, ()>;
-    /// Lets `client` go on from the point where it waits, and disarms it.
+    /// Releases `client` from the point at which it waits, and disarms the client.
     fn let_go<'a>(&'a self, client: ClientId) -> Doing<'a, ()>;
-    /// Waits, by the controller's clock. Nothing is proved by it.
+    /// Waits by the controller's clock. The wait proves nothing about the target.
     fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()>;
 }

@@ -1,119 +1,153 @@
-//! `pause`: the container freezer stops every process of the target for a while.
+//! `pause` and `stop`: the target does nothing for a while.
 //!
-//! Possible on workers, lock nodes and the resource. The engine's calls take 10–25 ms, now and then 1.5 s, and the target may be frozen long
-//! before a call returns or run again before it does: only the target's own ticks prove a pause.
+//! `pause` uses the container freezer, which freezes every process of the container. `stop` sends SIGSTOP to the first
+//! process, and SIGCONT later. The other processes of the container still run, so the healthcheck of a stopped server
+//! connects, and waits. Each worker and each server is the first process of its container, and the only process that
+//! matters.
+//!
+//! Both are possible on workers, lock nodes and the resource. The engine's calls take 10–25 ms, sometimes 1.5 s. The
+//! target may be frozen long before a call returns, or run again before the call returns. Therefore only the target's
+//! own ticks prove a pause.
 
 use std::time::Duration;
 
 use futures::future::join;
-use history::FaultPhase;
+use history::{
+    FaultPhase,
+    fault::{Pause, Stop},
+};
 
 use crate::{
     ClusterError,
-    run::{PROOF, Site},
+    drawing::Drawing,
+    driver::Driver,
+    injection::{Injection, PROOF},
+    spec::TargetSpec,
 };
 
-/// A pause is proved if the target did not run for this share of what was asked.
+/// A pause is proved if the target did not run for this share of the planned length.
 const PROVED_FROM: f64 = 0.9;
 
-/// In which way a target is kept from running.
+/// The mechanism that freezes the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Still {
-    /// By the container freezer.
+enum FreezeMode {
+    /// The container freezer.
     Frozen,
-    /// By a signal.
+    /// SIGSTOP.
     Stopped,
 }
 
-impl Still {
+impl FreezeMode {
     fn name(self) -> &'static str {
         match self {
-            Still::Frozen => "frozen",
-            Still::Stopped => "stopped",
+            FreezeMode::Frozen => "frozen",
+            FreezeMode::Stopped => "stopped",
         }
     }
 
-    async fn begin(self, site: &Site<'_>) -> Result<(), ClusterError> {
+    async fn begin(self, injection: &Injection<'_>) -> Result<(), ClusterError> {
         match self {
-            Still::Frozen => site.cluster.freeze(&site.node).await,
-            Still::Stopped => site.cluster.stop(&site.node).await,
+            FreezeMode::Frozen => injection.cluster.freeze(&injection.node).await,
+            FreezeMode::Stopped => injection.cluster.stop(&injection.node).await,
         }
     }
 
-    async fn end(self, site: &Site<'_>) -> Result<(), ClusterError> {
+    async fn end(self, injection: &Injection<'_>) -> Result<(), ClusterError> {
         match self {
-            Still::Frozen => site.cluster.thaw(&site.node).await,
-            Still::Stopped => site.cluster.go_on(&site.node).await,
+            FreezeMode::Frozen => injection.cluster.thaw(&injection.node).await,
+            FreezeMode::Stopped => injection.cluster.resume(&injection.node).await,
         }
     }
 }
 
-pub(crate) async fn pause(site: &Site<'_>, lasting: Duration) -> Result<(), ClusterError> {
-    hold_still(site, Still::Frozen, lasting).await
+impl Driver for Pause {
+    const DEFAULT_TARGET: TargetSpec = TargetSpec::Holder;
+
+    fn draw(drawing: &mut Drawing<'_>) -> (Pause, Duration) {
+        (Pause {}, drawing.lasting(1.5..=2.5))
+    }
+
+    async fn inject(&self, injection: &Injection<'_>) -> Result<(), ClusterError> {
+        freeze_for(injection, FreezeMode::Frozen, injection.step.fault.lasting).await
+    }
 }
 
-/// Keeps the target from running for so long, and proves it through the target.
-pub(crate) async fn hold_still(site: &Site<'_>, still: Still, lasting: Duration) -> Result<(), ClusterError> {
-    if site.is_server {
-        return server(site, still, lasting).await;
+impl Driver for Stop {
+    const DEFAULT_TARGET: TargetSpec = TargetSpec::Holder;
+
+    fn draw(drawing: &mut Drawing<'_>) -> (Stop, Duration) {
+        (Stop {}, drawing.lasting(1.5..=2.5))
     }
-    let Some(process) = site.scene.look(|view| view.process(&site.node)) else {
-        site.requested().await?;
-        let why = format!("expected a running process that could be {}; there was none", still.name());
-        return site.stamp(FaultPhase::Unproved { why }).await.map(drop);
+
+    async fn inject(&self, injection: &Injection<'_>) -> Result<(), ClusterError> {
+        freeze_for(injection, FreezeMode::Stopped, injection.step.fault.lasting).await
+    }
+}
+
+/// Freezes the target for `lasting`, and proves the fault through the target.
+async fn freeze_for(injection: &Injection<'_>, mode: FreezeMode, lasting: Duration) -> Result<(), ClusterError> {
+    if injection.is_server {
+        return server(injection, mode, lasting).await;
+    }
+    let Some(process) = injection.live_view.look(|view| view.process(&injection.node)) else {
+        injection.requested().await?;
+        let why = format!("expected a running process that could be {}; there was none", mode.name());
+        return injection.stamp(FaultPhase::Unproved { why }).await.map(drop);
     };
-    let requested = site.requested().await?;
-    let injected = still.begin(site).await;
+    let requested = injection.requested().await?;
+    let injected = mode.begin(injection).await;
     if injected.is_ok() {
-        site.stamp(FaultPhase::Injected).await?;
+        injection.stamp(FaultPhase::Injected).await?;
     }
-    site.let_go().await?;
+    injection.let_go().await?;
     if injected.is_ok() {
-        site.control.sleep(lasting).await?;
+        injection.control.sleep(lasting).await?;
     }
-    site.stamp(FaultPhase::HealRequested).await?;
-    still.end(site).await?;
-    let healed = site.stamp(FaultPhase::Healed).await?;
+    injection.stamp(FaultPhase::HealRequested).await?;
+    mode.end(injection).await?;
+    let healed = injection.stamp(FaultPhase::Healed).await?;
 
     let least = lasting.mul_f64(PROVED_FROM);
     let gap = |view: &crate::View| view.stall(&process, requested).filter(|(from, to)| to.since(*from) >= least);
-    match site.scene.within(site.control, PROOF, gap).await {
+    match injection.live_view.within(injection.control, PROOF, gap).await {
         Some((from, to)) => {
-            site.stamp(FaultPhase::Proved { from, to }).await?;
-            site.missed(from).await?;
+            injection.stamp(FaultPhase::Proved { from, to }).await?;
+            injection.missed(from).await?;
         }
         None => {
-            let longest =
-                site.scene.look(|view| view.stall(&process, requested)).map_or(0, |(f, t)| t.since(f).as_millis());
+            let longest = injection
+                .live_view
+                .look(|view| view.stall(&process, requested))
+                .map_or(0, |(f, t)| t.since(f).as_millis());
             let engine = injected.err().map(|e| format!("; the engine said: {e}")).unwrap_or_default();
             let why = format!(
                 "expected a gap of ≥ {} ms between ticks, longest seen: {longest} ms{engine}",
                 least.as_millis()
             );
-            site.stamp(FaultPhase::Unproved { why }).await?;
+            injection.stamp(FaultPhase::Unproved { why }).await?;
         }
     }
 
-    site.prove_alive(healed).await
+    injection.prove_alive(healed).await
 }
 
-/// A server has no ticks that we see: it must not answer while it is kept still, and answer again afterwards. A request to one that was stopped
-/// waits until it is given up, and is given that time.
-async fn server(site: &Site<'_>, still: Still, lasting: Duration) -> Result<(), ClusterError> {
-    site.requested().await?;
-    still.begin(site).await?;
-    let from = site.stamp(FaultPhase::Injected).await?;
-    let (answers, slept) = join(site.cluster.answers(&site.node), site.control.sleep(lasting)).await;
+/// Freezes a server. Servers report no ticks, so the proof is no answer during the fault, and an answer afterwards. A
+/// request to a stopped server waits for its timeout, so the fault lasts at least that long.
+async fn server(injection: &Injection<'_>, mode: FreezeMode, lasting: Duration) -> Result<(), ClusterError> {
+    injection.requested().await?;
+    mode.begin(injection).await?;
+    let from = injection.stamp(FaultPhase::Injected).await?;
+    let (answers, slept) = join(injection.cluster.answers(&injection.node), injection.control.sleep(lasting)).await;
     let is_silent = !answers?;
     slept?;
-    let to = site.stamp(FaultPhase::HealRequested).await?;
-    still.end(site).await?;
-    site.stamp(FaultPhase::Healed).await?;
+    let to = injection.stamp(FaultPhase::HealRequested).await?;
+    mode.end(injection).await?;
+    injection.stamp(FaultPhase::Healed).await?;
     if is_silent {
-        site.stamp(FaultPhase::Proved { from, to }).await?;
+        injection.stamp(FaultPhase::Proved { from, to }).await?;
     } else {
-        let why = format!("expected no answer from a server that is {}; there was one", still.name());
-        site.stamp(FaultPhase::Unproved { why }).await?;
+        let why = format!("expected no answer from a server that is {}; there was one", mode.name());
+        injection.stamp(FaultPhase::Unproved { why }).await?;
     }
-    site.prove_answers().await
+    injection.prove_answers().await
 }

@@ -1,99 +1,119 @@
-//! `slow`: hardly any processor time is left to the target.
+//! `slow`: the target gets very little processor time.
 //!
-//! Possible on workers, lock nodes and the resource. The kernel gives a container its quota anew in each period of 100 ms, and once that is used up
-//! nothing in there runs until the next one. So a target that wants less than its quota is not held up at all: what is proved is that it was. Our
-//! processes show it by a tick that is late by half of what a period leaves out, at least. A server has no ticks that we see: its healthcheck runs in its
-//! container, out of the same quota, and takes twice as long as just before, at least.
+//! Possible on workers, lock nodes and the resource. The kernel gives a container a new quota in each period of 100 ms.
+//! After the container has used its quota, none of its processes runs until the next period. So a target that needs
+//! less than its quota is not delayed, and the proof must show a delay.
+//!
+//! One of the run's own processes proves the fault by a late tick: the delay is at least half of the idle part of a
+//! period. A server reports no ticks. Its healthcheck runs in its container and uses the same quota; the healthcheck
+//! must take at least twice as long as before the fault.
 
 use std::time::Duration;
 
 use futures::future::join;
-use history::FaultPhase;
+use history::{FaultPhase, fault::Slow};
 
 use crate::{
     ClusterError,
-    run::{PROOF, Site},
+    drawing::Drawing,
+    driver::Driver,
+    injection::{Injection, PROOF},
+    spec::TargetSpec,
 };
 
-/// How often the kernel gives a quota anew.
+/// The period after which the kernel renews a quota.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How much longer than just before a request must take, and by how much at least.
+/// The proof needs a request that takes `SLOWER` times as long as before the fault, and longer by at least `SLOWER_BY`.
 const SLOWER: u32 = 2;
 const SLOWER_BY: Duration = Duration::from_millis(20);
-/// Between two looks whether a server is as fast as before.
+/// The time between two checks whether a server is as fast as before the fault.
 const LOOK: Duration = Duration::from_millis(100);
-/// How many of them.
+/// The number of these checks.
 const LOOKS: u32 = 30;
 
-pub(crate) async fn slow(site: &Site<'_>, lasting: Duration, percent: u8) -> Result<(), ClusterError> {
-    if site.is_server {
-        return server(site, lasting, percent).await;
+impl Driver for Slow {
+    const DEFAULT_TARGET: TargetSpec = TargetSpec::Holder;
+
+    fn draw(drawing: &mut Drawing<'_>) -> (Slow, Duration) {
+        (Slow { percent: Slow::PERCENT_MIN }, drawing.lasting(1.5..=2.5))
     }
-    let Some(process) = site.scene.look(|view| view.process(&site.node)) else {
-        site.requested().await?;
+
+    async fn inject(&self, injection: &Injection<'_>) -> Result<(), ClusterError> {
+        let lasting = injection.step.fault.lasting;
+        if injection.is_server {
+            return server(injection, lasting, self.percent).await;
+        }
+        process(injection, lasting, self.percent).await
+    }
+}
+
+async fn process(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Result<(), ClusterError> {
+    let Some(process) = injection.live_view.look(|view| view.process(&injection.node)) else {
+        injection.requested().await?;
         let why = "expected a running process to slow down; there was none".into();
-        return site.stamp(FaultPhase::Unproved { why }).await.map(drop);
+        return injection.stamp(FaultPhase::Unproved { why }).await.map(drop);
     };
-    site.requested().await?;
-    site.cluster.slow_down(&site.node, percent).await?;
-    let from = site.stamp(FaultPhase::Injected).await?;
-    site.let_go().await?;
-    site.control.sleep(lasting).await?;
-    let to = site.stamp(FaultPhase::HealRequested).await?;
-    site.cluster.speed_up(&site.node).await?;
-    let healed = site.stamp(FaultPhase::Healed).await?;
+    injection.requested().await?;
+    injection.cluster.slow_down(&injection.node, percent).await?;
+    let from = injection.stamp(FaultPhase::Injected).await?;
+    injection.let_go().await?;
+    injection.control.sleep(lasting).await?;
+    let to = injection.stamp(FaultPhase::HealRequested).await?;
+    injection.cluster.speed_up(&injection.node).await?;
+    let healed = injection.stamp(FaultPhase::Healed).await?;
 
     let least = PERIOD * (100 - u32::from(percent)) / 200;
     let longest = |view: &crate::View| view.stall_within(&process, (from, to)).map(|(f, t)| t.since(f));
     let late = |view: &crate::View| longest(view).filter(|gap| *gap >= least);
-    if site.scene.within(site.control, PROOF, late).await.is_some() {
-        site.stamp(FaultPhase::Proved { from, to }).await?;
-        site.missed(from).await?;
+    if injection.live_view.within(injection.control, PROOF, late).await.is_some() {
+        injection.stamp(FaultPhase::Proved { from, to }).await?;
+        injection.missed(from).await?;
     } else {
-        let seen = site.scene.look(longest).map_or(0, |gap| gap.as_millis());
+        let seen = injection.live_view.look(longest).map_or(0, |gap| gap.as_millis());
         let why = format!(
-            "expected a gap of ≥ {} ms between ticks, longest seen: {seen} ms; it may want no more than {percent} % of a processor",
+            "expected a gap of ≥ {} ms between ticks, longest seen: {seen} ms; the target may \
+             need no more than {percent} % of a processor",
             least.as_millis()
         );
-        site.stamp(FaultPhase::Unproved { why }).await?;
+        injection.stamp(FaultPhase::Unproved { why }).await?;
     }
-    site.prove_alive(healed).await
+    injection.prove_alive(healed).await
 }
 
-async fn server(site: &Site<'_>, lasting: Duration, percent: u8) -> Result<(), ClusterError> {
-    let usual = usual(site).await?;
-    site.requested().await?;
-    site.cluster.slow_down(&site.node, percent).await?;
-    let from = site.stamp(FaultPhase::Injected).await?;
-    let (took, slept) = join(site.cluster.answer_time(&site.node), site.control.sleep(lasting)).await;
+async fn server(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Result<(), ClusterError> {
+    let usual = usual(injection).await?;
+    injection.requested().await?;
+    injection.cluster.slow_down(&injection.node, percent).await?;
+    let from = injection.stamp(FaultPhase::Injected).await?;
+    let (took, slept) = join(injection.cluster.answer_time(&injection.node), injection.control.sleep(lasting)).await;
     let took = took?;
     slept?;
-    let to = site.stamp(FaultPhase::HealRequested).await?;
-    site.cluster.speed_up(&site.node).await?;
-    site.stamp(FaultPhase::Healed).await?;
+    let to = injection.stamp(FaultPhase::HealRequested).await?;
+    injection.cluster.speed_up(&injection.node).await?;
+    injection.stamp(FaultPhase::Healed).await?;
     let Some(usual) = usual else {
-        let why = "expected a server that answers, to see it answer later; there was no answer before the fault".into();
-        return site.stamp(FaultPhase::Unproved { why }).await.map(drop);
+        let why = "expected an answer of the server before the fault, as a reference; there was none".into();
+        return injection.stamp(FaultPhase::Unproved { why }).await.map(drop);
     };
     let is_slow = |took: Option<Duration>| took.is_none_or(|took| took >= usual * SLOWER && took >= usual + SLOWER_BY);
     if is_slow(took) {
-        site.stamp(FaultPhase::Proved { from, to }).await?;
+        injection.stamp(FaultPhase::Proved { from, to }).await?;
     } else {
         let why = format!("expected an answer to take twice as long; it took {took:?}, and {usual:?} before");
-        site.stamp(FaultPhase::Unproved { why }).await?;
+        injection.stamp(FaultPhase::Unproved { why }).await?;
     }
     for _ in 0..LOOKS {
-        if !is_slow(site.cluster.answer_time(&site.node).await?) {
-            return site.stamp(FaultPhase::HealProved).await.map(drop);
+        if !is_slow(injection.cluster.answer_time(&injection.node).await?) {
+            return injection.stamp(FaultPhase::HealProved).await.map(drop);
         }
-        site.control.sleep(LOOK).await?;
+        injection.control.sleep(LOOK).await?;
     }
     Ok(())
 }
 
-/// How long a request takes without the fault: the slower of two.
-async fn usual(site: &Site<'_>) -> Result<Option<Duration>, ClusterError> {
-    let first = site.cluster.answer_time(&site.node).await?;
-    let second = site.cluster.answer_time(&site.node).await?;
+/// Measures the time of a request without the fault: the slower of two requests.
+async fn usual(injection: &Injection<'_>) -> Result<Option<Duration>, ClusterError> {
+    let first = injection.cluster.answer_time(&injection.node).await?;
+    let second = injection.cluster.answer_time(&injection.node).await?;
     Ok(first.zip(second).map(|(first, second)| first.max(second)))
 }

@@ -1,27 +1,21 @@
-//! Planned waits: a client is armed, comes to its point, and is kept there until something else has happened.
+//! Planned waits: an armed client reaches its protocol point and waits there until the condition of the wait is true.
 //!
-//! The client leaves by itself when its bound is over, so that nothing that goes wrong here keeps it for ever.
+//! The client leaves the point when its bound is over, so an error of the nemesis cannot block the client for ever.
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use futures::future::{Either, join_all, select};
-use history::{Event, FaultId, HoldId, NodeName, Plan, Step, Until, Wait, WaitId, When};
+use history::{ClientId, Event, FaultId, HoldId, NodeName, Plan, Step, Until, Wait, WaitId, When};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{
-    ClusterError,
-    run::{Nemesis, first_client},
-    turns::Phase,
-};
+use crate::{cluster::ClusterError, control::Control, live_view::LiveView, node_slots::Phase};
 
-/// One planned wait: whether its client has come, and how far the faults that go with it are.
-pub(crate) struct Gate<'a> {
+/// A planned wait, with the state of its client and of the faults that happen during the wait.
+pub(crate) struct ActiveWait<'a> {
     wait: &'a Wait,
     steps: u32,
     injected: AtomicU32,
@@ -31,11 +25,11 @@ pub(crate) struct Gate<'a> {
     changed: Notify,
 }
 
-impl<'a> Gate<'a> {
-    fn new(plan: &Plan, wait: &'a Wait) -> Gate<'a> {
+impl<'a> ActiveWait<'a> {
+    fn new(plan: &Plan, wait: &'a Wait) -> ActiveWait<'a> {
         let steps = plan.schedule.iter().filter(|step| step.when == When::WhileWaits(wait.id)).count() as u32;
         let (injected, healed, is_open) = Default::default();
-        Gate { wait, steps, injected, healed, is_open, hold: Mutex::default(), changed: Notify::new() }
+        ActiveWait { wait, steps, injected, healed, is_open, hold: Mutex::default(), changed: Notify::new() }
     }
 
     fn is_open(&self) -> bool {
@@ -43,7 +37,7 @@ impl<'a> Gate<'a> {
     }
 
     fn open(&self, hold: HoldId) {
-        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+        *self.hold.lock() = Some(hold);
         self.is_open.store(true, Ordering::Relaxed);
         self.changed.notify_waiters();
     }
@@ -58,38 +52,39 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Waits until the client waits.
+    /// Waits until the client has reached its point.
     pub async fn opened(&self) {
         self.until(|| self.is_open()).await;
     }
 
-    /// The hold of the client that waits, if `node` is its worker: a fault of the worker is meant for it.
+    /// Returns the hold of the waiting client if `node` is the client's worker: a fault of the worker targets this
+    /// hold.
     pub fn hold_on(&self, node: &NodeName) -> Option<HoldId> {
-        let hold = *self.hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let hold = *self.hold.lock();
         hold.filter(|_| self.wait.worker == *node)
     }
 
-    /// One of the faults that go with it is on.
+    /// Counts one more fault of this wait that is injected.
     pub fn is_on(&self) {
         self.injected.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
     }
 
-    /// One of them is over.
+    /// Counts one more fault of this wait that is over.
     pub fn is_done(&self) {
         self.healed.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
     }
 
-    /// Waits for what ends the wait; for ever, if that is only its bound.
-    async fn ended(&self, gates: &Gates<'_>, nemesis: &Nemesis<'_>, client: history::ClientId) {
+    /// Waits until the condition of the wait is true; for ever, if only the bound ends the wait.
+    async fn ended(&self, gates: &ActiveWaits<'_>, client: ClientId) {
         let is_all = |count: &AtomicU32| count.load(Ordering::Relaxed) >= self.steps;
-        let wrote = |writer| nemesis.scene.until(move |view| view.another_wrote(client, writer).then_some(()));
+        let wrote = |writer| gates.live_view.until(move |view| view.another_wrote(client, writer).then_some(()));
         match &self.wait.until {
             Until::Injected => self.until(|| is_all(&self.injected) || is_all(&self.healed)).await,
             Until::Healed => self.until(|| is_all(&self.healed)).await,
             Until::Over(fault) => gates.over(*fault).await,
-            Until::Reached(wait) => match gates.0.iter().find(|gate| gate.wait.id == *wait) {
+            Until::Reached(wait) => match gates.waits.iter().find(|gate| gate.wait.id == *wait) {
                 Some(gate) => gate.opened().await,
                 None => std::future::pending().await,
             },
@@ -100,8 +95,13 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// All waits of a plan, in its order, and the faults that are over.
-pub(crate) struct Gates<'a>(Vec<Gate<'a>>, Over);
+/// All waits of a plan, in the order of the plan, and the faults that are over.
+pub(crate) struct ActiveWaits<'a> {
+    waits: Vec<ActiveWait<'a>>,
+    over: Over,
+    control: &'a dyn Control,
+    live_view: &'a LiveView,
+}
 
 #[derive(Default)]
 struct Over {
@@ -109,42 +109,44 @@ struct Over {
     changed: Notify,
 }
 
-impl<'a> Gates<'a> {
-    pub fn new(plan: &'a Plan) -> Gates<'a> {
-        Gates(plan.waits.iter().map(|wait| Gate::new(plan, wait)).collect(), Over::default())
+impl<'a> ActiveWaits<'a> {
+    pub fn new(plan: &'a Plan, control: &'a dyn Control, live_view: &'a LiveView) -> ActiveWaits<'a> {
+        let waits = plan.waits.iter().map(|wait| ActiveWait::new(plan, wait)).collect();
+        ActiveWaits { waits, over: Over::default(), control, live_view }
     }
 
-    /// The wait that `step` goes with.
-    pub fn of(&self, step: &Step) -> Option<&Gate<'a>> {
+    /// Returns the wait during which `step` happens.
+    pub fn of(&self, step: &Step) -> Option<&ActiveWait<'a>> {
         let When::WhileWaits(id) = step.when else { return None };
-        self.0.iter().find(|gate| gate.wait.id == id)
+        self.waits.iter().find(|gate| gate.wait.id == id)
     }
 
-    /// A step of the schedule is over, whatever goes with it.
+    /// Records that this fault of the schedule is over.
     pub fn is_over(&self, fault: FaultId) {
-        self.1.faults.lock().unwrap_or_else(PoisonError::into_inner).insert(fault);
-        self.1.changed.notify_waiters();
+        self.over.faults.lock().insert(fault);
+        self.over.changed.notify_waiters();
     }
 
-    /// Waits until it is.
+    /// Waits until this fault is over.
     async fn over(&self, fault: FaultId) {
         loop {
-            let changed = self.1.changed.notified();
-            if self.1.faults.lock().unwrap_or_else(PoisonError::into_inner).contains(&fault) {
+            let changed = self.over.changed.notified();
+            if self.over.faults.lock().contains(&fault) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Keeps every client at its point: those of one worker one after the other, for a client is armed for one point at a time.
-    pub async fn keep(&self, nemesis: &Nemesis<'_>, plan: &Plan, phase: &Phase) -> Result<(), (WaitId, ClusterError)> {
-        let mut workers: Vec<&NodeName> = self.0.iter().map(|gate| &gate.wait.worker).collect();
+    /// Carries out all waits. The waits of one worker follow one another, because a client is armed for one point at a
+    /// time.
+    pub async fn keep(&self, plan: &Plan, phase: &Phase) -> Result<(), (WaitId, ClusterError)> {
+        let mut workers: Vec<&NodeName> = self.waits.iter().map(|gate| &gate.wait.worker).collect();
         workers.sort();
         workers.dedup();
         let one_by_one = workers.into_iter().map(|worker| async move {
-            for gate in self.0.iter().filter(|gate| gate.wait.worker == *worker) {
-                keep(gate, self, nemesis, plan, phase).await.map_err(|e| (gate.wait.id, e))?;
+            for gate in self.waits.iter().filter(|gate| gate.wait.worker == *worker) {
+                keep(gate, self, plan, phase).await.map_err(|e| (gate.wait.id, e))?;
             }
             Ok(())
         });
@@ -152,30 +154,38 @@ impl<'a> Gates<'a> {
     }
 }
 
-/// Arms one client, waits until it has come, keeps it, and lets it go.
-async fn keep(
-    gate: &Gate<'_>,
-    gates: &Gates<'_>,
-    nemesis: &Nemesis<'_>,
-    plan: &Plan,
-    phase: &Phase,
-) -> Result<(), ClusterError> {
+/// Carries out one wait: arms the client, waits until the client reaches its point, and releases the client when the
+/// condition is true.
+async fn keep(gate: &ActiveWait<'_>, gates: &ActiveWaits<'_>, plan: &Plan, phase: &Phase) -> Result<(), ClusterError> {
     let Wait { worker, point, at_most, after, .. } = gate.wait;
     let client = first_client(plan, worker)?;
+    let ActiveWaits { control, live_view, .. } = gates;
     let arriving = async {
-        nemesis.control.sleep(*after).await?;
-        nemesis.control.arm(client, *point, *at_most).await?;
-        Ok(nemesis.scene.until(|view| view.at_point(client, *point)).await)
+        control.sleep(*after).await?;
+        control.arm(client, *point, *at_most).await?;
+        Ok(live_view.until(|view| view.at_point(client, *point)).await)
     };
     let Some(hold) = phase.unless_over(arriving).await else {
-        // It never came; it must not wait there when nobody is left to let it go.
-        return nemesis.control.let_go(client).await;
+        // The client has not reached its point. Disarm the client, because after the fault phase no step releases a
+        // client.
+        return control.let_go(client).await;
     };
     gate.open(hold?);
-    let gone = nemesis.scene.until(|view| view.at_point(client, *point).is_none().then_some(()));
-    if let Either::Left(_) = select(std::pin::pin!(gate.ended(gates, nemesis, client)), std::pin::pin!(gone)).await {
-        nemesis.control.stamp(Event::PointReleased { client, point: *point }).await?;
-        nemesis.control.let_go(client).await?;
+    let gone = live_view.until(|view| view.at_point(client, *point).is_none().then_some(()));
+    if let Either::Left(_) = select(std::pin::pin!(gate.ended(gates, client)), std::pin::pin!(gone)).await {
+        control.stamp(Event::PointReleased { client, point: *point }).await?;
+        control.let_go(client).await?;
     }
     Ok(())
+}
+
+/// Returns the first client of a worker, which waits at points. Clients are numbered worker by worker.
+pub(crate) fn first_client(plan: &Plan, node: &NodeName) -> Result<ClientId, ClusterError> {
+    let worker = node.as_str().strip_prefix("worker-").and_then(|n| n.parse::<u32>().ok()).filter(|n| *n >= 1);
+    let worker = worker.ok_or_else(|| ClusterError {
+        node: node.clone(),
+        doing: "arming a client",
+        why: "only workers have clients that could wait at a protocol point".into(),
+    })?;
+    Ok(ClientId((worker - 1) * plan.workload.clients_per_worker))
 }

@@ -1,23 +1,24 @@
-//! What is answered: JSON bodies, and the status that goes with them.
+//! Answers: JSON bodies and their HTTP status.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use history::{Arm, RequestKind};
 use serde_json::{Map, Value, json};
 
+use crate::admission::{Admission, ArmOutcome};
 use crate::decide::Refusal;
-use crate::policy::{Arm, Policy};
-use crate::types::{Admission, ArmOutcome, Kind};
+use crate::policy::Policy;
 
-/// The place of the answer in the admission order.
+/// The admission number of a decided request.
 pub(crate) const X_ADMISSION: HeaderName = HeaderName::from_static("x-admission");
-/// `true` on an answer that was given before.
+/// `true` on a repeated answer.
 pub(crate) const X_REPEAT: HeaderName = HeaderName::from_static("x-repeat");
 
-/// The word for a write that the fence refused; part of the interface.
+/// The error of a write that the fence refused; part of the interface.
 pub(crate) const STALE: &str = "stale fencing token";
 
-/// An answer to a request that was not decided: `{"error": …}` and what explains it.
+/// The answer to a request that was not decided: `{"error": …}` and explaining fields.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -37,7 +38,7 @@ impl Problem {
         self
     }
 
-    /// Ends the connection after the answer, because the rest of the request has not been read.
+    /// Closes the connection after the answer, because the rest of the request has not been read.
     pub(crate) fn closing(mut self) -> Problem {
         self.close = true;
         self
@@ -69,8 +70,8 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// The answer to a decided request. With one arm it is as plain as it would be without arms; with
-/// several, the status is that of the leading one, and the body has all of them.
+/// Returns the answer to a decided request. With one arm the body does not mention arms. With several arms the status
+/// is that of the leading arm, and the body lists all arms.
 pub(crate) fn decided(policy: &Policy, admission: &Admission) -> Response {
     let (status, body) = match admission.arms.as_slice() {
         [only] => plain(admission, only),
@@ -85,7 +86,7 @@ pub(crate) fn decided(policy: &Policy, admission: &Admission) -> Response {
 }
 
 fn plain(admission: &Admission, arm: &ArmOutcome) -> (StatusCode, Value) {
-    if admission.kind == Kind::Read {
+    if admission.kind == RequestKind::Read {
         let mut body = shown(admission, arm);
         body["arm"] = arm.arm.name().into();
         (StatusCode::OK, body)
@@ -100,7 +101,7 @@ fn several(policy: &Policy, admission: &Admission, arms: &[ArmOutcome]) -> (Stat
     let each = |of: fn(&Admission, &ArmOutcome) -> Value| -> Value {
         arms.iter().map(|arm| (arm.arm.name().to_owned(), of(admission, arm))).collect::<Map<_, _>>().into()
     };
-    if admission.kind == Kind::Read {
+    if admission.kind == RequestKind::Read {
         return (StatusCode::OK, json!({"arms": each(shown)}));
     }
     let arms = each(|_, arm| json!({"admitted": arm.admitted, "seen": arm.seen, "version": arm.version.0}));
@@ -114,12 +115,12 @@ fn several(policy: &Policy, admission: &Admission, arms: &[ArmOutcome]) -> (Stat
     }
 }
 
-/// One arm as a read sees it.
+/// Returns the state of one arm for a read.
 fn shown(admission: &Admission, arm: &ArmOutcome) -> Value {
     json!({"value": arm.value, "version": arm.version.0, "max_fence": arm.highest(admission.token)})
 }
 
-/// Why `arm` refused.
+/// Explains the refusal of `arm`.
 fn conflict(admission: &Admission, arm: &ArmOutcome) -> Map<String, Value> {
     let body = if arm.arm == Arm::Cas {
         json!({"error": "version mismatch", "version": arm.version.0, "base": arm.base})
@@ -132,7 +133,7 @@ fn conflict(admission: &Admission, arm: &ArmOutcome) -> Map<String, Value> {
     }
 }
 
-/// A JSON answer.
+/// Makes a JSON answer.
 pub(crate) fn respond(status: StatusCode, body: &Value) -> Response {
     let mut response = Response::new(Body::from(format!("{body}\n")));
     *response.status_mut() = status;

@@ -1,142 +1,177 @@
-//! Bugs planted on purpose: each is one small change of the rule that whoever judges a run must catch.
-//! Nothing reaches them but `--resource buggy:<name>` and tests.
+//! Planted bugs: each is one small change of the rule that the checker must find.
+//! Only `--resource buggy:<name>` and tests turn a bug on.
 
-use crate::decide::Seen;
-use crate::policy::Comparison;
-use crate::types::{Admission, Kind, Token, Version};
+use history::{Comparison, RequestKind, Token, Version};
+
+use crate::admission::Admission;
+use crate::key_state::HighestToken;
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
-    /// The comparison is turned round: a token below the largest is admitted, one above it refused.
+pub enum PlantedBug {
+    /// Reverses the comparison: admits a smaller token and refuses a larger one.
     ComparesWrongly,
-    /// A stale token is compared, and then let through all the same.
+    /// Compares a stale token, and admits the write anyway.
     AdmitsStale,
-    /// One write in a hundred that should be admitted is refused, drawn from the seed.
+    /// Refuses one in a hundred writes that should be admitted, drawn from the seed.
     RefusesAtRandom {
-        /// Where the draws come from.
+        /// The seed of the draws.
         seed: u64,
     },
-    /// The arm `reads` forgets to register the tokens of reads.
+    /// Does not register the tokens of reads on the arm `reads`.
     ReadsDoNotRegister,
-    /// A token equal to the largest is admitted whichever hold it comes from.
+    /// Admits a token equal to the largest from any hold.
     EqualFromOtherAdmitted,
-    /// The largest tokens are not restored when the store is opened again.
+    /// Loses the largest tokens in a restart.
     ForgetsTokens,
-    /// An operation that comes twice is applied twice.
+    /// Applies an operation again when it arrives again.
     AppliesRepeats,
-    /// The strict comparison is asked for, and a token equal to the largest is admitted.
+    /// Admits a token equal to the largest under the strict comparison.
     StrictAsLess,
-    /// Tokens are compared as decimal text: `10` is smaller than `9`.
+    /// Compares tokens as decimal text: `10` is smaller than `9`.
     ComparesAsText,
-    /// A token is checked, and registered in a second step: the check knows nothing of what the request just before it registered.
+    /// Checks a token, and registers the token in a second step: the check misses the token of the previous request.
     ChecksInTwoSteps,
-    /// There is one largest token for all keys, whose tokens have nothing to do with each other.
+    /// Keeps one largest token for all keys, although the tokens of different keys are unrelated.
     OneTokenForAllKeys,
-    /// A read that registers a token is answered before that is on disk.
+    /// Answers a read that registers a token before the token is on disk.
     AnswersBeforeDurable,
-    /// The operations that were decided are not restored when the store is opened again: one that comes again is decided again.
+    /// Loses the decided operations in a restart: an operation that arrives again is decided again.
     ForgetsOperations,
+    /// Registers the tokens of every second read only, on the arm `reads`.
+    RegistersOneReadInTwo,
+    /// Applies one write in ten and answers that every arm refused the write.
+    AnswersRefused,
+    /// Refuses a write and answers that every arm applied the write.
+    AnswersApplied,
 }
 
-/// A name that is no planted bug.
+/// A name that no planted bug has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no planted bug of the resource is called '{name}': there are {}", Planted::names().join(", "))]
+#[error("no planted bug of the resource is called '{name}': the bugs are {}", PlantedBug::names().join(", "))]
 pub struct UnknownBug {
-    /// The name that was asked for.
+    /// The unknown name.
     pub name: String,
 }
 
-/// The names, each with its bug; the seed is filled in by [`Planted::from_name`].
-const NAMES: [(&str, Planted); 13] = [
-    ("compares-wrongly", Planted::ComparesWrongly),
-    ("admits-stale", Planted::AdmitsStale),
-    ("refuses-at-random", Planted::RefusesAtRandom { seed: 0 }),
-    ("reads-do-not-register", Planted::ReadsDoNotRegister),
-    ("equal-from-other-admitted", Planted::EqualFromOtherAdmitted),
-    ("forgets-tokens", Planted::ForgetsTokens),
-    ("applies-repeats", Planted::AppliesRepeats),
-    ("strict-as-less", Planted::StrictAsLess),
-    ("compares-as-text", Planted::ComparesAsText),
-    ("checks-in-two-steps", Planted::ChecksInTwoSteps),
-    ("one-token-for-all-keys", Planted::OneTokenForAllKeys),
-    ("answers-before-durable", Planted::AnswersBeforeDurable),
-    ("forgets-operations", Planted::ForgetsOperations),
+/// The bugs with their names; [`PlantedBug::from_name`] fills in the seed.
+const NAMES: [(&str, PlantedBug); 16] = [
+    ("compares-wrongly", PlantedBug::ComparesWrongly),
+    ("admits-stale", PlantedBug::AdmitsStale),
+    ("refuses-at-random", PlantedBug::RefusesAtRandom { seed: 0 }),
+    ("reads-do-not-register", PlantedBug::ReadsDoNotRegister),
+    ("equal-from-other-admitted", PlantedBug::EqualFromOtherAdmitted),
+    ("forgets-tokens", PlantedBug::ForgetsTokens),
+    ("applies-repeats", PlantedBug::AppliesRepeats),
+    ("strict-as-less", PlantedBug::StrictAsLess),
+    ("compares-as-text", PlantedBug::ComparesAsText),
+    ("checks-in-two-steps", PlantedBug::ChecksInTwoSteps),
+    ("one-token-for-all-keys", PlantedBug::OneTokenForAllKeys),
+    ("answers-before-durable", PlantedBug::AnswersBeforeDurable),
+    ("forgets-operations", PlantedBug::ForgetsOperations),
+    ("registers-one-read-in-two", PlantedBug::RegistersOneReadInTwo),
+    ("answers-refused", PlantedBug::AnswersRefused),
+    ("answers-applied", PlantedBug::AnswersApplied),
 ];
 
-impl Planted {
-    /// All names, for messages and for tests that go through every bug.
+impl PlantedBug {
+    /// Returns all names.
     pub fn names() -> [&'static str; NAMES.len()] {
         NAMES.map(|(name, _)| name)
     }
 
-    /// The bug called `name`; `seed` is used by those that draw.
+    /// Returns the bug called `name`; `seed` is for bugs that draw.
     ///
     /// # Errors
-    /// No bug has this name; the message lists those that there are.
-    pub fn from_name(name: &str, seed: u64) -> Result<Planted, UnknownBug> {
+    /// No bug has this name; the message lists all names.
+    pub fn from_name(name: &str, seed: u64) -> Result<PlantedBug, UnknownBug> {
         match NAMES.iter().find(|(known, _)| *known == name) {
-            Some((_, Planted::RefusesAtRandom { .. })) => Ok(Planted::RefusesAtRandom { seed }),
+            Some((_, PlantedBug::RefusesAtRandom { .. })) => Ok(PlantedBug::RefusesAtRandom { seed }),
             Some((_, planted)) => Ok(*planted),
             None => Err(UnknownBug { name: name.to_owned() }),
         }
     }
 
-    /// Whether the largest tokens are still known after a restart.
+    /// Returns whether a restart keeps the largest tokens.
     pub fn keeps_tokens(self) -> bool {
-        self != Planted::ForgetsTokens
+        self != PlantedBug::ForgetsTokens
     }
 
-    /// Whether the operations that were decided are still known after a restart, and with them the answers that were given.
+    /// Returns whether a restart keeps the decided operations with their answers.
     pub fn keeps_formers(self) -> bool {
-        self != Planted::ForgetsOperations
+        self != PlantedBug::ForgetsOperations
     }
 
-    /// Whether the answer that shows `admission` leaves without waiting for the disk.
+    /// Returns whether the answer about `admission` leaves without waiting for the disk.
     pub fn answers_before_durable(self, admission: &Admission) -> bool {
-        self == Planted::AnswersBeforeDurable
-            && admission.kind == Kind::Read
+        self == PlantedBug::AnswersBeforeDurable
+            && admission.kind == RequestKind::Read
             && admission.arms.iter().any(|arm| arm.registered)
     }
 
-    /// What the bug makes of a decision on a fenced arm that is rightly `honest`.
+    /// Returns whether the arm `reads` registers the token of a read with this number.
+    pub(crate) fn registers_read(self, number: Version) -> bool {
+        match self {
+            PlantedBug::ReadsDoNotRegister => false,
+            PlantedBug::RegistersOneReadInTwo => number.0.is_multiple_of(2),
+            _ => true,
+        }
+    }
+
+    /// Returns the decision that the answer to `admission` tells.
+    pub(crate) fn told(self, mut admission: Admission) -> Admission {
+        let is_told = match self {
+            PlantedBug::AnswersRefused if mix(admission.number.0).is_multiple_of(10) => false,
+            PlantedBug::AnswersApplied => true,
+            _ => return admission,
+        };
+        if admission.kind == RequestKind::Write {
+            admission.arms.iter_mut().for_each(|arm| arm.admitted = is_told);
+        }
+        admission
+    }
+
+    /// Returns the bug's decision on a fencing arm where the correct decision is `honest`.
     pub(crate) fn bend(
         self,
         honest: bool,
         comparison: Comparison,
         token: Token,
-        seen: Option<Seen>,
+        seen: Option<HighestToken>,
         number: Version,
     ) -> bool {
         match self {
-            Planted::ComparesWrongly => seen.is_none_or(|seen| token <= seen.token),
-            Planted::AdmitsStale => true,
-            Planted::RefusesAtRandom { seed } => honest && !mix(seed ^ mix(number.0)).is_multiple_of(100),
-            Planted::EqualFromOtherAdmitted => honest || seen.is_some_and(|seen| token == seen.token),
-            Planted::StrictAsLess => {
+            PlantedBug::ComparesWrongly => seen.is_none_or(|seen| token <= seen.token),
+            PlantedBug::AdmitsStale => true,
+            PlantedBug::RefusesAtRandom { seed } => honest && !mix(seed ^ mix(number.0)).is_multiple_of(100),
+            PlantedBug::EqualFromOtherAdmitted => honest || seen.is_some_and(|seen| token == seen.token),
+            PlantedBug::StrictAsLess => {
                 honest || (comparison == Comparison::Strict && seen.is_some_and(|seen| token == seen.token))
             }
             // Equal texts are equal numbers.
-            Planted::ComparesAsText => {
+            PlantedBug::ComparesAsText => {
                 seen.is_none_or(
                     |seen| {
                         if token == seen.token { honest } else { token.to_string() > seen.token.to_string() }
                     },
                 )
             }
-            Planted::ReadsDoNotRegister
-            | Planted::ForgetsTokens
-            | Planted::AppliesRepeats
-            | Planted::ChecksInTwoSteps
-            | Planted::OneTokenForAllKeys
-            | Planted::AnswersBeforeDurable
-            | Planted::ForgetsOperations => honest,
+            PlantedBug::ReadsDoNotRegister
+            | PlantedBug::ForgetsTokens
+            | PlantedBug::AppliesRepeats
+            | PlantedBug::ChecksInTwoSteps
+            | PlantedBug::OneTokenForAllKeys
+            | PlantedBug::AnswersBeforeDurable
+            | PlantedBug::ForgetsOperations
+            | PlantedBug::RegistersOneReadInTwo
+            | PlantedBug::AnswersRefused
+            | PlantedBug::AnswersApplied => honest,
         }
     }
 }
 
-/// The output function of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-/// Generators, OOPSLA 2014): enough to draw one in a hundred without a generator to carry along.
+/// The output function of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014):
+/// enough to draw one in a hundred without the state of a generator.
 fn mix(seed: u64) -> u64 {
     let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,98 +1,101 @@
-//! The client of the resource. It never retries, and it says of each failure whether the request may
-//! have been applied: the harness judges by that.
+//! The client of the resource. The client never retries. Each of its errors says whether the request may have been
+//! applied, because the checker needs to know.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use history::{Arm, HoldId, Key, OpId, Token, Version};
 use reqwest::{Method, RequestBuilder, StatusCode, Url, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answer::{X_ADMISSION, X_REPEAT};
 use crate::http::{X_BASE, X_FENCE_TOKEN, X_HOLD, X_OP};
-use crate::policy::Arm;
-use crate::types::{HoldId, Key, OpId, Token, Version};
+use crate::policy::leading_arm;
+use crate::request::parse_key;
 
-/// Why an operation on the resource did not succeed.
+/// The reason why an operation on the resource did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The request was surely not applied: it never left, or was turned away.
+    /// The request was certainly not applied: it never left, or got a 4xx status.
     #[error("the resource did not apply the request: {0}")]
     Failed(String),
-    /// The request may have been applied, now or later: no answer came in time, the connection was
-    /// lost, or the answer says nothing about it.
+    /// The request may have been applied, now or later: no answer came in time, the connection was lost, or the answer
+    /// does not tell.
     #[error("the resource may have applied the request: {0}")]
     Indeterminate(String),
 }
 
-/// One arm as a read was told it.
+/// The state of one arm in the answer to a read.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ReadArm {
-    /// The value; none if nothing was ever written.
+    /// The value; none before the first write.
     pub value: Option<String>,
     /// Its version.
     pub version: Version,
-    /// The largest registered token, this read's own included.
+    /// The largest registered token, including that of this read.
     #[serde(rename = "max_fence")]
     pub seen: Option<Token>,
 }
 
-/// What a read was told.
+/// The answer to a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadAnswer {
-    /// Its place in the admission order.
+    /// The admission number.
     pub number: Version,
-    /// Whether the operation had been decided before.
+    /// True if the former answer was repeated.
     pub repeat: bool,
     /// Each arm of the resource.
     pub arms: BTreeMap<Arm, ReadArm>,
 }
 
-/// How one arm decided a write.
+/// The decision of one arm about a write.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct WriteArm {
-    /// Whether it was applied.
+    /// True if the write was applied.
     pub admitted: bool,
-    /// The largest token that was registered before it.
+    /// The largest token that was registered before the write.
     pub seen: Option<Token>,
 }
 
-/// How a write was decided. A refusal is an answer, not an error.
+/// The answer to a write. A refusal is an answer, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteAnswer {
-    /// Its place in the admission order, and the version of what it wrote.
+    /// The admission number, and the version of the written value.
     pub number: Version,
-    /// Whether the operation had been decided before.
+    /// True if the former answer was repeated.
     pub repeat: bool,
-    /// Each arm of the resource.
+    /// Each arm of the resource, as the body answers.
     pub arms: BTreeMap<Arm, WriteArm>,
+    /// The arm about which the status says the opposite of the body. A correct resource never answers so.
+    pub contrary: Option<Arm>,
 }
 
-/// A client of one resource; cheap to clone, and clones share their connections.
+/// A client of one resource. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
     base: Url,
 }
 
-/// A write that lacks nothing but being sent.
+/// A complete write that has not been sent yet.
 #[derive(Debug)]
 #[must_use = "a prepared write has not left yet"]
 pub struct PreparedWrite {
     request: RequestBuilder,
-    /// The arm, if it is the only one.
+    /// The arm, if there is only one.
     only: Option<Arm>,
 }
 
 impl Client {
-    /// A client of the resource at `base_url` (`http://resource:8080`). `timeout` is for a whole
-    /// operation; one that meets it is indeterminate. Idle connections are kept for as long as the
-    /// resource keeps them, so that a client that was paused sends on the connection that it had.
+    /// Makes a client of the resource at `base_url` (`http://resource:8080`). `timeout` is for a whole operation, which
+    /// is indeterminate after a timeout. The client keeps idle connections as long as the resource does, so that a
+    /// paused client continues on its old connection.
     ///
     /// # Errors
     /// `base_url` is not a URL that starts with `http://`.
     pub fn new(base_url: &str, timeout: Duration) -> Result<Client, ClientError> {
-        let bad = |why: String| ClientError::Failed(format!("'{base_url}' is no address of a resource: {why}"));
+        let bad = |why: String| ClientError::Failed(format!("'{base_url}' is not the address of a resource: {why}"));
         let base = Url::parse(base_url).map_err(|error| bad(error.to_string()))?;
         if base.scheme() != "http" {
             return Err(bad("it does not start with http://".to_owned()));
@@ -110,7 +113,7 @@ impl Client {
         Ok(Client { http, base })
     }
 
-    /// Reads all arms of `key`. A read that carries a token registers it on the arm `reads`.
+    /// Reads all arms of `key`. The arm `reads` registers the token of a read.
     ///
     /// # Errors
     /// See [`ClientError`]; a read that registers a token can be indeterminate like a write.
@@ -133,7 +136,7 @@ impl Client {
         Ok(ReadAnswer { number: decided(number)?, repeat, arms })
     }
 
-    /// Writes all arms of `key`: for each the version from which its value was computed, and the value.
+    /// Writes all arms of `key`: for each arm the version from which the value was computed, and the value.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -148,10 +151,10 @@ impl Client {
         self.prepare_write(key, token, hold, op, arms)?.send().await
     }
 
-    /// Does all of [`Client::write`] but the sending.
+    /// Prepares a write; [`PreparedWrite::send`] sends it.
     ///
     /// # Errors
-    /// Surely not applied, since nothing left.
+    /// The write was not applied, because no request left.
     pub fn prepare_write(
         &self,
         key: &Key,
@@ -162,7 +165,7 @@ impl Client {
     ) -> Result<PreparedWrite, ClientError> {
         let request = self.request(Method::PUT, key, token, hold, op)?;
         let mut several = arms.iter();
-        // A resource with one arm takes the value as it is; it must then be the arm named here.
+        // A resource with one arm takes the bare value. The arm named here must be the resource's.
         if let (Some((arm, (base, value))), None) = (several.next(), several.next()) {
             let request = request.header(X_BASE, base.0).body(value.clone());
             return Ok(PreparedWrite { request, only: Some(*arm) });
@@ -182,6 +185,7 @@ impl Client {
         hold: Option<HoldId>,
         op: Option<OpId>,
     ) -> Result<RequestBuilder, ClientError> {
+        let key = parse_key(key.as_str()).map_err(|error| ClientError::Failed(error.to_string()))?;
         let mut url = self.base.clone();
         url.path_segments_mut()
             .map_err(|()| ClientError::Failed(format!("'{}' cannot have a path", self.base)))?
@@ -200,7 +204,7 @@ impl Client {
 }
 
 impl PreparedWrite {
-    /// Sends the write, as the first thing that it does, and waits for the answer.
+    /// Sends the write first of all, and waits for the answer.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -209,18 +213,20 @@ impl PreparedWrite {
         if status != StatusCode::OK && status != StatusCode::CONFLICT {
             return Err(turned_away(status, &body));
         }
-        let arms = match self.only {
+        let arms: BTreeMap<Arm, WriteArm> = match self.only {
             None => parse(&body["arms"])?,
             Some(arm) => {
                 let seen = body.get("seen").map_or(Ok(None), parse)?;
                 BTreeMap::from([(arm, WriteArm { admitted: status == StatusCode::OK, seen })])
             }
         };
-        Ok(WriteAnswer { number: decided(number)?, repeat, arms })
+        let leading = leading_arm(|arm| arms.contains_key(arm));
+        let is_contrary = arms.get(&leading).is_some_and(|arm| arm.admitted != (status == StatusCode::OK));
+        Ok(WriteAnswer { number: decided(number)?, repeat, arms, contrary: is_contrary.then_some(leading) })
     }
 }
 
-/// An answer before its status is looked at.
+/// An answer before its status is checked.
 struct Answer {
     status: StatusCode,
     number: Option<u64>,
@@ -240,7 +246,7 @@ async fn exchange(request: RequestBuilder) -> Result<Answer, ClientError> {
     let status = response.status();
     let number = response.headers().get(X_ADMISSION).and_then(|number| number.to_str().ok()?.parse().ok());
     let repeat = response.headers().contains_key(X_REPEAT);
-    // The status of a refusal says all, so that a body that got lost takes nothing away.
+    // For an error status the body is optional: the status alone says that nothing was applied.
     let bytes = match response.bytes().await {
         Ok(bytes) => bytes,
         Err(error) if status.is_success() || status == StatusCode::CONFLICT => {
@@ -252,13 +258,13 @@ async fn exchange(request: RequestBuilder) -> Result<Answer, ClientError> {
     Ok(Answer { status, number, repeat, body })
 }
 
-/// A status that is no decision: 4xx is given only to what was not applied.
+/// Turns a status without a decision into an error. The resource gives 4xx only to requests that it did not apply.
 fn turned_away(status: StatusCode, body: &Value) -> ClientError {
-    let why = format!("{status}: {}", body["error"].as_str().unwrap_or("without a reason"));
+    let why = format!("{status}: {}", body["error"].as_str().unwrap_or("no reason given"));
     if status.is_client_error() { ClientError::Failed(why) } else { ClientError::Indeterminate(why) }
 }
 
-/// A decided answer has its place in the order; one without comes from somebody else.
+/// Requires an admission number: an answer without one does not come from the resource.
 fn decided(number: Option<u64>) -> Result<Version, ClientError> {
     number.map(Version).ok_or_else(|| ClientError::Indeterminate("the answer has no X-Admission".to_owned()))
 }
@@ -267,7 +273,7 @@ fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, ClientError
     T::deserialize(value).map_err(|error| ClientError::Indeterminate(format!("the answer cannot be read: {error}")))
 }
 
-/// An error with its causes: the outermost alone says only that sending failed.
+/// Formats an error with its causes: the outermost error says only that sending failed.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

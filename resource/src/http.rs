@@ -1,4 +1,4 @@
-//! From HTTP to a [`Request`]: everything that a client can get wrong is answered here, undecided.
+//! Turns HTTP into a [`Request`]. An invalid request is answered here and never decided.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,29 +11,30 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::{Bytes, BytesMut};
+use history::{Arm, HoldId, OpId, Token, Version};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::Deserialize;
 
 use crate::answer::{Problem, decided};
-use crate::policy::{Arm, Policy};
+use crate::policy::Policy;
+use crate::request::{Action, Proposal, Request, parse_key};
 use crate::service::{Shared, Undecided};
-use crate::types::{Action, HoldId, Key, OpId, Proposal, Request, Token, Version};
 
 /// The fencing token.
 pub(crate) const X_FENCE_TOKEN: HeaderName = HeaderName::from_static("x-fence-token");
-/// Which hold asks.
+/// The hold.
 pub(crate) const X_HOLD: HeaderName = HeaderName::from_static("x-hold");
-/// Which operation of the hold this is.
+/// The operation of the hold.
 pub(crate) const X_OP: HeaderName = HeaderName::from_static("x-op");
-/// The version from which the value of a PUT was computed, where its body is the value itself.
+/// The version from which the value of a PUT was computed, where the body is the value itself.
 pub(crate) const X_BASE: HeaderName = HeaderName::from_static("x-base");
 
-/// How much of a body that is too large is read and thrown away. A connection that is closed while the
-/// client still sends is reset, and the client may never see why.
+/// The part of a too large body that is read and discarded. If the connection closed while the client still sends, the
+/// client would get a reset instead of the answer.
 const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Every path of the service.
+/// Routes every path of the service.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/r/{key}", get(read).put(write))
@@ -45,12 +46,13 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn unknown_path(uri: Uri) -> Problem {
-    let error = "no such path: there are /r/{key}, /metrics and /healthz (a slash in a key is written %2F)";
+    let error = "no such path: the paths are /r/{key}, /metrics and /healthz (write a slash in a key as %2F)";
     Problem::new(StatusCode::NOT_FOUND, error).with("path", uri.path())
 }
 
 async fn wrong_method(method: Method) -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method").with("method", method.as_str())
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method")
+        .with("method", method.as_str())
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
@@ -73,7 +75,7 @@ async fn write(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    // The body is read whatever the head says, so that the connection is good for another request.
+    // Read the body even if the head is invalid, so that the connection can be used again.
     let body = take_body(&shared, &headers, body).await;
     let policy = &shared.policy;
     let request =
@@ -105,7 +107,7 @@ fn problem(policy: &Policy, undecided: Undecided) -> Problem {
     }
 }
 
-/// Puts a request together from its parts; `action` comes last, since it is checked last.
+/// Assembles a request from its parts. `action` is checked last.
 fn request(
     key: Result<Path<String>, PathRejection>,
     headers: &HeaderMap,
@@ -113,7 +115,7 @@ fn request(
 ) -> Result<Request, Problem> {
     let bad = |error: String| Problem::new(StatusCode::BAD_REQUEST, error);
     let Path(key) = key.map_err(|error| bad(format!("the key cannot be read: {}", error.body_text())))?;
-    let key = Key::new(key.as_str()).map_err(|error| bad(error.to_string()).with("key", key))?;
+    let key = parse_key(&key).map_err(|error| bad(error.to_string()).with("key", key))?;
     Ok(Request {
         key,
         hold: number(headers, &X_HOLD, "X-Hold")?.map(HoldId),
@@ -123,7 +125,7 @@ fn request(
     })
 }
 
-/// A header that is a number: decimal digits and nothing else, and no more than once.
+/// Parses a numeric header: only decimal digits, and at most once.
 fn number(headers: &HeaderMap, header: &HeaderName, name: &str) -> Result<Option<u64>, Problem> {
     let mut values = headers.get_all(header).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -141,7 +143,7 @@ fn number(headers: &HeaderMap, header: &HeaderName, name: &str) -> Result<Option
     }
 }
 
-/// Reads the body within its limits of size and time.
+/// Reads the body within the limits of size and time.
 async fn take_body(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
     let max = shared.limits.body_bytes_max;
     let too_large = || {
@@ -150,7 +152,7 @@ async fn take_body(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<B
     };
     let announced = body.size_hint().lower();
     if announced > max as u64 && headers.contains_key(header::EXPECT) {
-        // The client waits for leave to send; it is not given.
+        // The client waits for `100 Continue`, and gets the error instead.
         return Err(too_large());
     }
     match tokio::time::timeout(shared.limits.body_timeout, collect(body, max)).await {
@@ -167,7 +169,7 @@ async fn take_body(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<B
     }
 }
 
-/// The whole body; none if it has more than `max` bytes.
+/// Reads the whole body; none if it has more than `max` bytes.
 async fn collect(mut body: Body, max: usize) -> Result<Option<Bytes>, axum::Error> {
     let mut bytes = BytesMut::new();
     let mut total = 0;
@@ -183,8 +185,8 @@ async fn collect(mut body: Body, max: usize) -> Result<Option<Bytes>, axum::Erro
     Ok((total <= max).then(|| bytes.freeze()))
 }
 
-/// The body of a write on several arms. A struct and not a map, so that an arm that is given twice and
-/// a word that is no arm are refused by name.
+/// The body of a write on several arms. A struct instead of a map, so that a repeated arm and an unknown arm are
+/// refused by name.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ArmsBody {
@@ -208,7 +210,7 @@ struct BaseAndValue {
     value: String,
 }
 
-/// What a PUT asks of each arm.
+/// Parses the proposals of a PUT.
 fn arms(policy: &Policy, headers: &HeaderMap, body: &[u8]) -> Result<BTreeMap<Arm, Proposal>, Problem> {
     let bad = |error: String| Problem::new(StatusCode::BAD_REQUEST, error);
     if let [only] = policy.arms() {

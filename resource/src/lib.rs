@@ -1,47 +1,52 @@
-//! The fenced resource: the thing that a distributed lock is supposed to protect, and the only place
-//! where it can really be protected.
+//! The fenced resource: the state that a distributed lock protects. Only the resource itself can refuse a stale write.
 //!
-//! It keeps one value a key, once for each [`Arm`]: one policy of admitting writes. All arms are read
-//! in one request and written in one, and each request is decided on all of them in one
-//! [`Admission`], so that a single run shows what each policy would have done.
+//! The resource keeps one value for each key and for each [`history::Arm`], which is one policy of admitting writes.
+//! One request reads or writes all arms, and one [`Admission`] records the decision of each arm. So a single run shows
+//! the effect of each policy.
 //!
-//! * [`State::decide`] is the rule: pure, without I/O, the same on a real cluster and in a simulation.
-//! * [`Resource`] serves it over HTTP and answers nothing before all that the answer shows is on disk.
-//! * [`Client`] talks to it, never retries by itself, and says of each failure whether the request may
-//!   have been applied.
+//! * [`State::decide`] is the rule: pure, without I/O, and the same on a real cluster and in a simulation.
+//! * [`Resource`] serves the rule over HTTP. An answer leaves only after everything that it shows is on disk.
+//! * [`Client`] sends requests. It never retries, and says of each failure whether the request may have been applied.
 //!
 //! # The HTTP interface
 //!
 //! | request | meaning |
 //! | --- | --- |
-//! | `GET /r/{key}` | value, version and highest token; with `X-Fence-Token` the arm `reads` registers the token |
-//! | `PUT /r/{key}` | a write, with `X-Fence-Token`; 200 applied, 409 refused |
+//! | `GET /r/{key}` | returns value, version and highest token; the arm `reads` registers an `X-Fence-Token` |
+//! | `PUT /r/{key}` | writes, with `X-Fence-Token`; 200: applied, 409: refused |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | 200 when the store is open |
 //!
-//! `X-Hold` (a number) says which hold asks and `X-Op` (a number, unique in its hold) which of its
-//! operations this is: the resource applies an operation once and repeats its former answer when it is
-//! asked again. Every decided answer carries its place in the admission order in `X-Admission`, and
-//! `X-Repeat: true` where it is a repeat. With one arm the body of a PUT is the value itself (and
-//! `X-Base` the version that it was computed from); with several it is
-//! `{"arms": {"off": {"base": 0, "value": "1"}, …}}`.
+//! `X-Hold` is the number of the hold. `X-Op` is the number of the operation, unique in its hold: the resource applies
+//! an operation once and repeats its former answer. Each answer to a decided request has its admission number in
+//! `X-Admission`, and `X-Repeat: true` if the former answer was repeated. With one arm the body of a PUT is the value,
+//! and `X-Base` the version from which the value was computed. With several arms the body is `{"arms": {"off": {"base":
+//! 0, "value": "1"}, …}}`.
 
+mod admission;
 mod answer;
 mod buggy;
 mod client;
 mod decide;
 mod http;
+mod key_state;
+mod limits;
 mod metrics;
-mod patience;
 mod policy;
+mod request;
+mod server;
 mod service;
 mod store;
-mod types;
+mod timeouts;
 
-pub use buggy::{Planted, UnknownBug};
+pub use admission::{Admission, ArmOutcome};
+pub use buggy::{PlantedBug, UnknownBug};
 pub use client::{Client, ClientError, PreparedWrite, ReadAnswer, ReadArm, WriteAnswer, WriteArm};
-pub use decide::{ArmState, Former, KeyState, Refusal, Seen, State};
-pub use policy::{Arm, Comparison, Policy, PolicyError, UnknownArm};
-pub use service::{Config, Limits, Observer, Resource, ServeError};
+pub use decide::{DecidedOperation, Refusal, State};
+pub use key_state::{ArmState, HighestToken, KeyState};
+pub use limits::Limits;
+pub use policy::{Policy, PolicyError};
+pub use request::{Action, KEY_BYTES_MAX, KeyError, Proposal, Request, parse_key};
+pub use server::{Config, Resource, ServeError};
+pub use service::Observer;
 pub use store::StoreError;
-pub use types::{Action, Admission, ArmOutcome, HoldId, Key, KeyError, Kind, OpId, Proposal, Request, Token, Version};

@@ -1,12 +1,14 @@
-//! Counters since the service started, as Prometheus text.
+//! Counters since the start of the service, as Prometheus text.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::policy::{Arm, Policy};
-use crate::types::{Admission, Kind};
+use history::{Arm, RequestKind};
 
-/// One counter an arm.
+use crate::admission::Admission;
+use crate::policy::Policy;
+
+/// One counter for each arm.
 type PerArm = [AtomicU64; Arm::ALL.len()];
 
 #[derive(Debug, Default)]
@@ -29,12 +31,12 @@ impl Metrics {
             self.repeats.fetch_add(1, Relaxed);
             return;
         }
-        let kind = if admission.kind == Kind::Read { &self.reads } else { &self.writes };
+        let kind = if admission.kind == RequestKind::Read { &self.reads } else { &self.writes };
         kind.fetch_add(1, Relaxed);
         for outcome in &admission.arms {
             let arm = outcome.arm as usize;
             self.registered[arm].fetch_add(u64::from(outcome.registered), Relaxed);
-            if admission.kind == Kind::Write {
+            if admission.kind == RequestKind::Write {
                 let per_arm = match (outcome.admitted, outcome.arm) {
                     (true, _) => &self.admitted,
                     (false, Arm::Cas) => &self.mismatched,
@@ -45,12 +47,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a request for a key that was answered without a decision.
+    /// Counts a request that was answered without a decision.
     pub(crate) fn turned_away(&self) {
         self.turned_away.fetch_add(1, Relaxed);
     }
 
-    /// All counters in the text format of Prometheus, for the arms of `policy`.
+    /// Formats all counters as Prometheus text, for the arms of `policy`.
     pub(crate) fn text(&self, policy: &Policy) -> String {
         let mut text = String::new();
         let per_arm = |text: &mut String, name: &str, help: &str, counters: &PerArm, arms: fn(Arm) -> bool| {
@@ -60,18 +62,18 @@ impl Metrics {
             }
         };
         let stale = "Writes refused because their fencing token was stale.";
-        per_arm(&mut text, "resource_stale_token_rejections_total", stale, &self.stale, Arm::is_fenced);
+        per_arm(&mut text, "resource_stale_token_rejections_total", stale, &self.stale, Arm::fences);
         let mismatched = "Writes refused because their base was no longer the current version.";
         per_arm(&mut text, "resource_version_mismatches_total", mismatched, &self.mismatched, |arm| arm == Arm::Cas);
         per_arm(&mut text, "resource_admitted_writes_total", "Writes applied.", &self.admitted, |_| true);
         let registered = "Requests whose token became the largest of its key.";
-        per_arm(&mut text, "resource_registered_tokens_total", registered, &self.registered, Arm::is_fenced);
+        per_arm(&mut text, "resource_registered_tokens_total", registered, &self.registered, Arm::fences);
 
         let name = "resource_requests_total";
         head(
             &mut text,
             name,
-            "Requests for a key: decided reads and writes, repeats, and those turned away.",
+            "Requests for a key: decided reads and writes, repeats, and invalid ones (turned_away).",
             "counter",
         );
         let kinds = [&self.reads, &self.writes, &self.repeats, &self.turned_away];

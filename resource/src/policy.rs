@@ -1,121 +1,42 @@
-//! Arms, the comparison of tokens, and which of them go together.
+//! Policy: the arms of a resource and how they compare tokens.
 
 use std::fmt;
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use history::{Arm, Comparison};
 
-use crate::buggy::Planted;
+use crate::admission::Admission;
+use crate::buggy::PlantedBug;
 
-/// One policy of admitting writes. A resource judges each request on several arms at once, each with a
-/// value, a version and a highest token of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arm {
-    /// Admits every write: the unsafe baseline.
-    Off,
-    /// Checks the token of each write, and registers it.
-    Writes,
-    /// As [`Arm::Writes`], and registers the token of each read too, so that a stale write is refused
-    /// from the moment on at which a later hold has read.
-    Reads,
-    /// Admits a write exactly if the version from which it was computed still stands; looks at no token.
-    Cas,
-    /// A read under a hold claims, whoever claimed before; a write is admitted exactly if the newest claim is its own hold's. This is the
-    /// check that antirez proposes in place of a fencing token ("Is Redlock safe?"); looks at no token.
-    Claim,
-}
-
-impl Arm {
-    /// All arms, in the order in which they are reported.
-    pub const ALL: [Arm; 5] = [Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim];
-
-    /// The word for it on the command line, in URLs and in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Arm::Off => "off",
-            Arm::Writes => "writes",
-            Arm::Reads => "reads",
-            Arm::Cas => "cas",
-            Arm::Claim => "claim",
-        }
-    }
-
-    /// Whether it compares fencing tokens, and so needs one on every write.
-    pub fn is_fenced(self) -> bool {
-        matches!(self, Arm::Writes | Arm::Reads)
-    }
-}
-
-impl fmt::Display for Arm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A word that names no arm.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no arm is called '{0}': there are off, writes, reads, cas and claim")]
-pub struct UnknownArm(pub String);
-
-impl FromStr for Arm {
-    type Err = UnknownArm;
-    fn from_str(name: &str) -> Result<Arm, UnknownArm> {
-        Arm::ALL.into_iter().find(|arm| arm.name() == name).ok_or_else(|| UnknownArm(name.to_owned()))
-    }
-}
-
-/// When a fenced arm refuses a write with token `t`, `seen` being the largest registered one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Comparison {
-    /// Refuses `t < seen`, and `t = seen` if another hold registered it first: a hold may write often.
-    #[default]
-    Default,
-    /// Refuses `t <= seen`: one write a hold.
-    Strict,
-}
-
-impl Comparison {
-    /// The word for it on the command line and in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Comparison::Default => "default",
-            Comparison::Strict => "strict",
-        }
-    }
-}
-
-/// What a resource was started as: its arms and how they compare.
+/// The arms of a resource, and how they compare tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     arms: Vec<Arm>,
     comparison: Comparison,
-    planted: Option<Planted>,
+    bug: Option<PlantedBug>,
 }
 
-/// Why arms and comparison do not make a policy.
+/// The reason why arms and comparison do not make a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// No arm at all.
+    /// No arm is named.
     #[error("a resource needs at least one arm")]
     NoArm,
-    /// One arm named twice.
+    /// One arm is named twice.
     #[error("the arm '{0}' is named twice")]
     Twice(Arm),
-    /// A read would register the token, and the hold's own first write would then be refused.
+    /// A read would register the token, and the first write of the same hold would then be refused.
     #[error(
-        "the strict comparison cannot go with the arm 'reads': a hold's read registers its token, and its first write \
-         would be refused as a repeat; take the default comparison, or leave 'reads' out"
+        "the strict comparison cannot go with the arm 'reads': a hold's read registers its token, and the hold's first \
+         write would then be refused; use the default comparison, or leave out 'reads'"
     )]
     StrictReads,
 }
 
 impl Policy {
-    /// A policy without planted bugs.
+    /// Makes a policy without a planted bug.
     ///
     /// # Errors
-    /// No arm, an arm named twice, or the strict comparison together with `reads`.
+    /// No arm is named, an arm is named twice, or the strict comparison goes with `reads`.
     pub fn new(arms: &[Arm], comparison: Comparison) -> Result<Policy, PolicyError> {
         let mut sorted = arms.to_vec();
         sorted.sort_unstable();
@@ -128,43 +49,48 @@ impl Policy {
         if comparison == Comparison::Strict && sorted.contains(&Arm::Reads) {
             return Err(PolicyError::StrictReads);
         }
-        Ok(Policy { arms: sorted, comparison, planted: None })
+        Ok(Policy { arms: sorted, comparison, bug: None })
     }
 
-    /// The same policy with one bug planted in it; only for tests of what must catch it.
+    /// Returns the policy with a planted bug, to test that the checker finds the bug.
     #[must_use]
-    pub fn with_planted(self, planted: Option<Planted>) -> Policy {
-        Policy { planted, ..self }
+    pub fn with_bug(self, bug: Option<PlantedBug>) -> Policy {
+        Policy { bug, ..self }
     }
 
-    /// The arms, in the order of [`Arm`].
+    /// Returns the arms, in the order of [`Arm`].
     pub fn arms(&self) -> &[Arm] {
         &self.arms
     }
 
-    /// How fenced arms compare.
+    /// Returns how fencing arms compare tokens.
     pub fn comparison(&self) -> Comparison {
         self.comparison
     }
 
-    /// The planted bug, if any.
-    pub fn planted(&self) -> Option<Planted> {
-        self.planted
+    /// Returns the planted bug, if any.
+    pub fn bug(&self) -> Option<PlantedBug> {
+        self.bug
     }
 
-    /// Whether a write needs a token here.
-    pub fn needs_token(&self) -> bool {
-        self.arms.iter().any(|arm| arm.is_fenced())
-    }
-
-    /// The arm whose decision is the HTTP status of a write: `writes`, else the first of `reads`, `cas`,
-    /// `claim` and `off` that there is.
+    /// Returns the arm whose decision is the HTTP status of a write.
     pub fn leading_arm(&self) -> Arm {
-        [Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim]
-            .into_iter()
-            .find(|arm| self.arms.contains(arm))
-            .unwrap_or(Arm::Off)
+        leading_arm(|arm| self.arms.contains(arm))
     }
+
+    /// Returns the decision that the answer to `admission` tells. Only a planted bug tells another one.
+    pub fn told(&self, admission: Admission) -> Admission {
+        match self.bug {
+            Some(bug) => bug.told(admission),
+            None => admission,
+        }
+    }
+}
+
+/// Returns the arm whose decision is the HTTP status of a write, among those that a resource has: `writes`, otherwise
+/// the first of `reads`, `cas`, `claim` and `off`.
+pub(crate) fn leading_arm(has: impl Fn(&Arm) -> bool) -> Arm {
+    [Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim].into_iter().find(has).unwrap_or(Arm::Off)
 }
 
 impl fmt::Display for Policy {

@@ -1,38 +1,40 @@
-//! What survives: the state of the resource in an embedded store, written in groups.
+//! The durable state of the resource, in an embedded store with group commit.
 //!
-//! One thread takes everything that was decided since its last commit, writes it in one transaction
-//! that is on disk when it returns, and only then lets the answers go. The queue is in admission order,
-//! so when an answer goes, everything that was decided before it, and so everything that it can show,
-//! is on disk as well. That holds for a read that changes nothing too.
+//! One thread writes all decisions since its last commit in one transaction, and releases their answers when the
+//! transaction is on disk. The queue is in admission order. So when an answer leaves, every earlier decision, and
+//! everything that the answer can show, is on disk. The same goes for a read that changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use history::{Arm, HoldId, Key, OpId, RequestKind, Version};
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::decide::{Former, KeyState, RESTART_JUMP, State};
-use crate::policy::{Arm, Policy};
-use crate::types::{Admission, HoldId, Key, Kind, OpId, Version};
+use crate::admission::Admission;
+use crate::decide::{DecidedOperation, RESTART_JUMP, State};
+use crate::key_state::KeyState;
+use crate::policy::Policy;
+use crate::request::parse_key;
 
 /// `last` is the largest number on disk.
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
-/// `policy` is what the resource was started as.
+/// `policy` is the policy with which the store was created.
 const WORDS: TableDefinition<&str, &str> = TableDefinition::new("words");
 /// Key to its [`KeyState`], as JSON.
 const KEYS: TableDefinition<&str, &[u8]> = TableDefinition::new("keys");
-/// Hold and operation to its [`Former`], as JSON.
+/// Hold and operation to its [`DecidedOperation`], as JSON.
 const FORMERS: TableDefinition<(u64, u64), &[u8]> = TableDefinition::new("formers");
 
-/// Most decisions that wait to be written; whoever comes when it is full is turned away undecided.
+/// The most decisions that wait to be written. While the queue is full, requests are refused undecided.
 pub(crate) const QUEUE_MAX: usize = 4096;
-/// Most decisions in one transaction.
+/// The most decisions in one transaction.
 const BATCH_MAX: usize = 1024;
 
-// At most so many decisions are on their way to the disk: no number is given out twice.
+// No more decisions wait for the disk than numbers are skipped: no number is used twice.
 const _: () = assert!(RESTART_JUMP > (QUEUE_MAX + BATCH_MAX) as u64);
 
-/// Why the store cannot be opened, read or written.
+/// The reason why the store cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The store itself failed.
@@ -40,48 +42,51 @@ pub enum StoreError {
     Redb {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The store's error.
         source: Box<redb::Error>,
     },
-    /// A record is not what this version writes.
-    #[error("the store {path} holds a record that cannot be read ({what}): was it written by another version?")]
+    /// A record has a form that this version does not write.
+    #[error("the store {path} has a record that cannot be read ({what}); it may come from another version")]
     Record {
         /// The file.
         path: PathBuf,
-        /// Which record, and why.
+        /// The record, and the error.
         what: String,
     },
-    /// It was written under another policy.
-    #[error("the store {path} was written with '{stored}', and is opened with '{asked}': use the same, or a new file")]
+    /// The store was written under another policy.
+    #[error(
+        "the store {path} was written with the policy '{stored}', and is opened with '{asked}': \
+         use the same policy, or a new file"
+    )]
     Policy {
         /// The file.
         path: PathBuf,
-        /// Arms and comparison it was written with.
+        /// Arms and comparison of the store.
         stored: String,
         /// Arms and comparison now.
         asked: String,
     },
-    /// The thread that writes it could not be started.
+    /// The writing thread could not be started.
     #[error("cannot start the thread that writes the store: {0}")]
     Thread(std::io::Error),
 }
 
-/// What one decision leaves on disk.
+/// The change of one decision on disk.
 #[derive(Debug)]
 pub(crate) struct Change {
     number: Version,
     key: Option<(Key, KeyState)>,
-    former: Option<((HoldId, OpId), Former)>,
+    former: Option<((HoldId, OpId), DecidedOperation)>,
 }
 
 impl Change {
-    /// What `admission`, the last decision of `state`, changed.
+    /// Returns the change of `admission`, the last decision of `state`.
     pub(crate) fn of(state: &State, admission: &Admission) -> Change {
         if admission.repeat {
             return Change { number: admission.number, key: None, former: None };
         }
         let changed = admission.arms.iter().any(|arm| {
-            let claims = arm.arm == Arm::Claim && admission.kind == Kind::Read && admission.hold.is_some();
+            let claims = arm.arm == Arm::Claim && admission.kind == RequestKind::Read && admission.hold.is_some();
             arm.registered || claims || arm.version == admission.number
         });
         let key = state.key(&admission.key).filter(|_| changed).map(|key| (admission.key.clone(), key.clone()));
@@ -95,11 +100,11 @@ impl Change {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) change: Change,
-    /// Told when the change is on disk; dropped untold when it never will be.
+    /// Signalled when the change is on disk; dropped if it never will be.
     pub(crate) durable: oneshot::Sender<()>,
 }
 
-/// Told how the writing thread ended.
+/// Receives the result of the writing thread.
 pub(crate) type End = oneshot::Receiver<Result<(), StoreError>>;
 
 /// An open store.
@@ -109,7 +114,7 @@ pub(crate) struct Store {
     path: PathBuf,
 }
 
-/// What was found on opening.
+/// The contents of an opened store.
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) state: State,
@@ -118,17 +123,17 @@ pub(crate) struct Restored {
 }
 
 impl Store {
-    /// Opens the file at `path`, which is created if it is not there.
+    /// Opens the file at `path`; creates it if missing.
     pub(crate) fn open(path: &Path, policy: &Policy) -> Result<(Store, Restored), StoreError> {
         let db = Database::create(path).map_err(|error| StoreError::redb(path, error))?;
         let store = Store { db, path: path.to_owned() };
-        store.claim(policy)?;
+        store.check_policy(policy)?;
         let restored = store.restore(policy)?;
         Ok((store, restored))
     }
 
-    /// Writes the policy into a new store, and compares it with that of an old one.
-    fn claim(&self, policy: &Policy) -> Result<(), StoreError> {
+    /// Writes the policy into a new store, and checks the policy of an existing one.
+    fn check_policy(&self, policy: &Policy) -> Result<(), StoreError> {
         let asked = policy.to_string();
         let stored = self.wrap(|| {
             let transaction = self.db.begin_write()?;
@@ -166,13 +171,13 @@ impl Store {
         for row in self.wrap(|| Ok(table.iter()?))? {
             let (key, state) = self.wrap(|| Ok(row?))?;
             let name = key.value();
-            let key = Key::new(name).map_err(|error| self.unreadable(name, error))?;
+            let key = parse_key(name).map_err(|error| self.unreadable(name, error))?;
             keys.insert(key, serde_json::from_slice(state.value()).map_err(|error| self.unreadable(name, error))?);
         }
         Ok(keys)
     }
 
-    fn formers(&self, transaction: &ReadTransaction) -> Result<BTreeMap<(HoldId, OpId), Former>, StoreError> {
+    fn formers(&self, transaction: &ReadTransaction) -> Result<BTreeMap<(HoldId, OpId), DecidedOperation>, StoreError> {
         let table = self.wrap(|| Ok(transaction.open_table(FORMERS)?))?;
         let mut formers = BTreeMap::new();
         for row in self.wrap(|| Ok(table.iter()?))? {
@@ -185,7 +190,7 @@ impl Store {
         Ok(formers)
     }
 
-    /// Writes `changes`, in order, in one transaction; they are on disk when this returns.
+    /// Writes `changes` in order, in one transaction. The changes are on disk at the return.
     fn append<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> Result<(), StoreError> {
         self.wrap(|| {
             let mut transaction = self.db.begin_write()?;
@@ -210,7 +215,7 @@ impl Store {
         })
     }
 
-    /// Runs `work` and says which file it was about.
+    /// Runs `work` and adds the file's path to its error.
     fn wrap<T>(&self, work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, StoreError> {
         work().map_err(|source| StoreError::redb(&self.path, source))
     }
@@ -219,25 +224,25 @@ impl Store {
         StoreError::Record { path: self.path.clone(), what: format!("{record}: {error}") }
     }
 
-    /// Writes what comes through `queue` until all its senders are gone.
+    /// Writes the entries of `queue` until all senders are gone.
     ///
     /// # Errors
-    /// The first failed commit ends it: the state in memory is then ahead of the disk, so that nothing
-    /// may be answered any more. Those who wait are told by the drop of their senders.
+    /// Stops at the first failed commit: the state in memory is then ahead of the disk, so no answer may leave any
+    /// more. The dropped senders tell the waiting requests.
     fn write_groups(&self, mut queue: mpsc::Receiver<Entry>) -> Result<(), StoreError> {
         let mut group = Vec::with_capacity(BATCH_MAX);
         while queue.blocking_recv_many(&mut group, BATCH_MAX) > 0 {
             self.append(group.iter().map(|entry| &entry.change))?;
             for entry in group.drain(..) {
-                // Whoever waited may have hung up; the change stands all the same.
+                // The client may have disconnected; the change stays.
                 let _ = entry.durable.send(());
             }
         }
         Ok(())
     }
 
-    /// Starts the writing thread. It ends, and closes the store, when every sender of its queue is gone
-    /// or a commit fails; the receiver is then told how.
+    /// Starts the writing thread. The thread closes the store and ends when all senders of its queue are gone or a
+    /// commit fails. The receiver gets the result.
     pub(crate) fn start(self) -> Result<(mpsc::Sender<Entry>, End), StoreError> {
         let (queue, entries) = mpsc::channel(QUEUE_MAX);
         let (ended, end) = oneshot::channel();
@@ -266,17 +271,18 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+    use history::{Comparison, Token};
     use redb::StorageBackend;
     use redb::backends::InMemoryBackend;
 
     use super::*;
-    use crate::{Action, Arm, Comparison, Proposal, Request, Token};
+    use crate::{Action, Proposal, Request};
 
     fn policy() -> Policy {
         Policy::new(&[Arm::Reads], Comparison::Default).unwrap()
     }
 
-    /// Decides a write or a read of `k` and puts it into `queue`.
+    /// Decides a write or a read of `k` and queues the decision.
     async fn enqueue(
         state: &mut State,
         queue: &mpsc::Sender<Entry>,
@@ -285,7 +291,7 @@ mod tests {
     ) -> oneshot::Receiver<()> {
         let proposal = |value: &str| BTreeMap::from([(Arm::Reads, Proposal { base: None, value: value.to_owned() })]);
         let action = value.map_or(Action::Read, |value| Action::Write(proposal(value)));
-        let request = Request { key: Key::new("k").unwrap(), hold: None, op: None, token: token.map(Token), action };
+        let request = Request { key: Key::new("k"), hold: None, op: None, token: token.map(Token), action };
         let admission = state.decide(&policy(), &request).unwrap();
         let (durable, written) = oneshot::channel();
         assert!(queue.send(Entry { change: Change::of(state, &admission), durable }).await.is_ok());
@@ -297,12 +303,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (store, Restored { mut state, .. }) = Store::open(&path, &policy()).unwrap();
-        // The store has one writer at a time: as long as this transaction is open, no commit can happen.
+        // The store has one writer at a time: while this transaction is open, nothing can be committed.
         let blocker = store.db.begin_write().unwrap();
         let (queue, end) = store.start().unwrap();
         let mut write = enqueue(&mut state, &queue, Some(7), Some("1")).await;
         let mut read = enqueue(&mut state, &queue, None, None).await;
-        // Once it has taken the first of them the store is at its transaction, and may find the second in the queue after it.
+        // After the store has taken the first entry it waits for its transaction; the second entry may still be queued.
         while queue.capacity() < QUEUE_MAX - 1 {
             tokio::task::yield_now().await;
         }
@@ -315,10 +321,10 @@ mod tests {
         end.await.unwrap().unwrap();
         let (_, restored) = Store::open(&path, &policy()).unwrap();
         assert_eq!(restored.durable, Version(2));
-        assert_eq!(restored.state.key(&Key::new("k").unwrap()), state.key(&Key::new("k").unwrap()));
+        assert_eq!(restored.state.key(&Key::new("k")), state.key(&Key::new("k")));
     }
 
-    /// A store in memory whose disk fails when it is told to.
+    /// A store in memory whose disk fails on demand.
     #[derive(Debug)]
     struct Failing(InMemoryBackend, Arc<AtomicBool>);
 
@@ -346,7 +352,7 @@ mod tests {
         let backend = Failing(InMemoryBackend::new(), Arc::clone(&broken));
         let db = Database::builder().create_with_backend(backend).unwrap();
         let store = Store { db, path: PathBuf::from("memory") };
-        store.claim(&policy()).unwrap();
+        store.check_policy(&policy()).unwrap();
         let mut state = State::default();
         let (queue, end) = store.start().unwrap();
         enqueue(&mut state, &queue, Some(1), Some("1")).await.await.unwrap();

@@ -1,4 +1,4 @@
-//! The cluster as the nemesis sees it, and the run's own processes.
+//! The cluster as the nemesis sees it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,11 +6,14 @@ use history::{ClientId, ClockChange, Event, Fault, FaultId, NodeName, Point, Sta
 use nemesis::{Cluster, ClusterError, Control, Data, Doing};
 
 use crate::{
-    clock::{Clocks, Sleep},
+    clock::{Clocks, START},
     executor::Process,
-    local::{Local, lock},
-    staff::Staff,
-    world::{START, World},
+    process_clock::Sleep,
+    remote_resource::recovered,
+    store::members,
+    thread_bound::{ThreadBound, lock},
+    workers::Workers,
+    world::World,
 };
 
 /// An engine needs so long until what it was asked for takes effect, and as long again until it says so.
@@ -19,14 +22,14 @@ const ENGINE: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Du
 /// A server that has not answered for so long does not answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// Both ports of the nemesis.
+/// The cluster, and the ports of nemesis and controller.
 pub(crate) struct SimCluster {
     pub world: Arc<World>,
-    pub staff: Arc<Local<Staff>>,
+    pub workers: ThreadBound<Workers>,
 }
 
 impl SimCluster {
-    fn node(&self, name: &NodeName, doing: &'static str) -> Result<Process, ClusterError> {
+    pub(crate) fn node(&self, name: &NodeName, doing: &'static str) -> Result<Process, ClusterError> {
         let missing = || ClusterError { node: name.clone(), doing, why: "no such node in this cluster".into() };
         self.world.find(name).ok_or_else(missing)
     }
@@ -61,7 +64,7 @@ impl Cluster for SimCluster {
                 return Err("it is not running".into());
             }
             world.freeze(node);
-            crate::store::frozen(world, node);
+            members::frozen(world, node);
             Ok(())
         })
     }
@@ -69,17 +72,17 @@ impl Cluster for SimCluster {
     fn thaw<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         self.act(node, "thawing", |world, node| {
             world.thaw(node);
-            crate::store::thawed(world, node);
+            members::thawed(world, node);
             Ok(())
         })
     }
 
-    // Whether the freezer or a signal keeps a process from running makes no difference to what is modelled of it.
+    // The model has no difference between the freezer and a signal: both keep a process from running.
     fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         self.freeze(node)
     }
 
-    fn go_on<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+    fn resume<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         self.thaw(node)
     }
 
@@ -94,7 +97,7 @@ impl Cluster for SimCluster {
     }
 
     fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        self.act(node, "letting it run as fast as it can", |world, node| {
+        self.act(node, "removing its processor quota", |world, node| {
             world.speed_up(node);
             Ok(())
         })
@@ -126,7 +129,7 @@ impl Cluster for SimCluster {
 
     fn start_with_counters<'a>(&'a self, node: &'a NodeName, of: &'a [NodeName]) -> Doing<'a, ()> {
         let others: Vec<Option<Process>> = of.iter().map(|name| self.world.find(name)).collect();
-        self.act(node, "starting it with the counters of others", move |world, node| {
+        self.act(node, "starting it with the counters of other nodes", move |world, node| {
             if !world.node(node, |n| n.is_running) {
                 let silent = others.iter().position(|other| other.is_none_or(|other| !world.is_up(other)));
                 if let Some(silent) = silent {
@@ -155,9 +158,9 @@ impl Cluster for SimCluster {
             }
             world.start(node);
             if node == world.resource() {
-                crate::servers::recovered(world);
+                recovered(world);
             } else if node >= world.lock_nodes {
-                Staff::restart(&self.staff, world, node - world.lock_nodes)?;
+                lock(&self.workers).restart(world, node - world.lock_nodes)?;
             }
             Ok(())
         })
@@ -172,20 +175,20 @@ impl Cluster for SimCluster {
     }
 
     fn leader(&self) -> Doing<'_, Option<NodeName>> {
-        let leader = crate::store::leader(&self.world).map(|node| self.world.node(node, |n| n.name.clone()));
+        let leader = members::leader(&self.world).map(|node| self.world.node(node, |n| n.name.clone()));
         Box::pin(std::future::ready(Ok(leader)))
     }
 
-    fn hold_up<'a>(&'a self, node: &'a NodeName, fault: FaultId, what: &'a Fault) -> Doing<'a, ()> {
-        self.act(node, "holding up its packets", move |world, node| {
-            world.hold_up(node, fault, what);
+    fn inject_links<'a>(&'a self, node: &'a NodeName, fault: FaultId, what: &'a Fault) -> Doing<'a, ()> {
+        self.act(node, "injecting a fault of its links", move |world, node| {
+            world.inject_links(node, fault, what);
             Ok(())
         })
     }
 
-    fn mend<'a>(&'a self, node: &'a NodeName, fault: FaultId) -> Doing<'a, ()> {
-        self.act(node, "letting its packets go", move |world, _| {
-            world.mend(fault);
+    fn heal_links<'a>(&'a self, node: &'a NodeName, fault: FaultId) -> Doing<'a, ()> {
+        self.act(node, "healing a fault of its links", move |world, _| {
+            world.heal_links(fault);
             Ok(())
         })
     }
@@ -195,8 +198,8 @@ impl Cluster for SimCluster {
         Box::pin(std::future::ready(latency()))
     }
 
-    fn move_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
-        self.act(node, "moving its clock", move |world, node| {
+    fn set_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
+        self.act(node, "setting its clock", move |world, node| {
             world.move_clock(node, clock, change);
             Ok(())
         })
@@ -222,14 +225,14 @@ impl Control for SimCluster {
     }
 
     fn arm<'a>(&'a self, client: ClientId, point: Point, bound: Duration) -> Doing<'a, ()> {
-        if let Some(worker) = lock(&self.staff).of(client) {
+        if let Some(worker) = lock(&self.workers).of(client) {
             worker.points().arm(client, point, bound);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn let_go<'a>(&'a self, client: ClientId) -> Doing<'a, ()> {
-        if let Some(worker) = lock(&self.staff).of(client) {
+        if let Some(worker) = lock(&self.workers).of(client) {
             worker.points().go(client);
         }
         Box::pin(std::future::ready(Ok(())))

@@ -1,26 +1,26 @@
-//! A request and its answer as one thing that goes there and back: most packets are that. It is allocated once, for both ways and for
-//! whoever waits, where closures and a channel are allocated one by one.
+//! A request and its response as one allocation, because most packets are requests and responses. Two closures and a
+//! channel would be three allocations.
 
 use std::sync::Arc;
 
-/// A request that is on its way, or its answer.
+/// A request and its response.
 pub(crate) trait Exchange<W>: Send + Sync {
-    /// It has come to where it was sent.
+    /// Handles the arrival of the request at the server, then of the response at the client.
     fn arrive(self: Arc<Self>, world: &Arc<W>);
 
-    /// It will not come.
+    /// Tells the client that no response will come.
     fn lost(&self);
 }
 
-/// One way of an exchange. Dropping it loses it.
-pub(crate) struct Leg<W>(Option<Arc<dyn Exchange<W>>>);
+/// A request or a response on its way. A message that is dropped is lost.
+pub(crate) struct Message<W>(Option<Arc<dyn Exchange<W>>>);
 
-impl<W> Leg<W> {
+impl<W> Message<W> {
     pub fn new(exchange: Arc<dyn Exchange<W>>) -> Self {
-        Leg(Some(exchange))
+        Message(Some(exchange))
     }
 
-    /// It has come to where it was sent.
+    /// Handles the arrival.
     pub fn arrive(mut self, world: &Arc<W>) {
         if let Some(exchange) = self.0.take() {
             exchange.arrive(world);
@@ -28,7 +28,7 @@ impl<W> Leg<W> {
     }
 }
 
-impl<W> Drop for Leg<W> {
+impl<W> Drop for Message<W> {
     fn drop(&mut self) {
         if let Some(exchange) = &self.0 {
             exchange.lost();

@@ -1,7 +1,8 @@
-//! The executor: one heap of what is due, ordered by time and number, and tasks tagged by the process that runs them.
+//! The executor: a heap of timers, packets and calls in the order of their times, and tasks that belong to processes.
 //!
-//! A task of a frozen process is not polled: that it was woken is remembered until the process goes on. The tasks of a
-//! killed process are dropped. Time stands still while tasks run, and jumps to the next thing that is due.
+//! A task of a frozen process is not polled; the executor remembers that the task was woken until the process is
+//! thawed. The tasks of a killed process are dropped. Virtual time stands still while tasks run, then jumps to the next
+//! entry of the heap.
 
 use std::{
     cmp::Reverse,
@@ -19,62 +20,62 @@ use std::{
 use history::Stamp;
 
 use crate::{
-    exchange::Leg,
-    local::{Local, lock},
+    exchange::Message,
+    thread_bound::{ThreadBound, lock},
 };
 
 /// One task.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Something that happens by itself at its time; it gets the world that it happens in.
+/// A function that the executor calls at a given time, with the world.
 pub(crate) type Call<W> = Box<dyn FnOnce(&Arc<W>) + Send>;
 
-/// Which process a task belongs to: the place of its node.
+/// The process that a task belongs to: the index of its node.
 pub(crate) type Process = usize;
 
-/// Something that one process sends to another.
+/// A packet from one process to another.
 pub(crate) struct Packet<W> {
     pub from: Process,
     pub to: Process,
-    /// The start of the other process that it is meant for.
+    /// The incarnation of the receiving node that the packet is for.
     pub incarnation: u32,
-    /// What it does where it arrives.
-    pub load: Load<W>,
+    /// The effect of the packet on arrival.
+    pub payload: Payload<W>,
 }
 
-/// What a packet does where it arrives.
-pub(crate) enum Load<W> {
-    /// Something, once.
+/// The content of a packet.
+pub(crate) enum Payload<W> {
+    /// A call.
     Call(Call<W>),
-    /// It is a request to which an answer goes back, or that answer.
-    Leg(Leg<W>),
+    /// A request or a response.
+    Message(Message<W>),
 }
 
-impl<W> Load<W> {
-    /// It is there.
+impl<W> Payload<W> {
+    /// Handles the arrival.
     pub fn arrive(self, world: &Arc<W>) {
         match self {
-            Load::Call(call) => call(world),
-            Load::Leg(leg) => leg.arrive(world),
+            Payload::Call(call) => call(world),
+            Payload::Message(leg) => leg.arrive(world),
         }
     }
 }
 
-/// Where packets arrive.
-pub(crate) trait Stage: Sized {
-    /// One has come to its node.
+/// The network that delivers packets.
+pub(crate) trait Network: Sized {
+    /// Delivers a packet to its node.
     fn arrive(self: &Arc<Self>, packet: Packet<Self>);
 }
 
-/// A timer that can be called off: what is called off wakes nobody.
+/// A timer that can be cancelled. A cancelled timer wakes no task.
 #[derive(Default)]
 pub(crate) struct Timer {
-    waker: Local<Option<Waker>>,
-    is_off: AtomicBool,
+    waker: ThreadBound<Option<Waker>>,
+    is_cancelled: AtomicBool,
 }
 
 impl Timer {
-    /// Who is to be woken.
+    /// Sets the waker of the task that waits.
     pub fn register(&self, waker: &Waker) {
         let mut known = lock(&self.waker);
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -82,9 +83,9 @@ impl Timer {
         }
     }
 
-    /// Nobody waits for it any more.
-    pub fn call_off(&self) {
-        self.is_off.store(true, Relaxed);
+    /// Cancels the timer.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Relaxed);
     }
 }
 
@@ -94,17 +95,18 @@ enum Due<W> {
     Call(Call<W>),
 }
 
-/// When, above its number, above where it is kept: small, since a heap moves its entries about, and one number, since it compares them.
+/// A heap entry as one number: time, sequence number, place. The heap moves and compares entries, so they are small.
 type Entry = Reverse<u128>;
 
-/// So many bits of an entry say where it is kept; those above them number 2^40 entries, more than any run makes.
+/// The bits of an entry for its place. The sequence number has 40 bits, more than any run needs.
 const PLACE_BITS: u32 = 24;
 
-/// Tasks that were woken, in that order.
+/// The woken tasks, in the order of their wake-ups.
 #[derive(Default)]
 struct Ready {
-    tasks: Local<VecDeque<usize>>,
-    /// There are some: most packets arrive at a server and wake none, which costs a look at this.
+    tasks: ThreadBound<VecDeque<usize>>,
+    /// True if the queue has tasks. Most packets arrive at a server and wake no task, so this flag saves a look at the
+    /// queue.
     is_any: AtomicBool,
 }
 
@@ -153,9 +155,9 @@ impl Wake for TaskWaker {
     }
 }
 
-struct Slot {
+struct TaskEntry {
     process: Process,
-    /// With the waker that it is given; none while it is polled, and after its end.
+    /// The future and its waker; none while the task is polled, and after its end.
     task: Option<(Task, Waker)>,
     waker: Arc<TaskWaker>,
     is_dead: bool,
@@ -164,47 +166,57 @@ struct Slot {
 struct State<W> {
     heap: BinaryHeap<Entry>,
     dues: Vec<Option<Due<W>>>,
-    /// Places in `dues` that are free.
+    /// Free places in `dues`.
     free: Vec<usize>,
     number: u64,
-    /// Numbers of tasks are never used again: a waker that is left of a dead one wakes nobody else.
-    slots: Vec<Slot>,
-    /// By process: whether it is frozen, and which of its tasks were woken meanwhile.
+    /// By number. Numbers are never reused, so that a waker of a dead task wakes no other task.
+    tasks: Vec<TaskEntry>,
+    /// By process: the tasks that were woken while the process is frozen; none, if the process runs.
     frozen: Vec<Option<Vec<usize>>>,
 }
 
-/// Time, and what happens in it.
+/// The most polls and heap entries at one virtual time. Correct runs need a few thousand: every answer takes time.
+pub(crate) const STEPS_MAX: u64 = 1_000_000;
+
+/// Runs tasks and delivers packets under virtual time.
 pub(crate) struct Executor<W> {
     now: AtomicU64,
+    /// Polls and heap entries since the time moved.
+    steps: AtomicU64,
     ready: Arc<Ready>,
-    state: Local<State<W>>,
+    state: ThreadBound<State<W>>,
 }
 
 impl<W> Executor<W> {
-    /// An executor for so many processes, at the time `start`.
+    /// An executor for `processes` processes, at the time `start`.
     pub fn new(processes: usize, start: Stamp) -> Self {
         let frozen = (0..processes).map(|_| None).collect();
         let state =
-            State { heap: BinaryHeap::new(), dues: Vec::new(), free: Vec::new(), number: 0, slots: Vec::new(), frozen };
-        Executor { now: AtomicU64::new(start.0), ready: Arc::default(), state: Local::new(state) }
+            State { heap: BinaryHeap::new(), dues: Vec::new(), free: Vec::new(), number: 0, tasks: Vec::new(), frozen };
+        Executor {
+            now: AtomicU64::new(start.0),
+            steps: AtomicU64::new(0),
+            ready: Arc::default(),
+            state: ThreadBound::new(state),
+        }
     }
 
-    /// The time.
+    /// The virtual time.
     pub fn now(&self) -> Stamp {
         Stamp(self.now.load(Relaxed))
     }
 
-    /// Has `call` happen at `at`, after all that was put there before it.
+    /// Calls `call` at `at`, after all earlier entries of that time.
     pub fn at(&self, at: Stamp, call: Call<W>) {
         self.put(at, Due::Call(call));
     }
 
-    /// Has `packet` arrive at `at`.
+    /// Delivers `packet` at `at`.
     pub fn arrives(&self, at: Stamp, packet: Packet<W>) {
         self.put(at, Due::Packet(packet));
     }
 
-    /// The same, `after` from now.
+    /// Calls `call` after a delay.
     pub fn after(&self, after: Duration, call: Call<W>) {
         self.put(self.now().plus(after), Due::Call(call));
     }
@@ -234,14 +246,14 @@ impl<W> Executor<W> {
         state.heap.push(Reverse((u128::from(at) << u64::BITS) | u128::from(numbered)));
     }
 
-    /// Runs `task` as one of `process`.
+    /// Spawns a task of `process`.
     pub fn spawn(&self, process: Process, task: Task) {
         let mut state = lock(&self.state);
-        let number = state.slots.len();
+        let number = state.tasks.len();
         let waker = TaskWaker { task: number, is_queued: AtomicBool::new(true), ready: self.ready.clone() };
         let waker = Arc::new(waker);
         let task = Some((task, Waker::from(waker.clone())));
-        state.slots.push(Slot { process, task, waker, is_dead: false });
+        state.tasks.push(TaskEntry { process, task, waker, is_dead: false });
         self.ready.push(number);
     }
 
@@ -250,16 +262,16 @@ impl<W> Executor<W> {
         lock(&self.state).frozen[process].get_or_insert_default();
     }
 
-    /// Goes on with them: those that were woken meanwhile come next, in that order.
+    /// Polls the tasks of `process` again. Tasks that were woken meanwhile come next, in the order of their wake-ups.
     pub fn thaw(&self, process: Process) {
         if let Some(woken) = lock(&self.state).frozen[process].take() {
             self.ready.extend(woken);
         }
     }
 
-    /// Wakes all tasks of `process`: its clock has moved, and their timers may be due.
+    /// Wakes all tasks of `process`, because its clock was changed and timers may be due.
     pub fn wake_all(&self, process: Process) {
-        let wakers: Vec<_> = (lock(&self.state).slots.iter())
+        let wakers: Vec<_> = (lock(&self.state).tasks.iter())
             .filter(|slot| slot.process == process && !slot.is_dead)
             .map(|slot| slot.waker.clone())
             .collect();
@@ -272,27 +284,40 @@ impl<W> Executor<W> {
         {
             let mut state = lock(&self.state);
             state.frozen[process] = None;
-            for slot in state.slots.iter_mut().filter(|slot| slot.process == process) {
+            for slot in state.tasks.iter_mut().filter(|slot| slot.process == process) {
                 slot.is_dead = true;
                 dropped.extend(slot.task.take());
             }
         }
-        // Outside of the lock: a future that is dropped may call timers off and close channels, which wakes others.
+        // Not during the borrow: a future that is dropped may cancel timers and close channels, which wakes other
+        // tasks.
         drop(dropped);
     }
 
-    /// Polls every task that was woken, until none is. `after_each` runs after each poll.
+    /// Returns whether the time stands still for ever, because tasks wake each other without end.
+    pub fn is_stuck(&self) -> bool {
+        self.steps.load(Relaxed) >= STEPS_MAX
+    }
+
+    /// Moves the time to that of the next heap entry.
+    fn move_to(&self, at: u64) {
+        let steps = if at == self.now.swap(at, Relaxed) { self.steps.load(Relaxed) + 1 } else { 0 };
+        self.steps.store(steps, Relaxed);
+    }
+
+    /// Polls the woken tasks until none is left, and calls `after_each` after each poll. Ends early if the executor
+    /// [is stuck](Executor::is_stuck).
     pub fn settle(&self, mut after_each: impl FnMut()) {
-        loop {
+        while !self.is_stuck() {
             let Some(number) = self.ready.pop() else { return };
             let (mut task, waker) = {
                 let mut state = lock(&self.state);
-                let State { slots, frozen, .. } = &mut *state;
-                let slot = &mut slots[number];
+                let State { tasks, frozen, .. } = &mut *state;
+                let slot = &mut tasks[number];
                 if let Some(woken) = &mut frozen[slot.process]
                     && slot.task.is_some()
                 {
-                    // It stays queued: whoever wakes it meanwhile need not.
+                    // The task stays marked as queued, so a second wake-up adds nothing.
                     woken.push(number);
                     continue;
                 }
@@ -300,10 +325,11 @@ impl<W> Executor<W> {
                 let Some(task) = slot.task.take() else { continue };
                 task
             };
+            self.steps.store(self.steps.load(Relaxed) + 1, Relaxed);
             let poll = task.as_mut().poll(&mut Context::from_waker(&waker));
             if poll == Poll::Pending {
                 let mut state = lock(&self.state);
-                let slot = &mut state.slots[number];
+                let slot = &mut state.tasks[number];
                 if !slot.is_dead {
                     slot.task = Some((task, waker));
                 }
@@ -312,10 +338,10 @@ impl<W> Executor<W> {
         }
     }
 
-    /// Goes on to the next thing that is due, and lets it happen; false if nothing is.
+    /// Goes on to the next entry of the heap; false if the heap is empty.
     pub fn step(&self, world: &Arc<W>) -> bool
     where
-        W: Stage,
+        W: Network,
     {
         loop {
             let (at, due) = {
@@ -328,21 +354,21 @@ impl<W> Executor<W> {
             // Every entry has its place.
             let Some(due) = due else { continue };
             match due {
-                // A timer that was called off is not worth a stop.
-                Due::Timer(timer) if timer.is_off.load(Relaxed) => {}
+                // Time does not stop at a cancelled timer.
+                Due::Timer(timer) if timer.is_cancelled.load(Relaxed) => {}
                 Due::Timer(timer) => {
-                    self.now.store(at, Relaxed);
+                    self.move_to(at);
                     let waker = lock(&timer.waker).take();
                     waker.inspect(Waker::wake_by_ref);
                     return true;
                 }
                 Due::Packet(packet) => {
-                    self.now.store(at, Relaxed);
+                    self.move_to(at);
                     world.arrive(packet);
                     return true;
                 }
                 Due::Call(call) => {
-                    self.now.store(at, Relaxed);
+                    self.move_to(at);
                     call(world);
                     return true;
                 }
@@ -350,103 +376,17 @@ impl<W> Executor<W> {
         }
     }
 
-    /// Drops all tasks and all that is due: they hold the world, which holds them.
+    /// Drops all tasks and heap entries, which own the world that owns them.
     pub fn clear(&self) {
-        let (slots, dues) = {
+        let (tasks, dues) = {
             let mut state = lock(&self.state);
             state.heap.clear();
-            (std::mem::take(&mut state.slots), std::mem::take(&mut state.dues))
+            (std::mem::take(&mut state.tasks), std::mem::take(&mut state.dues))
         };
-        drop((slots, dues));
+        drop((tasks, dues));
         self.ready.clear();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct World {
-        executor: Executor<World>,
-        seen: Local<Vec<(u64, &'static str)>>,
-    }
-
-    impl Stage for World {
-        fn arrive(self: &Arc<Self>, packet: Packet<Self>) {
-            packet.load.arrive(self);
-        }
-    }
-
-    impl World {
-        fn new() -> Arc<World> {
-            Arc::new(World { executor: Executor::new(2, Stamp(0)), seen: Local::default() })
-        }
-
-        fn note(&self, what: &'static str) {
-            lock(&self.seen).push((self.executor.now().0, what));
-        }
-
-        fn run(self: &Arc<Self>) -> Vec<(u64, &'static str)> {
-            loop {
-                self.executor.settle(|| {});
-                if !self.executor.step(self) {
-                    return lock(&self.seen).clone();
-                }
-            }
-        }
-    }
-
-    /// Notes `what` after `after` nanoseconds.
-    fn late(world: &Arc<World>, after: u64, what: &'static str) -> Task {
-        let world = world.clone();
-        let timer = Arc::new(Timer::default());
-        world.executor.arm(Stamp(after), timer.clone());
-        let mut polled = false;
-        Box::pin(std::future::poll_fn(move |cx| {
-            timer.register(cx.waker());
-            if !std::mem::replace(&mut polled, true) {
-                return Poll::Pending;
-            }
-            world.note(what);
-            Poll::Ready(())
-        }))
-    }
-
-    #[test]
-    fn what_is_due_at_one_time_happens_in_the_order_in_which_it_was_put_there() {
-        let world = World::new();
-        for what in ["a", "b", "c"] {
-            world.executor.at(Stamp(5), Box::new(move |world: &Arc<World>| world.note(what)));
-        }
-        world.executor.at(Stamp(3), Box::new(|world: &Arc<World>| world.note("first")));
-        assert_eq!(world.run(), [(3, "first"), (5, "a"), (5, "b"), (5, "c")]);
-    }
-
-    #[test]
-    fn a_frozen_process_is_woken_when_it_goes_on_and_not_before() {
-        let world = World::new();
-        world.executor.spawn(0, late(&world, 10, "frozen"));
-        world.executor.spawn(1, late(&world, 10, "other"));
-        world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.freeze(0)));
-        world.executor.at(Stamp(20), Box::new(|world: &Arc<World>| world.executor.thaw(0)));
-        assert_eq!(world.run(), [(10, "other"), (20, "frozen")]);
-    }
-
-    #[test]
-    fn the_tasks_of_a_killed_process_are_gone() {
-        let world = World::new();
-        world.executor.spawn(0, late(&world, 10, "killed"));
-        world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.kill(0)));
-        assert_eq!(world.run(), []);
-    }
-
-    #[test]
-    fn a_timer_that_was_called_off_is_no_stop_in_time() {
-        let world = World::new();
-        let timer = Arc::new(Timer::default());
-        world.executor.arm(Stamp(10), timer.clone());
-        timer.call_off();
-        world.run();
-        assert_eq!(world.executor.now(), Stamp(0));
-    }
-}
+mod tests;

@@ -1,23 +1,27 @@
 //! A cluster inside one process under virtual time: the second implementation of the ports.
 //!
-//! The algorithms of `locks`, the clients of `workloads`, the rule of `resource` and the nemesis are the same code as on real
-//! servers; what is modelled is what they stand on: processes, clocks, links, servers. The same plan gives the same history,
-//! event by event.
+//! The algorithms of `locks`, the clients of `workloads`, the rule of `resource`, the nemesis and the controller are
+//! the same code as on real servers. This crate models processes, clocks, links and servers. The same plan gives the
+//! same history, event by event.
 
-mod answer;
 mod clock;
 mod cluster;
-mod conduct;
 mod exchange;
 mod executor;
 mod link;
-mod local;
 pub mod models;
+mod periodic_faults;
+mod process_clock;
+mod processes;
+mod redis_node;
+mod remote_resource;
+mod reply;
 mod resource_model;
 mod servers;
-mod staff;
 mod store;
+mod thread_bound;
 pub mod truth;
+mod workers;
 mod world;
 
 use std::{
@@ -28,21 +32,24 @@ use std::{
     time::Duration,
 };
 
-use history::{Event, Plan, Record, Target};
+use history::{Plan, Record, Target};
+use nemesis::Controller;
 
 use crate::{
-    conduct::conduct,
-    local::{Local, lock},
+    clock::START,
+    cluster::SimCluster,
+    executor::STEPS_MAX,
     servers::Servers,
-    staff::Staff,
+    thread_bound::{ThreadBound, lock},
     truth::Truth,
-    world::World,
+    workers::Workers,
+    world::{BATCH, World},
 };
 
-/// What is simulated.
+/// A run to simulate.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup<'a> {
-    /// Name of the run.
+    /// The name of the run.
     pub run: &'a str,
     /// The plan.
     pub plan: &'a Plan,
@@ -50,18 +57,18 @@ pub struct Setup<'a> {
     pub backend: &'a str,
     /// A planted bug of the resource.
     pub resource_bug: Option<&'a str>,
-    /// Whether to gather the truth too.
+    /// True if the simulation gathers the truth.
     pub with_truth: bool,
 }
 
-/// What came of a simulation, besides its history.
+/// The results of a simulation, besides its history.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// What really happened, if it was gathered.
+    /// The truth, if it was gathered.
     pub truth: Option<Truth>,
-    /// Messages that were sent over links.
+    /// The number of messages that were sent over links.
     pub messages: u64,
-    /// Virtual time that went by.
+    /// The virtual time that the run took.
     pub lasted: Duration,
 }
 
@@ -70,53 +77,67 @@ pub struct Outcome {
 #[error("{0}")]
 pub struct SimError(pub String);
 
-/// Records that are told at a time.
-const TOLD_AT_ONCE: usize = 512;
-
-/// Runs a plan to its end, and gives every record of its history to `see`, in the order of the history, some at a time.
+/// Runs a plan to its end, and gives the records of its history to `see`, in batches and in order.
 ///
 /// # Errors
-/// The plan names what there is no model of, or its faults cannot be carried out.
+/// The plan needs a model that does not exist, or a fault could not be injected or healed.
 pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcome, SimError> {
     let plan = Arc::new(setup.plan.clone());
     let is_resource = |step: &history::Step| step.target == Target::Node("resource".into());
     let is_fragile = plan.schedule.iter().any(|step| is_resource(step) && step.fault.kind().kills());
     let policy = servers::policy(&plan, setup.resource_bug).map_err(SimError)?;
     let servers = Servers::new(&plan, setup.backend, policy, is_fragile);
-    let world = World::new(plan.clone(), servers, setup.with_truth);
-    let staff = Arc::new(Local::new(Staff::new(&world, setup.backend)));
-    world.own(Event::Plan { run: setup.run.to_owned(), plan: Box::new(setup.plan.clone()) });
+    let world = World::new(setup.run, plan.clone(), servers, setup.with_truth);
+    let workers = ThreadBound::new(Workers::new(&world, setup.backend));
+    let cluster = Arc::new(SimCluster { world: world.clone(), workers });
 
-    let (ended, is_over) = (Arc::new(Local::new(None)), Arc::new(AtomicBool::new(false)));
-    let conducting = {
-        let (world, staff, ended, is_over) = (world.clone(), staff.clone(), ended.clone(), is_over.clone());
+    let (ended, is_over) = (Arc::new(ThreadBound::new(None)), Arc::new(AtomicBool::new(false)));
+    let run = {
+        let (world, cluster, ended, is_over) = (world.clone(), cluster.clone(), ended.clone(), is_over.clone());
         async move {
-            let conducted = conduct(world, staff).await;
-            *lock(&ended) = Some(conducted);
+            let controller = Controller {
+                plan: &plan,
+                cluster: &*cluster,
+                processes: &*cluster,
+                live_view: &world.live_view,
+                on_phase: &|_| {},
+            };
+            let run = controller.run().await;
+            if run.is_ok() {
+                world.end();
+            }
+            *lock(&ended) = Some(run.map_err(|e| e.to_string()));
             is_over.store(true, Relaxed);
         }
     };
-    world.executor.spawn(world.controller(), Box::pin(conducting));
-    store::look_after(&world);
-    let conducted = loop {
-        world.executor.settle(|| world.look_on());
-        world.look_on();
-        world.tell(TOLD_AT_ONCE, see);
+    world.executor.spawn(world.controller(), Box::pin(run));
+    store::members::look_after(&world);
+    let ended = loop {
+        world.executor.settle(|| world.show());
+        world.show();
+        world.hand_over(BATCH, see);
         if is_over.load(Relaxed)
-            && let Some(conducted) = lock(&ended).take()
+            && let Some(run) = lock(&ended).take()
         {
-            break conducted;
+            break run;
+        }
+        if world.executor.is_stuck() {
+            let at = world.executor.now().since(START);
+            break Err(format!(
+                "virtual time stands still at {at:?}: tasks have woken each other {STEPS_MAX} times. This is a fault \
+                 of the simulation or of a client; the plan reproduces it"
+            ));
         }
         if !world.executor.step(&world) {
-            break Err("nothing is left to happen, and the run is not over".to_owned());
+            break Err("no event is left to simulate, and the run is not over".to_owned());
         }
     };
-    world.tell(0, see);
+    world.hand_over(0, see);
     let truth = world.truth();
-    let outcome = Outcome { truth, messages: world.messages(), lasted: world.executor.now().since(world::START) };
-    // Tasks hold the world, and the world holds them.
-    lock(&staff).clear();
+    let outcome = Outcome { truth, messages: world.messages(), lasted: world.executor.now().since(START) };
+    // Tasks own the world, and the world owns them.
+    lock(&cluster.workers).clear();
     world.executor.clear();
-    conducted.map_err(SimError)?;
+    ended.map_err(SimError)?;
     Ok(outcome)
 }

@@ -1,195 +1,207 @@
-//! Links: byte streams between two nodes, one in each direction, as TCP makes them.
+//! Links: one TCP byte stream in each direction between two nodes.
 //!
-//! What is sent arrives in the order in which it was sent. A packet that is lost (all are, while the link is cut) is sent again after 200 ms,
-//! then after twice as long each time, and what was sent after it waits for it: loss is delay. It brings along what waits, lost or not: a sender that
-//! has to wait for its timer sends all again that was not acknowledged. Left out: windows, acknowledgements on the way back (a link that is cut in
-//! one direction delivers in the other), retransmissions before their time because of what came after the lost packet, and connections that are
-//! given up after minutes.
+//! Packets arrive in the order in which they were sent. A lost packet is retransmitted after 200 ms, then after twice
+//! as long each time. Later packets wait behind the lost one, so loss shows as delay. A retransmission also delivers
+//! the packets that wait, lost or not, because a sender whose timer expires sends every unacknowledged packet again.
+//! While a link is cut, every packet is lost.
 //!
-//! A link is one connection. So a fault that lets packets of different connections overtake each other is, here, a delay that is drawn packet by
-//! packet: disorder shows between links.
+//! The model leaves out windows, acknowledgements (a link that is cut in one direction delivers in the other), fast
+//! retransmissions, and connections that are given up after minutes.
+//!
+//! A link is one connection. Reordering between connections is therefore a delay that is drawn for each packet: packets
+//! of different links overtake each other.
 
 use std::{collections::VecDeque, time::Duration};
 
-use history::{Cut, FaultId, Late, Stamp};
+use history::{FaultId, LinkDelay, Stamp, fault::CutMode};
 use rand::Rng;
-
-use crate::{executor::Packet, world::World};
 
 /// The first retransmission of a packet: Linux's least retransmission timeout.
 const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
-/// How long a packet takes between two containers of one machine. Microseconds.
+/// The delay of a packet between two containers of one machine, in microseconds.
 const LATENCY_US: std::ops::RangeInclusive<u64> = 60..=250;
 
-/// A packet that has not been delivered for want of a link.
-struct HeldPacket {
+/// A packet that waits for a retransmission.
+struct WaitingPacket<P> {
     sent: Stamp,
-    packet: Packet<World>,
+    packet: P,
 }
 
-/// One direction between two nodes. Small where nothing is wrong with it: every packet looks at one, and there are many.
-#[derive(Default)]
-pub(crate) struct Link {
+/// One direction between two nodes, for packets `P`. A link without faults is small, because every packet reads one and
+/// there are many.
+pub(crate) struct Link<P> {
     last_arrival: Stamp,
-    /// Faults, and what they hold up; none most of the time.
-    trouble: Option<Box<Trouble>>,
+    /// The faults of the link and the packets that wait; none most of the time.
+    faults: Option<Box<LinkFaults<P>>>,
 }
 
-/// What is wrong with a link.
-#[derive(Default)]
-struct Trouble {
-    /// Partitions that cut it.
+impl<P> Default for Link<P> {
+    fn default() -> Link<P> {
+        Link { last_arrival: Stamp::default(), faults: None }
+    }
+}
+
+/// The faults of one link.
+struct LinkFaults<P> {
+    /// Partitions that drop the packets.
     cuts: Vec<FaultId>,
-    /// Partitions that cut it and tell the sender.
+    /// Partitions that reject the packets, so that the sender notices.
     rejects: Vec<FaultId>,
-    /// Faults that lose some of its packets, and how many of a hundred.
+    /// Faults that lose some packets, each with its percentage.
     losses: Vec<(FaultId, u8)>,
-    /// Faults that make its packets late, and by how much.
-    delays: Vec<(FaultId, Late)>,
-    held: VecDeque<HeldPacket>,
-    held_by: Option<FaultId>,
+    /// Faults that delay packets, each with its delay.
+    delays: Vec<(FaultId, LinkDelay)>,
+    waiting: VecDeque<WaitingPacket<P>>,
+    delayed_by: Option<FaultId>,
     retransmit_after: Duration,
 }
 
-/// What becomes of a packet.
-pub(crate) enum Sent {
-    /// It arrives then.
-    Arrives(Stamp, Packet<World>),
-    /// The same, and that late because of a fault.
-    ArrivesLate(Stamp, FaultId, Packet<World>),
-    /// It is lost, and will be sent again by itself then.
+/// The fate of a packet that was sent.
+pub(crate) enum Sent<P> {
+    /// The packet arrives at that time.
+    Arrives(Stamp, P),
+    /// The packet arrives at that time, delayed by a fault.
+    ArrivesLate(Stamp, FaultId, P),
+    /// The packet is lost, and is retransmitted at that time.
     RetransmittedAt(Stamp),
-    /// It waits behind one that was lost.
+    /// The packet waits behind a lost one.
     Waits,
-    /// It is rejected: its connection is over, for both sides.
-    Rejected(Packet<World>),
+    /// The packet is rejected, which ends its connection for both sides.
+    Rejected(P),
 }
 
-/// Packets that arrive together when a lost one is sent again at last.
-pub(crate) struct Delivered {
+/// Packets that arrive together after a retransmission.
+pub(crate) struct Delivered<P> {
     pub at: Stamp,
-    /// What had held them, and since when.
-    pub held: Option<(FaultId, Stamp)>,
-    pub packets: Vec<Packet<World>>,
+    /// The fault that delayed the packets, and the time at which the first one was sent.
+    pub delayed: Option<(FaultId, Stamp)>,
+    pub packets: Vec<P>,
 }
 
-/// What a retransmission comes to.
-pub(crate) enum Retransmitted {
-    /// The link is open.
-    Delivered(Delivered),
-    /// Still lost: again then.
+/// The result of a retransmission.
+pub(crate) enum Retransmitted<P> {
+    /// The packets arrive.
+    Delivered(Delivered<P>),
+    /// The packet is lost again, and is retransmitted at that time.
     Again(Stamp),
-    /// There is nothing left to send.
+    /// No packet waits.
     Nothing,
 }
 
-impl Trouble {
+impl<P> Default for LinkFaults<P> {
+    fn default() -> LinkFaults<P> {
+        let (cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after) = Default::default();
+        LinkFaults { cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after }
+    }
+}
+
+impl<P> LinkFaults<P> {
     fn is_cut(&self) -> bool {
         !self.cuts.is_empty() || !self.rejects.is_empty()
     }
 
-    /// Nothing is wrong, and nothing waits.
+    /// Returns whether the link has no fault and no waiting packet.
     fn is_over(&self) -> bool {
-        !self.is_cut() && self.losses.is_empty() && self.delays.is_empty() && self.held.is_empty()
+        !self.is_cut() && self.losses.is_empty() && self.delays.is_empty() && self.waiting.is_empty()
     }
 
-    /// The fault that loses the packet that is sent now, if one does.
+    /// Draws the fault that loses the packet that is sent now; none, if the packet gets through.
     fn loser(&self, rng: &mut impl Rng) -> Option<FaultId> {
         let mut by_chance = self.losses.iter().filter(|(_, percent)| rng.random_ratio(u32::from(*percent), 100));
         self.cuts.first().or(self.rejects.first()).copied().or_else(|| by_chance.next().map(|(fault, _)| *fault))
     }
 
-    /// Nothing is drawn for delays that are fixed: plans without others have the runs that they always had.
+    /// Draws the delay of a packet. A fixed delay draws nothing, so it changes no other draw.
     fn late_by(&self, rng: &mut impl Rng) -> Duration {
-        let draw = |late: &Late| match late {
-            Late::Fixed(by) => *by,
-            Late::Drawn(by) => rng.random_range(by.from..=by.to),
+        let draw = |late: &LinkDelay| match late {
+            LinkDelay::Fixed(by) => *by,
+            LinkDelay::Drawn(by) => rng.random_range(by.from..=by.to),
         };
         self.delays.iter().map(|(_, late)| late).map(draw).sum()
     }
 
-    /// Drops what was not delivered.
+    /// Drops the packets that wait.
     fn reset(&mut self) {
-        self.held.clear();
-        self.held_by = None;
+        self.waiting.clear();
+        self.delayed_by = None;
     }
 }
 
-impl Link {
-    /// Whether all packets are lost now.
+impl<P> Link<P> {
+    /// Returns whether all packets are lost now.
     pub fn is_cut(&self) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| trouble.is_cut())
+        self.faults.as_ref().is_some_and(|faults| faults.is_cut())
     }
 
-    fn trouble(&mut self) -> &mut Trouble {
-        self.trouble.get_or_insert_default()
+    fn faults(&mut self) -> &mut LinkFaults<P> {
+        self.faults.get_or_insert_default()
     }
 
-    pub fn cut(&mut self, fault: FaultId, cut: Cut) {
+    pub fn cut(&mut self, fault: FaultId, cut: CutMode) {
         match cut {
-            Cut::Drop => self.trouble().cuts.push(fault),
-            Cut::Reject => self.trouble().rejects.push(fault),
+            CutMode::Drop => self.faults().cuts.push(fault),
+            CutMode::Reject => self.faults().rejects.push(fault),
         }
     }
 
     pub fn lose(&mut self, fault: FaultId, percent: u8) {
-        self.trouble().losses.push((fault, percent));
+        self.faults().losses.push((fault, percent));
     }
 
-    pub fn slow(&mut self, fault: FaultId, by: Late) {
-        self.trouble().delays.push((fault, by));
+    pub fn slow(&mut self, fault: FaultId, by: LinkDelay) {
+        self.faults().delays.push((fault, by));
     }
 
-    pub fn mend(&mut self, fault: FaultId) {
-        self.trouble.iter_mut().for_each(|trouble| {
-            trouble.cuts.retain(|f| *f != fault);
-            trouble.rejects.retain(|f| *f != fault);
-            trouble.losses.retain(|(f, _)| *f != fault);
-            trouble.delays.retain(|(f, _)| *f != fault);
+    pub fn heal(&mut self, fault: FaultId) {
+        self.faults.iter_mut().for_each(|faults| {
+            faults.cuts.retain(|f| *f != fault);
+            faults.rejects.retain(|f| *f != fault);
+            faults.losses.retain(|(f, _)| *f != fault);
+            faults.delays.retain(|(f, _)| *f != fault);
         });
         self.forget();
     }
 
-    /// What is over is forgotten.
+    /// Frees the memory of faults that are over.
     fn forget(&mut self) {
-        self.trouble.take_if(|trouble| trouble.is_over());
+        self.faults.take_if(|faults| faults.is_over());
     }
 
-    /// How long a packet of a connection of its own takes now; none, if it is lost.
+    /// Draws the time that a packet of a new connection takes now; none, if the packet is lost.
     pub fn probe(&self, rng: &mut impl Rng) -> Option<Duration> {
         let base = Duration::from_micros(*LATENCY_US.start());
-        let Some(trouble) = &self.trouble else { return Some(base) };
-        trouble.loser(rng).is_none().then(|| base + trouble.late_by(rng))
+        let Some(faults) = &self.faults else { return Some(base) };
+        faults.loser(rng).is_none().then(|| base + faults.late_by(rng))
     }
 
     fn arrival(&mut self, now: Stamp, rng: &mut impl Rng) -> Stamp {
         let mut at = Stamp(now.0.saturating_add(rng.random_range(LATENCY_US) * 1_000));
-        if let Some(trouble) = &self.trouble {
-            at = at.plus(trouble.late_by(rng));
+        if let Some(faults) = &self.faults {
+            at = at.plus(faults.late_by(rng));
         }
         self.last_arrival = self.last_arrival.max(at);
         self.last_arrival
     }
 
-    /// A packet is sent.
-    pub fn send(&mut self, now: Stamp, packet: Packet<World>, rng: &mut impl Rng) -> Sent {
-        let Some(trouble) = &mut self.trouble else { return Sent::Arrives(self.arrival(now, rng), packet) };
-        if trouble.cuts.is_empty() && !trouble.rejects.is_empty() {
-            // What waited to be sent again belongs to the connection that ends.
-            trouble.reset();
+    /// Sends a packet.
+    pub fn send(&mut self, now: Stamp, packet: P, rng: &mut impl Rng) -> Sent<P> {
+        let Some(faults) = &mut self.faults else { return Sent::Arrives(self.arrival(now, rng), packet) };
+        if faults.cuts.is_empty() && !faults.rejects.is_empty() {
+            // The waiting packets belong to the connection that ends.
+            faults.reset();
             return Sent::Rejected(packet);
         }
-        if !trouble.held.is_empty() {
-            trouble.held.push_back(HeldPacket { sent: now, packet });
+        if !faults.waiting.is_empty() {
+            faults.waiting.push_back(WaitingPacket { sent: now, packet });
             return Sent::Waits;
         }
-        if let Some(fault) = trouble.loser(rng) {
-            trouble.held_by = Some(fault);
-            trouble.held.push_back(HeldPacket { sent: now, packet });
-            trouble.retransmit_after = RETRANSMIT_AFTER;
-            return Sent::RetransmittedAt(now.plus(trouble.retransmit_after));
+        if let Some(fault) = faults.loser(rng) {
+            faults.delayed_by = Some(fault);
+            faults.waiting.push_back(WaitingPacket { sent: now, packet });
+            faults.retransmit_after = RETRANSMIT_AFTER;
+            return Sent::RetransmittedAt(now.plus(faults.retransmit_after));
         }
-        let late = trouble.delays.first().map(|(fault, _)| *fault);
+        let late = faults.delays.first().map(|(fault, _)| *fault);
         let at = self.arrival(now, rng);
         match late {
             Some(fault) => Sent::ArrivesLate(at, fault, packet),
@@ -197,24 +209,24 @@ impl Link {
         }
     }
 
-    /// The first packet that was lost is sent again.
-    pub fn retransmit(&mut self, now: Stamp, rng: &mut impl Rng) -> Retransmitted {
-        let Some(trouble) = &mut self.trouble else { return Retransmitted::Nothing };
-        let Some(first) = trouble.held.front().map(|held| held.sent) else { return Retransmitted::Nothing };
-        if trouble.loser(rng).is_some() {
-            trouble.retransmit_after *= 2;
-            return Retransmitted::Again(now.plus(trouble.retransmit_after));
+    /// Retransmits the first lost packet, and with it all that wait.
+    pub fn retransmit(&mut self, now: Stamp, rng: &mut impl Rng) -> Retransmitted<P> {
+        let Some(faults) = &mut self.faults else { return Retransmitted::Nothing };
+        let Some(first) = faults.waiting.front().map(|waiting| waiting.sent) else { return Retransmitted::Nothing };
+        if faults.loser(rng).is_some() {
+            faults.retransmit_after *= 2;
+            return Retransmitted::Again(now.plus(faults.retransmit_after));
         }
-        let packets = trouble.held.drain(..).map(|held| held.packet).collect();
-        let held = trouble.held_by.take().map(|fault| (fault, first));
+        let packets = faults.waiting.drain(..).map(|waiting| waiting.packet).collect();
+        let delayed = faults.delayed_by.take().map(|fault| (fault, first));
         let at = self.arrival(now, rng);
         self.forget();
-        Retransmitted::Delivered(Delivered { at, held, packets })
+        Retransmitted::Delivered(Delivered { at, delayed, packets })
     }
 
-    /// Drops what was not delivered: the process that sent it is gone, and its kernel with it.
+    /// Drops the packets that wait, because their sender was killed.
     pub fn reset(&mut self) {
-        self.trouble.iter_mut().for_each(|trouble| trouble.reset());
+        self.faults.iter_mut().for_each(|faults| faults.reset());
         self.forget();
     }
 }
@@ -225,10 +237,11 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
-    use crate::executor::Load;
 
-    fn packet() -> Packet<World> {
-        Packet { from: 0, to: 1, incarnation: 1, load: Load::Call(Box::new(|_| {})) }
+    struct TestPacket;
+
+    fn packet() -> TestPacket {
+        TestPacket
     }
 
     #[test]
@@ -236,7 +249,7 @@ mod tests {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
         link.slow(FaultId(1), Duration::from_millis(5).into());
         let Sent::ArrivesLate(late, ..) = link.send(Stamp(0), packet(), &mut rng) else { panic!("late") };
-        link.mend(FaultId(1));
+        link.heal(FaultId(1));
         for n in 1..100 {
             let Sent::Arrives(at, _) = link.send(Stamp(n), packet(), &mut rng) else { panic!("in time") };
             assert!(at >= late, "it cannot overtake the one before it");
@@ -244,7 +257,7 @@ mod tests {
     }
 
     /// Sends a packet and has it sent again until it arrives: when it does, and how often it was sent again.
-    fn delivered(link: &mut Link, now: Stamp, rng: &mut ChaCha8Rng) -> (Stamp, u32) {
+    fn delivered(link: &mut Link<TestPacket>, now: Stamp, rng: &mut ChaCha8Rng) -> (Stamp, u32) {
         let mut due = match link.send(now, packet(), rng) {
             Sent::Arrives(at, _) | Sent::ArrivesLate(at, ..) => return (at, 0),
             Sent::RetransmittedAt(due) => due,
@@ -279,7 +292,7 @@ mod tests {
         assert!((1_950..2_250).contains(&once) && (550..710).contains(&twice), "{sent_again:?}");
         let lost = (0..10_000).filter(|_| link.probe(&mut rng).is_none()).count();
         assert!((2_800..3_200).contains(&lost), "of probes as many: {lost}");
-        link.mend(FaultId(1));
+        link.heal(FaultId(1));
         assert!((0..1_000).all(|_| link.probe(&mut rng).is_some() && delivered(&mut link, now, &mut rng).1 == 0));
     }
 
@@ -288,10 +301,10 @@ mod tests {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
         link.lose(FaultId(7), 100);
         let Sent::RetransmittedAt(due) = link.send(Stamp(5), packet(), &mut rng) else { panic!("lost") };
-        link.mend(FaultId(7));
+        link.heal(FaultId(7));
         assert!(matches!(link.send(Stamp(6), packet(), &mut rng), Sent::Waits));
         let Retransmitted::Delivered(delivered) = link.retransmit(due, &mut rng) else { panic!("open") };
-        assert_eq!((delivered.packets.len(), delivered.held), (2, Some((FaultId(7), Stamp(5)))));
+        assert_eq!((delivered.packets.len(), delivered.delayed), (2, Some((FaultId(7), Stamp(5)))));
     }
 
     #[test]
@@ -299,7 +312,7 @@ mod tests {
         let (mut links, mut rng) = ([Link::default(), Link::default()], ChaCha8Rng::seed_from_u64(1));
         let (from, to) = (Duration::from_millis(10), Duration::from_millis(80));
         let (mut last, mut overtaken, mut late) = ([Stamp(0); 2], 0, Vec::new());
-        links.iter_mut().for_each(|link| link.slow(FaultId(1), Late::Drawn(history::Range { from, to })));
+        links.iter_mut().for_each(|link| link.slow(FaultId(1), LinkDelay::Drawn(history::Range { from, to })));
         for n in 0..1_000 {
             let now = Stamp(n * 1_000_000);
             let arrivals = links.each_mut().map(|link| match link.send(now, packet(), &mut rng) {
@@ -322,29 +335,29 @@ mod tests {
     fn a_lost_packet_comes_with_a_retransmission_and_holds_up_those_behind_it() {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
         let ms = |n: u64| Stamp(n * 1_000_000);
-        link.cut(FaultId(7), Cut::Drop);
+        link.cut(FaultId(7), CutMode::Drop);
         let Sent::RetransmittedAt(first) = link.send(ms(0), packet(), &mut rng) else { panic!("lost") };
         assert_eq!(first, ms(200));
         let Retransmitted::Again(second) = link.retransmit(first, &mut rng) else { panic!("still cut") };
         assert_eq!(second, ms(600));
-        link.mend(FaultId(7));
+        link.heal(FaultId(7));
         assert!(matches!(link.send(ms(500), packet(), &mut rng), Sent::Waits), "open, but one is missing");
         let Retransmitted::Delivered(delivered) = link.retransmit(second, &mut rng) else { panic!("open") };
-        assert_eq!((delivered.packets.len(), delivered.held), (2, Some((FaultId(7), ms(0)))));
+        assert_eq!((delivered.packets.len(), delivered.delayed), (2, Some((FaultId(7), ms(0)))));
         assert!(delivered.at > second && matches!(link.retransmit(delivered.at, &mut rng), Retransmitted::Nothing));
     }
 
     #[test]
     fn a_packet_that_is_rejected_ends_its_connection_and_a_cable_that_is_broken_as_well_tells_nobody() {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
-        link.cut(FaultId(7), Cut::Reject);
+        link.cut(FaultId(7), CutMode::Reject);
         assert!(matches!(link.send(Stamp(0), packet(), &mut rng), Sent::Rejected(_)));
         assert!(link.is_cut() && link.probe(&mut rng).is_none());
-        link.cut(FaultId(8), Cut::Drop);
+        link.cut(FaultId(8), CutMode::Drop);
         let Sent::RetransmittedAt(due) = link.send(Stamp(1), packet(), &mut rng) else { panic!("lost") };
         assert!(matches!(link.retransmit(due, &mut rng), Retransmitted::Again(_)));
-        link.mend(FaultId(7));
-        link.mend(FaultId(8));
+        link.heal(FaultId(7));
+        link.heal(FaultId(8));
         assert!(!link.is_cut());
     }
 }

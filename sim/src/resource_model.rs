@@ -1,9 +1,9 @@
-//! The resource: the rule is `resource`'s own; what is modelled is its disk, which a decision reaches a moment after it was made.
+//! The resource: the rule of the crate `resource`, over a model of a disk that each decision reaches a moment later.
 
 use std::{collections::VecDeque, ops::RangeInclusive, time::Duration};
 
-use history::Stamp;
-use resource::{Admission, Policy, Refusal, Request, State, Version};
+use history::{Stamp, Version};
+use resource::{Admission, Policy, Refusal, Request, State};
 
 /// A resource and its disk.
 pub(crate) struct ResourceModel {
@@ -12,27 +12,27 @@ pub(crate) struct ResourceModel {
     disk: Option<Disk>,
 }
 
-/// What survives the process. Kept only where a plan kills it.
+/// The data that survives the process. Only a plan that kills the resource needs a disk.
 #[derive(Default)]
 struct Disk {
     state: State,
-    /// The largest number in it. That of the state jumps when the store is opened again.
+    /// The largest number on the disk. The number in `state` jumps when the store is opened again.
     durable: Version,
-    /// Decisions on their way: when each is on disk.
+    /// Decisions that are not on the disk yet, each with the time at which it will be.
     pending: VecDeque<(Stamp, Request)>,
 }
 
 impl ResourceModel {
-    /// How long a group commit takes.
+    /// The duration of a group commit.
     pub const SYNC: RangeInclusive<Duration> = Duration::from_micros(150)..=Duration::from_micros(600);
 
-    /// A resource that has decided nothing; `is_fragile` if it may be killed.
+    /// A resource that has decided nothing. `is_fragile`: the plan kills the resource.
     pub fn new(policy: Policy, is_fragile: bool) -> ResourceModel {
         ResourceModel { policy, state: State::default(), disk: is_fragile.then(Disk::default) }
     }
 
-    /// Decides `request` now. A group commit that begins now is over at `synced`; says when the decision is on disk, which is not before
-    /// those before it are.
+    /// Decides `request` now. A group commit that begins now ends at `synced`. Also returns the time at which the
+    /// decision is on the disk, which is never before that of an earlier decision.
     pub fn decide(&mut self, now: Stamp, synced: Stamp, request: &Request) -> (Result<Admission, Refusal>, Stamp) {
         let decided = self.state.decide(&self.policy, request);
         let (Some(disk), Ok(_)) = (&mut self.disk, &decided) else { return (decided, synced) };
@@ -42,12 +42,17 @@ impl ResourceModel {
         (decided, durable)
     }
 
-    /// Whether the answer goes before the decision is on disk: a planted bug.
+    /// Returns whether a planted bug answers before the decision is on the disk.
     pub fn answers_early(&self, admission: &Admission) -> bool {
-        self.policy.planted().is_some_and(|planted| planted.answers_before_durable(admission))
+        self.policy.bug().is_some_and(|planted| planted.answers_before_durable(admission))
     }
 
-    /// The process is gone: what is not on disk by now is lost.
+    /// Returns the decision that the answer to `admission` tells.
+    pub fn told(&self, admission: Admission) -> Admission {
+        self.policy.told(admission)
+    }
+
+    /// Loses the decisions that are not on the disk, because the process was killed.
     pub fn killed(&mut self, now: Stamp) {
         if let Some(disk) = &mut self.disk {
             disk.sync(&self.policy, now);
@@ -55,10 +60,10 @@ impl ResourceModel {
         }
     }
 
-    /// Another process opens the store. Returns the largest number that was on disk.
+    /// Opens the store again. Returns the largest number on the disk.
     pub fn restart(&mut self) -> Version {
         let Some(disk) = &mut self.disk else { return self.state.last() };
-        // What is forgotten by a restart stays forgotten: the disk goes on from what the process goes on with.
+        // A restart forgets some of the state; the disk continues from the same state as the process.
         disk.state = std::mem::take(&mut disk.state).reopened(&self.policy);
         self.state = disk.state.clone();
         disk.durable
@@ -70,7 +75,7 @@ impl Disk {
         while self.pending.front().is_some_and(|(at, _)| *at <= now)
             && let Some((_, request)) = self.pending.pop_front()
         {
-            // It was decided before, from the same state: it cannot be refused now.
+            // The same decision was made before from the same state, so it cannot be refused now.
             if let Ok(admission) = self.state.decide(policy, &request) {
                 self.durable = self.durable.max(admission.number);
             }

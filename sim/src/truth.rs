@@ -1,7 +1,7 @@
-//! What really happened, as only the simulation can know: who owned a key when a hold was claimed, and when an act arrived.
+//! The truth about a run, which only a simulation knows: the owner of each key at every claim and at every act.
 //!
-//! An oracle for whoever judges the record. It asks the models of the servers, at that very instant and by their own clocks, and uses nothing
-//! that the record says of leases, promises or answers.
+//! The self-test compares the checker's verdicts with this oracle. The oracle asks the models of the servers, by their
+//! own clocks, and uses nothing that the history says of leases, promises or answers.
 
 use std::collections::BTreeMap;
 
@@ -11,54 +11,55 @@ use rustc_hash::FxHashMap;
 
 use crate::executor::Process;
 
-/// A hold was claimed: its client was told that it has the lock.
+/// A claim: a client got the answer that it has the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The hold.
     pub hold: HoldId,
     /// Its key.
     pub key: Key,
-    /// When its attempt's first request was sent.
+    /// The time at which the attempt sent its first request.
     pub sent: Stamp,
-    /// When the request was sent that its lease rests on: the same, unless the lease was kept alive in a queue.
+    /// The time at which the request for the current lease was sent. It differs from `sent` if the lease was renewed in
+    /// a queue.
     pub promised: Stamp,
-    /// Its renewals that succeeded: when each was sent, and when it was answered.
+    /// The successful renewals: when each was sent, and when it was answered.
     pub renewed: Vec<(Stamp, Stamp)>,
-    /// When it was claimed.
+    /// The time of the claim.
     pub at: Stamp,
-    /// Its token.
+    /// The token.
     pub token: Option<u64>,
-    /// Who owned the key then, on a majority of the nodes.
+    /// The owner of the key at that time, on a majority of the nodes.
     pub owner: Option<HoldId>,
-    /// When its client stopped using it: released, gave up, noticed the loss, was killed.
+    /// The time at which the client released the lock, noticed the loss or was killed.
     pub ended: Option<Stamp>,
 }
 
-/// A request arrived at the resource under a hold, for the first time, and what it did was not undone.
+/// An act: the first arrival of a request at the resource, unless a restart lost the request's effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Act {
     /// The hold.
     pub hold: HoldId,
     /// Its key.
     pub key: Key,
-    /// Its admission number.
+    /// The admission number.
     pub number: u64,
-    /// When.
+    /// The time.
     pub at: Stamp,
-    /// Whether it writes.
+    /// True if the act writes.
     pub is_write: bool,
-    /// Who owned the key then, on a majority of the nodes.
+    /// The owner of the key at that time, on a majority of the nodes.
     pub owner: Option<HoldId>,
 }
 
-/// A hold came to own its key, on a majority of the nodes at once.
+/// The beginning of an ownership: a hold owns its key on a majority of the nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reign {
-    /// The hold, or the attempt that may become one.
+pub struct Ownership {
+    /// The hold, or the attempt that may become a hold.
     pub hold: HoldId,
     /// Its key.
     pub key: Key,
-    /// When.
+    /// The time.
     pub from: Stamp,
 }
 
@@ -70,26 +71,26 @@ pub struct Truth {
     /// In the order of their stamps.
     pub acts: Vec<Act>,
     /// In the order of their stamps.
-    pub reigns: Vec<Reign>,
+    pub ownerships: Vec<Ownership>,
 }
 
-/// Gathers it.
+/// Gathers the truth during a run.
 #[derive(Debug, Default)]
-pub(crate) struct Witness {
+pub(crate) struct TruthRecorder {
     pub truth: Truth,
-    /// The last attempt that each process has begun, when, and for which key.
+    /// The last attempt that each process has begun.
     begun: BTreeMap<Process, HoldId>,
     attempts: FxHashMap<HoldId, (Process, Key, Stamp)>,
     owners: FxHashMap<Owner, HoldId>,
     claimed: FxHashMap<HoldId, usize>,
-    /// Renewals that were sent and not answered.
+    /// Unanswered renewals, by the time of sending.
     renewing: FxHashMap<HoldId, Stamp>,
-    /// Who owned each key when it was looked at last.
+    /// The owner of each key at the last look.
     reigning: BTreeMap<Key, HoldId>,
 }
 
-impl Witness {
-    /// A process sends a request by which `owner` may come to own something: it does so for the attempt that it has just begun.
+impl TruthRecorder {
+    /// Notes that a process requests a lock for `owner`, which belongs to the attempt that the process has just begun.
     pub fn asks(&mut self, process: Process, owner: &Owner) {
         if let Some(attempt) = self.begun.get(&process)
             && !self.owners.contains_key(owner)
@@ -98,12 +99,12 @@ impl Witness {
         }
     }
 
-    /// Whose owner value this is.
+    /// The attempt of an owner value.
     pub fn whose(&self, owner: &Owner) -> Option<HoldId> {
         self.owners.get(owner).copied()
     }
 
-    /// An event of a process; `owner` looks up who owns a key now.
+    /// Takes an event of a process. `owner` looks up the owner of a key.
     pub fn see(
         &mut self,
         process: Process,
@@ -130,12 +131,12 @@ impl Witness {
                     self.truth.claims[*claim].renewed.push((sent, at));
                 }
             }
-            Event::Release { hold } | Event::GaveUp { hold } | Event::LossNoticed { hold } => self.end(*hold, at),
+            Event::Release { hold } | Event::LossNoticed { hold } => self.end(*hold, at),
             _ => {}
         }
     }
 
-    /// `key` is owned by this one now.
+    /// Notes the owner of `key` now.
     pub fn owned(&mut self, key: &Key, at: Stamp, owner: Option<HoldId>) {
         let known = self.reigning.get(key).copied();
         if known == owner {
@@ -144,7 +145,7 @@ impl Witness {
         match owner {
             Some(hold) => {
                 self.reigning.insert(key.clone(), hold);
-                self.truth.reigns.push(Reign { hold, key: key.clone(), from: at });
+                self.truth.ownerships.push(Ownership { hold, key: key.clone(), from: at });
             }
             None => _ = self.reigning.remove(key),
         }
@@ -156,7 +157,7 @@ impl Witness {
         }
     }
 
-    /// A process was killed.
+    /// Ends the claims of a process that was killed.
     pub fn killed(&mut self, process: Process, at: Stamp) {
         let Self { truth, attempts, .. } = self;
         for claim in &mut truth.claims {

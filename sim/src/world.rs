@@ -1,7 +1,7 @@
-//! The world: nodes with processes and clocks, and the record of what happens. What they send each other is in `world/network.rs`.
+//! The world of a simulation: nodes with processes and clocks, and the recorder. `world/network.rs` is the network.
 
 mod network;
-mod rhythm;
+mod periodic;
 
 use std::{
     collections::VecDeque,
@@ -14,91 +14,88 @@ use std::{
 
 use history::{Event, HoldId, NodeName, Plan, ProcessName, Record, Role, StallCause, Stamp};
 use locks::Owner;
-use nemesis::Scene;
+use nemesis::{Controller, LiveView, Recorder};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use self::rhythm::Rhythm;
 use crate::{
-    clock::{Clocks, duration},
+    clock::{Clocks, START, duration},
     executor::{Executor, Packet, Process},
     link::Link,
-    local::{Local, lock},
+    periodic_faults::PeriodicFaults,
     servers::Servers,
-    truth::{Act, Truth, Witness},
+    thread_bound::{ThreadBound, lock},
+    truth::{Act, Truth, TruthRecorder},
 };
 
-/// The first stamp of a run: not 0, which is the controller's.
-pub(crate) const START: Stamp = Stamp(1_000_000_000);
-/// Between two watermarks of a process.
+/// The number of records that are handed over at a time.
+pub(crate) const BATCH: usize = 512;
+/// The time between two watermarks of a process.
 const WATERMARK: Duration = Duration::from_millis(500);
-/// A process that goes on ticks after so long.
+/// The time between the thaw of a process and its next tick.
 const TICK: Duration = Duration::from_millis(10);
-/// A process that did not run for so long says so.
+/// The shortest pause that a process records as a stall.
 const STALL_FROM: Duration = Duration::from_millis(30);
 
 /// A node and the process that it runs.
 pub(crate) struct Node {
     pub name: NodeName,
-    /// What a process of ours is there for; none for servers of the backend.
+    /// The role of the run's own process; none for servers of the backend.
     pub role: Option<Role>,
     pub process: ProcessName,
     pub is_running: bool,
     pub frozen_since: Option<Stamp>,
-    /// What its wall clock showed when it was killed last.
+    /// The wall clock of the node at its last kill.
     pub killed: Duration,
-    /// How often it was started.
+    /// The number of starts.
     pub incarnation: u32,
-    /// Packets that arrived while it was frozen.
+    /// Packets that arrived while the process was frozen.
     inbox: VecDeque<Packet<World>>,
-    /// Number of its process's next event.
+    /// The number of the process's next event.
     next: u64,
     marked: Stamp,
 }
 
-/// What one node knows of its connection to another.
+/// The connection from one node to another, as the first one knows it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Connection {
-    /// The start of the other node that it goes to.
+    /// The incarnation of the other node that accepted the connection.
     incarnation: u32,
     is_lost: bool,
 }
 
 struct State {
     nodes: Vec<Node>,
-    links: Vec<Link>,
+    links: Vec<Link<Packet<World>>>,
     connections: Vec<Connection>,
     rng: ChaCha8Rng,
-    seq: u64,
-    controller_next: u64,
-    /// Records that have not been told, and how many of them the nemesis has seen.
-    outbox: Vec<Record>,
-    seen: usize,
+    recorder: Recorder,
     messages: u64,
 }
 
-/// Everything.
+/// The whole simulated cluster.
 pub(crate) struct World {
     pub executor: Executor<World>,
     pub plan: Arc<Plan>,
-    pub scene: Scene,
-    /// Of each process.
-    pub clocks: Vec<Local<Clocks>>,
-    rhythms: Vec<Local<Rhythm>>,
-    /// Numbers of the nodes by kind: lock nodes, workers, resource, agent.
+    pub live_view: LiveView,
+    /// The clocks of each process.
+    pub clocks: Vec<ThreadBound<Clocks>>,
+    periodic: Vec<ThreadBound<PeriodicFaults>>,
+    /// The number of lock nodes. Nodes are numbered in the order lock nodes, workers, resource, agent.
     pub lock_nodes: usize,
+    /// The number of workers.
     pub workers: usize,
-    state: Local<State>,
+    state: ThreadBound<State>,
     has_records: AtomicBool,
     /// The servers of the backend, and the resource, as models.
     pub servers: Servers,
-    /// What really happened, if anybody wants to know.
-    witness: Option<Local<Witness>>,
+    /// Gathers the truth, if asked for.
+    witness: Option<ThreadBound<TruthRecorder>>,
 }
 
 impl World {
-    /// The nodes of `plan`, none of them started.
-    pub fn new(plan: Arc<Plan>, servers: Servers, is_witnessed: bool) -> Arc<World> {
+    /// A world with the nodes of `plan`, none of them started.
+    pub fn new(run: &str, plan: Arc<Plan>, servers: Servers, is_witnessed: bool) -> Arc<World> {
         let (lock_nodes, workers) = (plan.lock_nodes.len(), plan.workload.workers as usize);
         let named = (plan.lock_nodes.iter().map(|name| (name.clone(), None)))
             .chain(plan.workers().map(|name| (name, Some(Role::Worker))))
@@ -119,32 +116,31 @@ impl World {
             .collect();
         let count = nodes.len();
         let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
-        // A stream of its own: what links draw changes nothing of what clients draw.
+        // Links draw from their own stream, so that they change no draw of a client.
         rng.set_stream(u64::MAX);
         let state = State {
             nodes,
             links: (0..count * count).map(|_| Link::default()).collect(),
             connections: vec![Connection { incarnation: 1, is_lost: false }; count * count],
             rng,
-            seq: 0,
-            controller_next: 0,
-            outbox: Vec::with_capacity(crate::TOLD_AT_ONCE * 5 / 4),
-            seen: 0,
+            // The last step before a batch is handed over may record several events.
+            recorder: Recorder::new(run, &plan, BATCH * 5 / 4),
             messages: 0,
         };
         Arc::new(World {
             // One more for the controller.
             executor: Executor::new(count + 1, START),
             plan,
-            scene: Scene::new(),
-            clocks: (0..count).map(|_| Local::new(Clocks::right(START))).collect(),
-            rhythms: (0..count).map(|_| Local::default()).collect(),
+            live_view: LiveView::new(),
+            clocks: (0..count).map(|_| ThreadBound::new(Clocks::right(START))).collect(),
+            periodic: (0..count).map(|_| ThreadBound::default()).collect(),
             lock_nodes,
             workers,
-            state: Local::new(state),
-            has_records: AtomicBool::new(false),
+            state: ThreadBound::new(state),
+            // The plan.
+            has_records: AtomicBool::new(true),
             servers,
-            witness: is_witnessed.then(Local::default),
+            witness: is_witnessed.then(ThreadBound::default),
         })
     }
 
@@ -169,7 +165,7 @@ impl World {
         lock(&self.state).nodes.iter().position(|node| node.name == *name)
     }
 
-    /// Looks at a node.
+    /// Reads the state of a node.
     pub fn node<T>(&self, node: Process, look: impl FnOnce(&Node) -> T) -> T {
         look(&lock(&self.state).nodes[node])
     }
@@ -182,7 +178,7 @@ impl World {
         lock(&self.state).messages
     }
 
-    /// Draws from the world's own source.
+    /// Draws a duration from the world's random source.
     pub fn draw(&self, range: std::ops::RangeInclusive<Duration>) -> Duration {
         let (from, to) = (range.start().as_nanos() as u64, range.end().as_nanos() as u64);
         Duration::from_nanos(lock(&self.state).rng.random_range(from..=to))
@@ -190,14 +186,14 @@ impl World {
 
     // ---- the record
 
-    /// An event of a process of ours, now.
+    /// Records an event of one of the run's own processes, now.
     pub fn record(&self, process: Process, event: Event) -> Stamp {
         let at = self.executor.now();
         self.record_at(process, at, event);
         at
     }
 
-    /// An event of a process of ours, at a stamp that it took before.
+    /// Records an event with a stamp that the process took earlier.
     pub fn record_at(&self, process: Process, at: Stamp, event: Event) {
         if let Some(witness) = &self.witness {
             lock(witness).see(process, at, &event, |witness, key| self.owner(witness, key));
@@ -206,69 +202,58 @@ impl World {
         let node = &mut state.nodes[process];
         let (process, n) = (node.process.clone(), node.next);
         node.next += 1;
-        self.put(&mut state, process, n, at, event);
-    }
-
-    /// An event of the controller, whose stamps order nothing.
-    pub fn own(&self, event: Event) {
-        let mut state = lock(&self.state);
-        let n = state.controller_next;
-        state.controller_next += 1;
-        self.put(&mut state, "controller".into(), n, Stamp(0), event);
-    }
-
-    fn put(&self, state: &mut State, process: ProcessName, n: u64, at: Stamp, event: Event) {
-        let seq = state.seq;
-        state.seq += 1;
-        state.outbox.push(Record { seq, process, n, at, event });
+        state.recorder.record(process, n, at, event);
         self.has_records.store(true, Relaxed);
     }
 
-    /// Shows the nemesis what was recorded since the last time.
-    pub fn look_on(&self) {
+    /// Records an event of the controller.
+    pub fn record_own(&self, event: Event) {
+        lock(&self.state).recorder.record_own(event);
+        self.has_records.store(true, Relaxed);
+    }
+
+    /// Completes the history.
+    pub fn end(&self) {
+        lock(&self.state).recorder.end(&self.live_view, Controller::nodes(&self.plan));
+        self.has_records.store(true, Relaxed);
+    }
+
+    /// Shows the nemesis the records that it has not seen.
+    pub fn show(&self) {
         if !self.has_records.load(Relaxed) {
             return;
         }
         self.has_records.store(false, Relaxed);
-        // Whoever is woken by what it sees runs later, and so records nothing meanwhile.
-        let mut state = lock(&self.state);
-        let State { outbox, seen, .. } = &mut *state;
-        outbox[*seen..].iter().for_each(|record| self.scene.see(record));
-        *seen = outbox.len();
+        // A fault that is woken by a record runs later, so nothing is recorded meanwhile.
+        lock(&self.state).recorder.show(&self.live_view);
     }
 
-    /// Tells what was recorded and not told yet, if it is `least` records or more; the nemesis has seen it.
+    /// Hands the batch of records to `reader`, if the batch has at least `least` records; the nemesis has seen them.
     ///
-    /// Many at a time, because whoever is told has as much code as the simulation: the two would drive each other out of the processor's
-    /// caches at every record.
-    pub fn tell(&self, least: usize, told: &mut dyn FnMut(Record)) {
-        let mut records = {
-            let mut state = lock(&self.state);
-            if state.outbox.len() < least {
-                return;
-            }
-            state.seen = 0;
-            std::mem::take(&mut state.outbox)
-        };
-        records.drain(..).for_each(told);
-        lock(&self.state).outbox = records;
+    /// Batches are large, because the reader has as much code as the simulation: with small ones, the two evict each
+    /// other's code from the processor's caches.
+    pub fn hand_over(&self, least: usize, reader: &mut dyn FnMut(Record)) {
+        let mut state = lock(&self.state);
+        if state.recorder.batched() >= least {
+            state.recorder.drain().for_each(reader);
+        }
     }
 
     // ---- the truth
 
-    fn owner(&self, witness: &Witness, key: &history::Key) -> Option<HoldId> {
+    fn owner(&self, witness: &TruthRecorder, key: &history::Key) -> Option<HoldId> {
         let key = locks::Key::new(key.as_str());
         self.servers.owner(&key, |node| self.wall(node), |owner| witness.whose(owner))
     }
 
-    /// A process asks for something that `owner` may come to own.
+    /// Notes that `process` requests a lock for `owner`.
     pub fn asks(&self, process: Process, owner: Option<&Owner>) {
         if let (Some(witness), Some(owner)) = (&self.witness, owner) {
             lock(witness).asks(process, owner);
         }
     }
 
-    /// A request arrives at the resource.
+    /// Notes the arrival of a request at the resource.
     pub fn acts(&self, hold: HoldId, key: &str, number: u64, is_write: bool) {
         if let Some(witness) = &self.witness {
             let key = history::Key::new(key);
@@ -278,14 +263,14 @@ impl World {
         }
     }
 
-    /// The resource was started again: what had a larger number than this never reached its disk.
+    /// Removes the acts that a restart of the resource lost: those above the largest number on its disk.
     pub fn acts_undone(&self, durable: u64) {
         if let Some(witness) = &self.witness {
             lock(witness).truth.acts.retain(|act| act.number <= durable);
         }
     }
 
-    /// A server has done something: who owns each key now?
+    /// Notes who owns each key now, after a server has changed its state.
     pub fn look_at_owners(&self) {
         let Some(witness) = &self.witness else { return };
         let now = self.executor.now();
@@ -296,14 +281,14 @@ impl World {
         }
     }
 
-    /// What was witnessed.
+    /// The truth so far, if gathered.
     pub fn truth(&self) -> Option<Truth> {
         self.witness.as_ref().map(|witness| lock(witness).truth.clone())
     }
 
     // ---- processes
 
-    /// Starts the node's process, anew or for the first time.
+    /// Starts the node's process, for the first time or again.
     pub fn start(self: &Arc<Self>, node: Process) {
         let now = self.executor.now();
         let (role, incarnation) = {
@@ -315,13 +300,13 @@ impl World {
             (n.next, n.marked) = (0, now);
             let (role, incarnation) = (n.role, n.incarnation);
             let count = state.nodes.len();
-            // Its own connections are new, and go to whatever runs on the other side.
+            // The node makes new connections, to the process that runs on the other side.
             for other in 0..count {
                 let incarnation = state.nodes[other].incarnation.max(1);
                 state.connections[node * count + other] = Connection { incarnation, is_lost: false };
             }
             if role == Some(Role::Worker) {
-                // Answers come back over the connections that it makes.
+                // Responses come back over the connections that the worker makes.
                 for other in 0..count {
                     state.connections[other * count + node] =
                         Connection { incarnation: state.nodes[node].incarnation, is_lost: false };
@@ -330,7 +315,7 @@ impl World {
             (role, incarnation)
         };
         *lock(&self.clocks[node]) = Clocks::right(START);
-        self.quiet(node);
+        self.end_periodic_faults(node);
         if let Some(role) = role {
             self.record(node, Event::Started { role, boot_id: "simulated".into(), time_namespace: 0 });
             self.mark_later(node, incarnation, WATERMARK);
@@ -356,7 +341,7 @@ impl World {
         self.executor.freeze(node);
     }
 
-    /// Lets it go on: it notices first that it did not run, then takes what has arrived.
+    /// Thaws the process, which first records a stall, then handles the packets that have arrived.
     pub fn thaw(self: &Arc<Self>, node: Process) {
         let now = self.executor.now();
         let (since, inbox, is_ours) = {
@@ -377,17 +362,17 @@ impl World {
             self.executor.after(TICK, Box::new(tick));
         }
         for packet in inbox {
-            packet.load.arrive(self);
+            packet.payload.arrive(self);
         }
         self.executor.thaw(node);
     }
 
-    /// Its process has said its last word, and exits.
+    /// Ends the process after its last event.
     pub fn retire(&self, node: Process) {
         lock(&self.state).nodes[node].is_running = false;
     }
 
-    /// Kills it: its connections are reset, which whoever can be reached learns at once.
+    /// Kills the process. Its connections are reset, which every reachable node learns at once.
     pub fn kill(self: &Arc<Self>, node: Process) {
         self.executor.kill(node);
         if let Some(witness) = &self.witness {
@@ -415,18 +400,18 @@ impl World {
             ended
         };
         if let Some(ended) = ended {
-            self.own(Event::ProcessEnded { ended, code: Some(137) });
+            self.record_own(Event::ProcessEnded { ended, code: Some(137) });
         }
     }
 
     // ---- clocks
 
-    /// What the wall clock of a node shows.
+    /// The wall clock of a node.
     pub fn wall(&self, node: Process) -> Duration {
         duration(lock(&self.clocks[node]).wall.shows_ns(self.executor.now()))
     }
 
-    /// What its monotonic clock shows.
+    /// The monotonic clock of a node.
     pub fn monotonic(&self, node: Process) -> Duration {
         duration(lock(&self.clocks[node]).monotonic.shows_ns(self.executor.now()))
     }

@@ -1,4 +1,4 @@
-//! The measurements as a picture: share of runs with a window above, overlap and staleness below.
+//! Plots the measurements: the share of runs with a window above, overlap and staleness below.
 
 use std::{error::Error, path::Path};
 
@@ -11,44 +11,44 @@ use plotters::{
     },
 };
 
-use super::points::{Dose, Point, quantile};
+use super::series::{Measurement, Series, quantile};
 
 const SIZE: (u32, u32) = (720, 640);
 
 /// Writes the SVG.
-pub fn draw(dose: &Dose, path: &Path) -> anyhow::Result<()> {
+pub fn draw(series: &Series, path: &Path) -> anyhow::Result<()> {
     let draw = || -> Result<(), Box<dyn Error>> {
         let root = SVGBackend::new(path, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let (above, below) = root.split_vertically(SIZE.1 / 2);
-        share(dose, &above)?;
-        lengths(dose, &below)?;
+        share(series, &above)?;
+        lengths(series, &below)?;
         root.present()?;
         Ok(())
     };
     draw().map_err(|e| anyhow!("{e}"))
 }
 
-fn width(dose: &Dose) -> std::ops::Range<f64> {
-    0.0..dose.points.iter().map(|p| p.ratio).fold(0.5, f64::max) * 1.05
+fn width(series: &Series) -> std::ops::Range<f64> {
+    0.0..series.points.iter().map(|p| p.ratio).fold(0.5, f64::max) * 1.05
 }
 
-fn axis(dose: &Dose) -> String {
-    format!("{} ÷ lease ({} ms)", dose.of, dose.lease_ms)
+fn axis(series: &Series) -> String {
+    format!("{} ÷ lease ({} ms)", series.of, series.lease_ms)
 }
 
-fn share<B: DrawingBackend>(dose: &Dose, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
+fn share<B: DrawingBackend>(series: &Series, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
 where
     B::ErrorType: 'static,
 {
     let mut chart = ChartBuilder::on(area)
-        .caption(format!("runs with two holders, {} ({})", dose.of, dose.cluster), ("sans-serif", 18))
+        .caption(format!("runs with two holders, {} ({})", series.of, series.cluster), ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(52)
-        .build_cartesian_2d(width(dose), 0.0..1.05)?;
-    chart.configure_mesh().x_desc(axis(dose)).y_desc("share, 95 % interval").draw()?;
-    let counted = || dose.points.iter().filter(|p| p.runs > 0);
+        .build_cartesian_2d(width(series), 0.0..1.05)?;
+    chart.configure_mesh().x_desc(axis(series)).y_desc("share, 95 % interval").draw()?;
+    let counted = || series.points.iter().filter(|p| p.runs > 0);
     chart.draw_series(LineSeries::new(counted().map(|p| (p.ratio, p.share().0)), BLUE))?;
     chart.draw_series(counted().map(|p| {
         let (middle, from, to) = p.share();
@@ -57,23 +57,23 @@ where
     Ok(())
 }
 
-fn lengths<B: DrawingBackend>(dose: &Dose, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
+fn lengths<B: DrawingBackend>(series: &Series, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
 where
     B::ErrorType: 'static,
 {
-    let of = |values: fn(&Point) -> &[f64], share: f64| -> Vec<(f64, f64)> {
-        dose.points.iter().filter_map(|p| Some((p.ratio, quantile(values(p), share)?))).collect()
+    let of = |values: fn(&Measurement) -> &[f64], share: f64| -> Vec<(f64, f64)> {
+        series.points.iter().filter_map(|p| Some((p.ratio, quantile(values(p), share)?))).collect()
     };
-    let overlaps: fn(&Point) -> &[f64] = |p| &p.overlap_ms;
-    let staleness: fn(&Point) -> &[f64] = |p| &p.staleness_ms;
+    let overlaps: fn(&Measurement) -> &[f64] = |p| &p.overlap_ms;
+    let staleness: fn(&Measurement) -> &[f64] = |p| &p.staleness_ms;
     let highest =
         [overlaps, staleness].into_iter().flat_map(|values| of(values, 0.9)).map(|(_, y)| y).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(52)
-        .build_cartesian_2d(width(dose), 0.0..highest * 1.05)?;
-    chart.configure_mesh().x_desc(axis(dose)).y_desc("ms: median, bar to 90 %").draw()?;
+        .build_cartesian_2d(width(series), 0.0..highest * 1.05)?;
+    chart.configure_mesh().x_desc(axis(series)).y_desc("ms: median, bar to 90 %").draw()?;
     for (name, values, color) in [("overlap", overlaps, BLUE), ("staleness", staleness, RED)] {
         let middle = of(values, 0.5);
         let bars: Vec<_> = middle.iter().zip(of(values, 0.9)).map(|((x, y), (_, high))| (*x, *y, high)).collect();

@@ -1,24 +1,36 @@
-//! Findings: violations, and which of them are of one class.
+//! Findings: violations, and the classes that they are counted by.
 
 use std::{collections::BTreeSet, fmt};
 
-use checker::{Property, Verdict, Verdicts};
+use checker::{Cause, CauseSet, Verdicts, Violation, joined};
 
-/// Violations that are counted and reduced as one: the same property, violated in the same way, for the same causes.
+/// Violations that are counted and reduced together: the same property, violated in the same way, for the same causes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
-    /// Which property.
+    /// The property.
     pub property: String,
-    /// In which way.
+    /// The way of violation; empty if no count of the property tells one.
     pub kind: &'static str,
-    /// What explains it; empty for properties that the checker names no causes of.
-    pub causes: Vec<String>,
+    /// The sets of causes in canonical order; empty for properties without causes.
+    pub causes: Vec<CauseSet>,
+}
+
+impl Class {
+    /// Returns whether a violation of the class has no explanation.
+    pub fn is_unexplained(&self) -> bool {
+        self.causes.iter().any(|cause| cause.is(Cause::Unexplained))
+    }
+
+    /// Returns whether a violation of the class's property belongs to the class.
+    pub fn contains(&self, violation: &Violation) -> bool {
+        (self.kind, &self.causes) == (violation.kind, &violation.causes)
+    }
 }
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.property)?;
-        for word in [self.kind, &self.causes.join(", ")].into_iter().filter(|word| !word.is_empty()) {
+        for word in [self.kind, &joined(&self.causes, ", ")].into_iter().filter(|word| !word.is_empty()) {
             write!(f, " {word}")?;
         }
         Ok(())
@@ -27,66 +39,12 @@ impl fmt::Display for Class {
 
 /// The classes that the violations of a run belong to.
 pub fn classes(verdicts: &Verdicts) -> BTreeSet<Class> {
-    let mut classes = BTreeSet::new();
-    for (name, property) in verdicts.properties.iter() {
-        if property.verdict() != Verdict::Violated {
-            continue;
-        }
-        let mut add = |kind, causes: &[String]| {
-            classes.insert(Class { property: name.to_owned(), kind, causes: in_order(causes) });
-        };
-        let kinds = kinds(property);
-        // A property may be violated in a way that none of its counts tells: it is still a finding.
-        let is_counted = kinds.iter().any(|(n, _)| *n > 0);
-        kinds.into_iter().filter(|(n, _)| *n > 0).for_each(|(_, kind)| add(kind, &[]));
-        match property {
-            Property::Lock(lock) if !lock.windows.is_empty() => {
-                lock.windows.iter().for_each(|window| add(window.kind.name(), &window.causes));
-            }
-            _ if !is_counted => add("", &[]),
-            _ => {}
-        }
-    }
-    classes
-}
-
-/// Causes, and the parts of those that only explain together, without regard to which came first.
-pub fn in_order(causes: &[String]) -> Vec<String> {
-    let parts = |cause: &String| {
-        let mut parts: Vec<_> = cause.split('+').collect();
-        parts.sort_unstable();
-        parts.join("+")
+    let of = |(name, property): (&str, &checker::Property)| {
+        let name = name.to_owned();
+        let class = move |v: Violation| Class { property: name.clone(), kind: v.kind, causes: v.causes };
+        property.violations().into_iter().map(class)
     };
-    let mut causes: Vec<_> = causes.iter().map(parts).collect();
-    causes.sort();
-    causes.dedup();
-    causes
-}
-
-/// The ways in which a property can be violated that are told apart by count alone.
-fn kinds(property: &Property) -> Vec<(u64, &'static str)> {
-    match property {
-        Property::Lock(lock) => vec![(lock.dead_claims.len() as u64, "dead-claim")],
-        Property::Tokens(t) => vec![(t.backwards, "backwards"), (t.shared, "shared"), (t.missing, "missing")],
-        Property::Fence(f) => vec![
-            (f.stale_accepted, "stale-accepted"),
-            (f.unjustified, "unjustified"),
-            (f.false_rejections, "false-rejection"),
-        ],
-        Property::Data(d) => {
-            vec![(d.lost_updates, "lost-update"), (d.unjustified, "unjustified"), (d.disagreements, "disagreement")]
-        }
-        Property::Resource(r) => vec![
-            (r.misordered, "misordered"),
-            (r.acknowledged_lost, "acknowledged-lost"),
-            (r.wrong_answers, "wrong-answer"),
-            (r.applied_twice, "applied-twice"),
-            (r.wrong_repeats, "wrong-repeat"),
-            (r.tokens_forgotten, "token-forgotten"),
-        ],
-        Property::Release(r) => vec![(r.unsafe_releases, "unsafe-release"), (r.left_behind, "left-behind")],
-        Property::Liveness(_) | Property::Activity(_) => Vec::new(),
-    }
+    verdicts.properties.iter().flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -110,18 +68,11 @@ mod tests {
     }
 
     #[test]
-    fn causes_of_a_class_have_one_order() {
-        let class = |causes: &[&str]| Class {
-            property: "lock".into(),
-            kind: "lease-overlap",
-            causes: causes.iter().map(|c| (*c).to_owned()).collect(),
-        };
-        let causes = ["clock+amnesia", "amnesia", "amnesia+clock"].map(String::from);
-        assert_eq!(in_order(&causes), ["amnesia", "amnesia+clock"]);
-        assert_eq!(class(&["amnesia", "clock+partition"]).to_string(), "lock lease-overlap amnesia, clock+partition");
-        assert_eq!(
-            Class { kind: "backwards", property: "tokens".into(), causes: vec![] }.to_string(),
-            "tokens backwards"
-        );
+    fn a_class_is_named_by_property_kind_and_causes() {
+        let causes = ["amnesia", "clock+partition"].map(|set| set.parse().unwrap()).to_vec();
+        let class = Class { property: "lock".into(), kind: "lease-overlap", causes };
+        assert_eq!(class.to_string(), "lock lease-overlap amnesia, clock+partition");
+        let class = Class { property: "tokens".into(), kind: "backwards", causes: vec![] };
+        assert_eq!(class.to_string(), "tokens backwards");
     }
 }

@@ -1,99 +1,119 @@
-//! From a finding to the least that shows it, and shows it again.
+//! Reduces a finding to a small plan that gives the same violation reliably.
 //!
-//! Three phases. **Fewest**: faults are left out while the very same seed still violates (delta debugging; Zeller and Hildebrandt, 2002). What is left
-//! often hangs on a moment. **Firm**: the plan is changed until it violates whatever its seed, with every step up to 50 ms away from where it
-//! was. **Plain**: less, shorter, rounder, as long as it stays firm. What does not become firm is not offered: it would not be seen again on
-//! real servers.
+//! The search has three phases. First it removes faults while the same seed still violates (delta debugging; Zeller and
+//! Hildebrandt, 2002). The result often depends on exact times. Then it strengthens the plan until the plan violates
+//! for almost every seed, with every time up to 50 ms away. Last it simplifies: fewer faults and clients, a shorter
+//! run, rounder numbers, as long as the plan stays robust. A plan that does not become robust is not offered, because
+//! real servers would not show the violation again.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use history::{Activity, Plan};
+use history::{Activity, Plan, When};
+use tokio::time::Instant;
 
 use super::{
     finding::Class,
-    firmer::{firmer, repeated},
-    held::held,
-    jitter::jittered,
-    moves::{anchored, fewer_actors, fewer_faults, keeping, pinned, plainer_links, rounder, shorter},
+    hold_and_wait::hold_and_wait,
+    numbers::shaken,
+    simplify::{all_links, at_points, fewer_actors, fewer_durations, fewer_faults, keeping, pinned, round, shorter},
+    strengthen::{repeated, strengthen},
+    sweep::each,
     trial::Trial,
 };
 
-/// Variations of a plan that is offered, and how many of them must violate.
+/// Variations of the final plan, and the number of them that must violate.
 pub const VARIATIONS: u32 = 100;
 pub const NEEDED: u32 = 95;
-/// While plans are compared: a margin over what is needed, for the variations that decide in the end are others.
-const WANTED: u32 = 97;
-/// Variations by which one change is compared with others.
+/// Misses that the search accepts: fewer than in the end, because other variations decide in the end.
+const MISSES: usize = 3;
+/// Variations by which the search compares two changes.
 const SCREEN: u32 = 16;
-/// Variations by which one is left aside at a glance.
+/// Variations by which the search dismisses a useless change.
 const LOOK: usize = 5;
-/// Variations that a plainer plan has to pass on the way; all of them decide in the end.
+/// Variations that a simplified plan must pass. All of [`VARIATIONS`] decide in the end.
 const PASS: u32 = 40;
-/// Variations that decide: no change was ever chosen by them.
+/// The first variation of the final test. No change was chosen by these variations.
 const FRESH: u64 = 1 << 20;
-/// Plans that are put to the last trial, at most: the plainest, and others on the way to it.
+/// Plans that the final test tries: the simplest plan, and earlier ones.
 const LAST_TRIALS: usize = 8;
-/// Seeds that are tried beside its own, where a changed plan violates with others only.
+/// Seeds that are tried if a changed plan violates only with other seeds.
 const SEEDS_MAX: u64 = 8;
 /// Simulations that each phase may use.
-const FEWEST_MAX: u32 = 600;
-const FIRM_MAX: u32 = 4_000;
-const PLAIN_MAX: u32 = 2_000;
+const REMOVE_MAX: u32 = 600;
+const STRENGTHEN_MAX: u32 = 4_000;
+const SIMPLIFY_MAX: u32 = 3_000;
 
-/// Simulates and judges a plan; none, if it cannot be simulated.
+/// Simulates and judges a plan; none if the plan cannot be simulated.
 pub type Judge<'a> = dyn Fn(&Plan) -> Option<Trial> + Sync + 'a;
 
-/// What a finding was reduced to.
+/// A reduced finding.
 #[derive(Debug, Clone)]
 pub struct Reduced {
     /// The plan.
     pub plan: Plan,
-    /// What it gives, as it stands.
+    /// The result of the plan with its own seed.
     pub trial: Trial,
-    /// Faults that are enough with the seed of the finding, every step at its very moment.
+    /// The number of faults that suffice with the finding's seed, each at its exact time.
     pub fewest: usize,
     /// How many of [`VARIATIONS`] variations violate in the same way.
-    pub held: u32,
-    /// Simulations that it took.
+    pub violating: u32,
+    /// Simulations that the search used.
     pub simulations: u32,
 }
 
 impl Reduced {
-    /// Whether others will see it too.
+    /// Returns whether real servers will probably show the violation too.
     pub fn is_offered(&self) -> bool {
-        self.held >= NEEDED
+        self.violating >= NEEDED
     }
 }
 
-/// Reduces `plan`, which violates in the way of `class`. None if it does not: then the same plan was not the same run.
-pub fn reduce(plan: &Plan, class: &Class, judge: &Judge) -> Option<Reduced> {
-    let mut search = Search { class, judge, simulations: 0, until: 0, hard: variations(0, PASS) };
+/// The machine's part in a search.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// The end of the budget. After it the search only completes its current plan.
+    pub deadline: Option<Instant>,
+    /// Threads for the variations of one plan. The result does not depend on their number.
+    pub jobs: usize,
+}
+
+impl Limits {
+    /// Returns whether the budget has ended.
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+/// Reduces `plan`, which violates as `class` says.
+/// None if the plan does not violate: then the same plan did not give the same run.
+pub fn reduce(plan: &Plan, class: &Class, limits: Limits, judge: &Judge) -> Option<Reduced> {
+    let mut search = Search { class, judge, limits, simulations: 0, until: 0, hard: variations(0, PASS) };
     let mut plan = plan.clone();
-    // What a run must have seen is not what it is reduced for.
+    // The plan is reduced for its violation, not for its activity.
     plan.activity = Activity { holds: 2, clients: 2, refused: 1 };
-    let trial = search.shows(&plan)?;
-    let small = search.fewest(plan, &trial);
+    let trial = search.violation(&plan)?;
+    let small = search.remove(plan, &trial);
     let fewest = small.schedule.len();
-    let path = match search.firm(&small) {
-        Some(firm) => search.plain(firm, Search::passes),
-        None => search.plain(small, |search, plan| search.shows(plan).is_some()),
+    let path = match search.strengthen(&small) {
+        Some(robust) => search.simplify(robust, Search::passes),
+        None => search.simplify(small, |search, plan| search.violation(plan).is_some()),
     };
-    // The plainest that stands the last trial; if none does, the one that comes nearest to it.
+    // The simplest plan that passes the final test; otherwise the plan that comes closest.
     let stride = path.len().div_ceil(LAST_TRIALS);
     let mut best: Option<(Plan, u32)> = None;
     for plan in path.into_iter().rev().step_by(stride) {
         let missed = search.missed(&plan, &variations(FRESH, VARIATIONS), usize::MAX);
-        let held = VARIATIONS - missed.len() as u32;
-        if best.as_ref().is_none_or(|(_, most)| held > *most) {
-            best = Some((plan, held));
+        let violating = VARIATIONS - missed.len() as u32;
+        if best.as_ref().is_none_or(|(_, most)| violating > *most) {
+            best = Some((plan, violating));
         }
-        if held >= NEEDED {
+        if violating >= NEEDED {
             break;
         }
     }
-    let (plan, held) = best?;
-    let (plan, trial) = search.seen_enough(plan)?;
-    Some(Reduced { plan, trial, fewest, held, simulations: search.simulations })
+    let (plan, violating) = best?;
+    let (plan, trial) = search.with_possible_activity(plan)?;
+    Some(Reduced { plan, trial, fewest, violating, simulations: search.simulations })
 }
 
 fn variations(from: u64, count: u32) -> Vec<u64> {
@@ -103,10 +123,11 @@ fn variations(from: u64, count: u32) -> Vec<u64> {
 struct Search<'a> {
     class: &'a Class,
     judge: &'a Judge<'a>,
+    limits: Limits,
     simulations: u32,
-    /// Where the phase ends.
+    /// The number of simulations at which the phase ends.
     until: u32,
-    /// Variations that plainer plans have to pass, the hardest first.
+    /// Variations that simplified plans must pass, the hardest first.
     hard: Vec<u64>,
 }
 
@@ -116,60 +137,69 @@ impl Search<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.simulations >= self.until
+        self.simulations >= self.until || self.limits.is_over()
     }
 
-    /// What the plan gives, if it violates in the way that is looked for.
-    fn shows(&mut self, plan: &Plan) -> Option<Trial> {
+    /// Simulates a plan; none unless it gives the violation of the class.
+    fn violation(&mut self, plan: &Plan) -> Option<Trial> {
         self.simulations += 1;
+        self.simulated(plan)
+    }
+
+    fn simulated(&self, plan: &Plan) -> Option<Trial> {
         (self.judge)(plan).filter(|trial| trial.classes.contains(self.class))
     }
 
-    /// Which of these variations do not violate; it stops when more than `misses` do not.
+    /// Returns the variations that do not violate, and stops after `misses` and one.
     fn missed(&mut self, plan: &Plan, variations: &[u64], misses: usize) -> Vec<u64> {
         let mut missed = Vec::new();
-        for n in variations {
-            if missed.len() > misses {
-                break;
-            }
-            if self.shows(&jittered(plan, *n)).is_none() {
-                missed.push(*n);
+        let jobs = self.limits.jobs.max(1);
+        for batch in variations.chunks(jobs) {
+            let violates = each(jobs, batch, &|n| self.simulated(&shaken(plan, *n)).is_some());
+            // Simulations count as if they came one by one, so that the number of threads changes nothing.
+            for (n, violates) in batch.iter().zip(violates) {
+                if missed.len() > misses {
+                    return missed;
+                }
+                self.simulations += 1;
+                if !violates {
+                    missed.push(*n);
+                }
             }
         }
         missed
     }
 
-    fn is_firm(&mut self, plan: &Plan) -> bool {
-        let misses = (VARIATIONS - WANTED) as usize;
-        self.shows(plan).is_some() && self.missed(plan, &variations(0, VARIATIONS), misses).len() <= misses
+    fn is_robust(&mut self, plan: &Plan) -> bool {
+        self.violation(plan).is_some() && self.missed(plan, &variations(0, VARIATIONS), MISSES).len() <= MISSES
     }
 
-    /// Whether a change on the way to a plainer plan may stay. Those variations come first that refused the change before.
+    /// Returns whether a simplified plan is still robust. Variations that refused an earlier change come first.
     fn passes(&mut self, plan: &Plan) -> bool {
         let hard = std::mem::take(&mut self.hard);
         let missed = self.missed(plan, &hard, 1);
         self.hard = hard;
         self.hard.sort_by_key(|n| !missed.contains(n));
-        missed.len() <= 1 && self.shows(plan).is_some()
+        missed.len() <= 1 && self.violation(plan).is_some()
     }
 
-    /// Leaves faults out, halves and quarters of them at a time, then one by one.
-    fn fewest(&mut self, plan: Plan, trial: &Trial) -> Plan {
-        self.allow(FEWEST_MAX);
+    /// Removes faults: halves and quarters of them at a time, then one by one.
+    fn remove(&mut self, plan: Plan, trial: &Trial) -> Plan {
+        self.allow(REMOVE_MAX);
         let mut plan = self.pin(plan, trial);
         let mut chunk = plan.schedule.len().div_ceil(2);
         while chunk > 0 && !self.is_over() {
             let (mut from, before) = (0, plan.schedule.len());
             while from < plan.schedule.len() && !self.is_over() {
                 let fewer = keeping(&plan, |i| !(from..from + chunk).contains(&i));
-                if fewer.validate().is_ok() && self.shows(&fewer).is_some() {
+                if fewer.validate().is_ok() && self.violation(&fewer).is_some() {
                     plan = fewer;
                 } else {
                     from += chunk;
                 }
             }
             chunk = match chunk {
-                // What could not be left out alone may be, once others are gone.
+                // A fault may become superfluous when others are gone.
                 1 if plan.schedule.len() < before => 1,
                 _ => chunk / 2,
             };
@@ -177,33 +207,35 @@ impl Search<'_> {
         plan
     }
 
-    /// Random faults become timed ones, so that leaving one out does not move the others.
+    /// Gives random faults fixed times, so that the removal of one fault does not move the others.
     fn pin(&mut self, plan: Plan, trial: &Trial) -> Plan {
-        let mut lead = std::time::Duration::ZERO;
+        let mut lead = Duration::ZERO;
         for _ in 0..2 {
             let timed = pinned(&plan, &trial.fired, lead);
-            if timed.validate().is_ok() && self.shows(&timed).is_some() {
+            if timed.validate().is_ok() && self.violation(&timed).is_some() {
                 return timed;
             }
-            // The run begins later than its first process: by how much shows in when a fault came that was timed.
+            // Times count from the start of the run, which is later than that of the first process: measure by how
+            // much.
             let Some(again) = (self.judge)(&timed) else { break };
             self.simulations += 1;
             let first = again.fired.first().and_then(|f| {
                 let step = timed.schedule.iter().find(|s| s.id == f.id)?;
-                if let history::When::At(at) = step.when { f.at.checked_sub(at) } else { None }
+                if let When::At(at) = step.when { f.at.checked_sub(at) } else { None }
             });
             lead = first.unwrap_or_default();
         }
         plan
     }
 
-    /// Climbs towards a plan that violates in almost every variation. Where a holder that waits for the faults gives one at once, that is it: nothing in it
-    /// hangs on a moment.
-    fn firm(&mut self, plan: &Plan) -> Option<Plan> {
-        self.allow(FIRM_MAX);
-        for plan in held(plan) {
-            if let Some(plan) = self.with_seed(plan)
-                && self.is_firm(&plan)
+    /// Climbs towards a plan that violates in almost every variation. A holder that waits for the faults depends on no
+    /// exact time, so such a plan ends the search if it is robust.
+    fn strengthen(&mut self, plan: &Plan) -> Option<Plan> {
+        self.allow(STRENGTHEN_MAX);
+        for plan in hold_and_wait(plan) {
+            if !self.is_over()
+                && let Some(plan) = self.with_seed(plan)
+                && self.is_robust(&plan)
             {
                 return Some(plan);
             }
@@ -212,43 +244,42 @@ impl Search<'_> {
         let mut missed = self.missed(&best, &sample, usize::MAX);
         loop {
             let (faults, of) = (best.schedule.len(), sample.len());
-            tracing::debug!(class = %self.class, faults, missed = missed.len(), of, used = self.simulations, "climbing");
-            if missed.len() * 20 <= sample.len() && self.is_firm(&best) {
+            let (missing, used) = (missed.len(), self.simulations);
+            tracing::debug!(class = %self.class, faults, missing, of, used, "strengthening");
+            if missed.len() * 20 <= sample.len() && self.is_robust(&best) {
                 return Some(best);
             }
             if self.is_over() {
                 return None;
             }
             if missed.is_empty() {
-                // So few variations cannot tell it from a firm one.
+                // The small sample cannot distinguish the plan from a robust one.
                 sample = variations(0, VARIATIONS);
                 missed = self.missed(&best, &sample, usize::MAX);
             }
-            // What is missed now comes first: a change that mends none of it is soon done with.
+            // Missed variations come first, so that a useless change costs little.
             sample.sort_by_key(|n| (!missed.contains(n), *n));
-            // More of the same where that is enough; else what changes what there is, and more of the same where that does little.
-            let mut again = self.best_of(repeated(&best), &sample, &missed);
-            let mut changed = None;
-            if again.as_ref().is_none_or(|(_, left)| left.len() * 10 > sample.len()) {
-                changed = self.best_of(firmer(&best), &sample, &missed);
-            }
-            if let (Some((_, by_change)), Some((_, by_more))) = (&changed, &again)
-                && (is_much_less(by_change, &missed) || by_change.len() <= by_more.len())
-            {
-                again = None;
-            }
-            (best, missed) = again.or(changed)?;
+            // Repetition is tried first; other changes only if repetition does not suffice.
+            let again = self.best_of(repeated(&best), &sample, &missed);
+            let suffices = again.as_ref().is_some_and(|(_, left)| left.len() * 10 <= sample.len());
+            let changed = if suffices { None } else { self.best_of(strengthen(&best), &sample, &missed) };
+            let is_better = |(_, by_change): &(Plan, Vec<u64>)| {
+                again.as_ref().is_none_or(|(_, by_repetition)| {
+                    is_much_less(by_change, &missed) || by_change.len() <= by_repetition.len()
+                })
+            };
+            (best, missed) = changed.filter(is_better).or(again)?;
         }
     }
 
-    /// The plan with a seed that shows it as it stands: the story that is told is its.
+    /// Gives the plan a seed with which it violates: the report tells the story of this seed.
     fn with_seed(&mut self, plan: Plan) -> Option<Plan> {
         let mut seeds = std::iter::once(plan.seed).chain(1..=SEEDS_MAX);
         let plan = |seed| Plan { seed, ..plan.clone() };
-        seeds.find(|seed| self.shows(&plan(*seed)).is_some()).map(plan)
+        seeds.find(|seed| self.violation(&plan(*seed)).is_some()).map(plan)
     }
 
-    /// The first candidate that misses much less than `now`, or the one that misses least.
+    /// Returns the first candidate that misses far fewer variations than `now`, or the candidate that misses fewest.
     fn best_of(&mut self, candidates: Vec<Plan>, sample: &[u64], now: &[u64]) -> Option<(Plan, Vec<u64>)> {
         let mut best: Option<(Plan, Vec<u64>)> = None;
         for plan in candidates {
@@ -256,7 +287,6 @@ impl Search<'_> {
             if self.is_over() || least == 0 {
                 break;
             }
-            // A change that mends none of the first few is none that was looked for.
             let look = &sample[..now.len().min(LOOK)];
             if self.missed(&plan, look, LOOK).len() == look.len() {
                 continue;
@@ -265,9 +295,9 @@ impl Search<'_> {
             if missed.len() < least
                 && let Some(plan) = self.with_seed(plan)
             {
-                let is_much = is_much_less(&missed, now);
+                let is_enough = is_much_less(&missed, now);
                 best = Some((plan, missed));
-                if is_much {
+                if is_enough {
                     break;
                 }
             }
@@ -275,18 +305,19 @@ impl Search<'_> {
         best
     }
 
-    /// Takes each step towards less, shorter and rounder that `keeps` allows. Gives the whole path, the plainest last.
-    fn plain(&mut self, plan: Plan, keeps: impl Fn(&mut Self, &Plan) -> bool) -> Vec<Plan> {
-        self.allow(PLAIN_MAX);
+    /// Takes every simplification that `keeps` allows. Returns the whole path, the simplest plan last.
+    fn simplify(&mut self, plan: Plan, keeps: impl Fn(&mut Self, &Plan) -> bool) -> Vec<Plan> {
+        self.allow(SIMPLIFY_MAX);
         let mut path = vec![plan];
-        let moves = [fewer_faults, fewer_actors, anchored, plainer_links, shorter, rounder, fewer_faults, shorter];
-        for of in moves {
-            // A change that was refused once is not tried again when others have been made.
+        let changes =
+            [fewer_faults, fewer_actors, at_points, all_links, shorter, round, fewer_faults, shorter, fewer_durations];
+        for of in changes {
+            // A refused change is not tried again after other changes.
             let mut tried = BTreeSet::new();
-            while let Some(plain) = path.last().cloned() {
+            while let Some(simple) = path.last().cloned() {
                 let stays =
-                    |plan: &Plan| tried.insert(difference(&plain, plan)) && !self.is_over() && keeps(self, plan);
-                match of(&plain).into_iter().find(stays) {
+                    |plan: &Plan| tried.insert(difference(&simple, plan)) && !self.is_over() && keeps(self, plan);
+                match of(&simple).into_iter().find(stays) {
                     Some(plan) => path.push(plan),
                     None => break,
                 }
@@ -295,13 +326,13 @@ impl Search<'_> {
         path
     }
 
-    /// Asks for no more activity than there is: a plan that shows what it is there for is not inconclusive for want of refusals.
-    fn seen_enough(&mut self, mut plan: Plan) -> Option<(Plan, Trial)> {
-        let trial = self.shows(&plan)?;
+    /// Requires no refusals if the plan gives none; otherwise its run would be inconclusive.
+    fn with_possible_activity(&mut self, mut plan: Plan) -> Option<(Plan, Trial)> {
+        let trial = self.violation(&plan)?;
         let activity = trial.verdicts.properties.get("activity");
         if activity.is_some_and(|a| a.verdict() == checker::Verdict::Inconclusive) {
             plan.activity.refused = 0;
-            return self.shows(&plan).map(|trial| (plan, trial));
+            return self.violation(&plan).map(|trial| (plan, trial));
         }
         Some((plan, trial))
     }
@@ -311,7 +342,7 @@ fn is_much_less(missed: &[u64], than: &[u64]) -> bool {
     missed.len() * 4 <= than.len() * 3
 }
 
-/// The lines in which `plan` is not like `other`; all of it, if it has more or fewer.
+/// Returns the lines in which `plan` differs from `other`; all lines if their numbers differ.
 fn difference(other: &Plan, plan: &Plan) -> String {
     let (Ok(old), Ok(new)) = (other.to_toml(), plan.to_toml()) else { return String::new() };
     if old.lines().count() != new.lines().count() {
@@ -322,146 +353,4 @@ fn difference(other: &Plan, plan: &Plan) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{
-        sync::atomic::{AtomicU32, Ordering},
-        time::Duration,
-    };
-
-    use history::{Fault, Point, Range, Target, When};
-
-    use super::*;
-    use crate::explore::scene::{class, cut, fired, paused_at, plan, trial};
-
-    fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
-
-    /// A judge that finds what it looks for where `is_wrong` says so.
-    fn finds(is_wrong: impl Fn(&Plan) -> bool + Sync) -> impl Fn(&Plan) -> Option<Trial> + Sync {
-        move |plan| {
-            assert_eq!(plan.validate(), Ok(()));
-            Some(Trial { fired: fired(plan), ..trial(is_wrong(plan).then(|| class("pause"))) })
-        }
-    }
-
-    fn cuts(plan: &Plan, node: &str) -> bool {
-        let target = Target::Node(node.into());
-        plan.schedule.iter().any(|s| s.target == target && matches!(s.fault, Fault::Partition { .. }))
-    }
-
-    /// Many faults, of which two matter.
-    fn crowded() -> Plan {
-        let mut plan = plan();
-        plan.schedule = (1..=12).map(|n| paused_at(n, When::AfterHeal(ms(317)), 777)).collect();
-        plan.schedule.extend((13..=17).map(|n| cut(n, &format!("redis-{}", n % 5 + 1), &["worker-3"], 1_234)));
-        plan.time = Duration::from_secs(20);
-        plan
-    }
-
-    #[test]
-    fn only_the_faults_that_matter_are_left_and_their_numbers_are_round() {
-        let judge = finds(|p| cuts(p, "redis-4") && cuts(p, "redis-5"));
-        let reduced = reduce(&crowded(), &class("pause"), &judge).unwrap();
-        assert!(reduced.is_offered() && reduced.held == VARIATIONS);
-        let plan = &reduced.plan;
-        assert_eq!(plan.schedule.len(), 2, "{:?}", plan.schedule);
-        assert_eq!(plan.nemesis, ["partition"]);
-        for step in &plan.schedule {
-            assert_eq!(step.fault.lasting(), Duration::from_secs(1));
-        }
-        assert_eq!((plan.workload.workers, plan.workload.clients_per_worker, plan.workload.keys), (2, 1, 1));
-        assert_eq!(plan.time, Duration::from_secs(2));
-        assert_eq!(plan.workload.work.from, plan.workload.work.to);
-    }
-
-    #[test]
-    fn a_violation_that_needs_no_fault_is_left_with_none() {
-        let reduced = reduce(&crowded(), &class("pause"), &finds(|_| true)).unwrap();
-        assert_eq!(reduced.plan.schedule, []);
-    }
-
-    #[test]
-    fn a_fault_that_hangs_on_its_moment_is_put_at_a_protocol_point() {
-        let judge = finds(|p| {
-            p.schedule.iter().any(|s| match s.when {
-                When::At(at) => at.abs_diff(ms(1_411)) < ms(5),
-                When::AfterHeal(_) | When::WhileWaits(_) | When::Healed(_) => false,
-                When::AtPoint(point) => point == Point::AfterRead,
-            })
-        });
-        let mut plan = plan();
-        plan.schedule = vec![paused_at(1, When::At(ms(1_411)), 1_500)];
-        let reduced = reduce(&plan, &class("pause"), &judge).unwrap();
-        assert!(reduced.is_offered());
-        assert_eq!(reduced.plan.schedule[0].when, When::AtPoint(Point::AfterRead));
-    }
-
-    #[test]
-    fn a_fault_that_is_too_short_half_the_time_is_made_longer() {
-        let judge = finds(|p| p.schedule.iter().any(|s| s.fault.lasting() >= ms(1_003)));
-        let mut plan = plan();
-        plan.schedule = vec![paused_at(1, When::At(ms(1_000)), 1_004)];
-        let reduced = reduce(&plan, &class("pause"), &judge).unwrap();
-        assert!(reduced.is_offered(), "{} of 100", reduced.held);
-        assert!(reduced.plan.schedule[0].fault.lasting() >= ms(1_053));
-    }
-
-    #[test]
-    fn what_comes_half_the_time_is_repeated_until_it_comes() {
-        // Even seeds go wrong at the first fault, of the others every second one at each fault that follows.
-        let judge = finds(|p| (0..p.schedule.len()).any(|i| p.seed >> i & 1 == 0));
-        let mut plan = plan();
-        plan.seed = 4;
-        plan.schedule = vec![paused_at(1, When::At(ms(1_000)), 1_500)];
-        let reduced = reduce(&plan, &class("pause"), &judge).unwrap();
-        assert!(reduced.is_offered(), "{} of 100", reduced.held);
-        assert!((5..=8).contains(&reduced.plan.schedule.len()), "{}", reduced.plan.schedule.len());
-    }
-
-    #[test]
-    fn what_hangs_on_chance_is_not_offered_and_the_count_says_how_much() {
-        let judge = finds(|p| p.seed == 7 || p.seed % 4 == 0);
-        let mut plan = plan();
-        plan.schedule = vec![paused_at(1, When::At(ms(1_000)), 1_500)];
-        let reduced = reduce(&plan, &class("pause"), &judge).unwrap();
-        assert!(!reduced.is_offered());
-        assert!((10..45).contains(&reduced.held), "{} of 100", reduced.held);
-        assert_eq!(reduced.plan.schedule, [], "it is reduced all the same");
-    }
-
-    #[test]
-    fn another_violation_is_no_substitute() {
-        let judge = |p: &Plan| {
-            let cause = if p.schedule.is_empty() { "stall" } else { "pause" };
-            Some(Trial { fired: fired(p), ..trial([class(cause)]) })
-        };
-        let reduced = reduce(&crowded(), &class("pause"), &judge).unwrap();
-        assert_eq!(reduced.plan.schedule.len(), 1);
-        assert!(reduced.trial.classes.contains(&class("pause")));
-    }
-
-    #[test]
-    fn a_plan_that_does_not_violate_again_is_not_reduced() {
-        assert!(reduce(&crowded(), &class("pause"), &finds(|_| false)).is_none());
-        assert!(reduce(&crowded(), &class("pause"), &|_| None).is_none());
-    }
-
-    #[test]
-    fn a_reduction_ends_and_is_the_same_each_time() {
-        let used = AtomicU32::new(0);
-        let inner = finds(|p| p.seed % 3 != 0 && p.workload.work.to < ms(600) && !p.schedule.is_empty());
-        let judge = |p: &Plan| {
-            used.fetch_add(1, Ordering::Relaxed);
-            inner(p)
-        };
-        let mut plan = crowded();
-        plan.workload.work = Range { from: ms(123), to: ms(456) };
-        let one = reduce(&plan, &class("pause"), &judge).unwrap();
-        let most = FEWEST_MAX + FIRM_MAX + PLAIN_MAX + LAST_TRIALS as u32 * VARIATIONS + 4 * VARIATIONS;
-        assert_eq!(one.simulations, used.load(Ordering::Relaxed));
-        assert!(one.simulations <= most, "{}", one.simulations);
-        let other = reduce(&plan, &class("pause"), &judge).unwrap();
-        assert_eq!((one.plan, one.held, one.simulations), (other.plan, other.held, other.simulations));
-    }
-}
+mod tests;

@@ -1,63 +1,65 @@
-//! What is printed of an exploration.
+//! Prints an exploration.
 
 use std::{fmt::Write, path::PathBuf, time::Duration};
 
-use checker::Property;
 use serde_json::{Value, json};
 
 use super::{
     finding::Class,
     reduce::{Reduced, VARIATIONS},
-    scan::{Found, Tally},
+    sweep::{Occurrences, Tally},
 };
-use crate::report::{figures, story};
+use crate::report::story;
 
-/// Means below which a figure of schedules a second says nothing: they would be schedules in which little happens.
+/// The least activity of a schedule, on average, for which the rate of schedules is a measure of speed.
 const HOLDS_MIN: f64 = 30.0;
 const ATTEMPTS_MIN: f64 = 100.0;
 
-/// One class, as it is shown.
-pub struct Shown {
-    /// Which.
+/// The findings of one class.
+pub struct Finding {
+    /// The class.
     pub class: Class,
-    /// How often.
-    pub found: Found,
-    /// The seed that was reduced, and to what; the first that is offered, or the first of all.
+    /// The schedules with such a violation.
+    pub occurrences: Occurrences,
+    /// The reduced seed: the first one with a robust plan, or the first one.
     pub seed: u64,
-    /// What it was reduced to.
+    /// The result of the reduction.
     pub reduced: Option<Reduced>,
     /// The plan as `plan.toml`.
     pub toml: String,
-    /// Where that was written.
+    /// The file with the plan, if it was written.
     pub saved: Option<PathBuf>,
 }
 
-/// All of it.
+/// The result of an exploration.
 pub struct Exploration {
-    /// What was counted.
+    /// The counts of all schedules.
     pub tally: Tally,
-    /// How long the counting took.
+    /// The time that the schedules took, without the reductions.
     pub took: Duration,
-    /// The classes.
-    pub shown: Vec<Shown>,
+    /// The findings by class.
+    pub findings: Vec<Finding>,
+    /// True if the budget of time ended before the reductions.
+    pub is_cut_short: bool,
 }
 
 impl Exploration {
-    /// For people.
+    /// Returns the last lines for people. Each finding is printed before, as soon as it is reduced.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        for shown in &self.shown {
-            shown.tell(&mut out);
-        }
         if let Some((seed, why)) = &self.tally.why_inconclusive {
             let n = self.tally.inconclusive;
             let _ = writeln!(out, "{n} inconclusive; the first is seed {seed}: {why}");
+        }
+        if self.is_cut_short {
+            let _ = writeln!(out, "the --budget ended: with more time the plans may become smaller");
         }
         let _ = writeln!(out, "{}", self.last_line());
         if !self.is_measure() {
             let _ = writeln!(
                 out,
-                "too little happens in a schedule for its rate to be a measure: {HOLDS_MIN} holds and {ATTEMPTS_MIN} attempts are needed; try a shorter --work or more --time"
+                "too little happens in a schedule for its rate to be a measure: {HOLDS_MIN} holds and {ATTEMPTS_MIN} \
+                 attempts are needed; try a shorter --work or more --time"
             );
         }
         out
@@ -79,7 +81,8 @@ impl Exploration {
     fn last_line(&self) -> String {
         let t = &self.tally;
         format!(
-            "{} schedules, {} findings in {} classes · {} schedules/s · {} messages/s · {} virtual s/s · means: {:.0} holds, {:.0} attempts a schedule",
+            "{} schedules, {} findings in {} classes · {} schedules/s · {} messages/s · {} virtual s/s · means: {:.0} \
+             holds, {:.0} attempts a schedule",
             t.schedules,
             t.findings(),
             t.classes.len(),
@@ -91,7 +94,7 @@ impl Exploration {
         )
     }
 
-    /// For programs.
+    /// Returns the result for programs.
     pub fn json(&self) -> Value {
         let t = &self.tally;
         json!({
@@ -99,9 +102,10 @@ impl Exploration {
             "schedules": t.schedules,
             "findings": t.findings(),
             "inconclusive": t.inconclusive,
-            "classes": self.shown.iter().map(Shown::json).collect::<Vec<_>>(),
+            "classes": self.findings.iter().map(Finding::json).collect::<Vec<_>>(),
             "means": {"holds": self.a_schedule(t.holds), "attempts": self.a_schedule(t.attempts)},
             "is_measure": self.is_measure(),
+            "is_cut_short": self.is_cut_short,
             "took_s": self.took.as_secs_f64(),
             "schedules_per_s": self.a_second(t.schedules as f64),
             "messages_per_s": self.a_second(t.messages as f64),
@@ -110,71 +114,53 @@ impl Exploration {
     }
 }
 
-impl Shown {
-    fn tell(&self, out: &mut String) {
-        let Found { count, seeds } = &self.found;
+impl Finding {
+    /// Returns the finding for people. `schedules` is the number of all schedules.
+    pub fn text(&self, schedules: u64) -> String {
+        let mut text = String::new();
+        let out = &mut text;
+        let Occurrences { count, seeds } = &self.occurrences;
         let first = seeds.first().copied().unwrap_or(self.seed);
-        let _ = writeln!(out, "{}: {count} of the schedules, the first is seed {first}", self.class);
+        let _ = writeln!(out, "{}: in {count} of {schedules} schedules, first with seed {first}", self.class);
         let Some(reduced) = &self.reduced else {
-            let _ = writeln!(out, "  not reduced; --limit says how many are\n");
-            return;
+            let _ = writeln!(out, "  not reduced, because --limit is 0\n");
+            return text;
         };
         self.tell_story(out, reduced);
         let (faults, simulations) = (reduced.plan.schedule.len(), reduced.simulations);
         let faults = if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") };
         let _ = write!(out, "\n  seed {} reduced to {faults} by {simulations} simulations", self.seed);
         if reduced.fewest < reduced.plan.schedule.len() {
-            let _ = write!(out, " ({} are enough at their very moments)", reduced.fewest);
+            let _ = write!(out, " ({} suffice at exact times)", reduced.fewest);
         }
         out.push('\n');
-        let held = format!("{} of {VARIATIONS} variations by ± 50 ms and with other seeds violate too", reduced.held);
+        let violating =
+            format!("{} of {VARIATIONS} variations by ± 50 ms and with other seeds violate too", reduced.violating);
         if !reduced.is_offered() {
-            let _ = writeln!(out, "  not offered: only {held}");
+            let _ = writeln!(out, "  not offered: only {violating}");
         } else if let Some(path) = &self.saved {
-            let _ = writeln!(out, "  {held}: harness run {}", path.display());
+            let _ = writeln!(out, "  {violating}: harness run {}", path.display());
         } else {
-            let _ = writeln!(out, "  {held}; plan.toml (--save DIR writes it):\n");
+            let _ = writeln!(out, "  {violating}; plan.toml (--save DIR writes it):\n");
             self.toml.lines().for_each(|line| {
                 let _ = writeln!(out, "{}", format!("    {line}").trim_end());
             });
         }
         out.push('\n');
+        text
     }
 
-    /// The first window of the class; for a property that has none, what was counted.
+    /// The first story of the class; for a property without stories, its counts and evidence.
     fn tell_story(&self, out: &mut String, reduced: &Reduced) {
-        let verdicts = &reduced.trial.verdicts;
-        let windows = verdicts.lock().filter(|_| self.class.property == "lock").map_or(&[][..], |l| &l.windows);
-        let is_it = |w: &&checker::Window| w.kind.name() == self.class.kind && self.class.is_by(&w.causes);
-        if let Some(window) = windows.iter().find(is_it) {
-            story(out, window);
+        let Some(property) = reduced.trial.verdicts.properties.get(&self.class.property) else { return };
+        let report = property.report();
+        if let Some(told) = report.stories().iter().find(|told| self.class.contains(&told.violation)) {
+            story(out, told);
             return;
         }
-        let Some(property) = verdicts.properties.get(&self.class.property) else { return };
-        let _ = writeln!(out, "\n  {}: {}", self.class.property, figures(property));
-        property.reasons().iter().for_each(|reason| {
-            let _ = writeln!(out, "    {reason}");
-        });
-        match property {
-            Property::Lock(lock) => {
-                for dead in lock.dead_claims.iter().take(1) {
-                    let (at, late) = (dead.at_ms / 1e3, dead.late_ms);
-                    let _ = writeln!(
-                        out,
-                        "    {at:>8.3} s  {}  acquired {} {late:.1} ms after its promise had ended",
-                        dead.worker, dead.key
-                    );
-                }
-            }
-            Property::Tokens(tokens) => {
-                for fault in tokens.faults.iter().take(1) {
-                    let pairs: Vec<_> = fault.holds.iter().zip(&fault.tokens).collect();
-                    let told: Vec<_> =
-                        pairs.iter().map(|(hold, token)| format!("hold {hold} with token {token}")).collect();
-                    let _ = writeln!(out, "    {}: {}", fault.key, told.join(", then "));
-                }
-            }
-            _ => {}
+        let _ = writeln!(out, "\n  {}: {}", self.class.property, report.figures());
+        for line in report.reasons().iter().chain(&report.evidence()) {
+            let _ = writeln!(out, "    {line}");
         }
     }
 
@@ -185,7 +171,7 @@ impl Shown {
                 "faults": r.plan.schedule.len(),
                 "fewest": r.fewest,
                 "simulations": r.simulations,
-                "held": r.held,
+                "held": r.violating,
                 "variations": VARIATIONS,
                 "is_offered": r.is_offered(),
                 "saved": self.saved,
@@ -197,8 +183,8 @@ impl Shown {
             "property": self.class.property,
             "kind": self.class.kind,
             "causes": self.class.causes,
-            "count": self.found.count,
-            "first_seed": self.found.seeds.first(),
+            "count": self.occurrences.count,
+            "first_seed": self.occurrences.seeds.first(),
             "reduced": reduced,
         })
     }
@@ -233,14 +219,15 @@ mod tests {
             lasted: Duration::from_secs(115_000),
             ..Tally::default()
         };
-        Exploration { tally, took: Duration::from_secs(5), shown: Vec::new() }
+        Exploration { tally, took: Duration::from_secs(5), findings: Vec::new(), is_cut_short: false }
     }
 
     #[test]
     fn the_last_line_has_all_figures() {
         assert_eq!(
             exploration(340, 1_210).last_line(),
-            "10 schedules, 0 findings in 0 classes · 2 schedules/s · 5.4M messages/s · 23,000 virtual s/s · means: 34 holds, 121 attempts a schedule"
+            "10 schedules, 0 findings in 0 classes · 2 schedules/s · 5.4M messages/s · 23,000 virtual s/s · means: \
+             34 holds, 121 attempts a schedule"
         );
     }
 

@@ -1,40 +1,40 @@
-//! One plan, simulated and judged on the way: nothing is written.
+//! Simulates one plan and judges its events as they come. Nothing is written.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use checker::{Checker, Verdicts};
-use history::{Event, FaultId, FaultPhase, NodeName, Plan, Tail};
+use history::{Event, FaultId, FaultPhase, NodeName, Plan, Record, Tail};
 use sim::{Setup, SimError, simulate};
 
 use super::finding::{Class, classes};
 
-/// A fault that was carried out.
+/// A fault that the run requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fired {
-    /// Which of the schedule.
+    /// The fault of the schedule.
     pub id: FaultId,
-    /// Whom it hit.
+    /// The node that it hit.
     pub node: NodeName,
-    /// When it was requested, since the first process had started.
+    /// The time of the request, from the start of the first process.
     pub at: Duration,
 }
 
-/// What came of a plan.
+/// The result of a plan.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// Classes of its violations.
+    /// The classes of its violations.
     pub classes: BTreeSet<Class>,
-    /// Its faults, in the order in which they were requested.
+    /// The faults of the run, in the order of their requests.
     pub fired: Vec<Fired>,
-    /// Holds.
+    /// The number of holds.
     pub holds: u64,
-    /// Attempts.
+    /// The number of attempts.
     pub attempts: u64,
-    /// Messages over links.
+    /// The number of messages over links.
     pub messages: u64,
-    /// Virtual time.
+    /// The virtual time of the run.
     pub lasted: Duration,
-    /// All verdicts.
+    /// The verdicts.
     pub verdicts: Verdicts,
 }
 
@@ -43,10 +43,24 @@ pub struct Trial {
 /// # Errors
 /// The plan cannot be simulated.
 pub fn trial(plan: &Plan, backend: &str, resource_bug: Option<&str>) -> Result<Trial, SimError> {
+    watched(plan, backend, resource_bug, |_| ())
+}
+
+/// Simulates a plan as [`trial`] does. `watch` gets every record of the history.
+///
+/// # Errors
+/// The plan cannot be simulated.
+pub fn watched(
+    plan: &Plan,
+    backend: &str,
+    resource_bug: Option<&str>,
+    mut watch: impl FnMut(&Record),
+) -> Result<Trial, SimError> {
     let run = format!("explore-{}", plan.seed);
     let mut checker = Checker::new();
     let (mut holds, mut attempts, mut fired, mut start) = (0, 0, Vec::new(), None);
     let outcome = simulate(&Setup { run: &run, plan, backend, resource_bug, with_truth: false }, &mut |record| {
+        watch(&record);
         match &record.event {
             Event::Started { .. } => {
                 start.get_or_insert(record.at);

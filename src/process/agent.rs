@@ -1,79 +1,77 @@
-//! The agent: anchor of the run. It stamps what the nemesis tells it, reaches into other containers, and ends when the controller does.
+//! The hidden subcommand `agent`: stamps events for the nemesis, and carries out packet and clock faults in other
+//! containers. The run lasts as long as the agent, which ends with the controller.
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
 use agent::{
     net::PacketFaults,
-    protocol::{Answer, Cut as How, FaultNumber, HeldPacket, Order, PacketFault, PacketRequest, Way},
+    protocol::{Answer, Order, PacketFault, PacketReport, PacketRequest},
 };
 use anyhow::Context;
-use history::{Event, FaultId, NodeName, Role, Stamp};
+use history::{CutMode, Direction, Event, FaultId, NodeName, Role, Stamp};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::{journal::Journal, orders::Orders, stamp, ticks};
+use super::{commands::Commands, journal::Journal, stamp, ticks};
 
-/// A packet that was held for less is not worth a record.
-const HELD_FROM_NS: u64 = 5_000_000;
+/// The least delay of a packet that is recorded.
+const REPORTED_FROM_NS: u64 = 5_000_000;
 
 /// One command to the agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum AgentCommand {
-    /// Report this event with a stamp of your own.
+    /// Record this event with a stamp of the agent.
     Stamp {
-        /// What.
+        /// The event.
         event: Box<Event>,
     },
-    /// Who has which address: packets are reported by the names of their nodes.
+    /// Learn the addresses, so that reports of packets name nodes.
     Know {
         /// All nodes of the run.
         nodes: Vec<(NodeName, Ipv4Addr)>,
     },
-    /// Do this, and report what came of it.
+    /// Carry out this order, and report the result.
     Do {
-        /// A number for the answer.
+        /// The number that the answer repeats.
         number: u64,
-        /// The node that it is about.
+        /// The node that the order is about.
         node: NodeName,
-        /// What.
+        /// The order.
         order: Box<Order>,
     },
-    /// Say `finished`, and exit.
+    /// Record `finished`, and exit.
     Finish,
 }
 
 /// Runs until told to finish, or until standard input ends.
 pub async fn agent() -> anyhow::Result<()> {
     let journal = Arc::new(Journal::begin(Role::Agent)?);
-    let (held, reports) = mpsc::unbounded_channel();
-    let reach = Arc::new(Reach::new(held));
+    let (delayed, reports) = mpsc::unbounded_channel();
+    let faults = Arc::new(Faults::new(delayed));
     tokio::select! {
-        done = obey(&journal, &reach) => done,
+        done = obey(&journal, &faults) => done,
         stopped = ticks::tick(journal.clone()) => Err(anyhow::Error::new(stopped).context("ticking")),
-        () = report(&journal, &reach, reports) => Ok(()),
+        () = report(&journal, &faults, reports) => Ok(()),
     }
 }
 
-async fn obey(journal: &Arc<Journal>, reach: &Arc<Reach>) -> anyhow::Result<()> {
-    let mut orders = Orders::new();
+async fn obey(journal: &Arc<Journal>, faults: &Arc<Faults>) -> anyhow::Result<()> {
+    let mut commands = Commands::new();
     loop {
-        match orders.next().await? {
+        match commands.next().await? {
             AgentCommand::Stamp { event } => {
                 journal.record(*event);
             }
             AgentCommand::Know { nodes } => {
-                *lock(&reach.nodes) = nodes.into_iter().map(|(node, address)| (address, node)).collect();
+                *faults.nodes.lock() = nodes.into_iter().map(|(node, address)| (address, node)).collect();
             }
             AgentCommand::Do { number, node, order } => {
-                let (journal, reach) = (journal.clone(), reach.clone());
-                // Each by itself: a probe that waits for an answer keeps nobody else waiting.
+                let (journal, faults) = (journal.clone(), faults.clone());
+                // Each order has its own task, so that a probe that waits for an answer delays no other order.
                 tokio::spawn(async move {
-                    let done = tokio::task::spawn_blocking(move || reach.done(&node, &order)).await;
+                    let done = tokio::task::spawn_blocking(move || faults.carry_out(&node, &order)).await;
                     let (events, said) = match done.context("carrying out an order") {
                         Ok(Ok((events, answer))) => (events, Ok(answer)),
                         Ok(Err(error)) | Err(error) => (Vec::new(), Err(format!("{error:#}"))),
@@ -85,7 +83,7 @@ async fn obey(journal: &Arc<Journal>, reach: &Arc<Reach>) -> anyhow::Result<()> 
                         Ok(answer) => (Some(Box::new(answer)), None),
                         Err(why) => (None, Some(why)),
                     };
-                    journal.record(Event::Obeyed { order: number, answer, failed });
+                    journal.record(Event::OrderDone { order: number, answer, failed });
                 });
             }
             AgentCommand::Finish => {
@@ -96,54 +94,50 @@ async fn obey(journal: &Arc<Journal>, reach: &Arc<Reach>) -> anyhow::Result<()> 
     }
 }
 
-/// Reports packets that a fault held back.
+/// Records packets that a fault delayed.
 async fn report(
     journal: &Journal,
-    reach: &Reach,
-    mut reports: mpsc::UnboundedReceiver<(FaultNumber, Vec<HeldPacket>)>,
+    faults: &Faults,
+    mut reports: mpsc::UnboundedReceiver<(FaultId, Vec<PacketReport>)>,
 ) {
     while let Some((fault, packets)) = reports.recv().await {
         for packet in packets {
-            let is_late = packet.released_ns.saturating_sub(packet.held_ns) >= HELD_FROM_NS;
-            // An acknowledgement that is late keeps nobody waiting.
+            let is_late = packet.released_ns.saturating_sub(packet.queued_ns) >= REPORTED_FROM_NS;
+            // A late acknowledgement delays no data.
             if !is_late || packet.payload_bytes == 0 {
                 continue;
             }
-            let (from, to) = (reach.name(*packet.from.ip()), reach.name(*packet.to.ip()));
+            let (from, to) = (faults.name(*packet.from.ip()), faults.name(*packet.to.ip()));
             if let (Some(from), Some(to)) = (from, to) {
-                let (since, until) = (Stamp(packet.held_ns), Stamp(packet.released_ns));
-                journal.record(Event::Held { fault: FaultId(fault.0), from, to, since, until });
+                let (since, until) = (Stamp(packet.queued_ns), Stamp(packet.released_ns));
+                journal.record(Event::PacketsDelayed { fault, from, to, since, until });
             }
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A partition that is on.
-struct Cut {
+/// A partition that is on, at one node.
+struct Partition {
     node: NodeName,
     peers: Vec<Ipv4Addr>,
-    way: Way,
+    direction: Direction,
     since: Stamp,
 }
 
-/// What reaches into other containers.
-struct Reach {
+/// The packet and clock faults in other containers.
+struct Faults {
     nodes: Mutex<BTreeMap<Ipv4Addr, NodeName>>,
     packets: Mutex<PacketFaults>,
-    cuts: Mutex<BTreeMap<FaultNumber, Vec<Cut>>>,
+    cuts: Mutex<BTreeMap<FaultId, Vec<Partition>>>,
 }
 
-impl Reach {
-    fn new(held: mpsc::UnboundedSender<(FaultNumber, Vec<HeldPacket>)>) -> Reach {
-        let report = move |fault: FaultNumber, packets: &[HeldPacket]| {
-            // The process ends before its reports do: nobody can be gone.
-            let _ = held.send((fault, packets.to_vec()));
+impl Faults {
+    fn new(delayed: mpsc::UnboundedSender<(FaultId, Vec<PacketReport>)>) -> Faults {
+        let report = move |fault: FaultId, packets: &[PacketReport]| {
+            // The receiver lives as long as the process.
+            let _ = delayed.send((fault, packets.to_vec()));
         };
-        Reach {
+        Faults {
             nodes: Mutex::default(),
             packets: Mutex::new(PacketFaults::new(Arc::new(report))),
             cuts: Mutex::default(),
@@ -151,62 +145,68 @@ impl Reach {
     }
 
     fn name(&self, address: Ipv4Addr) -> Option<NodeName> {
-        lock(&self.nodes).get(&address).cloned()
+        self.nodes.lock().get(&address).cloned()
     }
 
-    /// Carries an order out; the events that are to be reported before its answer are given too.
-    fn done(&self, node: &NodeName, order: &Order) -> anyhow::Result<(Vec<Event>, Answer)> {
+    /// Carries out an order. Returns the events to record before the answer, and the answer.
+    fn carry_out(&self, node: &NodeName, order: &Order) -> anyhow::Result<(Vec<Event>, Answer)> {
         match order {
             Order::Target(request) => Ok((Vec::new(), Answer::Target(agent::net::obey(request)?))),
             Order::Clocks(request) => Ok((Vec::new(), Answer::Clocks(agent::clock::obey(*request)?))),
             Order::Packets(request) => {
                 let before = stamp::now();
-                let tally = lock(&self.packets).obey(request)?;
+                let tally = self.packets.lock().obey(request)?;
                 let after = stamp::now();
                 Ok((self.cut(node, request, before, after), Answer::Packets(tally)))
             }
         }
     }
 
-    /// A partition drops packets and holds none, but nothing that left while it was on arrived before its heal. What is rejected never arrives.
+    /// Records the packets that a partition delayed. A partition drops packets, and its senders retransmit them after
+    /// the heal: no packet that left during the partition arrives before the heal. A rejected packet never arrives.
     fn cut(&self, node: &NodeName, request: &PacketRequest, before: Stamp, after: Stamp) -> Vec<Event> {
-        let mut cuts = lock(&self.cuts);
+        let mut cuts = self.cuts.lock();
         match request {
-            PacketRequest::Inject { fault, what: PacketFault::Partition { links, cut: How::Drop }, .. } => {
-                let cut = Cut { node: node.clone(), peers: links.peers.clone(), way: links.way, since: after };
+            PacketRequest::Inject { fault, what: PacketFault::Partition { links, cut: CutMode::Drop }, .. } => {
+                let cut = Partition {
+                    node: node.clone(),
+                    peers: links.peers.clone(),
+                    direction: links.direction,
+                    since: after,
+                };
                 cuts.entry(*fault).or_default().push(cut);
                 Vec::new()
             }
             PacketRequest::Inject { .. } => Vec::new(),
             PacketRequest::Heal { fault } => {
                 let healed = cuts.remove(fault).unwrap_or_default();
-                healed.iter().flat_map(|cut| self.held(*fault, cut, before)).collect()
+                healed.iter().flat_map(|cut| self.delayed(*fault, cut, before)).collect()
             }
             PacketRequest::HealAll => {
                 let healed = std::mem::take(&mut *cuts);
                 healed
                     .iter()
                     .flat_map(|(fault, cuts)| cuts.iter().map(|cut| (*fault, cut)))
-                    .flat_map(|(fault, cut)| self.held(fault, cut, before))
+                    .flat_map(|(fault, cut)| self.delayed(fault, cut, before))
                     .collect()
             }
         }
     }
 
-    fn held(&self, fault: FaultNumber, cut: &Cut, until: Stamp) -> Vec<Event> {
-        let nodes = lock(&self.nodes);
+    fn delayed(&self, fault: FaultId, cut: &Partition, until: Stamp) -> Vec<Event> {
+        let nodes = self.nodes.lock();
         let peers = nodes.iter().filter(|(address, _)| cut.peers.is_empty() || cut.peers.contains(address));
         let peers = peers.map(|(_, peer)| peer).filter(|peer| **peer != cut.node && peer.as_str() != "agent");
         let mut events = Vec::new();
         for peer in peers {
             let mut add = |from: &NodeName, to: &NodeName| {
-                let (fault, since) = (FaultId(fault.0), cut.since);
-                events.push(Event::Held { fault, from: from.clone(), to: to.clone(), since, until });
+                let since = cut.since;
+                events.push(Event::PacketsDelayed { fault, from: from.clone(), to: to.clone(), since, until });
             };
-            if cut.way != Way::In {
+            if cut.direction != Direction::In {
                 add(&cut.node, peer);
             }
-            if cut.way != Way::Out {
+            if cut.direction != Direction::Out {
                 add(peer, &cut.node);
             }
         }

@@ -1,19 +1,19 @@
-//! Numbered, stamped events on standard output, each in one `write(2)` before the caller goes on.
+//! The journal of a process: numbered, stamped events on standard output, each in one `write(2)` before the caller goes
+//! on.
 
-use std::{
-    io::Write,
-    os::unix::fs::MetadataExt,
-    sync::{Mutex, PoisonError},
-};
+use std::{io::Write, os::unix::fs::MetadataExt, time::Duration};
 
 use anyhow::Context;
 use history::{Event, Role, StallCause, Stamp};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::stamp;
-use super::ticks::STALL_FROM;
 
-/// One line of a process's stream: what the recorder makes a record of. See `docs/worker-protocol.md`.
+/// The shortest gap that is a stall. Shorter gaps are normal scheduling on a machine that is not idle.
+pub const STALL_FROM: Duration = Duration::from_millis(30);
+
+/// One line of standard output, as `docs/worker-protocol.md` defines it.
 #[derive(Serialize)]
 struct Line<'a> {
     n: u64,
@@ -35,10 +35,11 @@ struct State<W> {
 }
 
 impl Journal {
-    /// The journal of this process, with its first event in it.
+    /// Begins the journal of this process with the event `started`.
     ///
     /// # Errors
-    /// The kernel does not say which one it is: stamps of this process could not be compared with others.
+    /// The kernel gives no boot id or time namespace, so this process's stamps cannot be compared with those of other
+    /// processes.
     pub fn begin(role: Role) -> anyhow::Result<Journal> {
         let (boot_id, time_namespace) = (boot_id()?, time_namespace()?);
         let journal = Journal::over(std::io::stdout());
@@ -52,19 +53,19 @@ impl<W: Write> Journal<W> {
         Journal { state: Mutex::new(State { out, next: 0, last: Stamp(0), line: Vec::new() }) }
     }
 
-    /// Stamps `event` now and writes it. When this returns the kernel has it: it survives a SIGKILL.
+    /// Stamps `event` and writes it. Afterwards the kernel has the event, so it survives a SIGKILL.
     pub fn record(&self, event: Event) -> Stamp {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.write(stamp::now(), &event)
     }
 
-    /// Writes an event that happened at `at`, a stamp taken earlier.
+    /// Writes an event with the stamp `at`, taken earlier.
     ///
     /// # Panics
-    /// If an event with a later stamp was written in between: the stamps of a process must never go back, and whoever
-    /// keeps a stamp must not give way to others before it writes it.
+    /// If an event with a later stamp was written in between. The stamps of a process must never go back, so a task
+    /// must not yield between taking a stamp and writing its event.
     pub fn record_at(&self, at: Stamp, event: Event) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).write(at, &event);
+        self.state.lock().write(at, &event);
     }
 }
 
@@ -74,7 +75,7 @@ impl<W: Write> State<W> {
         let before = stamp::now();
         self.put(at, event);
         let after = stamp::now();
-        // Whoever reads the stream was slow, or the process was frozen just here: either way nothing else ran.
+        // The reader of the stream was slow, or the process was frozen here; in both cases no other task ran.
         if after.since(before) >= STALL_FROM {
             self.put(after, &Event::Stall { from: before, to: after, late: StallCause::Write });
         }
@@ -91,7 +92,7 @@ impl<W: Write> State<W> {
                 self.out.flush()
             });
         if written.is_err() {
-            // The controller is gone, and with it whoever would read an error message.
+            // The controller has ended, so nobody would read an error message.
             std::process::exit(3);
         }
         self.next += 1;
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_numbered_without_gaps_and_their_stamps_never_go_back() {
+    fn events_have_numbers_without_gaps_and_growing_stamps() {
         let mut out = Vec::new();
         let journal = Journal::over(&mut out);
         let early = stamp::now();
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "comes after one of")]
-    fn a_stamp_that_was_kept_too_long_is_never_written() {
+    fn a_stamp_older_than_the_last_event_panics() {
         let journal = Journal::over(Vec::new());
         let kept = stamp::now();
         journal.record(Event::Watermark);

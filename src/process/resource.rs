@@ -1,19 +1,19 @@
-//! The resource: serves HTTP, and reports every admission at the instant of its decision.
+//! The hidden subcommand `resource`: serves HTTP, and records every decision at its instant.
 
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
-use history::{Event, Role};
-use resource::{Admission, Arm, Comparison, Config, Limits, Planted, Policy, Resource};
+use history::{Arm, Comparison, Event, Role};
+use resource::{Admission, Config, Limits, PlantedBug, Policy, Resource};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use super::{journal::Journal, orders::Orders, ticks};
+use super::{commands::Commands, journal::Journal, ticks};
 
-/// The port on which it listens in its container.
+/// The port of the resource in its container.
 pub const PORT: u16 = 8080;
 
-/// What the resource is started with.
+/// The arguments of the subcommand.
 #[derive(Debug, clap::Args)]
 pub struct ResourceArgs {
     /// Arms to decide on, by name
@@ -37,7 +37,7 @@ pub struct ResourceArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ResourceCommand {
-    /// Say `finished`, and exit.
+    /// Record `finished`, and exit.
     Finish,
 }
 
@@ -45,8 +45,8 @@ pub enum ResourceCommand {
 pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
     let arms = args.arms.iter().map(|name| name.parse()).collect::<Result<Vec<Arm>, _>>()?;
     let comparison = if args.strict { Comparison::Strict } else { Comparison::Default };
-    let planted = args.buggy.map(|name| Planted::from_name(&name, args.seed)).transpose()?;
-    let policy = Policy::new(&arms, comparison)?.with_planted(planted);
+    let planted = args.buggy.map(|name| PlantedBug::from_name(&name, args.seed)).transpose()?;
+    let policy = Policy::new(&arms, comparison)?.with_bug(planted);
 
     let listener = TcpListener::bind(("0.0.0.0", PORT)).await.with_context(|| format!("listening on port {PORT}"))?;
     let journal = Arc::new(Journal::begin(Role::Resource)?);
@@ -63,11 +63,11 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
         let durable = resource.durable().0;
         journal.record(Event::Recovered { durable });
     }
-    let mut orders = Orders::new();
+    let mut commands = Commands::new();
     tokio::select! {
         stopped = ticks::tick(journal.clone()) => return Err(anyhow::Error::new(stopped).context("ticking")),
         served = resource.serve(listener, std::future::pending()) => served.context("serving")?,
-        order = orders.next() => match order? {
+        command = commands.next() => match command? {
             ResourceCommand::Finish => {
                 journal.record(Event::Finished);
                 std::process::exit(0)

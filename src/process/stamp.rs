@@ -1,15 +1,15 @@
-//! The run's one clock, by the raw system call.
+//! Stamps: the one clock of a run, read by the raw system call.
 
 use history::Stamp;
 
-/// `CLOCK_MONOTONIC` now. Never through the vDSO: the clock fault rewrites that, and a stamp must not move with it.
+/// Reads `CLOCK_MONOTONIC`, never through the vDSO, because a clock fault rewrites the vDSO.
 pub fn now() -> Stamp {
     let (seconds, nanoseconds) = clock(libc::CLOCK_MONOTONIC);
     Stamp(seconds as u64 * 1_000_000_000 + nanoseconds as u64)
 }
 
-/// A kernel clock, minus `CLOCK_MONOTONIC`, in nanoseconds. The two are read one after the other: the difference is too large by
-/// however long that took, so the smallest of three is given.
+/// Reads the difference of a kernel clock and `CLOCK_MONOTONIC`, in nanoseconds. The time between the two readings
+/// makes the difference too large, so the smallest of three counts.
 pub fn ahead_of_monotonic(clock_id: libc::clockid_t) -> i64 {
     let nanoseconds = |id| {
         let (s, n) = clock(id);

@@ -1,4 +1,4 @@
-//! Ticks every 10 ms: stalls, watermarks, clock samples.
+//! Ticks every 10 ms, which record stalls, watermarks and clock samples.
 
 use std::{os::fd::AsFd, sync::Arc, time::Duration};
 
@@ -9,18 +9,20 @@ use nix::sys::{
 };
 use tokio::io::unix::AsyncFd;
 
-use super::{journal::Journal, stamp};
+use super::{
+    journal::{Journal, STALL_FROM},
+    stamp,
+};
 
-/// Between two ticks.
+/// The time between two ticks.
 const TICK: Duration = Duration::from_millis(10);
-/// A gap of this length is a stall. Shorter ones are the scheduler at work, on any machine that is not idle.
-pub const STALL_FROM: Duration = Duration::from_millis(30);
-/// Between two watermarks.
+/// The time between two watermarks.
 const WATERMARK: Duration = Duration::from_millis(100);
-/// Between two samples of the kernel's clocks.
+/// The time between two samples of the kernel's clocks.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// Ticks until dropped; returns only if it cannot. A timer of the kernel (`timerfd` on `CLOCK_MONOTONIC`), so that no clock fault reaches it.
+/// Ticks until dropped; returns only after an error. The timer is the kernel's (`timerfd` on `CLOCK_MONOTONIC`), which
+/// no clock fault changes.
 pub async fn tick(journal: Arc<Journal>) -> std::io::Error {
     match ticking(&journal).await {
         Ok(never) => match never {},
@@ -32,13 +34,13 @@ pub async fn tick(journal: Arc<Journal>) -> std::io::Error {
 async fn ticking(journal: &Journal) -> std::io::Result<std::convert::Infallible> {
     let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
     timer.set(Expiration::Interval(TimeSpec::from_duration(TICK)), TimerSetTimeFlags::empty())?;
-    // SAFETY: `timer` owns the descriptor, is neither moved nor closed below, and outlives `ticking`, which is dropped first.
+    // SAFETY: `timer` owns the descriptor, is neither moved nor closed below, and outlives `ticking`.
     let ticking = unsafe { AsyncFd::register(timer.as_fd()) }?;
     let mut last = stamp::now();
     let (mut marked, mut sampled) = (last, None);
     loop {
         let mut ready = ticking.readable().await?;
-        // How many ticks have passed unseen does not matter: the stamps say how long.
+        // The number of missed ticks does not matter, because the stamps give the length of the gap.
         if ready.try_io(|_| Ok(timer.wait()?)).is_err() {
             continue;
         }

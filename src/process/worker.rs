@@ -1,4 +1,4 @@
-//! The worker: clients, commanded over standard input and reporting over standard output.
+//! The hidden subcommand `worker`: runs clients, as commands on standard input say.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use history::{Event, Role, Stamp};
 use locks::BootClock;
 use workloads::{protocol::Command, worker::Worker};
 
-use super::{journal::Journal, orders::Orders, stamp, ticks};
+use super::{commands::Commands, journal::Journal, stamp, ticks};
 
 impl workloads::ports::Journal for Journal {
     fn now(&self) -> Stamp {
@@ -41,22 +41,22 @@ pub async fn worker() -> anyhow::Result<()> {
 }
 
 async fn obey(journal: &Arc<Journal>) -> anyhow::Result<()> {
-    let mut orders = Orders::new();
-    let Command::Configure(configuration) = orders.next().await? else {
+    let mut commands = Commands::new();
+    let Command::Configure(configuration) = commands.next().await? else {
         bail!("expected `configure` as the first command")
     };
     let worker = Worker::connect(*configuration, journal.clone(), Arc::new(BootClock)).await.map_err(|e| anyhow!(e))?;
     let mut clients = std::pin::pin!(None);
     loop {
-        // Clients run on this very task: if one of them panics, the process ends, and the run is told.
-        let order = tokio::select! {
-            order = orders.next() => order?,
+        // Clients run on this task, so that a panic of a client ends the process, which the controller notices.
+        let command = tokio::select! {
+            command = commands.next() => command?,
             () = running(clients.as_mut()) => {
                 clients.set(None);
                 continue;
             }
         };
-        match order {
+        match command {
             Command::Configure(_) => bail!("a second `configure`"),
             Command::Start => {
                 clients.set(Some(worker.run()));
@@ -66,8 +66,8 @@ async fn obey(journal: &Arc<Journal>) -> anyhow::Result<()> {
             }
             Command::Go { client } => worker.points().go(client),
             Command::Stop => worker.stop(),
-            Command::Finish { look_at } => {
-                worker.look_at(&look_at).await.map_err(|e| anyhow!(e)).context("reading what is left")?;
+            Command::Finish { final_reads } => {
+                worker.final_reads(&final_reads).await.map_err(|e| anyhow!(e)).context("reading what is left")?;
                 journal.record(Event::Finished);
                 std::process::exit(0)
             }

@@ -2,17 +2,20 @@
 
 use std::{fmt::Write, path::Path};
 
-use checker::{DataVerdict, FenceVerdict, LockVerdict, Property, ResourceVerdict, Verdict, Verdicts, Window};
+use checker::{Story, Verdict, Verdicts};
 use history::{FaultKind, NodeName, Plan, Target, When};
 
 use crate::{expect::Comparison, judge::Judged};
 
-/// Times of faults that the heading names one by one.
+/// The most times of faults that the heading names one by one.
 const TIMES_SHOWN: usize = 3;
-/// Stories that are told in full; the others are in `verdict.json`.
+/// Columns of a story.
+const WIDTH: usize = 116;
+/// The most stories that are printed; `verdict.json` contains all.
 const STORIES: usize = 3;
 
-/// `redlock · pause, random, of the holder · lease 2s · 5 workers · 30s · seed 42 · docker, redis 7.0.15`, and where the run is.
+/// `redlock · pause faults on the lock holder at random times · lease 2s · 5 workers · 30s · seed 42 · docker, redis
+/// 7.0.15`, and where the run is.
 pub fn heading(plan: &Plan, versions: &str, dir: &Path) -> String {
     let lock = match plan.tokens {
         history::Tokens::TwoPhase | history::Tokens::Counter => plan.backend.clone(),
@@ -58,14 +61,14 @@ fn faults(plan: &Plan) -> String {
     let timed = plan.schedule.iter().filter(|step| matches!(step.when, When::At(_))).count();
     for step in &plan.schedule {
         let how = match step.when {
-            When::AfterHeal(_) => "random".to_owned(),
-            When::At(_) if timed > TIMES_SHOWN => format!("timed at {timed} moments"),
-            When::At(at) => format!("timed at {}", humantime::format_duration(at)),
+            When::AfterHeal(_) => "at random times".to_owned(),
+            When::At(_) if timed > TIMES_SHOWN => format!("at {timed} set times"),
+            When::At(at) => format!("at {}", humantime::format_duration(at)),
             When::Healed(_) => "one after the other".to_owned(),
-            When::AtPoint(point) => format!("placed {point}"),
+            When::AtPoint(point) => format!("at the point {point}"),
             When::WhileWaits(wait) => match plan.wait(wait) {
-                Some(wait) => format!("placed while {} waits {}", wait.worker, wait.point),
-                None => "placed".to_owned(),
+                Some(wait) => format!("while {} waits {}", wait.worker, wait.point),
+                None => "during a wait".to_owned(),
             },
         };
         if !when.contains(&how) {
@@ -76,28 +79,30 @@ fn faults(plan: &Plan) -> String {
         .schedule
         .iter()
         .map(|step| match &step.target {
-            Target::Holder => "the holder",
+            Target::Holder => "the lock holder",
             Target::Leader => "the leader",
             Target::Node(node) => node.as_str(),
         })
         .collect();
     whom.sort_unstable();
     whom.dedup();
-    format!("{}, {}, of {}", kinds.join(" and "), when.join(" and "), whom.join(", "))
+    format!("{} faults on {} {}", kinds.join(" and "), whom.join(", "), when.join(" and "))
 }
 
-/// Everything that is printed after a run.
+/// The whole summary that is printed after a run.
 pub fn summary(judged: &Judged, compared: &Comparison) -> String {
     let verdicts = &judged.verdicts;
     let mut out = String::new();
     for reason in &verdicts.reasons {
         let _ = writeln!(out, "  not judged to the end: {reason}");
     }
-    table(&mut out, verdicts);
+    table(&mut out, verdicts, compared);
     notes(&mut out, verdicts);
-    if let Some(lock) = verdicts.lock() {
-        stories(&mut out, lock);
-    }
+    stories(&mut out, verdicts);
+    let _ = writeln!(
+        out,
+        "\n  (all times count from the start of the run's first process; `harness explain WORD` defines a word)"
+    );
     out.push('\n');
     out += &judged.measures.lines(judged.plan.time);
     facts(&mut out, verdicts);
@@ -115,137 +120,24 @@ pub fn summary(judged: &Judged, compared: &Comparison) -> String {
     out
 }
 
-fn table(out: &mut String, verdicts: &Verdicts) {
+fn table(out: &mut String, verdicts: &Verdicts, compared: &Comparison) {
     let mut arm_before = "";
     for (name, property) in verdicts.properties.iter() {
         let (left, right) = name.split_once('.').unwrap_or((name, ""));
         let shown = if !right.is_empty() && left == arm_before { "" } else { left };
         arm_before = left;
-        let figures = figures(property);
-        let verdict = property.verdict().to_string();
-        let verdict = if property.verdict() == Verdict::Violated { "VIOLATED".to_owned() } else { verdict };
-        let _ = writeln!(out, "  {}", format!("{shown:<9}{right:<7}{verdict:<13} {figures}").trim_end());
+        let report = property.report();
+        let mut figures = report.figures();
+        if property.verdict() == Verdict::Violated && compared.expects(name, Verdict::Violated) {
+            figures += " (as expected)";
+        }
+        let _ =
+            writeln!(out, "  {}", format!("{shown:<9}{right:<7}{:<13} {figures}", report.shown_verdict()).trim_end());
     }
 }
 
 fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
-}
-
-/// What was counted of a property, in a line.
-pub fn figures(property: &Property) -> String {
-    match property {
-        Property::Lock(lock) => lock_figures(lock),
-        Property::Tokens(t) => {
-            let parts = [(t.backwards, "went back"), (t.shared, "shared"), (t.missing, "missing")];
-            let parts: Vec<_> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-            parts.join(", ")
-        }
-        Property::Fence(fence) => fence_figures(fence),
-        Property::Data(data) => data_figures(data),
-        Property::Resource(r) => resource_figures(r),
-        Property::Release(r) if r.unsafe_releases > 0 => plural(r.unsafe_releases, "unsafe release", "unsafe releases"),
-        Property::Release(r) if r.left_behind > 0 => plural(r.left_behind, "key left behind", "keys left behind"),
-        Property::Release(_) => String::new(),
-        Property::Liveness(l) => match l.blocked.len() as u64 {
-            0 => "no holder was killed".into(),
-            n => {
-                let each: Vec<_> = l
-                    .blocked
-                    .iter()
-                    .map(|b| b.blocked_ms.map_or("to the end".to_owned(), |ms| format!("{:.2} s", ms / 1e3)))
-                    .collect();
-                format!("{} blocked the key for {}", plural(n, "killed holder", "killed holders"), each.join(", "))
-            }
-        },
-        Property::Activity(a) => {
-            format!("{} holds by {} clients, {} attempts refused as held", a.holds, a.clients, a.refused)
-        }
-    }
-}
-
-fn resource_figures(resource: &ResourceVerdict) -> String {
-    let mut parts = vec![plural(resource.admissions, "admission", "admissions")];
-    if resource.restarts > 0 {
-        parts.push(format!("{}, {} undone", plural(resource.restarts, "restart", "restarts"), resource.undone));
-    }
-    let wrong = [
-        (resource.misordered, "out of order"),
-        (resource.acknowledged_lost, "answered and lost"),
-        (resource.wrong_answers, "answered wrongly"),
-        (resource.applied_twice, "applied twice"),
-        (resource.wrong_repeats, "repeated wrongly"),
-        (resource.tokens_forgotten, "tokens forgotten"),
-    ];
-    parts.extend(wrong.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
-    parts.join(", ")
-}
-
-fn lock_figures(lock: &LockVerdict) -> String {
-    let mut parts = Vec::new();
-    if lock.unexplained > 0 {
-        parts.push(format!("{} UNEXPLAINED", lock.unexplained));
-    }
-    if lock.stale_holder > 0 {
-        parts.push(plural(lock.stale_holder, "stale-holder window", "stale-holder windows"));
-    }
-    if lock.lease_overlap > 0 {
-        parts.push(plural(lock.lease_overlap, "lease-overlap window", "lease-overlap windows"));
-    }
-    if lock.stale_holder + lock.lease_overlap > 0 {
-        parts.push(format!("longest overlap {}", seconds(lock.overlap_ms_max)));
-        if lock.stale_holder > 0 {
-            parts.push(format!("staleness up to {}", seconds(lock.staleness_ms_max)));
-        }
-        let mut causes: Vec<&str> = lock.windows.iter().flat_map(|w| w.causes.iter().map(String::as_str)).collect();
-        causes.sort_unstable();
-        causes.dedup();
-        parts.push(format!("cause: {}", causes.join(", ")));
-    }
-    if !lock.dead_claims.is_empty() {
-        parts.push(plural(lock.dead_claims.len() as u64, "dead claim", "dead claims"));
-    }
-    if lock.undecided > 0 {
-        parts.push(format!("{} acts undecided", lock.undecided));
-    }
-    if lock.overclaims > 0 {
-        parts.push(plural(lock.overclaims, "overclaim", "overclaims"));
-    }
-    if lock.without_key > 0 {
-        parts.push(plural(lock.without_key, "grant without a key", "grants without a key"));
-    }
-    if parts.is_empty() { "no window".into() } else { parts.join(", ") }
-}
-
-fn fence_figures(fence: &FenceVerdict) -> String {
-    let rejected = plural(fence.stale_rejected, "stale write rejected", "stale writes rejected");
-    let mut text = format!("{rejected}, {} accepted", fence.stale_accepted);
-    let parts = [
-        (fence.unjustified, "unjustified"),
-        (fence.false_rejections, "rightful writes refused"),
-        (fence.undecided, "undecided"),
-        (fence.repeats, "repeats refused"),
-    ];
-    for (n, what) in parts.iter().filter(|(n, _)| *n > 0) {
-        let _ = write!(text, ", {n} {what}");
-    }
-    text
-}
-
-fn data_figures(data: &DataVerdict) -> String {
-    let mut text = plural(data.lost_updates, "lost update", "lost updates");
-    let _ = write!(text, " of {}", data.updates);
-    if let Some(stale) = data.stale_accepted.filter(|n| *n > 0) {
-        let _ = write!(text, "; {}", plural(stale, "stale write accepted", "stale writes accepted"));
-    }
-    if let Some(late) = data.late.filter(|n| *n > 0) {
-        let _ = write!(text, "; {}", plural(late, "late write", "late writes"));
-    }
-    let parts = [(data.unjustified, "unjustified"), (data.disagreements, "where the counter disagrees")];
-    for (n, what) in parts.iter().filter(|(n, _)| *n > 0) {
-        let _ = write!(text, "; {n} {what}");
-    }
-    text
 }
 
 fn seconds(ms: f64) -> String {
@@ -254,59 +146,125 @@ fn seconds(ms: f64) -> String {
 
 fn notes(out: &mut String, verdicts: &Verdicts) {
     for (name, property) in verdicts.properties.iter() {
-        for reason in property.reasons() {
-            let _ = writeln!(out, "  {name}: {reason}");
+        let report = property.report();
+        for line in report.reasons().iter().chain(&report.notes()) {
+            let _ = writeln!(out, "  {name}: {line}");
         }
-    }
-    if let Some(Property::Tokens(tokens)) = verdicts.properties.get("tokens")
-        && let Some(first) = tokens.faults.first()
-    {
-        let shown: Vec<String> = tokens.sequence.iter().map(|token| token.0.to_string()).collect();
-        let _ = writeln!(out, "  tokens: of {}, in the order of acquisition: {}", first.key, shown.join(", "));
-    }
-    for note in verdicts.lock().map_or(&[][..], |l| &l.notes) {
-        let _ = writeln!(out, "  lock: {note}");
     }
 }
 
-fn stories(out: &mut String, lock: &LockVerdict) {
-    for window in lock.windows.iter().take(STORIES) {
-        story(out, window);
+fn stories(out: &mut String, verdicts: &Verdicts) {
+    let all: Vec<Story> = verdicts.properties.iter().flat_map(|(_, property)| property.report().stories()).collect();
+    for told in all.iter().take(STORIES) {
+        story(out, told);
     }
-    let untold = lock.windows.len().saturating_sub(STORIES) as u64;
+    let untold = all.len().saturating_sub(STORIES) as u64;
     if untold > 0 {
         let _ = writeln!(out, "\n  … and {}; verdict.json has them", plural(untold, "window more", "windows more"));
     }
 }
 
-/// A window as a story that a person can follow.
-pub fn story(out: &mut String, window: &Window) {
-    let _ = writeln!(out, "\n  {}", window.headline);
-    let width = window.story.iter().map(|line| line.who.len()).max().unwrap_or(0).max(8);
-    for line in &window.story {
-        let _ = writeln!(out, "    {:>8.3} s  {:<width$}  {}", line.at_ms / 1e3, line.who, line.what);
+/// A violation as a story that a person can follow.
+pub fn story(out: &mut String, story: &Story) {
+    let _ = writeln!(out, "\n  {}", story.headline);
+    let width = story.lines.iter().map(|line| line.who.len()).max().unwrap_or(0).max(8);
+    for line in &story.lines {
+        let indent = 4 + 8 + 4 + width + 2;
+        let what = wrapped(&line.what, WIDTH - indent).join(&format!("\n{:indent$}  ", ""));
+        let _ = writeln!(out, "    {:>8.3} s  {:<width$}  {what}", line.at_ms / 1e3, line.who);
     }
-    let causes = window.causes.join(", ");
-    let mark = if window.self_ { ", both of one client" } else { "" };
-    let _ = writeln!(out, "    {}{mark}, cause: {causes}; overlap {}", window.kind, seconds(window.overlap_ms));
+    let _ = writeln!(out, "    {}", wrapped(&story.closing, WIDTH - 4).join("\n      "));
+}
+
+/// The text in lines of at most `width` columns, broken between parts (` · `) if possible, otherwise between words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = vec![String::new()];
+    for part in text.split_inclusive(" · ") {
+        let fits = |word: &str, lines: &mut Vec<String>| {
+            let last = lines.last_mut().expect("there is a line from the start");
+            let is_fit = last.is_empty() || (last.chars().count() + word.trim_end().chars().count()) <= width;
+            if is_fit {
+                last.push_str(word);
+            }
+            is_fit
+        };
+        if part.trim_end().chars().count() <= width {
+            if !fits(part, &mut lines) {
+                lines.push(part.to_owned());
+            }
+            continue;
+        }
+        for word in part.split_inclusive(' ') {
+            if !fits(word, &mut lines) {
+                lines.push(word.to_owned());
+            }
+        }
+    }
+    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 fn facts(out: &mut String, verdicts: &Verdicts) {
     let facts = &verdicts.facts;
     if facts.faults_requested > 0 {
-        let _ = writeln!(
-            out,
-            "  faults              {} requested, {} proved, {} not proved, {} missed their target",
-            facts.faults_requested, facts.faults_proved, facts.faults_unproved, facts.missed_target
-        );
+        let mut parts = Vec::new();
+        // A fault that missed its hold was proved too: it was on, but too late.
+        let missed = match facts.missed_target {
+            0 => String::new(),
+            1 => " (1 of them after the client had released the lock)".to_owned(),
+            n => format!(" ({n} of them after the client had released the lock)"),
+        };
+        if facts.faults_proved > 0 {
+            parts.push(format!("{} proved{missed}", facts.faults_proved));
+        }
+        if facts.faults_unproved > 0 {
+            parts.push(format!("{} not proved", facts.faults_unproved));
+        }
+        let _ = writeln!(out, "  faults              {} requested: {}", facts.faults_requested, parts.join(", "));
     }
-    if let Some(after) = facts.first_window_after_ms {
-        let _ = writeln!(out, "  first window        {} after the first operation", seconds(after));
+    if let (Some(first), Some(after)) = (facts.first_operation_ms, facts.first_window_after_ms) {
+        let (at, first) = (seconds(first + after), seconds(first));
+        let _ = writeln!(out, "  first window        at {at} (first attempt at {first})");
     }
     match &facts.longest_stall {
         Some(stall) => {
-            let _ = writeln!(out, "  longest stall       {:.0} ms, {}, planned by nobody", stall.ms, stall.process);
+            let _ = writeln!(out, "  longest stall       {:.0} ms, {}, unplanned", stall.ms, stall.process);
         }
         None => out.push_str("  longest stall       none\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{expect::compare, judge::judge};
+
+    fn told(expectation: Option<&str>) -> String {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let judged = judge(history.as_ref()).unwrap();
+        let expectation = expectation.map(|text| text.parse().unwrap());
+        let compared = compare(expectation.as_ref(), &judged.verdicts);
+        summary(&judged, &compared)
+    }
+
+    #[test]
+    fn no_line_of_a_summary_is_wider_than_a_story() {
+        let text = told(None);
+        for line in text.lines().filter(|line| line.starts_with("    ")) {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_summary_says_which_violation_was_expected() {
+        assert!(!told(None).contains("(as expected)"));
+        let lock = |text: String| text.lines().find(|line| line.starts_with("  lock  ")).unwrap().to_owned();
+        assert!(lock(told(Some("lock=violated"))).ends_with("(as expected)"));
+    }
+
+    #[test]
+    fn text_is_wrapped_between_parts_and_otherwise_between_words() {
+        assert_eq!(wrapped("one two · three four · five", 14), ["one two ·", "three four ·", "five"]);
+        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrapped("short", 8), ["short"]);
     }
 }

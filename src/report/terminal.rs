@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-/// Tells people: progress on standard error, the heading on standard output as soon as the versions are known.
+/// Prints progress to standard error, and the heading to standard output as soon as the versions are known.
 pub struct Terminal {
     heading: Box<dyn Fn(&str) -> String + Sync>,
     print_heading: bool,
@@ -14,9 +14,10 @@ impl Terminal {
         Terminal { heading: Box::new(heading), print_heading }
     }
 
-    /// Something has happened that takes its time.
+    /// Prints a step that takes time.
     pub fn progress(&self, what: &str) {
-        // Dimmed for eyes, plain for logs. Nobody listening is no reason to stop: least of all while a cluster is taken down.
+        // Dimmed for eyes, plain for logs. Nobody listening is no reason to stop: least of all while a cluster is taken
+        // down.
         let mut stderr = std::io::stderr();
         let _ = match stderr.is_terminal() {
             true => writeln!(stderr, "\x1b[2m· {what}\x1b[0m"),
@@ -27,13 +28,13 @@ impl Terminal {
     /// The run begins: the servers' versions are known.
     pub fn begins(&self, versions: &str) {
         if self.print_heading {
-            // Panics if standard output is closed, which ends the run: nobody would see what comes of it.
+            // Panics if standard output is closed, which ends the run: nobody would see the results.
             println!("{}", (self.heading)(versions));
         }
     }
 }
 
-/// Prints to standard output. A reader who has seen enough (`| head`) is no error.
+/// Prints to standard output. A closed output (`| head`) is no error.
 pub fn print(text: &str) {
     let mut stdout = std::io::stdout();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());

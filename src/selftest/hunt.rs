@@ -1,54 +1,55 @@
-//! Hunting planted bugs: each must be caught for what it does, and its correct twin, on the same plans, must not be.
+//! Hunts planted bugs: the checker must catch each bug, and must not alarm on its correct twin with the same plans.
 
 use checker::{Property, Verdict, Verdicts};
 use history::Plan;
 
 use super::{
-    bugs::HUNTS,
     seeds::{Seeds, across},
-    shape::Shape,
-    trial::{Under, judged, says},
+    trial::{Subject, mentions, verdicts},
 };
+use crate::scenario::Scenario;
 
-/// Plans that are tried until a bug shows.
+/// Seeds that a hunt tries until the bug shows.
 const PATIENCE: u64 = 200;
 
-/// What is wrong, and where.
+/// A planted bug, and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
-    /// The lock, as `buggy:<bug>@<backend>`.
+    /// A bug of the lock, as `buggy:<bug>@<backend>`.
     Lock { bug: &'static str, on: &'static str },
-    /// The resource, under this lock: a correct one, unless the bug shows under a wrong one only.
+    /// A bug of the resource, used with this lock. The lock is correct unless the bug shows only with a buggy lock.
     Resource { bug: &'static str, under: &'static str },
-    /// Tokens `majority-max`, which are no bug of the code: their counters are counted alone.
+    /// The token source `majority-max`, which is unsafe by design.
     MajorityMax,
 }
 
-/// What must show it.
+/// The violation that must show a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shows {
     /// A double-holder window of this kind.
     LeaseOverlap,
-    /// The other kind.
+    /// A stale holder.
     StaleHolder,
-    /// A hold that was claimed when its promise had ended.
+    /// A hold that a client claimed after the end of its promise.
     DeadClaim,
-    /// Property 2.
+    /// The property `tokens`.
     Tokens,
-    /// Property 3: a stale write was admitted.
+    /// The property `fence`: the resource accepted a stale write.
     StaleAccepted,
-    /// Property 3: a decision that the registered tokens do not justify.
+    /// The property `fence`: the registered tokens do not justify a decision.
     Unjustified,
-    /// Property 5.
+    /// The property `resource`.
     Resource,
-    /// Property 6.
+    /// The property `release`.
     Release,
-    /// Property 7.
+    /// The property `liveness`.
     Liveness,
+    /// The property `fairness`.
+    Fairness,
 }
 
 impl Shows {
-    /// As it is printed.
+    /// Returns the name for the table.
     pub fn name(self) -> &'static str {
         match self {
             Shows::LeaseOverlap => "lock, lease-overlap",
@@ -60,10 +61,11 @@ impl Shows {
             Shows::Resource => "resource",
             Shows::Release => "release",
             Shows::Liveness => "liveness",
+            Shows::Fairness => "fairness",
         }
     }
 
-    /// Whether the verdicts show it: as a violation, nothing less.
+    /// Returns whether the verdicts show this violation.
     pub fn is_in(self, verdicts: &Verdicts) -> bool {
         let of = |property: &Property| match (self, property) {
             (Shows::LeaseOverlap, Property::Lock(lock)) => lock.lease_overlap > 0,
@@ -74,31 +76,27 @@ impl Shows {
             (Shows::Tokens, Property::Tokens(_))
             | (Shows::Resource, Property::Resource(_))
             | (Shows::Release, Property::Release(_))
-            | (Shows::Liveness, Property::Liveness(_)) => true,
+            | (Shows::Liveness, Property::Liveness(_))
+            | (Shows::Fairness, Property::Fairness(_)) => true,
             _ => false,
         };
         verdicts.properties.iter().any(|(_, p)| p.verdict() == Verdict::Violated && of(p))
     }
 }
 
-/// One planted bug, what must show it, and the plans on which it wakes.
+/// One planted bug, the violation that must show it, and the scenario that provokes it.
 #[derive(Clone, Copy)]
 pub struct Hunt {
     /// The bug.
     pub planted: Planted,
-    /// What must show it.
+    /// The violation that must show a bug.
     pub shows: Shows,
-    /// From a seed to a plan, on which the correct twin does not show the same.
-    pub wakes: fn(u64) -> Shape,
+    /// The scenario. The correct twin does not show the violation in it.
+    pub scenario: fn() -> Scenario,
 }
 
 impl Hunt {
-    /// All of them.
-    pub fn all() -> &'static [Hunt] {
-        HUNTS
-    }
-
-    /// Its name, and where it is.
+    /// Returns the name of the bug, and its place.
     pub fn name(&self) -> String {
         match self.planted {
             Planted::Lock { bug, on } => format!("{bug}, {on}"),
@@ -107,16 +105,17 @@ impl Hunt {
         }
     }
 
-    /// The plan of a seed, with the bug or without.
+    /// Makes the plan of a seed, with the bug or without.
     pub fn plan(&self, seed: u64, is_buggy: bool) -> Result<Plan, String> {
-        let shape = (self.wakes)(seed);
-        match self.planted {
-            Planted::MajorityMax if is_buggy => shape.tokens(history::Tokens::MajorityMax).plan(),
-            _ => shape.plan(),
-        }
+        let scenario = (self.scenario)();
+        let scenario = match self.planted {
+            Planted::MajorityMax if is_buggy => scenario.tokens(history::Tokens::MajorityMax),
+            _ => scenario,
+        };
+        scenario.plan(seed).map_err(|e| format!("{e:#}"))
     }
 
-    /// What is run: the lock as a user names it, and the bug of the resource.
+    /// Returns the lock, as `--backend` names it, and the bug of the resource.
     pub fn under(&self, is_buggy: bool) -> (String, Option<&'static str>) {
         match self.planted {
             Planted::Lock { bug, on } if is_buggy => (format!("buggy:{bug}@{on}"), None),
@@ -126,7 +125,7 @@ impl Hunt {
         }
     }
 
-    /// A word that would give the bug away.
+    /// Returns a word that would give the bug away.
     fn word(&self) -> Option<&'static str> {
         match self.planted {
             Planted::Lock { bug, .. } | Planted::Resource { bug, .. } => Some(bug),
@@ -136,39 +135,39 @@ impl Hunt {
 
     fn is_shown(&self, seed: u64, is_buggy: bool) -> Result<bool, String> {
         let (backend, resource_bug) = self.under(is_buggy);
-        let verdicts = judged(&self.plan(seed, is_buggy)?, Under { backend: &backend, resource_bug })?;
+        let verdicts = verdicts(&self.plan(seed, is_buggy)?, Subject { backend: &backend, resource_bug })?;
         Ok(self.shows.is_in(&verdicts))
     }
 
-    /// Whether the history says by its words what is wrong.
+    /// Returns whether the history names the bug.
     fn is_given_away(&self, seed: u64) -> Result<bool, String> {
         let Some(word) = self.word() else { return Ok(false) };
         let (backend, resource_bug) = self.under(true);
-        says(&self.plan(seed, true)?, Under { backend: &backend, resource_bug }, word)
+        mentions(&self.plan(seed, true)?, Subject { backend: &backend, resource_bug }, word)
     }
 }
 
-/// What came of a hunt.
+/// The result of a hunt.
 #[derive(Clone)]
-pub struct Hunted {
-    /// For what.
+pub struct HuntResult {
+    /// The hunt.
     pub hunt: Hunt,
-    /// The first seed that showed it.
+    /// The first seed that showed the bug.
     pub caught_at: Option<u64>,
-    /// Whether the history of that seed names the bug: a checker could then read the answer from it.
+    /// True if the history of that seed names the bug, so that a checker could read the answer from the history.
     pub is_given_away: bool,
-    /// Plans that the twin went through.
+    /// Seeds that the twin ran.
     pub twins: u64,
-    /// Seeds at which the twin showed the same.
+    /// Seeds at which the twin showed the violation.
     pub twins_shown: Vec<u64>,
 }
 
-impl Hunted {
-    /// Hunts `hunt`; its twin goes through at least as many seeds as were needed, and through `twins` of them.
+impl HuntResult {
+    /// Runs a hunt. The twin runs `twins` seeds, and at least as many as the bug needed.
     ///
     /// # Errors
-    /// A plan that cannot be simulated.
-    pub fn of(hunt: &Hunt, twins: Seeds) -> Result<Hunted, String> {
+    /// A plan cannot be simulated.
+    pub fn of(hunt: &Hunt, twins: Seeds) -> Result<HuntResult, String> {
         let jobs = twins.jobs;
         let mut caught_at = None;
         for seed in 0..PATIENCE {
@@ -181,10 +180,10 @@ impl Hunted {
         let count = twins.count.max(caught_at.map_or(0, |seed| seed + 1));
         let shown = across(Seeds { count, jobs }, &|seed| hunt.is_shown(seed, false))?;
         let twins_shown = shown.into_iter().filter(|(_, is_shown)| *is_shown).map(|(seed, _)| seed).collect();
-        Ok(Hunted { hunt: *hunt, caught_at, is_given_away, twins: count, twins_shown })
+        Ok(HuntResult { hunt: *hunt, caught_at, is_given_away, twins: count, twins_shown })
     }
 
-    /// Whether all is as it must be.
+    /// Returns whether the bug was caught, and the twin was not.
     pub fn is_right(&self) -> bool {
         self.caught_at.is_some() && !self.is_given_away && self.twins_shown.is_empty()
     }

@@ -1,39 +1,40 @@
-//! What the checker said, held against what really happened.
+//! Compares the verdicts of the checker with the truth of the simulation.
 //!
-//! Nothing here is the checker's: an alarm is confirmed by who owned the key when something was claimed or arrived, as the models of the
-//! servers knew it then, and by the plan's lease. And the other way round: every act that met another owner must have been reported.
+//! The oracle shares no code with the checker. It confirms an alarm by the owner of the key at that time, as the models
+//! of the servers know it, and by the plan's lease. In the other direction, the checker must have reported every act
+//! that arrived while another client owned the key.
 
 use std::time::Duration;
 
-use checker::{Property, Verdict, Verdicts, Window, WindowKind};
-use history::{FaultKind, HoldId, Persistence, Plan, Stamp, Step, Target, drift};
+use checker::{Cause, Property, Verdict, Verdicts, Window, WindowKind};
+use history::{FaultKind, Harm, HoldId, Persistence, Plan, Stamp, Step, Target, drift, fault::Data};
 use sim::truth::{Act, Claim, Truth};
 
-/// An act that met another owner for less than this may go unreported: it is within what stamps can tell.
+/// The checker need not report an overlap that is shorter than this: stamps do not distinguish it.
 const OVERLAP_FROM: Duration = Duration::from_millis(5);
 
-/// What came of one run.
+/// The comparison of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Compared {
-    /// Windows, dead claims, tokens and properties that were reported as violated.
+pub struct Comparison {
+    /// The number of reported windows, dead claims, token faults and violated properties.
     pub alarms: u64,
-    /// Those that the truth does not bear out.
+    /// Alarms that the truth does not confirm.
     pub unconfirmed: Vec<String>,
-    /// Holds that acted while another one owned the key, for [`OVERLAP_FROM`] at least.
+    /// Holds that acted while another hold owned the key, for at least [`OVERLAP_FROM`].
     pub overlaps: u64,
-    /// Those of them that were not reported, in runs of which the checker says that it cannot decide so many acts: the record does not
-    /// order the grants. Such a run is never upheld.
+    /// Unreported overlaps in runs in which the checker says that it cannot decide so many acts, because the record
+    /// does not order the grants. Such a run is never upheld.
     pub undecided: u64,
-    /// Those that were not reported otherwise.
+    /// Other unreported overlaps.
     pub missed: Vec<String>,
-    /// Windows that nothing explains.
+    /// Windows without an explanation.
     pub unexplained: Vec<String>,
 }
 
-/// Compares.
-pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Compared {
+/// Compares the verdicts on a run with its truth.
+pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Comparison {
     let oracle = Oracle { plan, truth };
-    let mut compared = Compared::default();
+    let mut compared = Comparison::default();
     for (name, property) in verdicts.properties.iter() {
         for (what, is_true) in oracle.alarms(name, property, verdicts) {
             compared.alarms += 1;
@@ -43,7 +44,7 @@ pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Compared {
         }
     }
     let windows = verdicts.lock().into_iter().flat_map(|lock| &lock.windows);
-    let unexplained = windows.filter(|w| w.causes.iter().any(|cause| cause == "unexplained"));
+    let unexplained = windows.filter(|w| w.causes.iter().any(|cause| cause.is(Cause::Unexplained)));
     compared.unexplained = unexplained.map(|w| format!("{} of {:?}: {}", w.kind, w.holds, w.headline)).collect();
     for (stale, owner) in oracle.overlaps() {
         compared.overlaps += 1;
@@ -59,7 +60,7 @@ pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Compared {
     compared
 }
 
-/// Whether a window or a dead claim tells of this hold.
+/// Returns whether a window or a dead claim names this hold.
 fn is_reported(hold: HoldId, verdicts: &Verdicts) -> bool {
     let is_of = |window: &Window| match window.kind {
         WindowKind::StaleHolder => window.holds.first() == Some(&hold),
@@ -80,7 +81,7 @@ impl Oracle<'_> {
         self.truth.claims.iter().find(|claim| claim.hold == hold)
     }
 
-    /// What a property reports, each with whether it is true.
+    /// Lists the alarms of a property, and whether each is true.
     fn alarms(&self, name: &str, property: &Property, all: &Verdicts) -> Vec<(String, bool)> {
         let is_violated = property.verdict() == Verdict::Violated;
         match property {
@@ -104,7 +105,7 @@ impl Oracle<'_> {
                 }
                 found
             }
-            // A correct resource lets a stale write in only where tokens went wrong, and they do only where a counter was lost.
+            // A correct resource accepts a stale write only with wrong tokens, which need a lost counter.
             Property::Fence(fence) if is_violated => {
                 let is_true = fence.unjustified == 0 && self.are_tokens_broken(all);
                 vec![(format!("{name}: {fence:?}"), is_true)]
@@ -113,7 +114,7 @@ impl Oracle<'_> {
                 let is_true = data.unjustified + data.disagreements == 0 && self.are_tokens_broken(all);
                 vec![(format!("{name}: {data:?}"), name == "reads.data" && is_true)]
             }
-            // The locks and the resource are correct, and what was down has come back.
+            // The locks and the resource are correct, and all killed processes have restarted.
             other if is_violated => vec![(format!("{name}: {other:?}"), false)],
             _ => Vec::new(),
         }
@@ -130,7 +131,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// Whether an act of this hold arrived when it did not own the key, and a later hold had been claimed.
+    /// Returns whether an act of this hold arrived when the hold did not own the key, after a client had claimed a
+    /// later hold.
     fn acted_stale(&self, stale: &Claim) -> bool {
         let is_later_claimed = |act: &Act| {
             let mut others = self.truth.claims.iter().filter(|c| c.key == stale.key && c.at < act.at);
@@ -140,18 +142,19 @@ impl Oracle<'_> {
         acts.any(|act| act.owner != Some(stale.hold) && is_later_claimed(act))
     }
 
-    /// Whether the second one was claimed, and truly owned the key, while the first one's promise still stood.
+    /// Returns whether the second hold was claimed, and owned the key, before the promise of the first hold ended.
     fn were_both_promised(&self, first: &Claim, second: &Claim) -> bool {
         let [first, second] = if first.at <= second.at { [first, second] } else { [second, first] };
         let is_in_use = first.ended.is_none_or(|ended| ended > second.at);
         let is_owner = second.owner == Some(second.hold) || self.came_to_own(second).is_some_and(|at| at <= second.at);
-        // etcd's own Lock service up to 3.4 grants where the key is gone: nobody owns it then, and it has told both that they hold it.
-        // And of a majority a node may have lost the key before the others granted it: no instant had them all, and its client was told that it holds.
-        let is_told = is_owner || self.plan.backend == "etcd-server-lock" || self.may_never_own();
+        // A server that keeps the queue (etcd's Lock service up to 3.4) grants a lock whose key is gone: then no hold
+        // owns the key, and both clients were told that they hold. A node of a majority may also lose the key before
+        // the other nodes grant it.
+        let is_told = is_owner || !self.plan.servers.shows_waiting || self.may_never_own();
         first.key == second.key && is_in_use && is_told && self.promise_end(first, second.at) > second.at
     }
 
-    /// Whether a majority may be granted one after the other and never at one instant: a fault of the plan ends keys early on single nodes.
+    /// Returns whether a hold may never own a majority at one instant, because a fault ends keys early on single nodes.
     fn may_never_own(&self) -> bool {
         let ends_keys = |step: &Step| {
             let kind = step.fault.kind();
@@ -161,15 +164,15 @@ impl Oracle<'_> {
         self.plan.lock_nodes.len() > 1 && !self.plan.has_one_store() && self.plan.schedule.iter().any(ends_keys)
     }
 
-    /// Whether one hold was truly granted after the other.
+    /// Returns whether one hold was granted after the other.
     fn is_later(&self, one: &Claim, other: &Claim) -> bool {
         let reigned_later = || self.came_to_own(one).is_some_and(|from| from > other.at);
         one.hold != other.hold && one.key == other.key && (one.sent > other.at || reigned_later())
     }
 
-    /// When a hold came to own its key. Under contention no majority may have been its own at one instant.
+    /// Returns the time from which a hold owned its key. Under contention a hold may never own a majority at once.
     fn came_to_own(&self, claim: &Claim) -> Option<Stamp> {
-        self.truth.reigns.iter().find(|reign| reign.hold == claim.hold).map(|reign| reign.from)
+        self.truth.ownerships.iter().find(|reign| reign.hold == claim.hold).map(|reign| reign.from)
     }
 
     fn are_tokens_wrong(&self, holds: &[HoldId]) -> bool {
@@ -183,47 +186,41 @@ impl Oracle<'_> {
         tokens == Some(Verdict::Violated) && self.may_lose_counters()
     }
 
-    /// Whether a fault of the plan makes a node forget its counter.
+    /// Returns whether a fault of the plan can make a node forget its counter.
     fn may_lose_counters(&self) -> bool {
         let persistence = self.plan.models.unwrap_or_default().persistence;
-        self.plan.kinds().iter().any(|kind| match kind {
-            FaultKind::Amnesia => true,
-            FaultKind::Powerloss => persistence != Persistence::Always,
-            FaultKind::Kill => !persistence.has_log(),
+        self.plan.kinds().iter().any(|kind| match kind.harm() {
+            Harm::Kills(Data::Lost) => true,
+            Harm::Kills(Data::Synced) => persistence != Persistence::Always,
+            Harm::Kills(Data::Kept) => !persistence.has_log(),
             _ => false,
         })
     }
 
-    /// The lease that is granted to an attempt that asks for `asked`: a store grants whole seconds, two at least.
-    fn granted(&self, asked: Duration) -> Duration {
-        if !self.plan.has_one_store() {
-            return asked;
-        }
-        let whole = Duration::from_secs(asked.as_secs() + u64::from(asked.subsec_nanos() > 0));
-        whole.max(Duration::from_secs(2))
-    }
-
     fn first_end(&self, claim: &Claim) -> Stamp {
-        let lease = self.granted(self.plan.lease);
+        let lease = self.plan.servers.granted(self.plan.lease);
         claim.promised.plus(lease).minus(drift(lease))
     }
 
-    /// The end of a hold's promise as it stood at `at`.
+    /// Returns the end of a hold's promise, with the renewals up to `at`.
     fn promise_end(&self, claim: &Claim, at: Stamp) -> Stamp {
         let asked = self.plan.workload.renew_for.unwrap_or(self.plan.lease);
-        let lease = if self.plan.has_one_store() { self.granted(self.plan.lease) } else { asked };
+        let lease = if self.plan.has_one_store() { self.plan.servers.granted(self.plan.lease) } else { asked };
         let renewed = claim.renewed.iter().filter(|(_, ok)| *ok <= at);
         renewed.map(|(sent, _)| sent.plus(lease).minus(drift(lease))).fold(self.first_end(claim), Stamp::max)
     }
 
-    /// Each hold that acted when another one had truly taken over from it, with its last such act and that other one.
+    /// Lists each hold that acted after another hold had taken over, with its last such act and the other hold.
     fn overlaps(&self) -> Vec<(&Act, &Claim)> {
         let mut found: Vec<(&Act, &Claim)> = Vec::new();
         for act in self.truth.acts.iter().rev().filter(|act| act.owner != Some(act.hold)) {
             let Some(own) = self.claim(act.hold) else { continue };
             let is_taken_over = |other: &&Claim| {
                 let is_owner = other.owner == Some(other.hold) && other.hold != own.hold;
-                other.key == own.key && is_owner && other.at > own.at && act.at.since(other.at) >= OVERLAP_FROM
+                // A hold that ended in the instant of its claim overlaps with no promise.
+                let is_told = other.ended != Some(other.at) || act.at >= self.promise_end(own, act.at);
+                let is_late = other.at > own.at && act.at.since(other.at) >= OVERLAP_FROM;
+                other.key == own.key && is_owner && is_told && is_late
             };
             let is_known = found.iter().any(|(known, _)| known.hold == act.hold);
             if !is_known && let Some(owner) = self.truth.claims.iter().find(is_taken_over) {

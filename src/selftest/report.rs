@@ -1,37 +1,42 @@
-//! What is printed of a self-test.
+//! Prints the tables of a self-test.
 
-use std::{collections::BTreeMap, fmt::Write, path::Path};
+use std::{fmt::Write, path::Path};
 
 use anyhow::{Context, anyhow};
 use history::Plan;
 use serde_json::{Value, json};
 
 use super::{
-    bugs::UNHUNTED,
-    hunt::Hunted,
-    soundness::{Faulty, Quiet, faulty_plan, quiet_plan},
+    bugs::{HUNTS, UNHUNTED},
+    hunt::HuntResult,
+    soundness::{WithFaults, WithoutFaults, plan_with_faults, plan_without_faults},
+    swarm_hunt::SwarmResult,
 };
-use crate::scenario::PlanFile;
+use crate::plan_file::PlanFile;
 
-/// Findings of a row that are listed.
+/// Default schedules of each swarm search.
+pub const SCHEDULES: u64 = 20_000;
+/// Failures that are listed per row.
 const LISTED: usize = 10;
 
-/// The three tables.
+/// The four tables.
 #[derive(Default)]
 pub struct Report {
     /// Planted bugs.
-    pub bugs: Vec<Hunted>,
+    pub bugs: Vec<HuntResult>,
     /// Correct locks without faults.
-    pub quiet: Vec<Quiet>,
+    pub quiet: Vec<WithoutFaults>,
     /// Correct locks with all faults.
-    pub faulty: Vec<Faulty>,
+    pub faulty: Vec<WithFaults>,
+    /// Planted bugs that a swarm searches.
+    pub swarm: Vec<SwarmResult>,
 }
 
 fn mark(is_right: bool) -> &'static str {
     if is_right { "ok" } else { "WRONG" }
 }
 
-/// The first of them, each on a line of its own.
+/// Lists the first lines.
 fn list(out: &mut String, lines: impl ExactSizeIterator<Item = String>) {
     let more = lines.len().saturating_sub(LISTED);
     for line in lines.take(LISTED) {
@@ -51,22 +56,31 @@ fn write(
 ) -> anyhow::Result<()> {
     let path = dir.join(format!("{run}.toml"));
     let (plan, resource_bug) = (plan.map_err(|e| anyhow!("{run}: {e}"))?, resource_bug.map(str::to_owned));
-    let file = PlanFile { run, backend, resource_bug, compose: None, images: BTreeMap::new(), plan };
+    let file = PlanFile::new(run, backend, resource_bug, plan);
     std::fs::write(&path, file.to_toml()?).with_context(|| format!("writing {}", path.display()))
 }
 
 impl Report {
-    /// Whether all is as it must be.
+    /// Returns whether every row is right.
     pub fn is_right(&self) -> bool {
-        self.bugs.iter().all(Hunted::is_right)
-            && self.quiet.iter().all(Quiet::is_right)
-            && self.faulty.iter().all(Faulty::is_right)
+        self.bugs.iter().all(HuntResult::is_right)
+            && self.quiet.iter().all(WithoutFaults::is_right)
+            && self.faulty.iter().all(WithFaults::is_right)
+            && self.is_swarm_right()
     }
 
-    /// Writes the plans of the first things that are wrong: of a bug that was never caught the first one too.
+    /// Returns whether the swarm finds the planted bugs, but for one in fifty. Rows of a few bugs, or of short
+    /// searches, are figures only.
+    fn is_swarm_right(&self) -> bool {
+        let found = self.swarm.iter().filter(|row| row.median().is_some()).count();
+        let is_whole = self.swarm.len() == HUNTS.len() && self.swarm.iter().all(|row| row.most >= SCHEDULES);
+        !is_whole || (self.swarm.len() - found) * 50 <= self.swarm.len()
+    }
+
+    /// Writes the plans of the first failures; of a bug that was never caught its first plan.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// A plan cannot be written.
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         for bug in self.bugs.iter().filter(|b| !b.is_right()) {
@@ -82,13 +96,13 @@ impl Report {
         for quiet in &self.quiet {
             for (seed, _) in quiet.alarms.iter().take(LISTED) {
                 let name = format!("quiet-{}-{}-{seed}", quiet.sound.backend, quiet.sound.tokens);
-                write(dir, name, quiet.sound.backend.into(), None, quiet_plan(quiet.sound, *seed))?;
+                write(dir, name, quiet.sound.backend.into(), None, plan_without_faults(quiet.sound, *seed))?;
             }
         }
         for faulty in &self.faulty {
             for seed in faulty.wrong.iter().take(LISTED) {
                 let name = format!("faulty-{}-{}-{seed}", faulty.sound.backend, faulty.sound.tokens);
-                write(dir, name, faulty.sound.backend.into(), None, faulty_plan(faulty.sound, *seed))?;
+                write(dir, name, faulty.sound.backend.into(), None, plan_with_faults(faulty.sound, *seed))?;
             }
         }
         Ok(())
@@ -100,12 +114,14 @@ impl Report {
         self.tell_bugs(&mut out);
         self.tell_quiet(&mut out);
         self.tell_faulty(&mut out);
+        self.tell_swarm(&mut out);
         let wrong = self.bugs.iter().filter(|b| !b.is_right()).count()
             + self.quiet.iter().filter(|q| !q.is_right()).count()
-            + self.faulty.iter().filter(|f| !f.is_right()).count();
+            + self.faulty.iter().filter(|f| !f.is_right()).count()
+            + usize::from(!self.is_swarm_right());
         let _ = match wrong {
-            0 => writeln!(out, "all is as it must be"),
-            _ => writeln!(out, "{wrong} rows are not as they must be"),
+            0 => writeln!(out, "every row is right"),
+            _ => writeln!(out, "{wrong} rows are wrong"),
         };
         out
     }
@@ -129,7 +145,7 @@ impl Report {
                 let _ = writeln!(out, "      the history names the bug");
             }
             if !bug.twins_shown.is_empty() {
-                list(out, bug.twins_shown.iter().map(|seed| format!("seed {seed}: the twin shows the same")));
+                list(out, bug.twins_shown.iter().map(|seed| format!("seed {seed}: the twin shows the violation too")));
             }
         }
         for (bug, why) in UNHUNTED {
@@ -145,7 +161,7 @@ impl Report {
         let _ = writeln!(out, "correct locks, no faults");
         let _ = writeln!(out, "  {:<22} {:>7} {:>7} {:>13} {:>7}", "lock", "runs", "upheld", "inconclusive", "alarms");
         for quiet in &self.quiet {
-            let Quiet { sound, runs, upheld, inconclusive, alarms } = quiet;
+            let WithoutFaults { sound, runs, upheld, inconclusive, alarms } = quiet;
             let (open, count, mark) = (inconclusive.values().sum::<u64>(), alarms.len(), mark(quiet.is_right()));
             let _ = writeln!(out, "  {sound:<22} {runs:>7} {upheld:>7} {open:>13} {count:>7}  {mark}");
             list(out, inconclusive.iter().map(|(why, n)| format!("{n} inconclusive: {why}")));
@@ -158,24 +174,44 @@ impl Report {
         if self.faulty.is_empty() {
             return;
         }
-        let _ = writeln!(out, "correct locks, all faults, beside the truth");
+        let _ = writeln!(out, "correct locks, all faults, compared with the truth");
         let _ = writeln!(
             out,
             "  {:<22} {:>7} {:>7} {:>12} {:>9} {:>9} {:>10} {:>7} {:>12}",
             "lock", "runs", "alarms", "unconfirmed", "overlaps", "reported", "undecided", "missed", "unexplained"
         );
         for faulty in &self.faulty {
-            let Faulty { sound, runs, compared: c, .. } = faulty;
+            let WithFaults { sound, runs, compared: c, .. } = faulty;
             let (unconfirmed, missed, unexplained) = (c.unconfirmed.len(), c.missed.len(), c.unexplained.len());
             let (alarms, overlaps, undecided, mark) = (c.alarms, c.overlaps, c.undecided, mark(faulty.is_right()));
             let reported = overlaps - undecided - missed as u64;
             let _ = writeln!(
                 out,
-                "  {sound:<22} {runs:>7} {alarms:>7} {unconfirmed:>12} {overlaps:>9} {reported:>9} {undecided:>10} {missed:>7} {unexplained:>12}  {mark}"
+                "  {sound:<22} {runs:>7} {alarms:>7} {unconfirmed:>12} {overlaps:>9} {reported:>9} {undecided:>10} \
+                 {missed:>7} {unexplained:>12}  {mark}"
             );
             list(out, c.unconfirmed.iter().map(|what| format!("unconfirmed: {what}")));
             list(out, c.missed.iter().map(|what| format!("missed: {what}")));
             list(out, c.unexplained.iter().map(|what| format!("unexplained: {what}")));
+        }
+        let _ = writeln!(out);
+    }
+
+    fn tell_swarm(&self, out: &mut String) {
+        let Some(first) = self.swarm.first() else { return };
+        let found = self.swarm.iter().filter(|row| row.median().is_some()).count();
+        let (of, searches, most) = (self.swarm.len(), first.found.len(), first.most);
+        let _ = writeln!(
+            out,
+            "planted bugs that a swarm finds: {found} of {of}, in the median of {searches} searches of up to {most} \
+             schedules"
+        );
+        let _ = writeln!(out, "  {:<37} {:<21} {:>6}  each search", "bug", "shown by", "median");
+        let shown = |found: Option<u64>| found.map_or_else(|| "-".to_owned(), |schedules| schedules.to_string());
+        for row in &self.swarm {
+            let (name, shows, median) = (row.hunt.name(), row.hunt.shows.name(), shown(row.median()));
+            let each: Vec<String> = row.found.iter().map(|found| shown(*found)).collect();
+            let _ = writeln!(out, "  {name:<37} {shows:<21} {median:>6}  {}", each.join(", "));
         }
         let _ = writeln!(out);
     }
@@ -216,6 +252,15 @@ impl Report {
                 "is_right": f.is_right(),
             })
         });
+        let swarm = self.swarm.iter().map(|row| {
+            json!({
+                "bug": row.hunt.name(),
+                "shown_by": row.hunt.shows.name(),
+                "schedules": row.found,
+                "median": row.median(),
+                "most": row.most,
+            })
+        });
         json!({
             "schema": 1,
             "is_right": self.is_right(),
@@ -223,6 +268,7 @@ impl Report {
             "not_hunted": UNHUNTED.iter().map(|(bug, why)| json!({"bug": bug, "why": why})).collect::<Vec<_>>(),
             "no_faults": quiet.collect::<Vec<_>>(),
             "all_faults": faulty.collect::<Vec<_>>(),
+            "swarm": swarm.collect::<Vec<_>>(),
         })
     }
 }

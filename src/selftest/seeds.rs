@@ -1,47 +1,28 @@
-//! The same with many seeds, on all cores. What comes of it does not depend on how many there are.
+//! Runs many seeds on all cores. The results do not depend on the number of cores.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-};
+use crate::explore::sweep::{caught, each};
 
-/// Seeds from 0 on, and threads.
+/// Seeds from 0 on, and the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seeds {
-    /// How many.
+    /// The number of seeds.
     pub count: u64,
     /// Threads.
     pub jobs: usize,
 }
 
-/// What comes of each seed, in their order.
+/// Runs each seed, and returns the results in the order of the seeds.
 ///
 /// # Errors
-/// That of the smallest seed that has one. A panic is one, too: its seed is what somebody needs to find it.
+/// The error or panic of the smallest seed that has one, with the seed.
 pub fn across<R: Send>(seeds: Seeds, run: &(dyn Fn(u64) -> Result<R, String> + Sync)) -> Result<Vec<(u64, R)>, String> {
-    let (next, all) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..seeds.jobs.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.count {
-                        break;
-                    }
-                    let done = catch_unwind(AssertUnwindSafe(|| run(seed)))
-                        .unwrap_or_else(|_| Err("the simulation panicked, which is a bug of its own".into()));
-                    all.lock().unwrap_or_else(PoisonError::into_inner).push((seed, done));
-                }
-            });
-        }
-    });
-    let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
-    all.sort_by_key(|(seed, _)| *seed);
-    all.into_iter().map(|(seed, done)| done.map(|r| (seed, r)).map_err(|e| format!("seed {seed}: {e}"))).collect()
+    let all: Vec<u64> = (0..seeds.count).collect();
+    let results = each(seeds.jobs, &all, &|seed| caught(|| run(*seed)));
+    let with_seed = |(seed, result): (u64, Result<R, String>)| match result {
+        Ok(result) => Ok((seed, result)),
+        Err(error) => Err(format!("seed {seed}: {error}")),
+    };
+    all.into_iter().zip(results).map(with_seed).collect()
 }
 
 #[cfg(test)]
@@ -49,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_of_seeds_is_in_their_order_and_the_first_error_is_told() {
+    fn results_are_in_the_order_of_seeds_and_the_first_error_is_returned() {
         for jobs in [1, 2, 7] {
             let squares = across(Seeds { count: 50, jobs }, &|seed| Ok(seed * seed)).unwrap();
             assert_eq!(squares, (0..50).map(|n| (n, n * n)).collect::<Vec<_>>());

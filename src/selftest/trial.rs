@@ -1,53 +1,71 @@
-//! One plan, simulated and judged, and what really happened beside it.
+//! Simulates and judges one plan, and returns the truth beside the verdicts.
 
 use checker::{Checker, Verdicts};
 use history::{Plan, Tail};
 use sim::{Setup, simulate, truth::Truth};
 
-/// What is run: a plan, and what is wrong on purpose.
+use crate::explore::swarm::signal::{Signal, Watch};
+
+/// The system under test: a lock and a resource, with or without a planted bug.
 #[derive(Debug, Clone, Copy)]
-pub struct Under<'a> {
-    /// The lock as a user names it.
+pub struct Subject<'a> {
+    /// The lock, as `--backend` names it.
     pub backend: &'a str,
     /// A planted bug of the resource.
     pub resource_bug: Option<&'a str>,
 }
 
-impl<'a> Under<'a> {
-    /// Nothing is wrong.
-    pub fn correct(backend: &'a str) -> Under<'a> {
-        Under { backend, resource_bug: None }
+impl<'a> Subject<'a> {
+    /// Makes a subject without planted bugs.
+    pub fn correct(backend: &'a str) -> Subject<'a> {
+        Subject { backend, resource_bug: None }
     }
 }
 
-/// The verdicts on a plan.
+/// Returns the verdicts on a plan.
 ///
 /// # Errors
-/// It cannot be simulated.
-pub fn judged(plan: &Plan, under: Under<'_>) -> Result<Verdicts, String> {
-    told(plan, under, false, None).map(|told| told.0)
+/// The plan cannot be simulated.
+pub fn verdicts(plan: &Plan, subject: Subject<'_>) -> Result<Verdicts, String> {
+    simulated(plan, subject, false, None).map(|result| result.0)
 }
 
-/// The same, and the truth.
+/// Returns the verdicts on a plan, and the signal of its run.
 ///
 /// # Errors
-/// It cannot be simulated.
-pub fn witnessed(plan: &Plan, under: Under<'_>) -> Result<(Verdicts, Truth), String> {
-    let (verdicts, truth, _) = told(plan, under, true, None)?;
-    Ok((verdicts, truth.ok_or("the simulation tells no truth")?))
+/// The plan cannot be simulated.
+pub fn verdicts_and_signal(plan: &Plan, subject: Subject<'_>) -> Result<(Verdicts, Signal), String> {
+    let (mut checker, mut watch) = (Checker::new(), Watch::default());
+    let Subject { backend, resource_bug } = subject;
+    let setup = Setup { run: "selftest", plan, backend, resource_bug, with_truth: false };
+    let outcome = simulate(&setup, &mut |record| {
+        watch.see(&record);
+        checker.feed(record);
+    });
+    outcome.map_err(|e| e.to_string())?;
+    Ok((checker.finish(Tail::Whole), watch.signal()))
 }
 
-/// Whether `word` stands anywhere in the history of a plan.
+/// Returns the verdicts on a plan, and the truth.
 ///
 /// # Errors
-/// It cannot be simulated.
-pub fn says(plan: &Plan, under: Under<'_>, word: &str) -> Result<bool, String> {
-    told(plan, under, false, Some(word)).map(|told| told.2)
+/// The plan cannot be simulated.
+pub fn verdicts_and_truth(plan: &Plan, subject: Subject<'_>) -> Result<(Verdicts, Truth), String> {
+    let (verdicts, truth, _) = simulated(plan, subject, true, None)?;
+    Ok((verdicts, truth.ok_or("the simulation returned no truth")?))
 }
 
-fn told(
+/// Returns whether the history of a plan contains `word`.
+///
+/// # Errors
+/// The plan cannot be simulated.
+pub fn mentions(plan: &Plan, subject: Subject<'_>, word: &str) -> Result<bool, String> {
+    simulated(plan, subject, false, Some(word)).map(|result| result.2)
+}
+
+fn simulated(
     plan: &Plan,
-    Under { backend, resource_bug }: Under<'_>,
+    Subject { backend, resource_bug }: Subject<'_>,
     with_truth: bool,
     word: Option<&str>,
 ) -> Result<(Verdicts, Option<Truth>, bool), String> {

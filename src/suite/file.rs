@@ -1,29 +1,34 @@
-//! A suite file: rows, each a claim, the plan that tries it, what must be seen, and what must come out.
+//! The suite file: rows, each with a claim, a plan, the evidence that the plan needs, and the expected verdicts.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
+use checker::CauseSet;
 use clap::Parser;
 use history::ClusterKind;
 use serde::Deserialize;
 
-use super::witness::Witness;
+use super::{
+    field::{differences, replaced},
+    witness::Witness,
+};
 use crate::{
     cli::{Cli, Command},
     exit::Unusable,
     expect::Expectation,
-    scenario::{PlanFile, from_flags},
+    plan_file::PlanFile,
+    scenario::Scenario,
 };
 
-/// A suite, as it is written.
+/// A suite as its author wrote it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SuiteFile {
     /// Version of this format: 1.
     pub schema: u32,
-    /// Its rows.
+    /// The rows.
     #[serde(rename = "row")]
     pub rows: Vec<Row>,
 }
@@ -32,83 +37,84 @@ pub struct SuiteFile {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Its name in the table: `K1`.
+    /// The name in the table: `K1`.
     pub id: String,
-    /// What is claimed.
+    /// The claim.
     pub claim: String,
-    /// Who claimed it.
+    /// The author of the claim.
     pub by: String,
-    /// The plan, beside the suite file.
+    /// The path of the plan, relative to the suite file.
     #[serde(default)]
     pub plan: Option<PathBuf>,
     /// Flags of `harness run`, in place of a plan: `--nemesis delay:redis-2@2s+2s --time 6s`.
     #[serde(default)]
     pub run: Option<String>,
-    /// Fields of the plan that are otherwise in this row, by their paths into the plan file, as in [`Twin::field`]: rows that differ in little share a plan.
+    /// Fields of the plan to replace in this row, by their paths as in [`Twin::field`]. So rows can share a plan.
     #[serde(default)]
     pub set: BTreeMap<String, toml::Value>,
-    /// What must be seen in the history for the run to say anything.
+    /// The evidence that the history must contain; otherwise the run is inconclusive.
     pub witness: Vec<String>,
-    /// What must come out, as behind `--expect`. If left out, all that counts is that the witnesses are seen.
+    /// The expected verdicts, as for `--expect`. Without them only the evidence counts.
     #[serde(default)]
     pub expect: Option<String>,
-    /// Causes that every window must have, exactly these.
+    /// The exact causes of every window.
     #[serde(default)]
-    pub causes: Option<Vec<String>>,
-    /// Where it can be tried, if not everywhere: a container's kernel keeps what a machine without power would have lost.
+    pub causes: Option<Vec<CauseSet>>,
+    /// The clusters that can run the row; all if left out. A container cannot lose power, for example.
     #[serde(default)]
     pub clusters: Vec<ClusterKind>,
-    /// Servers that the expectation holds for: the run's versions must begin with one of these. All, if left out.
+    /// The servers that the expectation is about: the version must begin with one of these. All if left out.
     #[serde(default)]
     pub holds_for: Vec<String>,
-    /// The same plan with one field changed.
+    /// The same plan with one changed field.
     #[serde(default)]
     pub twin: Option<Twin>,
 }
 
-/// The same plan with one field changed: what the field is worth.
+/// The same plan with one changed field, which shows the effect of the field.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Twin {
-    /// The field, as a path into the plan file: `plan.tokens`, `plan.schedule.5.fault.back_after` (steps and waits by their number).
+    /// The path of the field in the plan file: `plan.tokens`, `plan.schedule.5.fault.back_after`. Steps and waits are
+    /// named by their ids.
     pub field: String,
-    /// Its value in the twin run.
+    /// The value in the twin's plan.
     pub value: toml::Value,
-    /// What must come out.
+    /// The expected verdicts.
     pub expect: String,
-    /// What must be seen; that of the row, if left out.
+    /// The evidence; that of the row if left out.
     #[serde(default)]
     pub witness: Option<Vec<String>>,
-    /// Causes that every window must have.
+    /// The exact causes of every window.
     #[serde(default)]
-    pub causes: Option<Vec<String>>,
+    pub causes: Option<Vec<CauseSet>>,
 }
 
-/// A run that a suite makes: a row, or the twin of one.
+/// A planned run of a suite: a row, or the twin of a row.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// `K4`, `K4 twin`.
     pub name: String,
-    /// What is claimed.
+    /// The claim; of a twin the fields in which its plan differs from the row's plan.
     pub claim: String,
-    /// Who claimed it.
+    /// The author of the claim.
     pub by: String,
-    /// The plan file; its seed is that of the first run.
+    /// The plan file, with the seed of the first run.
     pub file: PlanFile,
-    /// What must be seen.
+    /// The evidence that the history must contain.
     pub witnesses: Vec<Witness>,
-    /// What must come out, and as text.
+    /// The expected verdicts, parsed and as text.
     pub expectation: Option<(Expectation, String)>,
-    /// Causes that every window must have.
-    pub causes: Option<Vec<String>>,
-    /// Servers that this holds for.
+    /// The exact causes of every window.
+    pub causes: Option<Vec<CauseSet>>,
+    /// The servers that the expectation is about.
     pub holds_for: Vec<String>,
 }
 
-/// Reads a suite: every row's plan, twin and words are looked at before anything runs.
+/// Reads a suite. Every plan and every word is checked before the first run.
 ///
 /// # Errors
-/// What cannot be understood, and in which row.
+/// The first mistake, with its row.
 pub fn read(path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
     let wrong = |problem: String| Unusable(format!("suite {}: {problem}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
@@ -134,7 +140,7 @@ pub fn read(path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Resul
 }
 
 impl Row {
-    /// The plan file as text, and where it comes from.
+    /// Returns the origin and the text of the plan file.
     fn text(&self, base: &Path, cluster: ClusterKind) -> anyhow::Result<(String, String)> {
         match (&self.plan, &self.run) {
             (Some(plan), None) => {
@@ -146,98 +152,57 @@ impl Row {
                 let words = ["harness", "run", "--seed", "1"].into_iter().chain(flags.split_whitespace());
                 let cli = Cli::try_parse_from(words).map_err(|e| Unusable(format!("run `{flags}`: {e}")))?;
                 let Command::Run(args) = cli.command else { unreachable!("`run` is its first word") };
-                Ok((format!("run {flags}"), from_flags(&args, cluster)?.to_toml()?))
+                let scenario = Scenario::from_flags(&args.scenario, cluster, None)?;
+                let plan = scenario.plan(args.scenario.seed.unwrap_or_default())?;
+                Ok((format!("run {flags}"), scenario.file(String::new(), plan).to_toml()?))
             }
             _ => Err(Unusable("expected either `plan` or `run`".into()).into()),
         }
     }
 
     fn cases(&self, base: &Path, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
-        let case = |name: String, file, witness: &[String], expect: Option<&String>, causes: &Option<Vec<String>>| {
-            let witnesses = witness.iter().map(|text| text.parse()).collect::<Result<_, Unusable>>()?;
-            let (claim, by, holds_for) = (self.claim.clone(), self.by.clone(), self.holds_for.clone());
-            let expectation = expect.map(|text| Ok::<_, Unusable>((text.parse()?, text.clone()))).transpose()?;
-            Ok::<_, anyhow::Error>(Case {
-                name,
-                claim,
-                by,
-                file,
-                witnesses,
-                expectation,
-                causes: causes.clone(),
-                holds_for,
-            })
-        };
         let (origin, mut text) = self.text(base, cluster)?;
         for (field, value) in &self.set {
-            text = changed(&text, field, value).map_err(|e| Unusable(format!("set: {e}")))?;
+            text = replaced(&text, field, value).map_err(|e| Unusable(format!("set: {e}")))?;
         }
-        let plan = PlanFile::parse(&text, &origin, Some(cluster))?;
-        let mut cases = vec![case(self.id.clone(), plan, &self.witness, self.expect.as_ref(), &self.causes)?];
-        if let Some(twin) = &self.twin {
-            let changed = changed(&text, &twin.field, &twin.value).map_err(|e| Unusable(format!("twin: {e}")))?;
-            let plan = PlanFile::parse(&changed, &format!("{origin} (twin)"), Some(cluster))?;
-            let witness = twin.witness.as_ref().unwrap_or(&self.witness);
-            cases.push(case(format!("{} twin", self.id), plan, witness, Some(&twin.expect), &twin.causes)?);
-        }
-        Ok(cases)
+        let of_row = Case {
+            name: self.id.clone(),
+            claim: self.claim.clone(),
+            by: self.by.clone(),
+            file: PlanFile::parse(&text, &origin, Some(cluster))?,
+            witnesses: witnesses(&self.witness)?,
+            expectation: self.expect.as_deref().map(expectation).transpose()?,
+            causes: self.causes.clone(),
+            holds_for: self.holds_for.clone(),
+        };
+        let Some(twin) = &self.twin else { return Ok(vec![of_row]) };
+        let twin_text = replaced(&text, &twin.field, &twin.value).map_err(|e| Unusable(format!("twin: {e}")))?;
+        let of_twin = Case {
+            name: format!("{} twin", self.id),
+            claim: format!("the plan of {}, but {}", self.id, differences(&text, &twin_text).join(", ")),
+            file: PlanFile::parse(&twin_text, &format!("{origin} (twin)"), Some(cluster))?,
+            witnesses: twin.witness.as_deref().map_or(Ok(of_row.witnesses.clone()), witnesses)?,
+            expectation: Some(expectation(&twin.expect)?),
+            causes: twin.causes.clone(),
+            ..of_row.clone()
+        };
+        Ok(vec![of_row, of_twin])
     }
+}
+
+fn witnesses(words: &[String]) -> Result<Vec<Witness>, Unusable> {
+    words.iter().map(|word| word.parse()).collect()
+}
+
+fn expectation(text: &str) -> Result<(Expectation, String), Unusable> {
+    Ok((text.parse()?, text.to_owned()))
 }
 
 impl Case {
-    /// Whether what is expected is known of these servers. Models are known as what they are models of.
+    /// Returns whether the expectation is about these servers. The models of the simulation count as the servers they
+    /// model.
     pub fn is_about(&self, servers: &str, cluster: ClusterKind) -> bool {
         let holds_for = &self.holds_for;
         cluster == ClusterKind::Sim || holds_for.is_empty() || holds_for.iter().any(|of| servers.starts_with(of))
-    }
-}
-
-/// `text` with one field of another value.
-fn changed(text: &str, path: &str, value: &toml::Value) -> Result<String, String> {
-    let mut document: toml::Value = toml::from_str(text).map_err(|e| e.to_string())?;
-    let mut words: Vec<&str> = path.split('.').collect();
-    let last = words.pop().unwrap_or_default();
-    let mut at = &mut document;
-    for word in words {
-        at = match at {
-            toml::Value::Table(table) => table.get_mut(word),
-            toml::Value::Array(items) => {
-                let number = word.parse::<i64>().ok();
-                items.iter_mut().find(|item| item.get("id").and_then(toml::Value::as_integer) == number)
-            }
-            _ => None,
-        }
-        .ok_or_else(|| format!("`{path}`: the plan has no `{word}` there"))?;
-    }
-    let table = at.as_table_mut().ok_or_else(|| format!("`{path}`: expected a table above `{last}`"))?;
-    if table.insert(last.to_owned(), value.clone()).as_ref() == Some(value) {
-        return Err(format!("`{path}` is {value} already: nothing would differ"));
-    }
-    toml::to_string(&document).map_err(|e| e.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str =
-        "run = \"x\"\n[plan]\nlease = \"2s\"\n[[plan.schedule]]\nid = 5\nfault = { back_after = \"1s\" }\n";
-
-    #[test]
-    fn a_twin_differs_in_one_field() {
-        let twin = changed(TEXT, "plan.schedule.5.fault.back_after", &"7s".into()).unwrap();
-        let (one, other): (toml::Table, toml::Table) = (toml::from_str(TEXT).unwrap(), toml::from_str(&twin).unwrap());
-        assert_ne!(one, other);
-        assert!(twin.contains("back_after = \"7s\"") && twin.contains("lease = \"2s\""), "{twin}");
-        assert!(changed(TEXT, "plan.tokens", &"none".into()).unwrap().contains("tokens = \"none\""));
-    }
-
-    #[test]
-    fn a_twin_that_changes_nothing_or_aims_at_nothing_is_refused() {
-        for (path, value, words) in
-            [("plan.lease", "2s", "already"), ("plan.schedule.6.fault.kind", "x", "`6`"), ("run.x", "y", "a table")]
-        {
-            assert!(changed(TEXT, path, &value.into()).unwrap_err().contains(words), "{path}");
-        }
     }
 }

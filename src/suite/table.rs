@@ -1,16 +1,19 @@
-//! The table of a suite: claim, who made it, witness, expected, seen, run.
+//! The table of a suite: for each row the claim, its author, the evidence, the expected and the observed verdicts.
 
-use checker::{Property, Verdict, Verdicts};
+use checker::{Property, Verdict, Verdicts, joined};
 
-use super::{Done, Outcome, done::State, file::Case};
+use super::{
+    file::Case,
+    suite_record::{CaseRun, Outcome, SuiteRecord},
+};
 use crate::exit::Exit;
 
-/// The column of names, and what stands under a claim.
+/// The width of the column of names, and the indent of the lines below a claim.
 const WIDTH: usize = 19;
 const INDENT: usize = WIDTH + 15;
 
-/// One run, as soon as it is over.
-pub fn line(case: &Case, done: &Done) -> String {
+/// Returns the line of one run, for print as soon as the run ends.
+pub fn line(case: &Case, done: &CaseRun) -> String {
     let word = word(done.outcome);
     let mut line = format!("{:<WIDTH$} {word:<16} {} ({:.0} s) {}\n", case.name, done.seen, done.took_s, done.run);
     for why in &done.missing {
@@ -30,8 +33,8 @@ fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-/// The whole table, and what comes of it: a case that came out otherwise once is not as expected.
-pub fn table(cases: &[Case], state: &State, times: u32) -> (String, Exit) {
+/// Returns the whole table and the exit code. One unexpected run makes its case unexpected.
+pub fn table(cases: &[Case], state: &SuiteRecord, times: u32) -> (String, Exit) {
     let mut text = format!("\n{:<WIDTH$} {:<12} {:<13} claim\n", "row", "as expected", "by");
     let mut exit = Exit::Ok;
     for case in cases {
@@ -64,21 +67,21 @@ pub fn table(cases: &[Case], state: &State, times: u32) -> (String, Exit) {
 
 fn expected_text(case: &Case) -> String {
     let causes = case.causes.as_ref().filter(|causes| !causes.is_empty());
-    let causes = causes.map(|causes| format!("; cause {}", causes.join(" and "))).unwrap_or_default();
+    let causes = causes.map(|causes| format!("; cause {}", joined(causes, " and "))).unwrap_or_default();
     let expected = case.expectation.as_ref().map_or("its witness".to_owned(), |(_, text)| text.replace(',', ", "));
     format!("{expected}{causes}")
 }
 
-/// What came out, in short: every property that is not upheld, and the windows.
+/// Summarizes the verdicts in one line: every property that is not upheld, and the windows.
 pub fn figures(verdicts: &Verdicts) -> String {
     let mut words = Vec::new();
     for (name, property) in verdicts.properties.iter() {
         match property {
             Property::Lock(lock) if !lock.windows.is_empty() => {
-                let mut causes: Vec<&str> = lock.windows.iter().flat_map(|w| &w.causes).map(String::as_str).collect();
+                let mut causes: Vec<_> = lock.windows.iter().flat_map(|w| &w.causes).collect();
                 causes.sort_unstable();
                 causes.dedup();
-                let (overlaps, stale, by) = (lock.lease_overlap, lock.stale_holder, causes.join(", "));
+                let (overlaps, stale, by) = (lock.lease_overlap, lock.stale_holder, joined(causes, ", "));
                 words.push(format!("lock {}: {overlaps} lease-overlap, {stale} stale-holder by {by}", lock.verdict));
             }
             Property::Lock(lock) if lock.without_key > 0 => {

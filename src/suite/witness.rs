@@ -1,6 +1,6 @@
-//! Activation witnesses: what must be seen in a history for a run to say anything about a claim.
+//! Activation witnesses: the evidence that a history must contain before its run says anything about a claim.
 //!
-//! A witness is a clause over the verdicts (`writes.fence.late>=1`, as behind `--expect`), or one of the words of [`Witness`].
+//! A witness is a clause over the verdicts (`writes.fence.late>=1`, as for `--expect`), or a word of [`Witness`].
 
 use std::str::FromStr;
 
@@ -8,49 +8,54 @@ use history::{FaultKind, NodeName};
 
 use crate::{exit::Unusable, expect::Expectation};
 
-/// What must be seen.
+/// One piece of evidence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Witness {
     /// A clause over the verdicts.
     Figure(Expectation, String),
-    /// `write-before-stale-arrival`: a write arrived under a hold, after a write under a hold that was acquired later.
+    /// `write-before-stale-arrival`: a write under a hold arrived after a write under a later hold.
     WriteBeforeStaleArrival,
-    /// `stale-write-tried`: a write arrived under a hold after another client had acquired.
+    /// `stale-write-tried`: a write under a hold arrived after another client had acquired the lock.
     StaleWriteTried,
-    /// `granted-again:redis-3`: the node granted a second hold less than a lease after the attempt of the first one was sent, which had not been
-    /// released by then; a fault of the node is proved between.
+    /// `granted-again:redis-3`: the node granted a second hold less than a lease after the first attempt was sent. The
+    /// first hold was not released, and a fault of the node is proved in between.
     GrantedAgain(NodeName),
-    /// `granted-and-struck:redis-3`: the node granted a hold and was struck, proved, before another client's attempt came to an end there.
+    /// `granted-and-struck:redis-3`: the node granted a hold, then a fault of the node is proved, then the attempt of
+    /// another client ended.
     Struck(NodeName),
-    /// `tokens-behind`: a hold has a smaller token than one that was acquired before it: the counters that it was made from are behind.
+    /// `tokens-behind`: a hold has a smaller token than an earlier hold, because its counters are behind.
     TokensBehind,
-    /// `quorums:1,2,3/3,4,5`: holds were granted by exactly these lock nodes, by their place in the plan.
+    /// `quorums:1,2,3/3,4,5`: exactly these lock nodes granted a hold, for each quorum; nodes by their place in the
+    /// plan.
     Quorums(Vec<Vec<usize>>),
-    /// `refused-by-validity:after-send`: a majority granted an attempt whose client was frozen at this point, and it was refused by validity.
+    /// `refused-by-validity:after-send`: a majority granted an attempt whose client was frozen at this point, and the
+    /// client refused the grant because its validity had ended.
     RefusedByValidity(history::Point),
-    /// `frozen-in-queue`: a client stood in the queue and was frozen, from a lease (and a second, for servers look at leases twice a second) before
-    /// the hold ahead of it was released until after that.
+    /// `frozen-in-queue`: a waiting client was frozen, from one lease and one second before the release of the hold
+    /// ahead of it (servers check leases twice a second) until after that release.
     FrozenInQueue,
-    /// `flushed:redis-3`: the node was killed, each time after it had synced all that it had answered before it was asked, by its own word; and it
-    /// had granted a hold by then.
+    /// `flushed:redis-3`: the node granted a hold, and said before each kill that no fsync was pending.
     Flushed(NodeName),
-    /// `restored:redis-3`: the node was killed, and granted a hold afterwards whose token no counter of that majority could have come to that had begun
-    /// with nothing then.
+    /// `restored:redis-3`: after its restart the node granted a hold whose token is too large for counters that
+    /// restarted at zero.
     Restored(NodeName),
-    /// `write-after-deadline`: a write arrived when the deadline of its client was over.
+    /// `write-after-deadline`: a write arrived after the deadline of its client.
     WriteAfterDeadline,
-    /// `write-after-restart`: after a restart of the resource a write arrived under a hold, whose token is smaller than one registered before.
+    /// `write-after-restart`: after a restart of the resource a write arrived whose token is smaller than a token
+    /// that was registered before.
     WriteAfterRestart,
-    /// `renewal-failed`: a renewal was not done.
+    /// `renewal-failed`: a renewal failed.
     RenewalFailed,
-    /// `healed:clock`: every fault of that kind is proved healed, and there is one.
+    /// `healed:clock`: the run had faults of this kind, and the heal of each is proved.
     Healed(FaultKind),
-    /// `proved:clock`: every fault of that kind is proved, and there is one.
+    /// `proved:clock`: the run had faults of this kind, and each is proved.
     Proved(FaultKind),
 }
 
-const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, tokens-behind, \
-    quorums:1,2,3/3,4,5, refused-by-validity:POINT, frozen-in-queue, flushed:NODE, restored:NODE, write-after-deadline, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
+const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, \
+    tokens-behind, quorums:1,2,3/3,4,5, refused-by-validity:POINT, frozen-in-queue, flushed:NODE, restored:NODE, \
+    write-after-deadline, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as \
+    `lock.windows>=1`";
 
 impl FromStr for Witness {
     type Err = Unusable;
@@ -94,16 +99,16 @@ impl std::fmt::Display for Witness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Witness::Figure(_, text) => f.write_str(text),
-            Witness::WriteBeforeStaleArrival => f.write_str("a later hold's write before the stale arrival"),
+            Witness::WriteBeforeStaleArrival => f.write_str("a write of a later hold before the stale write"),
             Witness::StaleWriteTried => f.write_str("a stale write tried"),
             Witness::GrantedAgain(node) => write!(f, "{node} granted twice within a lease"),
-            Witness::Struck(node) => write!(f, "{node} granted, was struck, was asked again"),
+            Witness::Struck(node) => write!(f, "{node} granted, had a fault, was asked again"),
             Witness::TokensBehind => f.write_str("counters behind"),
             Witness::Quorums(all) => write!(f, "{} quorums", all.len()),
             Witness::RefusedByValidity(point) => write!(f, "granted, frozen {point}, refused by validity"),
-            Witness::FrozenInQueue => f.write_str("frozen in the queue for a lease when its turn came"),
-            Witness::Flushed(node) => write!(f, "{node} had synced all before it was killed"),
-            Witness::Restored(node) => write!(f, "{node} came back with counters"),
+            Witness::FrozenInQueue => f.write_str("a client frozen in the queue for a lease when its turn came"),
+            Witness::Flushed(node) => write!(f, "{node} had synced everything before each kill"),
+            Witness::Restored(node) => write!(f, "{node} restarted with its counters"),
             Witness::WriteAfterDeadline => f.write_str("a write after its client's deadline"),
             Witness::WriteAfterRestart => f.write_str("a stale write after the restart"),
             Witness::RenewalFailed => f.write_str("a renewal that failed"),

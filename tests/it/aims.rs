@@ -201,7 +201,7 @@ fn a_simulated_partition_that_rejects_tells_clients_at_once_where_one_that_drops
 #[test]
 fn what_cannot_be_is_refused_when_the_plan_is_made_by_the_word_that_asks_for_it() {
     for (args, words) in [
-        (&["--nemesis", "pause:leader"][..], &["`leader`", "redlock", "etcd"][..]),
+        (&["--nemesis", "pause:leader"][..], &["`leader`", "redlock", "elect no leader"][..]),
         (&["--nemesis", "kill:ring@5s"], &["`ring`", "only links"]),
         (
             &["--nemesis", "partition:bridge@5s", "--backend", "redis"],

@@ -6,10 +6,10 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Every member, and the members that it may use.
 const ARROWS: [(&str, &[&str]); 10] = [
-    ("agent", &[]),
+    ("agent", &["history"]),
     ("history", &[]),
     ("locks", &[]),
-    ("resource", &[]),
+    ("resource", &["history"]),
     ("checker", &["history"]),
     ("nemesis", &["history"]),
     ("workloads", &["history", "locks", "resource"]),

@@ -1,4 +1,5 @@
-//! A run that loses its controller, its agent or its engine while every kind of fault is on leaves nothing behind, and has never touched the host.
+//! A run that loses its controller, its agent or its engine while every kind of fault is on leaves nothing behind, and
+//! never touches the host.
 
 use std::{
     fs,
@@ -14,7 +15,8 @@ use std::{
 use crate::support::{harness, left_of, may_sweep, ran};
 
 /// One of each kind, on nodes of their own, for longer than the test waits.
-const ALL: &str = "pause:worker-1@500ms+100s,partition:redis-1@500ms+100s,delay:redis-2@500ms+100s,clock:redis-3@500ms+100s,\
+const ALL: &str = "pause:worker-1@500ms+100s,partition:redis-1@500ms+100s,delay:redis-2@500ms+100s,\
+    clock:redis-3@500ms+100s,\
     loss:redis-4@500ms+100s,kill:redis-5@500ms+100s,reorder:resource@500ms+100s";
 const KINDS: usize = 7;
 

@@ -1,4 +1,4 @@
-//! The two locks of etcd on real servers: a lease that runs out while its owner waits in the queue, and etcd's own Lock service.
+//! The two locks of etcd on real servers: a lease that expires in the queue, and etcd's own Lock service.
 
 use std::fs;
 

@@ -11,6 +11,14 @@ fn explored(args: &[&str], code: i32) -> Value {
     serde_json::from_str(&said).unwrap()
 }
 
+/// Removes the figures that depend on the machine.
+fn strip(mut found: Value) -> Value {
+    for figure in ["took_s", "schedules_per_s", "messages_per_s", "virtual_s_per_s"] {
+        found.as_object_mut().unwrap().remove(figure);
+    }
+    found
+}
+
 #[test]
 fn a_pause_gives_a_stale_holder_that_is_reduced_and_offered() {
     let found = explored(&["--backend", "redlock", "--nemesis", "pause", "--seeds", "200"], 1);
@@ -47,14 +55,24 @@ fn a_saved_plan_violates_each_time_it_is_run() {
 #[test]
 fn the_same_seeds_give_the_same_findings_on_any_number_of_threads() {
     let flags = ["--nemesis", "pause,clock", "--seeds", "60", "--seed", "40", "--limit", "1"];
-    let strip = |mut found: Value| {
-        for figure in ["took_s", "schedules_per_s", "messages_per_s", "virtual_s_per_s"] {
-            found.as_object_mut().unwrap().remove(figure);
-        }
-        found
-    };
     let one = strip(explored(&[&flags[..], &["--jobs", "1"]].concat(), 1));
     assert_eq!(strip(explored(&[&flags[..], &["--jobs", "3"]].concat(), 1)), one);
+}
+
+#[test]
+fn a_swarm_finds_a_bug_without_any_flag_and_the_same_on_any_number_of_threads() {
+    let flags = ["--swarm", "--backend", "buggy:release-unchecked@redis", "--seeds", "200", "--limit", "0"];
+    let one = strip(explored(&[&flags[..], &["--jobs", "1"]].concat(), 1));
+    assert!(one["classes"].as_array().unwrap().iter().any(|class| class["property"] == "release"), "{one}");
+    assert_eq!(strip(explored(&[&flags[..], &["--jobs", "3"]].concat(), 1)), one);
+}
+
+/// Two steps that waited for the slot of the leader once handed it to each other for ever.
+#[test]
+fn runs_with_several_faults_of_the_leader_end() {
+    let nemesis = ["clock:leader@3s+2s"; 3].join(",");
+    let flags = ["--backend", "etcd", "--nemesis", &nemesis, "--lease", "2s", "--seeds", "3", "--limit", "0"];
+    assert_eq!(explored(&flags, 0)["schedules"], 3);
 }
 
 #[test]
@@ -101,6 +119,7 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["explore", "--nemesis", "puase"], &["--nemesis", "`puase`"]),
         (&["explore", "--nemesis", "pause:worker-9"], &["`worker-9`"]),
         (&["explore", "--nemesis", "amnesia:worker-1"], &["amnesia"]),
+        (&["explore", "--swarm", "--keys", "2"], &["--swarm", "--keys"]),
         (&["explore", "--seeds", "0"], &["--seeds", "at least one"]),
         (&["explore", "--seed", "9007199254740992", "--seeds", "2"], &["seed", "2^53"]),
         (&["explore", "--arms", "reads", "--fence", "strict"], &["--fence"]),

@@ -42,9 +42,9 @@ fn faults_of_packets_and_clocks_come_and_go_on_real_servers() {
     let nemesis = "partition@1s+1s,delay@3s+1s,loss@5s+2s,reorder@8s+2s,clock:any-worker@2s+4s,clock@11s+2s";
     let run = run(&["--nemesis", nemesis, "--time", "14s", "--seed", "3"]);
     all_proved(&run, &["partition", "delay", "loss", "reorder", "clock"]);
-    // What was held is told, and nothing of ours is left.
+    // The history has the delayed packets, and nothing of ours is left.
     let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
-    assert!(history.contains("\"event\":\"held\""), "{}", run.ran.stderr);
+    assert!(history.contains("\"event\":\"packets-delayed\""), "{}", run.ran.stderr);
     assert_eq!(crate::support::left_of(&run.latest()), Vec::<String>::new());
 }
 
@@ -65,7 +65,10 @@ fn plan_with(dir: &Path, faults: &[(&str, &str, &str)]) -> PathBuf {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let text = fs::read_to_string(dir.join("latest/plan.toml")).unwrap();
     let steps = faults.iter().zip(1..).map(|((fault, node, due), id)| {
-        format!("\n[[plan.schedule]]\nid = {id}\nfault = {{ {fault} }}\ntarget = {{ node = \"{node}\" }}\nwhen = {{ at = \"{due}\" }}\n")
+        format!(
+            "\n[[plan.schedule]]\nid = {id}\nfault = {{ {fault} }}\ntarget = {{ node = \"{node}\" }}\n\
+             when = {{ at = \"{due}\" }}\n"
+        )
     });
     let text = text.replace("schedule = []\n", "").replace("cluster = \"sim\"", "cluster = \"docker\"");
     let plan = dir.join("faults.toml");

@@ -2,10 +2,12 @@
 
 mod aims;
 mod arrows;
+mod backends;
 mod cut_off;
 mod etcd;
 mod explore;
 mod faults;
+mod imports;
 mod mutants;
 mod nemesis;
 mod real;
@@ -13,6 +15,8 @@ mod selftest;
 mod simulated;
 mod suite;
 mod support;
+mod tidy;
 mod usage;
 #[path = "../shared/vdso.rs"]
 mod vdso;
+mod zookeeper;

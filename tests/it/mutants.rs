@@ -1,4 +1,4 @@
-//! The table of the checker's mutants fits its sources: a mistake that cannot be planted any more is never caught either.
+//! The table of the checker's mutants fits the sources: a mutant that no longer fits would never be caught.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,5 @@
-//! The nemesis over a double of the cluster: a freezer or a link that does nothing is found out, and the run says nothing; placed faults and kills.
+//! The nemesis over a double of the cluster. A freezer or a link without effect is noticed, and makes the run
+//! inconclusive. Placed faults and kills.
 //! Faults of links in the simulation.
 
 use std::{
@@ -12,10 +13,11 @@ use std::{
 use checker::Verdict;
 use history::{
     Activity, Arm, ClientId, ClusterKind, Comparison, Direction, Event, Fault, FaultId, FaultKind, FaultPhase, HoldId,
-    Late, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Record, Role, Stamp, Step, Tail, Target, Tokens,
+    LinkDelay, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Record, Role, Stamp, Step, Tail, Target, Tokens,
     Until, Wait, WaitId, When, Workload,
+    fault::{self, LinkEffect},
 };
-use nemesis::{Cluster, Control, Doing, Nemesis, Scene};
+use nemesis::{Cluster, Control, Doing, LiveView, Nemesis};
 
 use crate::support::harness;
 
@@ -32,7 +34,7 @@ struct Double {
     now: AtomicU64,
     seq: AtomicU64,
     records: Mutex<Vec<Record>>,
-    scene: Scene,
+    live_view: LiveView,
 }
 
 impl Double {
@@ -49,7 +51,7 @@ impl Double {
             Record { seq: self.seq.fetch_add(1, Ordering::Relaxed), process: ProcessName::new(process), n, at, event };
         records.push(record.clone());
         drop(records);
-        self.scene.see(&record);
+        self.live_view.see(&record);
         at
     }
 
@@ -98,7 +100,7 @@ impl Cluster for Double {
         done(())
     }
 
-    fn start<'a>(&'a self, _: &'a NodeName, _: nemesis::Data) -> Doing<'a, ()> {
+    fn start<'a>(&'a self, _: &'a NodeName, _: history::fault::Data) -> Doing<'a, ()> {
         if self.works {
             self.record("worker-1#2", started(Role::Worker));
         }
@@ -109,12 +111,12 @@ impl Cluster for Double {
         done(true)
     }
 
-    fn hold_up<'a>(&'a self, _: &'a NodeName, _: FaultId, what: &'a Fault) -> Doing<'a, ()> {
+    fn inject_links<'a>(&'a self, _: &'a NodeName, _: FaultId, what: &'a Fault) -> Doing<'a, ()> {
         *self.held_up.lock().unwrap() = self.works.then(|| what.clone());
         done(())
     }
 
-    fn mend<'a>(&'a self, _: &'a NodeName, _: FaultId) -> Doing<'a, ()> {
+    fn heal_links<'a>(&'a self, _: &'a NodeName, _: FaultId) -> Doing<'a, ()> {
         if self.mends {
             *self.held_up.lock().unwrap() = None;
         }
@@ -123,10 +125,10 @@ impl Cluster for Double {
 
     fn latency<'a>(&'a self, _: &'a NodeName, _: &'a NodeName) -> Doing<'a, Option<Duration>> {
         let (n, open) = (self.probes.fetch_add(1, Ordering::Relaxed), Duration::from_micros(80));
-        done(match (&*self.held_up.lock().unwrap(), n % 5) {
-            (Some(Fault::Partition { .. }), _) | (Some(Fault::Loss { .. }), 4) => None,
-            (Some(Fault::Delay { by: Late::Fixed(by), .. }), _) => Some(*by),
-            (Some(Fault::Reorder { by, .. }), n) => Some(by.from + (by.to - by.from) * n as u32 / 5),
+        done(match (self.held_up.lock().unwrap().as_ref().and_then(Fault::link_effect), n % 5) {
+            (Some(LinkEffect::Cut(_)), _) | (Some(LinkEffect::Lose(_)), 4) => None,
+            (Some(LinkEffect::Delay(LinkDelay::Fixed(by))), _) => Some(by),
+            (Some(LinkEffect::Reorder(by)), n) => Some(by.from + (by.to - by.from) * n as u32 / 5),
             _ => Some(open),
         })
     }
@@ -152,7 +154,7 @@ impl Control for Double {
 
     fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
         self.pass(lasting);
-        if self.killed.load(Ordering::Relaxed) && self.scene.look(|v| v.process(&"worker-1".into())).is_some() {
+        if self.killed.load(Ordering::Relaxed) && self.live_view.look(|v| v.process(&"worker-1".into())).is_some() {
             self.record("worker-1#2", Event::Watermark);
         }
         done(())
@@ -176,6 +178,7 @@ fn plan(fault: Fault, target: Target, when: When) -> Plan {
         arms: vec![Arm::Off, Arm::Writes],
         fence: Comparison::Default,
         lock_nodes: vec!["redis-1".into()],
+        servers: compose::ComposeFile::builtin("redis").unwrap().facts,
         workload: Workload { workers: 2, rate_per_s: 1.0, ..Workload::default() },
         activity: Activity { holds: 1, clients: 1, refused: 0 },
         nemesis: vec!["pause".into()],
@@ -202,7 +205,7 @@ fn recorded_by(works: bool, mends: bool, plan: &Plan) -> (Double, Vec<Record>) {
         now: AtomicU64::new(1_000_000_000),
         seq: AtomicU64::new(0),
         records: Mutex::default(),
-        scene: Scene::new(),
+        live_view: LiveView::new(),
     };
     double.record("controller", Event::Plan { run: "double".into(), plan: Box::new(plan.clone()) });
     let roles =
@@ -230,14 +233,14 @@ fn recorded_by(works: bool, mends: bool, plan: &Plan) -> (Double, Vec<Record>) {
     );
 
     let (_over, over) = tokio::sync::watch::channel(false);
-    let nemesis = Nemesis { cluster: &double, control: &double, scene: &double.scene, over };
+    let nemesis = Nemesis { cluster: &double, control: &double, live_view: &double.live_view, over };
     futures::executor::block_on(nemesis.run(plan)).unwrap();
 
     if !double.killed.load(Ordering::Relaxed) {
         double.record("worker-1", Event::Release { hold });
         double.record("worker-1", Event::Released { hold, removed: false, answers: vec![] });
     }
-    let alive = double.scene.look(|view| view.process(&"worker-1".into())).unwrap();
+    let alive = double.live_view.look(|view| view.process(&"worker-1".into())).unwrap();
     for process in ["agent", "resource", alive.as_str(), "worker-2"] {
         double.record(process, Event::Finished);
     }
@@ -247,7 +250,7 @@ fn recorded_by(works: bool, mends: bool, plan: &Plan) -> (Double, Vec<Record>) {
 }
 
 fn paused_holder() -> Plan {
-    let pause = Fault::Pause { lasting: Duration::from_secs(4) };
+    let pause = Fault::new(fault::Pause {}, Duration::from_secs(4));
     plan(pause, Target::Holder, When::AfterHeal(Duration::from_millis(500)))
 }
 
@@ -291,7 +294,7 @@ fn the_same_run_with_a_freezer_that_works_is_proved() {
 
 #[test]
 fn a_placed_pause_lets_its_client_go_while_it_is_frozen() {
-    let pause = Fault::Pause { lasting: Duration::from_secs(4) };
+    let pause = Fault::new(fault::Pause {}, Duration::from_secs(4));
     let placed = plan(pause, Target::Node("worker-1".into()), When::AtPoint(Point::BeforeWrite));
     let (double, records) = recorded(true, &placed);
     assert_eq!(*double.let_go.lock().unwrap(), ["while frozen"]);
@@ -319,7 +322,7 @@ fn a_placed_fault_of_links_lets_its_client_go_before_it_is_proved() {
 
 #[test]
 fn a_fault_that_goes_with_a_wait_comes_while_its_client_waits_and_the_client_stays_until_it_is_healed() {
-    let pause = Fault::Pause { lasting: Duration::from_secs(4) };
+    let pause = Fault::new(fault::Pause {}, Duration::from_secs(4));
     let mut planned = plan(pause, Target::Node("worker-1".into()), When::WhileWaits(WaitId(1)));
     let (worker, point, until) = ("worker-1".into(), Point::BeforeWrite, Until::Healed);
     let at_most = Duration::from_secs(8);
@@ -337,7 +340,7 @@ fn a_fault_that_goes_with_a_wait_comes_while_its_client_waits_and_the_client_sta
 
 #[test]
 fn a_kill_is_proved_by_the_end_of_one_process_and_the_start_of_the_next() {
-    let kill = Fault::Kill { back_after: Duration::from_secs(1) };
+    let kill = Fault::new(fault::Kill {}, Duration::from_secs(1));
     let plan = plan(kill, Target::Holder, When::At(Duration::from_secs(1)));
     let (_, records) = recorded(true, &plan);
     assert_eq!(phases(&records), ["requested", "injected", "heal-requested", "healed", "proved", "heal-proved"]);
@@ -350,10 +353,10 @@ fn of_links() -> Vec<Plan> {
     let ms = Duration::from_millis;
     let (lasting, direction, from) = (ms(1_000), Direction::Both, Vec::new());
     let faults = [
-        Fault::Partition { lasting, direction, from: from.clone(), cut: history::Cut::Drop },
-        Fault::Delay { lasting, by: Late::Fixed(ms(300)), direction, from: from.clone() },
-        Fault::Loss { lasting, percent: 20, direction, from: from.clone() },
-        Fault::Reorder { lasting, by: Range { from: ms(10), to: ms(80) }, direction, from },
+        Fault::new(fault::Partition { cut: history::CutMode::Drop }, lasting).on_links(direction, from.clone()),
+        Fault::new(fault::Delay { by: LinkDelay::Fixed(ms(300)) }, lasting).on_links(direction, from.clone()),
+        Fault::new(fault::Loss { percent: 20 }, lasting).on_links(direction, from.clone()),
+        Fault::new(fault::Reorder { by: Range { from: ms(10), to: ms(80) } }, lasting).on_links(direction, from),
     ];
     faults.map(|fault| plan(fault, Target::Node("worker-1".into()), When::At(ms(1_000)))).into()
 }
@@ -408,7 +411,7 @@ fn simulated_links_that_lose_or_reorder_packets_are_proved_healed_and_tell_what_
         assert_eq!(of(|phase| matches!(phase, FaultPhase::Proved { .. })), faults, "{kind}");
         assert_eq!(of(|phase| matches!(phase, FaultPhase::HealProved)), faults, "{kind}");
         let held = |r: &Record| match r.event {
-            Event::Held { since, until, .. } => Some(until.since(since)),
+            Event::PacketsDelayed { since, until, .. } => Some(until.since(since)),
             _ => None,
         };
         let held: Vec<Duration> = records.iter().filter_map(held).collect();

@@ -16,8 +16,8 @@ use crate::support::{harness, left_of, may_sweep, nobody_else_sweeps, ran, run, 
 const REPRODUCED: &str = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,\
     off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,\
     reads.fence.stale_rejected>=1,reads.fence.stale_accepted=0";
-/// A lease of runs that must show nothing: machines that are shared were seen to stall processes for 0.9 s, and a stall of more than a quarter of
-/// the lease makes a control run inconclusive.
+/// A lease of runs that must show nothing: shared machines stalled processes for 0.9 s, and a stall of more than a
+/// quarter of the lease makes a control run inconclusive.
 const PATIENT: &str = "8s";
 /// What a run without an anomaly must show.
 const NOTHING: &str =
@@ -33,7 +33,7 @@ fn a_paused_holder_of_redlock_acts_when_another_has_taken_over_and_the_fence_sto
         assert!(window["staleness_ms"].as_f64().unwrap() > 0.0 && !window["witness"].as_array().unwrap().is_empty());
     }
     let heading = run.ran.stdout.lines().next().unwrap();
-    for word in ["redlock", "pause, random, of the holder", "seed", "docker, redis 7."] {
+    for word in ["redlock", "pause faults on the lock holder at random times", "seed", "docker, redis 7."] {
         assert!(heading.contains(word), "`{word}` is missing in: {heading}");
     }
     assert!(run.ran.stdout.contains("took over") && run.ran.stdout.contains("rejected"), "a story is told");
@@ -104,8 +104,8 @@ fn the_mandatory_experiment_shows_two_accepted_writers_and_one_refusal() {
     .exits(0);
     let window = run.property("lock")["windows"][0].clone();
     let story = window["story"].to_string();
-    assert!(story.contains("writes: rejected") && story.contains("off: accepted"), "{story}");
-    assert!(run.ran.stdout.contains("placed before-write"));
+    assert!(story.contains("writes: rejected") && story.contains("off: admitted"), "{story}");
+    assert!(run.ran.stdout.contains("at the point before-write"));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn every_kind_of_token_and_comparison_runs() {
     let strict = run(&strict.split(' ').collect::<Vec<_>>()).exits(0);
     assert!(strict.property("reads.fence").is_null(), "strict cannot go with the arm `reads`");
     let plain = run(&"--lease 8s --tokens majority-max --time 6s --rate 8 --work 50ms".split(' ').collect::<Vec<_>>());
-    // Without faults nothing drives the counters of the nodes far enough apart to be sure of a violation, nor to exclude it.
+    // Without faults the counters of the nodes may or may not differ enough for a violation.
     assert!(matches!(plain.ran.code, Some(0 | 1)), "{}", plain.ran.stdout);
     let none =
         run(&"--lease 8s --tokens none --time 6s --rate 16 --work 100ms --keys 2".split(' ').collect::<Vec<_>>())
@@ -380,8 +380,10 @@ fn a_panic_of_the_controller_leaves_nothing_behind() {
 fn redis_started_with(dir: &std::path::Path, command: &str, health: &str) -> std::path::PathBuf {
     let file = dir.join("mine.yaml");
     let text = format!(
-        "services:\n  redis-1:\n    image: redis:7.0.15-bookworm\n    command: {command}\n    healthcheck:\n      test: {health}\n    \
-         x-harness:\n      role: redis\n      packages: [redis-server, redis-tools]\n"
+        "services:\n  redis-1:\n    image: redis:7.0.15-bookworm\n    command: {command}\n    healthcheck:\n\
+         \x20     test: {health}\n    x-harness:\n      role: redis\n      packages: [redis-server, redis-tools]\n\
+         x-harness: {{about: one Redis, topology: independent, promise: lease, lease_clock: wall, \
+         amnesia: forgets-locks, kill_forgets: true, shows_waiting: true, tokens: [counter, none], port: 6379}}\n"
     );
     fs::write(&file, text).unwrap();
     file

@@ -67,8 +67,9 @@ fn what_only_docker_understands_is_refused_by_name() {
 #[test]
 fn a_paused_holder_is_a_window_on_every_backend_and_every_fence_stops_it() {
     for backend in ["redis", "redlock", "etcd", "etcd-server-lock"] {
-        let expected = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,off.data.lost_updates>=1,\
-            writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0";
+        let expected = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,\
+            off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,\
+            reads.fence.stale_accepted=0";
         let arms = "off,writes,reads,cas,claim";
         let flags =
             ["--cluster", "sim", "--backend", backend, "--nemesis", "pause", "--arms", arms, "--expect", expected];
@@ -129,4 +130,16 @@ fn a_longer_pause_gives_more_and_longer_windows() {
     let picture = std::fs::read_to_string(&svg).unwrap();
     assert!(picture.contains("<svg") && picture.contains("pause"));
     ran(&["dose", "pause", "--ratios", "0"]).exits(64).says(&["outside 0.05"]);
+}
+
+#[test]
+fn two_steps_that_wait_for_one_leader_do_not_hold_up_the_run() {
+    for seed in ["0", "1", "2"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = harness();
+        let args = ["--cluster", "sim", "--backend", "etcd", "--nemesis", "loss,kill:leader", "--seed", seed];
+        command.arg("run").args(args).arg("--runs").arg(dir.path());
+        let ran: Ran = command.output().unwrap().into();
+        assert!(matches!(ran.code, Some(0..=2)), "seed {seed}: {}{}", ran.stderr, ran.stdout);
+    }
 }

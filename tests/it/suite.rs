@@ -1,4 +1,4 @@
-//! Suites: every row of the claims in the simulation, some on real servers; what is refused, and going on where one was cut off.
+//! Suites: every row of the claims in the simulation, some rows on real servers, refused suites, and `--resume`.
 
 use std::{fs, path::Path};
 
@@ -119,6 +119,15 @@ fn without_its_witness_a_row_says_nothing_and_a_wrong_expectation_is_told() {
     let dir = row(|text| text.replace("witness", "causes = [\"clock\"]\nwitness"));
     let ran = one(&dir, &[]).exits(1);
     assert!(ran.stdout.contains("expected the cause clock, found pause"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_twin_is_named_by_the_field_in_which_its_plan_differs() {
+    let twin = "twin = { field = \"plan.seed\", value = 77, expect = \"lock=violated\" }\nwitness =";
+    let dir = row(|text| text.replace("witness =", twin));
+    let said = one(&dir, &[]).exits(0).stdout;
+    assert!(said.contains("the plan of K1, but plan.seed = 77 instead of "), "{said}");
+    assert_eq!(said.matches(" c\n").count(), 1, "the twin does not repeat the claim: {said}");
 }
 
 #[test]

@@ -51,6 +51,19 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
+fn explain_defines_each_word_of_the_reports_and_suggests_near_words() {
+    let said = ran(&["explain", "stale-holder"]).exits(0).stdout;
+    assert!(said.starts_with("stale-holder\n") && said.len() > 50, "{said}");
+    let all = ran(&["explain"]).exits(0).stdout;
+    for word in ["\nstale-holder\n", "\nlease-overlap\n", "\nentitled\n", "\nmeasured\n", "\nwrites\n"] {
+        assert!(all.contains(word), "{word:?} in {all}");
+    }
+    assert!(all.lines().all(|line| line.chars().count() <= 100), "{all}");
+    ran(&["explain", "stale-hodler"]).exits(64).says(&["`stale-hodler`", "stale-holder", "harness explain"]);
+    ran(&["explain", "zzz"]).exits(64).says(&["`zzz`", "harness explain"]);
+}
+
+#[test]
 fn a_broken_plan_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("plan.toml");
@@ -102,7 +115,7 @@ fn a_recorded_run_is_judged_again_and_its_exit_code_says_how() {
     let dir = recorded(&kleppmann());
     let path = dir.path().to_str().unwrap();
     let said = ran(&["check", path]).exits(1).stdout;
-    assert!(said.contains("VIOLATED") && said.contains("took over"), "{said}");
+    assert!(said.contains("lock            violated") && said.contains("took over"), "{said}");
     let json = ran(&["check", path, "--format", "json"]).exits(1).stdout;
     let verdict: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(verdict["properties"]["lock"]["verdict"], "violated");
@@ -115,7 +128,7 @@ fn a_recorded_run_is_judged_again_and_its_exit_code_says_how() {
     let said = ran(&["check", path, "--expect", "lock=violated,lock.windows>=9"]).exits(1).stdout;
     assert!(said.contains("expected lock.windows>=9, found 1"), "{said}");
     let said = ran(&["check", path, "--expect", "lock=violated,lokc.windows>=9"]).exits(1).stdout;
-    assert!(said.contains("says nothing of `lokc.windows`"), "{said}");
+    assert!(said.contains("no figure `lokc.windows`"), "{said}");
 }
 
 #[test]
@@ -130,7 +143,7 @@ fn a_truncated_history_is_judged_as_far_as_it_goes_and_never_upheld() {
     let dir = recorded(&whole[..end]);
     ran(&["check", dir.path().to_str().unwrap()]).exits(1);
     let dir = recorded(b"");
-    ran(&["check", dir.path().to_str().unwrap()]).exits(64).says(&["no plan in it"]);
+    ran(&["check", dir.path().to_str().unwrap()]).exits(64).says(&["the first event is not the plan"]);
 }
 
 #[test]
@@ -139,4 +152,45 @@ fn a_file_that_is_no_history_is_refused_with_its_line() {
     ran(&["check", dir.path().to_str().unwrap()]).exits(64).says(&["history.jsonl", "line 1", "breakfast"]);
     let empty = tempfile::tempdir().unwrap();
     ran(&["check", empty.path().to_str().unwrap()]).exits(64).says(&["no history.jsonl"]);
+}
+
+#[test]
+fn etcds_own_lock_service_has_a_leader_that_a_fault_can_hit() {
+    let runs = tempfile::tempdir().unwrap();
+    let backend = ["run", "--cluster", "sim", "--backend", "etcd-server-lock", "--time", "4s", "--seed", "1"];
+    let nemesis = ["--nemesis", "pause:leader@1s+1s", "--runs", runs.path().to_str().unwrap()];
+    let run = ran(&[&backend[..], &nemesis[..]].concat());
+    assert!(run.code.is_some_and(|code| code <= 2), "{:?}: {}", run.code, run.stderr);
+}
+
+#[test]
+fn a_restart_without_data_of_an_etcd_member_is_refused_on_both_clusters() {
+    for cluster in ["docker", "sim"] {
+        for backend in ["etcd", "etcd-server-lock"] {
+            ran(&["run", "--cluster", cluster, "--backend", backend, "--nemesis", "amnesia:etcd-1@1s+1s"])
+                .exits(64)
+                .says(&["no longer a member of its store", backend]);
+        }
+    }
+}
+
+#[test]
+fn servers_without_a_model_are_refused_in_the_simulation() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.toml");
+    let written = fs::read_to_string("suites/kleppmann/k1.toml").unwrap();
+    let servers = "\n[plan.servers]\ntopology = \"one-store\"\npromise = \"session\"\nlease_clock = \"monotonic\"\n\
+        amnesia = \"loses-membership\"\nkill_forgets = false\nshows_waiting = true\n\
+        tokens = [\"two-phase\"]\nport = 1\n";
+    fs::write(&file, written + servers).unwrap();
+    ran(&["run", file.to_str().unwrap(), "--cluster", "sim"])
+        .exits(64)
+        .says(&["no model of the servers of `redlock`", "--cluster docker"]);
+}
+
+#[test]
+fn every_client_has_a_built_in_compose_file_and_the_reverse() {
+    let clients: Vec<_> = locks::CLIENTS.iter().map(|client| client.name).collect();
+    let files: Vec<_> = compose::BUILTIN.iter().map(|(name, _)| *name).collect();
+    assert_eq!(clients, files);
 }

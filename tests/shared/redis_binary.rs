@@ -5,7 +5,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// A command that starts a Redis server, where there is one. Debian's redis-tools has it under the name of a tool, which acts as what it is called.
+/// A command that starts a Redis server, where there is one. Debian's redis-tools has it under the name of a tool,
+/// which acts as what it is called.
 pub fn redis_server() -> Option<Command> {
     ["redis-server", "redis-check-rdb"].into_iter().find_map(|binary| {
         let named = || {

@@ -21,13 +21,15 @@ struct Set {
     inheritable: u32,
 }
 
-/// Runs `work` in a thread of its own that has lost `capability` for good, and so have all threads and programs that it starts. None if this process
-/// does not have it, or may not give it up. Numbers of capabilities: capabilities(7); one below 32.
+/// Runs `work` in a thread of its own that has lost `capability` for good, and so have all threads and programs that it
+/// starts. None if this process does not have it, or may not give it up. Numbers of capabilities: capabilities(7); one
+/// below 32.
 pub fn without<T: Send>(capability: u32, work: impl FnOnce() -> T + Send) -> Option<T> {
     let lose_it_and_work = || {
         let header = Header { version: VERSION, pid: 0 };
         let mut sets = [Set::default(); 2];
-        // SAFETY: the kernel writes two sets, reads a number and the sets again; it is a thread of its own that has other bounds then.
+        // SAFETY: the kernel writes two sets, reads a number and the sets again; it is a thread of its own that has
+        // other bounds then.
         unsafe {
             assert_eq!(libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()), 0);
             let has = sets[0].effective & (1_u32 << capability) != 0;

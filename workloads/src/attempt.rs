@@ -1,19 +1,17 @@
-//! How the words of `locks` become events: the watch on one attempt, and the hold that comes of it.
+//! Turns the callbacks of `locks` into events: for one attempt, and for the hold that comes from it.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use history::{Answers, ClientId, Event, HoldId, Key, NodeName, Outcome, Point, Stamp, Token, Why};
+use history::{Answers, ClientId, Event, FailureReason, HoldId, Key, NodeName, Outcome, Point, Stamp, Token};
 use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch};
+use parking_lot::Mutex;
 
 use crate::{points::Points, ports::Journal};
 
-/// What all attempts of a client share.
+/// The recording of a client's attempts.
 #[derive(Clone)]
 pub struct Recording {
-    /// Where events go.
+    /// Stamps and writes the events.
     pub journal: Arc<dyn Journal>,
     /// The client's clock.
     pub clock: Arc<dyn Clock>,
@@ -23,15 +21,15 @@ pub struct Recording {
 
 /// Records one attempt, and later the renewals and the release of its hold.
 pub struct Attempt {
-    /// Where.
+    /// The journal, the clock and the protocol points.
     pub recording: Recording,
-    /// Who.
+    /// The client.
     pub client: ClientId,
-    /// Which.
+    /// The attempt's id.
     pub id: HoldId,
-    /// Of which key.
+    /// The key.
     pub key: Key,
-    /// When its critical section was due.
+    /// The time at which the critical section was due.
     pub intended: Stamp,
     stamps: Mutex<Stamps>,
 }
@@ -40,38 +38,36 @@ pub struct Attempt {
 struct Stamps {
     sent: Stamp,
     answered: Stamp,
-    /// When the last request left on which the promise may rest, if that is not the first; and the one on which it does.
+    /// Send stamps of later requests: the last on which the promise may rest, and the one on which it rests.
     promising: Option<Stamp>,
     promised: Option<Stamp>,
     looked: Stamp,
-    /// The last look at a queue that still saw somebody before this attempt.
+    /// The last look at the queue that saw another client ahead.
     behind: Option<Stamp>,
-    /// Where its key stands in the queue, if it was confirmed to be the oldest.
+    /// The key's place in the queue, if the key was confirmed to be the oldest.
     place: Option<Revision>,
 }
 
 impl Attempt {
-    /// An attempt that has not begun.
+    /// Makes an attempt that has not begun.
     pub fn new(recording: Recording, client: ClientId, id: HoldId, key: Key, intended: Stamp) -> Attempt {
         Attempt { recording, client, id, key, intended, stamps: Mutex::default() }
-    }
-
-    fn stamps(&self) -> std::sync::MutexGuard<'_, Stamps> {
-        self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self, event: Event) -> Stamp {
         self.recording.journal.record(event)
     }
 
-    /// The attempt gave a hold. Must follow the lock's `Ok` without an await: the stamp was taken before the validity was computed.
+    /// Records success. Must follow the lock's `Ok` without an await: the stamp was taken before the validity was
+    /// computed.
     pub fn acquired(&self, hold: &Hold) {
-        let Stamps { sent, answered, promised, behind, place, .. } = *self.stamps();
+        let Stamps { sent, answered, promised, behind, place, .. } = *self.stamps.lock();
         let event = Event::Acquired {
             attempt: self.id,
             token: hold.token.map(|t| Token(t.0)),
             lease_ns: hold.lease.as_nanos() as u64,
-            // Until its request left, the client knew that it did not hold: its owner value was new. In a queue it knew longer.
+            // Until its request left, the client knew that it did not hold the lock: the owner value was new. In a
+            // queue, the client knew for longer.
             granted_after: behind.unwrap_or(sent),
             promised_from: promised,
             place: place.map(|revision| u64::try_from(revision.0).unwrap_or_default()),
@@ -81,28 +77,29 @@ impl Attempt {
         self.recording.journal.record_at(answered, event);
     }
 
-    /// The attempt was given up, and undone.
+    /// Records that the client cancelled and undid the attempt.
     pub fn cancelled(&self) {
-        let (outcome, why) = (Outcome::Indeterminate, Why::Cancelled);
+        let (outcome, why) = (Outcome::Indeterminate, FailureReason::Cancelled);
         self.record(Event::AcquireFailed { attempt: self.id, outcome, why, detail: None, answers: Answers::new() });
     }
 
-    /// The attempt failed.
+    /// Records failure.
     pub fn failed(&self, failure: &Failure) {
         let (outcome, why, answers) = told(failure);
-        let detail = match &failure.why {
-            locks::Why::Error(said) => Some(said.clone()),
+        let detail = match &failure.reason {
+            locks::FailureReason::Error(said) => Some(said.clone()),
             _ => None,
         };
         self.record(Event::AcquireFailed { attempt: self.id, outcome, why, detail, answers });
     }
 
-    /// A renewal ended: ok with the lease that is promised from its own sending. `Err` tells whether the hold is lost.
+    /// Records the result of a renewal; `Ok` has the lease that is promised from its own sending. Returns `Err` with
+    /// whether the hold is lost.
     pub fn renewed(&self, renewed: Result<(Duration, &NodeAnswers), &Failure>) -> Result<(), bool> {
         let hold = self.id;
         match renewed {
             Ok((lease, said)) => {
-                let at = self.stamps().answered;
+                let at = self.stamps.lock().answered;
                 let lease_ns = lease.as_nanos() as u64;
                 self.recording.journal.record_at(at, Event::Renewed { hold, lease_ns, answers: answers(said) });
                 Ok(())
@@ -110,12 +107,12 @@ impl Attempt {
             Err(failure) => {
                 let (outcome, why, answers) = told(failure);
                 self.record(Event::RenewFailed { hold, outcome, why, answers });
-                Err(why == Why::Lost || why == Why::Validity)
+                Err(why == FailureReason::Lost || why == FailureReason::Validity)
             }
         }
     }
 
-    /// The release ended.
+    /// Records the result of the release.
     pub fn released(&self, released: Result<locks::Released, Failure>) {
         let hold = self.id;
         match released {
@@ -145,7 +142,7 @@ impl Watch for Attempt {
         };
         let at = self.record(event);
         if round == Round::Acquire {
-            self.stamps().sent = at;
+            self.stamps.lock().sent = at;
         }
     }
 
@@ -163,27 +160,27 @@ impl Watch for Attempt {
     }
 
     fn answered(&self, _round: Round) {
-        self.stamps().answered = self.recording.journal.now();
+        self.stamps.lock().answered = self.recording.journal.now();
     }
 
     fn promising(&self) {
         let now = self.recording.journal.now();
-        self.stamps().promising = Some(now);
+        self.stamps.lock().promising = Some(now);
     }
 
     fn promised(&self) {
-        let mut stamps = self.stamps();
+        let mut stamps = self.stamps.lock();
         stamps.promised = stamps.promising;
     }
 
     fn looking(&self) {
         let now = self.recording.journal.now();
-        self.stamps().looked = now;
+        self.stamps.lock().looked = now;
     }
 
     fn behind(&self) {
         let first = {
-            let mut stamps = self.stamps();
+            let mut stamps = self.stamps.lock();
             let looked = stamps.looked;
             stamps.behind.replace(looked).is_none()
         };
@@ -193,7 +190,7 @@ impl Watch for Attempt {
     }
 
     fn confirmed(&self, place: Revision) {
-        self.stamps().place = Some(place);
+        self.stamps.lock().place = Some(place);
     }
 
     fn without_key(&self) {
@@ -205,18 +202,18 @@ impl Watch for Attempt {
     }
 }
 
-fn told(failure: &Failure) -> (Outcome, Why, Answers) {
+fn told(failure: &Failure) -> (Outcome, FailureReason, Answers) {
     let outcome = match failure.outcome {
         locks::Outcome::Failed => Outcome::Failed,
         locks::Outcome::Indeterminate => Outcome::Indeterminate,
     };
-    let why = match failure.why {
-        locks::Why::Held => Why::Held,
-        locks::Why::Validity => Why::Validity,
-        locks::Why::NoMajority => Why::NoMajority,
-        locks::Why::Lost => Why::Lost,
-        locks::Why::Cancelled => Why::Cancelled,
-        locks::Why::Error(_) => Why::Error,
+    let why = match failure.reason {
+        locks::FailureReason::Held => FailureReason::Held,
+        locks::FailureReason::Validity => FailureReason::Validity,
+        locks::FailureReason::NoMajority => FailureReason::NoMajority,
+        locks::FailureReason::Lost => FailureReason::Lost,
+        locks::FailureReason::Cancelled => FailureReason::Cancelled,
+        locks::FailureReason::Error(_) => FailureReason::Error,
     };
     (outcome, why, answers(&failure.answers))
 }

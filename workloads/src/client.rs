@@ -1,4 +1,4 @@
-//! The client: acquires, reads, works, writes, releases. It needs no runtime: only its ports.
+//! The client: acquires, reads, works, writes, releases. Needs only its ports, and no runtime.
 
 use std::{
     collections::BTreeMap,
@@ -13,46 +13,47 @@ use futures::{
     FutureExt,
     future::{Either, select},
 };
-use history::{ClientId, ClientKind, Event, HoldId, OpId, Outcome, Point, Stamp, Workload, drift};
-use locks::{Clock, Hold, Lock, Owner, Reply, retry::RetryDelay};
+use history::{Arm, ClientId, ClientKind, Event, HoldId, OpId, Outcome, Point, Stamp, Token, Version, Workload, drift};
+use locks::{Clock, Hold, Lock, Owner, Reply, RetryDelay};
 use rand::RngCore;
-use resource::{Arm, ClientError, ReadAnswer, Version, WriteAnswer};
+use resource::{ClientError, ReadAnswer, WriteAnswer};
 
 use crate::{
+    admission::{read_answer, write_answer},
     attempt::{Attempt, Recording},
     generate::Section,
-    ports::{Access, Caller, Resource},
+    ports::{Operation, Pending, Resource},
 };
 
-/// A write that nobody answers is sent again at most so often.
+/// The most resends of a write without an answer.
 const RESENDS_MAX: u32 = 100;
 
 /// One logical actor.
 pub struct Client {
-    /// Which.
+    /// The client's id.
     pub id: ClientId,
     /// The lock under test.
     pub lock: Arc<dyn Lock>,
-    /// What it guards.
+    /// The resource that the lock protects.
     pub resource: Arc<dyn Resource>,
-    /// Where it records, its clock, its points.
+    /// The journal, the clock and the protocol points.
     pub recording: Recording,
-    /// What clients do.
+    /// The workload of the plan.
     pub workload: Workload,
-    /// Asked of the lock.
+    /// The lease of the plan.
     pub lease: Duration,
-    /// Numbers of attempts, shared by the clients of a worker.
+    /// The numbers of attempts, shared by the clients of a worker.
     pub attempts: Arc<AttemptIds>,
 }
 
-/// Gives out the ids of a process's attempts.
+/// Assigns the ids of a process's attempts.
 pub struct AttemptIds {
     process: u32,
     next: AtomicU64,
 }
 
 impl AttemptIds {
-    /// The ids of the `process`-th process of the run.
+    /// Starts the ids of the `process`-th process of the run.
     pub fn new(process: u32) -> AttemptIds {
         AttemptIds { process, next: AtomicU64::new(1) }
     }
@@ -62,24 +63,24 @@ impl AttemptIds {
     }
 }
 
-/// How a critical section came out.
+/// The end of a critical section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The lock was acquired, used and let go.
+    /// The lock was acquired, used and released.
     Done,
-    /// The lock was not acquired before the client gave up trying.
+    /// The client gave up before it acquired the lock.
     Dropped,
 }
 
-/// What client and watchdog know of a hold's validity.
+/// The belief of client and watchdog about a hold's validity.
 struct Belief {
     valid_until_ns: AtomicU64,
     lost: AtomicBool,
 }
 
 impl Client {
-    /// One critical section. `give_up` tells after each failed attempt whether to stop trying; `end` resolves when an attempt that waits in a
-    /// queue must stop waiting.
+    /// Runs one critical section. After each failed attempt, `give_up` decides whether to stop. `end` resolves when an
+    /// attempt in a queue must stop waiting.
     pub async fn section(
         &self,
         section: &Section,
@@ -113,7 +114,7 @@ impl Client {
         }
     }
 
-    /// One attempt; none, if the client gave it up and undid it.
+    /// Makes one attempt. Returns none if the client cancelled and undid the attempt.
     async fn attempt(
         &self,
         key: &locks::Key,
@@ -126,16 +127,16 @@ impl Client {
         }
         let acquiring = self.lock.acquire(key, owner.clone(), self.lease, attempt);
         let end = match self.workload.cancel {
-            Some(patience) => {
-                let timer = self.clock().sleep_until(self.clock().now() + patience);
+            Some(after) => {
+                let timer = self.clock().sleep_until(self.clock().now() + after);
                 Either::Left(select(timer, end()).map(|_| ()))
             }
             None => Either::Right(end()),
         };
-        // `select` looks at the attempt first: one that has succeeded counts, though the patience has run out too.
+        // `select` polls the attempt first: a success counts even if the time to cancel has come too.
         match select(acquiring, end).await {
             Either::Left((acquired, _)) => return Some(acquired),
-            // Its future is dropped at the end of this statement: nothing of it goes on beside the undo.
+            // The attempt's future is dropped at the end of this statement, so it cannot run beside the undo.
             Either::Right(_) => {}
         }
         self.lock.cancel(key, &owner, self.lease, attempt).await;
@@ -155,13 +156,14 @@ impl Client {
         points.pass(&**journal, &**clock, self.id, hold, point).await;
     }
 
-    /// Until when the client believes in a hold: the lock's validity, or less where the plan says so.
+    /// Returns the end of the client's belief in a hold: the lock's validity, or less if the plan sets a deadline.
     fn believed_ns(&self, hold: &Hold) -> u64 {
         let own = self.workload.deadline.map(|deadline| hold.sent + deadline.saturating_sub(drift(deadline)));
         own.map_or(hold.valid_until, |own| own.min(hold.valid_until)).as_nanos() as u64
     }
 
-    /// Everything under the hold, with the watchdog beside it: a future joined to the client's own, so that nothing outlives it.
+    /// Runs the work under the hold, with the watchdog beside it in the same future, so that the watchdog never
+    /// outlives the work.
     async fn critical(&self, attempt: &Attempt, hold: Hold, section: &Section) {
         let belief = Belief { valid_until_ns: AtomicU64::new(self.believed_ns(&hold)), lost: AtomicBool::new(false) };
         let keep = {
@@ -177,7 +179,7 @@ impl Client {
             }
         };
         if keep {
-            // The write may still arrive: releasing now would let somebody else in before it does.
+            // The write may still arrive: after a release another client could acquire before the write arrives.
             self.record(Event::GaveUp { hold: attempt.id });
         } else {
             self.point(attempt.id, Point::BeforeRelease).await;
@@ -185,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Renews until the hold is lost. Dropped when the work is done.
+    /// Renews until the hold is lost. The caller drops this future when the work is done.
     async fn renew(&self, attempt: &Attempt, mut hold: Hold, every: Duration, belief: &Belief) {
         let mut due = hold.sent + every;
         loop {
@@ -194,7 +196,8 @@ impl Client {
             let sent_before = hold.sent;
             let renewed = self.lock.renew(&mut hold, lease, attempt).await;
             let renewed = attempt.renewed(match &renewed {
-                // A renewal that asks for less than is left changes nothing: it promises what it asked for, from its own sending.
+                // A renewal for less than the remaining lease changes nothing: it promises its own lease, from its own
+                // sending.
                 Ok(renewed) if hold.sent == sent_before => Ok((lease, &renewed.answers)),
                 Ok(renewed) => Ok((hold.lease, &renewed.answers)),
                 Err(failure) => Err(failure),
@@ -212,36 +215,34 @@ impl Client {
         }
     }
 
-    /// Reads, works, writes, as often as the plan says. True if the hold must not be released: a write may be under way.
+    /// Reads, works and writes as often as planned. Returns whether the hold must not be released, because a write may
+    /// still be under way.
     async fn work(&self, attempt: &Attempt, hold: &Hold, belief: &Belief, section: &Section) -> bool {
         let id = attempt.id;
         self.point(id, Point::AfterAcquire).await;
-        let Ok(key) = resource::Key::new(section.key.as_str()) else {
-            unreachable!("generated keys are short and visible")
+        let operation = |op: OpId| Operation {
+            key: section.key.clone(),
+            hold: id,
+            op,
+            token: hold.token.map(|token| Token(token.0)),
         };
-        let caller = |op: OpId| Caller {
-            key: key.clone(),
-            hold: resource::HoldId(id.0),
-            op: resource::OpId(u64::from(op.0)),
-            token: hold.token.map(|t| resource::Token(t.0)),
-        };
-        for turn in 0..section.writes {
+        for turn in 0..u64::from(section.writes) {
             let op = OpId(2 * turn + 1);
             self.record(Event::Read { hold: id, op });
-            let read = match self.resource.read(&caller(op)).await {
+            let read = match self.resource.read(&operation(op)).await {
                 Ok(read) => read,
-                // A read changes no value: it is safe to let go, whether or not it arrives.
+                // A read changes no value, so a release is safe even if the read arrives later.
                 Err(error) => return self.access_failed(id, op, &error, false),
             };
-            self.record(Event::ReadOk { hold: id, op, number: read.number.0 });
+            self.record(Event::ReadOk { hold: id, op, number: read.number.0, arms: Some(read_answer(&read)) });
             self.point(id, Point::AfterRead).await;
 
             self.record(Event::Work { hold: id, planned_ns: section.work.as_nanos() as u64 });
             self.clock().sleep_until(self.clock().now() + section.work).await;
 
             let op = OpId(2 * turn + 2);
-            let (caller, values) = (caller(op), incremented(&read));
-            let write = self.resource.write(&caller, &values);
+            let (operation, values) = (operation(op), incremented(&read));
+            let write = self.resource.write(&operation, &values);
             if self.workload.client == ClientKind::Checking {
                 if !self.check(id, belief) {
                     return false;
@@ -250,9 +251,10 @@ impl Client {
             }
             self.point(id, Point::BeforeWrite).await;
             self.record(Event::Write { hold: id, op });
-            match self.answered(write, id, op, || self.resource.write(&caller, &values)).await {
+            match self.answered(write, id, op, || self.resource.write(&operation, &values)).await {
                 Ok(written) => {
-                    self.record(Event::WriteOk { hold: id, op, number: written.number.0 });
+                    let (number, arms) = (written.number.0, Some(write_answer(&written)));
+                    self.record(Event::WriteOk { hold: id, op, number, arms });
                 }
                 Err(error) => return self.access_failed(id, op, &error, true),
             }
@@ -260,30 +262,35 @@ impl Client {
         false
     }
 
-    /// The answer to a write, which is sent again until it comes if the plan says so.
+    /// Waits for the answer to a write. Resends the write until the answer comes, if the plan says so. Once a copy was
+    /// not answered, the failure of a later copy says nothing about the write: the earlier copy may still be applied.
     async fn answered<'a>(
         &self,
-        mut write: Access<'a, WriteAnswer>,
+        mut write: Pending<'a, WriteAnswer>,
         hold: HoldId,
         op: OpId,
-        again: impl Fn() -> Access<'a, WriteAnswer>,
+        again: impl Fn() -> Pending<'a, WriteAnswer>,
     ) -> Result<WriteAnswer, ClientError> {
         let Some(every) = self.workload.resend else { return write.await };
-        for _ in 0..RESENDS_MAX {
+        for resent in 0..RESENDS_MAX {
             let mut timer = self.clock().sleep_until(self.clock().now() + every);
             match select(write, &mut timer).await {
                 Either::Left((Err(ClientError::Indeterminate(_)), _)) => timer.await,
+                Either::Left((Err(ClientError::Failed(_)), _)) if resent > 0 => timer.await,
                 Either::Left((answered, _)) => return answered,
                 Either::Right(_) => {}
             }
             self.record(Event::Resend { hold, op });
             write = again();
         }
-        write.await
+        match write.await {
+            Err(ClientError::Failed(why)) => Err(ClientError::Indeterminate(why)),
+            answered => answered,
+        }
     }
 
-    /// Whether the client still believes in its hold. The stamp is taken before the clock is read, so a freeze between the two is
-    /// never taken for a check that passed too late.
+    /// Checks whether the client still believes in its hold. Takes the stamp before it reads the clock, so that a
+    /// freeze between the two never looks like a check that passed too late.
     fn check(&self, hold: HoldId, belief: &Belief) -> bool {
         let at = self.recording.journal.now();
         let valid_until = Duration::from_nanos(belief.valid_until_ns.load(Ordering::Relaxed));
@@ -305,7 +312,7 @@ impl Client {
     }
 }
 
-/// One more than was read, on each arm from the version that was read there.
+/// Returns the next value for each arm: the read value plus one, from the version that was read.
 fn incremented(read: &ReadAnswer) -> BTreeMap<Arm, (Version, String)> {
     let next = |value: Option<&String>| value.and_then(|v| v.parse::<u64>().ok()).unwrap_or(0) + 1;
     read.arms.iter().map(|(arm, state)| (*arm, (state.version, next(state.value.as_ref()).to_string()))).collect()

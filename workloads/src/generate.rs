@@ -1,29 +1,29 @@
-//! Which critical section begins when. Pure: everything is drawn from the seed.
+//! The times of critical sections. Pure: everything is drawn from the seed.
 //!
-//! An **open model**: sections are due at moments of their own, whether or not the client is free by then, so that a slow lock shows
-//! as a growing queue and not as fewer requests. Gaps between them are exponential, as if many independent callers came by.
+//! The **open model**: a section is due at its own time even if the client is still busy. So a slow lock shows as a
+//! growing queue and not as fewer requests. The gaps are exponential, as with many independent callers.
 
 use std::time::Duration;
 
 use history::{Key, NodeName, Scripted, Workload};
 use rand::Rng;
 
-/// One critical section, as it is meant to be.
+/// One planned critical section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
-    /// When it is due, from the start of the client.
+    /// The time at which the section is due, from the start of the client.
     pub due: Duration,
-    /// Of which key.
+    /// The key.
     pub key: Key,
-    /// How long the client works between read and write.
+    /// The length of the work between read and write.
     pub work: Duration,
-    /// How often it writes; with 0 it only acquires and releases.
+    /// The number of writes; with 0 the client only acquires and releases.
     pub writes: u32,
-    /// After how many attempts that failed it is given up; never, if absent.
+    /// The number of failed attempts after which the client gives up; without it, the client never gives up.
     pub attempts: Option<u32>,
 }
 
-/// The sections of one client, in order: drawn without end, or as its worker's script has them.
+/// The sections of one client in order: an endless draw, or the script of its worker.
 #[derive(Debug, Clone)]
 pub struct Sections<R> {
     rng: R,
@@ -33,7 +33,7 @@ pub struct Sections<R> {
     due: Due,
 }
 
-/// When sections are due.
+/// The source of due times.
 #[derive(Debug, Clone)]
 enum Due {
     Drawn { mean_gap_s: f64, last: Duration },
@@ -41,7 +41,7 @@ enum Due {
 }
 
 impl<R: Rng> Sections<R> {
-    /// The share of one client of `worker` in `workload`: all clients together are offered its rate, but for those that have a script.
+    /// Returns the sections of one client of `worker`. All clients without a script share the rate of `workload`.
     pub fn new(workload: &Workload, worker: &NodeName, rng: R) -> Sections<R> {
         let clients = f64::from(workload.workers) * f64::from(workload.clients_per_worker);
         let script: Vec<_> = workload.script.iter().filter(|part| part.worker == *worker).cloned().collect();

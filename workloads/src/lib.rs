@@ -1,23 +1,23 @@
-//! What clients do: generators, the client, the worker process around it.
+//! The clients of a run: generators, the client, and the worker process around the clients.
 //!
 //! | to find | look in |
 //! | --- | --- |
-//! | which critical section begins when (pure) | [`generate`] |
-//! | what a client does in one | [`client`] |
-//! | its ports: journal, resource | [`ports`] |
-//! | how the words of `locks` become events | [`attempt`] |
-//! | how decisions of the resource become events | [`admission`] |
-//! | waiting at protocol points, waiting for the end | [`points`], [`over`] |
-//! | the locks by name | [`backend`] |
-//! | the worker: commands in, events out | [`worker`], [`protocol`] |
+//! | the times of critical sections (pure) | [`generate`] |
+//! | the steps of a client in a critical section | [`client`] |
+//! | the ports of a client: journal, resource | [`ports`] |
+//! | events made from the callbacks of `locks` | [`attempt`] |
+//! | events made from decisions of the resource | [`admission`] |
+//! | waiting at protocol points, waiting for the end | [`points`], [`stop_signal`] |
+//! | the table of backends | [`backend`] |
+//! | the worker and its commands | [`worker`], [`protocol`] |
 
 pub mod admission;
 pub mod attempt;
 pub mod backend;
 pub mod client;
 pub mod generate;
-pub mod over;
 pub mod points;
 pub mod ports;
 pub mod protocol;
+pub mod stop_signal;
 pub mod worker;

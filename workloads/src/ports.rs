@@ -1,59 +1,70 @@
-//! The ports of a client: where it records, and what it protects. (The lock and the clock are ports of `locks`.)
+//! The ports of a client: the journal and the protected resource. (`locks` defines the ports for the lock and the
+//! clock.)
 
 use std::{collections::BTreeMap, future::Future, pin::Pin};
 
-use history::{Event, Stamp};
-use resource::{Arm, ClientError, HoldId, Key, OpId, ReadAnswer, Token, Version, WriteAnswer};
+use history::{Arm, Event, HoldId, Key, OpId, Stamp, Token, Version};
+use resource::{ClientError, ReadAnswer, WriteAnswer};
 
-/// Where events go.
+/// Stamps and writes events.
 pub trait Journal: Send + Sync {
-    /// The run's clock now.
+    /// Returns the current time of the run's clock.
     fn now(&self) -> Stamp;
-    /// Stamps `event` and writes it; when this returns it is written out.
+    /// Stamps `event` and writes it out before the return.
     fn record(&self, event: Event) -> Stamp;
-    /// Writes `event` with a stamp that was taken before. Nothing may be awaited between the two: a process's stamps never go back.
+    /// Writes `event` with an earlier stamp. The caller must not await between the stamp and this call, because the
+    /// stamps of a process never go back.
     fn record_at(&self, at: Stamp, event: Event);
 }
 
-/// An access on its way.
-pub type Access<'a, T> = Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send + 'a>>;
+/// A request to the resource that awaits its answer.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send + 'a>>;
 
-/// Who accesses what.
+/// One operation on the protected state under a hold.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub struct Operation {
     /// The protected key.
     pub key: Key,
-    /// Under which hold.
+    /// The hold.
     pub hold: HoldId,
-    /// Which operation of it.
+    /// The operation's number.
     pub op: OpId,
-    /// With which token.
+    /// The hold's fencing token.
     pub token: Option<Token>,
 }
 
 /// The protected resource.
 pub trait Resource: Send + Sync {
-    /// Reads all arms, and registers the token where reads do that.
-    fn read<'a>(&'a self, caller: &Caller) -> Access<'a, ReadAnswer>;
-    /// Reads all arms without a hold and without a token: what is left in the end.
-    fn look<'a>(&'a self, key: &Key) -> Access<'a, ReadAnswer>;
-    /// Prepares a write of all arms. Its bytes leave when the access is first polled, and that is the first thing it does.
-    fn write<'a>(&'a self, caller: &Caller, values: &BTreeMap<Arm, (Version, String)>) -> Access<'a, WriteAnswer>;
+    /// Reads all arms. The arm `reads` registers the token.
+    fn read<'a>(&'a self, operation: &Operation) -> Pending<'a, ReadAnswer>;
+    /// Reads all arms at the end of a run, without a hold and without a token.
+    fn final_read<'a>(&'a self, key: &Key) -> Pending<'a, ReadAnswer>;
+    /// Prepares a write of all arms. Sending its bytes is the first thing that the returned future does.
+    fn write<'a>(
+        &'a self,
+        operation: &Operation,
+        values: &BTreeMap<Arm, (Version, String)>,
+    ) -> Pending<'a, WriteAnswer>;
 }
 
 impl Resource for resource::Client {
-    fn read<'a>(&'a self, caller: &Caller) -> Access<'a, ReadAnswer> {
-        let Caller { key, hold, op, token } = caller.clone();
+    fn read<'a>(&'a self, operation: &Operation) -> Pending<'a, ReadAnswer> {
+        let Operation { key, hold, op, token } = operation.clone();
         Box::pin(async move { resource::Client::read(self, &key, token, Some(hold), Some(op)).await })
     }
 
-    fn look<'a>(&'a self, key: &Key) -> Access<'a, ReadAnswer> {
+    fn final_read<'a>(&'a self, key: &Key) -> Pending<'a, ReadAnswer> {
         let key = key.clone();
         Box::pin(async move { resource::Client::read(self, &key, None, None, None).await })
     }
 
-    fn write<'a>(&'a self, caller: &Caller, values: &BTreeMap<Arm, (Version, String)>) -> Access<'a, WriteAnswer> {
-        match self.prepare_write(&caller.key, caller.token, Some(caller.hold), Some(caller.op), values) {
+    fn write<'a>(
+        &'a self,
+        operation: &Operation,
+        values: &BTreeMap<Arm, (Version, String)>,
+    ) -> Pending<'a, WriteAnswer> {
+        let Operation { key, hold, op, token } = operation;
+        match self.prepare_write(key, *token, Some(*hold), Some(*op), values) {
             Ok(prepared) => Box::pin(prepared.send()),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }

@@ -1,48 +1,49 @@
-//! Commands to a worker: one JSON object a line on its standard input. `docs/worker-protocol.md` is the reference.
+//! Commands to a worker: one JSON object on each line of its standard input. `docs/worker-protocol.md` is the
+//! reference.
 
 use history::{ClientId, Key, NodeName, Plan, Point};
 use serde::{Deserialize, Serialize};
 
-/// One command.
+/// One command to a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
-    /// Connect to everything, and say `ready`.
+    /// Connects to the lock nodes and the resource, then reports `ready`.
     Configure(Box<Configuration>),
-    /// Begin.
+    /// Begins to offer critical sections.
     Start,
-    /// Announce the client's next passage of the point, and wait there.
+    /// Arms a client: at its next passage of the point, the client reports and waits.
     Arm {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// Where.
+        /// The point.
         point: Point,
-        /// For how long at most. Milliseconds.
+        /// The longest wait, in milliseconds.
         bound_ms: u64,
     },
-    /// Go on from the point, or do not wait there after all.
+    /// Releases a client from its point, or disarms the client.
     Go {
-        /// Who.
+        /// The client.
         client: ClientId,
     },
-    /// The time is over: begin no critical section, end those that have begun, and say `sections`.
+    /// Begins no new critical section, finishes the current ones, then reports `sections`.
     Stop,
-    /// Read what is left of these keys, without a token, say `finished`, and exit.
+    /// Reads these keys without a token, reports `finished`, and exits.
     Finish {
-        /// Which keys.
-        look_at: Vec<Key>,
+        /// The keys to read.
+        final_reads: Vec<Key>,
     },
 }
 
-/// What a worker must know.
+/// The configuration of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
-    /// The number of this process in the run: its attempts are numbered by it, its random draws come from it and the seed.
+    /// The number of this process in the run. Ids of attempts and random draws derive from this number.
     pub process: u32,
-    /// The first of its clients; the others follow.
+    /// The first of the worker's clients; the others follow.
     pub first_client: ClientId,
-    /// What is run.
+    /// The plan of the run.
     pub plan: Plan,
     /// The lock under test, as the user named it: `redlock`, `buggy:forgets-nx`.
     pub backend: String,
@@ -53,7 +54,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// The node that its clients run on: clients are numbered worker by worker.
+    /// Returns the node on which the clients run: clients are numbered worker by worker.
     pub fn node(&self) -> NodeName {
         self.plan.worker_of(self.first_client)
     }

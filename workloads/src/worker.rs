@@ -1,4 +1,4 @@
-//! The worker: the clients of one process, driven by commands.
+//! The worker: the clients of one process, controlled by commands.
 
 use std::{
     sync::{
@@ -16,33 +16,33 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{
     attempt::Recording,
-    backend,
+    backend::Backend,
     client::{AttemptIds, Client, Ended},
     generate::Sections,
-    over::Over,
     points::Points,
     ports::{Journal, Resource},
     protocol::Configuration,
+    stop_signal::StopSignal,
 };
 
-/// How long a request to the resource may take before it counts as indeterminate.
+/// The timeout of a request to the resource, which is then indeterminate.
 const ACCESS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For so long a holder that died could block a key, and a little longer.
-fn patience(lease: Duration) -> Duration {
+/// The time for which a dead holder can block a key, and one second more.
+fn blocked_at_most(lease: Duration) -> Duration {
     lease + drift(lease) + Duration::from_secs(1)
 }
 
-/// A worker that is connected and waits for the start.
+/// A connected worker that waits for its start.
 pub struct Worker {
     configuration: Configuration,
     recording: Recording,
     lock: Arc<dyn Lock>,
     resource: Arc<dyn Resource>,
-    over: Arc<Over>,
+    stop: Arc<StopSignal>,
 }
 
-/// What a worker has done with the sections that were due.
+/// The count of the sections that were due.
 #[derive(Debug, Default)]
 struct Tally {
     offered: AtomicU64,
@@ -51,10 +51,10 @@ struct Tally {
 }
 
 impl Worker {
-    /// Connects to the lock nodes and the resource, and tells the servers' versions by a `ready` event.
+    /// Connects to the lock nodes and the resource, and reports the servers' versions in the event `ready`.
     ///
     /// # Errors
-    /// The configuration names a lock that does not exist, or a server that gives no answer.
+    /// The configuration names an unknown lock, or a server gives no answer.
     pub async fn connect(
         configuration: Configuration,
         journal: Arc<dyn Journal>,
@@ -62,37 +62,38 @@ impl Worker {
     ) -> Result<Worker, Box<dyn std::error::Error + Send + Sync>> {
         let Configuration { backend, lock_nodes, process, plan, .. } = &configuration;
         let is_late = *process >= plan.workload.workers;
-        let (locked_on, servers) = backend::Servers::connect(backend, lock_nodes, *process, is_late).await?;
-        let lock = backend::lock(&configuration.backend, configuration.plan.tokens, locked_on, clock.clone())?;
+        let client = Backend::named(backend)?;
+        let (locked_on, servers) = client.connect(lock_nodes, *process, is_late).await?;
+        let lock = client.build(locked_on, plan.tokens, clock.clone())?;
         let resource = Arc::new(resource::Client::new(&configuration.resource, ACCESS_TIMEOUT)?);
         let recording = Recording { journal, clock, points: Arc::new(Points::default()) };
         recording.journal.record(Event::Ready { servers });
         Ok(Worker::over(configuration, recording, lock, resource))
     }
 
-    /// The worker over a lock and a resource that somebody else has connected.
+    /// Makes a worker over a connected lock and resource.
     pub fn over(
         configuration: Configuration,
         recording: Recording,
         lock: Arc<dyn Lock>,
         resource: Arc<dyn Resource>,
     ) -> Worker {
-        Worker { configuration, recording, lock, resource, over: Arc::default() }
+        Worker { configuration, recording, lock, resource, stop: Arc::default() }
     }
 
-    /// Its protocol points.
+    /// Returns the worker's protocol points.
     pub fn points(&self) -> &Points {
         &self.recording.points
     }
 
-    /// No critical section begins after this.
+    /// Stops new critical sections.
     pub fn stop(&self) {
-        // Whoever would have met a client at its point is gone too.
+        // No later command can release a client that waits at its point.
         self.points().go_all();
-        self.over.set();
+        self.stop.set();
     }
 
-    /// Runs all clients until [`Worker::stop`], lets them end what they have begun, and says `sections`.
+    /// Runs all clients until [`Worker::stop`], lets them finish their current sections, and reports `sections`.
     pub async fn run(&self) {
         let workload = &self.configuration.plan.workload;
         let tally = Tally::default();
@@ -116,10 +117,10 @@ impl Worker {
         self.recording.journal.record(Event::Sections { offered, done, dropped });
     }
 
-    /// One client: its sections one after the other, each at its time or as soon after it as the client is free.
+    /// Runs one client: each section begins at its time, or as soon as the client is free.
     async fn client(&self, client: Client, start: Stamp, epoch: Duration, tally: &Tally) {
         let plan = &self.configuration.plan;
-        // Two streams for each client of each process: what is drawn under contention must not change what is offered.
+        // Two streams for each client of each process: draws under contention must not change the offered sections.
         let stream = |of: u64| {
             let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
             rng.set_stream((u64::from(self.configuration.process) << 40) | (u64::from(client.id.0) << 8) | of);
@@ -132,13 +133,13 @@ impl Worker {
         for section in sections {
             let due = epoch + section.due;
             if ended.is_none() {
-                let ends = std::pin::pin!(self.over.wait());
+                let ends = std::pin::pin!(self.stop.wait());
                 if let Either::Right(_) = select(clock.sleep_until(due), ends).await {
                     ended = Some(clock.now());
                 }
             }
             if let Some(ended) = ended {
-                // What was due by now and has not begun is dropped; what comes later was never offered.
+                // A section that was due and has not begun is dropped; a later one was never offered.
                 if due > ended {
                     break;
                 }
@@ -153,53 +154,54 @@ impl Worker {
                 Ended::Dropped => &tally.dropped,
             };
             count.fetch_add(1, Ordering::Relaxed);
-            if self.over.is_set() && ended.is_none() {
+            if self.stop.is_set() && ended.is_none() {
                 ended = Some(clock.now());
             }
         }
-        // A script may be over before the run is.
-        self.over.wait().await;
+        // A script may end before the run.
+        self.stop.wait().await;
     }
 
-    /// After the end a client goes on trying for as long as a holder that died could block it, and then gives up.
+    /// Returns when a client gives up. After the stop a client keeps trying as long as a dead holder could block the
+    /// key.
     fn give_up(&self, client: &Client) -> impl Fn() -> bool + Send + Sync + use<> {
-        let over = self.over.clone();
+        let stop = self.stop.clone();
         let clock = client.recording.clock.clone();
-        let patience = patience(client.lease);
+        let longest = blocked_at_most(client.lease);
         let (seen, until_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         move || {
-            if !over.is_set() {
+            if !stop.is_set() {
                 return false;
             }
             let now = clock.now();
             if !seen.swap(true, Ordering::Relaxed) {
-                until_ns.store((now + patience).as_nanos() as u64, Ordering::Relaxed);
+                until_ns.store((now + longest).as_nanos() as u64, Ordering::Relaxed);
             }
             now.as_nanos() as u64 >= until_ns.load(Ordering::Relaxed)
         }
     }
 
-    /// The same for an attempt that waits in a queue: it ends when the patience is over.
+    /// Returns when an attempt that waits in a queue gives up: at the same time as [`Worker::give_up`].
     fn end(&self, client: &Client) -> impl Fn() -> Reply<()> + Send + Sync + use<> {
-        let over = self.over.clone();
+        let stop = self.stop.clone();
         let clock = client.recording.clock.clone();
-        let patience = patience(client.lease);
+        let longest = blocked_at_most(client.lease);
         move || {
-            let (over, clock) = (over.clone(), clock.clone());
+            let (stop, clock) = (stop.clone(), clock.clone());
             Box::pin(async move {
-                over.wait().await;
-                clock.sleep_until(clock.now() + patience).await;
+                stop.wait().await;
+                clock.sleep_until(clock.now() + longest).await;
             })
         }
     }
 
-    /// Reads what is left of `keys`: without a hold and without a token, so that it registers nothing.
+    /// Reads `keys` at the end of the run, without a hold and without a token, so that no token is registered.
     ///
     /// # Errors
     /// The resource gave no answer.
-    pub async fn look_at(&self, keys: &[history::Key]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    pub async fn final_reads(&self, keys: &[history::Key]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         for key in keys {
-            self.resource.look(&resource::Key::new(key.as_str())?).await?;
+            self.resource.final_read(key).await?;
         }
         Ok(())
     }

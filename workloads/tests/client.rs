@@ -1,4 +1,4 @@
-//! What a client records and does, over doubles of its ports.
+//! Tests of a client, over doubles of its ports: its actions and its records.
 
 use std::{
     collections::BTreeMap,
@@ -10,17 +10,18 @@ use std::{
 };
 
 use futures::executor::block_on;
+use history::{Arm, Version};
 use history::{ClientId, ClientKind, Event, Outcome, Point, Range, Stamp, Workload};
-use locks::{Answer, Clock, Lock, Node, NodeError, Redis, Reply, Step};
+use locks::{Clock, Lock, Node, NodeError, Redis, Reply, Step, StepAnswer};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use resource::{Arm, ClientError, ReadAnswer, ReadArm, Version, WriteAnswer};
+use resource::{ClientError, ReadAnswer, ReadArm, WriteAnswer};
 use workloads::{
     attempt::Recording,
     client::{AttemptIds, Client, Ended},
     generate::Section,
     points::Points,
-    ports::{Access, Caller, Journal, Resource},
+    ports::{Journal, Operation, Pending, Resource},
 };
 
 /// Everything that happens, in its order: events by name, and what reached the doubles in brackets.
@@ -31,6 +32,8 @@ struct World {
     now_ms: AtomicU64,
     /// How long the client is frozen when it comes to its write.
     freeze_ms: AtomicU64,
+    /// The time after which a write without an answer is sent again; 0 for never.
+    resend_ms: AtomicU64,
 }
 
 impl World {
@@ -81,11 +84,11 @@ impl Node for Double {
         "redis-1"
     }
 
-    fn send(&self, step: Step) -> Reply<Result<Answer, NodeError>> {
+    fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
         let (name, answer) = match step {
-            Step::Acquire(..) => ("[acquire]", Answer::Granted(locks::Token(7))),
-            Step::Release(..) => ("[release]", Answer::Done),
-            _ => ("[other]", Answer::Done),
+            Step::Acquire(..) => ("[acquire]", StepAnswer::Granted(locks::Token(7))),
+            Step::Release(..) => ("[release]", StepAnswer::Done),
+            _ => ("[other]", StepAnswer::Done),
         };
         self.0.say(name);
         Box::pin(std::future::ready(Ok(answer)))
@@ -98,10 +101,10 @@ struct Guarded {
 }
 
 impl Resource for Guarded {
-    fn read<'a>(&'a self, caller: &Caller) -> Access<'a, ReadAnswer> {
-        assert_eq!(caller.token, Some(resource::Token(7)));
+    fn read<'a>(&'a self, operation: &Operation) -> Pending<'a, ReadAnswer> {
+        assert_eq!(operation.token, Some(history::Token(7)));
         self.world.say("[read]");
-        let arm = ReadArm { value: Some("41".into()), version: Version(5), seen: None };
+        let arm = ReadArm { value: Some("41".into()), version: Version(5), seen: Some(history::Token(3)) };
         Box::pin(std::future::ready(Ok(ReadAnswer {
             number: Version(6),
             repeat: false,
@@ -109,11 +112,11 @@ impl Resource for Guarded {
         })))
     }
 
-    fn look<'a>(&'a self, _: &resource::Key) -> Access<'a, ReadAnswer> {
-        unreachable!("clients do not look")
+    fn final_read<'a>(&'a self, _: &history::Key) -> Pending<'a, ReadAnswer> {
+        unreachable!("clients make no final reads")
     }
 
-    fn write<'a>(&'a self, _: &Caller, values: &BTreeMap<Arm, (Version, String)>) -> Access<'a, WriteAnswer> {
+    fn write<'a>(&'a self, _: &Operation, values: &BTreeMap<Arm, (Version, String)>) -> Pending<'a, WriteAnswer> {
         assert_eq!(values[&Arm::Off], (Version(5), "42".to_owned()), "one more than was read, from where it was read");
         let frozen = self.world.freeze_ms.load(Ordering::Relaxed);
         self.world.now_ms.fetch_add(frozen, Ordering::Relaxed);
@@ -127,7 +130,13 @@ impl Resource for Guarded {
 }
 
 fn written() -> Result<WriteAnswer, ClientError> {
-    Ok(WriteAnswer { number: Version(8), repeat: false, arms: BTreeMap::new() })
+    Ok(WriteAnswer { number: Version(8), repeat: false, arms: BTreeMap::new(), contrary: None })
+}
+
+fn refused() -> Result<WriteAnswer, ClientError> {
+    let arm = resource::WriteArm { admitted: false, seen: Some(history::Token(9)) };
+    let arms = BTreeMap::from([(Arm::Off, arm)]);
+    Ok(WriteAnswer { number: Version(8), repeat: false, arms, contrary: Some(Arm::Off) })
 }
 
 fn timed_out() -> Result<WriteAnswer, ClientError> {
@@ -153,6 +162,7 @@ fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnsw
             retry_delay: Range { from: ms(50), to: ms(50) },
             client: kind,
             renew: None,
+            resend: Some(ms(world.resend_ms.load(Ordering::Relaxed))).filter(|every| !every.is_zero()),
             ..Workload::default()
         },
         lease: ms(2_000),
@@ -214,6 +224,47 @@ fn after_a_write_that_may_still_arrive_the_hold_is_kept() {
         _ => None,
     });
     assert_eq!(failed, Some(Outcome::Indeterminate));
+}
+
+/// The first copy of a write gets no answer, every later copy cannot be sent.
+fn refused_after_a_timeout() -> Result<WriteAnswer, ClientError> {
+    static COPIES: AtomicU64 = AtomicU64::new(0);
+    match COPIES.fetch_add(1, Ordering::Relaxed) {
+        0 => timed_out(),
+        _ => Err(ClientError::Failed("connection refused".into())),
+    }
+}
+
+#[test]
+fn a_copy_that_failed_does_not_take_back_a_copy_that_may_arrive() {
+    let world = Arc::new(World::default());
+    world.resend_ms.store(50, Ordering::Relaxed);
+    section(&world, ClientKind::Unchecked, refused_after_a_timeout, Arc::default());
+    let events = world.events.lock().unwrap();
+    let outcomes: Vec<_> = events
+        .iter()
+        .filter_map(|e| match e {
+            Event::AccessFailed { outcome, .. } => Some(*outcome),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(outcomes, [Outcome::Indeterminate]);
+    assert!(events.iter().any(|e| matches!(e, Event::GaveUp { .. })), "the hold is not released");
+}
+
+#[test]
+fn completions_record_what_each_arm_answered() {
+    let world = Arc::new(World::default());
+    section(&world, ClientKind::Unchecked, refused, Arc::default());
+    let events = world.events.lock().unwrap();
+    let of = |name: &str| {
+        let event = events.iter().map(|e| serde_json::to_value(e).unwrap()).find(|e| e["event"] == name);
+        event.unwrap()["arms"].to_string()
+    };
+    assert_eq!(
+        (of("read-ok"), of("write-ok")),
+        (r#"[["off",5,3]]"#.into(), r#"[["off",false,9],["off",true,9]]"#.into())
+    );
 }
 
 #[test]

@@ -3,16 +3,17 @@ use history::{FaultKind, Role, Tail};
 use super::*;
 use crate::{
     check,
-    scene::{Scene, count, ms, number, started, verdict},
-    verdict::{Verdict, Verdicts},
+    history_builder::{HistoryBuilder, count, ms, number, started, verdict},
+    verdict::Verdict,
+    verdicts::Verdicts,
 };
 
 /// Two holds that overlap from 20 to 50, and quiet afterwards.
-fn overlapping() -> Scene {
-    let mut scene = Scene::new();
-    scene.acquire(1, 1, 0, 10, 41).acquire(2, 2, 15, 20, 42).release(1, 50).release(2, 60);
-    scene.acquire(3, 1, 1_000, 1_010, 43).release(3, 1_020);
-    scene
+fn overlapping() -> HistoryBuilder {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 15, 20, 42).release(1, 50).release(2, 60);
+    builder.acquire(3, 1, 1_000, 1_010, 43).release(3, 1_020);
+    builder
 }
 
 fn judge(records: Vec<Record>) -> (Verdict, u64, Vec<String>) {
@@ -21,9 +22,9 @@ fn judge(records: Vec<Record>) -> (Verdict, u64, Vec<String>) {
 }
 
 fn quiet() -> Vec<Record> {
-    let mut scene = Scene::new();
-    scene.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 60, 70, 42).release(2, 80);
-    scene.records()
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 60, 70, 42).release(2, 80);
+    builder.records()
 }
 
 #[test]
@@ -93,17 +94,17 @@ fn a_record_without_its_end_is_judged_up_to_the_horizon() {
 
 #[test]
 fn a_process_that_ends_unfinished_and_unkilled_makes_the_run_inconclusive() {
-    let mut scene = Scene::new();
-    scene.acquire(1, 1, 0, 10, 41).release(1, 50);
-    scene.unfinished = vec!["worker-2"];
-    let (verdict, _, reasons) = judge(scene.records());
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 50);
+    builder.unfinished = vec!["worker-2"];
+    let (verdict, _, reasons) = judge(builder.records());
     assert_eq!(
         (verdict, reasons.as_slice()),
         (Verdict::Inconclusive, &["worker-2 ended before it had finished, and no fault killed it".to_string()][..],)
     );
-    let mut scene = Scene::new();
-    scene.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-2", 100);
-    assert_eq!(judge(scene.records()).2, Vec::<String>::new());
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-2", 100);
+    assert_eq!(judge(builder.records()).2, Vec::<String>::new());
 }
 
 #[test]
@@ -114,9 +115,9 @@ fn a_planned_process_that_never_starts_makes_the_run_inconclusive() {
 
 #[test]
 fn a_gap_in_the_admission_log_makes_the_run_inconclusive() {
-    let mut scene = Scene::new();
-    scene.acquire(1, 1, 0, 10, 41).write(1, 1, 11, 12).write(1, 2, 13, 14).release(1, 50);
-    let mut records = scene.records();
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).write(1, 1, 11, 12).write(1, 2, 13, 14).release(1, 50);
+    let mut records = builder.records();
     for record in &mut records {
         if let Event::Admission { number, .. } = &mut record.event {
             *number += u64::from(*number == 2);

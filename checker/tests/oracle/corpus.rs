@@ -1,30 +1,39 @@
-//! Histories judged by hand: `tests/corpus/<name>.jsonl`, and beside each what must be said of it, by JSON pointer into the
-//! properties (`/lock/windows/0/causes`).
+//! Histories judged by hand: `tests/corpus/<name>.jsonl`, and beside each what must be said of it, by JSON pointer into
+//! the properties (`/lock/windows/0/causes`).
 //!
-//! They are told with `Tale`, at true sizes: a lease of 2 s, stamps in milliseconds. After a change of a tale,
-//! `cargo test -p checker --test oracle -- --ignored write_the_corpus` writes the files anew; the expectations are written by hand.
+//! They are told with `Tale`, at true sizes: a lease of 2 s, stamps in milliseconds. After a change of a tale, `cargo
+//! test -p checker --test oracle -- --ignored write_the_corpus` writes the files anew; the expectations are written by
+//! hand.
+
+mod resource;
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use history::{
-    ClientId, Event, FaultId, FaultKind, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, Outcome, ProcessName,
-    Reader, Record, RequestKind, Role, StallCause, Stamp, Tail, Token, Why,
+    ArmReadAnswer, ArmWriteAnswer, ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Key,
+    NodeAnswer, NodeName, OpId, Outcome, ProcessName, Reader, Record, RequestKind, Role, StallCause, Stamp, Tail,
+    Token,
 };
 use serde_json::Value;
 
 use crate::{model, reported};
 
-/// Where the corpus is.
+/// Returns the directory of the corpus.
 fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// A history that is told event by event.
+/// A history that is written event by event.
 struct Tale {
     plan: history::Plan,
     told: Vec<(u64, String, Event)>,
     number: u64,
 }
+
+/// The facts about one Redis server.
+const SERVERS: &str = "servers = { topology = \"independent\", promise = \"lease\", lease_clock = \"wall\", \
+    amnesia = \"forgets-locks\", kill_forgets = true, shows_waiting = true, has_leader = false, \
+    tokens = [\"counter\", \"none\"], port = 6379 }\n";
 
 const START_MS: u64 = 10_000;
 
@@ -41,7 +50,8 @@ const A: Holder = Holder { worker: "worker-1", client: 0, id: 1, token: 41 };
 const B: Holder = Holder { worker: "worker-2", client: 1, id: 1_000_000_001, token: 42 };
 const C: Holder = Holder { worker: "worker-3", client: 2, id: 2_000_000_001, token: 43 };
 
-/// What the arms `off` and `writes` said: admitted, version and value after it, the token that `writes` had seen before.
+/// The decisions of the arms `off` and `writes`: whether the arm admitted the request, and its version and value
+/// afterwards.
 type Arms = [(bool, u64, u64); 2];
 
 impl Tale {
@@ -57,7 +67,7 @@ impl Tale {
         let text = format!(
             "schema = 1\nseed = 42\ncluster = \"docker\"\nbackend = \"redis\"\ntokens = \"counter\"\ntime = \"30s\"\n\
              lease = \"2s\"\narms = [\"off\", \"writes\"]\nfence = \"default\"\nlock_nodes = [\"redis\"]\n\
-             nemesis = []\n{list}[workload]\nworkers = 3\nclients_per_worker = 1\nkeys = 1\nrate_per_s = 3.0\n\
+             {SERVERS}nemesis = []\n{list}[workload]\nworkers = 3\nclients_per_worker = 1\nkeys = 1\nrate_per_s = 3.0\n\
              work = {{ from = \"100ms\", to = \"200ms\" }}\nretry_delay = {{ from = \"50ms\", to = \"150ms\" }}\n\
              client = \"unchecked\"\n[activity]\nholds = 0\nclients = 0\nrefused = 0\n{tables}"
         );
@@ -105,7 +115,7 @@ impl Tale {
 
     fn held(&mut self, sent: u64, ms: u64, h: Holder) -> &mut Self {
         let answers = vec![(NodeName::from("redis"), NodeAnswer::Refused)];
-        let (attempt, outcome, why) = (HoldId(h.id), Outcome::Failed, Why::Held);
+        let (attempt, outcome, why) = (HoldId(h.id), Outcome::Failed, FailureReason::Held);
         self.acquire(sent, h).at(ms, h.worker, Event::AcquireFailed { attempt, outcome, why, detail: None, answers })
     }
 
@@ -120,7 +130,7 @@ impl Tale {
         arms: Arms,
     ) -> &mut Self {
         self.number += 1;
-        let (number, hold, op) = (self.number, HoldId(h.id), OpId(op));
+        let (number, hold, op) = (self.number, HoldId(h.id), OpId(op.into()));
         let write = base.is_some();
         let decision = |(arm, (admitted, version, value)): (history::Arm, (bool, u64, u64))| history::ArmDecision {
             arm,
@@ -140,10 +150,16 @@ impl Tale {
             repeat: false,
             arms: [history::Arm::Off, history::Arm::Writes].into_iter().zip(arms).map(decision).collect(),
         };
+        let both = [history::Arm::Off, history::Arm::Writes].into_iter().zip(arms);
+        let shown = |arm: history::Arm| seen.filter(|_| arm.fences()).map(Token);
         let (sent, answered) = if write {
-            (Event::Write { hold, op }, Event::WriteOk { hold, op, number })
+            let told = |(arm, (admitted, ..)): (_, (_, u64, u64))| ArmWriteAnswer { arm, admitted, seen: shown(arm) };
+            let arms = Some(both.map(told).collect());
+            (Event::Write { hold, op }, Event::WriteOk { hold, op, number, arms })
         } else {
-            (Event::Read { hold, op }, Event::ReadOk { hold, op, number })
+            let told = |(arm, (_, version, _)): (_, (bool, _, u64))| ArmReadAnswer { arm, version, seen: shown(arm) };
+            let arms = Some(both.map(told).collect());
+            (Event::Read { hold, op }, Event::ReadOk { hold, op, number, arms })
         };
         self.at(ms[0], h.worker, sent).at(ms[1], "resource", admission).at(ms[2], h.worker, answered)
     }
@@ -215,7 +231,7 @@ fn pause() -> Tale {
         .access(A, 1, [2_014, 2_015, 2_016], None, None, [(true, 0, 0), (true, 0, 0)])
         .work(2_016, A, 150)
         .pause(2_100, 7_100, "worker-1")
-        .held(2_600, 2_601, Holder { id: B.id + 6, ..B })
+        .held(2_600, 2_601, Holder { id: B.id - 1, ..B })
         .acquired(4_050, 4_051, B)
         .access(B, 1, [4_052, 4_053, 4_054], None, None, [(true, 0, 0), (true, 0, 0)])
         .work(4_054, B, 155)
@@ -238,7 +254,7 @@ fn calm() -> Tale {
     let mut t = Tale::new(None);
     t.acquired(100, 102, A)
         .access(A, 1, [103, 104, 105], None, None, [(true, 0, 0), (true, 0, 0)])
-        .held(110, 111, Holder { id: B.id + 6, ..B })
+        .held(110, 111, Holder { id: B.id - 1, ..B })
         .work(105, A, 150)
         .access(A, 2, [255, 256, 257], Some(0), None, [(true, 2, 1), (true, 2, 1)])
         .release(258, 259, A, NodeAnswer::Done)
@@ -323,6 +339,21 @@ fn equal_tokens() -> Tale {
     t
 }
 
+/// A write gets no answer, and its client gives up. The key is granted to another client inside the promise.
+fn given_up() -> Tale {
+    let mut t = Tale::new(None);
+    let (hold, op, outcome) = (HoldId(A.id), OpId(2), Outcome::Indeterminate);
+    t.acquired(100, 102, A)
+        .access(A, 1, [103, 104, 105], None, None, [(true, 0, 0), (true, 0, 0)])
+        .at(300, A.worker, Event::Write { hold, op })
+        .at(800, A.worker, Event::AccessFailed { hold, op, outcome, detail: "no answer".into() })
+        .at(801, A.worker, Event::GaveUp { hold })
+        .acquired(900, 902, B)
+        .access(B, 1, [903, 904, 905], None, Some(41), [(true, 0, 0), (true, 0, 0)])
+        .release(1_000, 1_001, B, NodeAnswer::Done);
+    t
+}
+
 fn tales() -> Vec<(&'static str, Vec<Record>)> {
     let mut lost = pause().records();
     lost.remove(lost.len() / 2);
@@ -334,9 +365,20 @@ fn tales() -> Vec<(&'static str, Vec<Record>)> {
         ("dead-claim", dead_claim().records()),
         ("unsafe-release", unsafe_release().records()),
         ("equal-tokens", equal_tokens().records()),
+        ("given-up", given_up().records()),
         ("event-lost", lost),
         ("truncated", told_on().records()),
         ("truncated-early", told_on().records()),
+        ("answers-unrecorded", resource::answers_unrecorded().records()),
+        ("answers-refused", resource::answers_refused().records()),
+        ("answers-applied", resource::answers_applied().records()),
+        ("before-invocation", resource::before_invocation().records()),
+        ("after-failed", resource::after_failed().records()),
+        ("foreign-token", resource::foreign_token().records()),
+        ("arm-missing", resource::arm_missing().records()),
+        ("arm-twice", resource::arm_twice().records()),
+        ("off-refuses", resource::off_refuses().records()),
+        ("token-of-nobody", resource::token_of_nobody().records()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! What is compared: the figures of a verdict, from the literal judge and from the checker alike.
+//! The figures that are compared: those of the literal judge and those of the checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ pub struct Window {
     pub staleness: Option<u64>,
     pub reads: u64,
     pub writes: u64,
-    /// `None` where equal stamps leave it open which is the first later hold.
+    /// `None` if equal stamps leave open which hold is the first later hold.
     pub own: Option<bool>,
     pub causes: BTreeSet<String>,
 }
@@ -21,11 +21,11 @@ pub struct Lock {
     pub unexplained: u64,
     pub undecided: u64,
     pub overclaims: u64,
-    /// By how much they came too late.
+    /// The lateness of each dead claim, by hold.
     pub dead_claims: BTreeMap<u64, u64>,
-    /// By the stale hold.
+    /// The stale-holder windows, by the stale hold.
     pub stale: BTreeMap<u64, Window>,
-    /// By the pair of holds, smaller id first.
+    /// The lease-overlap windows, by the pair of holds, smaller id first.
     pub overlaps: BTreeMap<(u64, u64), Window>,
 }
 
@@ -67,11 +67,16 @@ pub struct Data {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Resource {
     pub verdict: String,
+    pub unrecorded_answers: u64,
+    pub contradictions: u64,
     pub misordered: u64,
     pub wrong_answers: u64,
     pub applied_twice: u64,
     pub wrong_repeats: u64,
+    pub wrong_arms: u64,
+    pub wrong_refusals: u64,
     pub tokens_forgotten: u64,
+    pub wrong_tokens: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -88,6 +93,14 @@ pub struct Activity {
     pub refused: u64,
 }
 
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Fairness {
+    /// Attempts and holds, by client.
+    pub clients: BTreeMap<u64, (u64, u64)>,
+    /// The holds that overtook an attempt, by attempt.
+    pub overtaken: BTreeMap<u64, BTreeSet<u64>>,
+}
+
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Judged {
@@ -101,6 +114,7 @@ pub struct Judged {
     /// Killed hold: for how long its key was blocked.
     pub blocked: BTreeMap<u64, Option<u64>>,
     pub activity: Activity,
+    pub fairness: Fairness,
 }
 
 /// Worst wins.

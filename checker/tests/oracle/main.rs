@@ -1,13 +1,14 @@
 //! An oracle that shares no code with the checker and judges the truth.
 //!
-//! `model` is a small world that knows when each grant, expiry and arrival really happened, and reports what real processes
-//! would report. `soundness` holds every verdict against what happened; `literal` is the design's rules read word by
-//! word, and says what the record can show: nothing less may be reported. `ORACLE_SEED=n` tells one history in full,
-//! `ORACLE_HISTORIES=n` tries so many.
+//! `model` is a small world that knows when each grant, expiry and arrival really happened, and reports what real
+//! processes would report. `soundness` holds every verdict against what happened; `literal` is the design's rules read
+//! word by word, and says what the record can show: nothing less may be reported. `ORACLE_SEED=n` tells one history in
+//! full, `ORACLE_HISTORIES=n` tries so many.
 #![allow(missing_docs)]
 
 mod corpus;
 mod expected;
+mod lies;
 mod literal;
 mod model;
 mod planted;
@@ -86,6 +87,8 @@ const CLASSES: &[&str] = &[
     "claim.data upheld",
     "claim.data violated",
     "claim.data: unjustified",
+    "resource upheld",
+    "resource violated",
     "release upheld",
     "release violated",
     "activity upheld",
@@ -97,6 +100,15 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// Equal stamps leave open which later hold was the first.
+fn forget_ties(literal: &expected::Judged, reported: &mut expected::Judged) {
+    for (id, window) in &mut reported.lock.stale {
+        if literal.lock.stale.get(id).is_some_and(|w| w.own.is_none()) {
+            window.own = None;
+        }
+    }
+}
+
 /// Judges the history of one seed in all three ways.
 fn one(seed: u64, shares: &mut Shares) {
     let world = World::run(seed);
@@ -104,12 +116,7 @@ fn one(seed: u64, shares: &mut Shares) {
     let literal = literal::judge(&records);
     let (mut reported, json) = reported::judge(records, Tail::Whole);
     shares.count(&literal);
-    for (id, window) in &mut reported.lock.stale {
-        // Equal stamps leave open which later hold was the first.
-        if literal.lock.stale.get(id).is_some_and(|w| w.own.is_none()) {
-            window.own = None;
-        }
-    }
+    forget_ties(&literal, &mut reported);
     let family = world.k.family;
     if literal != reported {
         let difference = difference(&format!("{literal:#?}"), &format!("{reported:#?}"));
@@ -214,7 +221,8 @@ fn what_a_part_of_the_record_shows_the_whole_shows_too() {
             records.truncate(at);
             Tail::Cut
         } else {
-            // Nobody can miss the last word of a process that was killed, and the controller's are not numbered by events.
+            // Nobody can miss the last word of a process that was killed, and the controller's are not numbered by
+            // events.
             let followed = |i: &usize| {
                 let r = &records[*i];
                 r.process.as_str() != "controller" && records.iter().any(|o| o.process == r.process && o.n == r.n + 1)
@@ -234,7 +242,7 @@ fn what_a_part_of_the_record_shows_the_whole_shows_too() {
     });
 }
 
-/// What `part` reports and `whole` does not.
+/// Returns a finding that `part` reports and `whole` does not.
 fn withdrawn(part: &expected::Judged, whole: &expected::Judged) -> Option<String> {
     for (id, window) in &part.lock.stale {
         let more = whole.lock.stale.get(id).is_some_and(|w| w.reads >= window.reads && w.writes >= window.writes);

@@ -1,11 +1,11 @@
-//! What the checker said, in the form in which it is compared: read from `verdict.json`, as users read it.
+//! The checker's verdicts, read from `verdict.json` as users read them, in the form of the comparison.
 
 use std::collections::BTreeMap;
 
 use history::{Record, Tail};
 use serde_json::Value;
 
-use crate::expected::{Activity, Data, Fence, Judged, Lock, Release, Resource, Tokens, Window};
+use crate::expected::{Activity, Data, Fairness, Fence, Judged, Lock, Release, Resource, Tokens, Window};
 
 fn text(v: &Value) -> String {
     v["verdict"].as_str().expect("every property has a verdict").to_owned()
@@ -51,11 +51,16 @@ pub fn read(json: &Value) -> Judged {
             "resource" => {
                 j.resource = Resource {
                     verdict: text(v),
+                    unrecorded_answers: count(v, "unrecorded_answers"),
+                    contradictions: count(v, "contradictions"),
                     misordered: count(v, "misordered"),
                     wrong_answers: count(v, "wrong_answers"),
                     applied_twice: count(v, "applied_twice"),
                     wrong_repeats: count(v, "wrong_repeats"),
+                    wrong_arms: count(v, "wrong_arms"),
+                    wrong_refusals: count(v, "wrong_refusals"),
                     tokens_forgotten: count(v, "tokens_forgotten"),
+                    wrong_tokens: count(v, "wrong_tokens"),
                 }
             }
             "liveness" => {
@@ -70,6 +75,16 @@ pub fn read(json: &Value) -> Judged {
                     refused: count(v, "refused"),
                 }
             }
+            "fairness" => {
+                let one = |c: &Value| (count(c, "client"), (count(c, "attempts"), count(c, "holds")));
+                let by = |o: &Value| list(&o["by"]).iter().filter_map(Value::as_u64).collect();
+                j.fairness = Fairness {
+                    clients: list(&v["clients"]).iter().map(one).collect(),
+                    overtaken: list(&v["overtaken"]).iter().map(|o| (count(o, "attempt"), by(o))).collect(),
+                };
+            }
+            // A figure, which nothing requires.
+            "recovery" => {}
             other => match other.rsplit_once('.') {
                 Some((arm, "fence")) => drop(j.fence.insert(arm.to_owned(), fence(v))),
                 Some((arm, "data")) => drop(j.data.insert(arm.to_owned(), data(v))),

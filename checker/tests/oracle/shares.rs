@@ -34,6 +34,7 @@ impl Shares {
             format!("verdict {}", j.verdict),
             format!("lock {}", j.lock.verdict),
             format!("tokens {}", j.tokens.verdict),
+            format!("resource {}", j.resource.verdict),
             format!("release {}", j.release.verdict),
             format!("activity {}", j.activity.verdict),
         ]);
@@ -45,6 +46,8 @@ impl Shares {
         counts("liveness", &[("blocked", blocked)], &mut c);
         let tokens = [("backwards", j.tokens.backwards), ("shared", j.tokens.shared), ("missing", j.tokens.missing)];
         counts("tokens", &tokens, &mut c);
+        let resource = [("wrong_refusals", j.resource.wrong_refusals), ("wrong_tokens", j.resource.wrong_tokens)];
+        counts("resource", &resource, &mut c);
         for (arm, f) in &j.fence {
             c.insert(format!("{arm}.fence {}", f.verdict));
             let all = [

@@ -1,13 +1,14 @@
-//! Whether what was reported is true. Judged by what really happened, which the checker never saw.
+//! Tests that the reports are true. They are compared with the truth about the run, which the checker never saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use history::Arm;
 
 use crate::{
-    expected::{Judged, Window},
+    expected::{Judged, Resource, Window},
     model::{
         UNIT_NS, World,
+        knobs::{ArmBug, Tokens},
         lock::{DRIFT, LEASE},
         truth::{Delays, Froze, TrueAct, TrueHold, Truth},
     },
@@ -25,9 +26,7 @@ pub fn lies(world: &World, j: &Judged) -> Vec<String> {
     if j.release.unsafe_releases > world.truth.robberies.len() as u64 {
         lies.push(format!("{} unsafe releases, {} robberies", j.release.unsafe_releases, world.truth.robberies.len()));
     }
-    if j.resource.verdict != "upheld" {
-        lies.push(format!("the resource did nothing wrong but decide: {:?}", j.resource));
-    }
+    judge.resource(j, &mut lies);
     if world.k.clean() {
         judge.alarms(j, &mut lies);
     }
@@ -117,8 +116,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Where every delay is a planned wait or a freeze, causes are what comes out when the hold's script is run again without
-    /// them.
+    /// Checks the causes of a window whose delays are all planned waits or freezes: the test repeats the hold's script
+    /// with only some of the causes.
     fn cause(&self, id: u64, window: &Window, acts: &[&TrueAct], lies: &mut Vec<String>) {
         let h = self.hold(id);
         if self.world.k.renew.is_some() || h.killed || self.world.k.clock_step.is_some() {
@@ -179,10 +178,10 @@ impl Judge<'_> {
             })
         });
         let back = back.count() as u64;
-        let shared = holds()
-            .filter(|(id, g)| holds().any(|(o, h)| o < *id && same(g, h) && g.token.is_some() && h.token == g.token));
-        let shared = shared.count() as u64;
-        if j.tokens.backwards > back || (j.tokens.shared > 0 && shared == 0) {
+        let twins =
+            |(id, g)| holds().filter(move |(o, h)| *o < id && same(g, h) && g.token.is_some() && h.token == g.token);
+        let shared = holds().map(|hold| twins(hold).count() as u64).sum::<u64>();
+        if j.tokens.backwards > back || (self.world.k.tokens != Tokens::None && j.tokens.shared != shared) {
             lies.push(format!("tokens: really {back} backwards, {shared} shared, reported {:?}", j.tokens));
         }
     }
@@ -204,6 +203,27 @@ impl Judge<'_> {
                 lies.push(format!("{name}: really {stale} stale accepted, {wrong} wrong, reported {data:?}"));
             }
             self.lost(j, index, *arm, lies);
+        }
+    }
+
+    /// The resource does nothing wrong but decide, unless a bug is planted.
+    fn resource(&self, j: &Judged, lies: &mut Vec<String>) {
+        let has = |bug| self.world.k.arm_bugs.contains(&bug);
+        let off = self.world.k.arms.iter().position(|arm| *arm == Arm::Off);
+        let refused = |act: &&TrueAct| act.write && off.is_some_and(|off| !act.decided[off].1);
+        let refused = self.truth.acts.iter().filter(refused).count() as u64;
+        let forgets = has((Arm::Reads, ArmBug::Forgets));
+        let right = Resource {
+            verdict: j.resource.verdict.clone(),
+            wrong_refusals: refused,
+            wrong_tokens: if forgets { j.resource.wrong_tokens } else { 0 },
+            wrong_answers: if forgets { j.resource.wrong_answers } else { 0 },
+            ..Resource::default()
+        };
+        let is_right = (j.resource.verdict == "upheld") != (forgets || refused > 0)
+            || (forgets && j.resource.verdict == "upheld" && right.wrong_tokens + right.wrong_answers == 0);
+        if j.resource != right || !is_right {
+            lies.push(format!("the resource: {:?}, {refused} refused by off, reads forgets: {forgets}", j.resource));
         }
     }
 
@@ -234,7 +254,7 @@ impl Judge<'_> {
         }
         let updates = self.truth.acts.iter().filter(|a| a.write && a.decided[index].1).count() as u64;
         let counted: u64 = self.truth.counters.iter().filter(|(k, _)| k.1 == arm).map(|(_, v)| v).sum();
-        let jumps = self.world.k.arm_bugs.contains(&(arm, crate::model::knobs::ArmBug::Miscounts));
+        let jumps = self.world.k.arm_bugs.contains(&(arm, ArmBug::Miscounts));
         if data.updates != updates || (!jumps && data.lost_updates != updates - counted) {
             lies.push(format!("{arm}: really {updates} updates, {counted} counted, reported {data:?}"));
         }

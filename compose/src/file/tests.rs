@@ -1,10 +1,14 @@
 use super::*;
 
+/// Facts about one Redis server. They follow the services, so that the lines of these are easy to count.
+const FACTS: &str = "x-harness: {about: a, topology: independent, promise: lease, lease_clock: wall, \
+    amnesia: forgets-locks, kill_forgets: true, shows_waiting: true, tokens: [counter, none], port: 6379}\n";
+
 /// A file with one service; `extra` is put into it, indented by four.
 fn with(extra: &str) -> String {
     format!(
         "services:\n  one:\n    image: redis:7\n    healthcheck: {{test: [CMD, redis-cli, ping]}}\n    \
-         x-harness: {{role: redis}}\n{extra}"
+         x-harness: {{role: redis}}\n{extra}{FACTS}"
     )
 }
 
@@ -36,14 +40,18 @@ fn a_name_that_is_not_built_in_is_refused_with_those_that_are() {
     let message = ComposeFile::builtin("etcd9").unwrap_err().to_string();
     assert_eq!(
         message,
-        "there is no built-in Compose file for `etcd9`; there are: redis, redlock, etcd, etcd-server-lock"
+        "there is no built-in Compose file for `etcd9`; there are: redis, redlock, etcd, etcd-server-lock, \
+         zookeeper, zookeeper-herd"
     );
 }
 
 #[test]
 fn values_of_the_environment_stay_as_they_are_written() {
     let file = ComposeFile::parse(
-        &with("    environment:\n      A: 1.50\n      B: yes\n      C: 010\n      D: \"no\"\n      E: 1e3\n      F: 0x10\n"),
+        &with(
+            "    environment:\n      A: 1.50\n      B: yes\n      C: 010\n      D: \"no\"\n      E: 1e3\n\
+             \x20     F: 0x10\n",
+        ),
         "f",
     )
     .unwrap();
@@ -55,7 +63,7 @@ fn values_of_the_environment_stay_as_they_are_written() {
 fn services_keep_the_order_of_the_file() {
     let health = "healthcheck: {test: [CMD, a]}, x-harness: {role: r}";
     let text = format!(
-        "services:\n  n-10: {{image: a, {health}}}\n  n-2: {{image: a, {health}}}\n  a: {{image: a, {health}}}\n"
+        "services:\n  n-10: {{image: a, {health}}}\n  n-2: {{image: a, {health}}}\n  a: {{image: a, {health}}}\n{FACTS}"
     );
     let file = ComposeFile::parse(&text, "f").unwrap();
     assert_eq!(file.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["n-10", "n-2", "a"]);
@@ -69,7 +77,7 @@ fn a_key_outside_the_subset_is_refused_at_its_place_with_the_keys_that_are_allow
     );
     assert_eq!(
         refusal("services: {}\nnetworks: {}\n"),
-        "f.yaml:2:1: `networks` is not supported here; supported are: services, version"
+        "f.yaml:2:1: `networks` is not supported here; supported are: services, version, x-harness"
     );
     assert_eq!(
         refusal(
@@ -80,7 +88,7 @@ fn a_key_outside_the_subset_is_refused_at_its_place_with_the_keys_that_are_allow
     );
     assert_eq!(
         refusal("services:\n  one: {image: a, healthcheck: {test: [CMD, a]}, x-harness: {rôle: r}}\n"),
-        "f.yaml:2:62: `rôle` is not supported here; supported are: role, packages, leader"
+        "f.yaml:2:62: `rôle` is not supported here; supported are: role, packages"
     );
 }
 
@@ -144,7 +152,8 @@ fn names_of_our_own_nodes_and_names_that_dns_would_not_take_are_refused() {
 fn a_health_test_is_a_program_or_one_shell_line() {
     let parse = |test: &str| {
         let text = format!(
-            "services:\n  one: {{image: a, healthcheck: {{test: {test}, timeout: 1m30s}}, x-harness: {{role: r}}}}\n"
+            "services:\n  one: {{image: a, healthcheck: {{test: {test}, timeout: 1m30s}}, \
+             x-harness: {{role: r}}}}\n{FACTS}"
         );
         ComposeFile::parse(&text, "f.yaml")
     };
@@ -175,7 +184,8 @@ fn durations_are_read_as_compose_writes_them() {
 fn packages_cannot_smuggle_options_into_the_program_that_builds_images() {
     for wrong in ["--setup-hook=x", "a,b", "a b", "\"\""] {
         let text = format!(
-            "services:\n  one: {{image: a, healthcheck: {{test: [CMD, a]}}, x-harness: {{role: r, packages: ['{wrong}']}}}}\n"
+            "services:\n  one: {{image: a, healthcheck: {{test: [CMD, a]}}, \
+             x-harness: {{role: r, packages: ['{wrong}']}}}}\n"
         );
         assert!(refusal(&text).contains("not the name of a Debian package"), "{wrong}");
     }
@@ -185,4 +195,47 @@ fn packages_cannot_smuggle_options_into_the_program_that_builds_images() {
 fn a_file_that_cannot_be_read_says_which() {
     let message = ComposeFile::read(Path::new("/nonexistent/c.yaml")).unwrap_err().to_string();
     assert!(message.starts_with("cannot read the Compose file /nonexistent/c.yaml: "), "{message}");
+}
+
+#[test]
+fn a_wrong_or_missing_fact_is_refused_at_its_place_with_the_allowed_values() {
+    let changed = |from: &str, to: &str| refusal(&with("").replace(from, to));
+    assert_eq!(
+        changed("about: a, topology", "about: a, shape: x, topology"),
+        "f.yaml:6:23: `shape` is not supported here; supported are: about, topology, promise, lease_clock, \
+         least_lease, lease_step, amnesia, kill_forgets, shows_waiting, tokens, port, leader, leader_status"
+    );
+    let message = changed("topology: independent", "topology: ring");
+    assert!(message.starts_with("f.yaml:6:33: "), "{message}");
+    assert!(message.contains("ring") && message.contains("independent") && message.contains("one-store"), "{message}");
+    let message = changed("promise: lease, ", "");
+    assert_eq!(message, "f.yaml:6:12: x-harness has no `promise`; expected lease or session");
+    let message = changed("counter, none", "");
+    assert!(message.contains("no `tokens`; expected the kinds of fencing tokens, the default first"), "{message}");
+    let message = refusal(&with("").replace(FACTS, ""));
+    assert!(message.contains("no x-harness beside the services: expected the facts"), "{message}");
+}
+
+#[test]
+fn the_facts_that_tests_of_other_crates_use_are_those_of_the_built_in_files() {
+    for (backend, text) in [
+        ("redis", include_str!("../../../tests/shared/servers/redis.json")),
+        ("redlock", include_str!("../../../tests/shared/servers/redlock.json")),
+        ("etcd", include_str!("../../../tests/shared/servers/etcd.json")),
+        ("etcd-server-lock", include_str!("../../../tests/shared/servers/etcd-server-lock.json")),
+    ] {
+        let facts: ServerFacts = serde_json::from_str(text).unwrap();
+        assert_eq!(ComposeFile::builtin(backend).unwrap().facts, facts, "{backend}");
+    }
+}
+
+#[test]
+fn a_leader_is_found_by_one_command_and_not_by_two() {
+    let led =
+        |keys: &str| ComposeFile::parse(&with("").replace("port: 6379", &format!("port: 6379, {keys}")), "f.yaml");
+    let file = led("leader: [is-leader]").unwrap();
+    assert_eq!(file.services[0].leader, Some(LeaderTest::Succeeds(vec!["is-leader".into()])));
+    assert!(file.facts.has_leader);
+    let message = led("leader: [a], leader_status: [b]").unwrap_err().to_string();
+    assert!(message.contains("expected either `leader` or `leader_status`"), "{message}");
 }

@@ -1,17 +1,18 @@
-//! The file as it is written: mappings whose unknown keys are remembered with their place.
+//! The text of the file as mappings that remember their first unknown key and its place.
 //!
-//! serde's own `deny_unknown_fields` gives an error at the beginning of the mapping, many lines from the key; so
-//! the keys are read here, and those that nobody knows are refused afterwards.
+//! serde's `deny_unknown_fields` reports an error at the beginning of the mapping, many lines from the key. So this
+//! code reads the keys itself, and refuses unknown keys afterwards.
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
+use history::{Amnesia, Promise, Tokens, Topology, WhichClock};
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_saphyr::{Location, Spanned};
 
-/// What is wrong, and where.
+/// A problem, and its place.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub at: Location,
@@ -23,24 +24,24 @@ impl Wrong {
         Self { at, what: what.into() }
     }
 
-    /// Something that the parser found.
+    /// Converts an error of the parser.
     pub(super) fn from_yaml(error: &serde_saphyr::Error) -> Self {
         let text = error.to_string();
-        // It puts the place behind the message; ours stands before it.
+        // The parser writes the place after the message; our messages begin with it.
         let what = text.split(" at line ").next().unwrap_or(&text);
         Self::new(error.location().unwrap_or(Location::UNKNOWN), what)
     }
 }
 
-/// The keys of one kind of mapping, and what is read from them.
+/// The keys of one kind of mapping, and their values.
 pub(super) trait Fields: Default {
-    /// The keys that are supported.
+    /// The supported keys.
     const KEYS: &'static [&'static str];
-    /// Reads the value of one of them.
+    /// Reads the value of a supported key.
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error>;
 }
 
-/// A mapping, with the first of its keys that is not supported.
+/// A mapping, with its first unsupported key.
 #[derive(Debug)]
 pub(super) struct Mapping<T> {
     fields: T,
@@ -48,7 +49,7 @@ pub(super) struct Mapping<T> {
 }
 
 impl<T: Fields> Mapping<T> {
-    /// What was read, if all its keys are supported.
+    /// Returns the values if all keys are supported.
     pub(super) fn known(self) -> Result<T, Wrong> {
         let Some(key) = self.stranger else { return Ok(self.fields) };
         let keys = T::KEYS.join(", ");
@@ -85,21 +86,23 @@ impl<'de, T: Fields> Deserialize<'de> for Mapping<T> {
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub services: Option<Spanned<BTreeMap<String, Spanned<Mapping<Service>>>>>,
+    pub facts: Option<Spanned<Mapping<Facts>>>,
 }
 
 impl Fields for File {
-    const KEYS: &'static [&'static str] = &["services", "version"];
+    const KEYS: &'static [&'static str] = &["services", "version", "x-harness"];
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "services" => self.services = map.next_value()?,
-            // For Compose only.
+            "x-harness" => self.facts = Some(map.next_value()?),
+            // Only Compose reads this key.
             _ => drop(map.next_value::<String>()?),
         }
         Ok(())
     }
 }
 
-/// One service.
+/// A service.
 #[derive(Debug, Default)]
 pub(super) struct Service {
     pub image: Option<Spanned<String>>,
@@ -123,11 +126,11 @@ impl Fields for Service {
     }
 }
 
-/// Its healthcheck.
+/// A healthcheck.
 #[derive(Debug, Default)]
 pub(super) struct Healthcheck {
     pub test: Option<Spanned<List>>,
-    /// With `retries` the rhythm of Compose. Ours looks as often as it can while it waits, and never later.
+    /// Only Compose reads this and `retries`. The harness repeats the healthcheck as often as possible while it waits.
     pub interval: Option<Spanned<String>>,
     pub timeout: Option<Spanned<String>>,
 }
@@ -145,27 +148,79 @@ impl Fields for Healthcheck {
     }
 }
 
-/// What Compose has no word for.
+/// The facts about the servers, for which Compose has no key.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub about: Option<Spanned<String>>,
+    pub topology: Option<Topology>,
+    pub promise: Option<Promise>,
+    pub lease_clock: Option<WhichClock>,
+    pub least_lease: Option<Spanned<String>>,
+    pub lease_step: Option<Spanned<String>>,
+    pub amnesia: Option<Amnesia>,
+    pub kill_forgets: Option<bool>,
+    pub shows_waiting: Option<bool>,
+    pub tokens: Vec<Tokens>,
+    pub port: Option<u16>,
+    pub leader: Option<Spanned<List>>,
+    pub leader_status: Option<Spanned<List>>,
+}
+
+impl Fields for Facts {
+    const KEYS: &'static [&'static str] = &[
+        "about",
+        "topology",
+        "promise",
+        "lease_clock",
+        "least_lease",
+        "lease_step",
+        "amnesia",
+        "kill_forgets",
+        "shows_waiting",
+        "tokens",
+        "port",
+        "leader",
+        "leader_status",
+    ];
+    fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "about" => self.about = map.next_value()?,
+            "topology" => self.topology = map.next_value()?,
+            "promise" => self.promise = map.next_value()?,
+            "lease_clock" => self.lease_clock = map.next_value()?,
+            "least_lease" => self.least_lease = map.next_value()?,
+            "lease_step" => self.lease_step = map.next_value()?,
+            "amnesia" => self.amnesia = map.next_value()?,
+            "kill_forgets" => self.kill_forgets = map.next_value()?,
+            "shows_waiting" => self.shows_waiting = map.next_value()?,
+            "tokens" => self.tokens = map.next_value()?,
+            "port" => self.port = map.next_value()?,
+            "leader" => self.leader = Some(map.next_value()?),
+            _ => self.leader_status = Some(map.next_value()?),
+        }
+        Ok(())
+    }
+}
+
+/// The settings of one service for which Compose has no key.
 #[derive(Debug, Default)]
 pub(super) struct Harness {
     pub role: Option<Spanned<String>>,
     pub packages: Vec<Spanned<String>>,
-    pub leader: Option<Spanned<List>>,
 }
 
 impl Fields for Harness {
-    const KEYS: &'static [&'static str] = &["role", "packages", "leader"];
+    const KEYS: &'static [&'static str] = &["role", "packages"];
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "role" => self.role = map.next_value()?,
-            "leader" => self.leader = Some(map.next_value()?),
             _ => self.packages = map.next_value()?,
         }
         Ok(())
     }
 }
 
-/// A list of strings, or the one string that Compose would split like a shell: nobody's work but a shell's.
+/// A list of strings, or the single string that Compose would split as a shell does.
 #[derive(Debug)]
 pub(super) enum List {
     Items(Vec<Spanned<String>>),

@@ -1,4 +1,4 @@
-//! Building an image from Debian packages, as a stream from `mmdebstrap` into the engine: nothing is stored between.
+//! Builds an image from Debian packages, as a stream from `mmdebstrap` into the engine, without a file in between.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -23,22 +23,21 @@ use tokio::{
     process::{Child, ChildStderr, ChildStdout, Command},
 };
 
-use super::Wanted;
 use crate::{
     Engine, Progress,
     error::{Error, explain},
 };
 
-/// The release that images are built from. Its Redis is the version that the built-in Compose files pin.
+/// The Debian release of built images. The version of its Redis is the version that the built-in Compose files pin.
 const SUITE: &str = "bookworm";
-/// Label of a built image: the packages it was built from.
+/// Label of a built image: the packages from which it was built.
 const PACKAGES_LABEL: &str = "harness.packages";
-/// The engine answers an import only at its end, so this bounds a whole build.
+/// Time limit of a whole build. The engine answers an import only at its end.
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
-/// How many of the builder's last lines an error quotes.
+/// Number of the builder's last lines that an error quotes.
 const TAIL_LINES: usize = 15;
 
-/// How an image is built from Debian packages.
+/// The recipe of an image that is built from Debian packages.
 #[derive(Debug)]
 pub(super) struct Recipe {
     repository: String,
@@ -46,17 +45,17 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
-    pub(super) fn new(wanted: &Wanted<'_>) -> Self {
-        let role = if wanted.bare { "own" } else { wanted.role };
-        let packages: BTreeSet<_> = wanted.packages.iter().cloned().collect();
-        Self { repository: format!("harness-debian/{role}"), packages: packages.into_iter().collect() }
+    /// The recipe of the image that is called `name`.
+    pub(super) fn new(name: &str, packages: &[String]) -> Self {
+        let packages: BTreeSet<_> = packages.iter().cloned().collect();
+        Self { repository: format!("harness-debian/{name}"), packages: packages.into_iter().collect() }
     }
 
     pub(super) fn name(&self) -> String {
         format!("{}:{SUITE}", self.repository)
     }
 
-    /// Whether `image` was built by this recipe; a role can have other packages in another Compose file.
+    /// Returns whether `image` was built by this recipe. In another Compose file a role can have other packages.
     pub(super) fn built(&self, image: &ImageInspect) -> bool {
         let labels = image.config.as_ref().and_then(|config| config.labels.as_ref());
         labels.and_then(|labels| labels.get(PACKAGES_LABEL)) == Some(&self.packages.join(","))
@@ -66,7 +65,7 @@ impl Recipe {
         Error::Build { image: self.name(), why: why.to_owned(), tail: tail.to_owned() }
     }
 
-    /// Builds the image and returns its id. It has no name yet: see [`Recipe::name_it`].
+    /// Builds the image and returns its id. The image has no name until [`Recipe::name_it`].
     pub(super) async fn build(&self, engine: &Engine, no_pull: &str, progress: Progress<'_>) -> Result<String, Error> {
         let what = if self.packages.is_empty() { "alone".to_owned() } else { self.packages.join(", ") };
         progress(&format!("building image {} from Debian packages ({what}); takes half a minute", self.name()));
@@ -88,7 +87,7 @@ impl Recipe {
         let import = async move {
             let answers = docker.create_image(Some(options), Some(body), None).collect::<Vec<_>>().await;
             let answers = answers.into_iter().collect::<Result<Vec<CreateImageInfo>, EngineError>>();
-            // Where the engine gave up, the builder is ended here, which ends its messages too.
+            // If the engine gave up, this ends the builder, and so its messages.
             if answers.is_ok() {
                 group.ended();
             }
@@ -100,8 +99,8 @@ impl Recipe {
         id.ok_or_else(|| self.failed("the engine does not say what it made of the import", &tail))
     }
 
-    /// Gives the name to what was built. Where another run has done so meanwhile, its image is as good, and ours is
-    /// removed: one of the two is enough.
+    /// Gives the name to the built image. If another run has done so meanwhile, its image serves as well, and our image
+    /// is removed.
     pub(super) async fn name_it(&self, engine: &Engine, id: String) -> Result<String, Error> {
         let docker = engine.docker();
         if let Ok(other) = docker.inspect_image(&self.name()).await
@@ -132,8 +131,8 @@ impl Recipe {
     }
 }
 
-/// The builder's archive. Where the builder fails, it ends with an error and not with an end: the engine must not
-/// make an image of the part that it got.
+/// The builder's archive as a stream. If the builder fails, the stream ends with an error, so that the engine does not
+/// make an image of an incomplete archive.
 fn archive(builder: Child, stdout: ChildStdout) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {
     futures::stream::unfold(Some((builder, stdout)), |state| async move {
         let (mut builder, mut stdout) = state?;
@@ -150,7 +149,7 @@ fn archive(builder: Child, stdout: ChildStdout) -> impl Stream<Item = std::io::R
     })
 }
 
-/// Hands on the builder's progress, and returns its last lines.
+/// Forwards the builder's progress, and returns its last lines.
 async fn follow(stderr: ChildStderr, progress: Progress<'_>) -> String {
     let mut lines = BufReader::new(stderr).lines();
     let mut tail = VecDeque::with_capacity(TAIL_LINES);
@@ -166,8 +165,8 @@ async fn follow(stderr: ChildStderr, progress: Progress<'_>) -> String {
     Vec::from(tail).join("\n")
 }
 
-/// The builder and everything that it started. Ends them when it is dropped before they have ended, so that an
-/// aborted run leaves neither processes nor their temporary directory, which they remove at SIGTERM.
+/// The builder and all processes that it started. A drop ends them, so that an aborted run leaves neither processes nor
+/// their temporary directory, which they remove at SIGTERM.
 struct Group(Option<Pid>);
 
 impl Group {

@@ -1,49 +1,13 @@
-//! Scripted critical sections: what a scenario of a few clients needs in place of a drawn load.
+//! Checks of the critical sections at fixed times.
 
-use std::time::Duration;
+use super::Plan;
+use crate::workload::Scripted;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Plan, human};
-use crate::NodeName;
-
-/// A script is about a few sections; a load is drawn.
+/// The largest number of sections in one part of a script.
 const SECTIONS_MAX: u32 = 10_000;
 
-/// Critical sections of one worker at times of their own. A client that is not free by then begins the next one as soon as it is; a worker that is
-/// started again begins its script from the start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Scripted {
-    /// Each of its clients.
-    pub worker: NodeName,
-    /// When the first is due, from the start of the client.
-    #[serde(with = "human")]
-    pub from: Duration,
-    /// How many.
-    #[serde(default = "one")]
-    pub sections: u32,
-    /// From one that is due to the next.
-    #[serde(with = "human", default = "soon")]
-    pub every: Duration,
-    /// Writes under each hold, in place of those of the workload. With 0 a hold is acquired and released, and the resource is let alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub writes: Option<u32>,
-    /// A section is given up after so many attempts that failed. If absent, it goes on until it has the lock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<u32>,
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn soon() -> Duration {
-    Duration::from_millis(100)
-}
-
 impl Plan {
-    /// Whether the scripts of the plan can be carried out; else what is wrong.
+    /// Checks that every part of the script can be carried out.
     pub(super) fn check_script(&self) -> Result<(), String> {
         for (index, scripted) in self.workload.script.iter().enumerate() {
             let Scripted { worker, from, sections, every, writes, attempts } = scripted;
@@ -73,6 +37,8 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::plan::tests::plan;
 
     fn scripted() -> Scripted {
@@ -88,7 +54,7 @@ mod tests {
         assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
         let short = "worker = \"worker-1\"\nfrom = \"2s\"";
         let read: Scripted = toml::from_str(short).unwrap();
-        assert_eq!((read.sections, read.every, read.writes), (1, soon(), None));
+        assert_eq!((read.sections, read.every, read.writes), (1, Duration::from_millis(100), None));
     }
 
     #[test]

@@ -1,5 +1,17 @@
 use super::*;
-use crate::{ClockChange, Direction, Fault, FaultId, Late, Point, Target, When, WhichClock};
+use crate::{
+    ClockChange, Direction, Fault, FaultId, LinkDelay, Persistence, Point, Promise, Range, ServerModel, Target, When,
+    WhichClock, fault,
+};
+
+/// The facts about the servers of a backend.
+pub(crate) fn servers(backend: &str) -> ServerFacts {
+    let text = match backend {
+        "etcd" => include_str!("../../../tests/shared/servers/etcd.json"),
+        _ => include_str!("../../../tests/shared/servers/redlock.json"),
+    };
+    serde_json::from_str(text).unwrap()
+}
 
 pub(crate) fn plan() -> Plan {
     Plan {
@@ -13,6 +25,7 @@ pub(crate) fn plan() -> Plan {
         arms: Arm::ALL.to_vec(),
         fence: Comparison::Default,
         lock_nodes: vec!["redis-1".into()],
+        servers: servers("redlock"),
         workload: Workload { workers: 2, renew: Some(Duration::from_millis(1500)), ..Workload::default() },
         activity: Activity::default(),
         nemesis: vec!["pause".into()],
@@ -21,13 +34,13 @@ pub(crate) fn plan() -> Plan {
         schedule: vec![
             Step {
                 id: FaultId(1),
-                fault: Fault::Pause { lasting: Duration::from_millis(3_250) },
+                fault: Fault::new(fault::Pause {}, Duration::from_millis(3_250)),
                 target: Target::Holder,
                 when: When::AfterHeal(Duration::from_millis(731)),
             },
             Step {
                 id: FaultId(2),
-                fault: Fault::Kill { back_after: Duration::from_secs(1) },
+                fault: Fault::new(fault::Kill {}, Duration::from_secs(1)),
                 target: Target::Node("worker-2".into()),
                 when: When::AtPoint(Point::BeforeWrite),
             },
@@ -54,17 +67,23 @@ fn with_fault(fault: &str) -> String {
 fn faults_of_links_are_read_and_written_and_a_delay_is_a_duration_or_a_range() {
     let ms = Duration::from_millis;
     let (lasting, direction, from) = (ms(1_000), Direction::Both, Vec::new());
-    let (fixed, range) = (Late::Fixed(ms(20)), Range { from: ms(10), to: ms(50) });
+    let (fixed, range) = (LinkDelay::Fixed(ms(20)), Range { from: ms(10), to: ms(50) });
     let table = [
-        (r#"kind = "delay", for = "1s", by = "20ms""#, Fault::Delay { lasting, by: fixed, direction, from: vec![] }),
+        (
+            r#"kind = "delay", for = "1s", by = "20ms""#,
+            Fault::new(fault::Delay { by: fixed }, lasting).on_links(direction, vec![]),
+        ),
         (
             r#"kind = "delay", for = "1s", by = { from = "10ms", to = "50ms" }"#,
-            Fault::Delay { lasting, by: Late::Drawn(range), direction, from: vec![] },
+            Fault::new(fault::Delay { by: LinkDelay::Drawn(range) }, lasting).on_links(direction, vec![]),
         ),
-        (r#"kind = "loss", for = "1s", percent = 30"#, Fault::Loss { lasting, percent: 30, direction, from: vec![] }),
+        (
+            r#"kind = "loss", for = "1s", percent = 30"#,
+            Fault::new(fault::Loss { percent: 30 }, lasting).on_links(direction, vec![]),
+        ),
         (
             r#"kind = "reorder", for = "1s", by = { from = "10ms", to = "50ms" }"#,
-            Fault::Reorder { lasting, by: range, direction, from },
+            Fault::new(fault::Reorder { by: range }, lasting).on_links(direction, from),
         ),
     ];
     for (written, fault) in table {
@@ -98,12 +117,12 @@ fn stops_slow_nodes_and_strobes_are_read_and_written() {
     let lasting = Duration::from_secs(1);
     let strobe = ClockChange::Strobe { by_ms: -4_000, every_ms: 100 };
     for (written, fault) in [
-        (r#"kind = "stop", for = "1s""#, Fault::Stop { lasting }),
-        (r#"kind = "slow", for = "1s", percent = 10"#, Fault::Slow { lasting, percent: 10 }),
-        (r#"kind = "slow", for = "1s""#, Fault::Slow { lasting, percent: Fault::A_CRAWL }),
+        (r#"kind = "stop", for = "1s""#, Fault::new(fault::Stop {}, lasting)),
+        (r#"kind = "slow", for = "1s", percent = 10"#, Fault::new(fault::Slow { percent: 10 }, lasting)),
+        (r#"kind = "slow", for = "1s""#, Fault::new(fault::Slow { percent: fault::Slow::PERCENT_MIN }, lasting)),
         (
             r#"kind = "clock", clock = "wall", for = "1s", change = { strobe = { by-ms = -4000, every-ms = 100 } }"#,
-            Fault::Clock { clock: WhichClock::Wall, change: strobe, lasting },
+            Fault::new(fault::Clock { clock: WhichClock::Wall, change: strobe }, lasting),
         ),
     ] {
         let plan = Plan::from_toml(&with_fault(written)).unwrap();
@@ -141,7 +160,8 @@ fn counters_are_taken_over_from_other_lock_nodes_that_have_some() {
 fn a_strobe_or_a_quota_that_cannot_be_done_is_refused() {
     let strobe = |clock: &str, by_ms: i64, every_ms: u64| {
         format!(
-            r#"kind = "clock", clock = "{clock}", for = "1s", change = {{ strobe = {{ by-ms = {by_ms}, every-ms = {every_ms} }} }}"#
+            "kind = \"clock\", clock = \"{clock}\", for = \"1s\", \
+             change = {{ strobe = {{ by-ms = {by_ms}, every-ms = {every_ms} }} }}"
         )
     };
     for (fault, why) in [
@@ -149,7 +169,7 @@ fn a_strobe_or_a_quota_that_cannot_be_done_is_refused() {
         (strobe("monotonic", 100, 100), "only the wall clock"),
         (strobe("both", 100, 100), "only the wall clock"),
         (strobe("wall", 100, 9), "expected at least 10"),
-        (strobe("wall", 100, 501), "there and back within"),
+        (strobe("wall", 100, 501), "two jumps within"),
         (r#"kind = "slow", for = "1s", percent = 0"#.into(), "outside 1 to 50"),
         (r#"kind = "slow", for = "1s", percent = 51"#.into(), "outside 1 to 50"),
     ] {
@@ -194,4 +214,40 @@ fn what_types_cannot_refuse_is_refused() {
         change(&mut plan);
         assert_eq!(plan.validate().unwrap_err().field, field);
     }
+}
+
+#[test]
+fn the_leader_is_a_target_wherever_the_servers_elect_one() {
+    let mut plan = plan();
+    plan.schedule = vec![Step { target: Target::Leader, ..plan.schedule[0].clone() }];
+    assert!(plan.validate().unwrap_err().problem.contains("the servers of backend redlock elect no leader"));
+    // The name of the backend decides nothing.
+    (plan.backend, plan.servers) = ("any-name".into(), servers("etcd"));
+    assert_eq!(plan.validate(), Ok(()));
+}
+
+#[test]
+fn a_restart_without_data_is_refused_on_both_clusters_where_it_ends_a_membership() {
+    for cluster in [ClusterKind::Docker, ClusterKind::Sim] {
+        let fault = Fault::new(fault::Amnesia { counters_of: Vec::new() }, Duration::from_secs(1));
+        let target = Target::Node("redis-1".into());
+        let step = Step { fault, target, ..plan().schedule[0].clone() };
+        let mut plan = Plan { cluster, schedule: vec![step], ..plan() };
+        assert_eq!(plan.validate(), Ok(()));
+        plan.servers = servers("etcd");
+        let problem = plan.validate().unwrap_err().problem;
+        assert!(problem.contains("no longer a member of its store; use `kill`"), "{problem}");
+    }
+}
+
+#[test]
+fn the_facts_decide_which_model_a_simulation_uses_and_which_lease_is_granted() {
+    let (redlock, etcd) = (servers("redlock"), servers("etcd"));
+    assert_eq!(redlock.model(), Some(ServerModel::RedisNodes));
+    assert_eq!(etcd.model(), Some(ServerModel::LeaseStore));
+    assert_eq!(ServerFacts { promise: Promise::Session, ..etcd.clone() }.model(), None);
+    assert_eq!(ServerFacts { lease_clock: WhichClock::Monotonic, ..redlock.clone() }.model(), None);
+    let ms = Duration::from_millis;
+    assert_eq!((redlock.granted(ms(1)), redlock.granted(ms(2_500))), (ms(1), ms(2_500)));
+    assert_eq!([1, 2_000, 2_001, 3_000].map(|asked| etcd.granted(ms(asked))), [2_000, 2_000, 3_000, 3_000].map(ms));
 }

@@ -1,20 +1,25 @@
-//! Two faults that cannot be on together on one node. Only where the plan says when both are on; others take turns.
+//! Pairs of faults that exclude each other on one node. Only faults at planned times can meet; all others take turns.
 
 use std::{ops::Range, time::Duration};
 
 use super::Plan;
-use crate::{Direction, Fault, NodeName, Step, Target, When};
+use crate::{
+    fault::{Fault, FaultKind},
+    names::NodeName,
+    step::{Step, When},
+    target::Target,
+};
 
 impl Step {
-    /// From when to when it is on, and where, if the plan says so.
+    /// Returns the node and the times of the fault, if the plan states both.
     fn known(&self) -> Option<(&NodeName, Range<Duration>)> {
         match (&self.target, self.when) {
-            (Target::Node(node), When::At(at)) => Some((node, at..at + self.fault.lasting())),
+            (Target::Node(node), When::At(at)) => Some((node, at..at + self.fault.lasting)),
             _ => None,
         }
     }
 
-    /// Why this fault and `other` cannot be on together as planned: on one node, at times that are known.
+    /// Returns the reason why this fault and `other` exclude each other, if both are planned for one node at one time.
     pub fn excludes(&self, other: &Step) -> Option<String> {
         let ((node, mine), (same, theirs)) = (self.known()?, other.known()?);
         if node != same || mine.start >= theirs.end || theirs.start >= mine.end {
@@ -23,41 +28,26 @@ impl Step {
         let (first, second) = if theirs.start < mine.start { (other, self) } else { (self, other) };
         let why = collision(&first.fault, &second.fault)?;
         let (from, to) = (mine.start.max(theirs.start), mine.end.min(theirs.end));
-        Some(format!("both would be on {node} from {from:?} to {to:?}, and {why}"))
+        Some(format!("both are planned for {node} from {from:?} to {to:?}, and {why}"))
     }
 }
 
-/// Why `second` cannot begin while `first` is on.
+/// Returns the reason why `second` cannot begin during `first`.
 fn collision(first: &Fault, second: &Fault) -> Option<String> {
     let (a, b) = (first.kind(), second.kind());
     if a.kills() && !b.is_of_links() {
-        return Some("who is down can be neither killed nor frozen, and has no clock".into());
+        return Some("a killed process can be neither killed nor frozen, and has no clock".into());
     }
-    // What is frozen can be killed by an engine, but is not thawed then; what is put on a node that is down waits for its turn.
-    if a == crate::FaultKind::Pause && b.kills() {
-        return Some("who is killed while it is frozen is not frozen any more".into());
+    // An engine can kill a frozen process, but then cannot thaw it. A fault of links on a killed node waits for its
+    // restart.
+    if a == FaultKind::Pause && b.kills() {
+        return Some("a kill ends the freeze of its process".into());
     }
-    let is_twice = match (first, second) {
-        (Fault::Clock { clock: one, .. }, Fault::Clock { clock: two, .. }) => {
-            (one.is_wall() && two.is_wall()) || (one.is_monotonic() && two.is_monotonic())
-        }
-        _ if a != b => false,
-        _ if a.is_of_links() => shares_links(first, second),
-        _ => true,
-    };
-    is_twice.then(|| format!("a {a} that is on cannot be put on again"))
-}
-
-/// Whether two faults of links of one target hit packets of the same link.
-fn shares_links(one: &Fault, two: &Fault) -> bool {
-    let (Some((way, from)), Some((other_way, other_from))) = (one.links(), two.links()) else { return false };
-    let is_same_way = way == other_way || way == Direction::Both || other_way == Direction::Both;
-    let is_same_peer = from.is_empty() || other_from.is_empty() || from.iter().any(|peer| other_from.contains(peer));
-    is_same_way && is_same_peer
+    first.excludes(second).then(|| format!("a second {a} cannot begin before the first has ended"))
 }
 
 impl Plan {
-    /// Whether faults whose times are known can be on as planned; else which two cannot, and why.
+    /// Checks that no two faults with planned times exclude each other.
     pub(super) fn check_together(&self) -> Result<(), String> {
         let timed: Vec<&Step> = self.schedule.iter().filter(|step| matches!(step.when, When::At(_))).collect();
         let pairs = timed.iter().enumerate().flat_map(|(n, one)| timed[n + 1..].iter().map(move |two| (one, two)));
@@ -73,7 +63,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use crate::{ClockChange, FaultId, WhichClock, plan::tests::plan};
+    use crate::{ClockChange, Direction, FaultId, WhichClock, fault, plan::tests::plan};
 
     use super::*;
 
@@ -86,17 +76,17 @@ mod tests {
     }
 
     fn clock(clock: WhichClock) -> Fault {
-        Fault::Clock { clock, change: ClockChange::JumpMs(500), lasting: s(3) }
+        Fault::new(fault::Clock { clock, change: ClockChange::JumpMs(500) }, s(3))
     }
 
     fn cut(direction: Direction, from: &[&str]) -> Fault {
         let from = from.iter().map(|node| (*node).into()).collect();
-        Fault::Partition { lasting: s(3), direction, from, cut: crate::Cut::Drop }
+        Fault::new(fault::Partition { cut: crate::fault::CutMode::Drop }, s(3)).on_links(direction, from)
     }
 
     #[test]
-    fn two_faults_that_cannot_be_on_together_are_refused_by_name_and_others_are_not() {
-        let (kill, pause) = (Fault::Kill { back_after: s(3) }, Fault::Pause { lasting: s(3) });
+    fn faults_that_exclude_each_other_are_refused_by_name() {
+        let (kill, pause) = (Fault::new(fault::Kill {}, s(3)), Fault::new(fault::Pause {}, s(3)));
         let (wall, both) = (clock(WhichClock::Wall), clock(WhichClock::Both));
         let (all, out) = (cut(Direction::Both, &[]), cut(Direction::Out, &["resource"]));
         for (first, second) in [
@@ -114,7 +104,7 @@ mod tests {
             let names = [format!("fault 1 ({})", first.kind()), format!("fault 2 ({})", second.kind())];
             assert!(names.iter().all(|name| problem.contains(name)), "{problem}");
             assert!(problem.contains("worker-1 from 4s to 5s"), "{problem}");
-            // One after the other they are no trouble, and neither are they on two nodes, or at times that nobody knows.
+            // One after the other, on two nodes, or at unknown times, the two faults do not meet.
             plan.schedule[1].when = When::At(s(5));
             assert_eq!(plan.validate(), Ok(()));
             plan.schedule[1] = Step { target: Target::Node("worker-2".into()), ..step(2, second.clone(), 4) };

@@ -8,8 +8,8 @@ use std::{
 };
 
 use locks::{
-    Answer, Clock, Failure, Hold, Lock, Node, NodeAnswer, NodeError, Outcome, Owner, Redis, Redlock, Reply, Retry,
-    RetryDelay, Round, Step, Token, Tokens, Unwatched, Watch, Why, validity,
+    Clock, Failure, FailureReason, Hold, Lock, Node, NodeAnswer, NodeError, Outcome, Owner, Redis, Redlock, Reply,
+    Retry, RetryDelay, Round, Step, StepAnswer, Token, TokenSource, Unwatched, Watch, validity,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -20,8 +20,8 @@ use crate::{
     watches::{FreezeAfterSend, Log, Noting, NotingClock, NotingNode},
 };
 
-fn redlock(nodes: &[Arc<FakeNode>], tokens: Tokens) -> Redlock {
-    Redlock::new(ports(nodes), ClientClock::new(), tokens)
+fn redlock(nodes: &[Arc<FakeNode>], tokens: TokenSource) -> Redlock {
+    Redlock::new(ports(nodes), ClientClock::new(), tokens).unwrap()
 }
 
 async fn acquire(lock: &dyn Lock, name: &str) -> Result<Hold, Failure> {
@@ -34,13 +34,13 @@ fn answers(answers: &[(locks::NodeName, NodeAnswer)]) -> Vec<NodeAnswer> {
 
 #[tokio::test(start_paused = true)]
 async fn an_uncontended_attempt_takes_one_round_trip_and_two_with_two_phase_tokens() {
-    for (tokens, round_trips) in [(Tokens::None, 1), (Tokens::MajorityMax, 1), (Tokens::TwoPhase, 2)] {
+    for (tokens, round_trips) in [(TokenSource::None, 1), (TokenSource::MajorityMax, 1), (TokenSource::TwoPhase, 2)] {
         let nodes = nodes::<5>(5 * MS);
         let lock = redlock(&nodes, tokens);
         let start = Instant::now();
         let hold = acquire(&lock, "a").await.unwrap();
         assert_eq!(start.elapsed(), round_trips * 10 * MS, "{tokens:?}");
-        assert_eq!(hold.token, (tokens != Tokens::None).then_some(Token(1)));
+        assert_eq!(hold.token, (tokens != TokenSource::None).then_some(Token(1)));
         assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
         assert_eq!(start.elapsed(), (round_trips + 1) * 10 * MS, "{tokens:?}");
     }
@@ -49,7 +49,7 @@ async fn an_uncontended_attempt_takes_one_round_trip_and_two_with_two_phase_toke
 #[tokio::test(start_paused = true)]
 async fn frozen_nodes_cost_nothing_while_a_majority_answers() {
     let nodes = nodes::<5>(5 * MS);
-    let lock = redlock(&nodes, Tokens::TwoPhase);
+    let lock = redlock(&nodes, TokenSource::TwoPhase);
     nodes[0].freeze();
     nodes[3].freeze();
     let start = Instant::now();
@@ -63,7 +63,7 @@ async fn frozen_nodes_cost_nothing_while_a_majority_answers() {
 async fn returning_at_the_majority_leaves_no_key_behind() {
     let nodes = nodes::<5>(Duration::ZERO);
     let clock = ClientClock::new();
-    let lock = Redlock::new(ports(&nodes), clock, Tokens::TwoPhase).with_node_timeout(50 * MS);
+    let lock = Redlock::new(ports(&nodes), clock, TokenSource::TwoPhase).unwrap().with_node_timeout(50 * MS);
     // So long a lease that a key which is left behind is still there at the end.
     let lease = Duration::from_secs(1_000_000);
     let mut rng = ChaCha8Rng::seed_from_u64(7);
@@ -97,8 +97,8 @@ async fn a_failed_attempt_is_undone_on_all_nodes_also_on_those_that_refused_or_n
     nodes[..3].iter().for_each(|node| node.give_to("b"));
     nodes[4].freeze();
     let watch = Noting::default();
-    let failure = redlock(&nodes, Tokens::TwoPhase).acquire(&key(), owner("a"), LEASE, &watch).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Held, Outcome::Failed));
+    let failure = redlock(&nodes, TokenSource::TwoPhase).acquire(&key(), owner("a"), LEASE, &watch).await.unwrap_err();
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Held, Outcome::Failed));
     use NodeAnswer::{Granted, None, Refused};
     assert_eq!(answers(&failure.answers), [Refused, Refused, Refused, Granted, None]);
     let log = watch.0.lock().unwrap().clone();
@@ -115,12 +115,12 @@ async fn a_failed_attempt_is_undone_on_all_nodes_also_on_those_that_refused_or_n
 #[tokio::test(start_paused = true)]
 async fn held_is_definite_and_a_timeout_is_indeterminate() {
     let nodes = nodes::<5>(5 * MS);
-    let lock = redlock(&nodes, Tokens::None);
+    let lock = redlock(&nodes, TokenSource::None);
     nodes[..2].iter().for_each(|node| node.give_to("b"));
     nodes[2..].iter().for_each(|node| node.freeze());
     let start = Instant::now();
     let failure = acquire(&lock, "a").await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::NoMajority, Outcome::Indeterminate));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Indeterminate));
     // One timeout for the attempt and one for its undo, each with its second look.
     assert_eq!(start.elapsed(), 2 * (validity::node_timeout(LEASE) + 2 * MS));
 
@@ -128,7 +128,7 @@ async fn held_is_definite_and_a_timeout_is_indeterminate() {
     nodes[2].give_to("b");
     tokio::time::sleep(LEASE).await;
     let failure = acquire(&lock, "c").await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Held, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Held, Outcome::Failed));
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,13 +136,16 @@ async fn steps_that_never_left_make_a_failure_definite_but_not_held() {
     let nodes = nodes::<5>(5 * MS);
     nodes[..2].iter().for_each(|node| node.give_to("b"));
     nodes[2].cut();
-    let failure = acquire(&redlock(&nodes, Tokens::TwoPhase), "a").await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::NoMajority, Outcome::Failed));
+    let failure = acquire(&redlock(&nodes, TokenSource::TwoPhase), "a").await.unwrap_err();
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Failed));
 
     nodes[3].cut();
     let only = Redis::new(nodes[3].clone(), ClientClock::new());
     let failure = acquire(&only, "a").await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Error("redis-4: not connected".into()), Outcome::Failed));
+    assert_eq!(
+        (failure.reason, failure.outcome),
+        (FailureReason::Error("redis-4: not connected".into()), Outcome::Failed)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,13 +154,13 @@ async fn one_node_that_refuses_is_not_undone_and_one_that_is_silent_is() {
     let lock = Redis::new(node.clone(), ClientClock::new());
     let hold = acquire(&lock, "a").await.unwrap();
     assert_eq!((hold.token, answers(&hold.answers)), (Some(Token(1)), vec![NodeAnswer::Granted]));
-    assert_eq!(acquire(&lock, "b").await.unwrap_err().why, Why::Held);
+    assert_eq!(acquire(&lock, "b").await.unwrap_err().reason, FailureReason::Held);
     assert_eq!(node.releases_done(), 0);
     lock.release(&hold, &Unwatched).await.unwrap();
 
     node.freeze();
     let failure = acquire(&lock, "c").await.unwrap_err();
-    assert_eq!(failure.why, Why::Error("redis-1: no answer in time".into()));
+    assert_eq!(failure.reason, FailureReason::Error("redis-1: no answer in time".into()));
     assert_eq!(failure.outcome, Outcome::Indeterminate);
     node.thaw();
     tokio::time::sleep(20 * MS).await;
@@ -167,17 +170,21 @@ async fn one_node_that_refuses_is_not_undone_and_one_that_is_silent_is() {
 #[tokio::test(start_paused = true)]
 async fn answers_read_after_the_promise_end_are_refused_by_validity_and_undone() {
     for (tokens, round) in [
-        (Tokens::None, Round::Acquire),
-        (Tokens::MajorityMax, Round::Acquire),
-        (Tokens::TwoPhase, Round::Acquire),
-        (Tokens::TwoPhase, Round::WriteBack),
+        (TokenSource::None, Round::Acquire),
+        (TokenSource::MajorityMax, Round::Acquire),
+        (TokenSource::TwoPhase, Round::Acquire),
+        (TokenSource::TwoPhase, Round::WriteBack),
     ] {
         let nodes = nodes::<5>(5 * MS);
         let clock = ClientClock::new();
-        let lock = Redlock::new(ports(&nodes), clock.clone(), tokens);
+        let lock = Redlock::new(ports(&nodes), clock.clone(), tokens).unwrap();
         let watch = FreezeAfterSend { round, clock, time: 2 * LEASE };
         let failure = lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap_err();
-        assert_eq!((failure.why, failure.outcome), (Why::Validity, Outcome::Failed), "{tokens:?} {round:?}");
+        assert_eq!(
+            (failure.reason, failure.outcome),
+            (FailureReason::Validity, Outcome::Failed),
+            "{tokens:?} {round:?}"
+        );
         assert_eq!(answers(&failure.answers), [NodeAnswer::Late; 5], "{tokens:?} {round:?}");
         assert_eq!(nodes.each_ref().map(|node| node.owner()), [const { None }; 5], "undone well before it expires");
     }
@@ -204,8 +211,8 @@ impl Node for Thawed {
         "redis-1"
     }
 
-    fn send(&self, _step: Step) -> Reply<Result<Answer, NodeError>> {
-        Box::pin(std::future::ready(Ok(Answer::Granted(Token(1)))))
+    fn send(&self, _step: Step) -> Reply<Result<StepAnswer, NodeError>> {
+        Box::pin(std::future::ready(Ok(StepAnswer::Granted(Token(1)))))
     }
 }
 
@@ -230,7 +237,7 @@ fn what_has_arrived_is_read_before_the_timer_is_looked_at() {
     let Poll::Ready(Err(failure)) = attempt.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("everything was there");
     };
-    assert_eq!(failure.why, Why::Validity);
+    assert_eq!(failure.reason, FailureReason::Validity);
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,7 +245,7 @@ async fn each_round_reads_the_clock_then_calls_sending_then_queues_everything_th
     let log = Log::default();
     let nodes: Vec<Arc<dyn Node>> = nodes::<3>(5 * MS).map(|node| Arc::new(NotingNode(log.clone(), node)) as _).into();
     let clock = Arc::new(NotingClock(log.clone(), ClientClock::new()));
-    let lock = Redlock::new(nodes, clock, Tokens::TwoPhase);
+    let lock = Redlock::new(nodes, clock, TokenSource::TwoPhase).unwrap();
     let mut hold = lock.acquire(&key(), owner("a"), LEASE, &Noting(log.clone())).await.unwrap();
     lock.renew(&mut hold, LEASE, &Noting(log.clone())).await.unwrap();
     let queued = "queued on redis-1,queued on redis-2,queued on redis-3";
@@ -272,7 +279,7 @@ async fn told_before_the_last_poll<T>(watch: &Told, operation: impl Future<Outpu
 #[tokio::test(start_paused = true)]
 async fn nothing_is_awaited_between_the_last_answered_and_ok() {
     let nodes = nodes::<5>(5 * MS);
-    let (lock, key) = (redlock(&nodes, Tokens::TwoPhase), key());
+    let (lock, key) = (redlock(&nodes, TokenSource::TwoPhase), key());
     let watch = Told::default();
     let attempt = lock.acquire(&key, owner("a"), LEASE, &watch);
     let (hold, told) = told_before_the_last_poll(&watch, attempt).await;
@@ -292,7 +299,7 @@ async fn a_grant_that_is_read_after_the_decision_does_not_change_the_token_and_c
     nodes[0].set_counter(4);
     // It answers when the write-back is on its way, grants, and does the write-back as well.
     nodes[2].set_lag(6 * MS);
-    let hold = acquire(&redlock(&nodes, Tokens::TwoPhase), "a").await.unwrap();
+    let hold = acquire(&redlock(&nodes, TokenSource::TwoPhase), "a").await.unwrap();
     assert_eq!(hold.token, Some(Token(5)));
     tokio::time::sleep(20 * MS).await;
     assert_eq!(nodes.each_ref().map(|node| node.counter()), [5; 3]);
@@ -300,7 +307,7 @@ async fn a_grant_that_is_read_after_the_decision_does_not_change_the_token_and_c
     // The same with a larger counter: this node refuses, and the majority stands without it.
     nodes.iter().for_each(|node| node.store.lock().unwrap().keys.clear());
     nodes[2].set_counter(100);
-    let hold = acquire(&redlock(&nodes, Tokens::TwoPhase), "b").await.unwrap();
+    let hold = acquire(&redlock(&nodes, TokenSource::TwoPhase), "b").await.unwrap();
     assert_eq!(hold.token, Some(Token(6)));
     tokio::time::sleep(20 * MS).await;
     assert_eq!(nodes.each_ref().map(|node| node.counter()), [6, 6, 101]);
@@ -318,9 +325,9 @@ async fn a_write_back_that_a_majority_refuses_is_a_failure_and_undone() {
         }
     }
     let nodes = nodes::<3>(5 * MS);
-    let lock = redlock(&nodes, Tokens::TwoPhase);
+    let lock = redlock(&nodes, TokenSource::TwoPhase);
     let failure = lock.acquire(&key(), owner("a"), LEASE, &Robber(nodes.clone())).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::NoMajority, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Failed));
     assert_eq!(answers(&failure.answers)[..2], [NodeAnswer::Refused; 2]);
     assert_eq!(nodes.each_ref().map(|node| node.owner()), [Some(owner("b")), Some(owner("b")), None]);
 }
@@ -328,7 +335,7 @@ async fn a_write_back_that_a_majority_refuses_is_a_failure_and_undone() {
 #[tokio::test(start_paused = true)]
 async fn a_release_removes_only_what_is_still_owned_and_says_so() {
     let nodes = nodes::<5>(5 * MS);
-    let lock = redlock(&nodes, Tokens::MajorityMax);
+    let lock = redlock(&nodes, TokenSource::MajorityMax);
     let hold = acquire(&lock, "a").await.unwrap();
     nodes[..3].iter().for_each(|node| node.give_to("b"));
     let released = lock.release(&hold, &Unwatched).await.unwrap();
@@ -338,13 +345,13 @@ async fn a_release_removes_only_what_is_still_owned_and_says_so() {
 
     nodes[..3].iter().for_each(|node| node.freeze());
     let failure = lock.release(&hold, &Unwatched).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::NoMajority, Outcome::Indeterminate));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Indeterminate));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_attempt_leaves_its_keys_to_their_leases_and_nothing_else() {
     let nodes = nodes::<3>(5 * MS);
-    let lock = redlock(&nodes, Tokens::TwoPhase);
+    let lock = redlock(&nodes, TokenSource::TwoPhase);
     drop(tokio::time::timeout(MS, acquire(&lock, "a")).await);
     tokio::time::sleep(20 * MS).await;
     assert!(nodes.iter().all(|node| node.owner() == Some(owner("a"))), "what was queued is done");
@@ -363,7 +370,7 @@ async fn retry_waits_within_its_range_with_a_fresh_owner_each_time_and_gives_up(
     let give_up = clock.now() + 3000 * MS;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let failure = retry.acquire(&key(), LEASE, give_up, &mut rng, &Unwatched).await.unwrap_err();
-    assert_eq!(failure.why, Why::Held);
+    assert_eq!(failure.reason, FailureReason::Held);
     // The last attempt of 10 ms began before `give_up`, and one more would have been too late.
     assert!((give_up - delay.max..give_up + 10 * MS).contains(&clock.now()), "{:?}", clock.now());
 

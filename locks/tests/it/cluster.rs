@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use locks::{Answer, Clock, Key, Node, NodeError, Owner, Reply, Step};
+use locks::{Client, Clock, Key, Lock, Node, NodeError, Owner, Redis, Reply, Servers, Step, StepAnswer, TokenSource};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until},
@@ -34,7 +34,7 @@ pub struct ClientClock {
     set_back: Mutex<Duration>,
 }
 
-/// What the wall clock shows at first.
+/// The time of the wall clock at the start.
 const WALL: Duration = Duration::from_secs(1_700_000_000);
 
 impl ClientClock {
@@ -42,12 +42,12 @@ impl ClientClock {
         Arc::new(Self { start: Instant::now(), jumped: Mutex::default(), set_back: Mutex::default() })
     }
 
-    /// What a freeze looks like to whoever was frozen.
+    /// Advances the clock: a frozen client sees its freeze as such a jump.
     pub fn jump(&self, by: Duration) {
         *self.jumped.lock().unwrap() += by;
     }
 
-    /// Sets the wall clock back, and that alone.
+    /// Sets only the wall clock back.
     pub fn set_wall_back(&self, by: Duration) {
         *self.set_back.lock().unwrap() += by;
     }
@@ -63,13 +63,14 @@ impl Clock for ClientClock {
         Box::pin(sleep_until(until))
     }
 
+    #[cfg(feature = "planted")]
     fn wall(&self) -> Duration {
         WALL + self.now() - *self.set_back.lock().unwrap()
     }
 }
 
 /// A step, when it arrives, and how long its answer takes.
-type OnItsWay = (Instant, Duration, Step, oneshot::Sender<Result<Answer, NodeError>>);
+type OnItsWay = (Instant, Duration, Step, oneshot::Sender<Result<StepAnswer, NodeError>>);
 
 /// One node, and one client's connection to it.
 pub struct FakeNode {
@@ -77,7 +78,7 @@ pub struct FakeNode {
     start: Instant,
     pub store: Arc<Mutex<Store>>,
     /// Each step that was done, in order, and its answer.
-    pub done: Arc<Mutex<Vec<(Step, Answer)>>>,
+    pub done: Arc<Mutex<Vec<(Step, StepAnswer)>>>,
     frozen: watch::Sender<bool>,
     cut: AtomicBool,
     lag: Mutex<Duration>,
@@ -147,7 +148,7 @@ impl FakeNode {
         self.store.lock().unwrap().counters.get(&key()).copied().unwrap_or_default()
     }
 
-    /// Who owns the key, if it has not run out.
+    /// Returns the owner of the key, if the key has not expired.
     pub fn owner(&self) -> Option<Owner> {
         let now = self.start.elapsed();
         self.store
@@ -174,7 +175,7 @@ impl Node for FakeNode {
         &self.name
     }
 
-    fn send(&self, step: Step) -> Reply<Result<Answer, NodeError>> {
+    fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
         if self.cut.load(Ordering::Relaxed) {
             return Box::pin(std::future::ready(Err(NodeError::Definite("not connected".into()))));
         }
@@ -182,6 +183,22 @@ impl Node for FakeNode {
         let lag = *self.lag.lock().unwrap();
         self.queue.send((Instant::now() + lag, lag, step, answered)).unwrap();
         Box::pin(async move { answer.await.unwrap() })
+    }
+}
+
+/// Redlock on `nodes`, or on one node the lock on one server; with a planted bug if one is named.
+pub fn lock(bug: Option<&str>, nodes: Vec<Arc<dyn Node>>, clock: Arc<dyn Clock>, tokens: TokenSource) -> Arc<dyn Lock> {
+    let on_one = nodes.len() == 1 && Redis::TOKENS.contains(&tokens);
+    let client = Client::named(if on_one { "redis" } else { "redlock" }).unwrap();
+    match bug {
+        None => (client.build)(Servers::Nodes(nodes), tokens, clock).unwrap(),
+        #[cfg(feature = "planted")]
+        Some(bug) => {
+            let bug = locks::planted::PlantedBug::named(bug).unwrap();
+            bug.build(client, Servers::Nodes(nodes), tokens, clock).unwrap()
+        }
+        #[cfg(not(feature = "planted"))]
+        Some(bug) => panic!("`{bug}` needs the feature `planted`"),
     }
 }
 

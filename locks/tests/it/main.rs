@@ -2,6 +2,7 @@
 
 mod attempt;
 mod cluster;
+#[cfg(feature = "planted")]
 mod planted;
 mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
@@ -10,3 +11,4 @@ mod renewal;
 mod store;
 mod tokens;
 mod watches;
+mod zookeeper;

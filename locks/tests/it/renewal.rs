@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use locks::{Clock, Hold, Lock, Outcome, Redlock, Round, Tokens, Unwatched, Why, validity};
+use locks::{Clock, FailureReason, Hold, Lock, Outcome, Redlock, Round, TokenSource, Unwatched, validity};
 
 use crate::{
     cluster::{ClientClock, FakeNode, LEASE, MS, key, nodes, owner, ports},
@@ -20,7 +20,7 @@ struct Held {
 async fn held() -> Held {
     let nodes = nodes::<5>(5 * MS);
     let clock = ClientClock::new();
-    let lock = Redlock::new(ports(&nodes), clock.clone(), Tokens::TwoPhase);
+    let lock = Redlock::new(ports(&nodes), clock.clone(), TokenSource::TwoPhase).unwrap();
     let hold = lock.acquire(&key(), owner("a"), LEASE, &Unwatched).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     Held { nodes, clock, lock, hold }
@@ -51,7 +51,7 @@ async fn a_renewal_that_a_minority_did_does_not_count() {
     let before = hold.clone();
     nodes[..3].iter().for_each(|node| node.freeze());
     let failure = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::NoMajority, Outcome::Indeterminate));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Indeterminate));
     assert_eq!(hold, before);
 }
 
@@ -61,7 +61,7 @@ async fn a_renewal_that_a_majority_refuses_is_lost_for_sure() {
     let before = hold.clone();
     nodes[..3].iter().for_each(|node| node.give_to("b"));
     let failure = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Lost, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
     assert_eq!(hold, before);
     assert!(nodes[..3].iter().all(|node| node.owner() == Some(owner("b"))));
 }
@@ -73,7 +73,7 @@ async fn a_renewal_whose_answers_are_read_when_the_hold_has_lapsed_is_refused_by
     // The new lease would still be good; but in between the hold had ended.
     let watch = FreezeAfterSend { round: Round::Renew, clock: clock.clone(), time: LEASE / 2 };
     let failure = lock.renew(&mut hold, LEASE, &watch).await.unwrap_err();
-    assert_eq!(failure.why, Why::Validity);
+    assert_eq!(failure.reason, FailureReason::Validity);
     assert_eq!(hold, before);
 }
 
@@ -83,7 +83,7 @@ async fn a_hold_that_has_lapsed_is_not_renewed_and_nothing_is_sent() {
     clock.jump(LEASE);
     let watch = Noting::default();
     let failure = lock.renew(&mut hold, LEASE, &watch).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Validity, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Validity, Outcome::Failed));
     assert_eq!(*watch.0.lock().unwrap(), [""; 0]);
     tokio::time::sleep(20 * MS).await;
     // The acquire and the write-back.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use locks::{Answer, Clock, Node, NodeAnswer, NodeError, Reply, Round, Step, Watch};
+use locks::{Clock, Node, NodeAnswer, NodeError, Reply, Round, Step, StepAnswer, Watch};
 
 use crate::cluster::ClientClock;
 
@@ -65,7 +65,7 @@ impl Node for NotingNode {
         self.1.name()
     }
 
-    fn send(&self, step: Step) -> Reply<Result<Answer, NodeError>> {
+    fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
         note(&self.0, format!("queued on {}", self.name()));
         self.1.send(step)
     }

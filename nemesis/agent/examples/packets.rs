@@ -1,16 +1,19 @@
-//! What holding packets costs: how many a second a queue takes, and how late it makes them beyond the delay that was asked for.
+//! Measures the cost of delaying packets: packets per second through a queue, and the delay in excess of the planned
+//! delay.
 //!
-//! Needs root, and the programs of the tests: `cargo run --release -p agent --example packets [SECONDS]`. Datagrams with a stamp of
-//! their own go from one network namespace to another at a steady rate, first with no fault, which is the baseline, then through the
-//! queue of a fault. On a machine that is busy otherwise it measures that; `chrt -f 10` before it puts the rest behind.
+//! Needs root, and the programs of the tests: `cargo run --release -p agent --example packets [SECONDS]`. Datagrams
+//! with a stamp of their own go from one network namespace to another at a steady rate, first with no fault, which is
+//! the baseline, then through the queue of a fault. On a machine that is busy otherwise it measures that; `chrt -f 10`
+//! before it puts the rest behind.
 
 use std::{net::UdpSocket, sync::Arc, thread, time::Duration};
 
 use agent::{
     net::PacketFaults,
-    protocol::{DelayRange, FaultNumber, HeldPacket, HeldPart, Links, PacketFault, PacketTally, Way},
+    protocol::{DelayRange, DelayedPart, Links, PacketFault, PacketReport, PacketTally},
     stamp::monotonic_ns,
 };
+use history::{Direction, FaultId};
 use nix::sys::socket::{
     setsockopt,
     sockopt::{RcvBufForce, SndBufForce},
@@ -28,12 +31,12 @@ const RATES_PER_S: [u64; 3] = [5_000, 20_000, 40_000];
 fn main() {
     let seconds = std::env::args().nth(1).map_or(4, |given| given.parse().expect("seconds for each line"));
     let world = World::new(2);
-    let links = Links { way: Way::Out, ..world.links() };
+    let links = Links { direction: Direction::Out, ..world.links() };
     let fixed = |us| DelayRange { from_us: us, to_us: us };
-    let delay = |us| PacketFault::Delay { links: links.clone(), by: fixed(us), held: HeldPart::All, seed: 1 };
+    let delay = |us| PacketFault::Delay { links: links.clone(), by: fixed(us), part: DelayedPart::All, seed: 1 };
     let cases: [(&str, u64, Option<PacketFault>); 5] = [
         ("no fault (baseline)", 0, None),
-        ("queue, nothing held", 0, Some(PacketFault::Loss { links: links.clone(), probability: 0.0, seed: 1 })),
+        ("queue, no delay", 0, Some(PacketFault::Loss { links: links.clone(), probability: 0.0, seed: 1 })),
         ("delay 1 ms", 1_000, Some(delay(1_000))),
         ("delay 100 ms", 100_000, Some(delay(100_000))),
         (
@@ -65,7 +68,7 @@ fn main() {
     }
 }
 
-/// What each packet took beyond the delay, how many were sent, what the fault counted.
+/// Returns the time that each packet took beyond the delay, the number of packets sent, and the counts of the fault.
 fn one(
     world: &World,
     fault: Option<&PacketFault>,
@@ -74,14 +77,14 @@ fn one(
     seconds: u64,
 ) -> (Vec<i64>, usize, PacketTally) {
     let (from, to) = (world.target().udp(), world.peer().udp());
-    // What is held counts as sent and not yet gone: the usual buffer has room for 277 such datagrams.
+    // A delayed packet counts against the send buffer: the default buffer has room for 277 such datagrams.
     setsockopt(&from, SndBufForce, &BUFFER_BYTES).expect("room to send");
     setsockopt(&to, RcvBufForce, &BUFFER_BYTES).expect("room to receive");
     let address = to.local_addr().expect("its address");
-    let report = |_, held: &[HeldPacket]| drop(std::hint::black_box(held.to_vec()));
+    let report = |_, packets: &[PacketReport]| drop(std::hint::black_box(packets.to_vec()));
     let mut faults = PacketFaults::new(Arc::new(report));
     if let Some(fault) = fault {
-        faults.inject(FaultNumber(1), world.target().pid(), fault).expect("a fault");
+        faults.inject(FaultId(1), world.target().pid(), fault).expect("a fault");
     }
     let receiving = thread::spawn(move || receive(&to, delay_ns));
     let mut sent = 0;
@@ -102,7 +105,7 @@ fn one(
         }
     }
     let added = receiving.join().expect("what arrived");
-    (added, sent, faults.heal(FaultNumber(1)).expect("healed"))
+    (added, sent, faults.heal(FaultId(1)).expect("healed"))
 }
 
 fn receive(to: &UdpSocket, delay_ns: u64) -> Vec<i64> {

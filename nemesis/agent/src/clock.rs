@@ -1,13 +1,14 @@
 //! Clocks: the vDSO of a running process, rewritten in place.
 //!
-//! Programs read clocks through three functions of the vDSO. The agent stops all threads of the target, writes code of its own behind the text of the
-//! target's vDSO and a jump to it over the first bytes of each function, and lets the threads go on. The code makes the real system
-//! call and shows a function of what the kernel says (`clock/slot.rs`), so that nothing is to be done while a clock drifts. Only this
-//! process is moved: the pages are copied when they are written to.
+//! Programs read clocks through three functions of the vDSO. The agent stops all threads of the target, writes its own
+//! code behind the text of the target's vDSO and a jump to the code over the first bytes of each function, and
+//! continues the threads. The code makes the real system call and computes the shown time from the kernel's time
+//! (`clock/slot.rs`), so that a drift needs no further activity of the agent. Only this process is affected: its pages
+//! are copied on write.
 //!
-//! - What the process forks later has its clocks; what it executes has true ones again, and so has the process when it is started anew.
-//! - Timers are the kernel's: a sleep, a timeout, a wait until an absolute time run on true clocks, whatever the process is shown.
-//! - A program that makes the system call itself sees the truth. So do the stamps of a run.
+//! - A forked child inherits the changed clocks. A new program (`exec`) and a restarted process have true clocks.
+//! - Timers belong to the kernel: sleeps, timeouts and waits until an absolute time run on true clocks.
+//! - A program that makes the system call itself sees the true time. So do the stamps of a run.
 
 mod code;
 mod container;
@@ -20,6 +21,8 @@ mod vdso;
 
 use std::{collections::BTreeSet, fs, ops::Range, time::Duration};
 
+use history::{ClockChange, WhichClock};
+
 pub use container::processes_of;
 pub use error::ClockError;
 
@@ -30,27 +33,27 @@ use self::{
     stopped::{Thread, while_stopped},
     vdso::{Found, Image},
 };
-use crate::protocol::{ClockAnswer, ClockChange, ClockRequest, ClocksAhead, WhichClock};
+use crate::protocol::{ClockAnswer, ClockRequest, ClocksAhead};
 
-/// How often a process is stopped anew, with a thread inside an original function each time.
+/// The most attempts to stop a process while a thread is inside an original function.
 const TRIES: usize = 100;
 
-/// How often it is stopped anew while a signal seems to have interrupted a thread inside our code. Whether one really has cannot be told: what a
-/// handler leaves on the stack looks the same after it has returned.
+/// The most attempts while a signal seems to have interrupted a thread inside the agent's code. The agent cannot be
+/// sure: the stack looks the same after the handler has returned.
 const TRIES_FOR_SIGNALS: usize = 10;
 
-/// How much of a thread's stack is searched for the registers of code that a signal has interrupted.
+/// The part of a thread's stack that is searched for the registers of interrupted code.
 const STACK_LEN: usize = 32 * 1024;
 
-/// Does what is asked, to all processes of a container.
+/// Carries out an order, on all processes of a container.
 ///
 /// # Errors
 ///
-/// Nothing is undone: what had been moved before the error stays moved until it is healed.
+/// Nothing is undone: clocks that were changed before the error stay changed until they are healed.
 pub fn obey(request: ClockRequest) -> Result<ClockAnswer, ClockError> {
     let pids = match request {
         ClockRequest::Ahead { pid } => return Clocks::of(pid)?.ahead().map(ClockAnswer::Ahead),
-        ClockRequest::Move { pid, clock, change } => {
+        ClockRequest::Change { pid, clock, change } => {
             let made_by = kernel::monotonic_ns() as u64;
             each(pid, |clocks| clocks.move_once(made_by, clock, change))
         }
@@ -60,7 +63,8 @@ pub fn obey(request: ClockRequest) -> Result<ClockAnswer, ClockError> {
     Ok(ClockAnswer::Done { pids })
 }
 
-/// To all processes of a container, also to those that are forked meanwhile. Who has ended meanwhile is left out.
+/// Acts on all processes of a container, including those that are forked meanwhile. Leaves out processes that have
+/// ended.
 fn each(pid: i32, act: impl Fn(&mut Clocks) -> Result<(), ClockError>) -> Result<Vec<i32>, ClockError> {
     let (mut seen, mut done) = (BTreeSet::new(), Vec::new());
     loop {
@@ -83,22 +87,22 @@ fn each(pid: i32, act: impl Fn(&mut Clocks) -> Result<(), ClockError>) -> Result
 pub struct Clocks {
     pid: i32,
     memory: Memory,
-    /// Where its vDSO is.
+    /// The address range of the vDSO.
     mapped: Range<u64>,
     image: Image,
 }
 
 impl Clocks {
-    /// The clocks of a process, by its pid here.
+    /// Opens the clocks of a process, by its pid in the agent's namespace.
     ///
     /// # Errors
     ///
-    /// The process has ended; may not be written to; has no vDSO, or one of another machine or one that somebody else has rewritten.
+    /// The process has ended, may not be written to, or has no vDSO that the agent knows.
     pub fn of(pid: i32) -> Result<Clocks, ClockError> {
         let (own, own_mapped) = Memory::of_vdso(std::process::id() as i32)?;
         let (memory, mapped) = Memory::of_vdso(pid)?;
         let impossible = |why: String| ClockError::Impossible { pid, why };
-        // Read for what it is first: a vDSO of another machine has another length.
+        // Parse it first: a vDSO of another machine has another length.
         Image::new(memory.read(mapped.clone())?).map_err(impossible)?;
         let image = Image::new(own.read(own_mapped)?).map_err(impossible)?;
         if !same_time_namespace(pid) {
@@ -109,41 +113,42 @@ impl Clocks {
         Ok(clocks)
     }
 
-    /// Moves clocks from what they show now. All threads are stopped for that, and go on at once. A jump is seen by each reading or is not; only a
-    /// drift or a strobe may be seen half made, once, by a reading that a signal's handler interrupts for all that time.
+    /// Changes clocks from their current readings. Stops all threads briefly. Each reading sees a jump completely or
+    /// not at all. A reading that a signal handler interrupts for the whole change may see a drift or a strobe half
+    /// made, once.
     ///
     /// # Errors
     ///
-    /// No clock can be moved like this; the process has ended, or could not be stopped at a place where that is safe.
+    /// The change is impossible, the process has ended, or the process could not be stopped at a safe place.
     pub fn change(&mut self, which: WhichClock, change: ClockChange) -> Result<(), ClockError> {
         self.move_once(kernel::monotonic_ns() as u64, which, change)
     }
 
-    /// Makes the wall clock true again, which is a jump of its own. A monotonic clock runs right again from what it shows now: that never goes
-    /// back. If then no clock is moved, the original code is put back, byte for byte; but for the unused bytes behind it if the handler of a signal
-    /// might return to code of ours there.
+    /// Sets the wall clock to the true time, which is a jump. A monotonic clock continues at the true rate from its
+    /// current reading, so that it never goes back. If all clocks are then true, restores the original code byte for
+    /// byte; the agent's code stays behind it if a signal handler might return to it.
     ///
     /// # Errors
     ///
-    /// The process has ended, or could not be stopped at a place where that is safe.
+    /// The process has ended, or could not be stopped at a safe place.
     pub fn heal(&mut self) -> Result<(), ClockError> {
         self.rewrite(|slot| Ok(slot.map(|slot| slot.healed(kernel::now())).filter(|slot| !slot.is_true())))
     }
 
-    /// Puts the original code back, byte for byte. A monotonic clock that is ahead **goes back** by that.
+    /// Restores the original code, byte for byte. A monotonic clock that is ahead **goes back**.
     ///
     /// # Errors
     ///
-    /// The process has ended, or could not be stopped at a place where that is safe.
+    /// The process has ended, or could not be stopped at a safe place.
     pub fn restore(&mut self) -> Result<(), ClockError> {
         self.rewrite(|_| Ok(None))
     }
 
-    /// How far its clocks are ahead, as its memory says.
+    /// Reads from the process's memory how far its clocks are ahead.
     ///
     /// # Errors
     ///
-    /// The process has ended, or its vDSO is not as it was left.
+    /// The process has ended, or another program has changed its vDSO.
     pub fn ahead(&self) -> Result<ClocksAhead, ClockError> {
         let Found::Ours(slot) = self.found()? else { return Ok(ClocksAhead::default()) };
         let now = kernel::now();
@@ -154,18 +159,18 @@ impl Clocks {
         })
     }
 
-    /// Whether its vDSO is rewritten, by this agent or by one before it.
+    /// Returns whether this agent or an earlier one has rewritten the vDSO.
     ///
     /// # Errors
     ///
-    /// The process has ended, or its vDSO was rewritten by somebody else.
+    /// The process has ended, or another program has rewritten its vDSO.
     pub fn is_installed(&self) -> Result<bool, ClockError> {
         Ok(matches!(self.found()?, Found::Ours(_)))
     }
 
     fn move_once(&mut self, made_by: u64, which: WhichClock, change: ClockChange) -> Result<(), ClockError> {
         self.rewrite(|slot| {
-            // Forked from one that was moved already.
+            // Forked from a process that was already changed.
             if slot.is_some_and(|slot| slot.made_by == made_by) {
                 return Ok(slot);
             }
@@ -183,7 +188,7 @@ impl Clocks {
         })
     }
 
-    /// Makes of the slot that is there another, or none, while all threads are stopped outside of all code that is changed.
+    /// Replaces or removes the slot while all threads are stopped outside of the changed code.
     fn rewrite(
         &mut self,
         make: impl Fn(Option<Slot>) -> Result<Option<Slot>, ClockError> + Sync,
@@ -203,8 +208,8 @@ impl Clocks {
                 }
                 let (done, slot) = match (before, after) {
                     (Found::Ours(_), Some(_)) if places.contains(&Place::Original) => return Ok(false),
-                    // Code that shows the truth comes first: who is in an original function now would still read the truth a while after the
-                    // change, and then see a clock that runs slow go back.
+                    // First install code that shows the true time: a thread in an original function would read the true
+                    // time after the change, and would then see a slow clock go back.
                     (Found::Original | Found::Retired, Some(_)) => (false, Some(Slot::default())),
                     _ => (true, after),
                 };
@@ -214,14 +219,14 @@ impl Clocks {
             if done {
                 return Ok(());
             }
-            // Let run, a thread leaves such a place after a few instructions.
+            // A running thread leaves such a place after a few instructions.
             std::thread::sleep(Duration::from_millis(1));
         }
         let why = format!("in {TRIES} tries a thread was inside a function that reads clocks");
         Err(ClockError::Busy { pid: self.pid, why: why + "; if the process is stopped or frozen, let it go on first" })
     }
 
-    /// Code that somebody might return to is never taken away, only retired: the next change, or heal, takes it.
+    /// Never removes code to which a thread might return, only retires it: the next change or heal removes it.
     fn write(&self, before: Found, after: Option<Slot>, interrupted: bool) -> Result<(), ClockError> {
         let rate_before = match before {
             Found::Ours(slot) => slot.monotonic.rate,
@@ -240,7 +245,7 @@ impl Clocks {
         parts.iter().try_for_each(|(at, bytes)| self.memory.write(self.mapped.start + *at as u64, bytes))
     }
 
-    /// Puts a thread that is inside our code back to the beginning of its call.
+    /// Moves a thread inside the agent's code back to the beginning of its call.
     fn put_outside(&self, thread: &mut Thread) -> Place {
         let Some(mut registers) = thread.registers() else { return Place::Outside };
         if self.image.is_torn(self.mapped.start, registers.rip) {
@@ -249,7 +254,7 @@ impl Clocks {
         let libc::user_regs_struct { rip, rdi, rsi, r9, r10, .. } = registers;
         if let Some(back) = self.rewound(Inside { rip, rdi, rsi, r9, r10 }) {
             (registers.rip, registers.rdi, registers.rsi) = (back.rip, back.rdi, back.rsi);
-            // It is in no system call any more that could be made again.
+            // The thread is no longer in a system call that could be restarted.
             registers.orig_rax = u64::MAX;
             thread.set_registers(&registers);
         }
@@ -258,9 +263,9 @@ impl Clocks {
         self.interrupted(registers.rsp).max(if is_original { Place::Original } else { Place::Outside })
     }
 
-    /// Where signals have interrupted a thread. A handler runs above the registers of what it has interrupted (`struct sigcontext`): the
-    /// instruction pointer, and two words on the segment of its code, which is that of 64-bit programs. Found where the handler uses
-    /// less than [`STACK_LEN`]. They are never written to: what looks like them may be left over, with other things between.
+    /// Finds where signals have interrupted a thread. The registers of the interrupted code (`struct sigcontext`) are
+    /// on the stack: the instruction pointer, and two words later the code segment of 64-bit programs. They are found
+    /// if the handler uses less than [`STACK_LEN`]. They are never written to, because a match may be a leftover.
     fn interrupted(&self, stack: u64) -> Place {
         const USER_CODE: u64 = 0x33;
         let bytes = self.memory.read_mapped(stack, STACK_LEN);
@@ -284,20 +289,20 @@ impl Clocks {
     }
 }
 
-/// Where a stopped thread is.
+/// The place of a stopped thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// Nowhere in what is changed, now.
+    /// Outside of the changed code.
     Outside,
-    /// Inside a function as it was.
+    /// Inside an original function.
     Original,
-    /// Inside our code, in a call to which the handler of a signal returns; perhaps.
+    /// Perhaps inside the agent's code, in a call to which a signal handler returns.
     Interrupted,
-    /// In the middle of what will be a jump.
+    /// In the middle of the bytes of a jump.
     Torn,
 }
 
-/// Whether what the kernel says here is what it says there. A kernel without such namespaces has one time for all.
+/// Returns whether the process shares the agent's time namespace. A kernel without time namespaces has one for all.
 fn same_time_namespace(pid: i32) -> bool {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/time"));
     match (namespace(&pid.to_string()), namespace("self")) {

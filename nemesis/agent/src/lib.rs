@@ -1,8 +1,8 @@
-//! What the nemesis does from inside its own container to the processes and the packets of others.
+//! Faults that the agent injects from its own container into the processes and packets of other containers.
 //!
-//! All of it lives in the targets' own namespaces and processes: removing their containers heals everything, and the host's clock and
-//! firewall are never touched. The agent enters a target's network namespace for faults of packets, and writes to a target's memory
-//! for faults of clocks.
+//! All effects are inside the targets' own namespaces and processes: the removal of their containers heals everything,
+//! and the host's clock and firewall are never touched. For faults of packets the agent enters the target's network
+//! namespace; for faults of clocks it writes to the memory of the target's processes.
 
 pub mod clock;
 pub mod net;

@@ -1,16 +1,18 @@
-//! Packets: rules and queues in a target's network namespace.
+//! Faults of packets: rules and queues in a target's network namespace.
 //!
-//! A partition is a table of nftables of its own. Delay, loss and reordering send packets through a queue of the kernel (`NFQUEUE`) to a
-//! thread of the agent, which releases them one by one. Everything is in the target's own network namespace: when its container goes,
-//! the rules go. When the agent goes, its queues go, and the rules that pointed to them let everything pass (`--queue-bypass`).
+//! A partition is an nftables table of its own. Delay, loss and reorder send packets through a kernel queue (`NFQUEUE`)
+//! to a thread of the agent, which releases each packet. Everything is in the target's own network namespace, so the
+//! rules end with the target's container. If the agent ends, its queues end, and the rules let all packets pass
+//! (`--queue-bypass`).
 //!
-//! All of this blocks: rules for some milliseconds, a probe for its whole timeout. Call it from a thread that may wait.
+//! All functions block: rules for some milliseconds, a probe for its whole timeout. Call them from a thread that may
+//! block.
 
 mod abilities;
 mod connections;
+mod delay_queue;
 mod error;
 mod faults;
-mod hold;
 mod namespace;
 mod netlink;
 mod packet;
@@ -24,16 +26,17 @@ mod rules;
 pub use abilities::probe_abilities;
 pub use connections::{connections, reset};
 pub use error::NetError;
-pub use faults::{PacketFaults, Report};
+pub use faults::PacketFaults;
 pub use namespace::Namespace;
 pub use probe::{knock, probe};
 pub use redis_time::redis_time;
+pub use release::Report;
 
 use std::time::Duration;
 
 use crate::protocol::{TargetAnswer, TargetRequest};
 
-/// Looks at one target, or resets its connections. Needs no memory of the faults that are on, so it may wait while they come and go.
+/// Carries out an order about one target. Needs no state of the faults, so an order may block while faults come and go.
 pub fn obey(request: &TargetRequest) -> Result<TargetAnswer, NetError> {
     match request {
         TargetRequest::Probe { pid, to, timeout_ms } => {

@@ -1,11 +1,11 @@
-//! The kernel's clocks by the raw system call: the vDSO can be rewritten by a clock fault.
+//! The kernel's clocks by the raw system call, because a clock fault rewrites the vDSO.
 
-/// `CLOCK_MONOTONIC` now, in nanoseconds: the one clock of all containers of a machine.
+/// Reads `CLOCK_MONOTONIC` in nanoseconds: the one clock of all containers of a machine.
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC) as u64
 }
 
-/// A clock, in nanoseconds.
+/// Reads a clock in nanoseconds.
 #[allow(unsafe_code)]
 pub(crate) fn read_ns(clock: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,13 +1,15 @@
+use history::fault;
+use history::fault::{CutMode, Loss, Parameters, Partition, Reorder};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::parse;
+use crate::{delay::REORDERED_WITHIN, loss::LOST_PERCENT, parse};
 
-fn drawn(seed: u64, wishes: &str) -> Result<Vec<Step>, WishError> {
+fn drawn(seed: u64, specs: &str) -> Result<Vec<Step>, FaultSpecError> {
     let workers: Vec<NodeName> = (1..=5).map(|n| NodeName::new(format!("worker-{n}"))).collect();
     let of = Draw {
-        wishes: &parse(wishes).unwrap(),
+        specs: &parse(specs).unwrap(),
         time: Duration::from_secs(30),
         lease: Duration::from_secs(2),
         workers: &workers,
@@ -30,9 +32,9 @@ fn random_pauses_fill_the_time_and_outlast_the_lease() {
         for step in &steps {
             let When::AfterHeal(gap) = step.when else { panic!("{step:?}") };
             assert!((Duration::from_millis(500)..=Duration::from_secs(2)).contains(&gap));
-            assert!((Duration::from_secs(3)..=Duration::from_secs(5)).contains(&step.fault.lasting()));
+            assert!((Duration::from_secs(3)..=Duration::from_secs(5)).contains(&step.fault.lasting));
             assert_eq!(step.target, Target::Holder);
-            filled += gap + step.fault.lasting();
+            filled += gap + step.fault.lasting;
         }
         assert!(filled >= Duration::from_secs(30) && filled < Duration::from_secs(37));
     }
@@ -42,7 +44,7 @@ fn random_pauses_fill_the_time_and_outlast_the_lease() {
 fn a_placed_fault_is_one_step_at_a_drawn_worker() {
     let steps = drawn(1, "pause@before-write+5s").unwrap();
     let [step] = steps.as_slice() else { panic!("{steps:?}") };
-    assert_eq!(step.fault, Fault::Pause { lasting: Duration::from_secs(5) });
+    assert_eq!(step.fault, Fault::new(fault::Pause {}, Duration::from_secs(5)));
     assert!(matches!(&step.target, Target::Node(n) if n.as_str().starts_with("worker-")));
     let drawn_workers: std::collections::BTreeSet<_> =
         (0..50).map(|seed| format!("{:?}", drawn(seed, "pause@before-write").unwrap()[0].target)).collect();
@@ -58,7 +60,7 @@ fn faults_of_lock_nodes_come_at_times_of_their_own() {
         for step in &steps {
             let (Target::Node(node), When::At(at)) = (&step.target, step.when) else { panic!("{step:?}") };
             assert!(node.as_str().starts_with("redis-") && at < Duration::from_secs(30));
-            let free = busy.insert(node, at + step.fault.lasting());
+            let free = busy.insert(node, at + step.fault.lasting);
             assert!(free.is_none_or(|free| free < at), "one at a time on each of them");
         }
     }
@@ -69,40 +71,41 @@ fn loss_and_disorder_of_lock_nodes_are_drawn_from_their_defaults_and_can_be_aime
     let mut percents = std::collections::BTreeSet::new();
     for step in (0..100).flat_map(|seed| drawn(seed, "loss,reorder").unwrap()) {
         assert!(matches!(&step.target, Target::Node(n) if n.as_str().starts_with("redis-")), "{step:?}");
-        assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&step.fault.lasting()));
-        match step.fault {
-            Fault::Loss { percent, .. } => drop(percents.insert(percent)),
-            Fault::Reorder { by, .. } => assert_eq!((by.from, by.to), (Duration::ZERO, REORDERED_WITHIN)),
-            fault => panic!("{fault:?}"),
+        assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&step.fault.lasting));
+        match step.fault.parameters {
+            Parameters::Loss(Loss { percent }) => drop(percents.insert(percent)),
+            Parameters::Reorder(Reorder { by }) => assert_eq!((by.from, by.to), (Duration::ZERO, REORDERED_WITHIN)),
+            other => panic!("{other:?}"),
         }
     }
     assert!(percents.into_iter().eq(LOST_PERCENT), "each of them by some seed");
     let steps = drawn(1, "loss:worker-2@3s+700ms").unwrap();
-    let [Step { fault: Fault::Loss { lasting, from, .. }, target, when, .. }] = &steps[..] else { panic!("{steps:?}") };
+    let [Step { fault, target, when, .. }] = &steps[..] else { panic!("{steps:?}") };
     assert_eq!((target, *when), (&Target::Node("worker-2".into()), When::At(Duration::from_secs(3))));
-    assert_eq!((*lasting, from.len()), (Duration::from_millis(700), 0));
+    assert_eq!((fault.lasting, fault.links.clone()), (Duration::from_millis(700), Some(Links::default())));
 }
 
 #[test]
 fn what_is_placed_is_drawn_as_it_is_written() {
-    let of_links = |wishes: &str| {
-        let [step] = &drawn(3, wishes).unwrap()[..] else { panic!("one step") };
-        let (direction, from) = step.fault.links().unwrap();
-        (direction, from.to_vec(), step.fault.late())
+    let of_links = |specs: &str| {
+        let [step] = &drawn(3, specs).unwrap()[..] else { panic!("one step") };
+        let Links { direction, from } = step.fault.links.clone().unwrap();
+        (direction, from, step.fault.link_delay())
     };
     let (workers, both) = ((1..=5).map(|n| NodeName::new(format!("worker-{n}"))).collect::<Vec<_>>(), Direction::Both);
     for seed in 0..20 {
-        assert_eq!(drawn(seed, "partition:redis-3@5s").unwrap()[0].fault.links(), Some((both, &[][..])));
+        let all = Links { direction: both, from: Vec::new() };
+        assert_eq!(drawn(seed, "partition:redis-3@5s").unwrap()[0].fault.links, Some(all));
     }
     assert_eq!(of_links("partition:redis-3:workers:in@5s"), (Direction::In, workers, None));
     assert_eq!(of_links("partition:redis-3:lock-nodes@5s").1, ["redis-1".into(), "redis-2".into()]);
     assert_eq!(of_links("loss:worker-1:resource:out@5s"), (Direction::Out, vec!["resource".into()], None));
-    // What a client sends from its point on is as late as the fault is long.
-    let late = Some(history::Late::Fixed(Duration::from_secs(4)));
+    // The delay of the packets that the client sends is as long as the fault.
+    let late = Some(history::LinkDelay::Fixed(Duration::from_secs(4)));
     assert_eq!(of_links("delay:worker-1@before-write+4s"), (Direction::Out, Vec::new(), late));
     assert_eq!(drawn(1, "partition:worker-1:workers@5s").unwrap_err().word, "worker-1");
     let reject = drawn(1, "partition:redis-3:reject@5s").unwrap();
-    assert!(matches!(reject[0].fault, Fault::Partition { cut: history::Cut::Reject, .. }));
+    assert_eq!(reject[0].fault.parameters, Partition { cut: CutMode::Reject }.into());
 }
 
 #[test]
@@ -118,7 +121,7 @@ fn a_group_is_drawn_into_steps_of_one_moment_and_a_rolling_one_into_a_chain() {
     assert!(halves.len() >= 3 && halves.iter().all(|step| step.when == at));
     assert_eq!(drawn(1, "pause:minority@1s").unwrap().len(), 1);
     assert_eq!(drawn(1, "partition:ring@1s").unwrap_err().word, "ring");
-    // Random ones come all or not at all, and never together with what was placed.
+    // The schedule has all nodes of a random round or none, and no round overlaps with a placed fault.
     for seed in 0..50 {
         let steps = drawn(seed, "kill:majority,pause:redis-1@8s+6s").unwrap();
         let (_, random) = steps.split_first().unwrap();

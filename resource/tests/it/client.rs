@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use resource::{Arm, Client, ClientError, HoldId, Key, OpId, Token, Version, WriteArm};
+use history::{Arm, HoldId, Key, OpId, Token, Version};
+use resource::{Client, ClientError, WriteArm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -12,7 +13,7 @@ use crate::served::{config, serve};
 const LONG: Duration = Duration::from_secs(30);
 
 fn key() -> Key {
-    Key::new("a/b?c%#1").unwrap()
+    Key::new("a/b?c%#1")
 }
 
 fn arms(arms: &[Arm], base: u64, value: &str) -> BTreeMap<Arm, (Version, String)> {
@@ -35,7 +36,7 @@ async fn it_speaks_both_contracts() {
         assert!(first.arms.iter().all(|(arm, was)| *was == WriteArm { admitted: *arm != Arm::Claim, seen: None }));
         let stale = write(2, 1, 4, "2").await;
         for (arm, outcome) in &stale.arms {
-            let seen = arm.is_fenced().then_some(Token(5));
+            let seen = arm.fences().then_some(Token(5));
             assert_eq!(*outcome, WriteArm { admitted: *arm == Arm::Off, seen }, "{arm}");
         }
         let again = write(1, 1, 5, "é").await;
@@ -118,6 +119,24 @@ async fn what_may_have_been_applied_is_indeterminate_and_not_tried_again() {
         assert!(matches!(write, Err(ClientError::Indeterminate(_))), "{}: {write:?}", String::from_utf8_lossy(reply));
         drop(tokio::net::TcpStream::connect(url.trim_start_matches("http://")).await.unwrap());
         assert_eq!(requests.await.unwrap(), 1, "{}", String::from_utf8_lossy(reply));
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_contradicts_the_body_is_told() {
+    for (status, admitted, expected) in
+        [("409 Conflict", true, Some(Arm::Writes)), ("200 OK", true, None), ("409 Conflict", false, None)]
+    {
+        let body = format!(
+            r#"{{"arms":{{"off":{{"admitted":true,"seen":null}},"writes":{{"admitted":{admitted},"seen":3}}}}}}"#
+        );
+        let head = format!("HTTP/1.1 {status}\r\nx-admission: 7\r\ncontent-length: {}\r\n\r\n", body.len());
+        let reply = [head.as_bytes(), body.as_bytes()].concat().leak();
+        let (url, _) = replying(reply, true).await;
+        let client = Client::new(&url, LONG).unwrap();
+        let both = arms(&[Arm::Off, Arm::Writes], 0, "1");
+        let write = client.write(&key(), Some(Token(1)), None, None, &both).await.unwrap();
+        assert_eq!(write.contrary, expected, "{body}");
     }
 }
 

@@ -1,11 +1,12 @@
-//! What survives a restart, orderly or by SIGKILL.
+//! The data that survives a restart: an orderly restart, or a restart after SIGKILL.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use resource::{Admission, Arm, Client, HoldId, Key, OpId, Planted, Resource, Token, Version};
+use history::{Arm, HoldId, Key, OpId, Token, Version};
+use resource::{Admission, Client, PlantedBug, Resource};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -47,7 +48,7 @@ async fn a_resource_that_forgets_its_tokens_admits_a_stale_write_after_a_restart
     let first = serve(config.clone()).await;
     assert_eq!(first.put("/r/k", TOKEN, "17").await.status, 200);
     first.stop().await;
-    let policy = config.policy.clone().with_planted(Some(Planted::ForgetsTokens));
+    let policy = config.policy.clone().with_bug(Some(PlantedBug::ForgetsTokens));
     let second = serve(resource::Config { policy, ..config }).await;
     assert_eq!(second.put("/r/k", "X-Fence-Token: 41\r\n", "stale").await.status, 200);
     second.stop().await;
@@ -61,7 +62,7 @@ async fn a_resource_that_forgets_its_operations_applies_one_again_after_a_restar
     let first = serve(config.clone()).await;
     let number = first.put("/r/k", put, "17").await.json()["version"].clone();
     first.stop().await;
-    let policy = config.policy.clone().with_planted(Some(Planted::ForgetsOperations));
+    let policy = config.policy.clone().with_bug(Some(PlantedBug::ForgetsOperations));
     let second = serve(resource::Config { policy, ..config }).await;
     let again = second.put("/r/k", put, "17").await;
     assert_eq!((again.status, again.header("x-repeat")), (200, None));
@@ -86,7 +87,7 @@ async fn serves_until_it_is_killed() {
     resource.serve(listener, std::future::pending()).await.unwrap();
 }
 
-/// What one writer was told of its key.
+/// The last answers that one writer got about its key.
 #[derive(Default)]
 struct Acknowledged {
     number: Version,
@@ -149,7 +150,7 @@ async fn what_was_acknowledged_before_a_sigkill_is_there_after_it() {
         out.read_to_string(&mut text).map(|_| text)
     });
     let client = Client::new(&format!("http://{address}"), Duration::from_secs(30)).unwrap();
-    let keys: Vec<Key> = (0..8).map(|number| Key::new(format!("k{number}")).unwrap()).collect();
+    let keys: Vec<Key> = (0..8).map(|number| Key::new(format!("k{number}"))).collect();
     let (say, mut acknowledged) = mpsc::unbounded_channel();
     let writers: Vec<_> = (1..)
         .zip(&keys)

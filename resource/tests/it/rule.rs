@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use history::{Arm, Comparison, HoldId, Key, OpId, RequestKind, Token, Version};
 use proptest::prelude::*;
-use resource::{
-    Action, Admission, Arm, Comparison, HoldId, Key, Kind, OpId, Planted, Policy, PolicyError, Proposal, Refusal,
-    Request, State, Token, Version,
-};
+use resource::{Action, Admission, PlantedBug, Policy, PolicyError, Proposal, Refusal, Request, State, parse_key};
 
 fn request(hold: u64, op: Option<u64>, token: Option<u64>, action: Action) -> Request {
-    Request { key: Key::new("k").unwrap(), hold: Some(HoldId(hold)), op: op.map(OpId), token: token.map(Token), action }
+    Request { key: Key::new("k"), hold: Some(HoldId(hold)), op: op.map(OpId), token: token.map(Token), action }
 }
 
 fn write(policy: &Policy, base: u64, value: &str) -> Action {
@@ -87,7 +85,7 @@ fn a_get_without_a_token_registers_nothing_and_leaves_no_trace_of_an_unknown_key
     let mut state = State::default();
     let admission = state.decide(&policy, &request(1, None, None, Action::Read)).unwrap();
     assert!(admission.arms.iter().all(|arm| arm.admitted && !arm.registered && arm.value.is_none()));
-    assert_eq!(state.key(&Key::new("k").unwrap()), None);
+    assert_eq!(state.key(&Key::new("k")), None);
 }
 
 #[test]
@@ -152,8 +150,8 @@ fn the_status_is_that_of_writes_else_of_reads_cas_and_off() {
 /// entry is judged by looking back over all the earlier ones.
 fn faults(log: &[Admission], arm: Arm, comparison: Comparison) -> Vec<String> {
     let registers = |entry: &Admission| match entry.kind {
-        Kind::Read => arm == Arm::Reads,
-        Kind::Write => arm.is_fenced() && entry.arm(arm).unwrap().admitted,
+        RequestKind::Read => arm == Arm::Reads,
+        RequestKind::Write => arm.fences() && entry.arm(arm).unwrap().admitted,
     };
     let mut faults = Vec::new();
     for (place, entry) in log.iter().enumerate() {
@@ -171,17 +169,17 @@ fn faults(log: &[Admission], arm: Arm, comparison: Comparison) -> Vec<String> {
         }
         let largest = earlier.iter().filter(|entry| registers(entry)).filter_map(|entry| entry.token).max();
         let owner = earlier.iter().find(|entry| registers(entry) && entry.token == largest).map(|entry| entry.hold);
-        let claim = earlier.iter().rfind(|entry| entry.kind == Kind::Read && entry.hold.is_some());
-        let last = earlier.iter().rfind(|entry| entry.kind == Kind::Write && entry.arm(arm).unwrap().admitted);
+        let claim = earlier.iter().rfind(|entry| entry.kind == RequestKind::Read && entry.hold.is_some());
+        let last = earlier.iter().rfind(|entry| entry.kind == RequestKind::Write && entry.arm(arm).unwrap().admitted);
         let version = last.map_or(Version(0), |entry| entry.number);
         if outcome.seen != largest {
             faults.push(format!("#{place} was told {:?} as the largest token, and it was {largest:?}", outcome.seen));
         }
         let rightly = match (entry.kind, arm) {
-            (Kind::Read, _) | (_, Arm::Off) => true,
-            (Kind::Write, Arm::Cas) => outcome.base == Some(version),
-            (Kind::Write, Arm::Claim) => claim.is_some_and(|claim| claim.hold == entry.hold),
-            (Kind::Write, _) => match comparison {
+            (RequestKind::Read, _) | (_, Arm::Off) => true,
+            (RequestKind::Write, Arm::Cas) => outcome.base == Some(version),
+            (RequestKind::Write, Arm::Claim) => claim.is_some_and(|claim| claim.hold == entry.hold),
+            (RequestKind::Write, _) => match comparison {
                 Comparison::Strict => entry.token > largest,
                 Comparison::Default => {
                     entry.token > largest || (entry.token == largest && owner.is_none_or(|owner| owner == entry.hold))
@@ -191,7 +189,7 @@ fn faults(log: &[Admission], arm: Arm, comparison: Comparison) -> Vec<String> {
         if outcome.admitted != rightly {
             faults.push(format!("#{place} admitted: {}, rightly: {rightly}", outcome.admitted));
         }
-        let after = if entry.kind == Kind::Write && outcome.admitted { entry.number } else { version };
+        let after = if entry.kind == RequestKind::Write && outcome.admitted { entry.number } else { version };
         if outcome.version != after || earlier.iter().any(|former| former.number >= entry.number) {
             faults.push(format!("#{place} has the wrong version or number"));
         }
@@ -263,7 +261,8 @@ proptest! {
     fn the_largest_token_never_goes_back(steps in steps()) {
         let log = run(&policy(&Arm::ALL, Comparison::Default), &steps);
         for arm in Arm::ALL {
-            let seen: Vec<_> = log.iter().filter(|entry| !entry.repeat).map(|entry| entry.arm(arm).unwrap().seen).collect();
+            let decided = log.iter().filter(|entry| !entry.repeat);
+            let seen: Vec<_> = decided.map(|entry| entry.arm(arm).unwrap().seen).collect();
             prop_assert!(seen.is_sorted());
         }
     }
@@ -304,19 +303,48 @@ fn every_planted_bug_of_the_rule_shows_in_the_log() {
         Arm::ALL.iter().map(|arm| faults(&log, *arm, Comparison::Default).len()).sum()
     };
     assert_eq!(caught(&honest), 0);
-    for name in Planted::names() {
-        let planted = Planted::from_name(name, 42).unwrap();
-        let found = caught(&honest.clone().with_planted(Some(planted)));
+    for name in PlantedBug::names() {
+        let planted = PlantedBug::from_name(name, 42).unwrap();
+        let found = caught(&honest.clone().with_bug(Some(planted)));
         // Each of these has a test of its own: nothing restarts here, nothing is strict, and there is one key.
         let elsewhere = matches!(
             planted,
-            Planted::ForgetsTokens
-                | Planted::ForgetsOperations
-                | Planted::AnswersBeforeDurable
-                | Planted::StrictAsLess
-                | Planted::OneTokenForAllKeys
+            PlantedBug::ForgetsTokens
+                | PlantedBug::ForgetsOperations
+                | PlantedBug::AnswersBeforeDurable
+                | PlantedBug::StrictAsLess
+                | PlantedBug::OneTokenForAllKeys
+                | PlantedBug::AnswersRefused
+                | PlantedBug::AnswersApplied
         );
         assert_eq!(found > 0, !elsewhere, "{name}: {found} faults");
+    }
+}
+
+#[test]
+fn only_answers_that_lie_differ_from_the_decision() {
+    let honest = policy(&[Arm::Off, Arm::Writes], Comparison::Default);
+    let mut state = State::default();
+    let tokens = (1..=40).flat_map(|n| [n, n - 1]);
+    let requests = tokens.enumerate().map(|(n, token)| {
+        let action = if n % 5 == 4 { Action::Read } else { write(&honest, 0, "v") };
+        request(token, None, Some(token), action)
+    });
+    let log: Vec<_> = requests.map(|request| state.decide(&honest, &request).unwrap()).collect();
+    let lies = |bug: Option<&str>| {
+        let policy = honest.clone().with_bug(bug.map(|bug| PlantedBug::from_name(bug, 0).unwrap()));
+        let told = log.iter().map(|admission| (admission, policy.told(admission.clone())));
+        let lies = told.filter(|(admission, told)| *admission != told);
+        lies.map(|(admission, told)| (admission.clone(), told)).collect::<Vec<_>>()
+    };
+    assert_eq!(lies(None), []);
+    for (bug, told) in [("answers-refused", false), ("answers-applied", true)] {
+        let lies = lies(Some(bug));
+        assert!(!lies.is_empty() && lies.len() < log.len(), "{bug}: {} of {}", lies.len(), log.len());
+        for (admission, answer) in lies {
+            assert!(admission.kind == RequestKind::Write && answer.number == admission.number);
+            assert!(answer.arms.iter().all(|arm| arm.admitted == told), "{bug}");
+        }
     }
 }
 
@@ -346,7 +374,7 @@ fn the_planted_comparisons_differ_from_the_rule_in_the_smallest_case_and_only_th
     for (name, comparison, steps, rightly, wrongly) in cases {
         let honest = policy(&[Arm::Writes], *comparison);
         assert_eq!(admitted_by(&honest, steps), *rightly, "{name}");
-        let planted = honest.with_planted(Some(Planted::from_name(name, 0).unwrap()));
+        let planted = honest.with_bug(Some(PlantedBug::from_name(name, 0).unwrap()));
         assert_eq!(admitted_by(&planted, steps), *wrongly, "{name}");
     }
 }
@@ -357,14 +385,14 @@ fn with_one_token_for_all_keys_the_tokens_of_one_key_refuse_the_writes_of_anothe
     let admits = |policy: &Policy, other: &str| {
         let mut state = State::default();
         let on = |key: &str, hold, token| Request {
-            key: Key::new(key).unwrap(),
+            key: Key::new(key),
             ..request(hold, None, Some(token), write(policy, 0, "v"))
         };
         assert!(state.decide(policy, &on("a", 1, 7)).unwrap().arms[0].admitted);
         state.decide(policy, &on(other, 2, 6)).unwrap().arms[0].admitted
     };
     assert!(admits(&honest, "b") && !admits(&honest, "a"));
-    let planted = honest.with_planted(Some(Planted::OneTokenForAllKeys));
+    let planted = honest.with_bug(Some(PlantedBug::OneTokenForAllKeys));
     assert!(!admits(&planted, "b") && !admits(&planted, "a"));
 }
 
@@ -372,10 +400,10 @@ fn with_one_token_for_all_keys_the_tokens_of_one_key_refuse_the_writes_of_anothe
 fn a_state_that_is_opened_again_knows_what_its_bug_leaves_it() {
     for (planted, tokens, operations) in [
         (None, true, true),
-        (Some(Planted::ForgetsTokens), false, true),
-        (Some(Planted::ForgetsOperations), true, false),
+        (Some(PlantedBug::ForgetsTokens), false, true),
+        (Some(PlantedBug::ForgetsOperations), true, false),
     ] {
-        let policy = policy(&[Arm::Reads], Comparison::Default).with_planted(planted);
+        let policy = policy(&[Arm::Reads], Comparison::Default).with_bug(planted);
         let mut state = State::default();
         let first = request(1, Some(1), Some(5), write(&policy, 0, "v"));
         let number = state.decide(&policy, &first).unwrap().number;
@@ -392,7 +420,7 @@ fn a_state_that_is_opened_again_knows_what_its_bug_leaves_it() {
 fn refusing_at_random_is_drawn_from_the_seed() {
     let refused = |seed| -> Vec<u64> {
         let policy = policy(&[Arm::Writes], Comparison::Default)
-            .with_planted(Some(Planted::from_name("refuses-at-random", seed).unwrap()));
+            .with_bug(Some(PlantedBug::from_name("refuses-at-random", seed).unwrap()));
         let mut state = State::default();
         let mut put = |token| state.decide(&policy, &request(1, None, Some(token), write(&policy, 0, "v"))).unwrap();
         (0..10_000).filter(|token| !put(*token).arms[0].admitted).collect()
@@ -404,15 +432,15 @@ fn refusing_at_random_is_drawn_from_the_seed() {
 
 #[test]
 fn an_unknown_bug_is_refused_with_the_names_that_there_are() {
-    let error = Planted::from_name("no-such", 0).unwrap_err().to_string();
-    assert!(Planted::names().iter().all(|name| error.contains(name)), "{error}");
+    let error = PlantedBug::from_name("no-such", 0).unwrap_err().to_string();
+    assert!(PlantedBug::names().iter().all(|name| error.contains(name)), "{error}");
 }
 
 #[test]
 fn a_key_is_short_visible_ascii() {
-    assert!(Key::new("account/17~x").is_ok());
-    assert!(Key::new("k".repeat(128)).is_ok());
+    assert!(parse_key("account/17~x").is_ok());
+    assert!(parse_key(&"k".repeat(128)).is_ok());
     for bad in ["", "a b", "ä", "a\n", ".", "..", &"k".repeat(129)] {
-        assert!(Key::new(bad).is_err(), "{bad:?}");
+        assert!(parse_key(bad).is_err(), "{bad:?}");
     }
 }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use resource::{Admission, Arm, Comparison, Config, Limits, Policy, Resource, ServeError, Version};
+use history::{Arm, Comparison, Version};
+use resource::{Admission, Config, Limits, Policy, Resource, ServeError};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 pub struct Served {
     pub address: SocketAddr,
     pub log: Arc<Mutex<Vec<Admission>>>,
-    /// What was on disk when it was opened.
+    /// The version on disk when the resource was opened.
     pub durable: Version,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use resource::{Arm, Comparison, Limits, Policy};
+use history::{Arm, Comparison};
+use resource::{Limits, Policy};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

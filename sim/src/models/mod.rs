@@ -1,3 +1,3 @@
-//! Models of servers. Pure: what a server keeps, and what one request does to it.
+//! Pure models of servers: the state of a server, and the effect of one request on the state.
 pub mod redis;
 pub mod store;

@@ -1,67 +1,74 @@
-//! One Redis node, as far as the lock clients see it: what it keeps, what each [`Step`] does to it, and what a restart leaves.
+//! A model of one Redis node: its keys and counters, the effect of each [`Step`], and the data after a restart.
 //!
-//! A key runs out at a time of the node's own **wall** clock, in whole milliseconds: it is set for `now + lease`, and is gone once the
-//! clock shows more than that (`now > expires`; in the very millisecond it is still there). So a clock that jumps forward ends leases, and
-//! one that jumps back prolongs them. A restart changes no time at which a key runs out: the append-only file holds absolute times.
+//! A key expires by the node's **wall** clock, in whole milliseconds. The key is set to expire at `now + lease`, and is
+//! gone once `now > expires`; in that very millisecond the key still exists. A clock that jumps forward therefore ends
+//! leases, and a clock that jumps back extends them. A restart changes no expiry, because the append-only file has
+//! absolute times.
 //!
-//! `tests/redis_conformance.rs` holds this against a real server: every answer, what can be seen of expiry from outside, and restarts.
+//! `tests/it/redis_conformance.rs` compares the model with a real server: every answer, visible expiry, and restarts.
 //!
-//! What is left out:
+//! The model leaves out:
 //!
-//! - Time within a script. Here it stands still; a 7.0 decides by the start of the script whether a key is there, but adds the lease to
-//!   the time at which it does so, some microseconds later.
-//! - The cycle that removes expired keys ten times a second. Only a clock that goes back can tell; see [`RedisModel::sweep`].
-//! - Slow commands, the limit of memory and eviction, replication, other clients' commands: a step takes no time, and always succeeds.
-//! - Counters above 2^53, which a script rounds, and leases so long that a server refuses them.
-//! - The rewriting of the append-only file, and the time that a snapshot takes: it is on the disk at the instant at which it begins.
-//! - Writes that a kernel was not given yet. While a background fsync runs, `everysec` may put off its writes for up to two seconds, and a
-//!   SIGKILL in that time loses what was answered; here a SIGKILL with an append-only file loses nothing.
-//! - The fsync that takes its time. Here it is over at once when a full second begins; on a real disk a loss of power may cost the second
-//!   before as well. And with `always` a step that was done and not answered survives here, and may not on a server.
+//! - Time within a script, which stands still here. Redis 7.0 uses the start of the script to decide whether a key
+//!   exists, but adds the lease to the time of the command, some microseconds later.
+//! - The cycle that removes expired keys ten times a second. Only a clock that goes back shows the difference; see
+//!   [`RedisModel::sweep`].
+//! - Slow commands, memory limits, eviction, replication, other clients' commands. A step takes no time and always
+//!   succeeds.
+//! - Counters above 2^53, which a script rounds, and leases that are so long that a server refuses them.
+//! - Rewrites of the append-only file, and the duration of a snapshot. A snapshot is on the disk as soon as it begins.
+//! - Writes that the kernel does not have yet. During a background fsync, `everysec` may delay writes for up to two
+//!   seconds, and a SIGKILL in that time loses acknowledged steps. Here a SIGKILL with an append-only file loses
+//!   nothing.
+//! - The duration of an fsync, which here ends as a full second begins. On a real disk a loss of power may also cost
+//!   the second before. With `always`, a step that was done and not answered survives here, but may be lost on a
+//!   server.
+
+mod planted;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use history::Persistence;
-use locks::{Answer, Key, Owner, Step, Token};
-use nemesis::Data;
+use history::fault::Data;
+use locks::{Key, Owner, Step, StepAnswer, Token};
 use rustc_hash::FxHashMap;
 
-/// One node. It knows no time but the one that it is told: the wall clock of the node, since the epoch.
+/// One node. Its caller gives it the time: the wall clock of the node, since the epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisModel {
     persistence: Persistence,
     drops_counters: bool,
-    /// Where each key's entry is. Its order means nothing, and reaches nobody.
+    /// The index of each key's entry. Nothing depends on the order of this map.
     index: FxHashMap<Key, usize>,
     entries: Vec<Entry>,
     /// The entry of the last step.
     recent: usize,
-    /// The full second up to which all is on the disk; for `everysec` only.
+    /// The full second up to which all steps are on the disk; for `everysec` only.
     synced_s: u64,
-    /// For snapshots only.
+    /// The schedule of snapshots; for snapshots only.
     snapshots: Snapshots,
 }
 
-/// When a snapshot is due: [`Persistence::SNAPSHOT_EVERY`] after the one before (or the start), if anything has changed since. The server looks ten
-/// times a second.
+/// The schedule of snapshots. A snapshot is due [`Persistence::SNAPSHOT_EVERY`] after the previous one (or the start),
+/// if anything has changed since. The server checks ten times a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Snapshots {
     last: Option<Duration>,
-    /// When the first change came of those that it does not have.
+    /// The time of the first change that the last snapshot lacks.
     changed: Option<Duration>,
 }
 
-/// All about one key.
+/// One key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     key: Key,
     now: Kept,
-    /// What was there when the second `touched_s` began, for `everysec`; the last snapshot, where there are snapshots.
+    /// The value at the beginning of the second `touched_s`, for `everysec`; or the value in the last snapshot.
     synced: Kept,
     touched_s: u64,
 }
 
-/// What a node keeps of one key.
+/// The value of one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Kept {
     lock: Option<Lock>,
@@ -71,7 +78,7 @@ struct Kept {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lock {
     owner: Owner,
-    /// The last millisecond in which it is there; none if it never runs out.
+    /// The last millisecond in which the key exists; none, if the key never expires.
     expires_ms: Option<u64>,
 }
 
@@ -83,20 +90,20 @@ impl RedisModel {
         Self { persistence, drops_counters, index, entries, recent, synced_s, snapshots }
     }
 
-    /// The planted bug of a server: a restart that keeps keys drops the counters.
+    /// Plants a bug: a restart that keeps the keys drops the counters.
     #[must_use]
     pub fn dropping_counters(self) -> Self {
         Self { drops_counters: true, ..self }
     }
 
-    /// A server that was started when its wall clock showed `wall`. For snapshots only; without it the first step counts as the start.
+    /// Sets the time of the start, which only snapshots need. Without it, the first step counts as the start.
     #[must_use]
     pub fn started(self, wall: Duration) -> Self {
         Self { snapshots: Snapshots { last: Some(wall), changed: None }, ..self }
     }
 
-    /// Does `step` while the wall clock shows `wall`.
-    pub fn apply(&mut self, step: &Step, wall: Duration) -> Answer {
+    /// Applies `step` at the wall clock `wall`.
+    pub fn apply(&mut self, step: &Step, wall: Duration) -> StepAnswer {
         let now_ms = whole_ms(wall);
         let everysec_s = (self.persistence == Persistence::Everysec).then(|| self.sync(wall));
         if self.persistence == Persistence::Snapshot {
@@ -114,9 +121,10 @@ impl RedisModel {
         entry.now.apply(step, now_ms)
     }
 
-    /// A new process in the place of the one that was killed when its wall clock showed `killed`: time that it is down syncs nothing.
+    /// Restarts the server, which was killed at the wall clock `killed`. A server that is down syncs nothing.
     ///
-    /// `Kept` is what the kernel had, which without an append-only file is the last snapshot or nothing; `Synced` what was on the disk.
+    /// `Kept` is the data that the kernel had: without an append-only file, the last snapshot or nothing. `Synced` is
+    /// the data on the disk.
     pub fn restart(&mut self, data: Data, killed: Duration) {
         let second = self.sync(killed);
         self.take_snapshot_if_due(killed);
@@ -136,17 +144,18 @@ impl RedisModel {
         (self.synced_s, self.snapshots) = (0, Snapshots::default());
     }
 
-    /// Background fsyncs that are due: none, since here they take no time. None at all without an append-only file.
+    /// The number of background fsyncs that are due: 0, because they take no time here. None without an append-only
+    /// file.
     pub fn pending_fsyncs(&self) -> Option<u32> {
         self.persistence.has_log().then_some(0)
     }
 
-    /// The counters that it has, by their keys.
+    /// The counters, by key.
     pub fn counters(&self) -> BTreeMap<Key, u64> {
         self.entries.iter().map(|entry| (entry.key.clone(), entry.now.counter)).collect()
     }
 
-    /// Raises a counter to `at_least`, if it is smaller: by a snapshot that is put there before the server starts, and stays.
+    /// Raises a smaller counter to `at_least`, by a snapshot that is installed before the server starts.
     pub fn raise_counter(&mut self, key: &Key, at_least: u64) {
         let Entry { now, synced, .. } = self.entry(key);
         (now.counter, synced.counter) = (now.counter.max(at_least), synced.counter.max(at_least));
@@ -162,15 +171,15 @@ impl RedisModel {
         }
     }
 
-    /// Removes all that has run out at `wall`. A server does so by itself ten times a second, which nobody can tell until its clock goes
-    /// back: to be called before that, or keys come back that a server has removed.
+    /// Removes the keys that have expired at `wall`. Call this before the clock goes back: a server removes expired
+    /// keys ten times a second, so they never come back.
     pub fn sweep(&mut self, wall: Duration) {
         for entry in &mut self.entries {
             entry.now.expire(whole_ms(wall));
         }
     }
 
-    /// Who owns `key` when the wall clock shows `wall`.
+    /// The owner of `key` at the wall clock `wall`.
     pub fn owner(&self, key: &Key, wall: Duration) -> Option<&Owner> {
         let lock = self.kept(key)?.lock.as_ref()?;
         (!lock.is_over(whole_ms(wall))).then_some(&lock.owner)
@@ -210,7 +219,8 @@ impl RedisModel {
         }
     }
 
-    /// The last full second at `wall`. It never goes back: a server whose wall clock does syncs nothing until it has caught up.
+    /// The last full second at `wall`. It never goes back: after a backward jump, the server syncs nothing until its
+    /// clock has caught up.
     fn sync(&mut self, wall: Duration) -> u64 {
         self.synced_s = self.synced_s.max(wall.as_secs());
         self.synced_s
@@ -224,44 +234,24 @@ impl Kept {
         }
     }
 
-    /// The scripts of `locks`, on a key that has not run out.
-    fn apply(&mut self, step: &Step, now_ms: u64) -> Answer {
+    /// Applies the scripts of `locks` to a key that has not expired.
+    fn apply(&mut self, step: &Step, now_ms: u64) -> StepAnswer {
         match step {
-            Step::Acquire(..) | Step::AcquireUncounted(..) | Step::AcquireForever(..) if self.lock.is_some() => {
-                Answer::Refused
-            }
-            Step::Acquire(_, owner, lease) | Step::Overwrite(_, owner, lease) => {
+            Step::Acquire(..) | Step::AcquireUncounted(..) if self.lock.is_some() => StepAnswer::Refused,
+            Step::Acquire(_, owner, lease) => {
                 self.set(owner, Some(end(now_ms, *lease)));
                 self.count()
             }
             Step::AcquireUncounted(_, owner, lease) => self.set(owner, Some(end(now_ms, *lease))),
-            Step::AcquireForever(_, owner) => {
-                self.set(owner, None);
-                self.count()
-            }
-            Step::CountOnly(_) => self.count(),
-            Step::ExtendOrSet(_, owner, lease) if self.lock.is_none() => self.set(owner, Some(end(now_ms, *lease))),
-            Step::Extend(_, owner, lease) | Step::ExtendOrSet(_, owner, lease) => {
+            Step::Extend(_, owner, lease) => {
                 done(self.owned_by(owner).map(|lock| lock.extend(end(now_ms, *lease))).is_some())
             }
-            Step::ExtendAny(_, lease) => {
-                done(self.lock.as_mut().map(|lock| lock.extend(end(now_ms, *lease))).is_some())
-            }
-            Step::SetExpiry(_, owner, lease) => {
-                done(self.owned_by(owner).map(|lock| lock.expires_ms = Some(end(now_ms, *lease))).is_some())
-            }
-            Step::IsOwner(_, owner) => done(self.owned_by(owner).is_some()),
             Step::Release(_, owner) => done(self.owned_by(owner).is_some() && self.lock.take().is_some()),
-            Step::RemoveAny(_) => done(self.lock.take().is_some()),
             Step::RaiseFence(_, owner, Token(token)) => {
                 let may = self.owned_by(owner).is_some() && self.counter <= *token;
                 self.set_counter(*token, may)
             }
-            Step::RaiseAny(_, Token(token)) => self.set_counter(*token, self.counter <= *token),
-            Step::SetFence(_, owner, Token(token)) => {
-                let may = self.owned_by(owner).is_some();
-                self.set_counter(*token, may)
-            }
+            Step::Planted(step) => self.apply_planted(step, now_ms),
         }
     }
 
@@ -269,17 +259,17 @@ impl Kept {
         self.lock.as_mut().filter(|lock| lock.owner == *owner)
     }
 
-    fn set(&mut self, owner: &Owner, expires_ms: Option<u64>) -> Answer {
+    fn set(&mut self, owner: &Owner, expires_ms: Option<u64>) -> StepAnswer {
         self.lock = Some(Lock { owner: owner.clone(), expires_ms });
-        Answer::Done
+        StepAnswer::Done
     }
 
-    fn count(&mut self) -> Answer {
+    fn count(&mut self) -> StepAnswer {
         self.counter += 1;
-        Answer::Granted(Token(self.counter))
+        StepAnswer::Granted(Token(self.counter))
     }
 
-    fn set_counter(&mut self, token: u64, may: bool) -> Answer {
+    fn set_counter(&mut self, token: u64, may: bool) -> StepAnswer {
         if may {
             self.counter = token;
         }
@@ -292,7 +282,7 @@ impl Lock {
         self.expires_ms.is_some_and(|expires_ms| now_ms > expires_ms)
     }
 
-    /// Never shortens; one that would never have run out gets an end.
+    /// Extends the expiry and never shortens it. A key without expiry gets one.
     fn extend(&mut self, end_ms: u64) {
         self.expires_ms = Some(self.expires_ms.map_or(end_ms, |expires_ms| expires_ms.max(end_ms)));
     }
@@ -304,35 +294,27 @@ fn key(step: &Step) -> &Key {
         | Step::AcquireUncounted(key, ..)
         | Step::Extend(key, ..)
         | Step::Release(key, ..)
-        | Step::RaiseFence(key, ..)
-        | Step::Overwrite(key, ..)
-        | Step::AcquireForever(key, ..)
-        | Step::CountOnly(key)
-        | Step::IsOwner(key, ..)
-        | Step::RemoveAny(key)
-        | Step::ExtendAny(key, ..)
-        | Step::ExtendOrSet(key, ..)
-        | Step::SetExpiry(key, ..)
-        | Step::RaiseAny(key, ..)
-        | Step::SetFence(key, ..) => key,
+        | Step::RaiseFence(key, ..) => key,
+        Step::Planted(step) => step.key(),
     }
 }
 
-fn done(was: bool) -> Answer {
-    if was { Answer::Done } else { Answer::Refused }
+fn done(was: bool) -> StepAnswer {
+    if was { StepAnswer::Done } else { StepAnswer::Refused }
 }
 
-/// When a server looks next whether anything is to be done by itself.
+/// The server's next periodic check after `wall`.
 fn next_look(at: Duration) -> Duration {
     Duration::from_millis((whole_ms(at) / 100 + 1) * 100)
 }
 
-/// A server's clock in milliseconds: what is begun does not count.
+/// The server's clock in whole milliseconds, rounded down.
 fn whole_ms(wall: Duration) -> u64 {
     u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When a lease ends that is given now. The client rounds leases up to whole milliseconds, and asks for one at least.
+/// The expiry of a lease that is granted now. The client rounds leases up to whole milliseconds, and requests at least
+/// one.
 fn end(now_ms: u64, lease: Duration) -> u64 {
     let lease_ms = u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1);
     now_ms.saturating_add(lease_ms)

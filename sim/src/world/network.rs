@@ -1,22 +1,23 @@
-//! What nodes send each other: connections, links, packets that are held up, and their arrival.
+//! The network between the nodes: connections, packets, faults of links.
 
 use std::{sync::Arc, time::Duration};
 
-use history::{Event, Fault, FaultId, Role, Stamp};
+use history::{Event, Fault, FaultId, LinkDelay, Role, Stamp, fault::LinkEffect};
 
 use super::{Connection, State, World};
 use crate::{
-    exchange::Leg,
-    executor::{Call, Load, Packet, Process, Stage},
+    exchange::Message,
+    executor::{Call, Network, Packet, Payload, Process},
     link::{Retransmitted, Sent},
-    local::lock,
+    thread_bound::lock,
 };
 
-/// A packet that was late by less than this is not worth a record.
-const HELD_FROM: Duration = Duration::from_millis(5);
+/// The least delay of a packet that is recorded.
+const DELAYED_FROM: Duration = Duration::from_millis(5);
 
 impl World {
-    /// Whether `from` has a connection to `to`; if it was lost, it is made again where that is possible. Left out: the time that this takes.
+    /// Returns whether `from` has a connection to `to`. A lost connection is made again if possible, which takes no
+    /// time in this model.
     pub fn is_connected(&self, from: Process, to: Process) -> bool {
         let mut state = lock(&self.state);
         let count = state.nodes.len();
@@ -33,18 +34,18 @@ impl World {
         false
     }
 
-    /// Sends something from one node to the other; there it runs, once, as soon as the process that it was sent to runs. What is sent to a
-    /// process that is gone is dropped, and so is what it owns: whoever waits for its answer learns that there will be none.
+    /// Sends `call` from one node to the other, where it runs as soon as the addressed process runs. A call to a
+    /// process that has ended is dropped; a reply sender that it owns tells its receiver that no reply comes.
     pub fn send(self: &Arc<Self>, from: Process, to: Process, call: Call<World>) {
-        self.send_load(from, to, Load::Call(call));
+        self.send_payload(from, to, Payload::Call(call));
     }
 
-    /// The same for one way of an exchange.
-    pub fn send_leg(self: &Arc<Self>, from: Process, to: Process, leg: Leg<World>) {
-        self.send_load(from, to, Load::Leg(leg));
+    /// Sends a request or its response.
+    pub fn send_message(self: &Arc<Self>, from: Process, to: Process, leg: Message<World>) {
+        self.send_payload(from, to, Payload::Message(leg));
     }
 
-    fn send_load(self: &Arc<Self>, from: Process, to: Process, load: Load<World>) {
+    fn send_payload(self: &Arc<Self>, from: Process, to: Process, payload: Payload<World>) {
         let now = self.executor.now();
         let sent = {
             let mut state = lock(&self.state);
@@ -52,13 +53,13 @@ impl World {
             let at = from * state.nodes.len() + to;
             let incarnation = state.connections[at].incarnation;
             let State { links, rng, .. } = &mut *state;
-            links[at].send(now, Packet { from, to, incarnation, load }, rng)
+            links[at].send(now, Packet { from, to, incarnation, payload }, rng)
         };
         match sent {
             Sent::Arrives(when, packet) => self.executor.arrives(when, packet),
             Sent::ArrivesLate(when, fault, packet) => {
                 let late = move |world: &Arc<World>| {
-                    world.held(fault, from, to, now);
+                    world.record_delay(fault, from, to, now);
                     world.arrive(packet);
                 };
                 self.executor.at(when, Box::new(late));
@@ -72,7 +73,7 @@ impl World {
                     state.connections[from * count + to].is_lost = true;
                     state.connections[to * count + from].is_lost = true;
                 }
-                // Whoever waits for its answer learns that there will be none.
+                // Dropping the packet tells its sender that no reply comes.
                 drop(packet);
             }
         }
@@ -92,8 +93,8 @@ impl World {
                 Retransmitted::Again(at) => world.retransmit(at, from, to),
                 Retransmitted::Delivered(delivered) => {
                     let deliver = move |world: &Arc<World>| {
-                        if let Some((fault, since)) = delivered.held {
-                            world.held(fault, from, to, since);
+                        if let Some((fault, since)) = delivered.delayed {
+                            world.record_delay(fault, from, to, since);
                         }
                         for packet in delivered.packets {
                             world.arrive(packet);
@@ -106,49 +107,51 @@ impl World {
         self.executor.at(at, Box::new(again));
     }
 
-    /// The agent, which owns the queues of packets, tells what was held.
-    fn held(&self, fault: FaultId, from: Process, to: Process, since: Stamp) {
+    /// Records the delay of a packet, as an event of the agent, which owns the packet queues on Docker.
+    fn record_delay(&self, fault: FaultId, from: Process, to: Process, since: Stamp) {
         let until = self.executor.now();
-        if until.since(since) >= HELD_FROM {
+        if until.since(since) >= DELAYED_FROM {
             let (from, to) = (self.node(from, |n| n.name.clone()), self.node(to, |n| n.name.clone()));
-            self.record(self.agent(), Event::Held { fault, from, to, since, until });
+            self.record(self.agent(), Event::PacketsDelayed { fault, from, to, since, until });
         }
     }
 
-    /// Begins a fault of links around `node`.
-    pub fn hold_up(&self, node: Process, fault: FaultId, what: &Fault) {
+    /// Injects a fault into the links of `node`.
+    pub fn inject_links(&self, node: Process, fault: FaultId, what: &Fault) {
         let mut state = lock(&self.state);
         let State { nodes, links, .. } = &mut *state;
         let (count, target) = (nodes.len(), &nodes[node].name);
         for from in 0..count {
             for to in 0..count {
-                // The agent's own channels are not part of the network under test.
+                // The agent's connections are not part of the network under test.
                 let is_agent = [from, to].iter().any(|n| nodes[*n].role == Some(Role::Agent));
                 if is_agent || from == to || !what.hits(target, &nodes[from].name, &nodes[to].name) {
                     continue;
                 }
                 let link = &mut links[from * count + to];
-                match what {
-                    Fault::Partition { cut, .. } => link.cut(fault, *cut),
-                    Fault::Loss { percent, .. } => link.lose(fault, *percent),
-                    _ => what.late().into_iter().for_each(|by| link.slow(fault, by)),
+                match what.link_effect() {
+                    Some(LinkEffect::Cut(mode)) => link.cut(fault, mode),
+                    Some(LinkEffect::Lose(percent)) => link.lose(fault, percent),
+                    Some(LinkEffect::Delay(by)) => link.slow(fault, by),
+                    Some(LinkEffect::Reorder(by)) => link.slow(fault, LinkDelay::Drawn(by)),
+                    None => {}
                 }
             }
         }
     }
 
-    /// Ends it.
-    pub fn mend(&self, fault: FaultId) {
-        lock(&self.state).links.iter_mut().for_each(|link| link.mend(fault));
+    /// Heals a fault of links.
+    pub fn heal_links(&self, fault: FaultId) {
+        lock(&self.state).links.iter_mut().for_each(|link| link.heal(fault));
     }
 
-    /// Whether what is sent arrives sooner or later.
+    /// Returns whether no partition cuts the link.
     pub fn is_open(&self, from: Process, to: Process) -> bool {
         let state = lock(&self.state);
         !state.links[from * state.nodes.len() + to].is_cut()
     }
 
-    /// How long a packet of a connection of its own takes now; none, if it is lost.
+    /// Draws the time that a packet of a new connection takes now; none, if the packet is lost.
     pub fn probe(&self, from: Process, to: Process) -> Option<Duration> {
         let mut state = lock(&self.state);
         let at = from * state.nodes.len() + to;
@@ -157,15 +160,15 @@ impl World {
     }
 }
 
-impl Stage for World {
-    /// The process takes it now, or when it goes on.
+impl Network for World {
+    /// Delivers the packet now, or once its process is thawed.
     fn arrive(self: &Arc<Self>, packet: Packet<World>) {
         {
             let mut state = lock(&self.state);
             let Packet { from, to, incarnation, .. } = packet;
             let node = &mut state.nodes[to];
             if !node.is_running || node.incarnation != incarnation {
-                // The other side's kernel answers with a reset.
+                // The kernel of the other side resets the connection.
                 let at = from * state.nodes.len() + to;
                 state.connections[at].is_lost = true;
                 drop(state);
@@ -175,6 +178,6 @@ impl Stage for World {
                 return node.inbox.push_back(packet);
             }
         }
-        packet.load.arrive(self);
+        packet.payload.arrive(self);
     }
 }

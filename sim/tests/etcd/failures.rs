@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use locks::{Clock, NodeAnswer, Outcome, Unwatched, Why};
+use locks::{Clock, FailureReason, NodeAnswer, Outcome, Unwatched};
 use tokio::time::{sleep, timeout};
 
 use crate::scene::{LAG, LEASE, MS, Noting, Scene, key, owner, stays_pending};
@@ -53,7 +53,7 @@ async fn answers_read_after_the_promise_has_ended_are_refused_by_validity_and_un
     stays_pending(&mut a, 7 * LAG).await;
     scene.clock.jump(LEASE);
     let failure = a.await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Validity, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Validity, Outcome::Failed));
     assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::Late)]);
     let words = watch.words();
     // It was confirmed, and too late all the same.
@@ -73,7 +73,7 @@ async fn a_request_without_an_answer_is_indeterminate_and_what_it_did_is_undone(
         let (watch, start) = (Noting::of(&scene.clock), scene.now());
         let failure = scene.lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap_err();
         assert_eq!(failure.outcome, Outcome::Indeterminate);
-        assert_eq!(failure.why, Why::Error("etcd: no answer in time (it may have been done)".into()));
+        assert_eq!(failure.reason, FailureReason::Error("etcd: no answer in time (it may have been done)".into()));
         assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::None)]);
         assert!(watch.words().iter().all(|word| word != "answered Acquire"));
         assert!(scene.now() - start < LEASE);
@@ -158,8 +158,8 @@ async fn a_hold_that_was_let_lapse_long_ago_is_forgotten_and_sends_nothing() {
     sleep(2 * LEASE).await;
     let b = b.await.unwrap();
     let asked = scene.servers.asked().len();
-    assert_eq!(scene.lock.release(&a, &Unwatched).await.unwrap_err().why, Why::Lost);
-    assert_eq!(scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap_err().why, Why::Validity);
+    assert_eq!(scene.lock.release(&a, &Unwatched).await.unwrap_err().reason, FailureReason::Lost);
+    assert_eq!(scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap_err().reason, FailureReason::Validity);
     assert_eq!(scene.servers.asked().len(), asked);
     assert!(scene.lock.release(&b, &Unwatched).await.unwrap().removed);
 }

@@ -1,5 +1,5 @@
-//! The queue lock over the model of its store, under paused Tokio time: every request takes [`LAG`] each way, and a client that is not
-//! polled is frozen. Each planted bug stands beside the claim that it breaks.
+//! The queue lock over the model of its store, under paused Tokio time: every request takes [`LAG`] each way, and a
+//! client that is not polled is frozen. Each planted bug stands beside the claim that it breaks.
 
 #![allow(clippy::disallowed_methods, reason = "Tokio's time is virtual here, and its tasks are the model's")]
 
@@ -12,7 +12,7 @@ mod walks;
 use std::time::Duration;
 
 use futures::future::join_all;
-use locks::{Hold, Lock, NodeAnswer, Outcome, Token, Unwatched, Why, validity};
+use locks::{FailureReason, Hold, Lock, NodeAnswer, Outcome, Token, Unwatched, validity};
 use scene::{LAG, LEASE, MS, Noting, Scene, key, owner, stays_pending};
 use tokio::time::{sleep, timeout};
 
@@ -33,7 +33,8 @@ async fn holds_are_granted_one_after_the_other_in_the_order_of_the_queue_and_the
     ended.sort_unstable();
     assert!(ended.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
     assert!(ended.windows(2).all(|pair| pair[1].2 - pair[0].2 >= 300 * MS));
-    // Nobody waited longer than it takes: the last one had five before it, each with its holding time and a few round trips.
+    // Nobody waited longer than it takes: the last one had five before it, each with its holding time and a few round
+    // trips.
     assert!(ended[5].2 - start < 5 * (300 * MS + 8 * LAG) + 10 * LAG);
     // The last lease's revocation is not waited for.
     sleep(2 * LAG).await;
@@ -148,7 +149,7 @@ async fn a_hold_that_has_lapsed_is_not_renewed_and_nothing_is_sent() {
     let before = scene.servers.asked();
     scene.clock.jump(LEASE);
     let failure = scene.lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Validity, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Validity, Outcome::Failed));
     assert_eq!(scene.servers.asked(), before);
 }
 

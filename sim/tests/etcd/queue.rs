@@ -1,17 +1,18 @@
-//! Who may come in when: what each part of the algorithm is there for, and the planted bug that leaves it out.
+//! The order in which clients acquire the lock. Each part of the algorithm has a test, and a planted bug that omits the
+//! part.
 
-use locks::{Hold, NodeAnswer, Op, Outcome, Unwatched, Why};
+use locks::{FailureReason, Hold, NodeAnswer, Op, Outcome, Unwatched, planted::PlantedOp};
 use tokio::time::{sleep, timeout};
 
 use crate::scene::{LAG, LEASE, MS, Scene, key, owner, stays_pending};
 
-/// Both believe in their holds at this moment.
+/// Returns whether both clients believe at this moment that they hold the lock.
 fn both_hold(scene: &Scene, one: &Hold, other: &Hold) -> bool {
     one.is_valid(scene.now()) && other.is_valid(scene.now())
 }
 
-/// A holds and renews, B waits behind it and is frozen until its lease has run out, C waits behind B; then A releases, and C takes over.
-/// What becomes of B when it goes on.
+/// Freezes B in the queue until its lease expires. A holds and renews, B waits behind A, and C waits behind B. Then A
+/// releases, and C acquires the lock. Returns the result of B, which continues afterwards, and the hold of C.
 async fn lapsed_in_the_queue(scene: &Scene) -> (Result<Hold, locks::Failure>, Hold) {
     let mut a = scene.acquire("a").await.unwrap();
     let mut b = scene.begin("b");
@@ -32,7 +33,7 @@ async fn a_lease_that_ran_out_in_the_queue_gives_no_hold() {
     let scene = Scene::new();
     let (b, c) = lapsed_in_the_queue(&scene).await;
     let failure = b.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Lost, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
     assert!(c.is_valid(scene.now()));
     assert_eq!(scene.servers.owners(), [owner("c")]);
 }
@@ -122,7 +123,8 @@ async fn a_lost_wake_up_waits_for_ever_at_the_head_of_the_queue() {
     assert_eq!(scene.servers.owners(), [owner("b")]);
 }
 
-/// A's lease runs out, B takes over, A releases, C tries. B's hold, what A was told, and C's hold if it gets one while B has its own.
+/// A's lease runs out, B takes over, A releases, C tries. B's hold, what A was told, and C's hold if it gets one while
+/// B has its own.
 async fn released_late(scene: &Scene) -> (Hold, bool, Option<Hold>) {
     let a = scene.acquire("a").await.unwrap();
     sleep(2 * LEASE).await;
@@ -154,7 +156,7 @@ async fn a_keep_alive_without_a_lease_loses_the_hold_and_changes_nothing() {
     let before = a.clone();
     scene.servers.jump(60_000 * MS);
     let failure = scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Lost, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
     assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::Refused)]);
     assert_eq!(a, before);
 }
@@ -177,9 +179,9 @@ async fn there_is_no_hold_without_a_live_key_even_under_a_live_lease() {
     let _a = scene.acquire("a").await.unwrap();
     let mut b = scene.begin("b");
     stays_pending(&mut b, 100 * MS).await;
-    scene.servers.meddle(&Op::DeleteAll(key()));
+    scene.servers.meddle(&PlantedOp::DeleteAll(key()).into());
     let failure = b.await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Lost, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
     assert!(matches!(scene.servers.asked()[..], [.., Op::Confirm(..), Op::Delete(..), Op::Revoke(_)]));
     assert_eq!(scene.servers.leases(), 1);
 }

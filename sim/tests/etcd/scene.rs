@@ -9,8 +9,8 @@ use std::{
 
 use history::Models;
 use locks::{
-    Clock, Doing, Failure, Hold, Key, Lock, NodeAnswer, NodeError, Op, Owner, Reply, Revision, Round, Seen, Store,
-    Unwatched, Watch,
+    Clock, Failure, Hold, Key, Lock, NodeAnswer, NodeError, Op, Operation, Owner, Reply, Revision, Round, Store,
+    StoreAnswer, Unwatched, Watch, planted::PlantedBug,
 };
 use sim::models::store::{StoreClocks, StoreModel};
 use tokio::{
@@ -31,7 +31,7 @@ pub fn owner(name: &str) -> Owner {
     Owner::new(name)
 }
 
-type Said = Result<Seen, NodeError>;
+type Said = Result<StoreAnswer, NodeError>;
 type Answered = oneshot::Sender<Said>;
 
 struct State {
@@ -58,7 +58,7 @@ impl State {
         StoreClocks { wall: time, monotonic: time }
     }
 
-    fn answer(&mut self, seen: Seen, answered: Answered) {
+    fn answer(&mut self, seen: StoreAnswer, answered: Answered) {
         if let Some(left) = self.answers.checked_sub(1) {
             self.answers = left;
             tokio::spawn(async move {
@@ -82,10 +82,15 @@ impl State {
     }
 }
 
+/// The facts about the servers of `etcd`.
+fn facts() -> history::ServerFacts {
+    serde_json::from_str(include_str!("../../../tests/shared/servers/etcd.json")).unwrap()
+}
+
 impl Servers {
     fn new() -> Arc<Self> {
         let state = State {
-            model: StoreModel::new(Models::default()),
+            model: StoreModel::new(&facts(), Models::default()),
             waiting: Vec::new(),
             asked: Vec::new(),
             jumped: Duration::ZERO,
@@ -167,7 +172,7 @@ impl Servers {
         self.state.lock().unwrap().model.leases()
     }
 
-    /// What has arrived, in order.
+    /// Returns the requests that have arrived, in order.
     pub fn asked(&self) -> Vec<Op> {
         self.state.lock().unwrap().asked.clone()
     }
@@ -229,13 +234,16 @@ impl Scene {
     }
 
     pub fn buggy(bug: &str) -> Self {
-        Self::with(|store, clock| locks::etcd::buggy(bug, store, clock).expect("a planted bug"))
+        Self::with(|store, clock| {
+            let (bug, client) = (PlantedBug::named(bug).unwrap(), locks::Client::named("etcd").unwrap());
+            bug.build(client, locks::Servers::Store(store), locks::TokenSource::Revision, clock).unwrap()
+        })
     }
 
     /// The server's Lock service of this version.
     pub fn server_lock(models: Models) -> Self {
         let scene = Self::with(|store, clock| Arc::new(locks::EtcdServerLock::new(store, clock)));
-        scene.servers.state.lock().unwrap().model = StoreModel::new(models);
+        scene.servers.state.lock().unwrap().model = StoreModel::new(&facts(), models);
         scene
     }
 
@@ -258,7 +266,7 @@ impl Scene {
     }
 
     /// An attempt that goes on only while it is polled.
-    pub fn begin(&self, name: &str) -> Doing<'_, Hold> {
+    pub fn begin(&self, name: &str) -> Operation<'_, Hold> {
         let (lock, owner) = (self.lock.clone(), owner(name));
         Box::pin(async move { lock.acquire(&key(), owner, LEASE, &Unwatched).await })
     }

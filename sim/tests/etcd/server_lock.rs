@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use history::Models;
-use locks::{Failure, Hold, LeaseId, NodeAnswer, Op, Outcome, Token, Unwatched, Why, validity};
+use locks::{
+    Failure, FailureReason, Hold, LeaseId, NodeAnswer, Op, Outcome, Token, Unwatched, planted::PlantedOp, validity,
+};
 use tokio::time::sleep;
 
 use crate::scene::{LAG, LEASE, MS, Noting, Scene, key, owner, stays_pending};
@@ -64,8 +66,9 @@ async fn after_a_wait_the_promise_rests_on_the_last_keep_alive_that_was_answered
     assert_eq!((hold.sent, hold.valid_until), (promising[1], validity::promise_end(promising[1], LEASE)));
 }
 
-/// A holds and renews, B waits and is frozen until its lease has run out, C waits behind B; A releases, and C takes over. What becomes of B when it goes
-/// on, what its watch was told, and C's hold.
+/// Freezes B in the queue until its lease expires. A holds and renews, B waits, and C waits behind B. Then A releases,
+/// and C acquires the lock. Returns the result of B, which continues afterwards, the reports of B's watch, and C's
+/// hold.
 async fn lapsed_in_the_queue(scene: &Scene) -> (Result<Hold, Failure>, Vec<String>, Hold) {
     let mut a = scene.acquire("a").await.unwrap();
     let (key, watch) = (key(), Noting::of(&scene.clock));
@@ -88,7 +91,7 @@ async fn a_grant_to_a_lease_that_ended_in_the_queue_is_told_and_refused_by_valid
     let scene = scene();
     let (b, told, c) = lapsed_in_the_queue(&scene).await;
     let failure = b.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Validity, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Validity, Outcome::Failed));
     assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::Late)]);
     assert!(told.contains(&"without key".to_owned()), "{told:?}");
     assert!(c.is_valid(scene.now()));
@@ -99,7 +102,7 @@ async fn a_service_that_looks_at_the_key_refuses_it() {
     let scene = Scene::server_lock(Models { lock_checks_key: true, ..Models::default() });
     let (b, told, c) = lapsed_in_the_queue(&scene).await;
     let failure = b.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Lost, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
     assert!(!told.contains(&"without key".to_owned()), "{told:?}");
     assert!(c.is_valid(scene.now()));
 }
@@ -113,7 +116,7 @@ async fn a_grant_without_a_key_is_believed_while_the_lease_promises() {
     stays_pending(&mut b, 100 * MS).await;
     scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap();
     // The store ends every key, B's too, well inside of its lease.
-    scene.servers.meddle(&Op::DeleteAll(key.clone()));
+    scene.servers.meddle(&PlantedOp::DeleteAll(key.clone()).into());
     let hold = b.await.unwrap();
     assert!(hold.is_valid(scene.now()) && hold.token.is_some());
     assert!(watch.words().contains(&"without key".to_owned()));
@@ -128,7 +131,7 @@ async fn one_that_hears_in_the_queue_that_its_lease_is_gone_gives_up() {
     stays_pending(&mut b, 100 * MS).await;
     scene.servers.meddle(&Op::Revoke(LeaseId(2)));
     let failure = b.await.unwrap_err();
-    assert_eq!((failure.why, failure.outcome), (Why::Lost, Outcome::Failed));
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
     assert!(a.is_valid(scene.now()) && scene.servers.owners().len() == 1);
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::scene::{LEASE, MS, Scene, key, owner};
 
-/// What a hold was entitled to, and its token.
+/// The entitlement of a hold, and its token.
 #[derive(Debug, Clone, Copy)]
 struct Entitled {
     from: Duration,
@@ -63,7 +63,7 @@ async fn client(scene: &Scene, n: u64, seed: u64, entitled: &Mutex<Vec<Entitled>
     }
 }
 
-/// What five clients were entitled to, in the order of time.
+/// Returns the entitlements of five clients, ordered by time.
 async fn walk(scene: &Scene, seed: u64) -> Vec<Entitled> {
     let entitled = Mutex::default();
     let all = join_all((0..5).map(|n| client(scene, n, seed, &entitled)));

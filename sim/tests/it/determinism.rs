@@ -1,5 +1,5 @@
-//! The same plan gives the same history, byte for byte: here twice in one build; `scripts/same-history` compares a debug and a release build by
-//! the digest that this prints.
+//! The same plan gives the same history, byte for byte: here twice in one build; `scripts/same-history` compares a
+//! debug and a release build by the digest that this prints.
 
 use std::hash::{DefaultHasher, Hasher};
 

@@ -1,10 +1,10 @@
-//! What faults do to simulated nodes, as the nemesis and the record see it.
+//! The effects of faults on simulated nodes, as the nemesis and the record see them.
 
 use std::time::Duration;
 
 use history::{
-    ClockChange, Event, Fault, FaultId, FaultPhase, NodeAnswer, Plan, ProcessName, Record, Stamp, Step, Target, When,
-    WhichClock,
+    Answers, ClockChange, Event, Fault, FaultId, FaultPhase, NodeAnswer, Plan, ProcessName, Record, Stamp, Step,
+    Target, When, WhichClock, fault,
 };
 
 use crate::plans::{history, plan};
@@ -38,7 +38,7 @@ fn of<'r>(records: &'r [Record], process: &str) -> impl Iterator<Item = &'r Reco
 
 #[test]
 fn a_stopped_worker_says_nothing_until_it_goes_on() {
-    let records = history(&with("redlock", Fault::Stop { lasting: 2 * SECOND }, "worker-1"), "redlock");
+    let records = history(&with("redlock", Fault::new(fault::Stop {}, 2 * SECOND), "worker-1"), "redlock");
     let (from, to) = span(&records);
     assert!(of(&records, "worker-1").all(|r| r.at <= from || r.at >= to));
     assert!(of(&records, "worker-2").any(|r| r.at > from && r.at < to), "nobody else is stopped");
@@ -48,10 +48,11 @@ fn a_stopped_worker_says_nothing_until_it_goes_on() {
 
 #[test]
 fn a_stopped_server_answers_nobody() {
-    let records = history(&with("redis", Fault::Stop { lasting: 2 * SECOND }, "redis-1"), "redis");
+    let records = history(&with("redis", Fault::new(fault::Stop {}, 2 * SECOND), "redis-1"), "redis");
     let (from, to) = span(&records);
-    let granted = |r: &&Record| matches!(&r.event, Event::Acquired { answers, .. } if answers.iter().any(|a| matches!(a.1, NodeAnswer::Granted)));
-    // What had been answered before may still be on its way.
+    let any_granted = |answers: &Answers| answers.iter().any(|a| matches!(a.1, NodeAnswer::Granted));
+    let granted = |r: &&Record| matches!(&r.event, Event::Acquired { answers, .. } if any_granted(answers));
+    // Answers that were sent before may still arrive.
     let later = from.plus(Duration::from_millis(50));
     assert_eq!(records.iter().filter(granted).filter(|r| r.at > later && r.at < to).count(), 0);
     assert!(records.iter().filter(granted).any(|r| r.at > to));
@@ -60,7 +61,7 @@ fn a_stopped_server_answers_nobody() {
 #[test]
 fn a_slow_worker_runs_for_its_share_of_each_period_and_as_before_when_it_is_healed() {
     for percent in [2, 20, 50] {
-        let fault = Fault::Slow { lasting: 3 * SECOND, percent };
+        let fault = Fault::new(fault::Slow { percent }, 3 * SECOND);
         let records = history(&with("redlock", fault, "worker-1"), "redlock");
         let (from, to) = span(&records);
         let gaps = |records: &[Record]| -> Duration {
@@ -82,16 +83,17 @@ fn a_slow_worker_runs_for_its_share_of_each_period_and_as_before_when_it_is_heal
 #[test]
 fn a_slow_server_is_seen_to_answer_later_and_a_slow_resource_to_tick_late() {
     for (backend, node) in [("redis", "redis-1"), ("etcd", "etcd-2"), ("redlock", "resource")] {
-        span(&history(&with(backend, Fault::Slow { lasting: 2 * SECOND, percent: 2 }, node), backend));
+        span(&history(&with(backend, Fault::new(fault::Slow { percent: 2 }, 2 * SECOND), node), backend));
     }
 }
 
 #[test]
 fn a_strobe_ends_leases_of_a_redis_node_early_and_is_gone_when_it_is_healed() {
-    let strobe = |by_ms| Fault::Clock {
-        clock: WhichClock::Wall,
-        change: ClockChange::Strobe { by_ms, every_ms: 50 },
-        lasting: 3 * SECOND,
+    let strobe = |by_ms| {
+        Fault::new(
+            fault::Clock { clock: WhichClock::Wall, change: ClockChange::Strobe { by_ms, every_ms: 50 } },
+            3 * SECOND,
+        )
     };
     // Whoever asks a second time while another holds is refused, unless the key has gone too early.
     let overlaps = |by_ms| {
@@ -117,4 +119,18 @@ fn a_strobe_ends_leases_of_a_redis_node_early_and_is_gone_when_it_is_healed() {
     let (during, after) = overlaps(5_000);
     assert!(during > 0 && after == 0, "{during} while it was on, {after} afterwards");
     assert_eq!(overlaps(100), (0, 0), "less than a lease by far");
+}
+
+#[test]
+fn a_flapping_link_drops_packets_in_turns_and_is_whole_when_it_is_healed() {
+    let flap = |every| Fault::new(fault::Flap { every }, 3 * SECOND);
+    let records = history(&with("redlock", flap(SECOND / 2), "worker-1"), "redlock");
+    let (from, to) = span(&records);
+    assert!(to.since(from) >= 3 * SECOND && to.since(from) < 4 * SECOND, "{:?}", to.since(from));
+    let asked = |r: &&Record| matches!(r.event, Event::Acquire { .. });
+    let got = |r: &&Record| matches!(r.event, Event::Acquired { .. });
+    let inside = |r: &&Record| r.at > from && r.at < to;
+    let count = |wanted: &dyn Fn(&&Record) -> bool| of(&records, "worker-1").filter(inside).filter(wanted).count();
+    // Between two cuts the worker acquires; during a cut its attempts end without a hold.
+    assert!(count(&got) >= 1 && count(&got) < count(&asked), "{} of {}", count(&got), count(&asked));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{Activity, Arm, ClusterKind, Comparison, Plan, Range, Record, Tokens, Workload};
+use history::{Activity, Arm, ClusterKind, Comparison, Plan, Range, Record, ServerFacts, Tokens, Workload};
 use nemesis::Draw;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -14,8 +14,15 @@ fn ms(n: u64) -> Duration {
 
 /// A busy plan of this backend with these faults, drawn from the seed.
 pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
-    let known = workloads::backend::BACKENDS.iter().find(|b| b.name == backend).expect("a backend");
-    let tokens = known.tokens[0];
+    let (facts, prefix, nodes) = match backend {
+        "redis" => (include_str!("../../../tests/shared/servers/redis.json"), "redis", 1),
+        "redlock" => (include_str!("../../../tests/shared/servers/redlock.json"), "redis", 5),
+        "etcd" => (include_str!("../../../tests/shared/servers/etcd.json"), "etcd", 3),
+        "etcd-server-lock" => (include_str!("../../../tests/shared/servers/etcd-server-lock.json"), "etcd", 3),
+        other => panic!("no facts about {other}"),
+    };
+    let servers: ServerFacts = serde_json::from_str(facts).expect("facts");
+    let tokens = servers.tokens[0];
     let mut plan = Plan {
         schema: 1,
         seed,
@@ -26,7 +33,8 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
         lease: Duration::from_secs(1),
         arms: Arm::ALL.into_iter().filter(|arm| tokens != Tokens::None || !arm.fences()).collect(),
         fence: Comparison::Default,
-        lock_nodes: known.lock_nodes(),
+        lock_nodes: (1..=nodes).map(|n| format!("{prefix}-{n}").as_str().into()).collect(),
+        servers,
         workload: Workload {
             workers: 3,
             rate_per_s: 12.0,
@@ -43,7 +51,7 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
     let wishes = nemesis::parse(nemesis).expect("wishes");
     let workers: Vec<_> = plan.workers().collect();
     let of = Draw {
-        wishes: &wishes,
+        specs: &wishes,
         time: plan.time,
         lease: plan.lease,
         workers: &workers,

@@ -1,8 +1,9 @@
 //! The model of a Redis node against a real server.
 //!
-//! The steps go through the real client, so that the scripts are the real ones too. Where time decides, the record cannot show at
-//! which millisecond the server did a step, only that it was one between the request and the answer; so all that the model could have
-//! said at any of them is kept as a possible world, and the server's answer must be true in one of them.
+//! The steps go through the real client, so the scripts are real too. If time decides an answer, the test cannot know
+//! at which millisecond between request and answer the server executed the step. The test therefore keeps every answer
+//! that the model could have given in these milliseconds as a possible world. The server's answer must be true in one
+//! world.
 
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
@@ -10,8 +11,8 @@ use std::{collections::HashSet, mem::discriminant, time::Duration};
 
 use futures::future::join_all;
 use history::Persistence;
-use locks::{Answer, Key, Node, NodeError, Owner, Reply, Step, Token};
-use nemesis::Data;
+use history::fault::Data;
+use locks::{Key, Node, NodeError, Owner, Reply, Step, StepAnswer, Token, planted::PlantedStep};
 use nix::time::{ClockId, clock_gettime};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -26,7 +27,7 @@ fn wall() -> Duration {
     clock_gettime(ClockId::CLOCK_REALTIME).unwrap().into()
 }
 
-async fn answer(reply: Reply<Result<Answer, NodeError>>) -> Answer {
+async fn answer(reply: Reply<Result<StepAnswer, NodeError>>) -> StepAnswer {
     tokio::time::timeout(PATIENCE, reply).await.expect("an answer").unwrap()
 }
 
@@ -44,27 +45,28 @@ fn draw(rng: &mut ChaCha8Rng, key: &Key, counter: u64, lease: Duration) -> Step 
         2 => Step::Extend(key, owner, lease),
         3 => Step::Release(key, owner),
         4 => Step::RaiseFence(key, owner, token),
-        5 => Step::Overwrite(key, owner, lease),
-        6 => Step::AcquireForever(key, owner),
-        7 => Step::CountOnly(key),
-        8 => Step::IsOwner(key, owner),
-        9 => Step::RemoveAny(key),
-        10 => Step::ExtendAny(key, lease),
-        11 => Step::ExtendOrSet(key, owner, lease),
-        12 => Step::SetExpiry(key, owner, lease),
-        13 => Step::RaiseAny(key, token),
-        _ => Step::SetFence(key, owner, token),
+        5 => PlantedStep::Overwrite(key, owner, lease).into(),
+        6 => PlantedStep::AcquireForever(key, owner).into(),
+        7 => PlantedStep::CountOnly(key).into(),
+        8 => PlantedStep::IsOwner(key, owner).into(),
+        9 => PlantedStep::RemoveAny(key).into(),
+        10 => PlantedStep::ExtendAny(key, lease).into(),
+        11 => PlantedStep::ExtendOrSet(key, owner, lease).into(),
+        12 => PlantedStep::SetExpiry(key, owner, lease).into(),
+        13 => PlantedStep::RaiseAny(key, token).into(),
+        _ => PlantedStep::SetFence(key, owner, token).into(),
     }
 }
 
-/// Draws `steps` steps on `keys`, queues them all, and holds every answer against the model's. Nothing may run out meanwhile.
+/// Draws `steps` steps on `keys`, queues them all, and holds every answer against the model's. Nothing may run out
+/// meanwhile.
 async fn compare(
     node: &dyn Node,
     model: &mut RedisModel,
     rng: &mut ChaCha8Rng,
     keys: &[Key],
     steps: usize,
-) -> Vec<(Step, Answer)> {
+) -> Vec<(Step, StepAnswer)> {
     let now = wall();
     let mut asked = Vec::new();
     for _ in 0..steps {
@@ -73,7 +75,7 @@ async fn compare(
         let expected = model.apply(&step, now);
         asked.push((node.send(step.clone()), step, expected));
     }
-    let mut done: Vec<(Step, Answer)> = Vec::new();
+    let mut done: Vec<(Step, StepAnswer)> = Vec::new();
     for (reply, step, expected) in asked {
         let said = answer(reply).await;
         let before = || done.iter().rev().take(20).rev().collect::<Vec<_>>();
@@ -90,10 +92,11 @@ async fn a_server_gives_to_ten_thousand_sequences_the_answers_of_the_model() {
     let (mut rng, mut seen) = (ChaCha8Rng::seed_from_u64(1), HashSet::new());
     let mut compared = 0;
     for batch in 0..100 {
-        // A hundred sequences at once, each on a key of its own that nobody has used before.
+        // A hundred sequences at once, each on its own new key.
         let keys: Vec<Key> = (0..100).map(|number| Key::new(format!("k{batch}-{number}"))).collect();
         for (step, said) in compare(&*node, &mut model, &mut rng, &keys, 1_600).await {
-            seen.insert((discriminant(&step), discriminant(&said)));
+            let planted = if let Step::Planted(planted) = &step { Some(discriminant(planted)) } else { None };
+            seen.insert((discriminant(&step), planted, discriminant(&said)));
             compared += 1;
         }
     }
@@ -101,16 +104,16 @@ async fn a_server_gives_to_ten_thousand_sequences_the_answers_of_the_model() {
     assert_eq!(seen.len(), 28, "each step was done and refused; an overwrite and a count are never refused");
 }
 
-/// What came of sequences in which time decides.
+/// The results of sequences in which time decides.
 #[derive(Debug, Default)]
 struct Tally {
     /// Steps to which the model had one answer.
     decided: u32,
-    /// Of those, how many found a key that had been set and had surely run out.
+    /// Decided steps that found a key that had been set and had surely expired.
     run_out: u32,
-    /// Of those, how many found a key that was surely still there.
+    /// Decided steps that found a key that surely still existed.
     in_time: u32,
-    /// Steps to which the model had more than one.
+    /// Steps to which the model had several answers.
     undecided: u32,
 }
 
@@ -161,7 +164,7 @@ async fn timed(node: &dyn Node, key: Key, seed: u64, unit: u32) -> Tally {
 }
 
 /// All that the model may answer and become, if the server does the step at some time of the bracket.
-fn possible(worlds: &[RedisModel], step: &Step, first_ms: u64, last_ms: u64) -> Vec<(Answer, RedisModel)> {
+fn possible(worlds: &[RedisModel], step: &Step, first_ms: u64, last_ms: u64) -> Vec<(StepAnswer, RedisModel)> {
     let mut possible = Vec::new();
     for world in worlds {
         for at_ms in first_ms..=last_ms {
@@ -184,18 +187,21 @@ fn with_longer_lease(step: &Step, by_ms: u64) -> Step {
         Step::Acquire(.., lease)
         | Step::AcquireUncounted(.., lease)
         | Step::Extend(.., lease)
-        | Step::Overwrite(.., lease)
-        | Step::ExtendAny(.., lease)
-        | Step::ExtendOrSet(.., lease)
-        | Step::SetExpiry(.., lease) => *lease += Duration::from_millis(by_ms),
-        Step::Release(..)
-        | Step::RaiseFence(..)
-        | Step::AcquireForever(..)
-        | Step::CountOnly(..)
-        | Step::IsOwner(..)
-        | Step::RemoveAny(..)
-        | Step::RaiseAny(..)
-        | Step::SetFence(..) => {}
+        | Step::Planted(
+            PlantedStep::Overwrite(.., lease)
+            | PlantedStep::ExtendAny(.., lease)
+            | PlantedStep::ExtendOrSet(.., lease)
+            | PlantedStep::SetExpiry(.., lease),
+        ) => *lease += Duration::from_millis(by_ms),
+        Step::Release(..) | Step::RaiseFence(..) => {}
+        Step::Planted(
+            PlantedStep::AcquireForever(..)
+            | PlantedStep::CountOnly(..)
+            | PlantedStep::IsOwner(..)
+            | PlantedStep::RemoveAny(..)
+            | PlantedStep::RaiseAny(..)
+            | PlantedStep::SetFence(..),
+        ) => {}
     }
     step
 }
@@ -228,13 +234,13 @@ async fn what_can_be_seen_of_expiry_on_a_server_is_possible_in_the_model() {
     panic!("more than a third was undecided every time");
 }
 
-/// What is there before a SIGKILL and after it, by the model and by a server.
+/// Compares the model with a server: the data before a SIGKILL, and the data after it.
 async fn killed(persistence: Persistence) {
     let Some(mut server) = Server::start(persistence).await else { return };
     let (mut model, mut rng) = (RedisModel::new(persistence), ChaCha8Rng::seed_from_u64(3));
     let keys: Vec<Key> = (0..40).map(|number| Key::new(format!("k{number}"))).collect();
     compare(&*server.connect(), &mut model, &mut rng, &keys, 400).await;
-    // One that is over before the server is back, one that is not.
+    // One key expires before the server is back, the other does not.
     let (brief, lasting) = (Key::new("brief"), Key::new("lasting"));
     for (key, lease) in [(&brief, Duration::from_millis(1)), (&lasting, LONG)] {
         let step = Step::Acquire(key.clone(), Owner::new("a"), lease);
@@ -258,10 +264,11 @@ async fn killed(persistence: Persistence) {
         assert_eq!(answer(node.send(step)).await, expected);
         assert_eq!(model.counter(&key), if is_kept { counted } else { 1 });
     }
-    // Whoever owned a key before owns it still, or nobody does; and every counter goes on from where it was, or from the start.
+    // Each key still has its former owner, or it has none. Each counter continues from its former value, or from the
+    // start.
     for key in &keys {
-        let looks = ["a", "b"].map(|owner| Step::IsOwner(key.clone(), Owner::new(owner)));
-        for step in looks.into_iter().chain([Step::CountOnly(key.clone())]) {
+        let looks = ["a", "b"].map(|owner| Step::from(PlantedStep::IsOwner(key.clone(), Owner::new(owner))));
+        for step in looks.into_iter().chain([PlantedStep::CountOnly(key.clone()).into()]) {
             let expected = model.apply(&step, wall());
             assert_eq!(answer(node.send(step.clone())).await, expected, "to {step:?}");
         }
@@ -289,7 +296,8 @@ async fn a_sigkill_with_snapshots_loses_what_came_after_the_last_one() {
     let Some(mut server) = Server::start(Persistence::Snapshot).await else { return };
     let (mut model, key) = (RedisModel::new(Persistence::Snapshot), Key::new("k"));
     let node = server.connect();
-    let (first, later) = (Step::CountOnly(key.clone()), Step::Acquire(key.clone(), Owner::new("a"), LONG));
+    let first = Step::from(PlantedStep::CountOnly(key.clone()));
+    let later = Step::Acquire(key.clone(), Owner::new("a"), LONG);
     let begun = wall();
     assert_eq!(answer(node.send(first.clone())).await, model.apply(&first, begun));
     server.saved().await;
@@ -298,7 +306,7 @@ async fn a_sigkill_with_snapshots_loses_what_came_after_the_last_one() {
     assert_eq!(answer(node.send(later.clone())).await, model.apply(&later, saved));
     model.restart(Data::Kept, saved);
     server.restart().await;
-    let (node, owned) = (server.connect(), Step::IsOwner(key.clone(), Owner::new("a")));
+    let (node, owned) = (server.connect(), Step::from(PlantedStep::IsOwner(key.clone(), Owner::new("a"))));
     for step in [owned, first] {
         assert_eq!(answer(node.send(step.clone())).await, model.apply(&step, wall()), "to {step:?}");
     }

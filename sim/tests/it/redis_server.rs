@@ -5,7 +5,7 @@
 use std::{io::Write, net::TcpListener, process::Child, sync::Arc, time::Duration};
 
 use history::Persistence;
-use locks::{Node, connect};
+use locks::{Node, connect_redis};
 use tempfile::TempDir;
 
 use crate::redis_binary::redis_server;
@@ -38,7 +38,7 @@ impl Server {
         }
     }
 
-    /// Whether it came up; somebody else may have taken the port first.
+    /// Returns whether the server came up. Another process may have taken the port first.
     async fn wait_until_up(&mut self) -> bool {
         let up = async {
             loop {
@@ -85,7 +85,7 @@ impl Server {
     }
 
     pub fn connect(&self) -> Arc<dyn Node> {
-        connect("redis", &format!("127.0.0.1:{}", self.port))
+        connect_redis("redis", &format!("127.0.0.1:{}", self.port))
     }
 
     /// SIGKILL, and a new process over the same directory.
@@ -127,12 +127,12 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Whether a line is this; `async_loading:0` is another.
+/// Returns whether a whole line equals `wanted`: `async_loading:0` must not count as `loading:0`.
 fn says(info: &str, wanted: &str) -> bool {
     info.lines().any(|line| line == wanted)
 }
 
-/// Not by a macro, whose output a passing test swallows.
+/// Prints a line. The output of the print macros is lost if the test passes.
 pub fn say(line: &str) {
     let mut terminal = std::io::stderr();
     writeln!(terminal, "{line}").unwrap();

@@ -7,9 +7,9 @@ use history::{Arm, ArmDecision, Comparison};
 use super::facts::{Entry, Facts, Hold};
 use crate::expected::{Data, Fence, judged};
 
-/// Entries that decided something under a hold, with the decision of `arm`.
+/// Entries that decided something under a hold, with the decision of `arm`. Nothing shows whose the others are.
 fn operations(f: &Facts, arm: Arm) -> Vec<(&Entry, &ArmDecision, &Hold)> {
-    let entries = f.log.iter().filter(|e| !e.repeat);
+    let entries = f.log.iter().filter(|e| !e.repeat && !f.is_contradicted(e));
     entries
         .filter_map(|e| {
             let hold = f.holds.get(&e.hold?).filter(|h| h.acquired.is_some())?;
@@ -43,18 +43,19 @@ fn stale(f: &Facts, arm: Arm) -> (u64, u64, u64) {
     (accepted, late, reads)
 }
 
-/// The registered token before entry `number`: the largest, and the hold that registered it first.
-fn registered(ops: &[(&Entry, &ArmDecision, &Hold)], arm: Arm, key: &str, number: u64) -> Option<(u64, u64)> {
-    let mut state: Option<(u64, u64)> = None;
-    for (e, d, h) in ops {
+/// The registered token before entry `number`: the largest, the hold that registered it first, and whether that was by
+/// an entry that the clients contradict.
+fn registered(f: &Facts, arm: Arm, key: &str, number: u64) -> Option<(u64, u64, bool)> {
+    let mut state: Option<(u64, u64, bool)> = None;
+    for e in f.log.iter().filter(|e| !e.repeat && e.number < number && e.key == key) {
+        let Some(d) = e.arms.iter().find(|d| d.arm == arm) else { continue };
         let registers = if e.write { d.admitted } else { arm == Arm::Reads };
-        if e.number < number
-            && e.key == key
-            && registers
-            && let Some(token) = e.token
-            && state.is_none_or(|(largest, _)| token > largest)
+        if registers
+            && f.is_of_known_key(e)
+            && let (Some(token), Some(hold)) = (e.token, e.hold)
+            && state.is_none_or(|(largest, ..)| token > largest)
         {
-            state = Some((token, h.id));
+            state = Some((token, hold, f.is_contradicted(e)));
         }
     }
     state
@@ -66,18 +67,18 @@ pub fn fence(f: &Facts, arm: Arm) -> Fence {
     let mut fence = Fence::default();
     (fence.stale_accepted, fence.late, fence.stale_reads) = stale(f, arm);
     for (e, d, h) in ops.iter().filter(|o| o.0.write) {
-        let state = registered(&ops, arm, &e.key, e.number);
+        let state = registered(f, arm, &e.key, e.number);
         let foreign = match (state, e.token) {
-            (Some((largest, by)), Some(token)) => largest > token || (largest == token && by != h.id),
+            (Some((largest, by, _)), Some(token)) => largest > token || (largest == token && by != h.id),
             _ => false,
         };
-        let own = strict && matches!((state, e.token), (Some((largest, by)), Some(t)) if largest == t && by == h.id);
+        let own = strict && matches!((state, e.token), (Some((largest, by, _)), Some(t)) if largest == t && by == h.id);
         match (d.admitted, foreign, own) {
             (true, false, false) => {}
             (true, _, _) | (false, false, false) => fence.unjustified += 1,
             (false, false, true) => fence.repeats += 1,
             (false, true, _) => {
-                let by = state.and_then(|(_, by)| f.holds.get(&by));
+                let by = state.filter(|by| !by.2).and_then(|(_, by, _)| f.holds.get(&by));
                 if by.is_some_and(|g| g.later_than(h)) {
                     fence.stale_rejected += 1;
                 } else if by.is_some_and(|g| h.later_than(g)) {
@@ -113,7 +114,7 @@ pub fn data(f: &Facts, arm: Arm) -> Data {
             data.refused += 1;
         }
         if e.write && arm == Arm::Cas {
-            // What `cas` should have said is decided by the version before the write.
+            // The version before the write gives the correct decision of `cas`.
             let before = previous(f, arm, e);
             data.unjustified += u64::from(d.admitted != (d.base == Some(before)));
         }

@@ -9,7 +9,7 @@ use super::{
     lock, rest,
 };
 
-/// What may have made an act late. Faults by their number, then stalls.
+/// A possible cause of a late act. Faults sort by their number, before stalls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Fault(FaultId, FaultKind),
@@ -32,7 +32,7 @@ struct Piece {
     cause: Cause,
 }
 
-/// What froze `process` in `from..to`, piece by piece.
+/// Adds the pieces of `from..to` in which `process` was frozen, each with its cause.
 fn pieces(f: &Facts, process: &str, from: u64, to: u64, all: &mut Vec<Piece>) {
     let node = process.split('#').next().unwrap_or_default();
     let pauses: Vec<_> =
@@ -97,18 +97,18 @@ struct Replay<'a> {
     h: &'a Hold,
     act: &'a Entry,
     frozen: Vec<Piece>,
-    /// What froze the client, planned wait or not: its renewals stood still.
+    /// The freezes of the client, inside and outside planned waits: they stopped its renewals.
     own: Vec<Piece>,
     kill: Option<(Cause, u64)>,
 }
 
 impl Replay<'_> {
-    /// When what happened at `at` would have happened with no other causes than `with`.
+    /// Returns when the event at `at` would have happened if only the causes of `with` had acted.
     fn moved(&self, with: &[Cause], at: u64) -> u64 {
         at - (length(self.frozen.iter(), at) - length(self.frozen.iter().filter(|p| with.contains(&p.cause)), at))
     }
 
-    /// The promise end, if renewals go on as scheduled and only what is in `with` holds them up.
+    /// Returns the promise end if renewals are sent as scheduled and only the causes of `with` delay them.
     fn promise(&self, with: &[Cause], arrival: u64) -> u64 {
         let h = self.h;
         let mut promise = after(h.sent, h.lease);
@@ -118,6 +118,11 @@ impl Replay<'_> {
         let mut freezes: Vec<_> = freezes.map(|p| (self.moved(with, p.from), p.to - p.from)).collect();
         freezes.sort_unstable();
         let mut due = (h.sent + every).max(self.moved(with, h.acquired.unwrap_or(0)));
+        // A client that gives up renews no more, and waits no longer for the renewal that is under way: the one that
+        // was due in the interval before that was sent.
+        let over = h.gave_up.map_or(u64::MAX, |at| self.moved(with, at));
+        let last = h.renewing.filter(|_| h.gave_up.is_some());
+        let last = last.map_or(u64::MAX, |at| self.moved(with, at).saturating_sub(every));
         loop {
             let mut sent = due;
             for (from, lasting) in &freezes {
@@ -125,7 +130,7 @@ impl Replay<'_> {
                     sent = from + lasting;
                 }
             }
-            if sent >= promise || sent >= arrival {
+            if sent >= promise || sent >= arrival || sent >= over || sent > last {
                 return promise;
             }
             promise = promise.max(after(sent, h.lease));
@@ -135,7 +140,7 @@ impl Replay<'_> {
 
     fn late(&self, with: &[Cause]) -> bool {
         let arrival = self.moved(with, self.act.at);
-        let used = self.h.used.iter().map(|at| self.moved(with, *at));
+        let used = self.h.released.iter().map(|at| self.moved(with, *at));
         let killed = self.kill.filter(|k| with.contains(&k.0)).map(|k| self.moved(with, k.1));
         let end = used.chain(killed).fold(self.promise(with, arrival), u64::min);
         arrival > end

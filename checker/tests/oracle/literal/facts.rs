@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use history::{
-    Answers, ArmDecision, Event, FaultId, FaultKind, FaultPhase, Plan, Point, Record, RequestKind, Why, drift,
+    Answers, Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, Event, FailureReason, FaultId, FaultKind, FaultPhase,
+    Outcome, Plan, Point, Record, RequestKind, drift,
 };
 
 /// A step of a hold's own path begins.
@@ -12,7 +13,7 @@ pub enum Step {
     /// Nothing planned: the next one could follow at once.
     Plain,
     /// A request to the resource is under way.
-    Request(u32),
+    Request(u64),
     /// So long was planned.
     Work(u64),
     /// Waits to be told.
@@ -47,12 +48,16 @@ pub struct Hold {
     pub place: Option<u64>,
     /// Sent, answered, lease.
     pub renewals: Vec<(u64, u64, u64)>,
-    /// Release invoked, given up, loss noticed.
+    /// Release invoked, loss noticed.
     pub marks: Vec<u64>,
     pub gives_back: Option<u64>,
-    /// End of use: release invoked, given up.
-    pub used: Option<u64>,
-    /// What the nodes said to the last renewal that succeeded.
+    /// The first release.
+    pub released: Option<u64>,
+    /// Given up: the client renews no more, and still relies on the promise.
+    pub gave_up: Option<u64>,
+    /// When the renewal was sent that is not answered yet, or never will be.
+    pub renewing: Option<u64>,
+    /// The nodes' answers to the last renewal that succeeded.
     pub renewed_on: Answers,
     pub later: Vec<Later>,
     pub path: Vec<(u64, Step)>,
@@ -67,14 +72,25 @@ pub struct Entry {
     pub key: String,
     pub write: bool,
     pub hold: Option<u64>,
-    pub op: u32,
+    pub op: u64,
     pub token: Option<u64>,
     pub repeat: bool,
     pub arms: Vec<ArmDecision>,
 }
 
-/// When a request was sent; when it was answered, and with which number.
-pub type Request = (u64, Option<(u64, u64)>);
+/// The answer of one arm: admitted (writes only), version (reads only), the largest token.
+pub type Told = (Arm, Option<bool>, Option<u64>, Option<u64>);
+
+/// A request to the resource, as its client reports it.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub write: bool,
+    pub sent: u64,
+    /// When it was answered, with which number, and as what by each arm.
+    pub answered: Option<(u64, u64, Option<Vec<Told>>)>,
+    /// When its client learned that it certainly did not happen.
+    pub failed: Option<u64>,
+}
 
 /// A fault by its stamps.
 #[derive(Debug, Clone)]
@@ -104,8 +120,8 @@ pub struct Facts {
     /// Process: when, wall, boot.
     pub clocks: BTreeMap<String, Vec<(u64, i64, i64)>>,
     pub refused: u64,
-    /// Hold and operation: when it was sent; when it was answered, and as what.
-    pub requests: BTreeMap<(u64, u32), Request>,
+    /// By hold and operation.
+    pub requests: BTreeMap<(u64, u64), Request>,
 }
 
 fn node_of(process: &str) -> String {
@@ -169,7 +185,9 @@ impl Facts {
                     renewals: Vec::new(),
                     marks: Vec::new(),
                     gives_back: None,
-                    used: None,
+                    released: None,
+                    gave_up: None,
+                    renewing: None,
                     renewed_on: Vec::new(),
                     later: Vec::new(),
                     path: vec![(at, Step::Plain)],
@@ -238,15 +256,7 @@ impl Facts {
             | Event::LeftPoint { hold, .. } => hold.0,
             _ => return,
         };
-        match event {
-            Event::Read { op, .. } | Event::Write { op, .. } => {
-                self.requests.insert((id, op.0), (at, None));
-            }
-            Event::ReadOk { op, number, .. } | Event::WriteOk { op, number, .. } => {
-                self.requests.entry((id, op.0)).and_modify(|r| r.1 = Some((at, *number)));
-            }
-            _ => {}
-        }
+        self.of_request(at, id, event);
         let Some(h) = self.holds.get_mut(&id) else { return };
         match event {
             Event::Acquired { token, lease_ns, granted_after, place, answers, .. } => {
@@ -259,26 +269,29 @@ impl Facts {
             Event::AcquireFailed { why, answers, .. } => {
                 h.completed = Some(at);
                 h.answers.clone_from(answers);
-                self.refused += u64::from(*why == Why::Held);
+                self.refused += u64::from(*why == FailureReason::Held);
             }
             Event::Renew { .. } => {
                 open.insert((id, true), at);
+                h.renewing = Some(at);
             }
             Event::Undo { .. } | Event::Release { .. } => {
                 open.insert((id, false), at);
                 h.gives_back.get_or_insert(at);
                 if matches!(event, Event::Release { .. }) {
                     h.marks.push(at);
-                    h.used.get_or_insert(at);
+                    h.released.get_or_insert(at);
                 }
             }
             Event::Renewed { lease_ns, answers, .. } => {
                 let sent = open.get(&(id, true)).copied().unwrap_or(at);
                 h.renewals.push((sent, at, *lease_ns));
+                h.renewing = None;
                 h.renewed_on.clone_from(answers);
                 h.later.push(Later { sent, answered: at, answers: answers.clone() });
             }
             Event::RenewFailed { answers, .. } => {
+                h.renewing = None;
                 let sent = open.get(&(id, true)).copied().unwrap_or(at);
                 h.later.push(Later { sent, answered: at, answers: answers.clone() });
             }
@@ -287,10 +300,7 @@ impl Facts {
                 h.later.push(Later { sent, answered: at, answers: answers.clone() });
             }
             Event::LossNoticed { .. } => h.marks.push(at),
-            Event::GaveUp { .. } => {
-                h.marks.push(at);
-                h.used.get_or_insert(at);
-            }
+            Event::GaveUp { .. } => _ = h.gave_up.get_or_insert(at),
             Event::Read { op, .. } | Event::Write { op, .. } => h.path.push((at, Step::Request(op.0))),
             Event::Work { planned_ns, .. } => h.path.push((at, Step::Work(*planned_ns))),
             Event::AtPoint { point, .. } => h.path.push((at, Step::Point(*point))),
@@ -307,7 +317,55 @@ impl Facts {
         }
     }
 
-    /// What a kill did to the process of `h`: when it was asked for.
+    fn of_request(&mut self, at: u64, id: u64, event: &Event) {
+        match event {
+            Event::Read { op, .. } | Event::Write { op, .. } => {
+                let write = matches!(event, Event::Write { .. });
+                self.requests.insert((id, op.0), Request { write, sent: at, answered: None, failed: None });
+            }
+            Event::ReadOk { op, number, arms, .. } => {
+                let told = |a: &ArmReadAnswer| (a.arm, None, Some(a.version), a.seen.map(|t| t.0));
+                let told = arms.as_ref().map(|arms| arms.iter().map(told).collect());
+                self.requests.entry((id, op.0)).and_modify(|r| r.answered = Some((at, *number, told)));
+            }
+            Event::WriteOk { op, number, arms, .. } => {
+                let told = |a: &ArmWriteAnswer| (a.arm, Some(a.admitted), None, a.seen.map(|t| t.0));
+                let told = arms.as_ref().map(|arms| arms.iter().map(told).collect());
+                self.requests.entry((id, op.0)).and_modify(|r| r.answered = Some((at, *number, told)));
+            }
+            Event::AccessFailed { op, outcome: Outcome::Failed, .. } => {
+                self.requests.entry((id, op.0)).and_modify(|r| r.failed = Some(at));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns whether an entry of the log is none of the requests that the clients report: nobody had sent it by then,
+    /// or it failed, or its client sent it with another key or token.
+    pub fn is_foreign(&self, e: &Entry) -> bool {
+        // The final reads have neither hold nor token.
+        let Some(hold) = e.hold else { return e.write || e.token.is_some() };
+        let Some(request) = self.requests.get(&(hold, e.op)) else { return true };
+        let differs = |h: &Hold| h.acquired.is_some() && (h.key != e.key || h.token != e.token);
+        request.sent > e.at
+            || request.failed.is_some_and(|at| at < e.at)
+            || request.write != e.write
+            || self.holds.get(&hold).is_some_and(differs)
+    }
+
+    /// Returns whether somebody had wanted the key of an entry by then. Of other keys nothing is known.
+    pub fn is_of_known_key(&self, e: &Entry) -> bool {
+        self.holds.values().any(|h| h.key == e.key && h.sent <= e.at)
+    }
+
+    /// Returns whether log and clients contradict each other about an entry: it is foreign, or came after its answer.
+    pub fn is_contradicted(&self, e: &Entry) -> bool {
+        let request = e.hold.and_then(|hold| self.requests.get(&(hold, e.op)));
+        let answered = request.and_then(|r| r.answered.as_ref());
+        self.is_foreign(e) || answered.is_some_and(|answered| answered.0 < e.at)
+    }
+
+    /// Returns the first kill of the process of `h`, and the stamp of its request.
     pub fn killed(&self, h: &Hold) -> Option<(FaultId, u64)> {
         let born = self.started.get(&h.process).copied().unwrap_or(0);
         let siblings = || self.started.iter().filter(|(p, _)| node_of(p) == h.node && **p != h.process);
@@ -339,14 +397,15 @@ impl Hold {
         Hold { renewals: known, ..self.clone() }.promise()
     }
 
-    /// Whether `self` is later than `other`: the stamps say so, or the service's own queue, unless the stamps say the opposite.
+    /// Returns whether `self` is later than `other`: the stamps say so, or the service's own queue, unless the stamps
+    /// say the opposite.
     pub fn later_than(&self, other: &Hold) -> bool {
         let queued = matches!((self.place, other.place), (Some(own), Some(of_other)) if own > of_other);
         let by_queue = self.key == other.key && queued && !other.later_by_stamps(self);
         self.later_by_stamps(other) || by_queue
     }
 
-    /// Whether the stamps alone say that `self` is later than `other`: all that counts for tokens.
+    /// Returns whether the stamps alone say that `self` is later than `other`. Only the stamps count for tokens.
     pub fn later_by_stamps(&self, other: &Hold) -> bool {
         self.key == other.key && other.acquired.is_some_and(|a| self.granted_after > a)
     }

@@ -74,7 +74,7 @@ pub fn judge(f: &Facts) -> Lock {
 fn stale(f: &Facts, h: &Hold, holds: &[&Hold], lock: &mut Lock) {
     let end = end(f, h);
     let later: Vec<_> = holds.iter().filter(|g| g.later_than(h)).collect();
-    let acts = f.log.iter().filter(|e| e.hold == Some(h.id) && !e.repeat && e.at > end);
+    let acts = f.log.iter().filter(|e| e.hold == Some(h.id) && !e.repeat && !f.is_contradicted(e) && e.at > end);
     let before = |g: &Hold, at: u64| g.acquired.is_some_and(|a| a < at);
     let mut window = Window::default();
     let mut last = None;
@@ -102,7 +102,7 @@ fn stale(f: &Facts, h: &Hold, holds: &[&Hold], lock: &mut Lock) {
     lock.stale.insert(h.id, window);
 }
 
-/// What keeps an upheld verdict from being said.
+/// Returns whether the record has a gap that forbids the verdict `upheld`.
 fn open_questions(f: &Facts) -> bool {
     let unproved = f.faults.values().any(|b| b.unproved);
     let quarter = u64::try_from(f.plan.lease.as_nanos()).unwrap() / 4;
@@ -110,7 +110,7 @@ fn open_questions(f: &Facts) -> bool {
     unproved || control || !steps(f).is_empty()
 }
 
-/// Stretches between two samples in which a clock moved further than clocks may drift, and nobody did that.
+/// Returns the spans between two samples in which a kernel clock changed more than clocks may drift.
 pub fn steps(f: &Facts) -> Vec<(u64, u64)> {
     let pairs = f.clocks.values().flat_map(|samples| samples.windows(2));
     let moved = |w: &&[(u64, i64, i64)]| {

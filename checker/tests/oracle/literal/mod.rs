@@ -4,6 +4,7 @@ mod arms;
 mod cause;
 mod facts;
 mod lock;
+mod resource;
 mod rest;
 
 use history::Record;
@@ -11,16 +12,17 @@ use history::Record;
 use crate::expected::Judged;
 use facts::Facts;
 
-/// What the record shows.
+/// Judges the record literally, by the definitions.
 pub fn judge(records: &[Record]) -> Judged {
     let facts = Facts::of(records);
     let mut judged = Judged {
         lock: lock::judge(&facts),
         tokens: rest::tokens(&facts),
-        resource: rest::resource(&facts),
+        resource: resource::judge(&facts),
         release: rest::release(&facts),
         blocked: rest::blocked(&facts),
         activity: rest::activity(&facts),
+        fairness: rest::fairness(&facts),
         ..Judged::default()
     };
     for arm in facts.plan.arms.clone() {

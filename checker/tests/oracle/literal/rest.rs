@@ -8,7 +8,7 @@ use super::{
     facts::{Facts, Hold, after},
     lock,
 };
-use crate::expected::{Activity, Release, Resource, Tokens, judged};
+use crate::expected::{Activity, Fairness, Release, Tokens, judged};
 
 fn claimed(f: &Facts) -> impl Iterator<Item = &Hold> {
     f.holds.values().filter(|h| h.acquired.is_some())
@@ -26,44 +26,14 @@ pub fn tokens(f: &Facts) -> Tokens {
         };
         let others = || claimed(f).filter(|h| h.key == g.key && h.id != g.id && h.token.is_some());
         t.backwards += u64::from(others().any(|h| g.later_by_stamps(h) && h.token >= Some(token)));
-        let twin = |h: &Hold| h.token == Some(token) && !g.later_by_stamps(h) && !h.later_by_stamps(g);
-        t.shared += others().filter(|h| twin(h) && (h.acquired, h.id) < (g.acquired, g.id)).count() as u64;
+        // Each pair once, ordered or not.
+        t.shared += others().filter(|h| h.token == Some(token) && h.id < g.id).count() as u64;
     }
     t.verdict = judged(t.backwards + t.shared + t.missing > 0, false);
     t
 }
 
-/// Every entry of the log against every other, and against every answer.
-pub fn resource(f: &Facts) -> Resource {
-    let mut r = Resource::default();
-    let decided = |hold: u64, op: u32| f.log.iter().find(move |e| e.hold == Some(hold) && e.op == op && !e.repeat);
-    for ((hold, op), (sent, answer)) in &f.requests {
-        let Some(entry) = decided(*hold, *op) else { continue };
-        r.wrong_answers += u64::from(answer.is_some_and(|(_, number)| number != entry.number));
-        let is_before = |other: &Option<(u64, u64)>| other.is_some_and(|(at, n)| at < *sent && n >= entry.number);
-        r.misordered += u64::from(f.requests.values().any(|(_, other)| is_before(other)));
-    }
-    for e in f.log.iter().filter(|e| e.hold.is_some()) {
-        let Some(first) = e.hold.and_then(|hold| decided(hold, e.op)) else { continue };
-        r.wrong_repeats += u64::from(e.repeat && (first.number, &first.arms) != (e.number, &e.arms));
-        r.applied_twice += u64::from(!e.repeat && first.number != e.number);
-    }
-    for e in f.log.iter().filter(|e| !e.repeat) {
-        for d in e.arms.iter().filter(|d| d.arm.fences()) {
-            let known = f.log.iter().filter(|o| !o.repeat && o.number < e.number && o.key == e.key).flat_map(|o| {
-                let decision = o.arms.iter().find(|b| b.arm == d.arm);
-                let written = decision.filter(|b| o.write && b.admitted).and(o.token);
-                [decision.and_then(|b| b.seen.map(|t| t.0)), written]
-            });
-            r.tokens_forgotten += u64::from(known.max().flatten() > d.seen.map(|t| t.0));
-        }
-    }
-    let counts = [r.misordered, r.wrong_answers, r.applied_twice, r.wrong_repeats, r.tokens_forgotten];
-    r.verdict = judged(counts.iter().any(|n| *n > 0), false);
-    r
-}
-
-/// Whether a node that said so made the attempt the owner.
+/// Returns whether a node with this answer made the attempt the owner.
 pub fn owned(said: NodeAnswer) -> bool {
     matches!(said, NodeAnswer::Granted | NodeAnswer::Late)
 }
@@ -88,15 +58,15 @@ pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
                 for b in f.holds.values().filter(|b| b.id != a.id && b.key == a.key) {
                     let said = |h: &Hold| h.answers.iter().find(|(n, _)| n == node).map(|(_, said)| *said);
                     let (Some(granted), true) = (b.completed, said(b).is_some_and(owned)) else { continue };
-                    // An owner value is fresh: what was granted, and then granted to another, never comes back.
+                    // An owner value is fresh: a key that was granted, and then granted to another, never comes back.
                     let replaced =
                         said(a).is_some_and(owned) && a.completed.is_some_and(|c| c < b.sent) && request.sent > granted;
-                    // Nothing was granted, and another surely owns it all the while.
+                    // The node granted nothing, and another attempt surely owns the key during the request.
                     let lease = if b.lease > 0 { b.lease } else { u64::try_from(f.plan.lease.as_nanos()).unwrap() };
                     let sure = b.gives_back.unwrap_or(u64::MAX).min(after(b.sent, lease));
                     let refused =
                         said(a) == Some(NodeAnswer::Refused) && request.sent > granted && request.answered < sure;
-                    // Where a clock stepped, leases may have ended early.
+                    // If a clock stepped, leases may have ended early.
                     if replaced || (refused && lock::steps(f).is_empty()) {
                         found.push(Unsafe {
                             attempt: a.id,
@@ -148,4 +118,23 @@ pub fn activity(f: &Facts) -> Activity {
     let has_its_moment = |s: &&history::Step| !matches!(s.when, history::When::AfterHeal(_));
     let placed = f.plan.schedule.iter().filter(has_its_moment).all(|s| f.faults.contains_key(&s.id));
     Activity { verdict: judged(false, !(enough && settled && some && placed)), holds, clients, refused: f.refused }
+}
+
+/// The clients' shares, and the holds that were granted before a hold with a smaller place.
+pub fn fairness(f: &Facts) -> Fairness {
+    let mut fairness = Fairness::default();
+    for h in f.holds.values() {
+        let (attempts, holds) = fairness.clients.entry(h.client.into()).or_default();
+        *attempts += 1;
+        *holds += u64::from(h.acquired.is_some());
+    }
+    for h in claimed(f).filter(|h| h.place.is_some()) {
+        let is_first = |g: &&Hold| g.acquired.is_some_and(|at| at < h.granted_after);
+        let came_later = |g: &&Hold| g.key == h.key && g.place > h.place;
+        let by: BTreeSet<u64> = claimed(f).filter(is_first).filter(came_later).map(|g| g.id).collect();
+        if !by.is_empty() {
+            fairness.overtaken.insert(h.id, by);
+        }
+    }
+    fairness
 }

@@ -20,7 +20,7 @@ pub struct Access {
     pub base: Vec<(u64, u64)>,
 }
 
-/// What one arm did.
+/// The decision of one arm.
 #[derive(Debug, Clone)]
 pub struct Decided {
     pub admitted: bool,
@@ -36,9 +36,9 @@ pub struct Decided {
 struct Slot {
     version: u64,
     value: u64,
-    /// What the arm itself remembers.
+    /// The largest token that the arm remembers, with its hold.
     seen: Option<(u64, u64)>,
-    /// What it ought to remember.
+    /// The largest token that a correct arm would remember, with its hold.
     due: Option<(u64, u64)>,
     /// The hold that read last.
     claim: Option<u64>,

@@ -1,4 +1,4 @@
-//! What is done to processes: pauses, stalls and kills, and what the agent and they themselves report of it.
+//! Pauses, stalls and kills of processes, and the reports about them by the agent and by the processes.
 
 use history::{Event, FaultId, FaultKind, FaultPhase, HoldId, Role, StallCause};
 use rand::Rng;
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl World {
-    /// What is aimed at this spot of this client's section.
+    /// Strikes the client with the blows that are aimed at this spot of its section.
     pub fn spot(&mut self, client: usize, spot: Spot) {
         let section = self.clients[client].section;
         for i in 0..self.k.aims.len() {
@@ -98,17 +98,12 @@ impl World {
         self.requested.insert(fault, true);
         let process = self.workers[worker];
         self.agent(0, fault, FaultKind::Kill, process, FaultPhase::Requested { asked_ns: len * UNIT_NS, hold: None });
-        let ids: Vec<_> = (0..self.clients.len())
-            .filter(|c| self.worker_of(*c) == worker)
-            .filter_map(|c| self.clients[c].attempt.as_ref().map(|a| a.id))
-            .collect();
-        for id in ids {
-            if let Some(h) = self.truth.holds.get_mut(&id)
-                && h.over.is_none()
-            {
-                h.over = Some(self.now);
-                h.killed = true;
-            }
+        // Holds that were given up too: their promise may still run.
+        let per_worker = self.k.per_worker;
+        let holds = self.truth.holds.values_mut();
+        for h in holds.filter(|h| h.client / per_worker == worker && h.over.is_none()) {
+            h.over = Some(self.now);
+            h.killed = true;
         }
         self.clients.iter_mut().filter(|c| c.worker == worker).for_each(|c| c.doomed = Some(self.now));
         self.push(lag, Happens::Dies { worker, fault, len });

@@ -1,6 +1,6 @@
 //! A client of the model: acquires, reads, works, writes, releases, and renews beside it.
 
-use history::{ClientId, Event, HoldId, Key, NodeAnswer, NodeName, Outcome, Point, Token, Why};
+use history::{ClientId, Event, FailureReason, HoldId, Key, NodeAnswer, NodeName, Outcome, Point, Token};
 
 use super::{
     arms::Decided,
@@ -14,7 +14,7 @@ use rand::Rng;
 /// Patience with an answer.
 pub(super) const TIMEOUT: u64 = 16;
 
-/// What a client does next when nothing stops it.
+/// The next step of a client that nothing stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     Read,
@@ -316,9 +316,9 @@ impl World {
             Ask::Acquire => {
                 let some = r.said.iter().any(|s| matches!(s, Some(Said::Granted(_)) | None));
                 let (outcome, why) = match (good, timeout) {
-                    (true, _) => (Outcome::Failed, Why::Validity),
-                    (false, true) => (Outcome::Indeterminate, Why::Error),
-                    (false, false) => (Outcome::Failed, Why::Held),
+                    (true, _) => (Outcome::Failed, FailureReason::Validity),
+                    (false, true) => (Outcome::Indeterminate, FailureReason::Error),
+                    (false, false) => (Outcome::Failed, FailureReason::Held),
                 };
                 let answers = self.answers(&r, !valid);
                 self.say(client, Event::AcquireFailed { attempt, outcome, why, detail: None, answers });
@@ -341,7 +341,12 @@ impl World {
                 self.say(
                     client,
                     if timeout {
-                        Event::ReleaseFailed { hold, outcome: Outcome::Indeterminate, why: Why::Error, answers }
+                        Event::ReleaseFailed {
+                            hold,
+                            outcome: Outcome::Indeterminate,
+                            why: FailureReason::Error,
+                            answers,
+                        }
                     } else {
                         Event::Released { hold, removed: good, answers }
                     },
@@ -368,7 +373,7 @@ impl World {
         self.later(client, after, What::Begin);
     }
 
-    /// Which of the key's grants it was, counted by the node in the very step that granted it.
+    /// Returns the number of the grant among the key's grants, which the node counts in the step that grants the lock.
     fn place(&self, attempt: u64, r: &Round) -> Option<u64> {
         let has_one = match self.k.places {
             Places::None => false,

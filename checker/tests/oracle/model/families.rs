@@ -32,7 +32,7 @@ pub(super) const FAMILIES: &[(&str, u32)] = &[
 const ON_PATH: [Spot; 4] = [Spot::Claimed, Spot::Working, Spot::Working, Spot::ReadSent];
 
 impl Knobs {
-    /// Many clients that do not give up: somebody takes over whenever that is possible.
+    /// Many clients that do not give up: a client acquires the lock whenever that is possible.
     fn crowd(&mut self, rng: &mut ChaCha8Rng) {
         self.workers = 3;
         self.gap = (0, rng.random_range(1..=6));
@@ -234,7 +234,7 @@ impl Knobs {
         }
     }
 
-    /// Arms that go wrong, and what makes that visible: somebody who is stale.
+    /// Arms with planted bugs, and stale clients that make the bugs visible.
     fn bad_arm(&mut self, rng: &mut ChaCha8Rng) {
         if rng.random_bool(0.7) {
             self.crowd(rng);

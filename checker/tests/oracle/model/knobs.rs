@@ -1,4 +1,4 @@
-//! What one small world is like: drawn from a seed, by families, so that no kind of history is rare.
+//! The properties of one small world, drawn from a seed. Families of worlds ensure that no kind of history is rare.
 
 use history::{Arm, FaultId, Point};
 use rand::{Rng, SeedableRng, seq::IndexedRandom};
@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::families::FAMILIES;
 
-/// Where in a critical section something is aimed at.
+/// A place in a critical section at which a blow is aimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spot {
     AcquireSent,
@@ -18,7 +18,7 @@ pub enum Spot {
     Ending,
 }
 
-/// What happens there.
+/// The blow that strikes a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blow {
     Pause(FaultId),
@@ -47,7 +47,7 @@ pub struct Timed {
     pub len: u64,
 }
 
-/// How tokens are made.
+/// The source of the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tokens {
     None,
@@ -55,13 +55,13 @@ pub enum Tokens {
     Counter,
     /// Each worker counts for itself.
     PerWorker,
-    /// Now and then the last one again.
+    /// Sometimes the last token again.
     Repeats,
-    /// The lock's counter, and now and then none at all.
+    /// The lock's counter, and sometimes no token.
     Forgotten,
 }
 
-/// Which holds say where they stand in the order of the lock's own grants, as a queue lock's do.
+/// The holds that report their place in the order of the lock's grants, as holds of a queue lock do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Places {
     None,
@@ -69,12 +69,12 @@ pub enum Places {
     All,
 }
 
-/// How an arm goes wrong.
+/// A planted bug of an arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArmBug {
     /// Compares as `token + 1 < seen`.
     OneTooLow,
-    /// Refuses where it should admit, and the other way round.
+    /// Refuses writes that it should admit, and admits writes that it should refuse.
     Inverted,
     /// Refuses some valid writes.
     Refuses,
@@ -84,7 +84,7 @@ pub enum ArmBug {
     AdmitsEqual,
     /// Does not compare tokens.
     AdmitsAll,
-    /// `cas` that does not compare, `claim` that does not look who read last.
+    /// `cas` without a comparison, `claim` without a check of the last reader.
     Blind,
     /// The counter jumps.
     Miscounts,
@@ -145,7 +145,7 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// Whether nothing in it is broken and nothing is done to it.
+    /// Returns whether the world has no planted bug and no blow.
     pub fn clean(&self) -> bool {
         self.forgets_nx == 0.0
             && self.ends_early == 0.0
@@ -256,7 +256,7 @@ impl Knobs {
         self.aims.push(Aim { client, section: 0, spot, blow, lag, len: rng.random_range(len) });
     }
 
-    /// What the world of `seed` is like.
+    /// Draws the world of `seed`.
     pub fn of(seed: u64) -> Knobs {
         Knobs::draw(&mut ChaCha8Rng::seed_from_u64(seed), seed)
     }

@@ -1,4 +1,4 @@
-//! A node of the lock service: keys with owners that expire, and a counter. What it does is the truth.
+//! A node of the lock service: keys with owners that expire, and a counter. Its actions are the truth.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{knobs::Knobs, truth::Truth};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-/// What a request asks of a node.
+/// A request to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
     Acquire,
@@ -15,7 +15,7 @@ pub enum Ask {
     Undo,
 }
 
-/// What the node said.
+/// The answer of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
     Granted(u64),
@@ -31,7 +31,7 @@ pub struct Node {
 
 /// Length of every lease, in units.
 pub const LEASE: u64 = 20;
-/// What a lock must leave of it for its clocks: 1 % and 2 ms, here exactly one unit.
+/// The part of a lease that a lock must reserve for clock drift: 1 % and 2 ms, here exactly one unit.
 pub const DRIFT: u64 = 1;
 
 impl Node {

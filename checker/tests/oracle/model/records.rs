@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use history::{
     Activity, ClientKind, ClusterKind, Comparison, Event, Fault, NodeName, Plan, ProcessName, Range, Record, Stamp,
-    Step, Target, Tokens, When, Workload,
+    Step, Target, Tokens, When, Workload, fault,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -24,7 +24,7 @@ pub fn plan(k: &Knobs) -> Plan {
     let faults = k.faults();
     let schedule = faults.iter().map(|&(id, kill, len, _)| Step {
         id,
-        fault: if kill { Fault::Kill { back_after: units(len) } } else { Fault::Pause { lasting: units(len) } },
+        fault: if kill { Fault::new(fault::Kill {}, units(len)) } else { Fault::new(fault::Pause {}, units(len)) },
         target: Target::Holder,
         when: match k.point {
             Some((point, _)) => When::AtPoint(point),
@@ -43,6 +43,7 @@ pub fn plan(k: &Knobs) -> Plan {
         arms: k.arms.clone(),
         fence: if k.strict { Comparison::Strict } else { Comparison::Default },
         lock_nodes: (1..=k.nodes).map(|n| NodeName::new(format!("redis-{n}"))).collect(),
+        servers: serde_json::from_str(include_str!("../../../../tests/shared/servers/redlock.json")).unwrap(),
         workload: Workload {
             workers: u32::try_from(k.workers).unwrap(),
             clients_per_worker: u32::try_from(k.per_worker).unwrap(),

@@ -1,4 +1,4 @@
-//! What really happened, by the only clock there is. The checker never sees it.
+//! The truth about the run, by the world's only clock. The checker never sees the truth.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use history::{Arm, FaultId};
 
 use super::lock::LEASE;
 
-/// What froze a process.
+/// The cause of a freeze of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Froze {
     Pause(FaultId),
@@ -44,10 +44,10 @@ pub struct TrueHold {
     pub sent: u64,
     pub claimed: u64,
     pub token: Option<u64>,
-    /// When its use ended: release sent, given up, loss noticed, worker about to be killed.
+    /// When it ended: release sent, loss noticed, worker about to be killed.
     pub over: Option<u64>,
     pub killed: bool,
-    /// When its client used it no more, and what had delayed that: release sent, given up.
+    /// When its client released it, and what had delayed that.
     pub used: Option<(u64, Delays)>,
     /// Renewals that were answered in time: sent, answered.
     pub renewals: Vec<(u64, u64)>,
@@ -121,8 +121,8 @@ impl Truth {
         }
     }
 
-    /// By which of all grants a majority of `nodes` had granted an attempt. They are in the order in which they were made, those of one
-    /// instant too.
+    /// By which of all grants a majority of `nodes` had granted an attempt. They are in the order in which they were
+    /// made, those of one instant too.
     pub fn granted_by(&self, attempt: u64, nodes: usize) -> Option<usize> {
         let own = self.grants.iter().enumerate().filter(|(_, g)| g.attempt == attempt);
         own.map(|(i, _)| i).nth(nodes / 2)

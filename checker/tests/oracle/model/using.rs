@@ -1,12 +1,12 @@
-//! What a client of the model does with its hold: it renews, reads, works, writes, releases.
+//! The actions of a client of the model under its hold: it renews, reads, works, writes and releases.
 
-use history::{Event, HoldId, OpId, Outcome, Point, Why};
+use history::{Arm, ArmReadAnswer, ArmWriteAnswer, Event, FailureReason, HoldId, OpId, Outcome, Point, Token};
 use rand::Rng;
 
 use super::{
     arms::{Access, Decided},
     client::{Attempt, Next, Round, TIMEOUT, What},
-    knobs::Spot,
+    knobs::{ArmBug, Spot},
     lock::{Ask, DRIFT, LEASE},
     truth::Delays,
     world::{Happens, RESOURCE, Sent, UNIT_NS, World},
@@ -39,12 +39,12 @@ impl World {
             }
         } else {
             let (outcome, why) = match (good, timeout) {
-                (true, _) => (Outcome::Failed, Why::Validity),
-                (false, true) => (Outcome::Indeterminate, Why::Error),
-                (false, false) => (Outcome::Failed, Why::Lost),
+                (true, _) => (Outcome::Failed, FailureReason::Validity),
+                (false, true) => (Outcome::Indeterminate, FailureReason::Error),
+                (false, false) => (Outcome::Failed, FailureReason::Lost),
             };
             self.say(client, Event::RenewFailed { hold, outcome, why, answers });
-            if why == Why::Lost && !self.k.ignores_loss {
+            if why == FailureReason::Lost && !self.k.ignores_loss {
                 self.say(client, Event::LossNoticed { hold });
                 let now = self.now;
                 self.truth.over(id, now);
@@ -73,7 +73,7 @@ impl World {
                 }
                 let extra = self.dither();
                 let (process, id) = (self.process_of(client), hold.0);
-                // Where nobody tells it to go on, all of the wait is taken to be planned.
+                // If no controller releases the client, the checker takes the whole wait as planned.
                 let (from, length) = if released { (wait, extra) } else { (0, wait + extra + 1) };
                 self.blur(process, id, from, length);
                 self.later(client, wait + extra, What::LeavesPoint { point, next, released });
@@ -140,7 +140,7 @@ impl World {
         let (id, op) = (a.id, a.op);
         let access = Access { key: a.key, write, hold: Some(id), op, token: a.token, base: a.base.clone() };
         let sent = Sent { client, epoch, access, delays: a.delays.clone(), back, lost };
-        let (hold, number) = (HoldId(id), OpId(op));
+        let (hold, number) = (HoldId(id), OpId(op.into()));
         self.say(client, if write { Event::Write { hold, op: number } } else { Event::Read { hold, op: number } });
         if duplicate {
             let after = out + self.rng.random_range(0..=3);
@@ -173,21 +173,34 @@ impl World {
         let Some(a) = self.clients[client].attempt.as_mut().filter(waits) else { return };
         a.waiting = None;
         a.base = decided.iter().map(|d| (d.version, d.value)).collect();
-        let writes = a.writes;
+        let (writes, token) = (a.writes, a.token);
         let mut delays = delays;
         self.charge(process, due, &mut delays);
         self.attempt(client).delays = delays;
-        let (hold, op) = (HoldId(hold), OpId(op));
+        let (hold, op) = (HoldId(hold), OpId(op.into()));
         if writes == 0 {
-            self.say(client, Event::ReadOk { hold, op, number });
+            let arms = Some(self.read_answers(&decided, token));
+            self.say(client, Event::ReadOk { hold, op, number, arms });
             return self.at_point(client, Point::AfterRead, Next::Work);
         }
-        self.say(client, Event::WriteOk { hold, op, number });
+        let written = |(&arm, d): (&_, &Decided)| ArmWriteAnswer { arm, admitted: d.admitted, seen: d.seen.map(Token) };
+        let arms = Some(self.k.arms.iter().zip(&decided).map(written).collect());
+        self.say(client, Event::WriteOk { hold, op, number, arms });
         if writes == 1 && self.chance(self.k.two_writes) {
             self.soon(client, What::Go(Next::Work));
         } else {
             self.at_point(client, Point::BeforeRelease, Next::Leave);
         }
+    }
+
+    /// What the arms answer to a read: the state after it.
+    fn read_answers(&self, decided: &[Decided], token: Option<u64>) -> Vec<ArmReadAnswer> {
+        let read = |(&arm, d): (&Arm, &Decided)| {
+            let registers = arm == Arm::Reads && !self.k.arm_bugs.contains(&(arm, ArmBug::Forgets));
+            let own = token.filter(|_| registers);
+            ArmReadAnswer { arm, version: d.version, seen: d.seen.max(own).map(Token) }
+        };
+        self.k.arms.iter().zip(decided).map(read).collect()
     }
 
     pub(super) fn unanswered(&mut self, client: usize, hold: u64, op: u32, outcome: Outcome) {
@@ -196,7 +209,7 @@ impl World {
         a.waiting = None;
         let event = Event::AccessFailed {
             hold: HoldId(hold),
-            op: OpId(op),
+            op: OpId(op.into()),
             outcome,
             detail: "no answer, or none that helps".into(),
         };
@@ -209,20 +222,19 @@ impl World {
     }
 
     fn give_up(&mut self, client: usize) {
-        let (id, now) = (self.attempt(client).id, self.now);
+        let id = self.attempt(client).id;
         self.attempt(client).over = true;
-        // The watchdog ends with the work: nobody hears of a renewal that is under way.
+        // The watchdog ends with the work, so the record does not show the end of a renewal that is under way.
         self.attempt(client).renewal = None;
+        // The hold is not over: its write may be on the way, and relies on the promise.
         self.say(client, Event::GaveUp { hold: HoldId(id) });
-        let delays = self.attempt(client).delays.clone();
-        self.truth.used(id, now, &delays);
         self.leave(client);
     }
 
     fn release(&mut self, client: usize) {
         let (id, now) = (self.attempt(client).id, self.now);
         self.attempt(client).over = true;
-        // The watchdog ends with the work: nobody hears of a renewal that is under way.
+        // The watchdog ends with the work, so the record does not show the end of a renewal that is under way.
         self.attempt(client).renewal = None;
         self.say(client, Event::Release { hold: HoldId(id) });
         let delays = self.attempt(client).delays.clone();

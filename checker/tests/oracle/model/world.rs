@@ -22,7 +22,7 @@ use super::{
 
 /// One unit of time. Coarse, so that equal stamps are common.
 pub const UNIT_NS: u64 = 2_500_000;
-/// Where the clock stands at the start.
+/// The time of the clock at the start, in units.
 const ZERO: u64 = 400;
 
 /// The stamp of an instant.
@@ -129,7 +129,7 @@ pub struct World {
     resource: Resource,
     pub truth: Truth,
     pub(super) fired: Vec<bool>,
-    /// Which faults were requested.
+    /// The faults that were requested.
     pub requested: BTreeMap<FaultId, bool>,
 }
 
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// Final reads, and everybody says goodbye.
+    /// Makes the final reads, and ends every process in good order.
     fn finish(&mut self) {
         self.now += 1;
         for key in 0..self.k.keys {
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Notes a wait of the path of a hold that is neither planned nor frozen.
+    /// Records a wait on the path of a hold that is neither planned nor caused by a freeze.
     pub fn blur(&mut self, process: usize, hold: u64, after: u64, length: u64) {
         if length > 0 {
             let from = self.now + after;
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// Whether the record tells for sure what delayed a hold: no freeze fell into a wait that was not planned.
+    /// Returns whether the record surely shows the causes of a hold's delays. No freeze may overlap an unplanned wait.
     pub fn is_sharp(&self, hold: u64) -> bool {
         let hit = |b: &&(usize, u64, u64, u64)| self.processes[b.0].freezes.iter().any(|f| f.0.max(b.2) < f.1.min(b.3));
         let mixed = |p: &Process| {
@@ -414,7 +414,7 @@ impl World {
                 key: Key::new(format!("k{}", a.key)),
                 kind: if a.write { RequestKind::Write } else { RequestKind::Read },
                 hold: a.hold.map(HoldId),
-                op: a.hold.map(|_| OpId(a.op)),
+                op: a.hold.map(|_| OpId(a.op.into())),
                 token: a.token.map(Token),
                 repeat,
                 arms,

@@ -1,10 +1,11 @@
-//! What stands in a vDSO in place of its own three functions.
+//! The code that replaces the three functions of a vDSO.
 //!
-//! One piece of code that can stand at any address: a slot of data, which the agent writes, and behind it the three functions. Each makes the
-//! real system call and shows what the slot makes of its answer. They use no stack but the red zone of their own frame, call nothing, and
-//! change nothing but what the caller lets every function change. Each keeps its arguments in `r9` and `r10` from its third instruction on and
-//! has no effect but what it stores through them, so that a thread which is inside can be put back to its beginning at any time
-//! ([`Code::rewound`]): a slot may be changed, or the code be taken away, under a process that reads its clocks all the time.
+//! The code is position-independent: a slot of data, which the agent writes, and behind it the three functions. Each
+//! function makes the real system call and computes the shown time from the slot. The functions use no stack except the
+//! red zone, call nothing, and change only caller-saved registers. Each function keeps its arguments in `r9` and `r10`
+//! from its third instruction on, and has no effect except its stores through them. So a thread inside can be moved
+//! back to the beginning of its call at any time ([`Code::rewound`]), and the agent can change the slot or remove the
+//! code while the process reads its clocks.
 
 #![allow(unsafe_code, reason = "assembly; it never runs in this program, but for its arithmetic in a test")]
 
@@ -12,8 +13,8 @@ use std::ops::Range;
 
 use super::slot::{SLOT_LEN, Slot};
 
-// The offsets in the slot are those of `Slot::to_bytes`: 16 bytes that say what it is, the number of a change, then three times five numbers, for the wall clock,
-// the monotonic clock and the one that also counts suspended time.
+// The offsets in the slot are those of `Slot::to_bytes`: 16 bytes that say what it is, the number of a change, then
+// three times five numbers, for the wall clock, the monotonic clock and the one that also counts suspended time.
 std::arch::global_asm!(
     r#"
     .pushsection .text.harness_clock, "ax", @progbits
@@ -64,8 +65,9 @@ std::arch::global_asm!(
 
     harness_clock_code:
         .fill   24 + 3 * 40, 1, 0
-    // Which numbers are for which clock, by the clock's id: 0 (REALTIME), 1 (MONOTONIC), 5 and 6 (their coarse forms), 7 (BOOTTIME), 8 and 9
-    // (ALARM), 11 (TAI). 255: none; 2 and 3 are times of a process and a thread, 4 is MONOTONIC_RAW.
+    // Which numbers are for which clock, by the clock's id: 0 (REALTIME), 1 (MONOTONIC), 5 and 6 (their coarse forms),
+    // 7 (BOOTTIME), 8 and 9 (ALARM), 11 (TAI). 255: none; 2 and 3 are times of a process and a thread, 4 is
+    // MONOTONIC_RAW.
     77: .byte   24, 64, 255, 255, 255, 24, 64, 104, 24, 104, 255, 24
         .p2align 4
 
@@ -158,7 +160,8 @@ std::arch::global_asm!(
     "#
 );
 
-// SAFETY: symbols of the assembly above; only their addresses are taken, and the bytes between the first and the last are read.
+// SAFETY: symbols of the assembly above; only their addresses are taken, and the bytes between the first and the last
+// are read.
 unsafe extern "C" {
     static harness_clock_code: u8;
     static harness_clock_gettime: u8;
@@ -168,16 +171,16 @@ unsafe extern "C" {
     static harness_clock_end: u8;
 }
 
-/// The functions that are replaced, by their names in a vDSO.
+/// The replaced functions, by their names in a vDSO.
 pub(super) const FUNCTIONS: [&str; 3] = ["__vdso_clock_gettime", "__vdso_gettimeofday", "__vdso_time"];
 
-/// How long the jump is that stands at the beginning of each.
+/// The length of the jump at the beginning of each function.
 pub(super) const JUMP_LEN: usize = 5;
 
-/// How long the two instructions are that keep a function's arguments.
+/// The length of the two instructions that save a function's arguments.
 const KEEPING_LEN: usize = 6;
 
-/// The registers that matter for a thread inside.
+/// The registers of a thread inside the code that matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Inside {
     pub rip: u64,
@@ -187,11 +190,11 @@ pub(super) struct Inside {
     pub r10: u64,
 }
 
-/// The code, as it is assembled into this program.
+/// The code as assembled into this program.
 #[derive(Debug, Clone)]
 pub(super) struct Code {
     bytes: &'static [u8],
-    /// Where each of [`FUNCTIONS`] lies in the code.
+    /// The offset of each of [`FUNCTIONS`] in the code.
     functions: [Range<usize>; 3],
 }
 
@@ -206,7 +209,8 @@ impl Code {
             at(&raw const harness_clock_shown),
             at(&raw const harness_clock_end),
         ];
-        // SAFETY: the assembly defines both symbols in one section, which is mapped for as long as this program runs and never written.
+        // SAFETY: the assembly defines both symbols in one section, which is mapped for as long as this program runs
+        // and never written.
         let bytes = unsafe { std::slice::from_raw_parts(start, end) };
         Code { bytes, functions: [gettime..gettimeofday, gettimeofday..time, time..shown] }
     }
@@ -215,20 +219,21 @@ impl Code {
         self.bytes.len()
     }
 
-    /// What is written into a vDSO.
+    /// Returns the bytes to write into a vDSO.
     pub fn with(&self, slot: &Slot) -> Vec<u8> {
         let mut bytes = slot.to_bytes().to_vec();
         bytes.extend(&self.bytes[SLOT_LEN..]);
         bytes
     }
 
-    /// The slot, if these bytes are this code with any slot before it.
+    /// Returns the slot, if these bytes are this code with a slot before it.
     pub fn slot(&self, bytes: &[u8]) -> Option<Slot> {
         let slot = Slot::from_bytes(bytes.get(..SLOT_LEN)?)?;
         (bytes[SLOT_LEN..] == self.bytes[SLOT_LEN..]).then_some(slot)
     }
 
-    /// What leads from the beginning of function `which` at `entry` into the code at `code`: both lie in one mapping of a few pages.
+    /// Returns the jump from the beginning of function `which` at `entry` to the code at `code`, both in one small
+    /// mapping.
     pub fn jump(&self, which: usize, entry: usize, code: usize) -> [u8; JUMP_LEN] {
         let to = code + self.functions[which].start;
         let by = (to as i64 - (entry + JUMP_LEN) as i64) as i32;
@@ -236,7 +241,8 @@ impl Code {
         [0xe9, a, b, c, d]
     }
 
-    /// A thread that is in the code at `code` is put back to the beginning of its call, with the arguments of the call. None if it is not.
+    /// Returns the registers that move a thread in the code at `code` back to the beginning of its call. None if the
+    /// thread is elsewhere.
     pub fn rewound(&self, thread: Inside, code: u64, entries: &[u64; 3]) -> Option<Inside> {
         let at = usize::try_from(thread.rip.checked_sub(code)?).ok()?;
         let which = self.functions.iter().position(|function| function.contains(&at))?;
@@ -250,7 +256,7 @@ impl Code {
 mod tests {
     use super::{super::slot::Clock, *};
 
-    /// Numbers that anybody can draw again (xorshift).
+    /// Draws reproducible numbers (xorshift).
     struct Draw(u64);
 
     impl Draw {

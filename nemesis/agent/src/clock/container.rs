@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use super::error::ClockError;
 
-/// All processes of the container in which `pid` lives, by their pids here: those of its pid namespace. A process that lives in this program's
-/// own namespace is in no container of its own: then these are the process and what descends from it.
+/// Lists all processes of the container of `pid`, by their pids in the agent's namespace: those of its pid namespace.
+/// For a process in the agent's own pid namespace: the process and its descendants.
 ///
 /// # Errors
 ///
-/// The process has ended, or may not be looked at.
+/// The process has ended, or may not be inspected.
 pub fn processes_of(pid: i32) -> Result<Vec<i32>, ClockError> {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid"));
     let failed = |source| ClockError::from_io(pid, "look at the namespace", source);
@@ -38,10 +38,10 @@ fn all() -> std::io::Result<BTreeSet<i32>> {
     Ok(fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// The parent of a process that has not ended.
+/// Returns the parent of a running process.
 fn parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may have blanks and brackets in it: the state and the parent.
+    // State and parent follow the name, which may contain blanks and brackets.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;

@@ -1,13 +1,13 @@
-//! Why the clocks of a process cannot be moved.
+//! Errors of clock changes.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why the clocks of a process cannot be moved, or be told.
+/// The reason why the clocks of a process cannot be changed or read.
 #[derive(Debug, Error)]
 pub enum ClockError {
-    /// It has ended.
+    /// The process has ended.
     #[error("process {pid} has ended: name one that runs")]
     Gone {
         /// The process.
@@ -15,37 +15,38 @@ pub enum ClockError {
     },
     /// The kernel does not let this process trace that one.
     #[error(
-        "not permitted to {what} process {pid} ({source}): the agent needs SYS_PTRACE and SYS_ADMIN and the host's pid namespace, and \
+        "not permitted to {what} process {pid} ({source}): the agent needs SYS_PTRACE and SYS_ADMIN and \
+         the host's pid namespace, and \
          nobody else (a debugger, strace) may trace the process"
     )]
     NotPermitted {
         /// The process.
         pid: i32,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It has no vDSO that this code could replace.
+    /// The process has no vDSO that the agent can replace.
     #[error("the clocks of process {pid} cannot be moved: {why}")]
     Impossible {
         /// The process.
         pid: i32,
-        /// What is in the way, and what to do.
+        /// The obstacle, and the remedy.
         why: String,
     },
-    /// It could not be stopped at a place where its code may be changed.
+    /// The process could not be stopped at a safe place.
     #[error("process {pid} could not be stopped: {why}")]
     Busy {
         /// The process.
         pid: i32,
-        /// What was waited for, and what to do.
+        /// The awaited condition, and the remedy.
         why: String,
     },
-    /// No clock can be moved like this.
+    /// The change is impossible.
     #[error("the clock cannot be moved like this: {why}")]
     Refused {
-        /// What to ask for instead.
+        /// A possible change.
         why: String,
     },
     /// Something else failed.
@@ -53,15 +54,15 @@ pub enum ClockError {
     Io {
         /// The process.
         pid: i32,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl ClockError {
-    /// What a failed call on a process means.
+    /// Classifies a failed call on a process.
     pub(super) fn from_io(pid: i32, what: &'static str, source: io::Error) -> ClockError {
         match source.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => ClockError::Gone { pid },

@@ -1,16 +1,16 @@
-//! The kernel's own clocks, by the real system call.
+//! The kernel's own clocks, by the raw system call.
 
 use std::time::Duration;
 
 use super::slot::Said;
 use crate::stamp::read_ns;
 
-/// `CLOCK_MONOTONIC`, in nanoseconds.
+/// Reads `CLOCK_MONOTONIC` in nanoseconds.
 pub(super) fn monotonic_ns() -> i64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// All clocks, now: the closest of a few readings of all three, so that clocks which drift together stay together.
+/// Reads all clocks: the closest of a few readings of all three, so that clocks that drift together stay together.
 pub(super) fn now() -> Said {
     let read = || {
         let monotonic_ns = read_ns(libc::CLOCK_MONOTONIC);
@@ -27,7 +27,8 @@ pub(super) fn now() -> Said {
     closest.1
 }
 
-/// Waits until the coarse clock, which lags by up to a tick, has passed this: from then on no reading of either is before it.
+/// Waits until the coarse clock, which lags by up to a tick, has passed this time: no later reading of either clock is
+/// before it.
 pub(super) fn until_coarse(monotonic_ns: i64) {
     while read_ns(libc::CLOCK_MONOTONIC_COARSE) < monotonic_ns {
         std::thread::sleep(Duration::from_micros(100));

@@ -9,7 +9,7 @@ use std::{
 
 use super::error::ClockError;
 
-/// The memory of a process, as `/proc` shows it: writing there reaches read-only code too, in a copy that only this process has.
+/// The memory of a process in `/proc`. A write reaches read-only code too, in a copy that only this process has.
 #[derive(Debug)]
 pub(super) struct Memory {
     pid: i32,
@@ -17,7 +17,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The memory of a process, and where its vDSO is.
+    /// Opens the memory of a process, and finds its vDSO.
     pub fn of_vdso(pid: i32) -> Result<(Memory, Range<u64>), ClockError> {
         let failed = |what| move |source| ClockError::from_io(pid, what, source);
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(failed("read the mappings"))?;
@@ -31,14 +31,14 @@ impl Memory {
         Ok((Memory { pid, file: file.map_err(failed("write to the memory"))? }, mapped))
     }
 
-    /// What stands there.
+    /// Reads a range.
     pub fn read(&self, at: Range<u64>) -> Result<Vec<u8>, ClockError> {
         let mut bytes = vec![0; (at.end - at.start) as usize];
         self.file.read_exact_at(&mut bytes, at.start).map_err(|source| self.failed("read the memory", source))?;
         Ok(bytes)
     }
 
-    /// What stands there, as far as it is mapped.
+    /// Reads a range as far as it is mapped.
     pub fn read_mapped(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let read = self.file.read_at(&mut bytes, at).unwrap_or(0);
@@ -46,10 +46,10 @@ impl Memory {
         bytes
     }
 
-    /// Writes, whatever the protection of the page.
+    /// Writes despite the protection of the page.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), ClockError> {
         self.file.write_all_at(bytes, at).map_err(|source| match source.raw_os_error() {
-            // What `proc_mem.force_override=never` gives.
+            // The result of `proc_mem.force_override=never`.
             Some(libc::EIO | libc::EFAULT) => ClockError::Impossible {
                 pid: self.pid,
                 why: "the kernel does not let anybody write to code (proc_mem.force_override=never?): start it without"
@@ -59,7 +59,7 @@ impl Memory {
         })
     }
 
-    /// A process that has ended has no memory left: nothing can be read, nor written.
+    /// Returns the error for a process that has ended and has no memory left.
     fn failed(&self, what: &'static str, source: io::Error) -> ClockError {
         if matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero) {
             return ClockError::Gone { pid: self.pid };

@@ -1,21 +1,21 @@
-//! How far each clock of a rewritten process is from the kernel's: pure arithmetic, the same that its code does.
+//! The offsets of each clock of a rewritten process: pure arithmetic, the same as in the injected code.
 //!
-//! What is shown is a function of what the kernel says of that clock, and of nothing else. So a drift and a strobe need no activity of the agent,
-//! and a clock that runs slow still never goes back: if the kernel's readings are in order, so is what is shown of them, whichever
-//! thread read them.
+//! The shown time is a function of the kernel's time of that clock alone. So a drift and a strobe need no activity of
+//! the agent, and a slow clock never goes back: if the kernel's readings are in order, so are the shown times, on every
+//! thread.
 
-use crate::protocol::{ClockChange, WhichClock};
+use history::{ClockChange, WhichClock};
 
-/// How long a slot is.
+/// The length of a slot.
 pub(super) const SLOT_LEN: usize = MARK.len() + 8 + 3 * CLOCK_LEN;
 
-/// How long the numbers of one clock are.
+/// The length of the numbers of one clock.
 const CLOCK_LEN: usize = 40;
 
-/// Says that the code is ours, and which: a later one with another layout gets another mark.
+/// Marks the code as the agent's, with its version: another layout gets another mark.
 const MARK: [u8; 16] = *b"harness clock 1\0";
 
-/// Farther than this from the truth is refused: the sum of a reading and an offset must stay a number.
+/// The largest offset, so that the sum of a reading and an offset does not overflow.
 const FARTHEST_NS: i64 = 100 * 365 * 86_400 * 1_000_000_000;
 
 /// One clock: `said + base + (said - since) × rate + strobe`.
@@ -23,7 +23,7 @@ const FARTHEST_NS: i64 = 100 * 365 * 86_400 * 1_000_000_000;
 pub(super) struct Clock {
     pub base_ns: i64,
     pub since_ns: i64,
-    /// How much faster it runs, in 2⁻³² parts.
+    /// The excess rate, in 2⁻³² parts.
     pub rate: i64,
     /// Added in every other period from `since`, beginning with the first.
     pub strobe_by_ns: i64,
@@ -32,7 +32,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// What is shown when the kernel says this.
+    /// Returns the shown time for a kernel time.
     pub fn shows_ns(&self, said_ns: i64) -> i64 {
         let passed = said_ns - self.since_ns;
         let strobe = if self.strobe_period_ns != 0 && passed.max(0) / self.strobe_period_ns % 2 == 0 {
@@ -43,13 +43,13 @@ impl Clock {
         (self.steady_ns(said_ns) + strobe).max(0)
     }
 
-    /// The same without the strobe.
+    /// Returns the shown time without the strobe.
     fn steady_ns(&self, said_ns: i64) -> i64 {
         let gained = (i128::from(said_ns - self.since_ns) * i128::from(self.rate)) >> 32;
         said_ns + self.base_ns + gained as i64
     }
 
-    /// Goes on from what it shows now, strobe left aside, with a rate and a strobe to be set.
+    /// Continues from the current reading without its strobe; the caller sets rate and strobe.
     fn go_on(&mut self, now_ns: i64) {
         self.base_ns = self.steady_ns(now_ns) - now_ns;
         self.since_ns = now_ns;
@@ -60,7 +60,7 @@ impl Clock {
         self.rate = ((i128::from(ppm) << 32) / 1_000_000) as i64;
     }
 
-    /// Whether it shows what the kernel says.
+    /// Returns whether the clock shows the kernel's time.
     fn is_true(&self) -> bool {
         self.base_ns == 0 && self.rate == 0 && (self.strobe_by_ns == 0 || self.strobe_period_ns == 0)
     }
@@ -86,7 +86,7 @@ impl Clock {
     }
 }
 
-/// What the kernel says of each clock, at one time.
+/// The kernel's time of each clock at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Said {
     pub wall_ns: i64,
@@ -97,7 +97,8 @@ pub(super) struct Said {
 /// All clocks of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Which change it was made by. A process that was forked while its container was being moved has it from its parent, or it has not.
+    /// The change that made the slot. A process that was forked during a change may have inherited the slot from its
+    /// parent.
     pub made_by: u64,
     pub wall: Clock,
     pub monotonic: Clock,
@@ -113,7 +114,7 @@ impl Slot {
         bytes
     }
 
-    /// None if these bytes are no slot of ours.
+    /// Parses a slot; none if the bytes are not the agent's.
     pub fn from_bytes(bytes: &[u8]) -> Option<Slot> {
         let (made_by, clocks) = bytes.strip_prefix(&MARK)?.split_first_chunk()?;
         let clock = |which: usize| Clock::from_bytes(&clocks[which * CLOCK_LEN..][..CLOCK_LEN]);
@@ -121,12 +122,12 @@ impl Slot {
         Some(Slot { made_by, wall: clock(0), monotonic: clock(1), boottime: clock(2) })
     }
 
-    /// Whether every clock shows what the kernel says, so that the code can go.
+    /// Returns whether every clock shows the kernel's time, so that the code can be removed.
     pub fn is_true(&self) -> bool {
         [self.wall, self.monotonic, self.boottime].iter().all(Clock::is_true)
     }
 
-    /// After a change at `now`; or why there can be none.
+    /// Returns the slot after a change at `now`, or the reason why the change is impossible.
     pub fn after(mut self, now: Said, which: WhichClock, change: ClockChange) -> Result<Slot, String> {
         allowed(which, change)?;
         let chosen = [
@@ -136,11 +137,11 @@ impl Slot {
         ];
         for (_, clock, now_ns) in chosen.into_iter().filter(|(chosen, ..)| *chosen) {
             match change {
-                ClockChange::JumpNs(by_ns) => clock.base_ns = clock.base_ns.saturating_add(by_ns),
+                ClockChange::JumpMs(by_ms) => clock.base_ns = clock.base_ns.saturating_add(ns(by_ms)),
                 ClockChange::DriftPpm(ppm) => clock.drift(now_ns, ppm),
-                ClockChange::Strobe { by_ns, period_ns } => {
+                ClockChange::Strobe { by_ms, every_ms } => {
                     clock.go_on(now_ns);
-                    (clock.strobe_by_ns, clock.strobe_period_ns) = (by_ns, period_ns as i64);
+                    (clock.strobe_by_ns, clock.strobe_period_ns) = (ns(by_ms), ns(every_ms as i64));
                 }
             }
             if clock.base_ns.saturating_abs() > FARTHEST_NS {
@@ -150,7 +151,8 @@ impl Slot {
         Ok(self)
     }
 
-    /// The wall clock is true again. A monotonic clock never goes back: it runs right again from what it shows now.
+    /// Returns the slot after a heal: the wall clock is true, and a monotonic clock runs at the true rate from its
+    /// reading.
     pub fn healed(mut self, now: Said) -> Slot {
         self.wall = Clock::default();
         self.monotonic.drift(now.monotonic_ns, 0);
@@ -159,11 +161,16 @@ impl Slot {
     }
 }
 
+/// Converts milliseconds to nanoseconds, and stops at the limits of the number.
+fn ns(ms: i64) -> i64 {
+    ms.saturating_mul(1_000_000)
+}
+
 fn allowed(which: WhichClock, change: ClockChange) -> Result<(), String> {
     let no = |why: &str| Err(why.to_owned());
     match change {
-        ClockChange::JumpNs(by_ns) if by_ns.saturating_abs() > FARTHEST_NS => no("a jump is 100 years at most"),
-        ClockChange::JumpNs(..0) if which.is_monotonic() => {
+        ClockChange::JumpMs(by_ms) if ns(by_ms).saturating_abs() > FARTHEST_NS => no("a jump is 100 years at most"),
+        ClockChange::JumpMs(..0) if which.is_monotonic() => {
             no("a monotonic clock never goes back: jump forwards, or move the wall clock alone")
         }
         ClockChange::DriftPpm(ppm) if ppm.abs() >= 1_000_000 => {
@@ -172,11 +179,11 @@ fn allowed(which: WhichClock, change: ClockChange) -> Result<(), String> {
         ClockChange::Strobe { .. } if which.is_monotonic() => {
             no("a strobe goes back and forth, and a monotonic clock never goes back: strobe the wall clock alone")
         }
-        ClockChange::Strobe { by_ns, .. } if by_ns.saturating_abs() > FARTHEST_NS => {
+        ClockChange::Strobe { by_ms, .. } if ns(by_ms).saturating_abs() > FARTHEST_NS => {
             no("a strobe is 100 years at most")
         }
-        ClockChange::Strobe { period_ns, .. } if period_ns == 0 || i64::try_from(period_ns).is_err() => {
-            no("the period of a strobe is at least 1 ns and at most 292 years")
+        ClockChange::Strobe { every_ms, .. } if every_ms == 0 || every_ms > (i64::MAX / 1_000_000) as u64 => {
+            no("the period of a strobe is at least 1 ms and at most 292 years")
         }
         _ => Ok(()),
     }
@@ -199,12 +206,12 @@ mod tests {
 
     #[test]
     fn a_jump_there_and_back_leaves_nothing() {
-        let jump = |slot: Slot, by| slot.after(NOW, WhichClock::Wall, ClockChange::JumpNs(by)).unwrap();
-        let moved = jump(Slot::default(), 20 * SECOND);
+        let jump = |slot: Slot, by_ms| slot.after(NOW, WhichClock::Wall, ClockChange::JumpMs(by_ms)).unwrap();
+        let moved = jump(Slot::default(), 20_000);
         assert_eq!(moved.wall.shows_ns(NOW.wall_ns), NOW.wall_ns + 20 * SECOND);
         assert_eq!(moved.monotonic, Clock::default());
         assert!(!moved.is_true());
-        assert!(jump(moved, -20 * SECOND).is_true());
+        assert!(jump(moved, -20_000).is_true());
     }
 
     #[test]
@@ -231,15 +238,18 @@ mod tests {
 
     #[test]
     fn a_strobe_begins_moved_and_takes_turns() {
-        let strobe = ClockChange::Strobe { by_ns: -3 * SECOND, period_ns: 1_000 };
+        let strobe = ClockChange::Strobe { by_ms: -3_000, every_ms: 1 };
         let slot = Slot::default().after(NOW, WhichClock::Wall, strobe).unwrap();
         let ahead = |ns| slot.wall.shows_ns(NOW.wall_ns + ns) - NOW.wall_ns - ns;
-        assert_eq!([0, 999, 1_000, 1_999, 2_000].map(ahead), [-3 * SECOND, -3 * SECOND, 0, 0, -3 * SECOND]);
+        assert_eq!(
+            [0, 999_999, 1_000_000, 1_999_999, 2_000_000].map(ahead),
+            [-3 * SECOND, -3 * SECOND, 0, 0, -3 * SECOND]
+        );
     }
 
     #[test]
     fn healing_makes_the_wall_clock_true_and_leaves_a_monotonic_one_where_it_is() {
-        let jump = ClockChange::JumpNs(5 * SECOND);
+        let jump = ClockChange::JumpMs(5_000);
         let slot = Slot::default().after(NOW, WhichClock::Both, jump).unwrap();
         let slot = slot.after(NOW, WhichClock::Both, ClockChange::DriftPpm(-500_000)).unwrap();
         let healed = slot.healed(later(2 * SECOND));
@@ -251,12 +261,12 @@ mod tests {
     #[test]
     fn what_would_take_a_monotonic_clock_back_is_refused() {
         for (which, change) in [
-            (WhichClock::Monotonic, ClockChange::JumpNs(-1)),
-            (WhichClock::Both, ClockChange::JumpNs(-1)),
-            (WhichClock::Both, ClockChange::Strobe { by_ns: 1, period_ns: 1 }),
+            (WhichClock::Monotonic, ClockChange::JumpMs(-1)),
+            (WhichClock::Both, ClockChange::JumpMs(-1)),
+            (WhichClock::Both, ClockChange::Strobe { by_ms: 1, every_ms: 1 }),
             (WhichClock::Monotonic, ClockChange::DriftPpm(-1_000_000)),
-            (WhichClock::Wall, ClockChange::JumpNs(i64::MIN)),
-            (WhichClock::Wall, ClockChange::Strobe { by_ns: 1, period_ns: 0 }),
+            (WhichClock::Wall, ClockChange::JumpMs(i64::MIN)),
+            (WhichClock::Wall, ClockChange::Strobe { by_ms: 1, every_ms: 0 }),
         ] {
             assert!(Slot::default().after(NOW, which, change).is_err(), "{which:?} {change:?}");
         }

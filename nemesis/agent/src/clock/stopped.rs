@@ -1,28 +1,29 @@
-//! A process whose threads are all stopped.
+//! A process with all threads stopped.
 //!
-//! Each operation runs in a thread of its own: only the thread that traces may ask for anything, and when it ends, in whatever way, the kernel
-//! lets all its tracees go. So nothing stays stopped after an error or a panic, not even a thread that could not be stopped in time.
+//! Each operation runs in its own thread: only the tracing thread may make requests, and when the tracing thread ends,
+//! the kernel releases all its tracees. So no thread stays stopped after an error or a panic, not even a thread that
+//! could not be stopped in time.
 
 use std::{fs, io, time::Duration};
 
 use super::{error::ClockError, kernel};
 
-/// For how long a thread may take to stop. A thread does so at once, unless it is frozen or waits for a disk.
+/// The timeout for a thread to stop. A thread stops at once unless it is frozen or waits for a disk.
 const STOP_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long to wait before looking again.
+/// The time between two checks.
 const NAP: Duration = Duration::from_micros(20);
 
 /// One stopped thread.
 #[derive(Debug)]
 pub(super) struct Thread {
     tid: i32,
-    /// The signal at whose delivery it was stopped: delivered when it goes on.
+    /// The signal at whose delivery the thread was stopped: delivered when the thread continues.
     signal: i32,
     gone: bool,
 }
 
-/// Stops all threads of a process, does something, and lets them go on.
+/// Stops all threads of a process, runs a function, and continues the threads.
 pub(super) fn while_stopped<T: Send>(
     pid: i32,
     act: impl FnOnce(&mut [Thread]) -> Result<T, ClockError> + Send,
@@ -37,7 +38,7 @@ pub(super) fn while_stopped<T: Send>(
     traced.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Until no thread is left that could start another.
+/// Stops threads until no running thread could start another.
 fn stop_all(pid: i32, threads: &mut Vec<Thread>) -> Result<(), ClockError> {
     loop {
         let known = threads.len();
@@ -65,7 +66,7 @@ fn tids(pid: i32) -> Result<Vec<i32>, ClockError> {
     Ok(tids)
 }
 
-/// Begins to trace a thread and tells it to stop. Not if it has ended meanwhile.
+/// Begins to trace a thread and stops it. Returns none if the thread has ended.
 fn seize(pid: i32, tid: i32) -> Result<bool, ClockError> {
     let asked = ptrace(libc::PTRACE_SEIZE, tid, 0).and_then(|()| ptrace(libc::PTRACE_INTERRUPT, tid, 0));
     match asked {
@@ -76,13 +77,13 @@ fn seize(pid: i32, tid: i32) -> Result<bool, ClockError> {
 }
 
 fn has_ended(pid: i32, tid: i32) -> bool {
-    // The state is behind the name, which may have blanks and brackets in it.
+    // The state follows the name, which may contain blanks and brackets.
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     matches!(stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()), None | Some('Z' | 'X'))
 }
 
 impl Thread {
-    /// Waits until it has stopped, or ended.
+    /// Waits until the thread has stopped or ended.
     fn wait(&mut self, pid: i32, deadline_ns: i64) -> Result<(), ClockError> {
         loop {
             match waitpid(self.tid) {
@@ -95,7 +96,7 @@ impl Thread {
                     self.gone = true;
                     return Ok(());
                 }
-                // Of the first thread nothing is reported before all others have been waited for.
+                // The kernel reports the first thread only after all others have been waited for.
                 Ok(None) if has_ended(pid, self.tid) => {
                     self.gone = true;
                     return Ok(());
@@ -103,7 +104,8 @@ impl Thread {
                 Ok(None) if kernel::monotonic_ns() < deadline_ns => std::thread::sleep(NAP),
                 Ok(None) => {
                     let why = format!(
-                        "thread {} did not stop within {STOP_WITHIN:?}: it is frozen, waits for a disk or for a child that has not \
+                        "thread {} did not stop within {STOP_WITHIN:?}: it is frozen, waits for a disk or \
+                         for a child that has not \
                          started its program yet; thaw it or try again",
                         self.tid
                     );
@@ -113,7 +115,7 @@ impl Thread {
         }
     }
 
-    /// Its registers; None if it was killed.
+    /// Reads the registers; none if the thread was killed.
     #[allow(unsafe_code)]
     pub fn registers(&mut self) -> Option<libc::user_regs_struct> {
         if self.gone {
@@ -125,19 +127,19 @@ impl Thread {
         read.ok().map(|()| registers)
     }
 
-    /// Makes it go on with these registers.
+    /// Sets the registers with which the thread continues.
     pub fn set_registers(&mut self, registers: &libc::user_regs_struct) {
-        // It fails for a thread that was killed, which will not go on at all.
+        // Fails for a killed thread, which will not continue.
         drop(ptrace(libc::PTRACE_SETREGS, self.tid, (&raw const *registers).addr()));
     }
 
     fn let_go(&mut self) {
-        // It fails for a thread that was killed, or has not stopped yet. The kernel takes care of those when this tracer ends.
+        // Fails for a thread that was killed or has not stopped yet. The kernel releases those when this tracer ends.
         drop(ptrace(libc::PTRACE_DETACH, self.tid, self.signal as usize));
     }
 }
 
-/// What the thread reports, if anything.
+/// Returns the report of the thread, if any.
 #[allow(unsafe_code)]
 fn waitpid(tid: i32) -> io::Result<Option<i32>> {
     let mut status = 0;
@@ -149,7 +151,7 @@ fn waitpid(tid: i32) -> io::Result<Option<i32>> {
     }
 }
 
-/// One request with the argument that is called data; none of those made here uses the other.
+/// Makes one ptrace request with its data argument; no request here uses the address argument.
 #[allow(unsafe_code)]
 fn ptrace(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
     // SAFETY: the requests made here write at most a `user_regs_struct`, to the address of one.

@@ -1,37 +1,37 @@
-//! The vDSO: the small library that the kernel maps into every process, and where in it the functions stand that read clocks.
+//! The vDSO: the small library that the kernel maps into every process, with the functions that read clocks.
 //!
-//! All 64-bit processes of a kernel have the same bytes there, so this program's own are the original of everybody's, and nothing has to be kept
-//! to put them back: an agent that was started anew can heal what its predecessor did.
+//! All 64-bit processes of a kernel have the same vDSO. So the agent's own vDSO is the original for every process, and
+//! a restarted agent can heal the changes of its predecessor.
 
 use std::ops::Range;
 
 use super::code::{Code, FUNCTIONS, JUMP_LEN};
 use super::slot::Slot;
 
-/// Bytes of a vDSO that can be rewritten.
+/// A vDSO that can be rewritten.
 #[derive(Debug)]
 pub(super) struct Image {
     original: Vec<u8>,
-    /// Where each of [`FUNCTIONS`] begins.
+    /// The start of each of [`FUNCTIONS`].
     entries: [usize; 3],
-    /// Where the code goes: behind everything that is loaded, at the end of the last page.
+    /// The place for the code: behind all loaded bytes, at the end of the last page.
     cave: usize,
     code: Code,
 }
 
-/// What a process has in place of the original.
+/// The state of a process's vDSO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// The original.
     Original,
-    /// The functions are the original ones; our code is still there, for somebody might return to it.
+    /// The functions are original; the agent's code is still there, because a thread might return to it.
     Retired,
-    /// Our code with this slot.
+    /// The agent's code with this slot.
     Ours(Slot),
 }
 
 impl Image {
-    /// The original, with the places where the code goes; or why it cannot go anywhere.
+    /// Parses the original and finds the place for the code, or returns the reason why there is none.
     pub fn new(original: Vec<u8>) -> Result<Image, String> {
         let code = Code::new();
         let elf = Elf::new(&original)?;
@@ -51,7 +51,7 @@ impl Image {
         Ok(Image { original, entries, cave, code })
     }
 
-    /// What stands in these bytes of a process; None if it is neither the original nor ours.
+    /// Classifies the vDSO of a process; none if it is neither the original nor the agent's.
     pub fn find(&self, bytes: &[u8]) -> Option<Found> {
         if bytes == self.original {
             return Some(Found::Original);
@@ -68,7 +68,7 @@ impl Image {
         with(vec![(self.cave, self.code.with(&slot))]).then_some(Found::Retired)
     }
 
-    /// What is written where so that the clocks show what the slot says: the code first, and then what leads into it.
+    /// Returns the writes that install the slot: the code first, and then the jumps to it.
     pub fn parts(&self, slot: &Slot) -> Vec<(usize, Vec<u8>)> {
         let mut parts = vec![(self.cave, self.code.with(slot))];
         let jumps = self.entries.iter().enumerate();
@@ -76,14 +76,14 @@ impl Image {
         parts
     }
 
-    /// What is written where to put the original back: what leads into the code first, and then the code.
+    /// Returns the writes that restore the original: the functions first, and then the bytes of the code.
     pub fn original_parts(&self) -> Vec<(usize, Vec<u8>)> {
         let mut parts = self.parts(&Slot::default());
         parts.reverse();
         parts.into_iter().map(|(at, part)| (at, self.original[at..][..part.len()].to_vec())).collect()
     }
 
-    /// The same, but the code stays, and shows what the kernel says.
+    /// Returns the writes that restore the functions and keep the code, which then shows the kernel's time.
     pub fn retired_parts(&self) -> Vec<(usize, Vec<u8>)> {
         let mut parts = self.original_parts();
         parts.retain(|(at, _)| *at != self.cave);
@@ -91,34 +91,34 @@ impl Image {
         parts
     }
 
-    /// The code that goes into it.
+    /// Returns the code to install.
     pub fn code(&self) -> &Code {
         &self.code
     }
 
-    /// Where the code lies in a process whose vDSO is at `base`.
+    /// Returns the address of the code in a process whose vDSO is at `base`.
     pub fn code_at(&self, base: u64) -> u64 {
         base + self.cave as u64
     }
 
-    /// Where the functions begin in a process whose vDSO is at `base`.
+    /// Returns the addresses of the functions in a process whose vDSO is at `base`.
     pub fn entries_at(&self, base: u64) -> [u64; 3] {
         self.entries.map(|entry| base + entry as u64)
     }
 
-    /// Whether a thread that goes on here would find itself in the middle of a jump that is written over whole instructions. Anywhere else
-    /// in a function it goes on undisturbed: only the first bytes are overwritten, and no compiler makes a loop to the inside of those.
+    /// Returns whether a thread at this address would continue in the middle of a jump. At every other place of a
+    /// function the thread is safe: only the first bytes are overwritten, and no compiler jumps back into those.
     pub fn is_torn(&self, base: u64, rip: u64) -> bool {
         self.entries_at(base).iter().any(|&entry| rip > entry && rip < entry + JUMP_LEN as u64)
     }
 }
 
-/// As much of an ELF file as a vDSO needs.
+/// The parts of an ELF file that a vDSO needs.
 struct Elf<'a> {
     bytes: &'a [u8],
-    /// What the addresses in it are relative to.
+    /// The base of the file's addresses.
     base: u64,
-    /// What is loaded of it.
+    /// The loaded range.
     loaded: Range<usize>,
     dynamic: Range<usize>,
 }
@@ -142,7 +142,8 @@ impl<'a> Elf<'a> {
             let bits = if bytes.get(4) == Some(&1) { 32 } else { 64 };
             let machine = machine.unwrap_or_default();
             return Err(format!(
-                "it is a {bits}-bit program for machine {machine} (ELF): only 64-bit x86-64 is supported, take an image for that"
+                "it is a {bits}-bit program for machine {machine} (ELF): only 64-bit x86-64 is supported, \
+                 use an image for x86-64"
             ));
         }
         elf.segments().ok_or("the program headers of its vDSO are cut off")?;
@@ -169,9 +170,9 @@ impl<'a> Elf<'a> {
     fn function(&self, name: &str) -> Option<Range<usize>> {
         let [strings, symbols] = [self.table(DT_STRTAB)?, self.table(DT_SYMTAB)?];
         let count = match self.table(DT_HASH) {
-            // Its second number is how many symbols there are.
+            // The second number is the number of symbols.
             Some(hash) => self.number::<4>(hash + 4)? as usize,
-            // Linkers put the names right behind the symbols.
+            // Linkers place the names right behind the symbols.
             None => strings.checked_sub(symbols)? / SYMBOL_LEN,
         };
         (0..count).map(|i| symbols + i * SYMBOL_LEN).find_map(|symbol| {
@@ -183,7 +184,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Where a table of the dynamic section lies.
+    /// Returns the address of a table of the dynamic section.
     fn table(&self, tag: u64) -> Option<usize> {
         self.dynamic.clone().step_by(16).find_map(|entry| {
             let found = self.number::<8>(entry)? == tag;

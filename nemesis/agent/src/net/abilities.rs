@@ -1,31 +1,34 @@
-//! What works in a target's network namespace, tried there, and taken away again.
+//! Tries the kernel features that faults of packets need, in a target's network namespace.
 
 use super::{
-    Namespace, NetError,
     connections::{can_reset, connections},
+    error::NetError,
+    namespace::Namespace,
     programs,
     queue::Queue,
     rules,
 };
-use crate::protocol::{Ability, Cut, FaultNumber, HeldPart, Links, PacketAbilities};
+use history::{CutMode, FaultId};
 
-/// The number of the rules that are tried. No fault has it, and no packet meets them.
-const TRIED: FaultNumber = FaultNumber(u32::MAX);
+use crate::protocol::{Ability, DelayedPart, Links, PacketAbilities};
+
+/// The fault number of the test rules. No fault has this number, and no packet matches the rules.
+const TRIED: FaultId = FaultId(u32::MAX);
 const TRIED_QUEUE: u16 = u16::MAX;
 
-/// Tries everything that faults of packets need, in the network namespace of process `pid`, on links that do not exist. A run that
-/// needs what fails is refused with the reason. An error says that there is no way into the namespace at all.
+/// Tries each feature in the network namespace of process `pid`, on links that do not exist. A run that needs a failing
+/// feature is refused with the reason. Returns an error only if the namespace cannot be entered.
 pub fn probe_abilities(pid: i32) -> Result<PacketAbilities, NetError> {
     let namespace = Namespace::of(pid)?;
-    // Addresses that are reserved for documentation.
+    // An address that is reserved for documentation.
     let nowhere = Links { peers: vec![[192, 0, 2, 1].into()], ..Links::default() };
     let nft = || {
-        programs::nft(&namespace, &rules::partition(TRIED, &nowhere, Cut::Reject))?;
+        programs::nft(&namespace, &rules::partition(TRIED, &nowhere, CutMode::Reject))?;
         programs::nft(&namespace, &rules::no_partition(TRIED))
     };
     let iptables = || {
-        programs::iptables(&namespace, &rules::queue(TRIED, &nowhere, HeldPart::Payload, TRIED_QUEUE))?;
-        programs::iptables(&namespace, &rules::no_queue(TRIED, nowhere.way))
+        programs::iptables(&namespace, &rules::queue(TRIED, &nowhere, DelayedPart::Payload, TRIED_QUEUE))?;
+        programs::iptables(&namespace, &rules::no_queue(TRIED, nowhere.direction))
     };
     let queue = || {
         let (doing, needs) = ("binding a queue of packets", "NFQUEUE (nfnetlink_queue)");

@@ -1,7 +1,8 @@
-//! A target's TCP connections: which wait for a retransmission, and an end to those.
+//! Lists and resets a target's TCP connections, with their retransmission timers.
 //!
-//! After a partition an established connection stays silent until its next retransmission, seconds after the heal. A probe opens a new
-//! connection and does not see that. Layouts: `linux/inet_diag.h`, `linux/sock_diag.h`.
+//! After a partition an established connection stays silent until its next retransmission, which may come seconds after
+//! the heal. A probe opens a new connection and does not show this silence. Layouts: `linux/inet_diag.h`,
+//! `linux/sock_diag.h`.
 
 use std::{
     io,
@@ -11,7 +12,8 @@ use std::{
 use nix::sys::socket::SockProtocol;
 
 use super::{
-    Namespace, NetError,
+    error::NetError,
+    namespace::Namespace,
     netlink::{ACK, DONE, DUMP, ERROR, Messages, REQUEST, Socket, error, messages},
 };
 use crate::protocol::{Connection, Links};
@@ -20,35 +22,36 @@ const BY_FAMILY: u16 = 20;
 const DESTROY: u16 = 21;
 const ID_BYTES: usize = 48;
 
-/// Established, opening, and closing with something left to send: as `1 << TCP_…` of `linux/tcp_states.h`.
+/// The states established, opening, and closing with unsent data: as `1 << TCP_…` of `linux/tcp_states.h`.
 const STATES: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 8 | 1 << 9 | 1 << 11;
-/// The timers that send again what is not acknowledged. The second, which probes a closed window, also runs for what could not leave
-/// at all: a rule that drops on the way out tells the sender's own kernel so, which then tries it like a probe.
+/// The retransmission timers. The second probes a closed window, and also runs for packets that could not leave: a rule
+/// that drops outgoing packets tells the sender's own kernel, which then retries as for a closed window.
 const RETRANSMIT: u8 = 1;
 const WINDOW_PROBE: u8 = 4;
 
-/// A connection, and how the kernel names it.
+/// A connection with the kernel's id for it.
 struct Found {
     connection: Connection,
     family: u8,
     id: [u8; ID_BYTES],
 }
 
-/// The connections of the target with the peers of `links`, both ways, that are open, opening or not yet closed.
+/// Lists the connections of the target with the peers of `links`, in both directions, that are opening, open or
+/// closing.
 pub fn connections(pid: i32, links: &Links) -> Result<Vec<Connection>, NetError> {
     let found = in_target(pid, "listing TCP connections", |socket| list(socket, links))?;
     Ok(found.into_iter().map(|found| found.connection).collect())
 }
 
-/// Resets those connections: both ends learn of it at once, if packets get through. Gives those that were reset. What was written on
-/// them and not yet acknowledged is lost, so whoever asks for it records it.
+/// Resets these connections and returns them. If packets get through, both ends learn of the reset at once.
+/// Unacknowledged data is lost, so the caller must record the reset.
 pub fn reset(pid: i32, links: &Links) -> Result<Vec<Connection>, NetError> {
     in_target(pid, "resetting TCP connections", |socket| {
         let mut done = Vec::new();
         for Found { connection, family, id } in list(socket, links)? {
             match destroy(socket, family, &id) {
                 Ok(()) => done.push(connection),
-                // It has ended by itself.
+                // The connection has ended by itself.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                 Err(error) => return Err(error),
             }
@@ -57,7 +60,7 @@ pub fn reset(pid: i32, links: &Links) -> Result<Vec<Connection>, NetError> {
     })
 }
 
-/// Whether connections can be reset here. Tries one that cannot exist.
+/// Checks that connections can be reset. Tries a connection that cannot exist.
 pub(super) fn can_reset(pid: i32) -> Result<(), NetError> {
     in_target(pid, "resetting a TCP connection", |socket| match destroy(socket, libc::AF_INET as u8, &[0; ID_BYTES]) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -77,7 +80,7 @@ fn in_target<T: Send>(
 
 fn list(socket: &Socket, links: &Links) -> io::Result<Vec<Found>> {
     let mut all = Vec::new();
-    // A server that listens on IPv6 has its IPv4 connections there.
+    // A server that listens on IPv6 has its IPv4 connections in the IPv6 table.
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
         dump(socket, family, &mut all)?;
     }
@@ -116,7 +119,7 @@ fn request(family: u8, id: &[u8; ID_BYTES]) -> Vec<u8> {
     fixed
 }
 
-/// None, if it is one between IPv6 addresses.
+/// Returns none for a connection between IPv6 addresses.
 fn found(rest: &[u8]) -> Option<Found> {
     let [family, _, timer, retransmits] = *rest.first_chunk()?;
     let id: [u8; ID_BYTES] = rest.get(4..4 + ID_BYTES)?.try_into().ok()?;

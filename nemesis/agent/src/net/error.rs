@@ -1,93 +1,97 @@
-//! What can go wrong in a target's network namespace.
+//! Errors in a target's network namespace.
 
 use std::io;
 
-use crate::protocol::FaultNumber;
+use history::FaultId;
 
-/// A fault of packets, a probe or a reset could not be done.
+/// The reason why a fault of packets, a probe or a reset failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// The target's network namespace could not be opened or entered.
     #[error(
-        "entering the network namespace of process {pid}: {source}; it must run, and the agent needs the host's pid namespace and the \
+        "entering the network namespace of process {pid}: {source}; it must run, and the agent \
+         needs the host's pid namespace and the \
          capabilities SYS_ADMIN and SYS_PTRACE"
     )]
     Namespace {
         /// A process of the target.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// One of the programs could not be started.
     #[error(
-        "starting `{program}` for the network namespace of process {pid}: {source}; the agent's image needs the package {package}"
+        "starting `{program}` for the network namespace of process {pid}: {source}; \
+         the agent's image needs the package {package}"
     )]
     NoProgram {
-        /// Which.
+        /// The program.
         program: &'static str,
         /// The Debian package that has it.
         package: &'static str,
         /// A process of the target.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// One of the programs refused its rules.
     #[error("`{program}` in the network namespace of process {pid} refused its rules ({rules}): {said}")]
     Refused {
-        /// Which.
+        /// The program.
         program: &'static str,
         /// A process of the target.
         pid: i32,
-        /// What it was given, on one line.
+        /// The rules, on one line.
         rules: String,
-        /// What it said.
+        /// The program's output.
         said: String,
     },
     /// The kernel refused something over netlink.
     #[error(
-        "{doing} in the network namespace of process {pid}: {source}; the agent needs the capability NET_ADMIN, the kernel {needs}"
+        "{doing} in the network namespace of process {pid}: {source}; \
+         the agent needs the capability NET_ADMIN, the kernel {needs}"
     )]
     Netlink {
-        /// What was tried, as a gerund.
+        /// The operation, as a gerund.
         doing: &'static str,
         /// A process of the target.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
-        /// The part of the kernel that does it.
+        /// The kernel feature that the operation needs.
         needs: &'static str,
     },
-    /// The thread that released a fault's packets ended before it was told to. Since then the fault had no effect.
+    /// The thread that released a fault's packets ended early. From then on the fault had no effect.
     #[error(
-        "the queue of fault {fault} on process {pid} broke while the fault was on, and its packets passed from then on: {source}"
+        "the queue of fault {fault} on process {pid} broke while the fault was on, and its packets \
+         passed from then on: {source}"
     )]
     QueueBroke {
-        /// Which fault.
-        fault: FaultNumber,
+        /// The fault.
+        fault: FaultId,
         /// A process of the target.
         pid: i32,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// A server did not tell the time.
+    /// A server did not answer with its time.
     #[error("asking the Redis server of process {pid} for the time, on port {port}: {source}")]
     Time {
         /// A process of the target.
         pid: i32,
-        /// Where it was asked.
+        /// The server's port.
         port: u16,
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
-    /// What was asked for makes no sense.
+    /// The order has an invalid parameter.
     #[error("fault {fault} on process {pid}: {why}")]
     Senseless {
-        /// Which fault.
-        fault: FaultNumber,
+        /// The fault.
+        fault: FaultId,
         /// A process of the target.
         pid: i32,
-        /// What is wrong with it.
+        /// The invalid parameter.
         why: &'static str,
     },
 }

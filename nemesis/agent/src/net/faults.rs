@@ -1,27 +1,24 @@
-//! Which faults of packets are on, where; putting them on and taking them off.
+//! Injects and heals faults of packets, and knows which faults are on at which target.
 
 use std::{
     collections::BTreeMap,
     io,
     os::unix::net::UnixStream,
-    sync::Arc,
     thread::{self, JoinHandle},
 };
 
 use super::{
-    Namespace, NetError,
-    hold::{Hold, Order, Treatment},
+    delay_queue::{DelayQueue, Order, Treatment},
+    error::NetError,
+    namespace::Namespace,
     programs,
     queue::{self, Queue},
-    release::Release,
+    release::{Release, Report},
     rules,
 };
-use crate::protocol::{
-    DelayRange, FaultNumber, HeldPacket, HeldPart, Links, PacketFault, PacketRequest, PacketTally, Way,
-};
+use history::{Direction, FaultId};
 
-/// Told of each packet that a fault held or lost, some at a time, by the thread that releases them: it must not wait.
-pub type Report = Arc<dyn Fn(FaultNumber, &[HeldPacket]) + Send + Sync>;
+use crate::protocol::{DelayRange, DelayedPart, Links, PacketFault, PacketRequest, PacketTally};
 
 /// A network namespace, by device and inode.
 type Place = (u64, u64);
@@ -29,10 +26,10 @@ type Place = (u64, u64);
 /// The first number given to a queue; small ones are what other programs use.
 const FIRST_QUEUE: u16 = 20_000;
 
-/// All faults of packets that are on. Dropping it undoes nothing but the queues; heal them.
+/// All faults of packets that are on. A drop closes only the queues and leaves the rules: heal the faults first.
 pub struct PacketFaults {
     report: Report,
-    on: BTreeMap<(FaultNumber, Place), On>,
+    on: BTreeMap<(FaultId, Place), On>,
     queues: u16,
 }
 
@@ -44,16 +41,16 @@ struct On {
 
 enum Effect {
     Partition,
-    Queue { way: Way, number: u16, stop: UnixStream, releasing: JoinHandle<io::Result<PacketTally>> },
+    Queue { direction: Direction, number: u16, stop: UnixStream, releasing: JoinHandle<io::Result<PacketTally>> },
 }
 
 impl PacketFaults {
-    /// None is on.
+    /// Starts without faults.
     pub fn new(report: Report) -> PacketFaults {
         PacketFaults { report, on: BTreeMap::new(), queues: 0 }
     }
 
-    /// Does what is asked. An injection counts nothing yet.
+    /// Carries out an order. The tally of an injection is zero.
     pub fn obey(&mut self, request: &PacketRequest) -> Result<PacketTally, NetError> {
         match request {
             PacketRequest::Inject { fault, pid, what } => {
@@ -64,10 +61,10 @@ impl PacketFaults {
         }
     }
 
-    /// Puts `fault` on in the network namespace of process `pid`, which is any process of the target. When this returns, each packet from
-    /// now on meets it. A fault may be put on at several targets, and again at one that was restarted; at one where it is on it is
-    /// refused. Where two faults hold the same packet, only the newer one does.
-    pub fn inject(&mut self, number: FaultNumber, pid: i32, fault: &PacketFault) -> Result<(), NetError> {
+    /// Injects `fault` in the network namespace of process `pid`, which is any process of the target. Affects every
+    /// packet after the return. A fault may be on at several targets, and may be injected again at a restarted target.
+    /// Fails if the fault is already on there. If two faults could delay the same packet, only the newer fault does.
+    pub fn inject(&mut self, number: FaultId, pid: i32, fault: &PacketFault) -> Result<(), NetError> {
         let namespace = Namespace::of(pid)?;
         let senseless = |why| NetError::Senseless { fault: number, pid, why };
         sensible(fault).map_err(senseless)?;
@@ -80,19 +77,19 @@ impl PacketFaults {
                 programs::nft(&namespace, &rules::partition(number, links, *cut))?;
                 Effect::Partition
             }
-            PacketFault::Delay { links, by, held, seed } => {
-                let treatment = Treatment { by: *by, loss: 0.0, order: Order::Link, held: *held, seed: *seed };
+            PacketFault::Delay { links, by, part, seed } => {
+                let treatment = Treatment { by: *by, loss: 0.0, order: Order::Link, part: *part, seed: *seed };
                 self.queue(&namespace, number, links, treatment)?
             }
             PacketFault::Loss { links, probability, seed } => {
                 let by = DelayRange { from_us: 0, to_us: 0 };
-                let (order, held) = (Order::Link, HeldPart::All);
-                let treatment = Treatment { by, loss: *probability, order, held, seed: *seed };
+                let (order, part) = (Order::Link, DelayedPart::All);
+                let treatment = Treatment { by, loss: *probability, order, part, seed: *seed };
                 self.queue(&namespace, number, links, treatment)?
             }
             PacketFault::Reorder { links, by, within_connections, seed } => {
                 let order = if *within_connections { Order::Free } else { Order::Connection };
-                let treatment = Treatment { by: *by, loss: 0.0, order, held: HeldPart::All, seed: *seed };
+                let treatment = Treatment { by: *by, loss: 0.0, order, part: DelayedPart::All, seed: *seed };
                 self.queue(&namespace, number, links, treatment)?
             }
         };
@@ -100,11 +97,11 @@ impl PacketFaults {
         Ok(())
     }
 
-    /// The queue first, then the rules that lead to it.
+    /// Opens the queue first, and then adds the rules that lead to the queue.
     fn queue(
         &mut self,
         namespace: &Namespace,
-        fault: FaultNumber,
+        fault: FaultId,
         links: &Links,
         treatment: Treatment,
     ) -> Result<Effect, NetError> {
@@ -116,24 +113,24 @@ impl PacketFaults {
         let (stop, stopped) = UnixStream::pair().map_err(netlink)?;
         let release = Release {
             queue,
-            hold: Hold::new(treatment),
+            delayed: DelayQueue::new(treatment),
             stop: stopped,
             fault,
             report: self.report.clone(),
             tally: PacketTally::default(),
-            ended: Vec::new(),
+            reports: Vec::new(),
         };
         let named = thread::Builder::new().name(format!("queue-{fault}"));
         let releasing = named.spawn(move || release.run()).map_err(netlink)?;
-        programs::iptables(namespace, &rules::queue(fault, links, treatment.held, number))?;
-        Ok(Effect::Queue { way: links.way, number, stop, releasing })
+        programs::iptables(namespace, &rules::queue(fault, links, treatment.part, number))?;
+        Ok(Effect::Queue { direction: links.direction, number, stop, releasing })
     }
 
-    /// Takes a fault off wherever it is on, with exactly its rules; what it holds is released at once. One that is not on is healed.
-    /// So is one at a target that is gone.
+    /// Heals a fault at each target: removes exactly its rules, and releases its delayed packets at once. A fault that
+    /// is not on, or whose target is gone, counts as healed.
     ///
-    /// Everything is tried; the first error is given. What could not be taken off is still on, and may be healed again.
-    pub fn heal(&mut self, fault: FaultNumber) -> Result<PacketTally, NetError> {
+    /// Tries every target and returns the first error. A fault that could not be healed is still on; heal it again.
+    pub fn heal(&mut self, fault: FaultId) -> Result<PacketTally, NetError> {
         let places: Vec<Place> =
             self.on.keys().filter(|(number, _)| *number == fault).map(|(_, place)| *place).collect();
         let (mut tally, mut failed) = (PacketTally::default(), None);
@@ -149,26 +146,26 @@ impl PacketFaults {
         failed.map_or(Ok(tally), Err)
     }
 
-    /// Takes all faults off. Everything is tried; the first error is given.
+    /// Heals all faults. Tries every fault and returns the first error.
     pub fn heal_all(&mut self) -> Result<(), NetError> {
-        let faults: Vec<FaultNumber> = self.on().collect();
+        let faults: Vec<FaultId> = self.on().collect();
         let healed: Vec<_> = faults.into_iter().map(|fault| self.heal(fault)).collect();
         healed.into_iter().try_for_each(|healed| healed.map(drop))
     }
 
-    /// The faults that are on, each once.
-    pub fn on(&self) -> impl Iterator<Item = FaultNumber> {
+    /// Returns the faults that are on, each once.
+    pub fn on(&self) -> impl Iterator<Item = FaultId> {
         let mut last = None;
         self.on.keys().map(|(fault, _)| *fault).filter(move |fault| last.replace(*fault) != Some(*fault))
     }
 }
 
 impl On {
-    /// What the fault did, or why it could not be taken off; and what is still on.
-    fn heal(self, fault: FaultNumber) -> (Result<PacketTally, NetError>, Option<On>) {
+    /// Returns the counters of the fault or the error, and the fault if it is still on.
+    fn heal(self, fault: FaultId) -> (Result<PacketTally, NetError>, Option<On>) {
         let removed = match &self.effect {
             Effect::Partition => programs::nft(&self.namespace, &rules::no_partition(fault)),
-            Effect::Queue { way, .. } => programs::iptables(&self.namespace, &rules::no_queue(fault, *way)),
+            Effect::Queue { direction, .. } => programs::iptables(&self.namespace, &rules::no_queue(fault, *direction)),
         };
         match (removed, self.effect) {
             (Err(error), effect) => (Err(error), Some(On { effect, ..self })),
@@ -180,10 +177,10 @@ impl On {
     }
 }
 
-/// Ends a queue to which no rule leads any more.
+/// Closes a queue to which no rule leads any more.
 fn finish(
     namespace: &Namespace,
-    fault: FaultNumber,
+    fault: FaultId,
     number: u16,
     stop: UnixStream,
     releasing: JoinHandle<io::Result<PacketTally>>,
@@ -211,11 +208,11 @@ fn sensible(fault: &PacketFault) -> Result<(), &'static str> {
     }
 }
 
-/// An hour. Nothing here waits longer, and no stamp overflows.
+/// One hour: the longest delay, so that no stamp overflows.
 const LONGEST_US: u64 = 3_600_000_000;
 
 fn add(sum: &mut PacketTally, more: PacketTally) {
-    sum.held += more.held;
+    sum.delayed += more.delayed;
     sum.passed += more.passed;
     sum.lost += more.lost;
     sum.overrun += more.overrun;

@@ -1,13 +1,13 @@
-//! A target's network namespace, and how work gets done in it.
+//! A target's network namespace.
 
 use std::{fs::File, io, os::unix::fs::MetadataExt, thread};
 
 use nix::sched::{CloneFlags, setns};
 
-use super::NetError;
+use super::error::NetError;
 
-/// A target's network namespace. It is held open, so what was put into it is undone in the very same one, even if the process is gone
-/// and its number belongs to another by then.
+/// A target's network namespace. Stays open, so that a fault is healed in the namespace where it was injected, even if
+/// the process has ended and its pid has been reused.
 #[derive(Debug)]
 pub struct Namespace {
     pid: i32,
@@ -16,7 +16,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// The one that process `pid` is in now.
+    /// Opens the namespace of process `pid`.
     pub fn of(pid: i32) -> Result<Namespace, NetError> {
         let open = || -> io::Result<Namespace> {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
@@ -26,18 +26,18 @@ impl Namespace {
         open().map_err(|source| NetError::Namespace { pid, source })
     }
 
-    /// The process by which it was found.
+    /// Returns the process whose namespace this is.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Device and inode: the same for all processes that share it, and no other's while it is held open.
+    /// Returns device and inode, which identify the namespace while it is open.
     pub(super) fn id(&self) -> (u64, u64) {
         self.id
     }
 
-    /// Does `work` inside, on a thread of its own, and waits for it: a thread enters a namespace for good, and sockets and child
-    /// processes stay in the one where they were made.
+    /// Runs `work` inside the namespace, on a new thread, and waits for the result. A thread that enters a namespace
+    /// stays in it; so do the sockets and child processes that it creates.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetError> {
         let entered = thread::scope(|scope| {
             let inside = || setns(&self.file, CloneFlags::CLONE_NEWNET).map(|()| work());

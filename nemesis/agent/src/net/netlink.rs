@@ -1,6 +1,6 @@
-//! Netlink messages as bytes, and a socket for them.
+//! Netlink messages as bytes, and a netlink socket.
 //!
-//! Layouts: `linux/netlink.h`. Everything is in the byte order of the machine, unless a family says otherwise.
+//! Layouts: `linux/netlink.h`. Numbers are in the machine's byte order unless a family defines another.
 
 use std::{
     io,
@@ -19,14 +19,14 @@ pub(super) const REQUEST: u16 = 0x1;
 pub(super) const ACK: u16 = 0x4;
 pub(super) const DUMP: u16 = 0x300;
 
-/// Type of an error, or of an acknowledgement, which is the error 0.
+/// The type of an error; an acknowledgement is the error 0.
 pub(super) const ERROR: u16 = 2;
-/// Type of the end of a dump.
+/// The type of the end of a dump.
 pub(super) const DONE: u16 = 3;
 
 const HEADER_BYTES: usize = 16;
 
-/// Messages to send, one after the other.
+/// Messages to send in order.
 #[derive(Default)]
 pub(super) struct Messages {
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ impl Messages {
         self
     }
 
-    /// Takes all of them out; room for new ones stays.
+    /// Removes all messages and keeps the buffer.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.last = 0;
@@ -71,7 +71,7 @@ impl Messages {
     }
 }
 
-/// The messages in a received datagram, as type and rest. What is cut off is left out.
+/// Splits a received datagram into messages, as type and rest. Leaves out a truncated message.
 pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(*bytes.first_chunk::<4>()?) as usize;
@@ -82,36 +82,36 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The attributes in the rest of a message behind its fixed part, as type and value.
+/// Splits the rest of a message, after its fixed part, into attributes, as type and value.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u16::from_ne_bytes(*bytes.first_chunk::<2>()?) as usize;
         let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
         let value = bytes.get(4..length)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        // The two highest bits are marks.
+        // The two highest bits are flags.
         Some((kind & 0x3fff, value))
     })
 }
 
-/// The error in the rest of a message of type [`ERROR`]; none, if it is an acknowledgement.
+/// Returns the error in the rest of a message of type [`ERROR`]; none for an acknowledgement.
 pub(super) fn error(rest: &[u8]) -> Option<Errno> {
     let code = rest.first_chunk::<4>().map_or(libc::EINVAL, |code| -i32::from_ne_bytes(*code));
     (code != 0).then(|| Errno::from_raw(code))
 }
 
-/// A netlink socket. It belongs to the network namespace in which it was opened, from whatever thread it is used.
+/// A netlink socket. Belongs to the network namespace in which it was opened, on every thread.
 pub(super) struct Socket(OwnedFd);
 
 impl Socket {
-    /// Opens one in the network namespace of this thread.
+    /// Opens a socket in the network namespace of this thread.
     pub fn open(family: SockProtocol) -> io::Result<Socket> {
         let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, family)?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
         Ok(Socket(fd))
     }
 
-    /// Makes room for so many bytes that were not received yet.
+    /// Sets the size of the receive buffer, in bytes.
     pub fn buffer(&self, bytes: usize) -> io::Result<()> {
         Ok(setsockopt(&self.0, sockopt::RcvBufForce, &bytes)?)
     }
@@ -127,7 +127,7 @@ impl Socket {
         Ok(&buffer[..length])
     }
 
-    /// A datagram, if there is one.
+    /// Receives a datagram, if there is one.
     pub fn receive_now<'b>(&self, buffer: &'b mut [u8]) -> nix::Result<Option<&'b [u8]>> {
         match recv(self.0.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(length) => Ok(Some(&buffer[..length])),
@@ -136,7 +136,7 @@ impl Socket {
         }
     }
 
-    /// Sends one message that asks for an acknowledgement, and waits for that.
+    /// Sends one message and waits for its acknowledgement.
     pub fn ask(&self, message: &Messages) -> io::Result<()> {
         self.send(message)?;
         let mut buffer = [0; 4096];

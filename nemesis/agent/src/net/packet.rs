@@ -1,25 +1,25 @@
-//! What the headers of an IPv4 packet say.
+//! Parses the headers of an IPv4 packet.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// The headers that matter here. Ports are 0 for what is neither TCP nor UDP, and for fragments after the first.
+/// The header fields that faults use. The ports are 0 if the packet is neither TCP nor UDP, or is a later fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Headers {
     pub from: SocketAddrV4,
     pub to: SocketAddrV4,
     pub payload_bytes: u32,
-    /// It ends its TCP connection: FIN or RST.
+    /// True if the packet ends its TCP connection: FIN or RST.
     pub ends: bool,
 }
 
-/// Enough of a packet for its headers: 60 bytes of IPv4 and 60 of TCP at most.
+/// The longest headers: 60 bytes of IPv4 and 60 of TCP.
 pub(super) const HEADER_BYTES_MAX: u32 = 120;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const FIN_OR_RST: u8 = 0b101;
 
-/// Reads the headers from the first bytes of a packet; none, if it is no IPv4 packet or they are cut off.
+/// Parses the first bytes of a packet. Returns none if the packet is not IPv4 or its headers are truncated.
 pub(super) fn headers(packet: &[u8]) -> Option<Headers> {
     let ip = packet.first_chunk::<20>()?;
     if ip[0] >> 4 != 4 {
@@ -54,7 +54,8 @@ fn ports(inner: &[u8]) -> (u16, u16) {
 mod tests {
     use super::*;
 
-    /// IPv4 with four bytes of options, TCP with twelve, `payload` bytes behind them, of which none is there.
+    /// Makes the headers of a packet: IPv4 with four bytes of options, TCP with twelve, and `payload` bytes that are
+    /// missing.
     fn tcp(payload: u16, flags: u8) -> Vec<u8> {
         let mut packet = vec![0; 24 + 32];
         packet[0] = 0x46;
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_what_is_left_when_both_headers_with_their_options_are_gone() {
+    fn payload_excludes_both_headers_with_their_options() {
         let found = headers(&tcp(100, 0b1_1000)).unwrap();
         let expected = Headers {
             from: "10.0.0.1:36865".parse().unwrap(),
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_is_no_ipv4_has_no_headers() {
+    fn truncated_packets_and_ipv6_have_no_headers() {
         let whole = tcp(0, 0);
         assert!((0..44).all(|length| headers(&whole[..length]).is_none()));
         let mut six = whole;

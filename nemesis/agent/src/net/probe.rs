@@ -1,4 +1,4 @@
-//! Proof, from inside a target, that packets get through, or that they do not.
+//! Proves from inside a target whether packets get through.
 
 use std::{
     io::ErrorKind,
@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Namespace, NetError};
+use super::{error::NetError, namespace::Namespace};
 use crate::{protocol::ProbeAnswer, stamp::monotonic_ns};
 
-/// Opens a TCP connection to `to` from inside the network namespace of process `pid`, and closes it again. The packet that opens it is sent
-/// again after 1 s, 3 s, 7 s: a shorter timeout tries one packet each way. Waits as long as `timeout`.
+/// Opens a TCP connection to `to` from inside the network namespace of process `pid`, and closes the connection. Waits
+/// at most `timeout`. The kernel retransmits the SYN after 1 s, 3 s and 7 s, so a shorter timeout tries one packet in
+/// each direction.
 pub fn probe(pid: i32, to: SocketAddrV4, timeout: Duration) -> Result<ProbeAnswer, NetError> {
     Namespace::of(pid)?.enter(|| {
         let before = monotonic_ns();
@@ -27,8 +28,8 @@ pub fn probe(pid: i32, to: SocketAddrV4, timeout: Duration) -> Result<ProbeAnswe
     })
 }
 
-/// The same to a port that is opened for it in the network namespace of process `at`, whose address is `to`, and closed again. It tells packets that
-/// are rejected on their way from a port on which nobody listens.
+/// Probes a port that is opened for the probe in the network namespace of process `at`, whose address is `to`. Tells a
+/// packet that a fault rejects from a port without a listener.
 pub fn knock(pid: i32, at: i32, to: Ipv4Addr, timeout: Duration) -> Result<ProbeAnswer, NetError> {
     let opened = Namespace::of(at)?.enter(|| {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -36,7 +37,7 @@ pub fn knock(pid: i32, at: i32, to: Ipv4Addr, timeout: Duration) -> Result<Probe
         std::io::Result::Ok((listener, port))
     })?;
     match opened {
-        // The kernel accepts for as long as the listener lives.
+        // The kernel accepts connections while the listener exists.
         Ok((_listener, port)) => probe(pid, SocketAddrV4::new(to, port), timeout),
         Err(error) => Ok(ProbeAnswer::Failed { why: format!("opening a port at process {at}: {error}") }),
     }

@@ -1,19 +1,20 @@
-//! The two programs that write rules: `nft` and `iptables-nft-restore`, each with its rules on standard input, all or nothing.
+//! The two programs that apply rules: `nft` and `iptables-nft-restore`. Each reads its rules from standard input and
+//! applies all of them or none.
 
 use std::{
     io::{self, Write},
     process::{Command, Output, Stdio},
 };
 
-use super::{Namespace, NetError};
+use super::{error::NetError, namespace::Namespace};
 
-/// Gives `rules` to `nft`.
+/// Applies `rules` with `nft`.
 pub(super) fn nft(namespace: &Namespace, rules: &str) -> Result<(), NetError> {
     apply(namespace, "nft", "nftables", &["-f", "-"], rules)
 }
 
-/// Gives `rules` to iptables, in the form of `iptables-save`. What they do not name stays as it is. It goes by way of nftables as
-/// well: what it writes are nftables rules with the target `NFQUEUE`, which `nft` itself cannot write on kernels without `NFT_QUEUE`.
+/// Applies `rules` with iptables, in the format of `iptables-save`. Other rules stay. `iptables-nft` writes nftables
+/// rules too, but with the target `NFQUEUE`, which `nft` cannot write on kernels without `NFT_QUEUE`.
 pub(super) fn iptables(namespace: &Namespace, rules: &str) -> Result<(), NetError> {
     apply(namespace, "iptables-nft-restore", "iptables", &["--noflush", "--wait"], rules)
 }
@@ -51,7 +52,7 @@ fn feed(program: &str, arguments: &[&str], rules: &str) -> io::Result<Output> {
         .stderr(Stdio::piped())
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends without having read them says so by its status.
+        // A program that ends before it has read its rules reports that by its exit status.
         let _ = stdin.write_all(rules.as_bytes());
     }
     child.wait_with_output()

@@ -1,8 +1,9 @@
-//! A queue of the kernel (`NFQUEUE`) over netlink: packets come out, verdicts go in.
+//! A kernel queue (`NFQUEUE`) over netlink: packets come out, verdicts go in.
 //!
-//! By hand, because the crate that does it (nfq 0.2.5) gives neither its descriptor nor a timeout: a thread that waits for a packet or for
-//! the next one to be due would have to poll. Polled each 100 µs it is as fast (p99 of its own latency 0.16 ms at 20,000 packets/s,
-//! here 0.08), and holds 5 KB for each packet. Layouts: `linux/netfilter/nfnetlink_queue.h`; numbers are big-endian there.
+//! Not by the crate nfq 0.2.5, which offers neither its descriptor nor a timeout: a thread that waits for the next
+//! packet or the next due time would have to poll. With a poll every 100 µs the crate has a p99 latency of 0.16 ms at
+//! 20,000 packets/s (here 0.08 ms), and needs 5 KB for each packet. Layouts: `linux/netfilter/nfnetlink_queue.h`, in
+//! big-endian numbers.
 
 use std::{
     io,
@@ -36,28 +37,28 @@ const FLAGS: u16 = 5;
 
 const BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
-/// Packets come as they are, up to 64 KiB at a time, instead of cut into what the wire takes.
+/// Packets arrive unsegmented, up to 64 KiB each.
 const WHOLE_SEGMENTS: u32 = 4;
 
 const DROP: u32 = 0;
 const ACCEPT: u32 = 1;
 
-/// So many packets may be held. A delay of a second at 20,000 packets/s needs a third of it.
+/// The most packets that a queue holds. A delay of a second at 20,000 packets/s needs a third of it.
 const PACKETS_MAX: u32 = 65_536;
-/// So many bytes may wait to be read: each packet takes less than a kilobyte there.
+/// The size of the receive buffer. Each packet takes less than a kilobyte.
 const BUFFER_BYTES: usize = 64 << 20;
-/// So many verdicts go into one call.
+/// The most verdicts in one call.
 const VERDICTS_AT_ONCE: usize = 256;
 
-/// A packet that the kernel holds.
+/// A packet in the kernel's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Queued {
     pub id: u32,
-    /// None, if it is nothing that is understood here.
+    /// None, if the packet cannot be parsed.
     pub headers: Option<Headers>,
 }
 
-/// One queue. When it is closed the kernel drops what it still holds, and rules with `--queue-bypass` let all others pass.
+/// One queue. On close the kernel drops the queued packets, and rules with `--queue-bypass` let later packets pass.
 pub(super) struct Queue {
     socket: Socket,
     number: u16,
@@ -85,11 +86,11 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Reads a packet, if there is one. `ENOBUFS` says that the kernel had to drop some.
+    /// Reads a packet, if there is one. `ENOBUFS` means that the kernel dropped packets.
     pub fn next(&mut self) -> nix::Result<Option<Queued>> {
         let mut buffer = [0; 4096];
         while let Some(datagram) = self.socket.receive_now(&mut buffer)? {
-            // Other messages are errors of verdicts on packets that are gone: their interface went down.
+            // Other messages are errors about verdicts on packets whose interface went down.
             if let Some(found) = messages(datagram).find_map(|(kind, rest)| (kind == PACKET).then(|| queued(rest))) {
                 return found.map(Some).ok_or(Errno::EBADMSG);
             }
@@ -97,7 +98,7 @@ impl Queue {
         Ok(None)
     }
 
-    /// Lets a packet go on its way, with the next [`Queue::flush`] at the latest.
+    /// Accepts a packet, with the next [`Queue::flush`] at the latest.
     pub fn accept(&mut self, id: u32) -> io::Result<()> {
         self.verdict(id, ACCEPT)
     }
@@ -117,7 +118,7 @@ impl Queue {
         if self.pending == VERDICTS_AT_ONCE { self.flush() } else { Ok(()) }
     }
 
-    /// Tells the kernel the verdicts that it was not told yet, in their order.
+    /// Sends the pending verdicts to the kernel, in order.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.pending > 0 {
             self.socket.send(&self.verdicts)?;
@@ -158,8 +159,8 @@ fn queued(rest: &[u8]) -> Option<Queued> {
     Some(Queued { id: id?, headers })
 }
 
-/// What the kernel dropped of the packets for queue `number`, in the network namespace of this thread: because the queue was full, or
-/// because it was not read fast enough.
+/// Returns the number of packets that the kernel dropped for queue `number`, in the network namespace of this thread,
+/// because the queue was full or was not read fast enough.
 pub(super) fn overrun(number: u16) -> io::Result<u64> {
     let table = std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue")?;
     // Number, port, waiting, copy mode, copy range, dropped when full, dropped when unread, …

@@ -1,4 +1,4 @@
-//! What a Redis server says when it is asked for the time.
+//! Asks a Redis server for the time.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -6,35 +6,35 @@ use std::{
     time::Duration,
 };
 
-use super::{Namespace, NetError};
-use crate::{protocol::ToldAhead, stamp::read_ns};
+use super::{error::NetError, namespace::Namespace};
+use crate::{protocol::ReportedAhead, stamp::read_ns};
 
-/// `TIME` is told in whole microseconds: the clock shows up to so much more.
+/// `TIME` has whole microseconds: the server's clock may be ahead by this much more.
 const EXACT_TO_NS: i64 = 1_000;
 
-/// Asks the Redis server that listens on `port` of loopback, in the network namespace of process `pid`, for its `TIME`, between two readings of
-/// the kernel's own `CLOCK_REALTIME` by the real system call.
+/// Asks the Redis server on `port` of loopback, in the network namespace of process `pid`, for its `TIME`, between two
+/// readings of the kernel's `CLOCK_REALTIME` by the raw system call.
 ///
 /// # Errors
 ///
-/// There is no such process; or nobody listens there, answers within `timeout`, or answers as Redis does.
-pub fn redis_time(pid: i32, port: u16, timeout: Duration) -> Result<ToldAhead, NetError> {
+/// The process does not exist, or no Redis server answers within `timeout`.
+pub fn redis_time(pid: i32, port: u16, timeout: Duration) -> Result<ReportedAhead, NetError> {
     Namespace::of(pid)?
         .enter(|| ask(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), timeout))?
         .map_err(|source| NetError::Time { pid, port, source })
 }
 
-fn ask(server: SocketAddrV4, timeout: Duration) -> std::io::Result<ToldAhead> {
+fn ask(server: SocketAddrV4, timeout: Duration) -> std::io::Result<ReportedAhead> {
     let connection = TcpStream::connect_timeout(&server.into(), timeout)?;
     connection.set_read_timeout(Some(timeout))?;
     let before_ns = read_ns(libc::CLOCK_REALTIME);
     (&connection).write_all(b"*1\r\n$4\r\nTIME\r\n")?;
     let shown_ns = shown_ns(BufReader::new(&connection))?;
     let after_ns = read_ns(libc::CLOCK_REALTIME);
-    Ok(ToldAhead { least_ns: shown_ns - after_ns, most_ns: shown_ns + EXACT_TO_NS - before_ns })
+    Ok(ReportedAhead { least_ns: shown_ns - after_ns, most_ns: shown_ns + EXACT_TO_NS - before_ns })
 }
 
-/// Reads the answer: an array of two numbers as text, seconds and microseconds since 1970. Nanoseconds.
+/// Parses the answer, an array of seconds and microseconds since 1970 as text, into nanoseconds.
 fn shown_ns(mut answer: impl BufRead) -> std::io::Result<i64> {
     let mut line = || {
         let mut line = String::new();

@@ -1,27 +1,29 @@
-//! The rules of each fault, as text for `nft` and `iptables-nft-restore`. Each fault has a table, or chains, of its own: faults
-//! coexist, and healing one removes exactly what it brought.
+//! The rules of each fault, as text for `nft` and `iptables-nft-restore`. Each fault has a table, or chains, of its
+//! own: faults coexist, and healing one removes exactly what it brought.
 
 use std::net::Ipv4Addr;
 
-use crate::protocol::{Cut, FaultNumber, HeldPart, Links, Way};
+use history::{CutMode, Direction, FaultId};
 
-/// The table of a partition. Its hooks come after those of the queues (priority 0 after -150): a packet that a delay has held until
-/// the partition was on is cut off like one on its way.
-pub(super) fn partition(fault: FaultNumber, links: &Links, cut: Cut) -> String {
+use crate::protocol::{DelayedPart, Links};
+
+/// Returns the table of a partition. Its hooks come after those of the queues (priority 0 after -150): a packet that
+/// was delayed until the partition was on is cut off like one on its way.
+pub(super) fn partition(fault: FaultId, links: &Links, cut: CutMode) -> String {
     let mut text = format!("table inet harness_{fault} {{\n");
     if !links.peers.is_empty() {
         text += &format!("set peers {{ type ipv4_addr; elements = {{ {} }}; }}\n", list(&links.peers));
     }
-    if links.way != Way::Out {
+    if links.direction != Direction::Out {
         text += &hook("input", "iifname", "saddr", "sport", links, cut);
     }
-    if links.way != Way::In {
+    if links.direction != Direction::In {
         text += &hook("output", "oifname", "daddr", "dport", links, cut);
     }
     text + "}\n"
 }
 
-fn hook(name: &str, interface: &str, address: &str, port: &str, links: &Links, cut: Cut) -> String {
+fn hook(name: &str, interface: &str, address: &str, port: &str, links: &Links, cut: CutMode) -> String {
     let mut packets = String::new();
     if !links.peers.is_empty() {
         packets += &format!("ip {address} @peers ");
@@ -30,10 +32,11 @@ fn hook(name: &str, interface: &str, address: &str, port: &str, links: &Links, c
         packets += &format!("tcp {port} {number} ");
     }
     let verdict = match cut {
-        Cut::Drop => format!("{packets}counter drop\n"),
-        Cut::Reject => format!(
+        CutMode::Drop => format!("{packets}counter drop\n"),
+        CutMode::Reject => format!(
             "tcp flags & rst == rst accept\nicmp type destination-unreachable accept\n\
-             {packets}meta l4proto tcp counter reject with tcp reset\n{packets}counter reject with icmpx type admin-prohibited\n"
+             {packets}meta l4proto tcp counter reject with tcp reset\n\
+             {packets}counter reject with icmpx type admin-prohibited\n"
         ),
     };
     format!(
@@ -42,22 +45,23 @@ fn hook(name: &str, interface: &str, address: &str, port: &str, links: &Links, c
 }
 
 /// Takes the table of a partition away.
-pub(super) fn no_partition(fault: FaultNumber) -> String {
+pub(super) fn no_partition(fault: FaultId) -> String {
     format!("delete table inet harness_{fault}\n")
 }
 
-/// The chains that send packets to queue `number`. They are called first: where two faults queue the same packet, the newer one does.
-pub(super) fn queue(fault: FaultNumber, links: &Links, held: HeldPart, number: u16) -> String {
+/// The chains that send packets to queue `number`. They are called first: where two faults queue the same packet, the
+/// newer one does.
+pub(super) fn queue(fault: FaultId, links: &Links, part: DelayedPart, number: u16) -> String {
     let mut text = String::from("*mangle\n");
-    for hook in hooks(links.way) {
+    for hook in hooks(links.direction) {
         text += &format!(":{} - [0:0]\n", chain(fault, hook));
     }
-    for hook in hooks(links.way) {
+    for hook in hooks(links.direction) {
         let (address, port) = if *hook == "INPUT" { ("-s", "--sport") } else { ("-d", "--dport") };
-        let packets = match (links.port, held) {
+        let packets = match (links.port, part) {
             (Some(number), _) => format!("-p tcp {port} {number} "),
-            (None, HeldPart::Payload) => "-p tcp ".into(),
-            (None, HeldPart::All) => String::new(),
+            (None, DelayedPart::Payload) => "-p tcp ".into(),
+            (None, DelayedPart::All) => String::new(),
         };
         let to_queue = format!("{packets}-j NFQUEUE --queue-num {number} --queue-bypass\n");
         if links.peers.is_empty() {
@@ -72,28 +76,28 @@ pub(super) fn queue(fault: FaultNumber, links: &Links, held: HeldPart, number: u
 }
 
 /// Takes the chains of a queue away.
-pub(super) fn no_queue(fault: FaultNumber, way: Way) -> String {
+pub(super) fn no_queue(fault: FaultId, direction: Direction) -> String {
     let mut text = String::from("*mangle\n");
-    for hook in hooks(way) {
+    for hook in hooks(direction) {
         text += &format!("-D {hook} {}", jump(fault, hook));
         text += &format!("-F {0}\n-X {0}\n", chain(fault, hook));
     }
     text + "COMMIT\n"
 }
 
-fn hooks(way: Way) -> &'static [&'static str] {
-    match way {
-        Way::In => &["INPUT"],
-        Way::Out => &["OUTPUT"],
-        Way::Both => &["INPUT", "OUTPUT"],
+fn hooks(direction: Direction) -> &'static [&'static str] {
+    match direction {
+        Direction::In => &["INPUT"],
+        Direction::Out => &["OUTPUT"],
+        Direction::Both => &["INPUT", "OUTPUT"],
     }
 }
 
-fn chain(fault: FaultNumber, hook: &str) -> String {
+fn chain(fault: FaultId, hook: &str) -> String {
     format!("HARNESS-{fault}-{hook}")
 }
 
-fn jump(fault: FaultNumber, hook: &str) -> String {
+fn jump(fault: FaultId, hook: &str) -> String {
     let interface = if hook == "INPUT" { "-i" } else { "-o" };
     format!("! {interface} lo -j {}\n", chain(fault, hook))
 }

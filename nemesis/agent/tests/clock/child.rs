@@ -37,7 +37,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Whether what was shown can be so far ahead, seen so exactly.
+    /// Returns whether the shown time can be `by_ns` ahead, within an error of `exact_to_ns`.
     pub fn is_ahead_by(&self, by_ns: i64, exact_to_ns: i64) -> bool {
         let at = self.shown_ns - by_ns;
         self.before_ns - exact_to_ns <= at && at <= self.after_ns + exact_to_ns
@@ -89,7 +89,7 @@ pub fn read(way: i32) -> Reading {
     Reading { before_ns: kernel_ns(id), shown_ns: libc_ns(way), after_ns: kernel_ns(id) }
 }
 
-/// What the program does, if it is one.
+/// Runs the role that the environment names, if the process is a child program.
 pub fn live() {
     match std::env::var(ROLE).as_deref() {
         Ok("reads") => reads(),
@@ -118,7 +118,8 @@ fn reads() {
             "odd" => say(&odd_calls()),
             // A child that lives until its input ends, and says what it sees when it is asked.
             "fork" => {
-                // SAFETY: the child goes on with this one thread, and takes no lock that another may hold but that of its output.
+                // SAFETY: the child goes on with this one thread, and takes no lock that another may hold but that of
+                // its output.
                 let pid = unsafe { libc::fork() };
                 if pid != 0 {
                     say(&pid.to_string());
@@ -248,7 +249,8 @@ extern "C" fn interrupted_for_long(_: i32) {
     }
 }
 
-/// One thread reads clocks all the time. When it is told so, a signal interrupts it, whose handler returns when that is told.
+/// One thread reads clocks all the time. When it is told so, a signal interrupts it, whose handler returns when that is
+/// told.
 fn is_interrupted() {
     // SAFETY: the handler takes no lock and allocates nothing.
     unsafe { libc::signal(libc::SIGUSR1, interrupted_for_long as *const () as libc::sighandler_t) };
@@ -320,7 +322,7 @@ impl Program {
         }
     }
 
-    /// What the program reads, in the order of [`WAYS`].
+    /// Returns the program's readings, in the order of [`WAYS`].
     pub fn readings(&mut self) -> Vec<(String, Reading)> {
         self.tell("read");
         let mut readings = Vec::new();

@@ -13,11 +13,11 @@ mod without;
 
 use agent::{
     clock::{ClockError, Clocks, obey, processes_of},
-    protocol::{
-        ClockAnswer, ClockChange,
-        ClockChange::{DriftPpm, JumpNs},
-        ClockRequest, WhichClock,
-    },
+    protocol::{ClockAnswer, ClockRequest},
+};
+use history::{
+    ClockChange::{self, DriftPpm, JumpMs},
+    WhichClock,
 };
 
 use self::{
@@ -70,13 +70,14 @@ fn each_clock_jumps_by_what_was_asked_and_no_other_moves() {
     let mut clocks = Clocks::of(program.pid()).unwrap();
     assert_ahead(&mut program, 0, 0);
     let (mut wall, mut monotonic) = (0, 0);
-    for (which, by) in [
-        (WhichClock::Wall, 20 * SECOND),
-        (WhichClock::Wall, -40 * SECOND),
-        (WhichClock::Monotonic, 5 * SECOND),
-        (WhichClock::Both, 60 * SECOND + 123_456_789),
+    for (which, by_ms) in [
+        (WhichClock::Wall, 20_000),
+        (WhichClock::Wall, -40_000),
+        (WhichClock::Monotonic, 5_000),
+        (WhichClock::Both, 60_123),
     ] {
-        clocks.change(which, JumpNs(by)).unwrap();
+        clocks.change(which, JumpMs(by_ms)).unwrap();
+        let by = by_ms * 1_000_000;
         wall += if which.is_wall() { by } else { 0 };
         monotonic += if which.is_monotonic() { by } else { 0 };
         assert_ahead(&mut program, wall, monotonic);
@@ -106,7 +107,7 @@ fn what_is_healed_has_the_original_bytes_and_true_clocks() {
     let mut program = Program::start("reads");
     let mut clocks = Clocks::of(program.pid()).unwrap();
     let original = vdso(program.pid());
-    clocks.change(WhichClock::Wall, JumpNs(-20 * SECOND)).unwrap();
+    clocks.change(WhichClock::Wall, JumpMs(-20_000)).unwrap();
     clocks.change(WhichClock::Wall, DriftPpm(1_000)).unwrap();
     assert_ne!(vdso(program.pid()), original);
     clocks.heal().unwrap();
@@ -120,7 +121,7 @@ fn a_monotonic_jump_stays_when_it_is_healed_and_goes_only_when_the_code_is_resto
     let mut program = Program::start("reads");
     let mut clocks = Clocks::of(program.pid()).unwrap();
     let original = vdso(program.pid());
-    clocks.change(WhichClock::Both, JumpNs(5 * SECOND)).unwrap();
+    clocks.change(WhichClock::Both, JumpMs(5_000)).unwrap();
     clocks.heal().unwrap();
     assert_ahead(&mut program, 0, 5 * SECOND);
     clocks.restore().unwrap();
@@ -132,7 +133,7 @@ fn a_monotonic_jump_stays_when_it_is_healed_and_goes_only_when_the_code_is_resto
 fn another_agent_finds_what_was_done_and_heals_it() {
     let mut program = Program::start("reads");
     let original = vdso(program.pid());
-    Clocks::of(program.pid()).unwrap().change(WhichClock::Wall, JumpNs(20 * SECOND)).unwrap();
+    Clocks::of(program.pid()).unwrap().change(WhichClock::Wall, JumpMs(20_000)).unwrap();
     let mut clocks = Clocks::of(program.pid()).unwrap();
     assert!(clocks.is_installed().unwrap());
     assert_eq!(clocks.ahead().unwrap().wall_ns, 20 * SECOND);
@@ -162,7 +163,7 @@ fn a_drift_gains_by_itself_and_what_it_has_gained_stays() {
         for ((name, first), (_, second)) in first.into_iter().zip(second) {
             let (gained, lasted) = gained(first, second);
             let expected = if is_wall(&name) || is_monotonic(&name) { lasted * i64::from(ppm) / 1_000_000 } else { 0 };
-            // What was gained is rounded to whole nanoseconds, in either reading and here.
+            // The gain is rounded to whole nanoseconds, in both readings and here.
             let exact_to =
                 3 + 2 * exact_to_ns(&name) + (second.after_ns - second.before_ns) + (first.after_ns - first.before_ns);
             assert!(gained.abs_diff(expected) <= exact_to as u64, "{name} at {ppm} ppm: {gained} ns, not {expected}");
@@ -177,7 +178,7 @@ fn a_drift_gains_by_itself_and_what_it_has_gained_stays() {
 fn a_strobe_goes_there_and_back_by_itself() {
     let mut program = Program::start("reads");
     let mut clocks = Clocks::of(program.pid()).unwrap();
-    clocks.change(WhichClock::Wall, ClockChange::Strobe { by_ns: 3 * SECOND, period_ns: 5_000_000 }).unwrap();
+    clocks.change(WhichClock::Wall, ClockChange::Strobe { by_ms: 3_000, every_ms: 5 }).unwrap();
     let mut seen = [0, 0];
     while seen.iter().any(|times| *times < 10) {
         let readings = program.readings();
@@ -197,7 +198,7 @@ fn calls_that_are_rarely_made_answer_as_before() {
         program.line()
     };
     let before = odd(&mut program);
-    Clocks::of(program.pid()).unwrap().change(WhichClock::Both, JumpNs(SECOND)).unwrap();
+    Clocks::of(program.pid()).unwrap().change(WhichClock::Both, JumpMs(1_000)).unwrap();
     assert_eq!(odd(&mut program), before);
 }
 
@@ -208,7 +209,7 @@ fn a_process_that_reads_clocks_all_the_time_survives_change_after_change_and_see
     let until = kernel_ns(libc::CLOCK_MONOTONIC) + 2 * SECOND;
     let mut changes = 0;
     while kernel_ns(libc::CLOCK_MONOTONIC) < until {
-        clocks.change(WhichClock::Wall, JumpNs(HAMMERED_BY_NS)).unwrap();
+        clocks.change(WhichClock::Wall, JumpMs(HAMMERED_BY_NS / 1_000_000)).unwrap();
         clocks.heal().unwrap();
         changes += 2;
     }
@@ -219,7 +220,7 @@ fn a_process_that_reads_clocks_all_the_time_survives_change_after_change_and_see
     // A clock that is ahead from now on, and slow at times, must never be seen to go back.
     for ppm in [-500_000, 0, 500_000, 0].repeat(10) {
         clocks.change(WhichClock::Monotonic, DriftPpm(ppm)).unwrap();
-        clocks.change(WhichClock::Monotonic, JumpNs(1)).unwrap();
+        clocks.change(WhichClock::Monotonic, JumpMs(1)).unwrap();
     }
     program.tell("tell");
     let told = program.line();
@@ -240,7 +241,7 @@ fn a_signal_handler_that_lasts_returns_to_code_that_is_there() {
         assert_eq!(program.line(), "0", "readings were wrong");
     };
     for _ in 0..30 {
-        clocks.change(WhichClock::Wall, JumpNs(HAMMERED_BY_NS)).unwrap();
+        clocks.change(WhichClock::Wall, JumpMs(HAMMERED_BY_NS / 1_000_000)).unwrap();
         // Most often in the middle of a call, whose code is taken away while the handler runs.
         tell(&mut program, "interrupt");
         clocks.heal().unwrap();
@@ -257,7 +258,7 @@ fn a_process_that_is_killed_at_any_moment_is_said_to_have_ended() {
         let mut clocks = Clocks::of(pid).unwrap();
         let moving = std::thread::spawn(move || {
             loop {
-                if let Err(error) = clocks.change(WhichClock::Wall, JumpNs(1)) {
+                if let Err(error) = clocks.change(WhichClock::Wall, JumpMs(1)) {
                     return (error, clocks.heal());
                 }
             }
@@ -290,7 +291,7 @@ fn a_stopped_process_is_moved_and_stays_stopped() {
         }
     };
     until_stopped();
-    Clocks::of(program.pid()).unwrap().change(WhichClock::Wall, JumpNs(20 * SECOND)).unwrap();
+    Clocks::of(program.pid()).unwrap().change(WhichClock::Wall, JumpMs(20_000)).unwrap();
     // From the stop of a tracer back into the one it was in; it would answer otherwise.
     until_stopped();
     signal(nix::sys::signal::SIGCONT);
@@ -301,12 +302,12 @@ fn a_stopped_process_is_moved_and_stays_stopped() {
 fn children_have_the_clocks_of_their_parent_and_a_request_moves_each_process_once() {
     let mut program = Program::start("reads");
     let pid = program.pid();
-    let moved = |change| obey(ClockRequest::Move { pid, clock: WhichClock::Wall, change }).unwrap();
-    assert_eq!(moved(JumpNs(20 * SECOND)), ClockAnswer::Done { pids: vec![pid] });
+    let moved = |change| obey(ClockRequest::Change { pid, clock: WhichClock::Wall, change }).unwrap();
+    assert_eq!(moved(JumpMs(20_000)), ClockAnswer::Done { pids: vec![pid] });
     program.tell("fork");
     let child: i32 = program.line().parse().unwrap();
     assert_eq!(processes_of(pid).unwrap(), [pid, child]);
-    assert_eq!(moved(JumpNs(5 * SECOND)), ClockAnswer::Done { pids: vec![pid, child] });
+    assert_eq!(moved(JumpMs(5_000)), ClockAnswer::Done { pids: vec![pid, child] });
     let ahead = |pid| match obey(ClockRequest::Ahead { pid }).unwrap() {
         ClockAnswer::Ahead(ahead) => ahead.wall_ns,
         other => panic!("{other:?}"),
@@ -327,7 +328,7 @@ fn what_cannot_be_done_is_refused_and_nothing_is_changed() {
     let program = Program::start("reads");
     let mut clocks = Clocks::of(program.pid()).unwrap();
     let original = vdso(program.pid());
-    let refused = clocks.change(WhichClock::Monotonic, JumpNs(-1)).unwrap_err();
+    let refused = clocks.change(WhichClock::Monotonic, JumpMs(-1)).unwrap_err();
     assert!(refused.to_string().contains("a monotonic clock never goes back"), "{refused}");
     assert!(matches!(refused, ClockError::Refused { .. }));
     assert_eq!(vdso(program.pid()), original);

@@ -6,10 +6,8 @@ use std::{
     process::Child,
 };
 
-use agent::{
-    clock::Clocks,
-    protocol::{ClockChange::JumpNs, WhichClock},
-};
+use agent::clock::Clocks;
+use history::{ClockChange::JumpMs, WhichClock};
 
 use super::{SECOND, child::kernel_ns, redis_binary::redis_server, vdso::vdso};
 
@@ -89,7 +87,7 @@ fn a_jump_of_an_unmodified_redis_shows_in_its_time_and_ends_its_keys() {
     assert_eq!(server.ask("SET short 1 PX 10000"), ["+OK"]);
     assert_eq!(server.ask("SET long 1 PX 60000"), ["+OK"]);
 
-    clocks.change(WhichClock::Wall, JumpNs(20 * SECOND)).unwrap();
+    clocks.change(WhichClock::Wall, JumpMs(20_000)).unwrap();
     server.assert_ahead(20 * SECOND);
     assert_eq!(server.ask("GET short"), ["$-1"], "10 s to live, and 20 s have passed at once");
     assert_eq!(server.ask("GET long"), ["1"]);

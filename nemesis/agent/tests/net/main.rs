@@ -18,28 +18,30 @@ use std::{
 use agent::{
     net::{NetError, PacketFaults, connections, knock, probe, probe_abilities, reset},
     protocol::{
-        Ability, Cut, DelayRange, FaultNumber, HeldEnd, HeldPacket, HeldPart, Links, PacketFault, PacketRequest,
-        ProbeAnswer, TargetAnswer, Way,
+        Ability, DelayRange, DelayedPart, Links, PacketFate, PacketFault, PacketReport, PacketRequest, ProbeAnswer,
+        TargetAnswer,
     },
 };
+use history::{CutMode, Direction, FaultId};
 use without::without;
 use world::{NEVER, SOON, World, round_trip};
 
-const ONE: FaultNumber = FaultNumber(1);
-const TWO: FaultNumber = FaultNumber(2);
+const ONE: FaultId = FaultId(1);
+const TWO: FaultId = FaultId(2);
 
-type Reported = Arc<Mutex<Vec<(FaultNumber, HeldPacket)>>>;
+type Reported = Arc<Mutex<Vec<(FaultId, PacketReport)>>>;
 
 /// None is on, and what is reported is kept.
 fn faults() -> (PacketFaults, Reported) {
     let all = Reported::default();
     let kept = all.clone();
-    let report = move |fault, some: &[HeldPacket]| kept.lock().unwrap().extend(some.iter().map(|held| (fault, *held)));
+    let report =
+        move |fault, some: &[PacketReport]| kept.lock().unwrap().extend(some.iter().map(|packet| (fault, *packet)));
     (PacketFaults::new(Arc::new(report)), all)
 }
 
-fn of(fault: FaultNumber, reported: &Reported) -> Vec<HeldPacket> {
-    reported.lock().unwrap().iter().filter(|(number, _)| *number == fault).map(|(_, held)| *held).collect()
+fn of(fault: FaultId, reported: &Reported) -> Vec<PacketReport> {
+    reported.lock().unwrap().iter().filter(|(number, _)| *number == fault).map(|(_, packet)| *packet).collect()
 }
 
 fn fixed(by_ms: u64) -> DelayRange {
@@ -47,11 +49,11 @@ fn fixed(by_ms: u64) -> DelayRange {
 }
 
 fn partition(links: Links) -> PacketFault {
-    PacketFault::Partition { links, cut: Cut::Drop }
+    PacketFault::Partition { links, cut: CutMode::Drop }
 }
 
 fn delay(links: Links, by_ms: u64) -> PacketFault {
-    PacketFault::Delay { links, by: fixed(by_ms), held: HeldPart::All, seed: 1 }
+    PacketFault::Delay { links, by: fixed(by_ms), part: DelayedPart::All, seed: 1 }
 }
 
 fn connected(answer: ProbeAnswer) -> Duration {
@@ -106,12 +108,12 @@ fn a_partition_cuts_new_and_established_connections_with_its_peer_only_and_a_hea
 fn a_one_way_partition_cuts_that_way_and_leaves_the_other_open() {
     let world = World::new(2);
     let (target, peer) = (world.target().udp(), world.peer().udp());
-    for (way, out, back) in [(Way::Out, 0, 10), (Way::In, 10, 0)] {
+    for (direction, out, back) in [(Direction::Out, 0, 10), (Direction::In, 10, 0)] {
         let (mut faults, _) = faults();
-        let links = Links { way, ..world.links() };
+        let links = Links { direction, ..world.links() };
         faults.inject(ONE, world.target().pid(), &partition(links)).unwrap();
-        assert_eq!(numbers(std::slice::from_ref(&target), &peer, 10).len(), out, "{way:?}: from the target");
-        assert_eq!(numbers(std::slice::from_ref(&peer), &target, 10).len(), back, "{way:?}: to the target");
+        assert_eq!(numbers(std::slice::from_ref(&target), &peer, 10).len(), out, "{direction:?}: from the target");
+        assert_eq!(numbers(std::slice::from_ref(&peer), &target, 10).len(), back, "{direction:?}: to the target");
         faults.heal(ONE).unwrap();
     }
     assert_eq!(numbers(&[target], &peer, 10).len(), 10);
@@ -125,7 +127,7 @@ fn a_rejecting_partition_resets_connections_and_refuses_new_ones_at_once_at_both
     let mut out = world.target().connect(peer);
     let mut back = world.peer().connect(target);
     let (mut faults, _) = faults();
-    let fault = PacketFault::Partition { links: world.links(), cut: Cut::Reject };
+    let fault = PacketFault::Partition { links: world.links(), cut: CutMode::Reject };
     faults.inject(ONE, world.target().pid(), &fault).unwrap();
 
     for (from, to, stream) in [(world.target(), peer, &mut out), (world.peer(), target, &mut back)] {
@@ -141,7 +143,7 @@ fn a_rejecting_partition_resets_connections_and_refuses_new_ones_at_once_at_both
 
 #[test]
 #[ignore = "needs root, nftables, iptables and iproute2"]
-fn a_delay_makes_every_packet_late_reports_it_and_a_heal_releases_what_is_held() {
+fn a_delay_reports_each_packet_and_a_heal_releases_delayed_packets() {
     let world = World::new(3);
     let (peer, third) = (world.peer().echo(), world.third().echo());
     let target = world.target();
@@ -156,12 +158,12 @@ fn a_delay_makes_every_packet_late_reports_it_and_a_heal_releases_what_is_held()
     let other = round_trip(&mut to_third, SOON).unwrap();
     assert!(other < Duration::from_millis(90), "{other:?}");
     {
-        let held = of(ONE, &reported);
-        let wrote = held.iter().find(|h| h.to == peer && h.payload_bytes == 1).expect("what was written");
-        assert_eq!((wrote.from.ip(), wrote.end), (&target.address, HeldEnd::Due));
-        let late = Duration::from_nanos(wrote.released_ns - wrote.held_ns);
+        let packets = of(ONE, &reported);
+        let wrote = packets.iter().find(|p| p.to == peer && p.payload_bytes == 1).expect("the write");
+        assert_eq!((wrote.from.ip(), wrote.fate), (&target.address, PacketFate::Due));
+        let late = Duration::from_nanos(wrote.released_ns - wrote.queued_ns);
         assert!(late >= Duration::from_millis(100) && late < Duration::from_millis(150), "{late:?}");
-        assert!(held.iter().any(|h| h.from == peer && h.payload_bytes == 1), "and its answer");
+        assert!(packets.iter().any(|p| p.from == peer && p.payload_bytes == 1), "and its answer");
     }
     let tally = faults.heal(ONE).unwrap();
     assert_eq!((tally.lost, tally.overrun), (0, 0));
@@ -171,19 +173,19 @@ fn a_delay_makes_every_packet_late_reports_it_and_a_heal_releases_what_is_held()
     assert_eq!(round_trip(&mut to_peer, NEVER), None);
     faults.heal(TWO).unwrap();
     to_peer.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    to_peer.read_exact(&mut [0]).expect("what was held a minute too long");
-    assert!(of(TWO, &reported).iter().any(|h| h.end == HeldEnd::Healed));
+    to_peer.read_exact(&mut [0]).expect("a packet was delayed for a minute");
+    assert!(of(TWO, &reported).iter().any(|p| p.fate == PacketFate::Healed));
 }
 
 #[test]
 #[ignore = "needs root, nftables, iptables and iproute2"]
-fn a_delay_of_payload_holds_a_write_on_an_open_connection_and_no_handshake() {
+fn a_delay_of_payload_delays_a_write_and_no_handshake() {
     let world = World::new(2);
     let (target, peer, elsewhere) = (world.target(), world.peer().echo(), world.peer().echo());
     let (mut stream, mut other) = (target.connect(peer), target.connect(elsewhere));
     let (mut faults, reported) = faults();
-    let links = Links { port: Some(peer.port()), way: Way::Out, ..world.links() };
-    let fault = PacketFault::Delay { links, by: fixed(400), held: HeldPart::Payload, seed: 1 };
+    let links = Links { port: Some(peer.port()), direction: Direction::Out, ..world.links() };
+    let fault = PacketFault::Delay { links, by: fixed(400), part: DelayedPart::Payload, seed: 1 };
     faults.inject(ONE, target.pid(), &fault).unwrap();
 
     assert!(connected(probe(target.pid(), peer, SOON).unwrap()) < Duration::from_millis(100), "it opens as before");
@@ -198,8 +200,8 @@ fn a_delay_of_payload_holds_a_write_on_an_open_connection_and_no_handshake() {
     assert_eq!(echoed, b"wr");
     assert!(late > Duration::from_millis(390), "{late:?}");
     faults.heal(ONE).unwrap();
-    let held = of(ONE, &reported);
-    assert_eq!(held.iter().map(|h| h.payload_bytes).collect::<Vec<_>>(), [2, 0], "the write, and the end behind it");
+    let packets = of(ONE, &reported);
+    assert_eq!(packets.iter().map(|p| p.payload_bytes).collect::<Vec<_>>(), [2, 0], "the write, and the end behind it");
 }
 
 #[test]
@@ -208,14 +210,14 @@ fn a_loss_drops_its_share_of_one_way_and_counts_it() {
     let world = World::new(2);
     let (target, peer) = (world.target().udp(), world.peer().udp());
     let (mut faults, reported) = faults();
-    let links = Links { way: Way::Out, ..world.links() };
+    let links = Links { direction: Direction::Out, ..world.links() };
     let fault = PacketFault::Loss { links, probability: 0.3, seed: 7 };
     faults.inject(ONE, world.target().pid(), &fault).unwrap();
     let through = numbers(std::slice::from_ref(&target), &peer, 200).len();
     let tally = faults.heal(ONE).unwrap();
     assert!((120..160).contains(&through), "{through} of 200");
     assert_eq!((tally.passed, tally.lost), (through as u64, 200 - through as u64));
-    assert_eq!(of(ONE, &reported).iter().filter(|h| h.end == HeldEnd::Lost).count() as u64, tally.lost);
+    assert_eq!(of(ONE, &reported).iter().filter(|p| p.fate == PacketFate::Lost).count() as u64, tally.lost);
     assert_eq!(numbers(&[target], &peer, 200).len(), 200);
 }
 
@@ -254,18 +256,18 @@ fn faults_coexist_and_each_heal_takes_its_own_rules_only() {
     let to_third = Links { peers: vec![world.third().address], ..Links::default() };
     faults.inject(ONE, pid, &partition(world.links())).unwrap();
     faults.inject(TWO, pid, &partition(to_third.clone())).unwrap();
-    faults.inject(FaultNumber(3), pid, &delay(to_third, 100)).unwrap();
-    faults.inject(FaultNumber(4), pid, &delay(world.links(), 100)).unwrap();
+    faults.inject(FaultId(3), pid, &delay(to_third, 100)).unwrap();
+    faults.inject(FaultId(4), pid, &delay(world.links(), 100)).unwrap();
     let refused = faults.inject(ONE, pid, &partition(world.links()));
     assert!(matches!(refused, Err(NetError::Senseless { fault: ONE, .. })), "{refused:?}");
 
     faults.heal(TWO).unwrap();
     assert_eq!(probe(pid, peer, NEVER).unwrap(), ProbeAnswer::Silent);
     assert!(connected(probe(pid, third, SOON).unwrap()) >= Duration::from_millis(200));
-    faults.heal(FaultNumber(3)).unwrap();
+    faults.heal(FaultId(3)).unwrap();
     assert_eq!(probe(pid, peer, NEVER).unwrap(), ProbeAnswer::Silent);
     assert!(connected(probe(pid, third, SOON).unwrap()) < Duration::from_millis(90));
-    assert_eq!(faults.on().collect::<Vec<_>>(), [ONE, FaultNumber(4)]);
+    assert_eq!(faults.on().collect::<Vec<_>>(), [ONE, FaultId(4)]);
     faults.heal_all().unwrap();
     assert_eq!(faults.on().count(), 0);
     assert_eq!(world.rules(), before);
@@ -308,13 +310,17 @@ fn a_fault_is_put_on_again_at_a_target_that_was_restarted_and_at_others_and_one_
     }
 }
 
-/// What the controller writes, and what that must mean.
+/// The controller's JSON, and the request or answer that it must mean.
 #[test]
 fn requests_and_answers_have_one_form_as_json() {
-    let request = r#"{"inject":{"fault":3,"pid":77,"what":{"delay":{"links":{"peers":["10.0.0.2"],"port":8080,"way":"out"},"by":{"from_us":1000,"to_us":1000},"held":"payload","seed":9}}}}"#;
-    let links = Links { peers: vec![[10, 0, 0, 2].into()], port: Some(8080), way: Way::Out };
-    let what = PacketFault::Delay { links, by: fixed(1), held: HeldPart::Payload, seed: 9 };
-    let meant = PacketRequest::Inject { fault: FaultNumber(3), pid: 77, what };
+    let request = concat!(
+        r#"{"inject":{"fault":3,"pid":77,"what":"#,
+        r#"{"delay":{"links":{"peers":["10.0.0.2"],"port":8080,"direction":"out"},"#,
+        r#""by":{"from_us":1000,"to_us":1000},"part":"payload","seed":9}}}}"#
+    );
+    let links = Links { peers: vec![[10, 0, 0, 2].into()], port: Some(8080), direction: Direction::Out };
+    let what = PacketFault::Delay { links, by: fixed(1), part: DelayedPart::Payload, seed: 9 };
+    let meant = PacketRequest::Inject { fault: FaultId(3), pid: 77, what };
     assert_eq!(serde_json::from_str::<PacketRequest>(request).unwrap(), meant);
     assert_eq!(serde_json::to_string(&meant).unwrap(), request);
     let short = r#"{"inject":{"fault":1,"pid":7,"what":{"partition":{"links":{}}}}}"#;
@@ -331,7 +337,7 @@ fn a_fault_that_makes_no_sense_is_refused_before_anything_is_done() {
     let (mut faults, _) = faults();
     let itself = std::process::id() as i32;
     let by = DelayRange { from_us: 2, to_us: 1 };
-    let backwards = PacketFault::Delay { links: Links::default(), by, held: HeldPart::All, seed: 1 };
+    let backwards = PacketFault::Delay { links: Links::default(), by, part: DelayedPart::All, seed: 1 };
     let too_likely = PacketFault::Loss { links: Links::default(), probability: f64::NAN, seed: 1 };
     for fault in [backwards, too_likely] {
         let refused = faults.inject(ONE, itself, &fault);
@@ -416,7 +422,7 @@ fn a_knock_tells_whoever_rejects_on_the_way_from_the_other_end() {
     let knocks = |within| knock(target.pid(), peer.pid(), peer.address, within).unwrap();
     connected(knocks(SOON));
     let (mut faults, _) = faults();
-    for (cut, is_refused) in [(Cut::Reject, true), (Cut::Drop, false)] {
+    for (cut, is_refused) in [(CutMode::Reject, true), (CutMode::Drop, false)] {
         faults.inject(ONE, target.pid(), &PacketFault::Partition { links: world.links(), cut }).unwrap();
         match knocks(NEVER) {
             ProbeAnswer::Refused { .. } => assert!(is_refused),
@@ -428,16 +434,16 @@ fn a_knock_tells_whoever_rejects_on_the_way_from_the_other_end() {
     }
 }
 
-/// Set for the process that holds a queue and is killed.
+/// Set for the process that opens a queue and is killed.
 const HOLD: &str = "HARNESS_TEST_HOLD";
 
 #[test]
 #[ignore = "needs root, nftables, iptables and iproute2"]
-fn traffic_flows_again_when_the_agent_that_holds_it_is_killed() {
+fn traffic_flows_again_when_the_delaying_agent_is_killed() {
     if let Ok(pid) = std::env::var(HOLD) {
         let (mut faults, _) = faults();
         faults.inject(ONE, pid.parse().unwrap(), &delay(Links::default(), 60_000)).unwrap();
-        println!("\nholding");
+        println!("\ndelaying");
         loop {
             std::thread::park();
         }
@@ -445,7 +451,7 @@ fn traffic_flows_again_when_the_agent_that_holds_it_is_killed() {
     let world = World::new(2);
     let peer = world.peer().echo();
     let mut stream = world.target().connect(peer);
-    let name = "traffic_flows_again_when_the_agent_that_holds_it_is_killed";
+    let name = "traffic_flows_again_when_the_delaying_agent_is_killed";
     let mut agent = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--ignored", "--nocapture"])
         .env(HOLD, world.target().pid().to_string())
@@ -453,15 +459,15 @@ fn traffic_flows_again_when_the_agent_that_holds_it_is_killed() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(agent.stdout.take().unwrap()).lines();
-    let holds = lines.any(|line| line.is_ok_and(|line| line == "holding"));
-    let held = holds.then(|| probe(world.target().pid(), peer, NEVER).unwrap());
+    let delays = lines.any(|line| line.is_ok_and(|line| line == "delaying"));
+    let probed = delays.then(|| probe(world.target().pid(), peer, NEVER).unwrap());
     let established = round_trip(&mut stream, NEVER);
     // SIGKILL: nothing of its own can run any more.
     agent.kill().unwrap();
     agent.wait().unwrap();
-    assert_eq!((held, established), (Some(ProbeAnswer::Silent), None), "while it held them");
+    assert_eq!((probed, established), (Some(ProbeAnswer::Silent), None), "while the agent delayed them");
     connected(probe(world.target().pid(), peer, SOON).unwrap());
     stream.set_read_timeout(Some(SOON)).unwrap();
-    stream.read_exact(&mut [0]).expect("what was held is sent again by its sender");
+    stream.read_exact(&mut [0]).expect("the sender retransmits the delayed packets");
     assert!(world.rules().contains("queue"), "the rules are still there, and pass by");
 }

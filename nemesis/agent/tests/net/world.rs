@@ -165,7 +165,7 @@ impl Node {
     }
 }
 
-/// Whether an echo answers in time, and how long it took.
+/// Returns the time that an echo took, or `None` if the answer did not arrive in time.
 pub fn round_trip(stream: &mut TcpStream, within: Duration) -> Option<Duration> {
     stream.set_read_timeout(Some(within)).expect("a timeout");
     let before = agent::stamp::monotonic_ns();

@@ -1,3 +1,5 @@
+use locks::planted::PlantedStep;
+
 use super::*;
 
 const LONG: Duration = Duration::from_secs(10_000);
@@ -25,26 +27,26 @@ fn a_key_is_there_in_its_last_millisecond_and_gone_in_the_next() {
     node.apply(&acquire("a", Duration::from_micros(1_001)), Duration::from_micros(7_999));
     assert_eq!(node.owner(&k(), Duration::from_micros(9_999)), Some(&owner("a")));
     assert_eq!(node.owner(&k(), ms(10)), None);
-    assert_eq!(node.apply(&acquire("b", ms(1)), Duration::from_micros(9_999)), Answer::Refused);
-    assert_eq!(node.apply(&acquire("b", ms(1)), ms(10)), Answer::Granted(Token(2)));
+    assert_eq!(node.apply(&acquire("b", ms(1)), Duration::from_micros(9_999)), StepAnswer::Refused);
+    assert_eq!(node.apply(&acquire("b", ms(1)), ms(10)), StepAnswer::Granted(Token(2)));
 }
 
 #[test]
 fn an_extension_never_shortens_but_a_set_expiry_does() {
     let mut node = RedisModel::new(Persistence::No);
     node.apply(&acquire("a", ms(100)), ms(0));
-    assert_eq!(node.apply(&Step::Extend(k(), owner("a"), ms(10)), ms(1)), Answer::Done);
+    assert_eq!(node.apply(&Step::Extend(k(), owner("a"), ms(10)), ms(1)), StepAnswer::Done);
     assert!(node.owner(&k(), ms(100)).is_some());
-    assert_eq!(node.apply(&Step::Extend(k(), owner("a"), ms(100)), ms(2)), Answer::Done);
+    assert_eq!(node.apply(&Step::Extend(k(), owner("a"), ms(100)), ms(2)), StepAnswer::Done);
     assert!(node.owner(&k(), ms(102)).is_some() && node.owner(&k(), ms(103)).is_none());
-    assert_eq!(node.apply(&Step::SetExpiry(k(), owner("a"), ms(10)), ms(3)), Answer::Done);
+    assert_eq!(node.apply(&PlantedStep::SetExpiry(k(), owner("a"), ms(10)).into(), ms(3)), StepAnswer::Done);
     assert!(node.owner(&k(), ms(13)).is_some() && node.owner(&k(), ms(14)).is_none());
 }
 
 #[test]
 fn a_key_that_never_runs_out_gets_an_end_by_an_extension() {
     let mut node = RedisModel::new(Persistence::No);
-    node.apply(&Step::AcquireForever(k(), owner("a")), ms(0));
+    node.apply(&PlantedStep::AcquireForever(k(), owner("a")).into(), ms(0));
     assert!(node.owner(&k(), Duration::MAX).is_some());
     node.apply(&Step::Extend(k(), owner("a"), ms(5)), ms(0));
     assert!(node.owner(&k(), ms(6)).is_none());
@@ -66,8 +68,8 @@ fn a_clock_that_goes_back_brings_a_key_back_unless_it_was_swept() {
 fn left(persistence: Persistence, data: Data) -> (Option<Owner>, u64) {
     let mut node = RedisModel::new(persistence);
     for (second, name) in [(1, "a"), (2, "b"), (3, "c")] {
-        node.apply(&Step::Overwrite(k(), owner(name), LONG), ms(second * 1_000));
-        node.apply(&Step::CountOnly(k()), ms(second * 1_000 + 500));
+        node.apply(&PlantedStep::Overwrite(k(), owner(name), LONG).into(), ms(second * 1_000));
+        node.apply(&PlantedStep::CountOnly(k()).into(), ms(second * 1_000 + 500));
     }
     node.restart(data, ms(3_900));
     (node.owner(&k(), ms(4_000)).cloned(), node.counter(&k()))
@@ -94,7 +96,7 @@ fn a_snapshot_is_made_so_long_after_the_last_one_if_anything_has_changed() {
     let counter_after = |steps_ms: &[u64], killed_ms| {
         let mut node = RedisModel::new(Persistence::Snapshot);
         for at in steps_ms {
-            node.apply(&Step::CountOnly(k()), ms(*at));
+            node.apply(&PlantedStep::CountOnly(k()).into(), ms(*at));
         }
         node.restart(Data::Kept, ms(killed_ms));
         node.counter(&k())
@@ -111,7 +113,7 @@ fn a_server_that_was_started_long_ago_makes_one_as_soon_as_anything_changes() {
     let mut node = RedisModel::new(Persistence::Snapshot).started(ms(0));
     node.apply(&acquire("a", LONG), ms(7_010));
     node.apply(&Step::Release(k(), owner("a")), ms(7_013));
-    node.apply(&Step::CountOnly(k()), ms(7_200));
+    node.apply(&PlantedStep::CountOnly(k()).into(), ms(7_200));
     node.restart(Data::Kept, ms(7_300));
     assert_eq!((node.owner(&k(), ms(7_300)), node.counter(&k())), (None, 1));
 }
@@ -131,7 +133,7 @@ fn what_was_taken_over_is_on_the_disk() {
 #[test]
 fn what_was_restored_is_on_the_disk() {
     let mut node = RedisModel::new(Persistence::Snapshot);
-    node.apply(&Step::CountOnly(k()), ms(0));
+    node.apply(&PlantedStep::CountOnly(k()).into(), ms(0));
     node.restart(Data::Kept, ms(6_000));
     node.restart(Data::Kept, ms(6_500));
     assert_eq!(node.counter(&k()), 1);
@@ -143,8 +145,8 @@ fn a_second_without_steps_syncs_too_but_not_while_the_wall_clock_has_gone_back()
     node.apply(&acquire("a", LONG), ms(5_500));
     node.restart(Data::Synced, ms(6_000));
     assert_eq!(node.owner(&k(), ms(6_000)), Some(&owner("a")));
-    node.apply(&Step::CountOnly(k()), ms(6_100));
-    node.apply(&Step::CountOnly(k()), ms(2_000));
+    node.apply(&PlantedStep::CountOnly(k()).into(), ms(6_100));
+    node.apply(&PlantedStep::CountOnly(k()).into(), ms(2_000));
     node.restart(Data::Synced, ms(5_999));
     assert_eq!(node.counter(&k()), 1, "its clock has not yet shown 7 s");
 }
@@ -154,7 +156,7 @@ fn what_a_restart_left_is_on_the_disk() {
     let mut node = RedisModel::new(Persistence::Everysec);
     node.apply(&acquire("a", LONG), ms(1_100));
     node.restart(Data::Kept, ms(1_200));
-    node.apply(&Step::CountOnly(k()), ms(1_300));
+    node.apply(&PlantedStep::CountOnly(k()).into(), ms(1_300));
     node.restart(Data::Synced, ms(1_400));
     assert_eq!((node.owner(&k(), ms(1_500)), node.counter(&k())), (Some(&owner("a")), 1));
 }

@@ -13,32 +13,37 @@ fn key() -> Key {
     Key::new("k0")
 }
 
-fn store(lease_clock: LeaseClock) -> StoreModel {
-    StoreModel::new(Models { lease_clock, ..Models::default() })
+/// The facts about the servers of `etcd`.
+fn etcd() -> ServerFacts {
+    serde_json::from_str(include_str!("../../../../tests/shared/servers/etcd.json")).unwrap()
+}
+
+fn store(lease_clock: WhichClock) -> StoreModel {
+    StoreModel::new(&ServerFacts { lease_clock, ..etcd() }, Models::default())
 }
 
 fn granted(store: &mut StoreModel, lease: Duration, now: StoreClocks) -> (LeaseId, Duration) {
-    let Some(Seen::Leased(id, granted)) = store.apply(&Op::Grant(lease), now) else { panic!("no lease") };
+    let Some(StoreAnswer::Leased(id, granted)) = store.apply(&Op::Grant(lease), now) else { panic!("no lease") };
     (id, granted)
 }
 
 /// A key in the queue, under a lease of its own.
 fn joined(store: &mut StoreModel, owner: &str, lease: Duration, now: StoreClocks) -> (LeaseId, Revision) {
     let (id, _) = granted(store, lease, now);
-    let Some(Seen::At(revision)) = store.apply(&Op::Create(key(), Owner::new(owner), id), now) else {
+    let Some(StoreAnswer::At(revision)) = store.apply(&Op::Create(key(), Owner::new(owner), id), now) else {
         panic!("no key")
     };
     (id, revision)
 }
 
 fn left(store: &mut StoreModel, op: Op, now: StoreClocks) -> Duration {
-    let Some(Seen::Leased(_, left)) = store.apply(&op, now) else { panic!("no answer of a lease") };
+    let Some(StoreAnswer::Leased(_, left)) = store.apply(&op, now) else { panic!("no answer of a lease") };
     left
 }
 
 #[test]
 fn leases_are_of_whole_seconds_and_at_least_two() {
-    let mut store = store(LeaseClock::Both);
+    let mut store = store(WhichClock::Both);
     for (asked, expected) in
         [(Duration::ZERO, 2 * S), (500 * MS, 2 * S), (2 * S, 2 * S), (2001 * MS, 3 * S), (60 * S, 60 * S)]
     {
@@ -48,7 +53,7 @@ fn leases_are_of_whole_seconds_and_at_least_two() {
 
 #[test]
 fn a_lease_that_runs_out_takes_its_keys_and_only_those() {
-    let mut store = store(LeaseClock::Both);
+    let mut store = store(WhichClock::Both);
     let (_, short) = joined(&mut store, "a", 2 * S, at(S));
     let (_, long) = joined(&mut store, "b", 5 * S, at(S));
     assert!(!store.expire(at(3 * S - MS)));
@@ -56,25 +61,25 @@ fn a_lease_that_runs_out_takes_its_keys_and_only_those() {
     assert!(store.expire(at(3 * S)));
     assert_eq!(store.holder(&key()), Some((long, &Owner::new("b"))));
     assert_eq!(store.leases(), 1);
-    assert_eq!(store.apply(&Op::AwaitGone(key(), short), at(3 * S)), Some(Seen::Gone));
+    assert_eq!(store.apply(&Op::AwaitGone(key(), short), at(3 * S)), Some(StoreAnswer::Gone));
 }
 
 #[test]
 fn a_keep_alive_gives_the_granted_time_again_and_none_once_that_has_passed() {
-    let mut store = store(LeaseClock::Both);
+    let mut store = store(WhichClock::Both);
     let (id, revision) = joined(&mut store, "a", 2 * S, at(S));
     assert_eq!(left(&mut store, Op::KeepAlive(id), at(2 * S)), 2 * S);
     assert!(!store.expire(at(4 * S - MS)));
-    // It is not revoked yet, and all the same it is not renewed.
+    // The lease is not revoked yet, but it is not renewed either.
     assert_eq!(left(&mut store, Op::KeepAlive(id), at(4 * S)), Duration::ZERO);
-    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(Seen::Done));
+    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(StoreAnswer::Done));
     assert!(store.expire(at(4 * S)));
-    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(Seen::Refused));
+    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(StoreAnswer::Refused));
     assert_eq!(left(&mut store, Op::KeepAlive(id), at(4 * S)), Duration::ZERO);
 }
 
-/// What a clock that jumps makes of a lease of 2 s: whether it is renewed, and whether it is revoked.
-fn jumped(lease_clock: LeaseClock, wall: Duration, monotonic: Duration) -> (bool, bool) {
+/// Returns whether a lease of 2 s is renewed, and whether it is revoked, after a jump of the clocks.
+fn jumped(lease_clock: WhichClock, wall: Duration, monotonic: Duration) -> (bool, bool) {
     let mut store = store(lease_clock);
     let (id, _) = joined(&mut store, "a", 2 * S, at(S));
     let now = StoreClocks { wall: S + wall, monotonic: S + monotonic };
@@ -84,20 +89,20 @@ fn jumped(lease_clock: LeaseClock, wall: Duration, monotonic: Duration) -> (bool
 
 #[test]
 fn a_lease_of_3_4_needs_both_clocks_to_run_out_and_the_monotonic_one_alone_to_be_renewed_no_more() {
-    assert_eq!(jumped(LeaseClock::Both, 60 * S, MS), (true, false));
-    assert_eq!(jumped(LeaseClock::Both, MS, 60 * S), (false, false));
-    assert_eq!(jumped(LeaseClock::Both, 60 * S, 60 * S), (false, true));
+    assert_eq!(jumped(WhichClock::Both, 60 * S, MS), (true, false));
+    assert_eq!(jumped(WhichClock::Both, MS, 60 * S), (false, false));
+    assert_eq!(jumped(WhichClock::Both, 60 * S, 60 * S), (false, true));
 }
 
 #[test]
 fn a_lease_of_3_5_runs_by_the_monotonic_clock() {
-    assert_eq!(jumped(LeaseClock::Monotonic, 60 * S, MS), (true, false));
-    assert_eq!(jumped(LeaseClock::Monotonic, MS, 60 * S), (false, true));
+    assert_eq!(jumped(WhichClock::Monotonic, 60 * S, MS), (true, false));
+    assert_eq!(jumped(WhichClock::Monotonic, MS, 60 * S), (false, true));
 }
 
 #[test]
 fn a_new_leader_gives_every_lease_its_whole_time_again() {
-    let mut store = store(LeaseClock::Both);
+    let mut store = store(WhichClock::Both);
     let (id, _) = joined(&mut store, "a", 2 * S, at(S));
     store.leader_changed(at(2900 * MS));
     assert!(!store.expire(at(4800 * MS)));
@@ -108,7 +113,7 @@ fn a_new_leader_gives_every_lease_its_whole_time_again() {
 #[test]
 fn a_leader_that_goes_on_revokes_what_was_renewed_without_it_and_nothing_else_and_only_if_it_is_so_modelled() {
     for revokes_on_resume in [false, true] {
-        let mut store = StoreModel::new(Models { revokes_on_resume, ..Models::default() });
+        let mut store = StoreModel::new(&etcd(), Models { revokes_on_resume, ..Models::default() });
         let (renewed, revision) = joined(&mut store, "a", 2 * S, at(S));
         joined(&mut store, "b", 60 * S, at(S));
         let view = store.leader_view();
@@ -127,36 +132,36 @@ fn a_leader_that_goes_on_revokes_what_was_renewed_without_it_and_nothing_else_an
 
 #[test]
 fn an_owner_that_is_in_the_queue_already_gets_no_second_key() {
-    let mut store = store(LeaseClock::Both);
+    let mut store = store(WhichClock::Both);
     let (id, revision) = joined(&mut store, "a", 2 * S, at(S));
-    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(Seen::At(revision)));
+    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(StoreAnswer::At(revision)));
     assert_eq!(store.waiting(&key()).count(), 1);
 }
 
 #[test]
 fn a_create_that_a_revoke_has_overtaken_makes_no_key() {
-    let mut store = store(LeaseClock::Both);
+    let mut store = store(WhichClock::Both);
     let (id, _) = granted(&mut store, 2 * S, at(S));
-    assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(Seen::Done));
-    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(Seen::Gone));
-    assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(Seen::Gone));
+    assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(StoreAnswer::Done));
+    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(StoreAnswer::Gone));
+    assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(StoreAnswer::Gone));
     assert_eq!(store.holder(&key()), None);
 }
 
-/// A holds by the Lock service and keeps its lease alive, B and C wait behind it; B's lease runs out, and A unlocks. What B and C are told, and
-/// at which revision B's key was created.
-fn lapsed_in_the_queue(lock_checks_key: bool) -> (StoreModel, Option<Seen>, Option<Seen>, Revision) {
-    let mut store = StoreModel::new(Models { lock_checks_key, ..Models::default() });
+/// Lets B's lease expire in the queue. A holds by the Lock service and keeps its lease alive, B and C wait behind A,
+/// and then A unlocks. Returns the store, the answers to B and C, and the revision at which B's key was created.
+fn lapsed_in_the_queue(lock_checks_key: bool) -> (StoreModel, Option<StoreAnswer>, Option<StoreAnswer>, Revision) {
+    let mut store = StoreModel::new(&etcd(), Models { lock_checks_key, ..Models::default() });
     let [a, b, c] = [2 * S, 2 * S, 60 * S].map(|lease| granted(&mut store, lease, at(S)).0);
     let lock = |lease| Op::Lock(key(), lease);
-    assert_eq!(store.apply(&lock(a), at(S)), Some(Seen::Locked(Revision(2))));
+    assert_eq!(store.apply(&lock(a), at(S)), Some(StoreAnswer::Locked(Revision(2))));
     assert_eq!((store.apply(&lock(b), at(S)), store.apply(&lock(c), at(S))), (None, None));
-    let Some(Seen::At(second)) = store.apply(&Op::OfLease(key(), b), at(S)) else { panic!("no key") };
+    let Some(StoreAnswer::At(second)) = store.apply(&Op::OfLease(key(), b), at(S)) else { panic!("no key") };
     left(&mut store, Op::KeepAlive(a), at(2 * S));
     assert!(store.expire(at(3 * S)));
-    assert_eq!(store.apply(&Op::OfLease(key(), b), at(3 * S)), Some(Seen::Gone));
+    assert_eq!(store.apply(&Op::OfLease(key(), b), at(3 * S)), Some(StoreAnswer::Gone));
     assert_eq!((store.apply(&lock(b), at(3 * S)), store.apply(&lock(c), at(3 * S))), (None, None));
-    assert_eq!(store.apply(&Op::Unlock(key(), a), at(3 * S)), Some(Seen::Done));
+    assert_eq!(store.apply(&Op::Unlock(key(), a), at(3 * S)), Some(StoreAnswer::Done));
     let (b, c) = (store.apply(&lock(b), at(3 * S)), store.apply(&lock(c), at(3 * S)));
     (store, b, c, second)
 }
@@ -165,8 +170,8 @@ fn lapsed_in_the_queue(lock_checks_key: bool) -> (StoreModel, Option<Seen>, Opti
 fn the_lock_service_of_3_4_grants_to_a_lease_that_ended_in_the_queue_and_that_of_3_5_does_not() {
     for (checks, is_granted) in [(false, true), (true, false)] {
         let (store, b, c, _) = lapsed_in_the_queue(checks);
-        let granted = Some(Seen::Locked(store.revision()));
-        assert_eq!((b, c), (if is_granted { granted } else { Some(Seen::Gone) }, granted), "checks: {checks}");
+        let granted = Some(StoreAnswer::Locked(store.revision()));
+        assert_eq!((b, c), (if is_granted { granted } else { Some(StoreAnswer::Gone) }, granted), "checks: {checks}");
     }
 }
 
@@ -176,22 +181,22 @@ fn a_request_that_waits_makes_no_second_key_and_a_grant_without_a_key_changes_no
     let third = Revision(second.0 + 1);
     assert_eq!(store.waiting(&key()).map(|(revision, _)| revision).collect::<Vec<_>>(), [third]);
     let before = store.revision();
-    assert_eq!(store.apply(&Op::Unlock(key(), LeaseId(2)), at(3 * S)), Some(Seen::Done));
+    assert_eq!(store.apply(&Op::Unlock(key(), LeaseId(2)), at(3 * S)), Some(StoreAnswer::Done));
     assert_eq!(store.revision(), before);
 }
 
 #[test]
 fn the_lock_service_knows_no_lease_that_is_not_there_and_gives_one_lease_one_key() {
-    let mut store = store(LeaseClock::Both);
-    assert_eq!(store.apply(&Op::Lock(key(), LeaseId(9)), at(S)), Some(Seen::Gone));
+    let mut store = store(WhichClock::Both);
+    assert_eq!(store.apply(&Op::Lock(key(), LeaseId(9)), at(S)), Some(StoreAnswer::Gone));
     let (id, _) = granted(&mut store, 2 * S, at(S));
     for _ in 0..2 {
-        assert_eq!(store.apply(&Op::Lock(key(), id), at(S)), Some(Seen::Locked(Revision(2))));
+        assert_eq!(store.apply(&Op::Lock(key(), id), at(S)), Some(StoreAnswer::Locked(Revision(2))));
     }
     assert_eq!(store.waiting(&key()).count(), 1);
-    // It stands in the same queue as the keys of others.
+    // The key is in the same queue as the keys of other clients.
     let (_, other) = joined(&mut store, "a", 2 * S, at(S));
-    assert_eq!(store.apply(&Op::Before(key(), other), at(S)), Some(Seen::At(Revision(2))));
+    assert_eq!(store.apply(&Op::Before(key(), other), at(S)), Some(StoreAnswer::At(Revision(2))));
 }
 
 #[derive(Debug, Clone)]
@@ -216,12 +221,13 @@ fn step() -> impl Strategy<Value = Step> {
         3 => queued().prop_map(|(key, revision)| Step::Ask(Op::Before(key, revision))),
         3 => queued().prop_map(|(key, revision)| Step::Ask(Op::Confirm(key, revision))),
         3 => queued().prop_map(|(key, revision)| Step::Ask(Op::AwaitGone(key, revision))),
-        1 => key().prop_map(|key| Step::Ask(Op::DeleteAll(key))),
+        1 => key().prop_map(|key| Step::Ask(PlantedOp::DeleteAll(key).into())),
         2 => (1..3000_u64).prop_map(|ms| Step::Pass(Duration::from_millis(ms))),
     ]
 }
 
-/// The same store said in the plainest way: a list of keys, a list of leases. It learns revisions and leases from the answers.
+/// The simplest model of the store: a list of keys and a list of leases. It learns revisions and leases from the
+/// answers.
 #[derive(Debug, Default)]
 struct Plain {
     keys: Vec<(Key, Owner, LeaseId, Revision)>,
@@ -240,12 +246,12 @@ impl Plain {
         self.keys.retain(|(_, _, lease, _)| self.leases.iter().any(|(id, ..)| id == lease));
     }
 
-    /// What `op` must answer, if that does not depend on numbers that the store chooses.
-    fn apply(&mut self, op: &Op, seen: Option<Seen>, now: Duration) -> Option<Option<Seen>> {
-        let done_or_gone = |is_done| Some(Some(if is_done { Seen::Done } else { Seen::Gone }));
+    /// Returns the answer that `op` must get, if the answer does not depend on numbers that the store chooses.
+    fn apply(&mut self, op: &Op, seen: Option<StoreAnswer>, now: Duration) -> Option<Option<StoreAnswer>> {
+        let done_or_gone = |is_done| Some(Some(if is_done { StoreAnswer::Done } else { StoreAnswer::Gone }));
         match op {
             Op::Grant(_) => {
-                let Some(Seen::Leased(id, granted)) = seen else { panic!("no lease: {seen:?}") };
+                let Some(StoreAnswer::Leased(id, granted)) = seen else { panic!("no lease: {seen:?}") };
                 self.leases.push((id, granted, now + granted));
                 None
             }
@@ -255,7 +261,7 @@ impl Plain {
                     *deadline = now + *granted;
                     *granted
                 });
-                Some(Some(Seen::Leased(*id, left)))
+                Some(Some(StoreAnswer::Leased(*id, left)))
             }
             Op::TimeToLive(_) => None,
             Op::Revoke(id) => {
@@ -266,23 +272,23 @@ impl Plain {
             }
             Op::Create(key, owner, id) => {
                 if let Some((.., revision)) = self.keys.iter().find(|(k, o, ..)| (k, o) == (key, owner)) {
-                    return Some(Some(Seen::At(*revision)));
+                    return Some(Some(StoreAnswer::At(*revision)));
                 }
                 if !self.leases.iter().any(|(lease, ..)| lease == id) {
-                    return Some(Some(Seen::Gone));
+                    return Some(Some(StoreAnswer::Gone));
                 }
-                let Some(Seen::At(revision)) = seen else { panic!("no key: {seen:?}") };
+                let Some(StoreAnswer::At(revision)) = seen else { panic!("no key: {seen:?}") };
                 self.keys.push((key.clone(), owner.clone(), *id, revision));
                 None
             }
             Op::Before(key, revision) => {
                 let before = self.queue(key).into_iter().rfind(|older| older < revision);
-                Some(Some(before.map_or(Seen::Gone, Seen::At)))
+                Some(Some(before.map_or(StoreAnswer::Gone, StoreAnswer::At)))
             }
-            Op::AwaitGone(key, revision) => Some((!self.queue(key).contains(revision)).then_some(Seen::Gone)),
+            Op::AwaitGone(key, revision) => Some((!self.queue(key).contains(revision)).then_some(StoreAnswer::Gone)),
             Op::Confirm(key, revision) => {
                 let is_oldest = self.queue(key).first() == Some(revision);
-                Some(Some(if is_oldest { Seen::Done } else { Seen::Refused }))
+                Some(Some(if is_oldest { StoreAnswer::Done } else { StoreAnswer::Refused }))
             }
             Op::Delete(key, revision) => {
                 let before = self.keys.len();
@@ -290,9 +296,9 @@ impl Plain {
                 done_or_gone(self.keys.len() < before)
             }
             Op::Lock(..) | Op::OfLease(..) | Op::Unlock(..) => unreachable!("tables of their own; no step draws it"),
-            Op::DeleteAll(key) => {
+            Op::Planted(PlantedOp::DeleteAll(key)) => {
                 self.keys.retain(|(k, ..)| k != key);
-                Some(Some(Seen::Done))
+                Some(Some(StoreAnswer::Done))
             }
         }
     }
@@ -304,7 +310,7 @@ proptest! {
     fn it_answers_as_a_plain_list_would_and_every_change_makes_a_new_revision(
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let (mut store, mut plain, mut now) = (store(LeaseClock::Both), Plain::default(), S);
+        let (mut store, mut plain, mut now) = (store(WhichClock::Both), Plain::default(), S);
         for step in steps {
             let (revision, keys) = (store.revision(), plain.keys.clone());
             match &step {

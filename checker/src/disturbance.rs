@@ -1,0 +1,68 @@
+//! The times at which no fault disturbs locks, links and clients. Judgements that rest on speed hold at these times
+//! only.
+
+use std::time::Duration;
+
+use history::{ClockChange, FaultId, FaultPhase, Harm, Plan, Stamp, Step};
+
+use crate::faults::SENT_AGAIN;
+
+/// The time that servers may take beyond a lease: they look for expired leases only now and then.
+pub(crate) const SLACK: Duration = Duration::from_secs(1);
+
+/// The disturbances of a run: faults that are on, and the end of the last one.
+#[derive(Debug, Default)]
+pub(crate) struct Disturbances {
+    /// Faults that are on.
+    on: Vec<FaultId>,
+    since: Stamp,
+    /// The start of the current disturbance: packets lost since then may have silenced their connections.
+    lossy_from: Stamp,
+}
+
+impl Disturbances {
+    /// The stamp since which nothing has been disturbed; `None` while a fault is on.
+    pub fn quiet_since(&self) -> Option<Stamp> {
+        self.on.is_empty().then_some(self.since)
+    }
+
+    /// Extends the disturbance to a stamp.
+    pub fn not_before(&mut self, at: Stamp) {
+        self.since = self.since.max(at);
+    }
+
+    /// Takes a fault of the locks, of links, of a clock, or a pause. The fault disturbs while it is on. A lease that
+    /// was granted by a clock that was ahead lasts longer when the clock is set back.
+    pub fn disturbed(&mut self, plan: &Plan, fault: FaultId, phase: &FaultPhase, at: Stamp, is_of_locks: bool) {
+        match phase {
+            FaultPhase::Requested { .. } => {
+                if self.on.is_empty() && at > self.since {
+                    self.lossy_from = at;
+                }
+                self.on.push(fault);
+            }
+            FaultPhase::Healed => {
+                self.on.retain(|on| *on != fault);
+                let of_this = |step: &&Step| step.id == fault;
+                let kind = plan.schedule.iter().find(of_this).map(|step| step.fault.kind());
+                if kind.is_some_and(|kind| kind.harm() == Harm::DropsPackets) {
+                    // TCP doubles its retransmission timeout each time, so the next retransmission is no farther off
+                    // than the first loss is back.
+                    self.not_before(at.plus(at.since(self.lossy_from)).plus(SENT_AGAIN));
+                }
+                let step = plan.schedule.iter().find(|step| step.id == fault).filter(|_| is_of_locks);
+                let clock = step.and_then(|step| Some((step.fault.clock()?.change, step.fault.lasting)));
+                let moved = match clock {
+                    Some((ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. }, _)) => {
+                        Duration::from_millis(by.unsigned_abs())
+                    }
+                    Some((ClockChange::DriftPpm(ppm), lasting)) => lasting.mul_f64(f64::from(ppm.unsigned_abs()) / 1e6),
+                    None => Duration::ZERO,
+                };
+                self.not_before(at.plus(moved));
+            }
+            FaultPhase::HealProved => self.not_before(at),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One hold's key on one lock node: the proved faults that may have removed the key before its lease expired.
+
+use std::time::Duration;
+
+use history::{
+    ClockChange, FaultKind, Harm, NodeName, Persistence, Stamp, WhichClock,
+    fault::{self, Data},
+};
+
+use crate::{
+    faults::FaultRecord,
+    holds::{Attempt, Grant, Span},
+    rules,
+    run::Run,
+};
+
+/// The most that a store with `appendfsync everysec` may be behind its disk.
+const SYNCED_EVERY: Duration = Duration::from_secs(1);
+
+/// Returns whether a restart of this kind may lose a lease that the node had granted.
+pub(crate) fn forgets(run: &Run, kind: FaultKind) -> bool {
+    let persistence = run.plan.models.unwrap_or_default().persistence;
+    match kind.harm() {
+        Harm::Kills(Data::Lost) => true,
+        Harm::Kills(Data::Synced) => run.plan.has_one_store() || persistence != Persistence::Always,
+        // A SIGKILL keeps only the data that the kernel had. Without an append-only file the server loses everything
+        // since its last snapshot.
+        Harm::Kills(Data::Kept) => run.plan.servers.kill_forgets && !persistence.has_log(),
+        Harm::Freezes | Harm::Starves | Harm::SetsClock | Harm::DropsPackets | Harm::DelaysPackets => false,
+    }
+}
+
+/// A hold's key on a node: the time of its lease, and the time by which the key was gone.
+pub(crate) struct KeyLease {
+    /// The send stamp of the attempt.
+    pub sent: Stamp,
+    /// The stamps between which the node granted the lease, and the earliest true end of the lease (`until`).
+    pub told: Span,
+    pub until: Stamp,
+    /// The key was gone by then.
+    pub gone_by: Stamp,
+}
+
+impl KeyLease {
+    /// The key of a hold on a node that refused to renew it, which it had done by `gone_by`.
+    pub fn of(hold: &Attempt, grant: &Grant, node: usize, gone_by: Stamp) -> KeyLease {
+        let first = (grant.promised_from, grant.promised_from.plus(grant.lease));
+        let (told, until) = match hold.leases.get(node) {
+            Some((sent, until)) if *sent > first.0 => ((*sent, *sent), *until),
+            _ => ((first.0, grant.ok.at), first.1),
+        };
+        KeyLease { sent: hold.sent.at, told, until, gone_by }
+    }
+
+    /// Returns whether a proved fault may have removed the key: a fault of the node, or of any member of the store.
+    pub fn is_taken_by(&self, run: &Run, line: &FaultRecord) -> bool {
+        let found = if run.plan.has_one_store() { self.left_store(run, line) } else { self.forgotten(run, line) };
+        let last_move = || {
+            NodeClocks::of(run, &line.node).first_to_reach(
+                self.until,
+                self.told,
+                self.gone_by,
+                run.plan.servers.lease_clock,
+            )
+        };
+        let is_before = |last: Stamp| line.requested.is_some_and(|requested| requested.at <= last);
+        found.is_some() || (line.kind == FaultKind::Clock && last_move().is_some_and(is_before))
+    }
+
+    /// The stamp at which an independent server was about to restart without the key.
+    pub fn forgotten(&self, run: &Run, line: &FaultRecord) -> Option<Stamp> {
+        let persistence = run.plan.models.unwrap_or_default().persistence;
+        // The process ended at some instant between these two.
+        let (at, gone) = (line.requested?.at, line.injected.or(line.healed).unwrap_or(Stamp(u64::MAX)));
+        // A server keeps the data that it had synced before a power loss, and the data of its snapshot.
+        let synced_after = match (line.kind.harm(), persistence) {
+            (Harm::Kills(Data::Synced), Persistence::Everysec) => Some(SYNCED_EVERY),
+            // Two intervals: a snapshot that was due after the first one is complete after the second.
+            (Harm::Kills(Data::Kept | Data::Synced), Persistence::Snapshot) => Some(Persistence::SNAPSHOT_EVERY * 2),
+            _ => None,
+        };
+        let is_synced = synced_after.is_some_and(|after| rules::is_lease_over(at, self.told.1.plus(after)));
+        // With `everysec`, Redis postpones its writes while a background fsync runs. A SIGKILL may then lose a key that
+        // the server had already confirmed.
+        let is_put_off = line.kind.harm() == Harm::Kills(Data::Kept)
+            && persistence == Persistence::Everysec
+            && line.unsynced.is_some_and(|fsyncs| fsyncs > 0 || self.told.1 >= at);
+        let is_between = rules::is_between(gone, self.sent, Stamp(u64::MAX)) && at < self.gone_by;
+        ((forgets(run, line.kind) && !is_synced || is_put_off) && is_between).then_some(at)
+    }
+
+    /// The start of a fault of a store's member by which the store forgot the key, or revoked its lease.
+    pub fn left_store(&self, run: &Run, line: &FaultRecord) -> Option<Stamp> {
+        let (from, to) = line.bracket()?;
+        // A leader resumes at some instant between these two stamps, and revokes leases at once.
+        let resumes = line.heal_requested.unwrap_or(to);
+        let is_revoked = line.kind.freezes()
+            && run.plan.models.unwrap_or_default().revokes_on_resume
+            && rules::overlap((from, to), (self.sent, self.gone_by)).is_some()
+            && resumes < self.gone_by;
+        let is_forgotten = forgets(run, line.kind) && rules::is_between(from, self.sent, self.gone_by);
+        (is_revoked || is_forgotten).then_some(from)
+    }
+}
+
+/// The effect of one fault on a clock. Offsets are in nanoseconds.
+struct Shift {
+    clock: WhichClock,
+    change: ClockChange,
+    /// The stamps between which the effect began.
+    begun: Span,
+    /// The stamps between which the effect ended.
+    ended: Span,
+}
+
+impl Shift {
+    fn of(run: &Run, id: history::FaultId, line: &FaultRecord) -> Option<Shift> {
+        let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+        let fault::Clock { clock, change } = *step.fault.clock()?;
+        let never = Stamp(u64::MAX);
+        let requested = line.requested?.at;
+        let (heal, healed) = (line.heal_requested.unwrap_or(never), line.healed.unwrap_or(never));
+        Some(Shift { clock, change, begun: (requested, line.injected.unwrap_or(healed)), ended: (heal, healed) })
+    }
+
+    fn moves(&self, wall: bool) -> bool {
+        if wall { self.clock.is_wall() } else { self.clock.is_monotonic() }
+    }
+
+    /// The largest (or smallest) offset that the fault may have given the clock at some instant of `within`.
+    fn bound(&self, within: Span, wall: bool, most: bool) -> i128 {
+        if !self.moves(wall) {
+            return 0;
+        }
+        // The jump of a monotonic clock stays.
+        let never = (Stamp(u64::MAX), Stamp(u64::MAX));
+        match self.change {
+            ClockChange::JumpMs(by) => {
+                let ended = if wall { self.ended } else { never };
+                let may_be_on = within.0 < ended.1 && self.begun.0 <= within.1;
+                let is_on = self.begun.1 <= within.0 && within.1 <= ended.0;
+                let is_counted = if (by > 0) == most { may_be_on } else { is_on };
+                if is_counted { i128::from(by) * 1_000_000 } else { 0 }
+            }
+            ClockChange::DriftPpm(ppm) => {
+                let (latest, earliest) = (within.1.min(self.ended.1), within.0.min(self.ended.0));
+                let lasted = if (ppm > 0) == most { latest.since(self.begun.0) } else { earliest.since(self.begun.1) };
+                lasted.as_nanos() as i128 * i128::from(ppm) / 1_000_000
+            }
+            // While the strobe is on, the clock may be there or back at any instant; after the heal it is back.
+            ClockChange::Strobe { by_ms, .. } => {
+                let may_be_on = within.0 < self.ended.1 && self.begun.0 <= within.1;
+                let is_counted = may_be_on && (by_ms > 0) == most;
+                if is_counted { i128::from(by_ms) * 1_000_000 } else { 0 }
+            }
+        }
+    }
+}
+
+/// All faults of the clocks of one node, in the order of time.
+pub(crate) struct NodeClocks(Vec<Shift>);
+
+impl NodeClocks {
+    pub fn of(run: &Run, node: &NodeName) -> NodeClocks {
+        let clocks =
+            run.faults.iter().filter(|(_, l)| l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *node);
+        let mut shifts: Vec<Shift> = clocks.filter_map(|(id, line)| Shift::of(run, id, line)).collect();
+        shifts.sort_by_key(|shift| shift.begun);
+        NodeClocks(shifts)
+    }
+
+    /// Returns the request of the first clock fault that may have made the clock reach `until`, at `last` or before.
+    /// The clock's time is true time plus all changes of the clock since the stamps `told`.
+    pub fn first_to_reach(&self, until: Stamp, told: Span, last: Stamp, clock: WhichClock) -> Option<Stamp> {
+        (1..=self.0.len()).find_map(|n| {
+            let shifts = &self.0[..n];
+            let moved = |at: Stamp, wall: bool| -> i128 {
+                let since = |shift: &Shift| shift.bound((at, at), wall, true) - shift.bound(told, wall, false);
+                shifts.iter().map(since).sum()
+            };
+            let reaches = |at: Stamp| {
+                let ahead = match clock {
+                    WhichClock::Wall => moved(at, true),
+                    WhichClock::Monotonic => moved(at, false),
+                    WhichClock::Both => moved(at, true).min(moved(at, false)),
+                };
+                rules::is_lease_over_by(at, ahead, until)
+            };
+            // The clock is furthest ahead just before it is set back, or at the end.
+            let before_back = shifts.iter().flat_map(|shift| [shift.begun.1, Stamp(shift.ended.1.0.saturating_sub(1))]);
+            let mut instants = before_back.filter(|at| *at < last && *at > told.0).chain([last]);
+            instants.any(reaches).then(|| shifts[n - 1].begun.0)
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! Property 8: the run did enough to prove something.
+
+use history::{Arm, ClientId, Event, FailureReason, Plan, When};
+use rustc_hash::FxHashSet;
+use serde::Serialize;
+
+use crate::{
+    facts::{Facts, LongestStall},
+    faults::FaultRecord,
+    judge::{Ending, Judge},
+    merge::Entry,
+    report::{Report, Violation},
+    run::{Run, millis},
+    verdict::Verdict,
+};
+
+/// Property 8: the run was not vacuous.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ActivityVerdict {
+    /// Upheld or inconclusive.
+    pub verdict: Verdict,
+    /// Holds.
+    pub holds: u64,
+    /// The most clients that had holds of one key.
+    pub clients: u64,
+    /// Attempts refused as held, or, in queue locks, waiting behind another.
+    pub refused: u64,
+    /// The requirements that the run did not meet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+/// Judges activity.
+#[derive(Default)]
+pub(crate) struct Activity {
+    /// Clients that had holds, by key.
+    clients: Vec<FxHashSet<ClientId>>,
+    refused: u64,
+    /// Attempts that waited behind another.
+    waited: u64,
+}
+
+impl Judge for Activity {
+    const NAME: &str = "activity";
+    const ABOUT: &str = "The run did enough to prove something: holds, contention, and faults that were seen to work.";
+    type Verdict = ActivityVerdict;
+
+    fn new(_plan: &Plan) -> Activity {
+        Activity::default()
+    }
+
+    fn on_event(&mut self, run: &Run, entry: &Entry) {
+        match &entry.event {
+            Event::Acquired { attempt, .. } => {
+                let Some(hold) = run.attempt(*attempt) else { return };
+                if self.clients.len() <= hold.key {
+                    self.clients.resize_with(hold.key + 1, FxHashSet::default);
+                }
+                self.clients[hold.key].insert(hold.client);
+            }
+            // Each attempt counts once: an attempt that waited was counted when it began to wait.
+            Event::AcquireFailed { why: FailureReason::Held, attempt, .. } => {
+                let has_waited = run.attempt(*attempt).is_some_and(|a| a.behind.is_some());
+                self.refused += u64::from(!has_waited);
+            }
+            Event::Behind { attempt } => {
+                let first = run.attempt(*attempt).and_then(|a| a.behind);
+                self.waited += u64::from(first.is_some_and(|first| first.seq == entry.seq));
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        let clients = self.clients.iter().map(|clients| clients.len() as u64).max().unwrap_or(0);
+        let wanted = run.plan.activity;
+        let refused = self.refused + self.waited;
+        let what = if self.waited > 0 {
+            "attempts refused as held, or waiting behind another"
+        } else {
+            "attempts refused as held"
+        };
+        let mut reasons: Vec<String> = [
+            (run.holds, u64::from(wanted.holds), "holds"),
+            (clients, u64::from(wanted.clients), "clients with holds of one key"),
+            (refused, u64::from(wanted.refused), what),
+        ]
+        .into_iter()
+        .filter(|(seen, wanted, _)| seen < wanted)
+        .map(|(seen, wanted, what)| format!("only {seen} {what}, {wanted} are needed"))
+        .collect();
+        reasons.extend(run.faults.iter().filter_map(|(_, line)| fault_missing(line)));
+        reasons.extend(schedule_missing(run));
+        let requested = |line: &&FaultRecord| line.requested.is_some();
+        let count = |is: &dyn Fn(&FaultRecord) -> bool| {
+            run.faults.iter().map(|(_, line)| line).filter(|l| is(l)).count() as u64
+        };
+        facts.holds = run.holds;
+        facts.refused_as_held = refused;
+        facts.first_operation_ms = run.first_operation.map(|at| run.ms(at));
+        facts.faults_requested = count(&|line| requested(&line));
+        facts.faults_proved = count(&|line| line.proved.is_some());
+        facts.faults_unproved = count(&|line| line.unproved.is_some());
+        facts.missed_target = count(&|line| line.is_missed);
+        facts.longest_stall =
+            run.stalls.longest.as_ref().map(|(d, process)| LongestStall { process: process.clone(), ms: millis(*d) });
+        let verdict = Verdict::judged(false, !ending.is_whole || !reasons.is_empty());
+        let activity = ActivityVerdict { verdict, holds: run.holds, clients, refused, reasons };
+        vec![(None, activity)]
+    }
+}
+
+/// The missing proof of a fault that was requested: a fault that its target did not show proves nothing.
+fn fault_missing(line: &FaultRecord) -> Option<String> {
+    line.requested?;
+    let name = line.name();
+    if let Some(why) = &line.unproved {
+        return Some(format!("the {name} was not proved: {why}"));
+    }
+    if line.proved.is_none() && !line.is_missed {
+        return Some(format!("the {name} was neither proved nor did it miss its target"));
+    }
+    let was_on = line.proved.is_some() || line.injected.is_some();
+    (was_on && !line.is_heal_proved).then(|| format!("nothing shows that the {name} was healed"))
+}
+
+/// The steps of the schedule that are missing: placed steps must fire; of random steps, at least one must be proved.
+fn schedule_missing(run: &Run) -> Vec<String> {
+    let mut missing = Vec::new();
+    for step in &run.plan.schedule {
+        let is_requested = run.faults.get(step.id).is_some_and(|line| line.requested.is_some());
+        let kind = step.fault.kind();
+        match step.when {
+            _ if is_requested => {}
+            When::AtPoint(point) => {
+                missing.push(format!("the {kind} placed at {point} never fired: no client that was armed came there"));
+            }
+            When::WhileWaits(wait) => missing.push(format!("the {kind} that goes with wait {} never fired", wait.0)),
+            When::Healed(other) => {
+                missing.push(format!("the {kind} that comes when fault {} is healed never fired", other.0));
+            }
+            When::At(at) => missing.push(format!("the {kind} due at {at:?} never fired: it found no target in time")),
+            // A schedule is drawn longer than the run, so its last steps need not fire.
+            When::AfterHeal(_) => {}
+        }
+    }
+    let is_any_proved = run.faults.iter().any(|(_, line)| line.proved.is_some());
+    if missing.is_empty() && !run.plan.schedule.is_empty() && !is_any_proved {
+        missing.push("none of the planned faults was seen to work".into());
+    }
+    missing
+}
+
+impl Report for ActivityVerdict {
+    fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    fn figures(&self) -> String {
+        format!("{} holds by {} clients, {} attempts refused as held", self.holds, self.clients, self.refused)
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests;

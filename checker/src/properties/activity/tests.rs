@@ -1,0 +1,105 @@
+use history::{Fault, FaultId, FaultKind, FaultPhase, NodeName, Point, Step, Target, fault};
+
+use super::*;
+use crate::history_builder::{HistoryBuilder, count};
+use crate::properties::Property;
+
+fn missing(builder: &HistoryBuilder) -> Vec<String> {
+    match builder.verdicts().properties.get("activity") {
+        Some(Property::Activity(found)) => {
+            assert_eq!(found.verdict == Verdict::Inconclusive, !found.reasons.is_empty());
+            found.reasons.clone()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pause(when: When) -> Step {
+    let fault = Fault::new(fault::Pause {}, std::time::Duration::from_secs(3));
+    Step { id: FaultId(1), fault, target: Target::Node(NodeName::from("worker-1")), when }
+}
+
+#[test]
+fn each_threshold_is_reached_at_its_value() {
+    let mut builder = HistoryBuilder::new();
+    builder.plan.activity = history::Activity { holds: 2, clients: 2, refused: 1 };
+    builder.acquire(1, 1, 0, 10, 41).release(1, 20).acquire(2, 2, 30, 40, 42).release(2, 50);
+    builder.try_to_acquire(3, 2, 60).acquire_failed(3, 70, FailureReason::Held, Vec::new());
+    assert_eq!(missing(&builder), Vec::<String>::new());
+    builder.plan.activity = history::Activity { holds: 3, clients: 3, refused: 2 };
+    assert_eq!(
+        missing(&builder),
+        [
+            "only 2 holds, 3 are needed",
+            "only 2 clients with holds of one key, 3 are needed",
+            "only 1 attempts refused as held, 2 are needed",
+        ]
+    );
+}
+
+#[test]
+fn only_refusals_as_held_count() {
+    let mut builder = HistoryBuilder::new();
+    builder.try_to_acquire(1, 1, 0).acquire_failed(1, 10, FailureReason::NoMajority, Vec::new());
+    assert_eq!(count(&builder.verdicts(), "activity.refused"), 0);
+}
+
+#[test]
+fn an_attempt_that_waits_behind_another_counts_once() {
+    let mut builder = HistoryBuilder::new();
+    let behind = |attempt| Event::Behind { attempt: history::HoldId(attempt) };
+    builder.plan.activity = history::Activity { holds: 0, clients: 0, refused: 3 };
+    builder.try_to_acquire(1, 1, 0).event("worker-1", 10, behind(1)).event("worker-1", 20, behind(1));
+    builder.acquire_failed(1, 30, FailureReason::Held, Vec::new()).try_to_acquire(2, 2, 40);
+    builder.acquire_failed(2, 50, FailureReason::Held, Vec::new()).try_to_acquire(3, 2, 60).acquire_failed(
+        3,
+        70,
+        FailureReason::Cancelled,
+        Vec::new(),
+    );
+    assert_eq!(missing(&builder), ["only 2 attempts refused as held, or waiting behind another, 3 are needed"]);
+}
+
+#[test]
+fn a_placed_fault_must_fire() {
+    let mut builder = HistoryBuilder::new();
+    builder.plan.schedule = vec![pause(When::AtPoint(Point::BeforeWrite))];
+    assert_eq!(
+        missing(&builder),
+        ["the pause placed at before-write never fired: no client that was armed came there"]
+    );
+    builder.pause(1, "worker-1", 100, 3_100);
+    assert_eq!(missing(&builder), Vec::<String>::new());
+}
+
+#[test]
+fn of_random_faults_one_must_have_been_seen_to_work() {
+    let after = When::AfterHeal(std::time::Duration::from_secs(1));
+    let mut builder = HistoryBuilder::new();
+    builder.plan.schedule = vec![pause(after), Step { id: FaultId(2), ..pause(after) }];
+    assert_eq!(missing(&builder), ["none of the planned faults was seen to work"]);
+    builder.pause(1, "worker-1", 100, 3_100);
+    assert_eq!(missing(&builder), Vec::<String>::new(), "the second one did not come up in time");
+}
+
+#[test]
+fn a_fault_that_was_requested_must_be_proved_and_proved_healed() {
+    let (kind, node) = (FaultKind::Pause, "worker-1");
+    let mut builder = HistoryBuilder::new();
+    builder.fault(1, kind, node, 10, FaultPhase::Requested { asked_ns: 1, hold: None });
+    assert_eq!(missing(&builder), ["the pause of worker-1 was neither proved nor did it miss its target"]);
+    builder.fault(1, kind, node, 20, FaultPhase::Proved { from: history::Stamp(1), to: history::Stamp(2) });
+    assert_eq!(missing(&builder), ["nothing shows that the pause of worker-1 was healed"]);
+    builder.fault(1, kind, node, 30, FaultPhase::HealProved);
+    assert_eq!(missing(&builder), Vec::<String>::new());
+}
+
+#[test]
+fn a_missed_target_is_counted_and_needs_no_proof() {
+    let (kind, node) = (FaultKind::Pause, "worker-1");
+    let mut builder = HistoryBuilder::new();
+    builder.fault(1, kind, node, 10, FaultPhase::Requested { asked_ns: 1, hold: None });
+    builder.fault(1, kind, node, 20, FaultPhase::MissedTarget);
+    assert_eq!(missing(&builder), Vec::<String>::new());
+    assert_eq!(count(&builder.verdicts(), "facts.missed_target"), 1);
+}

@@ -1,0 +1,310 @@
+//! Property 4: the data. An update is lost if the final value does not contain it.
+//!
+//! A write contains the updates of its base, and its own update: depth(w) = depth(base of w) + 1. Updates that are not
+//! in the depth of the last write are lost. Depths are kept of the current version, and of versions that a hold has
+//! read while its requests may still arrive: no other version can become a base.
+
+use history::{Arm, ArmDecision, Event, HoldId, Plan, RequestKind};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::{
+    facts::Facts,
+    holds::{Attempt, Grant},
+    judge::{Ending, Judge},
+    merge::Entry,
+    order::{Order, Standing},
+    report::{Report, Violation, counted, nonzero, plural},
+    run::Run,
+    verdict::Verdict,
+};
+
+/// Property 4 on one arm: the data.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DataVerdict {
+    /// Judged where data binds the arm; elsewhere `measured`, unless the resource contradicts itself.
+    pub verdict: Verdict,
+    /// Admitted writes.
+    pub updates: u64,
+    /// Updates that the final value does not contain.
+    pub lost_updates: u64,
+    /// Admitted writes whose base was not the current version.
+    pub overwrites: u64,
+    /// Writes that the arm refused.
+    pub refused: u64,
+    /// On arms without a fence: writes admitted after a later hold's first operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stale_accepted: Option<u64>,
+    /// On arms without a fence: writes admitted after a later hold was acquired and before its first operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<u64>,
+    /// Writes that break the arm's own rule, or whose base their hold had never read.
+    pub unjustified: u64,
+    /// Decisions whose version or counter is not the one that the checker computes.
+    pub disagreements: u64,
+    /// Sequence numbers of the admissions that violate it, the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub witness: Vec<u64>,
+    /// Reasons for the verdict beyond the counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+/// One key on one arm.
+#[derive(Debug, Clone, Copy, Default)]
+struct KeyState {
+    version: u64,
+    depth: u64,
+    updates: u64,
+    /// The hold that read last; the arm `claim` accepts its writes only.
+    claim: Option<HoldId>,
+}
+
+/// A version that a hold has read, on one arm.
+#[derive(Debug, Clone, Copy)]
+struct ReadVersion {
+    version: u64,
+    depth: u64,
+}
+
+struct DataArm {
+    arm: Arm,
+    order: Order,
+    keys: Vec<KeyState>,
+    told: FxHashMap<HoldId, Vec<ReadVersion>>,
+    found: DataVerdict,
+}
+
+/// Witnesses that are listed.
+const LISTED: usize = 20;
+
+/// Judges the data.
+pub(crate) struct Data {
+    arms: Vec<DataArm>,
+}
+
+/// The request of a decision.
+struct Request<'a> {
+    entry: &'a Entry,
+    number: u64,
+    kind: RequestKind,
+    key: usize,
+    /// The hold of the request; final reads have none.
+    id: Option<HoldId>,
+    /// The same hold, if the record knows it.
+    hold: Option<(HoldId, Grant)>,
+    /// True if the clients' record contradicts the request: nothing shows whose request it was.
+    is_contradicted: bool,
+}
+
+impl DataArm {
+    fn see(&mut self, request: &Request, decision: &ArmDecision) {
+        if self.keys.len() <= request.key {
+            self.keys.resize(request.key + 1, KeyState::default());
+        }
+        let mut is_wrong = false;
+        match (request.kind, decision.admitted) {
+            (RequestKind::Write, true) => is_wrong = self.write(request, decision),
+            (RequestKind::Write, false) => {
+                self.found.refused += 1;
+                if self.must_admit(request, decision) == Some(true) {
+                    is_wrong = true;
+                    self.found.unjustified += 1;
+                }
+            }
+            (RequestKind::Read, _) => {
+                let claim = &mut self.keys[request.key].claim;
+                *claim = request.id.or(*claim);
+            }
+        }
+        if let Some((_, grant)) = &request.hold
+            && !request.is_contradicted
+            && (request.kind == RequestKind::Read || decision.admitted)
+        {
+            self.standing(request, grant);
+        }
+        let place = self.keys[request.key];
+        if decision.version != place.version || decision.value != place.depth {
+            self.found.disagreements += 1;
+            is_wrong = true;
+        }
+        if let Some((hold, _)) = request.hold {
+            let told = self.told.entry(hold).or_default();
+            if told.last().is_none_or(|last| last.version != place.version) {
+                told.push(ReadVersion { version: place.version, depth: place.depth });
+            }
+        }
+        if is_wrong && self.found.witness.len() < LISTED {
+            self.found.witness.push(request.entry.seq);
+        }
+    }
+
+    /// Returns whether the arm's own rule admits a write. `None` for an arm that decides by tokens or admits every
+    /// write.
+    fn must_admit(&self, request: &Request, decision: &ArmDecision) -> Option<bool> {
+        let place = &self.keys[request.key];
+        match self.arm {
+            // Compare-and-set refuses exactly the writes that are based on an old version.
+            Arm::Cas => Some(decision.base == Some(place.version)),
+            // `claim` admits a write only if no other hold has read since the write's hold did.
+            Arm::Claim => Some(request.id.is_some() && request.id == place.claim),
+            Arm::Off | Arm::Writes | Arm::Reads => None,
+        }
+    }
+
+    /// Adds an admitted write; returns whether the arm should have refused it.
+    fn write(&mut self, request: &Request, decision: &ArmDecision) -> bool {
+        let is_against_rule = self.must_admit(request, decision) == Some(false);
+        let place = &mut self.keys[request.key];
+        let is_over = decision.base != Some(place.version);
+        self.found.updates += 1;
+        self.found.overwrites += u64::from(is_over);
+        let told = request.hold.and_then(|(hold, _)| self.told.get(&hold));
+        let base = match decision.base {
+            Some(0) => Some(0),
+            Some(base) if base == place.version => Some(place.depth),
+            Some(base) => told.and_then(|told| told.iter().find(|t| t.version == base)).map(|t| t.depth),
+            None => None,
+        };
+        let is_baseless = base.is_none() && !request.is_contradicted;
+        let is_wrong = is_baseless || is_against_rule;
+        self.found.unjustified += u64::from(is_wrong);
+        if is_baseless && self.found.reasons.len() < LISTED {
+            let (number, hold) = (request.number, request.hold.map_or(0, |(hold, _)| hold.0));
+            let reason = match decision.base {
+                Some(base) => format!("write #{number} was made from #{base}, of which hold {hold} was never told"),
+                None => format!("write #{number} does not say which version it was made from"),
+            };
+            self.found.reasons.push(reason);
+        }
+        // If the base is not known, only the counter is left.
+        place.depth = base.map_or(decision.value, |depth| depth + 1);
+        place.version = request.number;
+        place.updates += 1;
+        is_wrong
+    }
+
+    fn standing(&mut self, request: &Request, grant: &Grant) {
+        let standing = self.order.admitted(request.key, request.kind, request.entry.at, grant);
+        if request.kind == RequestKind::Write {
+            let count = |n: &mut Option<u64>, is: bool| *n = n.map(|n| n + u64::from(is));
+            count(&mut self.found.stale_accepted, standing == Standing::Stale);
+            count(&mut self.found.late, standing == Standing::Late);
+        }
+    }
+}
+
+impl Judge for Data {
+    const NAME: &str = "data";
+    const ABOUT: &str = "No admitted update is lost: the final value contains every update that the arm admitted.";
+    type Verdict = DataVerdict;
+
+    fn new(plan: &Plan) -> Data {
+        let arms = Arm::ALL.into_iter().filter(|arm| plan.arms.contains(arm)).map(|arm| {
+            let unfenced = (!arm.fences()).then_some(0);
+            DataArm {
+                arm,
+                order: Order::new(arm),
+                keys: Vec::new(),
+                told: FxHashMap::default(),
+                found: DataVerdict {
+                    verdict: Verdict::Measured,
+                    updates: 0,
+                    lost_updates: 0,
+                    overwrites: 0,
+                    refused: 0,
+                    stale_accepted: unfenced,
+                    late: unfenced,
+                    unjustified: 0,
+                    disagreements: 0,
+                    witness: Vec::new(),
+                    reasons: Vec::new(),
+                },
+            }
+        });
+        Data { arms: arms.collect() }
+    }
+
+    fn on_event(&mut self, run: &Run, entry: &Entry) {
+        match &entry.event {
+            Event::Acquired { attempt, .. } => {
+                if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
+                    self.arms.iter_mut().for_each(|arm| arm.order.acquired(hold.key, &grant));
+                }
+            }
+            Event::Admission { number, key, kind, hold, arms, repeat: false, .. } => {
+                let Some(key) = run.key_of(key) else { return };
+                let known = hold.and_then(|id| Some((id, run.attempt(id)?.grant?)));
+                let (number, kind, id, is_contradicted) = (*number, *kind, *hold, run.is_contradicted());
+                let request = Request { entry, number, kind, key, id, hold: known, is_contradicted };
+                for arm in &mut self.arms {
+                    if let Some(decision) = arms.iter().find(|d| d.arm == arm.arm) {
+                        arm.see(&request, decision);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
+        for arm in &mut self.arms {
+            arm.told.remove(&attempt.id);
+        }
+    }
+
+    fn finish(self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        let verdict = |arm: DataArm| {
+            let mut found = arm.found;
+            found.lost_updates = arm.keys.iter().map(|place| place.updates.saturating_sub(place.depth)).sum();
+            let is_contradiction = found.unjustified + found.disagreements > 0;
+            found.verdict = if arm.arm.keeps_data() {
+                Verdict::judged(found.lost_updates > 0 || is_contradiction, !ending.is_whole)
+            } else if is_contradiction {
+                Verdict::Violated
+            } else {
+                Verdict::Measured
+            };
+            (Some(arm.arm), found)
+        };
+        self.arms.into_iter().map(verdict).collect()
+    }
+}
+
+impl Report for DataVerdict {
+    fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    fn figures(&self) -> String {
+        let lost = plural(self.lost_updates, "lost update", "lost updates");
+        let mut parts = vec![format!("{lost} of {}", self.updates)];
+        if let Some(stale) = self.stale_accepted.filter(|n| *n > 0) {
+            parts.push(plural(stale, "stale write admitted", "stale writes admitted"));
+        }
+        if let Some(late) = self.late.filter(|n| *n > 0) {
+            parts.push(plural(late, "late write admitted", "late writes admitted"));
+        }
+        let wrong = [(self.unjustified, "unjustified"), (self.disagreements, "where the counter disagrees")];
+        parts.extend(nonzero(&wrong));
+        if self.verdict == Verdict::Measured {
+            parts.push("not required of this arm".into());
+        }
+        parts.join("; ")
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        counted(&[
+            (self.lost_updates, "lost-update"),
+            (self.unjustified, "unjustified"),
+            (self.disagreements, "disagreement"),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests;

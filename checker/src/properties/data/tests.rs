@@ -1,0 +1,128 @@
+use super::*;
+use crate::history_builder::HistoryBuilder;
+use crate::properties::Property;
+
+fn data(builder: &HistoryBuilder, arm: &str) -> DataVerdict {
+    match builder.verdicts().properties.get(&format!("{arm}.data")) {
+        Some(Property::Data(data)) => data.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Hold 1 reads, a later hold writes, and the write of hold 1 arrives after that.
+fn lost_update() -> HistoryBuilder {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).release(1, 20);
+    builder.acquire(2, 2, 30, 40, 42).read(2, 1, 41, 42).write(2, 2, 50, 60).release(2, 100);
+    builder.write(1, 2, 15, 70);
+    builder
+}
+
+#[test]
+fn an_update_that_the_final_value_does_not_contain_is_lost() {
+    let builder = lost_update();
+    let off = data(&builder, "off");
+    assert_eq!((off.verdict, off.updates, off.lost_updates, off.overwrites), (Verdict::Measured, 2, 1, 1));
+    assert_eq!((off.stale_accepted, off.late), (Some(1), Some(0)));
+    for arm in ["writes", "reads", "cas"] {
+        let found = data(&builder, arm);
+        assert_eq!((found.updates, found.lost_updates, found.refused), (1, 0, 1), "{arm}");
+    }
+    assert_eq!(data(&builder, "reads").verdict, Verdict::Upheld);
+    assert_eq!(data(&builder, "writes").verdict, Verdict::Measured);
+}
+
+#[test]
+fn fencing_writes_alone_loses_a_late_update() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).release(1, 20);
+    builder.acquire(2, 2, 30, 40, 42).read(2, 1, 41, 42).write(2, 2, 50, 60).release(2, 100);
+    builder.write(1, 2, 15, 45);
+    assert_eq!(data(&builder, "writes").lost_updates, 1);
+    let reads = data(&builder, "reads");
+    assert_eq!((reads.lost_updates, reads.refused, reads.verdict), (0, 1, Verdict::Upheld));
+}
+
+#[test]
+fn a_chain_of_overwrites_loses_every_update_that_it_leaves_behind() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).release(1, 20).acquire(2, 2, 30, 40, 42);
+    // 2 over 0, 3 over 2, 4 over 3; then 5 over what hold 1 had read: 0.
+    builder.write(2, 1, 50, 60).write(2, 2, 61, 62).write(2, 3, 63, 64).release(2, 100).write(1, 2, 15, 70);
+    let off = data(&builder, "off");
+    assert_eq!((off.updates, off.lost_updates, off.overwrites), (4, 3, 1));
+}
+
+#[test]
+fn a_binding_arm_that_loses_an_update_is_violated() {
+    let mut builder = lost_update();
+    builder.alter_decisions(|number, arms| {
+        if number == 4 {
+            let off = arms[0].clone();
+            arms.iter_mut().for_each(|d| {
+                *d = ArmDecision { arm: d.arm, seen: d.seen, ..off.clone() };
+            });
+        }
+    });
+    for (arm, verdict) in [
+        ("off", Verdict::Measured),
+        ("writes", Verdict::Measured),
+        ("reads", Verdict::Violated),
+        ("cas", Verdict::Violated),
+    ] {
+        let found = data(&builder, arm);
+        assert_eq!((found.lost_updates, found.verdict), (1, verdict), "{arm}");
+    }
+    assert_eq!(data(&builder, "cas").unjustified, 1, "the base was not current");
+}
+
+#[test]
+fn cas_refuses_nothing_that_was_made_from_the_current_version() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).write(1, 1, 11, 12).release(1, 20);
+    builder.alter_decisions(|_, arms| {
+        arms.iter_mut().filter(|d| d.arm == Arm::Cas).for_each(|d| {
+            (d.admitted, d.version, d.value) = (false, 0, 0);
+        });
+    });
+    let cas = data(&builder, "cas");
+    assert_eq!((cas.verdict, cas.unjustified, cas.refused), (Verdict::Violated, 1, 1));
+}
+
+#[test]
+fn a_counter_that_disagrees_with_the_depth_violates_every_arm() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).write(1, 1, 11, 12).release(1, 20);
+    builder.alter_decisions(|_, arms| arms.iter_mut().for_each(|d| d.value += 1));
+    for arm in ["off", "reads"] {
+        let found = data(&builder, arm);
+        assert_eq!((found.verdict, found.disagreements), (Verdict::Violated, 1), "{arm}");
+    }
+}
+
+#[test]
+fn claim_admits_the_writes_of_the_hold_that_read_last_and_no_other() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).acquire(2, 2, 30, 40, 42);
+    // A hold that writes without having read claims nothing. The first hold may still write until the second reads.
+    builder.write(2, 1, 41, 42).write(1, 2, 43, 44).read(2, 2, 45, 46).write(1, 3, 47, 48).write(2, 3, 49, 50);
+    let claim = data(&builder, "claim");
+    assert_eq!((claim.verdict, claim.updates, claim.refused), (Verdict::Upheld, 2, 2));
+    assert_eq!((claim.lost_updates, claim.unjustified, claim.stale_accepted), (0, 0, Some(0)));
+    for (number, is_unjustified) in [(2, true), (3, true), (5, true), (6, true), (4, false)] {
+        builder.alter_decisions(move |n, arms| {
+            arms.iter_mut().filter(|d| n == number && d.arm == Arm::Claim).for_each(|d| d.admitted = !d.admitted);
+        });
+        let found = data(&builder, "claim").unjustified;
+        assert_eq!(found > 0, is_unjustified, "#{number} was decided the other way round: {found}");
+    }
+}
+
+#[test]
+fn a_base_that_the_hold_was_never_told_is_unjustified() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).write_over(1, 1, 12, 77).release(1, 20);
+    let off = data(&builder, "off");
+    assert_eq!((off.verdict, off.unjustified), (Verdict::Violated, 1));
+    assert!(off.reasons[0].contains("#77"), "{:?}", off.reasons);
+}

@@ -1,0 +1,120 @@
+use history::{FailureReason, HoldId};
+
+use super::*;
+use crate::{
+    history_builder::{HistoryBuilder, ms},
+    properties::Property,
+};
+
+fn fairness(builder: &HistoryBuilder) -> FairnessVerdict {
+    assert_eq!(builder.verdicts().reasons, Vec::<String>::new());
+    match builder.verdicts().properties.get("fairness") {
+        Some(Property::Fairness(found)) => found.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Hold 1 is released at 200. Attempt 2 waits from 30 on. Hold 3 is asked for at 50, and granted at 210.
+fn queue() -> HistoryBuilder {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 200);
+    builder.try_to_acquire(2, 2, 20).event("worker-2", 30, Event::Behind { attempt: HoldId(2) });
+    builder.acquire(3, 1, 50, 210, 43).release(3, 220);
+    builder
+}
+
+/// Attempt 2 is granted at 260, after a last look at 240 that saw another client ahead.
+fn then_granted(builder: &mut HistoryBuilder, place: Option<u64>) {
+    let acquired = Event::Acquired {
+        attempt: HoldId(2),
+        token: None,
+        lease_ns: 2_000_000_000,
+        granted_after: ms(240),
+        promised_from: None,
+        place,
+        valid_ns: 1_000_000_000,
+        answers: Vec::new(),
+    };
+    builder.event("worker-2", 260, acquired);
+}
+
+#[test]
+fn a_later_attempt_that_is_granted_first_overtakes() {
+    let mut builder = queue();
+    then_granted(&mut builder, Some(2));
+    let found = fairness(&builder);
+    assert_eq!((found.verdict, found.waited, found.overtaken.len()), (Verdict::Violated, 1, 1));
+    assert_eq!((found.overtaken[0].attempt, &*found.overtaken[0].by), (HoldId(2), &[HoldId(3)][..]));
+    assert_eq!((found.overtaken[0].since_ms, found.overtaken[0].until_ms), (30.0, 240.0));
+}
+
+#[test]
+fn an_attempt_whose_key_was_not_confirmed_may_have_lost_its_place() {
+    let mut builder = queue();
+    then_granted(&mut builder, None);
+    assert_eq!(fairness(&builder).verdict, Verdict::Upheld);
+}
+
+#[test]
+fn an_undo_that_removes_the_key_proves_that_the_attempt_was_in_the_queue() {
+    for (answer, verdict) in [(NodeAnswer::Done, Verdict::Violated), (NodeAnswer::Refused, Verdict::Upheld)] {
+        let mut builder = queue();
+        builder.undo(2, 300, 310, HistoryBuilder::answers(&[(1, answer)]));
+        builder.acquire_failed(2, 320, FailureReason::Cancelled, Vec::new());
+        assert_eq!(fairness(&builder).verdict, verdict, "{answer:?}");
+    }
+}
+
+#[test]
+fn an_attempt_that_was_undone_before_the_grant_was_not_overtaken() {
+    let mut builder = queue();
+    builder.undo(2, 205, 300, HistoryBuilder::answers(&[(1, NodeAnswer::Done)]));
+    builder.acquire_failed(2, 320, FailureReason::Cancelled, Vec::new());
+    assert_eq!(fairness(&builder).verdict, Verdict::Upheld);
+}
+
+#[test]
+fn a_hold_that_was_asked_for_before_the_attempt_waited_does_not_overtake() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 200);
+    builder.try_to_acquire(2, 2, 20).event("worker-2", 60, Event::Behind { attempt: HoldId(2) });
+    builder.acquire(3, 1, 50, 210, 43).release(3, 220);
+    then_granted(&mut builder, Some(2));
+    assert_eq!(fairness(&builder).verdict, Verdict::Upheld);
+}
+
+#[test]
+fn a_larger_place_that_is_granted_first_overtakes_without_a_look_at_the_queue() {
+    for (place, verdict) in [(44, 1), (42, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.try_to_acquire(9, 2, 1).event("worker-2", 5, Event::Behind { attempt: HoldId(9) });
+        builder.acquire(1, 1, 0, 10, 41).with_place(place).release(1, 20).acquire(12, 2, 30, 40, 43).with_place(43);
+        assert_eq!(fairness(&builder).overtaken.len(), verdict, "place {place}");
+    }
+}
+
+#[test]
+fn each_client_is_counted_and_a_wait_spans_attempts() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 900);
+    builder.try_to_acquire(2, 2, 100).acquire_failed(2, 110, FailureReason::Held, Vec::new());
+    builder.try_to_acquire(3, 2, 200).acquire_failed(3, 210, FailureReason::Held, Vec::new());
+    let found = fairness(&builder);
+    assert_eq!(found.verdict, Verdict::Measured, "no lock with a queue");
+    let counts: Vec<_> = found.clients.iter().map(|c| (c.attempts, c.holds)).collect();
+    assert_eq!(counts, [(1, 1), (2, 0)]);
+    assert_eq!(found.jain, Some(0.5));
+    assert!(found.clients[1].longest_wait_ms >= 110.0, "{found:?}");
+    assert!(found.figures().contains("2 clients with 0 to 1 holds, Jain's index 0.50"), "{}", found.figures());
+}
+
+#[test]
+fn a_client_with_far_fewer_holds_than_another_is_named() {
+    let mut builder = HistoryBuilder::new();
+    for n in 0..11 {
+        builder.acquire(n + 1, 1, 100 * n, 100 * n + 10, n + 41).release(n + 1, 100 * n + 20);
+    }
+    builder.try_to_acquire(50, 2, 100).acquire_failed(50, 110, FailureReason::Held, Vec::new());
+    let figures = fairness(&builder).figures();
+    assert!(figures.ends_with("worker-2 got only 0 holds in 1 attempt"), "{figures}");
+}

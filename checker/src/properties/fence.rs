@@ -1,0 +1,287 @@
+//! Property 3: the fence, on the arms that decide by token. Everything is judged in the order of the admission log.
+
+use history::{Arm, Comparison, Event, HoldId, Plan, RequestKind, Stamp, Token};
+use serde::Serialize;
+
+use crate::{
+    facts::Facts,
+    holds::{Attempt, Grant},
+    judge::{Ending, Judge},
+    merge::Entry,
+    order::{Order, Standing},
+    report::{Report, Violation, counted, nonzero, plural},
+    rules::{self, Refusal},
+    run::Run,
+    verdict::Verdict,
+};
+
+/// Property 3 on one arm: the fence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FenceVerdict {
+    /// Violated by stale accepted, unjustified or false rejections.
+    pub verdict: Verdict,
+    /// Writes admitted after a later hold's first admitted operation on the arm.
+    pub stale_accepted: u64,
+    /// Justified refusals of a write of an earlier hold.
+    pub stale_rejected: u64,
+    /// Writes admitted after a later hold was acquired and before its first operation: no fence can see them.
+    pub late: u64,
+    /// Refusals and admissions that the registered tokens do not justify.
+    pub unjustified: u64,
+    /// Writes of a later hold that were refused for the token of an earlier one: the tokens went wrong.
+    pub false_rejections: u64,
+    /// Justified refusals between holds that are not ordered.
+    pub undecided: u64,
+    /// Strict comparison: refusals of a hold that had written already. Measured.
+    pub repeats: u64,
+    /// Reads that arrived after a later hold's first operation. Measured.
+    pub stale_reads: u64,
+    /// Sequence numbers of the admissions that violate it, the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub witness: Vec<u64>,
+    /// Reasons for the verdict beyond the counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+/// The largest token registered, and the hold that first brought it.
+#[derive(Debug, Clone, Copy)]
+struct LargestToken {
+    token: Token,
+    hold: HoldId,
+    /// Absent if the clients' record contradicts the request that brought the token.
+    grant: Option<Grant>,
+}
+
+struct FencedArm {
+    arm: Arm,
+    order: Order,
+    seen: Vec<Option<LargestToken>>,
+    found: FenceVerdict,
+}
+
+/// Witnesses that are listed.
+const LISTED: usize = 20;
+
+/// Judges the fence.
+pub(crate) struct Fence {
+    is_strict: bool,
+    arms: Vec<FencedArm>,
+}
+
+fn nothing() -> FenceVerdict {
+    FenceVerdict {
+        verdict: Verdict::Upheld,
+        stale_accepted: 0,
+        stale_rejected: 0,
+        late: 0,
+        unjustified: 0,
+        false_rejections: 0,
+        undecided: 0,
+        repeats: 0,
+        stale_reads: 0,
+        witness: Vec::new(),
+        reasons: Vec::new(),
+    }
+}
+
+/// One request on one arm.
+struct Request<'a> {
+    seq: u64,
+    at: Stamp,
+    kind: RequestKind,
+    token: Option<Token>,
+    hold: &'a Attempt,
+    grant: Grant,
+    is_strict: bool,
+}
+
+impl FencedArm {
+    fn key(&mut self, key: usize) -> &mut Option<LargestToken> {
+        if self.seen.len() <= key {
+            self.seen.resize(key + 1, None);
+        }
+        &mut self.seen[key]
+    }
+
+    fn see(&mut self, request: &Request, is_admitted: bool) {
+        let key = request.hold.key;
+        let seen = *self.key(key);
+        let refusal = match request.token {
+            Some(token) => {
+                rules::must_refuse(token, request.hold.id, seen.map(|s| (s.token, s.hold)), request.is_strict)
+            }
+            // Without a token nothing shows that the write is not stale.
+            None => Refusal::Justified,
+        };
+        match (request.kind, is_admitted) {
+            (RequestKind::Read, _) => {
+                let standing = self.order.admitted(key, request.kind, request.at, &request.grant);
+                self.found.stale_reads += u64::from(standing == Standing::Stale);
+                if self.arm == Arm::Reads {
+                    self.register(key, request.token, request.hold.id, Some(request.grant));
+                }
+            }
+            (RequestKind::Write, true) => {
+                self.admitted(request, refusal);
+                self.register(key, request.token, request.hold.id, Some(request.grant));
+            }
+            (RequestKind::Write, false) => self.refused(request, refusal, seen),
+        }
+    }
+
+    fn admitted(&mut self, request: &Request, refusal: Refusal) {
+        let standing = self.order.admitted(request.hold.key, request.kind, request.at, &request.grant);
+        self.found.late += u64::from(standing == Standing::Late);
+        let is_stale = standing == Standing::Stale;
+        let is_unjustified = refusal != Refusal::Unjustified;
+        self.found.stale_accepted += u64::from(is_stale);
+        self.found.unjustified += u64::from(is_unjustified);
+        self.witness(request, is_stale || is_unjustified);
+    }
+
+    fn refused(&mut self, request: &Request, refusal: Refusal, seen: Option<LargestToken>) {
+        let is_wrong = match (refusal, seen) {
+            (Refusal::Repeat, _) => {
+                self.found.repeats += 1;
+                false
+            }
+            (Refusal::Justified, Some(by)) if by.grant.is_some_and(|by| by.is_later(&request.grant)) => {
+                self.found.stale_rejected += 1;
+                false
+            }
+            (Refusal::Justified, Some(by)) if by.grant.is_some_and(|by| request.grant.is_later(&by)) => {
+                self.found.false_rejections += 1;
+                true
+            }
+            (Refusal::Justified, Some(_)) => {
+                self.found.undecided += 1;
+                false
+            }
+            // A write that carries no token may be refused at any time.
+            (Refusal::Justified, None) => false,
+            (Refusal::Unjustified, _) => {
+                self.found.unjustified += 1;
+                true
+            }
+        };
+        self.witness(request, is_wrong);
+    }
+
+    /// An equal token of another hold registers nothing.
+    fn register(&mut self, key: usize, token: Option<Token>, hold: HoldId, grant: Option<Grant>) {
+        let seen = self.key(key);
+        if let Some(token) = token
+            && seen.is_none_or(|largest| token > largest.token)
+        {
+            *seen = Some(LargestToken { token, hold, grant });
+        }
+    }
+
+    fn witness(&mut self, request: &Request, is_wrong: bool) {
+        if is_wrong && self.found.witness.len() < LISTED {
+            self.found.witness.push(request.seq);
+        }
+    }
+}
+
+impl Judge for Fence {
+    const NAME: &str = "fence";
+    const ABOUT: &str = "An arm that checks tokens refuses the writes of a hold once a later hold has acted on \
+        the arm, and refuses no other write.";
+    type Verdict = FenceVerdict;
+
+    fn new(plan: &Plan) -> Fence {
+        let arms = Arm::ALL.into_iter().filter(|arm| arm.fences() && plan.arms.contains(arm));
+        let arms = arms.map(|arm| FencedArm { arm, order: Order::new(arm), seen: Vec::new(), found: nothing() });
+        Fence { is_strict: plan.fence == Comparison::Strict, arms: arms.collect() }
+    }
+
+    fn on_event(&mut self, run: &Run, entry: &Entry) {
+        match &entry.event {
+            Event::Acquired { attempt, .. } => {
+                if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
+                    self.arms.iter_mut().for_each(|arm| arm.order.acquired(hold.key, &grant));
+                }
+            }
+            Event::Admission { key, kind, hold: Some(id), token, arms, repeat: false, .. } if run.is_contradicted() => {
+                // Nothing shows whose request it was. The arm has its token all the same.
+                let Some(key) = run.key_of(key) else { return };
+                for arm in &mut self.arms {
+                    let registers = |d: &history::ArmDecision| match kind {
+                        RequestKind::Read => arm.arm == Arm::Reads,
+                        RequestKind::Write => d.admitted,
+                    };
+                    if arms.iter().find(|d| d.arm == arm.arm).is_some_and(registers) {
+                        arm.register(key, *token, *id, None);
+                    }
+                }
+            }
+            Event::Admission { kind, hold: Some(id), token, arms, repeat: false, .. } => {
+                let Some((hold, grant)) = run.attempt(*id).and_then(|h| Some((h, h.grant?))) else { return };
+                let (kind, token, is_strict) = (*kind, *token, self.is_strict);
+                let request = Request { seq: entry.seq, at: entry.at, kind, token, hold, grant, is_strict };
+                for arm in &mut self.arms {
+                    if let Some(decision) = arms.iter().find(|d| d.arm == arm.arm) {
+                        arm.see(&request, decision.admitted);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        let verdict = |arm: FencedArm| {
+            let mut found = arm.found;
+            let is_violated = found.stale_accepted + found.unjustified + found.false_rejections > 0;
+            found.verdict = Verdict::judged(is_violated, !ending.is_whole);
+            if found.false_rejections > 0 {
+                let n = found.false_rejections;
+                found
+                    .reasons
+                    .push(format!("the tokens went wrong: {n} writes were refused for the token of an earlier hold"));
+            }
+            (Some(arm.arm), found)
+        };
+        self.arms.into_iter().map(verdict).collect()
+    }
+}
+
+impl Report for FenceVerdict {
+    fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    fn figures(&self) -> String {
+        let rejected = plural(self.stale_rejected, "stale write rejected", "stale writes rejected");
+        let counts = [
+            (self.unjustified, "unjustified"),
+            (self.false_rejections, "rightful writes refused"),
+            (self.undecided, "undecided"),
+            (self.repeats, "repeats refused"),
+        ];
+        let first = format!("{rejected}, {} accepted", self.stale_accepted);
+        let mut text = std::iter::once(first).chain(nonzero(&counts)).collect::<Vec<_>>().join(", ");
+        if self.late > 0 {
+            let late = plural(self.late, "late write", "late writes");
+            text += &format!("; {late} admitted, which a rule about tokens cannot see");
+        }
+        text
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        counted(&[
+            (self.stale_accepted, "stale-accepted"),
+            (self.unjustified, "unjustified"),
+            (self.false_rejections, "false-rejection"),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Property 7: a killed holder blocks its key for at most a lease, and no client waits for ever. The blocked time is
+//! measured.
+
+mod blocked_keys;
+
+use std::time::Duration;
+
+use history::{Arm, Event, FaultId, FaultPhase, HoldId, Key, Plan, ProcessName, Stamp};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::{
+    facts::Facts,
+    holds::EarlyEnd,
+    judge::{Ending, Judge},
+    merge::Entry,
+    report::{Report, Violation, plural, seconds},
+    rules,
+    run::{Run, millis},
+    verdict::Verdict,
+};
+
+pub use blocked_keys::StuckAttempt;
+
+use blocked_keys::BlockedKeys;
+
+/// A key that the kill of its holder blocked.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BlockedKey {
+    /// The key.
+    pub key: Key,
+    /// The hold whose process was killed.
+    pub hold: HoldId,
+    /// The fault that killed the process.
+    pub fault: FaultId,
+    /// The worker.
+    pub worker: ProcessName,
+    /// From the kill to the next acquisition, in milliseconds; null if there was none.
+    pub blocked_ms: Option<f64>,
+}
+
+/// Property 7: a key that no client can hold any more is acquired again.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LivenessVerdict {
+    /// Violated by one stuck attempt; `measured` if nothing could be judged.
+    pub verdict: Verdict,
+    /// Killed holders whose key was acquired again in time, and stuck attempts.
+    pub judged: u64,
+    /// Attempts that did not get a key although no client can have held the key.
+    pub stuck: Vec<StuckAttempt>,
+    /// The longest blocking, in milliseconds.
+    pub blocked_ms_max: f64,
+    /// All keys that a kill blocked, by time.
+    pub blocked: Vec<BlockedKey>,
+}
+
+struct Block {
+    killed: Stamp,
+    lasted: Option<Duration>,
+    blocked: BlockedKey,
+}
+
+/// Measures blocking.
+#[derive(Default)]
+pub(crate) struct Liveness {
+    blocks: Vec<Block>,
+    /// Blocks that nothing has ended yet, by key.
+    waiting: FxHashMap<usize, Vec<usize>>,
+    blocked_keys: BlockedKeys,
+}
+
+impl Liveness {
+    fn killed(&mut self, run: &Run, entry: &Entry) {
+        let Event::Fault { fault, node, .. } = &entry.event else { return };
+        for process in run.processes_on(node) {
+            for hold in run.open_on(process) {
+                let is_held = hold.grant.is_some_and(|grant| grant.ok.at < entry.at);
+                if !is_held || hold.ended_by().is_none_or(|(_, early_end)| early_end != EarlyEnd::Kill(*fault)) {
+                    continue;
+                }
+                self.waiting.entry(hold.key).or_default().push(self.blocks.len());
+                self.blocks.push(Block {
+                    killed: entry.at,
+                    lasted: None,
+                    blocked: BlockedKey {
+                        key: run.key(hold.key).clone(),
+                        hold: hold.id,
+                        fault: *fault,
+                        worker: run.process(process).name.clone(),
+                        blocked_ms: None,
+                    },
+                });
+            }
+        }
+    }
+
+    fn acquired(&mut self, key: usize, at: Stamp) {
+        let Some(waiting) = self.waiting.get_mut(&key) else { return };
+        waiting.retain(|&i| {
+            let block = &mut self.blocks[i];
+            let is_over = rules::is_unblocked(at, block.killed);
+            if is_over {
+                block.lasted = Some(at.since(block.killed));
+            }
+            !is_over
+        });
+    }
+}
+
+impl Judge for Liveness {
+    const NAME: &str = "liveness";
+    const ABOUT: &str = "A key that no client can hold any more can be acquired again, within the lease and 1 s.";
+    type Verdict = LivenessVerdict;
+
+    fn new(_plan: &Plan) -> Liveness {
+        Liveness::default()
+    }
+
+    fn on_event(&mut self, run: &Run, entry: &Entry) {
+        self.blocked_keys.on_event(run, entry);
+        match &entry.event {
+            Event::Fault { kind, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => self.killed(run, entry),
+            Event::Acquired { attempt, .. } => {
+                if let Some(hold) = run.attempt(*attempt) {
+                    self.acquired(hold.key, entry.at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        self.blocks.sort_by_key(|block| (block.killed, block.blocked.hold));
+        let bound = self.blocked_keys.bound();
+        let in_time = self.blocks.iter().filter(|b| b.lasted.is_some_and(|lasted| lasted <= bound)).count() as u64;
+        let stuck = self.blocked_keys.found(ending.is_whole);
+        let judged = in_time + stuck.len() as u64;
+        let verdict = match judged {
+            0 => Verdict::Measured,
+            _ => Verdict::judged(!stuck.is_empty(), !ending.is_whole),
+        };
+        let blocked: Vec<BlockedKey> = (self.blocks.into_iter())
+            .map(|block| BlockedKey { blocked_ms: block.lasted.map(millis), ..block.blocked })
+            .collect();
+        let blocked_ms_max = blocked.iter().filter_map(|b| b.blocked_ms).fold(0.0, f64::max);
+        let liveness = LivenessVerdict { verdict, judged, stuck, blocked_ms_max, blocked };
+        vec![(None, liveness)]
+    }
+}
+
+impl Report for LivenessVerdict {
+    fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    fn shown_verdict(&self) -> &'static str {
+        let is_empty = self.verdict == Verdict::Measured && self.blocked.is_empty();
+        if is_empty { Verdict::NotApplicable.name() } else { self.verdict.name() }
+    }
+
+    fn figures(&self) -> String {
+        if self.blocked.is_empty() {
+            return "no holder was killed".into();
+        }
+        let lasted = |b: &BlockedKey| b.blocked_ms.map_or_else(|| "to the end".into(), seconds);
+        let each: Vec<String> = self.blocked.iter().map(lasted).collect();
+        let killed = plural(self.blocked.len() as u64, "killed holder", "killed holders");
+        format!("{killed} blocked the key for {}", each.join(", "))
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests;

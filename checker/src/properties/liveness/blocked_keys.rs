@@ -1,0 +1,339 @@
+//! Keys that no client can get although no client can hold them: the part of liveness that is judged.
+//!
+//! A key may be held from the moment at which an attempt was sent, or last saw another attempt before it. It may be
+//! held until one lease after the last event of its client. An attempt that was refused, and that no node granted, held
+//! nothing. The key is free at every other time.
+//!
+//! An attempt that is refused as held after the key has been free for longer than the slack proves that some state
+//! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
+//! withdrawn.
+
+use std::time::Duration;
+
+use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, Outcome, ProcessName, Stamp};
+use serde::Serialize;
+
+use crate::{
+    disturbance::{Disturbances, SLACK},
+    holds::{Attempt, EventRef},
+    merge::Entry,
+    rules,
+    run::{Run, millis},
+};
+
+/// The way in which an attempt was kept from a key that no client can have held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StuckKind {
+    /// The attempt was refused as held.
+    Refused,
+    /// The attempt waited in the queue, with no other attempt before it.
+    Waiting,
+}
+
+/// An attempt that did not get a key although no client can have held the key.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StuckAttempt {
+    /// The way in which the attempt was kept from the key.
+    pub kind: StuckKind,
+    /// The key.
+    pub key: Key,
+    /// The attempt that shows it.
+    pub attempt: HoldId,
+    /// The worker.
+    pub worker: ProcessName,
+    /// The end of the attempt, in milliseconds since the run's start.
+    pub at_ms: f64,
+    /// Milliseconds for which no client can have held the key by then.
+    pub free_ms: f64,
+    /// Sequence numbers of the attempt, of its waiting, and of its end.
+    pub witness: Vec<u64>,
+}
+
+/// The most findings that are kept of a key.
+const FOUND_MAX: usize = 20;
+
+/// An attempt that has not ended, or a hold that is in use.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    id: HoldId,
+    process: usize,
+    sent: EventRef,
+    is_hold: bool,
+    behind: Option<EventRef>,
+}
+
+/// A wait or a refusal that is wrong unless the key turns out to have been held between two stamps.
+#[derive(Debug)]
+struct Finding {
+    from: Stamp,
+    to: Stamp,
+    is_waiter: bool,
+    stuck: StuckAttempt,
+}
+
+#[derive(Debug, Default)]
+struct KeyWatch {
+    open: Vec<Open>,
+    /// The stamp until which a client may have held the key.
+    until: Stamp,
+    /// True if the last client that may have held the key was killed.
+    is_after_kill: bool,
+    found: Vec<Finding>,
+}
+
+impl KeyWatch {
+    /// Notes that a client may have held the key until this stamp.
+    fn extend(&mut self, until: Stamp, is_after_kill: bool) {
+        if until > self.until {
+            (self.until, self.is_after_kill) = (until, is_after_kill);
+        }
+    }
+
+    /// Withdraws findings: a client may have held the key from one stamp to the other.
+    fn possessed(&mut self, from: Stamp, until: Stamp) {
+        self.found.retain(|finding| finding.to < from || until < finding.from);
+        self.extend(until, false);
+    }
+
+    /// Notes that a waiting attempt has given up. Its entry in the queue may stay for a lease. While two attempts
+    /// waited, the first waited behind no other attempt, which says nothing about the second.
+    fn waited_in_vain(&mut self, from: Stamp, until: Stamp) {
+        self.found.retain(|finding| finding.is_waiter || finding.to < from || until < finding.from);
+        self.extend(until, false);
+    }
+
+    fn take(&mut self, id: HoldId) -> Option<Open> {
+        let i = self.open.iter().position(|open| open.id == id)?;
+        Some(self.open.swap_remove(i))
+    }
+}
+
+/// Watches all keys.
+#[derive(Default)]
+pub(crate) struct BlockedKeys {
+    keys: Vec<KeyWatch>,
+    /// The last attempt of each client, and its key.
+    last: Vec<Option<(usize, HoldId)>>,
+    /// Nothing else is judged.
+    disturbances: Disturbances,
+    /// The longest lease so far.
+    lease: Duration,
+    now: Stamp,
+}
+
+impl BlockedKeys {
+    pub fn on_event(&mut self, run: &Run, entry: &Entry) {
+        self.now = entry.at;
+        let mark = EventRef { at: entry.at, seq: entry.seq };
+        match &entry.event {
+            Event::Acquire { client, attempt, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    self.sent(run, *client, attempt);
+                }
+            }
+            Event::Behind { attempt } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    let open = self.key(attempt.key).open.iter_mut().find(|open| open.id == attempt.id);
+                    open.into_iter().for_each(|open| open.behind = attempt.behind);
+                }
+            }
+            Event::Acquired { attempt, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    self.acquired(run, attempt, mark);
+                }
+            }
+            Event::AcquireFailed { attempt, outcome, why, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    let is_refused =
+                        *outcome == Outcome::Failed && *why == FailureReason::Held && attempt.granted_on == 0;
+                    self.failed(run, attempt, mark, is_refused);
+                }
+            }
+            Event::Release { hold } | Event::GaveUp { hold } => {
+                if let Some(hold) = run.attempt(*hold) {
+                    let until = mark.at.plus(self.lease);
+                    let key = self.key(hold.key);
+                    if key.take(hold.id).is_some() {
+                        key.extend(until, false);
+                    }
+                }
+            }
+            Event::Fault { fault, phase, node, kind } => {
+                let is_of_locks = run.plan.lock_nodes.contains(node);
+                if !kind.kills() || is_of_locks {
+                    self.disturbances.disturbed(&run.plan, *fault, phase, mark.at, is_of_locks);
+                } else if *phase == FaultPhase::Injected {
+                    let processes: Vec<usize> = run.processes_on(node).collect();
+                    self.killed(&processes, mark.at);
+                }
+            }
+            Event::PacketsDelayed { since, until, .. } => {
+                self.disturbances.not_before(*until);
+                // The report comes when the delay is over. A connection is silent until its next retransmission, long
+                // after the heal, and the first attempt in a queue may not know that it is first.
+                for key in &mut self.keys {
+                    key.found.retain(|finding| finding.to < *since || *until < finding.from);
+                }
+            }
+            Event::Finished => self.finished(run, entry.process, mark),
+            _ => {}
+        }
+    }
+
+    fn key(&mut self, key: usize) -> &mut KeyWatch {
+        if self.keys.len() <= key {
+            self.keys.resize_with(key + 1, KeyWatch::default);
+        }
+        &mut self.keys[key]
+    }
+
+    fn sent(&mut self, run: &Run, client: ClientId, attempt: &Attempt) {
+        if self.lease.is_zero() {
+            let renewed = run.plan.workload.renew_for.unwrap_or_default();
+            self.lease = run.plan.lease.max(renewed);
+        }
+        let client = client.0 as usize;
+        if self.last.len() <= client {
+            self.last.resize(client + 1, None);
+        }
+        if let Some((key, id)) = self.last[client].replace((attempt.key, attempt.id)) {
+            // The client has begun another attempt, whether or not it reported the end of this attempt.
+            let until = attempt.sent.at.plus(self.lease);
+            let key = self.key(key);
+            if let Some(open) = key.take(id) {
+                key.possessed(open.sent.at, until);
+            }
+        }
+        let open = Open { id: attempt.id, process: attempt.process, sent: attempt.sent, is_hold: false, behind: None };
+        self.key(attempt.key).open.push(open);
+    }
+
+    fn acquired(&mut self, run: &Run, hold: &Attempt, mark: EventRef) {
+        let Some(grant) = hold.grant else { return };
+        self.lease = self.lease.max(grant.lease);
+        let until = mark.at.plus(self.lease);
+        let Some(open) = self.key(hold.key).take(hold.id) else { return };
+        // Until `granted_after` the attempt waited behind another attempt.
+        let finding = self.waited(run, hold.key, &open, grant.granted_after, mark);
+        let key = self.key(hold.key);
+        key.possessed(grant.granted_after.max(open.sent.at), until);
+        key.found.extend(finding);
+        key.open.push(Open { is_hold: true, ..open });
+    }
+
+    fn failed(&mut self, run: &Run, attempt: &Attempt, mark: EventRef, is_refused: bool) {
+        let until = mark.at.plus(self.lease);
+        let Some(open) = self.key(attempt.key).take(attempt.id) else { return };
+        let finding = self.waited(run, attempt.key, &open, Stamp(0), mark);
+        if is_refused {
+            self.refused(run, attempt, mark);
+        } else if open.behind.is_some() {
+            self.key(attempt.key).waited_in_vain(open.sent.at, until);
+        } else {
+            self.key(attempt.key).possessed(open.sent.at, until);
+        }
+        self.key(attempt.key).found.extend(finding);
+    }
+
+    /// Returns the stamp since which no client can have had the key, if the record shows that.
+    fn free_since(&self, key: &KeyWatch) -> Option<Stamp> {
+        let is_free = !key.open.iter().any(|open| open.is_hold);
+        self.disturbances.quiet_since().filter(|_| is_free).map(|since| key.until.max(since))
+    }
+
+    fn refused(&mut self, run: &Run, attempt: &Attempt, mark: EventRef) {
+        let key = &self.keys[attempt.key];
+        let Some(since) = self.free_since(key) else { return };
+        // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`.
+        let is_after_kill = key.is_after_kill && key.until == since;
+        let bound = if is_after_kill { SLACK } else { self.lease + SLACK };
+        if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(|finding| !finding.is_waiter) {
+            return;
+        }
+        let finding = Finding {
+            from: attempt.sent.at,
+            to: mark.at,
+            is_waiter: false,
+            stuck: stuck(run, attempt.key, attempt, StuckKind::Refused, since, mark),
+        };
+        self.keys[attempt.key].found.push(finding);
+    }
+
+    /// Returns a finding if an attempt that ends has waited too long without another attempt before it.
+    fn waited(&self, run: &Run, key: usize, open: &Open, saw_until: Stamp, mark: EventRef) -> Option<Finding> {
+        let (behind, since) = (open.behind?, self.free_since(&self.keys[key])?);
+        let since = since.max(behind.at).max(saw_until);
+        let is_stuck = rules::is_overdue(mark.at, since, self.lease + SLACK) && self.keys[key].found.len() < FOUND_MAX;
+        let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
+        let stuck = stuck(run, key, attempt, StuckKind::Waiting, since, mark);
+        Some(Finding { from: since, to: mark.at, is_waiter: true, stuck })
+    }
+
+    /// Judges the attempts of a process that ends in good order, because they wait no longer.
+    fn finished(&mut self, run: &Run, process: usize, mark: EventRef) {
+        for key in 0..self.keys.len() {
+            let is_waiter = |open: &Open| open.process == process && open.behind.is_some() && !open.is_hold;
+            for open in self.keys[key].open.iter().copied().filter(is_waiter).collect::<Vec<_>>() {
+                let finding = self.waited(run, key, &open, Stamp(0), mark);
+                self.keys[key].found.extend(finding);
+            }
+        }
+    }
+
+    /// Notes the end of killed processes. Their keys stay blocked for a lease, which their last requests may have
+    /// renewed.
+    fn killed(&mut self, processes: &[usize], at: Stamp) {
+        let until = at.plus(self.lease);
+        for key in &mut self.keys {
+            let is_dead = |open: &Open| processes.contains(&open.process);
+            if let Some(first) = key.open.iter().filter(|open| is_dead(open)).map(|open| open.sent.at).min() {
+                let has_hold = key.open.iter().any(|open| is_dead(open) && open.is_hold);
+                key.open.retain(|open| !is_dead(open));
+                if !has_hold {
+                    key.possessed(first, until);
+                }
+                key.is_after_kill = true;
+                key.extend(until, true);
+            }
+        }
+    }
+
+    /// Returns the findings, ordered by time. If the record was cut short, only findings that no later event can
+    /// refute.
+    pub fn found(self, is_whole: bool) -> Vec<StuckAttempt> {
+        let mut found = Vec::new();
+        for key in self.keys {
+            let may_have_had = |finding: &Finding| {
+                // An open hold is not counted: the record shows when a hold had the key.
+                let waits_alike = is_whole && finding.is_waiter;
+                let is_counted = |open: &&Open| !open.is_hold && (open.behind.is_none() || !waits_alike);
+                key.open.iter().filter(is_counted).any(|open| open.sent.at <= finding.to)
+            };
+            found
+                .extend(key.found.iter().filter(|finding| !may_have_had(finding)).map(|finding| finding.stuck.clone()));
+        }
+        found.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.attempt.cmp(&b.attempt)));
+        found
+    }
+
+    /// The time after a kill within which the key must be free again.
+    pub fn bound(&self) -> Duration {
+        self.lease + SLACK
+    }
+}
+
+fn stuck(run: &Run, key: usize, attempt: &Attempt, kind: StuckKind, since: Stamp, mark: EventRef) -> StuckAttempt {
+    let mut witness = vec![attempt.sent.seq];
+    witness.extend(attempt.behind.map(|mark| mark.seq));
+    witness.push(mark.seq);
+    StuckAttempt {
+        kind,
+        key: run.key(key).clone(),
+        attempt: attempt.id,
+        worker: run.process(attempt.process).name.clone(),
+        at_ms: run.ms(mark.at),
+        free_ms: millis(mark.at.since(since)),
+        witness,
+    }
+}

@@ -1,0 +1,210 @@
+use history::{ClockChange, FailureReason, Fault, HoldId, NodeAnswer, WhichClock, fault};
+
+use super::{blocked_keys::StuckKind, *};
+use crate::history_builder::HistoryBuilder;
+use crate::properties::Property;
+
+fn blocked(builder: &HistoryBuilder) -> Vec<Option<f64>> {
+    match builder.verdicts().properties.get("liveness") {
+        Some(Property::Liveness(found)) => found.blocked.iter().map(|b| b.blocked_ms).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_key_is_blocked_from_the_kill_of_its_holder_to_the_next_acquisition() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020);
+    assert_eq!(blocked(&builder), [Some(1_910.0)]);
+}
+
+#[test]
+fn a_key_that_nobody_acquires_again_stays_blocked() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+    assert_eq!(blocked(&builder), [None]);
+}
+
+#[test]
+fn a_kill_of_a_worker_without_a_hold_blocks_nothing() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-1", 100).acquire(2, 2, 2_000, 2_010, 42);
+    assert_eq!(blocked(&builder), []);
+}
+
+fn judged(builder: &HistoryBuilder) -> (Verdict, Vec<(StuckKind, u64)>) {
+    match builder.verdicts().properties.get("liveness") {
+        Some(Property::Liveness(found)) => {
+            (found.verdict, found.stuck.iter().map(|stuck| (stuck.kind, stuck.attempt.0)).collect())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Worker 2 tries every 100 ms from one time to another, and is refused at once.
+fn refused(builder: &mut HistoryBuilder, from: u64, to: u64) {
+    for (i, at) in (from..=to).step_by(100).enumerate() {
+        let no =
+            HistoryBuilder::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+        let id = from + 100 + i as u64;
+        builder.try_to_acquire(id, 2, at).acquire_failed(id, at + 5, FailureReason::Held, no);
+    }
+}
+
+fn behind(builder: &mut HistoryBuilder, attempt: u64, worker: &str, at: u64) {
+    builder.event(worker, at, Event::Behind { attempt: HoldId(attempt) });
+}
+
+#[test]
+fn a_key_that_is_acquired_again_in_time_after_a_kill_upholds_it() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+    refused(&mut s, 200, 2_000);
+    s.acquire(3_000, 2, 2_100, 2_110, 42).release(3_000, 2_120);
+    assert_eq!(judged(&s), (Verdict::Upheld, vec![]));
+    // Nobody tried: that it took longer says nothing.
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100).acquire(2, 2, 9_000, 9_010, 42).release(2, 9_020);
+    assert_eq!(judged(&s), (Verdict::Measured, vec![]));
+}
+
+#[test]
+fn a_key_that_outlives_the_lease_of_a_dead_holder_violates_it() {
+    // Killed between 100 and 120: the lease is over at 2,120, and the slack at 3,120.
+    for (last, expected) in [(3_120, None), (3_121, Some(1_006.0))] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+        refused(&mut s, 200, 3_000);
+        refused(&mut s, last, last);
+        let v = s.verdicts();
+        let Some(Property::Liveness(found)) = v.properties.get("liveness") else { panic!() };
+        assert_eq!(found.stuck.first().map(|stuck| stuck.free_ms), expected, "refused at {last}");
+        assert_eq!(found.verdict == Verdict::Violated, expected.is_some());
+    }
+}
+
+#[test]
+fn a_key_that_nobody_can_hold_any_more_and_that_nobody_gets_violates_it() {
+    // Released at 50: the key is free from 2,050 on, even if the release failed. A client must have it by 5,050.
+    for (to, is_stuck) in [(5_000, false), (5_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        refused(&mut s, 100, to);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "tried until {to}");
+    }
+}
+
+#[test]
+fn whatever_may_hold_the_key_suspends_the_judgement() {
+    let stuck = || {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.workers = 3;
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        refused(&mut s, 100, 5_100);
+        s
+    };
+    assert_eq!(judged(&stuck()).1.len(), 1);
+    // A hold that is in use, one that came out of an attempt under way, one that may have come of it.
+    assert_eq!(judged(stuck().acquire(2, 3, 2_000, 2_010, 42)).1, []);
+    assert_eq!(judged(stuck().acquire(2, 3, 5_000, 5_500, 42)).1, []);
+    assert_eq!(judged(stuck().acquire_knowing(2, 3, 2_000, 5_106, 5_500, 42)).1.len(), 1, "it saw another until then");
+    assert_eq!(judged(stuck().try_to_acquire(2, 3, 5_000)).1, []);
+    let why = FailureReason::NoMajority;
+    assert_eq!(judged(stuck().try_to_acquire(2, 3, 3_000).acquire_failed(2, 3_500, why, Vec::new())).1, []);
+    assert_eq!(judged(stuck().try_to_acquire(2, 3, 6_000).acquire_failed(2, 6_500, why, Vec::new())).1.len(), 1);
+    // One node had granted it to an attempt that was refused by the others.
+    let partly =
+        HistoryBuilder::answers(&[(1, NodeAnswer::Granted), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+    assert_eq!(judged(stuck().try_to_acquire(2, 3, 3_000).acquire_failed(2, 3_500, FailureReason::Held, partly)).1, []);
+}
+
+#[test]
+fn faults_of_locks_links_and_clocks_suspend_the_judgement() {
+    let lasting = Duration::from_secs(1);
+    let jump = |by| Fault::new(fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(by) }, lasting);
+    let pause = Fault::new(fault::Pause {}, lasting);
+    let kill = Fault::new(fault::Kill {}, lasting);
+    // Free from 2,050 on; tried until 8,100.
+    for (fault, node, from, to, is_stuck) in [
+        (pause.clone(), "redis-1", 1_000, 1_100, true),
+        (pause.clone(), "redis-1", 5_000, 5_150, false), // quiet from 5,170 on: must be had by 8,170
+        (pause.clone(), "worker-1", 5_000, 5_150, false),
+        (kill.clone(), "redis-1", 5_000, 5_150, false),
+        (kill, "resource", 5_000, 5_150, true),
+        (jump(2_000), "redis-1", 1_000, 2_000, true), // what was granted meanwhile lasts until 4,005 + 2,000
+        (jump(4_000), "redis-1", 1_000, 2_000, false),
+        (jump(4_000), "worker-1", 1_000, 2_000, true),
+    ] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        // Before a fault that comes late, nobody tries.
+        refused(&mut s, if from > 2_000 { from } else { 100 }, 8_100);
+        let kind = fault.kind();
+        s.inject(1, fault, node, from, to);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "{kind} of {node} from {from}");
+    }
+}
+
+#[test]
+fn a_waiter_that_nobody_precedes_any_more_violates_it() {
+    let queue = |ok| {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50).acquire_knowing(2, 2, 20, 45, ok, 42).release(2, ok + 10);
+        behind(&mut s, 2, "worker-2", 25);
+        s
+    };
+    // Free from 2,050 on at the latest.
+    assert_eq!(judged(&queue(5_050)).1, []);
+    assert_eq!(judged(&queue(5_051)).1, [(StuckKind::Waiting, 2)]);
+    // The attempt gives up, or waits to the end.
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 2, 20).release(1, 50);
+    behind(&mut s, 2, "worker-2", 25);
+    s.event("worker-1", 5_051, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+    assert_eq!(judged(&s).1, [(StuckKind::Waiting, 2)]);
+    s.acquire_failed(2, 5_060, FailureReason::Cancelled, Vec::new());
+    assert_eq!(judged(&s).1, [(StuckKind::Waiting, 2)]);
+}
+
+#[test]
+fn a_connection_that_was_silent_after_the_heal_takes_back_what_was_found_meanwhile() {
+    for (silent_until, is_stuck) in [(5_900, false), (2_000, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 2, 20).release(1, 50);
+        behind(&mut s, 2, "worker-2", 25);
+        s.acquire_failed(2, 5_051, FailureReason::Cancelled, Vec::new());
+        s.packets_delayed(1, "redis-1", "worker-2", 40, silent_until);
+        assert_eq!(!judged(&s).1.is_empty(), is_stuck, "silent until {silent_until}");
+    }
+}
+
+#[test]
+fn two_waiters_that_give_up_do_not_hide_that_one_of_them_was_first() {
+    for (given_up, is_stuck) in [(5_050, false), (5_051, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.workers = 3;
+        s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 2, 20).try_to_acquire(3, 3, 30).release(1, 50);
+        behind(&mut s, 2, "worker-2", 25);
+        behind(&mut s, 3, "worker-3", 35);
+        s.acquire_failed(2, given_up, FailureReason::Cancelled, Vec::new());
+        s.acquire_failed(3, given_up + 9, FailureReason::Cancelled, Vec::new());
+        assert_eq!(!judged(&s).1.is_empty(), is_stuck, "given up at {given_up}");
+    }
+}
+
+#[test]
+fn a_waiter_behind_a_holder_or_a_dead_waiter_waits_rightly() {
+    let mut s = HistoryBuilder::new();
+    s.plan.workload.workers = 3;
+    s.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 3, 20);
+    behind(&mut s, 2, "worker-3", 25);
+    behind(&mut s, 3, "worker-2", 35);
+    // The one before it is killed at 4,000, and its key is there until 6,020.
+    s.release(1, 2_500).kill(1, "worker-3", 4_000).acquire_knowing(3, 2, 30, 40, 6_030, 42).release(3, 6_040);
+    assert_eq!(judged(&s).1, []);
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).work(1, 30, 9_000);
+    behind(&mut s, 2, "worker-2", 25);
+    s.release(1, 9_040).acquire_knowing(2, 2, 20, 9_035, 9_050, 42).release(2, 9_060);
+    assert_eq!(judged(&s).1, []);
+}

@@ -1,0 +1,408 @@
+//! Property 1: mutual exclusion. This file finds the windows, `stale_cause` and `overlap_cause` explain them, and
+//! `story` writes their stories.
+
+mod evidence;
+mod note;
+mod overlap_cause;
+mod queue;
+mod stale_cause;
+mod story;
+mod verdict;
+mod window;
+
+use std::time::Duration;
+
+use history::{Arm, Event, HoldId, Plan, RequestKind, Stamp};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    cause::Cause,
+    facts::Facts,
+    holds::{Attempt, EventRef, Grant, HoldSummary, Nodes, Span},
+    intervals::Intervals,
+    judge::{Ending, Judge},
+    merge::Entry,
+    order::Largest,
+    rules,
+    run::{Run, millis},
+    verdict::Verdict,
+};
+
+pub use verdict::{DeadClaim, LockVerdict};
+pub use window::{Window, WindowKind};
+
+use evidence::{ACTS_MAX, HoldWatch, Overlap, StaleAct, StaleActs};
+use note::LastDecision;
+use queue::Queue;
+
+/// A stale hold that can act no more.
+struct StaleHold {
+    hold: Attempt,
+    watch: HoldWatch,
+    closed: Stamp,
+}
+
+#[derive(Default)]
+struct LockKey {
+    /// Holds that may still act.
+    open: Vec<HoldId>,
+    /// The last `acquire` ok, and that of holds without a place.
+    latest: Largest,
+    latest_unplaced: Largest,
+    queue: Queue,
+    last_decision: LastDecision,
+}
+
+impl LockKey {
+    /// Adds an acquired hold. Compares it with the holds that were acquired before and are not earlier: finds its known
+    /// later holds, and the first acquisition of a hold that is neither later nor earlier.
+    fn known(&self, hold: &Attempt, grant: &Grant) -> HoldWatch {
+        // A hold with a place is ordered with every hold with a place.
+        let others = if grant.place.is_some() { self.latest_unplaced } else { self.latest };
+        let others = [others.before(grant.ok.at), others.all()].into_iter().flatten();
+        let first_unordered = others.into_iter().find(|ok| !rules::is_later(grant.granted_after, *ok));
+        let mut watch = HoldWatch { first_unordered, ..HoldWatch::default() };
+        for later in self.queue.later_than(grant) {
+            watch.first_later.get_or_insert_with(|| later.summary.clone());
+            watch.cover.add((later.grant.ok.at.max(hold.end()), later.ended.unwrap_or_default()));
+        }
+        watch
+    }
+
+    fn add(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
+        self.open.push(hold.id);
+        self.latest.add(grant.ok.at, grant.ok.at);
+        if grant.place.is_none() {
+            return self.latest_unplaced.add(grant.ok.at, grant.ok.at);
+        }
+        self.queue.add(run, hold, grant);
+    }
+}
+
+/// Judges mutual exclusion.
+#[derive(Default)]
+pub(crate) struct Lock {
+    keys: Vec<LockKey>,
+    watches: FxHashMap<HoldId, HoldWatch>,
+    stale: Vec<StaleHold>,
+    overlaps: Vec<Overlap>,
+    /// The nodes of holds that overlapped. Those that did the last renewal count, and it may be answered after the
+    /// overlap.
+    nodes: FxHashMap<HoldId, Nodes>,
+    /// The leases of holds that had been renewed when another hold was acquired, by that other hold.
+    leases: FxHashMap<HoldId, Vec<(HoldId, Vec<Span>)>>,
+    /// From the stamp that the promise rests on to the claim.
+    dead_claims: Vec<(Span, DeadClaim)>,
+    undecided: u64,
+    overclaims: u64,
+    without_key: u64,
+    /// True if a hold outlived its promise: only then does the run test the lock.
+    is_tested: bool,
+    /// The stamp of the last event.
+    now: Stamp,
+}
+
+impl Lock {
+    fn key(&mut self, key: usize) -> &mut LockKey {
+        if self.keys.len() <= key {
+            self.keys.resize_with(key + 1, LockKey::default);
+        }
+        &mut self.keys[key]
+    }
+
+    fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
+        if rules::is_dead_claim(grant.ok.at, grant.first_promise) {
+            let claim = DeadClaim {
+                key: run.key(hold.key).clone(),
+                hold: hold.id,
+                client: hold.client,
+                worker: run.process(hold.process).name.clone(),
+                at_ms: run.ms(grant.ok.at),
+                late_ms: millis(grant.ok.at.since(grant.first_promise)),
+                witness: vec![hold.sent.seq, grant.ok.seq],
+            };
+            self.dead_claims.push(((grant.promised_from, grant.ok.at), claim));
+        }
+        for other in run.live(hold.key).filter(|other| other.id != hold.id && !other.leases.is_empty()) {
+            self.leases.entry(hold.id).or_default().push((other.id, other.leases.clone()));
+        }
+        let key = self.key(hold.key);
+        let (watch, open) = (key.known(hold, grant), std::mem::take(&mut key.open));
+        for id in &open {
+            let (Some(other), Some(watch)) = (run.attempt(*id).and_then(|h| h.grant), self.watches.get_mut(id)) else {
+                continue;
+            };
+            if grant.is_later(&other) {
+                // Grants come by their stamps, so the first one seen is the first acquired.
+                watch.first_later.get_or_insert_with(|| HoldSummary::of(hold, grant));
+            } else if !other.is_later(grant) {
+                watch.first_unordered.get_or_insert(grant.ok.at);
+            }
+        }
+        self.watches.insert(hold.id, watch);
+        let key = self.key(hold.key);
+        key.open = open;
+        key.add(run, hold, grant);
+    }
+
+    /// A request of a hold was decided: the first copy of it.
+    fn act(&mut self, run: &Run, entry: &Entry) {
+        let Event::Admission { kind, hold: Some(id), op, .. } = &entry.event else { return };
+        let Some((hold, grant)) = run.attempt(*id).and_then(|h| Some((h, h.grant?))) else { return };
+        let mark = EventRef { at: entry.at, seq: entry.seq };
+        let is_write = *kind == RequestKind::Write;
+        if is_write {
+            self.tell_of_first_write(*id, hold.key, mark, entry);
+        }
+        if !rules::is_after_end(mark.at, hold.end()) {
+            return;
+        }
+        self.is_tested |= rules::is_after_end(mark.at, hold.promise);
+        let Some(watch) = self.watches.get_mut(id) else { return };
+        let is_before = |acquired: Stamp| rules::is_acquired_before(acquired, mark.at);
+        if !watch.first_later.as_ref().is_some_and(|later| is_before(later.ok.at)) {
+            self.undecided += u64::from(watch.first_unordered.is_some_and(is_before));
+            return;
+        }
+        let overlap = cover_until(run, hold, &grant, &watch.cover, mark.at);
+        let stale = watch.stale.get_or_insert_with(|| StaleActs {
+            last: mark,
+            reads: 0,
+            writes: 0,
+            acts: Vec::new(),
+            overlap: Duration::ZERO,
+        });
+        (stale.last, stale.overlap) = (mark, overlap);
+        stale.writes += u64::from(is_write);
+        stale.reads += u64::from(!is_write);
+        if stale.acts.len() < ACTS_MAX {
+            let note = self.keys[hold.key].last_decision.note(&entry.event);
+            stale.acts.push(StaleAct { mark, op: *op, note });
+        }
+    }
+
+    /// Holds that may still act remember the first write of the first later hold.
+    fn tell_of_first_write(&mut self, id: HoldId, key: usize, mark: EventRef, entry: &Entry) {
+        let Some(key) = self.keys.get(key) else { return };
+        for other in &key.open {
+            if let Some(watch) = self.watches.get_mut(other)
+                && watch.later_write.is_none()
+                && watch.first_later.as_ref().is_some_and(|later| later.id == id)
+            {
+                watch.later_write = Some((mark, key.last_decision.note(&entry.event)));
+            }
+        }
+    }
+
+    /// Adds a stall. A process notices a stall only afterwards, so holds that acted stale meanwhile may have closed.
+    fn stalled(&mut self, run: &Run, process: usize, span: (Stamp, Stamp)) {
+        let is_resource = run.process(process).node.as_str() == "resource";
+        for stale in self.stale.iter_mut().rev().take_while(|stale| stale.closed >= span.0) {
+            if is_resource {
+                stale.hold.resource_stalls.push(span);
+            } else if stale.hold.process == process {
+                stale.hold.stalls.push(span);
+            }
+        }
+    }
+}
+
+/// Returns how long later holds were entitled between the end of a hold and an arrival.
+fn cover_until(run: &Run, hold: &Attempt, grant: &Grant, cover: &Intervals, arrival: Stamp) -> Duration {
+    let mut cover = cover.clone();
+    for (other, theirs) in run.live(hold.key).filter_map(|h| Some((h, h.grant?))) {
+        if theirs.is_later(grant) {
+            cover.add((theirs.ok.at.max(hold.end()), other.end().min(arrival)));
+        }
+    }
+    cover.length()
+}
+
+impl Judge for Lock {
+    const NAME: &str = "lock";
+    const ABOUT: &str = "Mutual exclusion: no two holds of a key are entitled at the same time, and no client acts \
+        under a hold that has ended after another client has acquired the lock.";
+    type Verdict = LockVerdict;
+
+    fn new(_plan: &Plan) -> Lock {
+        Lock::default()
+    }
+
+    fn on_event(&mut self, run: &Run, entry: &Entry) {
+        self.now = entry.at;
+        match &entry.event {
+            Event::Acquired { attempt, .. } => {
+                if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
+                    self.acquired(run, hold, &grant);
+                }
+            }
+            Event::Admission { key, repeat: false, .. } => {
+                if run.is_act() {
+                    self.act(run, entry);
+                }
+                if let Some(key) = run.key_of(key) {
+                    self.key(key).last_decision.remember(&entry.event);
+                }
+            }
+            Event::Check { hold, passed: true } => {
+                let promise = run.attempt(*hold).filter(|h| h.grant.is_some()).map(|h| h.promise);
+                self.overclaims += u64::from(promise.is_some_and(|end| rules::is_overclaim(entry.at, end)));
+            }
+            Event::WithoutKey { .. } => self.without_key += 1,
+            Event::Stall { from, to, .. } => self.stalled(run, entry.process, (*from, *to)),
+            _ => {}
+        }
+    }
+
+    fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
+        let Some(grant) = hold.grant else { return };
+        self.is_tested |= hold.ended_by().is_none() && !rules::is_dead_claim(grant.ok.at, hold.promise);
+        for (other, theirs) in run.live(hold.key).filter_map(|h| Some((h, h.grant?))) {
+            // The other hold's entitlement ends no earlier: `run` returns the ends in their order.
+            if let Some(length) = rules::overlap((grant.ok.at, end), (theirs.ok.at, other.end())) {
+                let mut holds = [HoldSummary::of(hold, &grant), HoldSummary::of(other, &theirs)];
+                let from = holds[0].ok.at.max(holds[1].ok.at);
+                holds.sort_by_key(|summary| (summary.ok.at, summary.id));
+                let [first, second] = if holds[0].id == hold.id { [&grant, &theirs] } else { [&theirs, &grant] };
+                if first.is_later(second) {
+                    holds.reverse();
+                }
+                for hold in [hold, other] {
+                    self.nodes.insert(hold.id, hold.granted_on | hold.renewed_on);
+                }
+                let mut known = self.leases.get(&holds[1].id).into_iter().flatten();
+                let leases = known.find(|(id, _)| *id == holds[0].id).map(|(_, leases)| leases.clone());
+                let (key, leases) = (hold.key, leases.unwrap_or_default());
+                self.overlaps.push(Overlap { key, from, holds, length, leases });
+            }
+        }
+        let Some(key) = self.keys.get_mut(hold.key) else { return };
+        key.queue.ended(hold.id, end);
+        let earliest = run.live(hold.key).filter_map(|h| Some(h.grant?.ok.at)).min().unwrap_or(end);
+        for id in key.open.iter().filter(|id| **id != hold.id) {
+            let (Some(other), Some(watch)) = (run.attempt(*id), self.watches.get_mut(id)) else { continue };
+            let is_later = other.grant.is_some_and(|theirs| grant.is_later(&theirs));
+            // A hold that is not retired ends later: no part of this hold's entitlement lies after its end.
+            if is_later && other.is_retired {
+                watch.cover.settle(earliest.min(grant.ok.at));
+                watch.cover.add((grant.ok.at.max(other.end()), end));
+            }
+        }
+    }
+
+    fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
+        if let Some(nodes) = self.nodes.get_mut(&attempt.id) {
+            *nodes = attempt.granted_on | attempt.renewed_on;
+        }
+        self.leases.remove(&attempt.id);
+        if let Some(watch) = self.watches.remove(&attempt.id) {
+            self.keys[attempt.key].open.retain(|id| *id != attempt.id);
+            if watch.stale.is_some() {
+                self.stale.push(StaleHold { hold: attempt.clone(), watch, closed: self.now });
+            }
+        }
+    }
+
+    fn finish(mut self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        let mut windows = Vec::new();
+        for stale in &self.stale {
+            windows.extend(window::stale(run, &stale.hold, &stale.watch));
+        }
+        for hold in run.still_open() {
+            if let Some(nodes) = self.nodes.get_mut(&hold.id) {
+                *nodes = hold.granted_on | hold.renewed_on;
+            }
+            if let Some(watch) = self.watches.get(&hold.id) {
+                windows.extend(window::stale(run, hold, watch));
+            }
+        }
+        for summary in self.overlaps.iter_mut().flat_map(|overlap| &mut overlap.holds) {
+            summary.nodes = self.nodes.get(&summary.id).copied().unwrap_or(summary.nodes);
+        }
+        windows.extend(self.overlaps.iter().map(|overlap| window::overlap(run, overlap, ending)));
+        let is_unexplained = |w: &Window| w.causes.iter().any(|c| c.is(Cause::Unexplained));
+        windows.sort_by(|a, b| {
+            let order = (!is_unexplained(a)).cmp(&!is_unexplained(b)).then(a.at_ms.total_cmp(&b.at_ms));
+            order.then_with(|| (a.kind, &a.key, &a.holds).cmp(&(b.kind, &b.key, &b.holds)))
+        });
+        let (excused, mut dead_claims): (Vec<_>, Vec<_>) =
+            self.dead_claims.iter().cloned().partition(|(span, claim)| {
+                stale_cause::is_claimed_by_slow_clock(run, &claim.worker, claim.late_ms, *span)
+            });
+        self.overclaims += excused.len() as u64;
+        let mut dead_claims: Vec<DeadClaim> = dead_claims.drain(..).map(|(_, claim)| claim).collect();
+        dead_claims.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
+        // A step of the host's clock excuses the windows that it explains, and no other.
+        let stands = windows.iter().any(|w| w.causes.iter().any(|c| !c.is(Cause::HostClock)));
+        let is_violated = stands || !dead_claims.is_empty();
+        let reasons = if is_violated { Vec::new() } else { self.reasons(run) };
+        let count = |kind| windows.iter().filter(|w| w.kind == kind).count() as u64;
+        let verdict = Verdict::judged(is_violated, !ending.is_whole || !reasons.is_empty());
+        let notes = if verdict == Verdict::Upheld { self.notes(run) } else { Vec::new() };
+        let first = windows.iter().map(|w| w.at_ms).min_by(f64::total_cmp);
+        facts.first_window_after_ms = first.zip(run.first_operation).map(|(at, first)| at - run.ms(first));
+        let lock = LockVerdict {
+            verdict,
+            unexplained: windows.iter().filter(|w| is_unexplained(w)).count() as u64,
+            stale_holder: count(WindowKind::StaleHolder),
+            lease_overlap: count(WindowKind::LeaseOverlap),
+            undecided: self.undecided,
+            overclaims: self.overclaims,
+            without_key: self.without_key,
+            overlap_ms_max: windows.iter().map(|w| w.overlap_ms).fold(0.0, f64::max),
+            staleness_ms_max: windows.iter().filter_map(|w| w.staleness_ms).fold(0.0, f64::max),
+            dead_claims,
+            windows,
+            reasons,
+            notes,
+        };
+        vec![(None, lock)]
+    }
+}
+
+impl Lock {
+    /// The reasons why a lock without a violation is not upheld.
+    fn reasons(&self, run: &Run) -> Vec<String> {
+        let mut reasons: Vec<String> = run.faults.unproved().collect();
+        if self.undecided > 0 {
+            let n = self.undecided;
+            reasons
+                .push(format!("{n} acts came after their own end, and the order of grants does not say who held then"));
+        }
+        if let Some(step) = run.stalls.steps.iter().min_by_key(|step| (step.span, &step.process)) {
+            let (ms, at, who) = (millis(step.moved), run.ms(step.span.1) / 1e3, &step.process);
+            reasons.push(format!(
+                "the host's clock stepped by {ms:.0} ms about {at:.3} s (seen by {who}): leases rest on it"
+            ));
+        }
+        if let Some((stall, process)) = &run.stalls.longest
+            && run.plan.schedule.is_empty()
+            && rules::spoils_control(*stall, run.plan.lease)
+        {
+            let ms = millis(*stall);
+            reasons.push(format!(
+                "{process} stalled for {ms:.0} ms, more than a quarter of the lease: too long for a control run"
+            ));
+        }
+        reasons
+    }
+
+    /// Notes on an upheld lock.
+    fn notes(&self, run: &Run) -> Vec<String> {
+        let mut proved = run.faults.iter().filter_map(|(_, line)| Some((line, line.proved?))).peekable();
+        if self.is_tested || proved.peek().is_none() {
+            return Vec::new();
+        }
+        let pauses = proved.filter(|(line, _)| line.kind.freezes());
+        match pauses.map(|(_, (from, to))| to.since(from)).max() {
+            Some(longest) if longest < run.plan.lease => {
+                let (longest, lease) = (longest.as_secs_f64(), run.plan.lease.as_secs_f64());
+                vec![format!("no pause outlasted the lease: the longest was {longest:.3} s, the lease is {lease:.3} s")]
+            }
+            _ => vec!["no hold outlived its lease: the faults did not put the lock to the test".into()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! The facts that windows are made of: stale acts, and pairs of holds that were entitled at the same time.
+
+use std::time::Duration;
+
+use history::{OpId, Stamp};
+
+use crate::{
+    holds::{EventRef, HoldSummary, Span},
+    intervals::Intervals,
+};
+
+use super::note::RequestSummary;
+
+/// One stale act.
+#[derive(Debug)]
+pub(crate) struct StaleAct {
+    pub mark: EventRef,
+    pub op: Option<OpId>,
+    pub note: RequestSummary,
+}
+
+/// The stale acts of one hold.
+#[derive(Debug)]
+pub(crate) struct StaleActs {
+    pub last: EventRef,
+    pub reads: u64,
+    pub writes: u64,
+    /// The first stale act.
+    pub acts: Vec<StaleAct>,
+    pub overlap: Duration,
+}
+
+/// The most stale acts of a hold that a story explains one by one: a critical section has a handful.
+pub(crate) const ACTS_MAX: usize = 16;
+
+/// The facts about a hold that are collected until it can act no more.
+#[derive(Debug, Default)]
+pub(crate) struct HoldWatch {
+    /// The later hold that was acquired first.
+    pub first_later: Option<HoldSummary>,
+    /// The first write of that later hold.
+    pub later_write: Option<(EventRef, RequestSummary)>,
+    /// The acquisition of the first hold that is neither later nor earlier.
+    pub first_unordered: Option<Stamp>,
+    /// The spans in which later holds were entitled after this hold's end.
+    pub cover: Intervals,
+    pub stale: Option<StaleActs>,
+}
+
+/// Two holds that were entitled at once.
+pub(crate) struct Overlap {
+    pub key: usize,
+    /// The two holds in the order of their grants if that is known, otherwise in the order of their success.
+    pub holds: [HoldSummary; 2],
+    pub from: Stamp,
+    pub length: Duration,
+    /// Per node, the stamp of the first hold's lease and the earliest true end of the lease, when the second hold was
+    /// acquired. Empty if the first hold had not been renewed.
+    pub leases: Vec<Span>,
+}
+
+impl Overlap {
+    /// Returns the earliest true end of the first hold's lease on a node.
+    pub fn lease_until(&self, node: usize) -> Stamp {
+        self.leases.get(node).map_or(self.holds[0].lease_until, |lease| lease.1)
+    }
+
+    /// Returns the stamps between which the node received the first hold's lease.
+    pub fn told(&self, node: usize) -> Span {
+        let first = &self.holds[0];
+        match self.leases.get(node) {
+            // Compared with its lease, a renewal takes no time.
+            Some(lease) if lease.0 > first.granted.0 => (lease.0, lease.0),
+            _ => first.granted,
+        }
+    }
+
+    /// Returns the node on which the first hold's lease lasted longest.
+    pub fn longest(&self) -> usize {
+        (0..self.leases.len()).max_by_key(|node| self.leases[*node].1).unwrap_or(0)
+    }
+}

@@ -1,0 +1,125 @@
+//! One request to the resource, as stories tell it.
+
+use history::{Arm, ArmDecision, Event, RequestKind, Token};
+
+/// The decision of one arm on a request.
+#[derive(Debug, Clone)]
+struct ArmSummary {
+    decision: ArmDecision,
+    /// The version that the arm had before.
+    before: u64,
+    /// Updates that the write cost.
+    overwritten: u64,
+}
+
+/// One request, as stories need it.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestSummary {
+    number: u64,
+    kind: RequestKind,
+    token: Option<Token>,
+    arms: Vec<ArmSummary>,
+}
+
+/// Remembers the last state of a key, so that a note can say what a request changed.
+#[derive(Debug, Default)]
+pub(crate) struct LastDecision {
+    /// Version and counter of each arm, in the order of the resource's answers.
+    arms: Vec<(Arm, u64, u64)>,
+}
+
+impl LastDecision {
+    /// Notes an admission; comes before [`LastDecision::remember`].
+    pub fn note(&self, event: &Event) -> RequestSummary {
+        let Event::Admission { number, kind, token, arms, .. } = event else {
+            return RequestSummary { number: 0, kind: RequestKind::Read, token: None, arms: Vec::new() };
+        };
+        let arms = arms.iter().map(|decision| {
+            let last = self.arms.iter().find(|(arm, ..)| *arm == decision.arm);
+            let (before, value) = last.map_or((0, 0), |(_, version, value)| (*version, *value));
+            let is_update = *kind == RequestKind::Write && decision.admitted;
+            // The counter counts what the value contains: an update that contains no more than before cost one.
+            let overwritten = if is_update { (value + 1).saturating_sub(decision.value) } else { 0 };
+            ArmSummary { decision: decision.clone(), before, overwritten }
+        });
+        RequestSummary { number: *number, kind: *kind, token: *token, arms: arms.collect() }
+    }
+
+    /// Takes in the state that an admission left.
+    pub fn remember(&mut self, event: &Event) {
+        let Event::Admission { arms, .. } = event else { return };
+        self.arms.clear();
+        self.arms.extend(arms.iter().map(|d| (d.arm, d.version, d.value)));
+    }
+}
+
+impl RequestSummary {
+    pub fn what(&self) -> String {
+        let token = self.token.map(|t| format!(" with token {t}")).unwrap_or_default();
+        if self.kind == RequestKind::Read {
+            let version = self.arms.first().map_or(0, |a| a.decision.version);
+            return if version == 0 {
+                format!("read the empty key{token}")
+            } else {
+                format!("read version {version}{token}")
+            };
+        }
+        let base = self.arms.iter().find_map(|a| a.decision.base);
+        let base = match base {
+            Some(0) => " (based on the empty key)".into(),
+            Some(base) => format!(" (based on version {base})"),
+            None => String::new(),
+        };
+        let verdicts = self.grouped();
+        match verdicts.as_slice() {
+            [(_, all, true)] => {
+                format!("wrote version {}{base}{token}: {all}", self.number)
+            }
+            [(_, all, false)] => format!("tried to write{base}{token}: {all}"),
+            several => {
+                let told = several.iter().map(|(arms, what, is_admitted)| {
+                    let number = if *is_admitted { format!(" as version {}", self.number) } else { String::new() };
+                    format!("{}: {}", arms.join(", "), what.replacen("admitted", &format!("admitted{number}"), 1))
+                });
+                format!("tried to write{base}{token}: {}", told.collect::<Vec<_>>().join(" · "))
+            }
+        }
+    }
+
+    /// Arms that decided alike, refusals first.
+    fn grouped(&self) -> Vec<(Vec<&'static str>, String, bool)> {
+        let mut groups: Vec<(Vec<&'static str>, String, bool)> = Vec::new();
+        for is_admitted in [false, true] {
+            for arm in self.arms.iter().filter(|a| a.decision.admitted == is_admitted) {
+                let what = arm.what(self.token);
+                match groups.iter_mut().find(|(_, w, _)| *w == what) {
+                    Some((arms, ..)) => arms.push(arm.decision.arm.name()),
+                    None => groups.push((vec![arm.decision.arm.name()], what, is_admitted)),
+                }
+            }
+        }
+        groups
+    }
+}
+
+impl ArmSummary {
+    fn what(&self, token: Option<Token>) -> String {
+        let d = &self.decision;
+        match (d.admitted, self.overwritten) {
+            (true, 0) => "admitted".into(),
+            (true, 1) => "admitted, overwrote 1 newer update".into(),
+            (true, n) => format!("admitted, overwrote {n} newer updates"),
+            (false, _) if d.arm == Arm::Claim => "rejected, its claim is not the newest".into(),
+            (false, _) if d.arm == Arm::Cas => format!("rejected, version {} is current", self.before),
+            (false, _) => {
+                // The status of an answer that speaks for several arms is that of `writes`.
+                let status = if d.arm == Arm::Writes { " (409)" } else { "" };
+                let why = token.zip(d.seen).map(|(own, seen)| {
+                    let sign = if own < seen { "<" } else { "=" };
+                    format!(", token {own} {sign} newest seen {seen}")
+                });
+                format!("rejected{status}{}", why.unwrap_or_default())
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The cause of a lease-overlap: the event that removed the key of a hold whose lease had not expired.
+//!
+//! A node removes a key in three cases: the lease has expired by the node's clock, the node has forgotten the key, or a
+//! request removes it. The node cannot have granted the key before the request was sent. So by true time the lease
+//! lasts until `sent + lease` at least. Changes of the node's clock since the grant are taken into account.
+//!
+//! Only faults that their target showed explain an overlap, each by the stamps around it. If these stamps leave open
+//! whether the fault explains the overlap, it does.
+
+use history::{FaultKind, HoldId, NodeName, Stamp};
+
+use crate::{
+    cause::{Cause, CauseSet},
+    faults::FaultRecord,
+    judge::Ending,
+    key_lease::{KeyLease, NodeClocks},
+    rules,
+    run::Run,
+};
+
+use super::evidence::Overlap;
+
+/// Returns the cause of a lease-overlap: on **every** node that granted both holds, the first event that removed the
+/// first hold's key between its attempt and the second hold's success.
+pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> CauseSet {
+    let [first, second] = &overlap.holds;
+    let both = first.nodes & second.nodes;
+    let mut causes: Vec<Cause> = Vec::new();
+    if run.plan.has_one_store() {
+        causes.extend(in_store(run, overlap, ending));
+    } else {
+        for node in (0..run.plan.lock_nodes.len().min(64)).filter(|i| both & (1 << i) != 0) {
+            // A node that did not execute a renewal may have removed the key when its lease expired.
+            if rules::is_lease_over(second.ok.at, overlap.lease_until(node)) {
+                continue;
+            }
+            match on_node(run, overlap, ending, node) {
+                Some(cause) if !causes.contains(&cause) => causes.push(cause),
+                Some(_) => {}
+                None => {
+                    causes.clear();
+                    break;
+                }
+            }
+        }
+    }
+    if !causes.is_empty() {
+        causes.into_iter().collect()
+    } else if run.stalls.stepped_within((first.sent.at, second.ok.at)) {
+        Cause::HostClock.into()
+    } else {
+        Cause::Unexplained.into()
+    }
+}
+
+/// Proved faults of a node.
+fn proved<'a>(run: &'a Run, node: &'a NodeName) -> impl Iterator<Item = &'a FaultRecord> {
+    run.faults.iter().map(|(_, line)| line).filter(move |l| l.proved.is_some() && l.node == *node)
+}
+
+/// Returns the event that removed the key on one of several independent servers.
+fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option<Cause> {
+    let [first, second] = &overlap.holds;
+    let name = &run.plan.lock_nodes[node];
+    let between = |at: Stamp| rules::is_between(at, first.sent.at, second.ok.at);
+    let (until, told) = (overlap.lease_until(node), overlap.told(node));
+    let key_lease = KeyLease { sent: first.sent.at, told, until, gone_by: second.ok.at };
+    let restarts =
+        proved(run, name).filter_map(|line| Some((key_lease.forgotten(run, line)?, Cause::Fault(line.kind))));
+    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.id && u.node == node);
+    let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
+    let moved = NodeClocks::of(run, name).first_to_reach(until, told, second.ok.at, run.plan.servers.lease_clock);
+    restarts.chain(removed).chain(moved.map(|at| (at, Cause::Fault(FaultKind::Clock)))).min().map(|(_, cause)| cause)
+}
+
+/// Returns the event that removed the first hold's key in a store whose replicas are the lock nodes: a fault on any
+/// replica. The service may have granted the second hold although that hold's own key was gone. Then the event that
+/// removed the second hold's key explains the overlap.
+fn in_store(run: &Run, overlap: &Overlap, ending: &Ending) -> Option<Cause> {
+    let [first, second] = &overlap.holds;
+    let (longest, gone_by) = (overlap.longest(), second.ok.at);
+    let (until, told) = (overlap.lease_until(longest), overlap.told(longest));
+    let of_first = KeyLease { sent: first.sent.at, told, until, gone_by };
+    let of_second = KeyLease { sent: second.sent.at, told: second.granted, until: second.lease_until, gone_by };
+    let of_second = second.is_without_key.then(|| taken_from_store(run, &of_second, second.id, ending)).flatten();
+    of_second.or_else(|| taken_from_store(run, &of_first, first.id, ending))
+}
+
+/// Returns the first event that removed the key of `hold` in a store.
+fn taken_from_store(run: &Run, key_lease: &KeyLease, hold: HoldId, ending: &Ending) -> Option<Cause> {
+    let between = |at: Stamp| rules::is_between(at, key_lease.sent, key_lease.gone_by);
+    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == hold && between(u.invoked.at));
+    let mut found: Vec<(Stamp, Cause)> = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).collect();
+    for name in &run.plan.lock_nodes {
+        found.extend(
+            proved(run, name).filter_map(|line| Some((key_lease.left_store(run, line)?, Cause::Fault(line.kind)))),
+        );
+        let moved = NodeClocks::of(run, name).first_to_reach(
+            key_lease.until,
+            key_lease.told,
+            key_lease.gone_by,
+            run.plan.servers.lease_clock,
+        );
+        found.extend(moved.map(|at| (at, Cause::Fault(FaultKind::Clock))));
+    }
+    found.into_iter().min().map(|(_, cause)| cause)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+use std::time::Duration;
+
+use history::{
+    ClockChange, Event, FailureReason, Fault, FaultPhase, HoldId, Models, NodeAnswer, Outcome, Persistence, WhichClock,
+    fault,
+};
+
+use super::*;
+use crate::history_builder::HistoryBuilder;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn wall(by_ms: i64) -> Fault {
+    Fault::new(fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(by_ms) }, SECOND)
+}
+
+fn clock(clock: WhichClock, change: ClockChange) -> Fault {
+    Fault::new(fault::Clock { clock, change }, SECOND)
+}
+
+fn amnesia() -> Fault {
+    Fault::new(fault::Amnesia { counters_of: Vec::new() }, SECOND)
+}
+
+/// Hold 1 is granted between 0 and 10 and lasts until 2,000; hold 2 is acquired at 1,010. Both by nodes 1, 2 and 3
+/// unless there are fewer.
+fn overlap(nodes: usize) -> HistoryBuilder {
+    let mut s = HistoryBuilder::new();
+    s.plan.lock_nodes.truncate(nodes);
+    s.acquire(1, 1, 0, 10, 41).acquire(2, 2, 1_000, 1_010, 42).release(2, 1_100).release_refused(1, 1_200);
+    s
+}
+
+fn cause(s: &mut HistoryBuilder) -> String {
+    s.causes().concat()
+}
+
+#[test]
+fn a_node_that_forgot_explains_an_overlap_if_every_common_node_is_explained() {
+    assert_eq!(cause(overlap(1).inject(1, amnesia(), "redis-1", 500, 600)), "amnesia");
+    assert_eq!(cause(overlap(3).inject(1, amnesia(), "redis-1", 500, 600)), "unexplained");
+    let mut s = overlap(3);
+    s.inject(1, amnesia(), "redis-1", 500, 600).inject(2, wall(20_000), "redis-2", 300, 1_300);
+    s.inject(3, amnesia(), "redis-3", 500, 600);
+    assert_eq!(cause(&mut s), "amnesia+clock");
+}
+
+#[test]
+fn a_fault_before_the_attempt_or_after_the_other_success_explains_nothing() {
+    // The fault takes effect at most 10 ms after its request.
+    for (requested, is_cause) in [(90, false), (91, true), (101, true), (1_109, true), (1_110, false)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 100, 110, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
+        s.inject(1, amnesia(), "redis-1", requested + 5, 1_400);
+        assert_eq!(cause(&mut s) == "amnesia", is_cause, "requested at {requested}");
+    }
+}
+
+#[test]
+fn a_fault_that_was_not_proved_explains_nothing() {
+    let mut s = overlap(1);
+    s.fault(1, FaultKind::Amnesia, "redis-1", 500, FaultPhase::Requested { asked_ns: 1, hold: None });
+    s.fault(1, FaultKind::Amnesia, "redis-1", 600, FaultPhase::Healed);
+    assert_eq!(cause(&mut s), "unexplained");
+}
+
+#[test]
+fn what_a_restart_forgets_depends_on_what_was_on_disk() {
+    use Persistence::*;
+    let (kill, power) = (Fault::new(fault::Kill {}, SECOND), Fault::new(fault::Powerloss {}, SECOND));
+    for (fault, persistence, requested, expected) in [
+        (kill.clone(), No, 500, "kill"),
+        (kill.clone(), Everysec, 500, "unexplained"),
+        (kill, Always, 500, "unexplained"),
+        (power.clone(), No, 500, "powerloss"),
+        (power.clone(), Everysec, 500, "powerloss"),
+        (power.clone(), Everysec, 1_008, "powerloss"),
+        (power, Always, 500, "unexplained"),
+        (amnesia(), Always, 500, "amnesia"),
+    ] {
+        let mut s = overlap(1);
+        s.plan.models = Some(Models { persistence, ..Models::default() });
+        let kind = fault.kind();
+        s.inject(1, fault, "redis-1", requested, 1_050);
+        assert_eq!(cause(&mut s), expected, "{kind} with {persistence:?} at {requested}");
+    }
+    // A key survives a kill if the server confirmed the key at least two snapshot intervals before.
+    for (requested, expected) in [(500, "kill"), (10_009, "kill"), (10_010, "unexplained")] {
+        let mut s = HistoryBuilder::new();
+        s.plan.models = Some(Models { persistence: Snapshot, ..Models::default() });
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 0, 10, 41)
+            .with_lease(20_000)
+            .acquire(2, 2, 10_100, 10_110, 42)
+            .release(2, 10_200)
+            .release_refused(1, 10_300);
+        s.inject(1, Fault::new(fault::Kill {}, SECOND), "redis-1", requested + 5, 10_100);
+        assert_eq!(cause(&mut s), expected, "killed at {requested}");
+    }
+    // A key survives a power loss if the server confirmed the key at least one second before.
+    for (requested, expected) in [(1_009, "powerloss"), (1_010, "unexplained")] {
+        let mut s = HistoryBuilder::new();
+        s.plan.models = Some(Models { persistence: Everysec, ..Models::default() });
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 0, 10, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
+        s.inject(1, Fault::new(fault::Powerloss {}, SECOND), "redis-1", requested + 5, 1_100);
+        assert_eq!(cause(&mut s), expected, "the power went at {requested}");
+    }
+}
+
+#[test]
+fn a_kill_loses_what_a_log_put_off_and_only_if_the_server_had_said_so() {
+    // The node granted the key between 0 and 10.
+    for (unsynced, asked_at, expected) in
+        [(None, 500, "unexplained"), (Some(0), 500, "unexplained"), (Some(1), 500, "kill"), (Some(0), 5, "kill")]
+    {
+        let mut s = overlap(1);
+        s.plan.models = Some(Models { persistence: Persistence::Everysec, ..Models::default() });
+        s.inject(1, Fault::new(fault::Kill {}, SECOND), "redis-1", asked_at + 5, 1_050);
+        if let Some(fsyncs) = unsynced {
+            s.fault(1, FaultKind::Kill, "redis-1", asked_at + 1, FaultPhase::Unsynced { fsyncs });
+        }
+        assert_eq!(cause(&mut s), expected, "{unsynced:?}, asked at {asked_at}");
+    }
+}
+
+#[test]
+fn a_jump_explains_an_overlap_if_it_is_long_enough() {
+    // At 1,010 by true time 990 of the lease were left.
+    for (by, expected) in [(990, "clock"), (989, "unexplained"), (-5_000, "unexplained"), (20_000, "clock")] {
+        assert_eq!(cause(overlap(1).inject(1, wall(by), "redis-1", 500, 1_500)), expected, "{by} ms");
+    }
+    let drift = |ppm| clock(WhichClock::Wall, ClockChange::DriftPpm(ppm));
+    let mono = clock(WhichClock::Monotonic, ClockChange::JumpMs(20_000));
+    assert_eq!(cause(overlap(1).inject(1, mono, "redis-1", 500, 1_500)), "unexplained");
+    // The clock drifted at most from 0 (the request) to 1,010.
+    for (ppm, expected) in [(500_000, "unexplained"), (-500_000, "unexplained"), (999_000, "clock")] {
+        assert_eq!(cause(overlap(1).inject(1, drift(ppm), "redis-1", 5, 1_500)), expected, "{ppm} ppm");
+    }
+}
+
+#[test]
+fn a_jump_counts_while_it_is_on_and_only_from_the_grant_on() {
+    // Set back before the end: by then true time and jump had not reached the lease.
+    assert_eq!(cause(overlap(1).inject(1, wall(1_200), "redis-1", 300, 700)), "unexplained");
+    assert_eq!(cause(overlap(1).inject(1, wall(1_300), "redis-1", 300, 700)), "clock");
+    // The clock was ahead when the node granted the lease, and was set back later: the lease lasts longer.
+    let mut s = HistoryBuilder::new();
+    s.plan.lock_nodes.truncate(1);
+    s.acquire(1, 1, 100, 110, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
+    s.inject(1, wall(20_000), "redis-1", 50, 700);
+    assert_eq!(cause(&mut s), "unexplained");
+    // The clock was behind, so the heal set it ahead.
+    let mut s = HistoryBuilder::new();
+    s.plan.lock_nodes.truncate(1);
+    s.acquire(1, 1, 100, 110, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
+    s.inject(1, wall(-20_000), "redis-1", 50, 700);
+    assert_eq!(cause(&mut s), "clock");
+}
+
+#[test]
+fn a_strobe_explains_an_overlap_by_its_amplitude_wherever_it_may_have_been() {
+    let strobe = |by_ms| clock(WhichClock::Wall, ClockChange::Strobe { by_ms, every_ms: 100 });
+    // At 1,010 by true time 990 of the lease were left; granted while it was back, and looked at while it was there.
+    for (by, expected) in [(990, "clock"), (989, "unexplained"), (-20_000, "unexplained")] {
+        assert_eq!(
+            cause(overlap(1).inject(1, strobe(by), "redis-1", 500, 1_500)),
+            expected,
+            "{by} ms, from after the grant"
+        );
+    }
+    let granted_while_on = |by| {
+        let mut s = HistoryBuilder::new();
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 100, 110, 41).acquire(2, 2, 1_000, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
+        cause(s.inject(1, strobe(by), "redis-1", 50, 700))
+    };
+    // At the grant the clock may have been set or set back. By 700, true time plus amplitude must have reached 2,100.
+    for (by, expected) in [(1_396, "clock"), (1_300, "unexplained"), (-989, "unexplained"), (-990, "clock")] {
+        assert_eq!(granted_while_on(by), expected, "{by} ms");
+    }
+    assert_eq!(cause(overlap(1).inject(1, strobe(20_000), "redis-1", 1_020, 1_500)), "unexplained", "it came too late");
+}
+
+#[test]
+fn the_first_fault_after_which_the_key_was_gone_is_the_cause() {
+    let mut s = overlap(1);
+    s.inject(1, wall(500), "redis-1", 200, 1_500).inject(2, amnesia(), "redis-1", 300, 400);
+    assert_eq!(cause(&mut s), "amnesia", "the jump was too small to matter");
+    let mut s = overlap(1);
+    s.inject(1, wall(20_000), "redis-1", 200, 1_500).inject(2, amnesia(), "redis-1", 300, 400);
+    assert_eq!(cause(&mut s), "clock");
+    let mut s = overlap(1);
+    s.inject(1, wall(600), "redis-1", 200, 1_500).inject(2, wall(600), "redis-1", 300, 1_500);
+    assert_eq!(cause(&mut s), "clock", "both together");
+}
+
+#[test]
+fn of_a_renewed_hold_the_nodes_count_that_did_the_renewal() {
+    let on = |nodes: &[u64]| HistoryBuilder::answers(&nodes.iter().map(|n| (*n, NodeAnswer::Done)).collect::<Vec<_>>());
+    let granted = HistoryBuilder::answers(&[(2, NodeAnswer::Granted), (3, NodeAnswer::Granted)]);
+    let renewed = |done: &[u64], jump: i64| {
+        let (hold, lease_ns) = (HoldId(1), 2_000_000_000);
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 1_000, Event::Renew { hold });
+        s.event("worker-1", 1_010, Event::Renewed { hold, lease_ns, answers: on(done) });
+        // Another renewal, after the other was acquired, changes nothing of what was owed then.
+        s.event("worker-1", 2_600, Event::Renew { hold });
+        s.event("worker-1", 2_610, Event::Renewed { hold, lease_ns, answers: on(done) });
+        s.acquire_on(2, 2, 2_490, 2_490, 2_500, Some(42), granted.clone()).release(2, 2_700).give_up(1, 2_800);
+        s.inject(1, wall(jump), "redis-2", 2_300, 3_500);
+        s
+    };
+    // Node 3 did not renew: its lease of 2,000 had expired. The lease on node 2 lasts until 3,000: 500 are left.
+    for (done, jump, expected) in [
+        (&[1, 2][..], 500, "clock"),
+        (&[1, 2], 499, "unexplained"),
+        (&[1, 2, 3], 20_000, "unexplained"),
+        (&[1], 500, "unexplained"),
+    ] {
+        assert_eq!(cause(&mut renewed(done, jump)), expected, "renewed on {done:?}, moved by {jump} ms");
+    }
+    // Some nodes may have executed a renewal that failed.
+    let mut s = HistoryBuilder::new();
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
+    s.plan.lock_nodes.truncate(1);
+    s.acquire(1, 1, 0, 10, 41).event("worker-1", 500, Event::Renew { hold });
+    s.event("worker-1", 510, Event::RenewFailed { hold, outcome, why, answers: on(&[1]) });
+    s.acquire(2, 2, 1_400, 1_410, 42).release(2, 1_500).give_up(1, 1_600).inject(1, wall(1_000), "redis-1", 600, 3_500);
+    assert_eq!(cause(&mut s), "unexplained", "until 2,500 by its clock");
+}
+
+#[test]
+fn replicas_of_one_store_explain_it_alone() {
+    let servers = crate::history_builder::etcd;
+    let on = |lease_clock: WhichClock, models: Models, fault: Fault, from, to| {
+        let mut s = overlap(3);
+        (s.plan.servers, s.plan.models) = (history::ServerFacts { lease_clock, ..servers() }, Some(models));
+        s.inject(1, fault, "redis-2", from, to);
+        cause(&mut s)
+    };
+    let jump = |which| clock(which, ClockChange::JumpMs(5_000));
+    let models = Models::default();
+    let etcd = |models: Models, fault: Fault, from, to| on(WhichClock::Both, models, fault, from, to);
+    let mono = |fault: Fault, from, to| on(WhichClock::Monotonic, models, fault, from, to);
+    assert_eq!(etcd(models, jump(WhichClock::Both), 500, 2_000), "clock");
+    assert_eq!(etcd(models, clock(WhichClock::Both, ClockChange::JumpMs(500)), 500, 2_000), "unexplained");
+    assert_eq!(etcd(models, jump(WhichClock::Wall), 500, 2_000), "unexplained");
+    assert_eq!(etcd(models, jump(WhichClock::Monotonic), 500, 2_000), "unexplained");
+    assert_eq!(mono(jump(WhichClock::Monotonic), 500, 2_000), "clock");
+    assert_eq!(mono(jump(WhichClock::Wall), 500, 2_000), "unexplained");
+    assert_eq!(etcd(models, amnesia(), 500, 600), "amnesia");
+    assert_eq!(etcd(models, Fault::new(fault::Kill {}, SECOND), 500, 600), "unexplained");
+    let revokes = Models { revokes_on_resume: true, ..models };
+    let pause = Fault::new(fault::Pause {}, SECOND);
+    assert_eq!(etcd(revokes, pause.clone(), 500, 900), "pause");
+    // The agent resumes the node 5 ms earlier; the second hold was acquired at 1,010.
+    assert_eq!(etcd(revokes, pause.clone(), 500, 1_014), "pause", "it may have gone on just before");
+    assert_eq!(etcd(revokes, pause.clone(), 500, 1_015), "unexplained", "it was told to go on no earlier");
+    assert_eq!(etcd(revokes, pause.clone(), 500, 1_100), "unexplained", "it had not gone on yet");
+    assert_eq!(etcd(models, pause, 500, 900), "unexplained");
+}
+
+#[test]
+fn a_grant_without_a_key_is_explained_by_what_took_that_key() {
+    // Hold 2 waits when the clock jumps; hold 1 comes after that, and has a key that stands.
+    let granted = |is_without_key, from| {
+        let mut s = HistoryBuilder::new();
+        (s.plan.servers, s.plan.models) = (crate::history_builder::etcd(), Some(Models::default()));
+        s.acquire(1, 1, 900, 910, 41);
+        if is_without_key {
+            s.event("worker-2", 1_009, Event::WithoutKey { attempt: HoldId(2) });
+        }
+        s.acquire(2, 2, 100, 1_010, 42).release(2, 1_100).release(1, 1_200);
+        s.inject(1, clock(WhichClock::Both, ClockChange::JumpMs(5_000)), "redis-2", from, 2_000);
+        cause(&mut s)
+    };
+    assert_eq!(granted(true, 500), "clock");
+    assert_eq!(granted(false, 500), "unexplained");
+    assert_eq!(granted(true, 50), "unexplained", "its lease was given by the clock that had jumped");
+    assert_eq!(granted(true, 1_020), "unexplained", "it had been granted the lock before that");
+}

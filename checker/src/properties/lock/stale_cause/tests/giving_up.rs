@@ -1,0 +1,44 @@
+//! Causes of windows of holds that their client gave up.
+
+use history::{Event, HoldId};
+
+use super::{HistoryBuilder, delay};
+
+/// A hold that renews each 600 ms. Its last renewal that counts is sent at 610, so its promise ends at 2,588.
+fn renewing() -> HistoryBuilder {
+    let mut s = HistoryBuilder::renewing(600);
+    s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_720);
+    s
+}
+
+#[test]
+fn renewals_end_when_the_client_gives_up() {
+    let mut s = renewing();
+    s.write(1, 1, 700, 2_900).give_up(1, 900);
+    assert_eq!(s.causes(), ["overrun"], "nothing delayed the write");
+}
+
+#[test]
+fn a_renewal_under_way_when_the_client_gives_up_does_not_count() {
+    let mut s = renewing();
+    s.write(1, 1, 700, 2_900).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) }).give_up(1, 1_215);
+    // The client begins its next attempt: it waits no longer for an answer.
+    s.try_to_acquire(3, 1, 1_300);
+    assert_eq!(s.causes(), ["overrun"]);
+}
+
+#[test]
+fn a_delay_that_left_the_last_renewal_unanswered_is_a_cause() {
+    let mut s = renewing();
+    s.write(1, 1, 700, 2_900).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) }).give_up(1, 1_215);
+    s.inject(1, delay(500), "redis-2", 1_200, 1_700);
+    assert_eq!(s.causes(), ["delay"]);
+}
+
+#[test]
+fn a_delayed_write_of_a_hold_that_was_given_up_has_its_cause() {
+    let mut s = renewing();
+    s.write(1, 1, 700, 2_900).give_up(1, 900);
+    s.inject(1, delay(2_200), "worker-1", 690, 2_950).packets_delayed(1, "worker-1", "resource", 701, 2_899);
+    assert_eq!(s.causes(), ["delay"]);
+}

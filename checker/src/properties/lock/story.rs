@@ -1,0 +1,196 @@
+//! A window, as a story that a person can follow.
+
+use std::time::Duration;
+
+use history::{ClockChange, Fault, Stamp, fault};
+
+use crate::{
+    faults::FaultRecord,
+    holds::{Attempt, EarlyEnd, EventRef, HoldSummary, Nodes},
+    judge::Ending,
+    report::StoryLine,
+    run::Run,
+};
+
+use super::evidence::{HoldWatch, Overlap, StaleAct};
+
+fn seconds(d: Duration) -> String {
+    format!("{:.2} s", d.as_secs_f64())
+}
+
+/// "k0: worker-1 acted 3.05 s after worker-2 took over".
+pub(crate) fn stale_headline(
+    run: &Run,
+    key: usize,
+    own: &HoldSummary,
+    later: &HoldSummary,
+    staleness: Duration,
+) -> String {
+    let (key, who, after) = (run.key(key), run.who(own.process, own.client), seconds(staleness));
+    if own.client == later.client {
+        return format!("{key}: {who} acted under an old hold {after} after it had acquired a new one");
+    }
+    format!("{key}: {who} acted {after} after {} took over", run.who(later.process, later.client))
+}
+
+/// "k0: worker-1 and worker-2 were both entitled for 0.52 s".
+pub(crate) fn overlap_headline(run: &Run, overlap: &Overlap) -> String {
+    let [a, b] = overlap.holds.each_ref().map(|h| run.who(h.process, h.client));
+    format!("{}: {a} and {b} were both entitled for {}", run.key(overlap.key), seconds(overlap.length))
+}
+
+/// One line on a fault. For a fault that the plan does not have, the default parameters of its kind are used.
+fn told(line: &FaultRecord, fault: Option<&Fault>) -> String {
+    let lasted = line.proved.map(|(from, to)| to.since(from));
+    let of_kind = || Some(Fault::new(line.kind.default_parameters()?, lasted.unwrap_or_default()));
+    match fault.cloned().or_else(of_kind) {
+        Some(fault) => fault.story(&line.node, lasted),
+        None => format!("{} {}", line.kind.past_tense(), line.node),
+    }
+}
+
+/// Lines of a story, to be put in order.
+struct Lines<'a> {
+    run: &'a Run,
+    lines: Vec<(Stamp, String, String)>,
+}
+
+impl<'a> Lines<'a> {
+    fn new(run: &'a Run) -> Self {
+        Lines { run, lines: Vec::new() }
+    }
+
+    fn say(&mut self, at: Stamp, who: impl Into<String>, what: impl Into<String>) {
+        self.lines.push((at, who.into(), what.into()));
+    }
+
+    fn at(&self, stamp: Stamp) -> String {
+        format!("{:.3} s", self.run.ms(stamp) / 1e3)
+    }
+
+    fn acquired(&mut self, hold: &HoldSummary, promise: Option<Stamp>) {
+        let token = hold.token.map(|t| format!(", token {t}")).unwrap_or_default();
+        let until = promise.map(|end| format!(", entitled until {}", self.at(end))).unwrap_or_default();
+        self.say(hold.ok.at, self.run.who(hold.process, hold.client), format!("acquired{token}{until}"));
+    }
+
+    /// Faults that hit a node between two instants.
+    fn faults(&mut self, node: &history::NodeName, from: Stamp, to: Stamp) {
+        let run = self.run;
+        for (id, line) in run.faults.iter().filter(|(_, line)| line.node == *node) {
+            let Some((requested, healed)) = line.bracket() else { continue };
+            if healed < from || requested > to {
+                continue;
+            }
+            // If the target shows when it stopped, that stamp counts; the request came some milliseconds before.
+            let at = line.proved.map_or(requested, |(from, _)| from.max(requested));
+            let step = run.plan.schedule.iter().find(|step| step.id == id);
+            self.say(at, "nemesis", told(line, step.map(|step| &step.fault)));
+            let is_set_back = matches!(
+                step.and_then(|step| step.fault.clock()),
+                Some(fault::Clock { clock, change: ClockChange::JumpMs(_) }) if clock.is_wall()
+            );
+            if let Some(at) = line.heal_requested.filter(|at| is_set_back && *at <= to) {
+                self.say(at, "nemesis", format!("set the wall clock of {node} back"));
+            }
+        }
+    }
+
+    /// The relevant stalls that no pause explains. A story leaves out the other stalls, so that it stays short.
+    fn stalls(&mut self, who: &str, node: &history::NodeName, stalls: &[(Stamp, Stamp)], from: Stamp, to: Stamp) {
+        let pauses = self.run.faults.pauses_on(node);
+        let is_short = |d: Duration| d < self.run.plan.lease / 10;
+        let told: Vec<_> = (stalls.iter())
+            .filter(|s| s.1 > from && s.0 < to && !is_short(s.1.since(s.0)))
+            .filter(|s| !pauses.iter().any(|p| crate::rules::overlap(**s, *p).is_some()))
+            .take(5)
+            .collect();
+        for stall in told {
+            self.say(stall.0, who, format!("stalled for {}: no fault did it", seconds(stall.1.since(stall.0))));
+        }
+    }
+
+    fn gave_up(&mut self, mark: Option<EventRef>, until: Stamp, who: &str) {
+        if let Some(mark) = mark.filter(|mark| mark.at <= until) {
+            self.say(mark.at, who, "gave the hold up: its write may still arrive");
+        }
+    }
+
+    fn ended(&mut self, hold: &Attempt, who: &str) {
+        let Some((mark, early_end)) = hold.ended_by() else { return };
+        let what = match early_end {
+            EarlyEnd::Release => "began to release",
+            EarlyEnd::Loss => "noticed that the hold was lost",
+            EarlyEnd::Kill(_) => return,
+        };
+        self.say(mark.at, who, what);
+    }
+
+    fn acts(&mut self, who: &str, acts: &[StaleAct]) {
+        for act in acts {
+            self.say(act.mark.at, who, act.note.what());
+        }
+    }
+
+    fn told(mut self) -> Vec<StoryLine> {
+        self.lines.sort_by_key(|line| line.0);
+        let run = self.run;
+        self.lines.into_iter().map(|(at, who, what)| StoryLine { at_ms: run.ms(at), who, what }).collect()
+    }
+}
+
+/// The story of a stale hold: its promise, the faults, the later hold, and the stale acts.
+pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &HoldSummary, watch: &HoldWatch) -> Vec<StoryLine> {
+    let (Some(stale), Some(later), Some(grant)) = (&watch.stale, &watch.first_later, hold.grant) else {
+        return Vec::new();
+    };
+    let mut lines = Lines::new(run);
+    let (who, node) = (run.who(hold.process, hold.client), &run.process(hold.process).node);
+    lines.acquired(own, Some(grant.first_promise));
+    if let Some(ok) = hold.renewed {
+        let until = lines.at(hold.promise);
+        lines.say(ok.at, &who, format!("renewed for the last time, entitled until {until}"));
+    }
+    lines.faults(node, hold.sent.at, stale.last.at);
+    lines.stalls(&who, node, &hold.stalls, hold.sent.at, stale.last.at);
+    let resource = history::NodeName::from("resource");
+    lines.faults(&resource, hold.sent.at, stale.last.at);
+    if run.plan.workload.renew.is_some() {
+        // These faults may have prevented renewals.
+        run.plan.lock_nodes.iter().for_each(|node| lines.faults(node, hold.sent.at, stale.last.at));
+    }
+    lines.stalls("resource", &resource, &hold.resource_stalls, hold.sent.at, stale.last.at);
+    lines.gave_up(hold.gave_up, stale.last.at, &who);
+    lines.ended(hold, &who);
+    lines.acquired(later, None);
+    if let Some((EventRef { at, .. }, note)) = &watch.later_write {
+        lines.say(*at, run.who(later.process, later.client), note.what());
+    }
+    lines.acts(&who, &stale.acts);
+    lines.told()
+}
+
+/// The story of two holds at once.
+pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<StoryLine> {
+    let [first, second] = &overlap.holds;
+    let mut lines = Lines::new(run);
+    lines.acquired(first, Some(first.promise));
+    lines.acquired(second, Some(second.promise));
+    for hold in [first, second] {
+        lines.gave_up(hold.gave_up, overlap.from.plus(overlap.length), &run.who(hold.process, hold.client));
+    }
+    let is_one_store = run.plan.has_one_store();
+    for node in run.lock_nodes(if is_one_store { Nodes::MAX } else { first.nodes & second.nodes }) {
+        lines.faults(node, first.sent.at, second.ok.at);
+    }
+    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.id && u.answered.at <= second.ok.at);
+    for found in removed.take(5) {
+        let node = &run.plan.lock_nodes[found.node];
+        let what = format!("did what attempt {} asked, though hold {} owned the key", found.attempt, found.owner);
+        lines.say(found.answered.at, node.as_str(), what);
+    }
+    lines.told()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! The verdict on mutual exclusion, and its report.
+
+use history::{ClientId, HoldId, Key, ProcessName};
+use serde::Serialize;
+
+use crate::{
+    cause::{CauseSet, joined},
+    report::{Report, Story, Violation, counted, plural, seconds},
+    verdict::Verdict,
+};
+
+use super::window::Window;
+
+/// A hold that was claimed when its promise had ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeadClaim {
+    /// The key.
+    pub key: Key,
+    /// The hold.
+    pub hold: HoldId,
+    /// The client.
+    pub client: ClientId,
+    /// The worker.
+    pub worker: ProcessName,
+    /// The time of the claim, in milliseconds since the run's start.
+    pub at_ms: f64,
+    /// The time from the promise end to the claim, in milliseconds; may be 0.
+    pub late_ms: f64,
+    /// The attempt and its success.
+    pub witness: Vec<u64>,
+}
+
+/// Property 1: mutual exclusion.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LockVerdict {
+    /// Violated by a window or a dead claim.
+    pub verdict: Verdict,
+    /// Windows that nothing explains.
+    pub unexplained: u64,
+    /// Windows of this kind.
+    pub stale_holder: u64,
+    /// Windows of this kind.
+    pub lease_overlap: u64,
+    /// Acts after their own entitlement's end of which the order of grants does not decide whether they were stale.
+    pub undecided: u64,
+    /// Deadline checks that passed after the promise end. Measured.
+    pub overclaims: u64,
+    /// Grants of the service whose key was gone when the client looked for it: its lease had ended, in the queue or
+    /// while the client was frozen with the grant unread. Measured: whether the client acts on one is judged by its
+    /// hold.
+    pub without_key: u64,
+    /// The longest overlap of a window, in milliseconds.
+    pub overlap_ms_max: f64,
+    /// The largest staleness of a window, in milliseconds.
+    pub staleness_ms_max: f64,
+    /// Dead claims.
+    pub dead_claims: Vec<DeadClaim>,
+    /// The windows: unexplained ones first, then by time.
+    pub windows: Vec<Window>,
+    /// The reasons why the verdict is inconclusive.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+    /// Notes on an upheld verdict.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Report for LockVerdict {
+    fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    fn figures(&self) -> String {
+        let mut parts = Vec::new();
+        if self.unexplained > 0 {
+            parts.push(format!("{} UNEXPLAINED", self.unexplained));
+        }
+        if self.stale_holder > 0 {
+            parts.push(plural(self.stale_holder, "stale-holder window", "stale-holder windows"));
+        }
+        if self.lease_overlap > 0 {
+            parts.push(plural(self.lease_overlap, "lease-overlap window", "lease-overlap windows"));
+        }
+        if !self.windows.is_empty() {
+            let mut causes: Vec<&CauseSet> = self.windows.iter().flat_map(|w| &w.causes).collect();
+            causes.sort_unstable();
+            causes.dedup();
+            parts.push(format!("cause: {}", joined(causes, ", ")));
+            parts.push(format!("longest overlap {}", seconds(self.overlap_ms_max)));
+            if self.stale_holder > 0 {
+                parts.push(format!("staleness up to {}", seconds(self.staleness_ms_max)));
+            }
+        }
+        if !self.dead_claims.is_empty() {
+            parts.push(plural(self.dead_claims.len() as u64, "dead claim", "dead claims"));
+        }
+        if self.undecided > 0 {
+            parts.push(format!("{} acts undecided", self.undecided));
+        }
+        if self.overclaims > 0 {
+            parts.push(plural(self.overclaims, "overclaim", "overclaims"));
+        }
+        if self.without_key > 0 {
+            parts.push(plural(self.without_key, "grant without a key", "grants without a key"));
+        }
+        if parts.is_empty() { "no window".into() } else { parts.join("; ") }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        let mut found = counted(&[(self.dead_claims.len() as u64, "dead-claim")]);
+        found.extend(self.windows.iter().map(Window::violation));
+        found
+    }
+
+    fn stories(&self) -> Vec<Story> {
+        self.windows.iter().map(Window::told).collect()
+    }
+
+    fn evidence(&self) -> Vec<String> {
+        let told = |claim: &DeadClaim| {
+            let (at, worker, key, late) = (claim.at_ms / 1e3, &claim.worker, &claim.key, claim.late_ms);
+            format!("{at:>8.3} s  {worker}  acquired {key} {late:.1} ms after its promise had ended")
+        };
+        self.dead_claims.first().map(told).into_iter().collect()
+    }
+}

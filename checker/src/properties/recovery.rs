@@ -1,0 +1,162 @@
+//! Property 9, measured: how soon after the heal of a fault each key is acquired again.
+
+use history::{Arm, Event, FaultId, FaultPhase, Plan, Stamp};
+use serde::Serialize;
+
+use crate::{
+    facts::Facts,
+    holds::Attempt,
+    judge::{Ending, Judge},
+    merge::Entry,
+    report::{Report, Violation, plural, seconds},
+    run::{Run, millis},
+    verdict::Verdict,
+};
+
+/// The time from the heal of a fault to the next acquisition of each key.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RecoveryVerdict {
+    /// `measured`, or `n/a` if no fault was healed.
+    pub verdict: Verdict,
+    /// Faults that were healed.
+    pub healed: u64,
+    /// The median over all pairs of a healed fault and a key, from the heal to the next acquisition, in milliseconds.
+    pub p50_ms: Option<f64>,
+    /// The longest time from a heal to the next acquisition of a key, in milliseconds.
+    pub longest_ms: Option<f64>,
+    /// The fault after whose heal that was.
+    pub longest_after: Option<FaultId>,
+    /// Pairs of a healed fault and a key that no client acquired afterwards: the run ended first, or the key is stuck.
+    pub unrecovered: u64,
+}
+
+/// A key that was not acquired yet since the heal of a fault.
+struct Waiting {
+    key: usize,
+    fault: FaultId,
+    healed: Stamp,
+}
+
+/// Measures recovery.
+#[derive(Default)]
+pub(crate) struct Recovery {
+    healed: u64,
+    waiting: Vec<Waiting>,
+    /// From heal to acquisition, and after which fault.
+    recovered: Vec<(std::time::Duration, FaultId)>,
+}
+
+impl Recovery {
+    fn acquired(&mut self, hold: &Attempt, at: Stamp) {
+        let recovered = &mut self.recovered;
+        self.waiting.retain(|waiting| {
+            let is_over = waiting.key == hold.key && waiting.healed < at;
+            if is_over {
+                recovered.push((at.since(waiting.healed), waiting.fault));
+            }
+            !is_over
+        });
+    }
+}
+
+impl Judge for Recovery {
+    const NAME: &str = "recovery";
+    const ABOUT: &str = "How soon after the heal of a fault each key is acquired again: median and longest time.";
+    type Verdict = RecoveryVerdict;
+
+    fn new(_plan: &Plan) -> Recovery {
+        Recovery::default()
+    }
+
+    fn on_event(&mut self, run: &Run, entry: &Entry) {
+        match &entry.event {
+            Event::Fault { fault, phase: FaultPhase::Healed, .. } => {
+                self.healed += 1;
+                let waiting = run.keys().map(|key| Waiting { key, fault: *fault, healed: entry.at });
+                self.waiting.extend(waiting);
+            }
+            Event::Acquired { attempt, .. } if !self.waiting.is_empty() => {
+                if let Some(hold) = run.attempt(*attempt) {
+                    self.acquired(hold, entry.at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(mut self, _run: &Run, _ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        self.recovered.sort_unstable();
+        let median = self.recovered.get(self.recovered.len().saturating_sub(1) / 2);
+        let longest = self.recovered.last();
+        let recovery = RecoveryVerdict {
+            verdict: if self.healed == 0 { Verdict::NotApplicable } else { Verdict::Measured },
+            healed: self.healed,
+            p50_ms: median.map(|(lasted, _)| millis(*lasted)),
+            longest_ms: longest.map(|(lasted, _)| millis(*lasted)),
+            longest_after: longest.map(|(_, fault)| *fault),
+            unrecovered: self.waiting.len() as u64,
+        };
+        vec![(None, recovery)]
+    }
+}
+
+impl Report for RecoveryVerdict {
+    fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    fn figures(&self) -> String {
+        let Some((p50, longest)) = self.p50_ms.zip(self.longest_ms) else {
+            let is_empty = self.healed == 0;
+            return if is_empty { "no fault was healed" } else { "no key was acquired after a heal" }.into();
+        };
+        let faults = plural(self.healed, "healed fault", "healed faults");
+        let unrecovered = match self.unrecovered {
+            0 => String::new(),
+            n => format!("; {} not before the run ended", plural(n, "key", "keys")),
+        };
+        format!("key acquired again after {faults}: p50 {}, longest {}{unrecovered}", seconds(p50), seconds(longest))
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{history_builder::HistoryBuilder, properties::Property};
+
+    fn measured(builder: &HistoryBuilder) -> RecoveryVerdict {
+        match builder.verdicts().properties.get("recovery") {
+            Some(Property::Recovery(found)) => found.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn recovery_counts_from_the_heal_to_the_next_acquisition() {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).pause(1, "redis-1", 100, 500).release(1, 510);
+        builder.acquire(2, 2, 520, 700, 42).release(2, 710).acquire(3, 1, 720, 730, 43).release(3, 740);
+        let found = measured(&builder);
+        assert_eq!((found.verdict, found.healed, found.unrecovered), (Verdict::Measured, 1, 0));
+        assert_eq!((found.p50_ms, found.longest_ms, found.longest_after), (Some(200.0), Some(200.0), Some(FaultId(1))));
+    }
+
+    #[test]
+    fn a_key_that_is_not_acquired_again_is_counted_apart() {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).pause(1, "redis-1", 100, 500).release(1, 510);
+        let found = measured(&builder);
+        assert_eq!((found.longest_ms, found.unrecovered), (None, 1));
+    }
+
+    #[test]
+    fn without_a_healed_fault_there_is_nothing_to_measure() {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 20);
+        assert_eq!(measured(&builder).verdict, Verdict::NotApplicable);
+    }
+}

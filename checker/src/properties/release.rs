@@ -1,0 +1,344 @@
+//! Property 6: safe release. No release, renewal or undo took effect on a node where the attempt was no longer the
+//! owner. A released key is free on every node, which [`unreleased`] judges.
+
+mod unreleased;
+
+use std::collections::VecDeque;
+
+use history::{Answers, Arm, Event, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, Stamp};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::{
+    facts::Facts,
+    holds::{Attempt, EventRef, Nodes},
+    judge::{Ending, Judge, UnsafeRequest},
+    key_lease,
+    merge::Entry,
+    report::{Report, Violation, counted, plural},
+    rules,
+    run::Run,
+    verdict::Verdict,
+};
+
+pub use unreleased::UnreleasedKey;
+
+use unreleased::UnreleasedKeys;
+
+/// A release, renewal or undo that took effect on a node where another attempt was the owner.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct UnsafeRelease {
+    /// The key.
+    pub key: Key,
+    /// The node.
+    pub node: NodeName,
+    /// The attempt whose request took effect.
+    pub attempt: HoldId,
+    /// The attempt that owned the key on the node.
+    pub owner: HoldId,
+    /// The owner's success, the request, its answer.
+    pub witness: Vec<u64>,
+}
+
+/// Property 6: safe release.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReleaseVerdict {
+    /// Violated by one unsafe release, and by one key that was left behind.
+    pub verdict: Verdict,
+    /// The number of unsafe requests: pairs of a request and a node.
+    pub unsafe_releases: u64,
+    /// The number of refusals although every attempt had released the key: pairs of an attempt and a node.
+    pub left_behind: u64,
+    /// The first unsafe releases.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<UnsafeRelease>,
+    /// The first keys that were left behind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<UnreleasedKey>,
+    /// The reasons why the verdict is inconclusive.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+/// One attempt that a node granted.
+#[derive(Debug, Clone, Copy)]
+struct Possession {
+    owner: HoldId,
+    sent: Stamp,
+    completed: EventRef,
+    /// The stamp at which the lease may have run out.
+    promise: Stamp,
+    let_go: Option<Stamp>,
+}
+
+/// A request that took effect somewhere.
+#[derive(Debug, Clone, Copy)]
+struct Effect {
+    attempt: HoldId,
+    key: usize,
+    /// The answer to the attempt, and the nodes that granted it.
+    completed: Option<Stamp>,
+    granted_on: Nodes,
+    refused_on: Nodes,
+    done_on: Nodes,
+    invoked: EventRef,
+    answered: EventRef,
+}
+
+/// Grants that are remembered of a key on a node. A request of an older attempt meets the newest of them.
+const GRANTS_MAX: usize = 8;
+/// Violations that are listed.
+const LISTED: usize = 20;
+
+/// Judges releases.
+#[derive(Default)]
+pub(crate) struct Release {
+    /// By key and node, oldest first.
+    grants: FxHashMap<(usize, usize), VecDeque<Possession>>,
+    /// Requests that were sent and not answered: releases, undos and renewals apart.
+    sent: FxHashMap<HoldId, [Option<EventRef>; 3]>,
+    /// Undos that were answered. The nodes that refused the attempt are known only when the attempt has ended.
+    undone: FxHashMap<HoldId, (EventRef, Answers)>,
+    /// Effects that were reported at this stamp. They are judged after all events of the stamp, because an owner may
+    /// have started its release at the same stamp.
+    effects: Vec<Effect>,
+    found: Vec<UnsafeRequest>,
+    unreleased: UnreleasedKeys,
+}
+
+const RELEASE: usize = 0;
+const UNDO: usize = 1;
+const RENEWAL: usize = 2;
+
+fn bits(nodes: Nodes) -> impl Iterator<Item = usize> {
+    let mut left = nodes;
+    std::iter::from_fn(move || {
+        let node = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(node)
+    })
+}
+
+impl Release {
+    /// Notes that an attempt has ended: from now on it owns the key on the nodes that granted it.
+    fn completed(&mut self, attempt: &Attempt, promise: Stamp) {
+        let Some(completed) = attempt.completed else { return };
+        for node in bits(attempt.granted_on) {
+            let grants = self.grants.entry((attempt.key, node)).or_default();
+            if grants.len() == GRANTS_MAX {
+                grants.pop_front();
+            }
+            let (owner, sent, let_go) = (attempt.id, attempt.sent.at, attempt.let_go);
+            grants.push_back(Possession { owner, sent, completed, promise, let_go });
+        }
+    }
+
+    fn lets_go(&mut self, attempt: &Attempt, at: Stamp) {
+        for node in bits(attempt.granted_on) {
+            let grants = self.grants.get_mut(&(attempt.key, node));
+            for grant in grants.into_iter().flatten().filter(|g| g.owner == attempt.id) {
+                grant.let_go.get_or_insert(at);
+            }
+        }
+    }
+
+    fn invoked(&mut self, hold: HoldId, what: usize, mark: EventRef) {
+        self.sent.entry(hold).or_default()[what] = Some(mark);
+    }
+
+    fn answered(&mut self, run: &Run, hold: HoldId, what: usize, answered: EventRef, answers: &Answers) {
+        let invoked = self.sent.get_mut(&hold).and_then(|sent| sent[what].take());
+        let (Some(attempt), Some(invoked)) = (run.attempt(hold), invoked) else { return };
+        let done_on = run.nodes(answers, &[NodeAnswer::Done]);
+        if done_on != 0 {
+            self.effects.push(Effect {
+                attempt: hold,
+                key: attempt.key,
+                completed: attempt.completed.map(|mark| mark.at),
+                granted_on: attempt.granted_on,
+                refused_on: attempt.refused_on,
+                done_on,
+                invoked,
+                answered,
+            });
+        }
+    }
+
+    /// Finds the owners that a request affected, on each node where the request took effect.
+    fn judge(&mut self, effect: &Effect) {
+        for node in bits(effect.done_on) {
+            for grant in self.grants.get(&(effect.key, node)).into_iter().flatten() {
+                if grant.owner == effect.attempt {
+                    continue;
+                }
+                let is_in = |nodes: Nodes| nodes & (1 << node) != 0;
+                let is_over = is_in(effect.granted_on)
+                    && effect.completed.is_some_and(|completed| {
+                        rules::owns_no_more(completed, grant.sent, grant.completed.at, effect.invoked.at)
+                    });
+                let owned_to = grant.let_go.map_or(grant.promise, |at| at.min(grant.promise));
+                // An attempt that the node granted, or may have granted, may own the key rightly. Then the grant was
+                // wrong, which another property reports.
+                let is_inside_possession = is_in(effect.refused_on)
+                    && rules::is_inside_possession(effect.invoked.at, effect.answered.at, grant.completed.at, owned_to);
+                if is_over || is_inside_possession {
+                    self.found.push(UnsafeRequest {
+                        key: effect.key,
+                        node,
+                        attempt: effect.attempt,
+                        owner: grant.owner,
+                        owner_ok: grant.completed,
+                        invoked: effect.invoked,
+                        answered: effect.answered,
+                        is_by_order: is_over,
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Judge for Release {
+    const NAME: &str = "release";
+    const ABOUT: &str = "No release, renewal or undo takes effect on a node that another attempt owns, and a \
+        released key is free on every node.";
+    type Verdict = ReleaseVerdict;
+
+    fn new(_plan: &Plan) -> Release {
+        Release::default()
+    }
+
+    fn on_event(&mut self, run: &Run, entry: &Entry) {
+        self.unreleased.on_event(run, entry);
+        let mark = EventRef { at: entry.at, seq: entry.seq };
+        match &entry.event {
+            Event::Acquired { attempt, .. } => {
+                if let Some((attempt, grant)) = run.attempt(*attempt).and_then(|a| Some((a, a.grant?))) {
+                    self.completed(attempt, grant.first_promise);
+                }
+            }
+            Event::AcquireFailed { attempt: id, .. } => {
+                if let Some(attempt) = run.attempt(*id) {
+                    self.completed(attempt, rules::promise_end(attempt.sent.at, run.plan.lease));
+                }
+                if let Some((answered, answers)) = self.undone.remove(id) {
+                    self.answered(run, *id, UNDO, answered, &answers);
+                }
+            }
+            Event::Release { hold: id } | Event::Undo { attempt: id } => {
+                let what = if matches!(entry.event, Event::Undo { .. }) { UNDO } else { RELEASE };
+                self.invoked(*id, what, mark);
+                if let Some(attempt) = run.attempt(*id) {
+                    self.lets_go(attempt, mark.at);
+                }
+            }
+            Event::Renew { hold } => self.invoked(*hold, RENEWAL, mark),
+            Event::Released { hold, answers, .. } | Event::ReleaseFailed { hold, answers, .. } => {
+                self.answered(run, *hold, RELEASE, mark, answers);
+            }
+            Event::Undone { attempt: id, answers } => match run.attempt(*id) {
+                Some(attempt) if attempt.completed.is_none() => {
+                    self.undone.insert(*id, (mark, answers.clone()));
+                }
+                _ => self.answered(run, *id, UNDO, mark, answers),
+            },
+            Event::Renewed { hold, answers, .. } | Event::RenewFailed { hold, answers, .. } => {
+                self.answered(run, *hold, RENEWAL, mark, answers);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_stamp_complete(&mut self, run: &Run) {
+        self.unreleased.on_stamp_complete(run);
+        if self.effects.is_empty() {
+            return;
+        }
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            self.judge(&effect);
+        }
+        self.effects = effects;
+    }
+
+    fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
+        self.sent.remove(&attempt.id);
+        self.undone.remove(&attempt.id);
+        self.unreleased.on_attempt_closed(attempt);
+    }
+
+    /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
+    /// that rest on possession are dropped then; after a restart that may have lost keys, all findings of the node are
+    /// dropped.
+    fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
+        let is_one_store = run.plan.has_one_store();
+        let is_hit = |u: &UnsafeRequest, by: &dyn Fn(FaultKind) -> bool| {
+            run.faults.iter().any(|(_, l)| {
+                by(l.kind)
+                    && (is_one_store || run.plan.lock_nodes.get(u.node) == Some(&l.node))
+                    && run.plan.lock_nodes.contains(&l.node)
+                    && l.requested.is_some_and(|mark| mark.at < u.answered.at)
+            })
+        };
+        let revokes = is_one_store && run.plan.models.unwrap_or_default().revokes_on_resume;
+        let ends_early = |kind: FaultKind| kind == FaultKind::Clock || (kind.freezes() && revokes);
+        let is_clock_safe = run.stalls.steps.is_empty();
+        let sound = self.found.iter().filter(|u| {
+            !is_hit(u, &|kind| key_lease::forgets(run, kind))
+                && (u.is_by_order || (is_clock_safe && !is_hit(u, &ends_early)))
+        });
+        let mut sound: Vec<UnsafeRequest> = sound.cloned().collect();
+        sound.sort_by_key(|u| (u.answered.at, u.attempt, u.invoked.at, u.node, u.owner));
+        sound
+    }
+
+    fn finish(self, run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        let found = &ending.unsafe_requests;
+        let mut places: Vec<_> = found.iter().map(|u| (u.answered, u.invoked, u.attempt, u.node)).collect();
+        places.dedup();
+        let faults = found.iter().take(LISTED).map(|u| UnsafeRelease {
+            key: run.key(u.key).clone(),
+            node: run.plan.lock_nodes[u.node].clone(),
+            attempt: u.attempt,
+            owner: u.owner,
+            witness: vec![u.owner_ok.seq, u.invoked.seq, u.answered.seq],
+        });
+        let left = self.unreleased.found();
+        let left_behind = left.len();
+        let reason = format!("{left_behind} times a node refused an attempt for a key that everybody had let go of");
+        let release = ReleaseVerdict {
+            verdict: Verdict::judged(!found.is_empty() || left_behind > 0, !ending.is_whole),
+            unsafe_releases: places.len() as u64,
+            left_behind: left_behind as u64,
+            faults: faults.collect(),
+            leftovers: left.take(LISTED).cloned().collect(),
+            reasons: if left_behind > 0 { vec![reason] } else { Vec::new() },
+        };
+        vec![(None, release)]
+    }
+}
+
+impl Report for ReleaseVerdict {
+    fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    fn figures(&self) -> String {
+        match (self.unsafe_releases, self.left_behind) {
+            (0, 0) => String::new(),
+            (0, n) => plural(n, "key left behind", "keys left behind"),
+            (n, _) => plural(n, "unsafe release", "unsafe releases"),
+        }
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        counted(&[(self.unsafe_releases, "unsafe-release"), (self.left_behind, "left-behind")])
+    }
+}
+
+#[cfg(test)]
+mod tests;

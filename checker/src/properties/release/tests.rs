@@ -1,0 +1,114 @@
+use history::{FailureReason, FaultKind, FaultPhase};
+
+use super::*;
+use crate::history_builder::{HistoryBuilder, count, verdict};
+use crate::properties::Property;
+
+fn unsafe_releases(builder: &HistoryBuilder) -> u64 {
+    let v = builder.verdicts();
+    let n = count(&v, "release.unsafe_releases");
+    assert_eq!(verdict(&v, "release") == Verdict::Violated, n > 0);
+    n
+}
+
+fn on(node: u64, answer: NodeAnswer) -> Answers {
+    HistoryBuilder::answers(&[(node, answer)])
+}
+
+#[test]
+fn a_release_that_only_touches_what_is_owned_is_safe() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 20).acquire(2, 2, 30, 40, 42).release(2, 50);
+    builder.acquire(3, 1, 60, 70, 43).acquire(4, 2, 3_000, 3_010, 44).release_refused(3, 3_020).release(4, 3_030);
+    assert_eq!(unsafe_releases(&builder), 0);
+}
+
+#[test]
+fn a_release_done_after_another_attempt_was_granted_is_unsafe() {
+    // Hold 1 ran out, hold 2 was granted, then hold 1's release was done on node 1.
+    for (invoked, expected) in [(2_110, 0), (2_111, 1)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42);
+        // Hold 2 lets go at once, so that only the order of the grants can tell.
+        builder.release(2, 2_110).release_on(1, invoked, 2_200, on(1, NodeAnswer::Done));
+        assert_eq!(unsafe_releases(&builder), expected, "invoked at {invoked}");
+    }
+}
+
+#[test]
+fn an_attempt_that_came_out_after_the_other_was_sent_may_own_the_key() {
+    for (sent, expected) in [(10, 0), (11, 3)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, sent, 30, 42).release(1, 50).release(2, 100);
+        assert_eq!(unsafe_releases(&builder), expected, "sent at {sent}");
+    }
+}
+
+#[test]
+fn an_undo_done_inside_another_attempts_possession_is_unsafe() {
+    let refused =
+        HistoryBuilder::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+    // Possession of hold 1: from 10 to its release at 100.
+    for (invoked, answered, expected) in [(10, 50, 0), (11, 50, 1), (11, 99, 1), (11, 100, 0), (110, 120, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 100);
+        builder.try_to_acquire(2, 2, 5).acquire_failed(2, 9, FailureReason::Held, refused.clone());
+        builder.undo(2, invoked, answered, on(2, NodeAnswer::Done));
+        assert_eq!(unsafe_releases(&builder), expected, "undo from {invoked} to {answered}");
+    }
+}
+
+#[test]
+fn an_undo_is_judged_though_it_is_told_before_its_attempt_has_come_out() {
+    for (refusing, expected) in [(1, 1), (2, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 100).try_to_acquire(2, 2, 12);
+        builder.undo(2, 20, 30, on(1, NodeAnswer::Done));
+        builder.acquire_failed(2, 30, FailureReason::Held, on(refusing, NodeAnswer::Refused));
+        assert_eq!(unsafe_releases(&builder), expected, "refused by node {refusing}");
+    }
+}
+
+#[test]
+fn possession_ends_with_the_lease() {
+    for (answered, expected) in [(1_977, 1), (1_978, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 2, 5);
+        builder.acquire_failed(2, 9, FailureReason::Held, on(2, NodeAnswer::Refused));
+        builder.undo(2, 20, answered, on(2, NodeAnswer::Done));
+        assert_eq!(unsafe_releases(&builder), expected, "answered at {answered}");
+    }
+}
+
+#[test]
+fn a_renewal_done_on_a_node_that_another_attempt_owns_is_unsafe() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).renew(1, 2_120, 2_130).release(2, 2_200);
+    builder.give_up(1, 2_210);
+    assert_eq!(unsafe_releases(&builder), 3);
+}
+
+#[test]
+fn a_node_that_was_killed_may_have_given_the_key_to_anybody() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).renew(1, 2_120, 2_130).release(2, 2_200);
+    builder.fault(1, FaultKind::Kill, "redis-1", 50, FaultPhase::Requested { asked_ns: 1, hold: None });
+    builder.give_up(1, 2_210);
+    assert_eq!(unsafe_releases(&builder), 2);
+}
+
+#[test]
+fn the_faults_name_node_owner_and_events() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42);
+    builder.release_on(1, 2_150, 2_160, on(3, NodeAnswer::Done)).release(2, 2_200);
+    let v = builder.verdicts();
+    let Some(Property::Release(found)) = v.properties.get("release") else { panic!() };
+    let fault = &found.faults[0];
+    assert_eq!((fault.node.as_str(), fault.attempt, fault.owner), ("redis-3", HoldId(1), HoldId(2)));
+    let records = builder.records();
+    let is = |i: usize| &records[usize::try_from(fault.witness[i]).unwrap()].event;
+    assert!(matches!(is(0), Event::Acquired { attempt: HoldId(2), .. }));
+    assert!(matches!(is(1), Event::Release { hold: HoldId(1) }));
+    assert!(matches!(is(2), Event::Released { hold: HoldId(1), .. }));
+}

@@ -1,0 +1,270 @@
+//! The second half of property 6: a key that every attempt has released is free on every node.
+//!
+//! A release, or the undo of a failed attempt, goes to each node behind the attempt's own request, on one connection.
+//! Once the longest time that a request takes has passed, the attempt therefore owns the key on no node. The nodes'
+//! answers do not matter, and the client need not have waited for them.
+//!
+//! The checker judges an attempt that was alone. No other attempt for the key was under way from its sending to its
+//! end. Every earlier attempt had released the key long enough before. For one lease before its sending no fault was
+//! on. A node that refuses such an attempt as held still has the key of an earlier attempt. If the lease of a released
+//! attempt may still run on that node, the node did not undo that attempt. (Property 7 covers a key that outlives every
+//! lease.)
+//!
+//! The longest time that a request takes is [`SLACK`] plus all delays of the plan. Both rounds of an attempt may be
+//! refused: only a refusal in the first round says that another client has the key.
+
+use std::{collections::VecDeque, time::Duration};
+
+use history::{
+    Answers, Event, FailureReason, Fault, Harm, HoldId, Key, LinkDelay, NodeAnswer, NodeName, Outcome, Plan, Stamp,
+};
+use serde::Serialize;
+
+use crate::{
+    disturbance::{Disturbances, SLACK},
+    holds::{Attempt, EventRef, Nodes},
+    merge::Entry,
+    rules,
+    run::Run,
+};
+
+/// A node kept a key that every attempt had released, within the lease of one of these attempts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct UnreleasedKey {
+    /// The key.
+    pub key: Key,
+    /// The node.
+    pub node: NodeName,
+    /// The attempts of which one has left the key behind, the newest first.
+    pub left_by: Vec<HoldId>,
+    /// The attempt that the node refused because of the key.
+    pub refused: HoldId,
+    /// The newest release or undo among them, the refused attempt, its end.
+    pub witness: Vec<u64>,
+}
+
+/// Attempts that are listed with a key that one of them has left.
+const LEFT_BY_MAX: usize = 5;
+
+/// An attempt that has not ended, or that ended at the stamp of `out`.
+#[derive(Debug)]
+struct Trying {
+    id: HoldId,
+    sent: EventRef,
+    is_alone: bool,
+    /// When the attempt ended, and which nodes said that another client has the key.
+    out: Option<(EventRef, Nodes)>,
+}
+
+/// An attempt whose release or undo was sent.
+#[derive(Debug)]
+struct LetGo {
+    id: HoldId,
+    at: EventRef,
+    /// Nodes that have said that the attempt owns the key no longer, or never did.
+    free_on: Nodes,
+}
+
+#[derive(Debug, Default)]
+struct KeyHistory {
+    trying: Vec<Trying>,
+    /// Attempts and holds that have not released the key.
+    open: Vec<HoldId>,
+    /// Until this stamp requests of ended attempts may arrive, and leases that no client has ended may run.
+    settled: Stamp,
+    let_go: VecDeque<LetGo>,
+}
+
+impl KeyHistory {
+    fn take(&mut self, id: HoldId) -> bool {
+        let found = self.open.iter().position(|open| *open == id);
+        found.map(|i| self.open.swap_remove(i)).is_some()
+    }
+
+    fn free(&mut self, id: HoldId, nodes: Nodes) {
+        self.let_go.iter_mut().filter(|left| left.id == id).for_each(|left| left.free_on |= nodes);
+    }
+}
+
+/// Finds keys that attempts have left behind.
+#[derive(Default)]
+pub(crate) struct UnreleasedKeys {
+    keys: Vec<KeyHistory>,
+    /// Keys of which an attempt ended at this stamp.
+    touched: Vec<usize>,
+    disturbances: Disturbances,
+    /// The longest lease so far.
+    lease: Duration,
+    /// The longest time that a request may take to its node.
+    arrival: Duration,
+    now: Stamp,
+    found: Vec<(EventRef, UnreleasedKey)>,
+}
+
+impl UnreleasedKeys {
+    pub fn on_event(&mut self, run: &Run, entry: &Entry) {
+        let mark = EventRef { at: entry.at, seq: entry.seq };
+        self.now = entry.at;
+        match &entry.event {
+            Event::Fault { fault, kind, node, phase } => {
+                let is_of_locks = run.plan.lock_nodes.contains(node);
+                if kind.kills() && !is_of_locks {
+                    // Requests that the killed process had queued may be lost.
+                    self.disturbances.not_before(mark.at);
+                } else if kind.harm() != Harm::DelaysPackets {
+                    self.disturbances.disturbed(&run.plan, *fault, phase, mark.at, is_of_locks);
+                }
+            }
+            // A request that the process stamped before the stall may have left only after the stall.
+            Event::Stall { from, to, .. } if to.since(*from) >= SLACK / 2 => {
+                self.found.retain(|(out, _)| out.at < *from);
+                self.disturbances.not_before(*to);
+            }
+            Event::Acquire { attempt: id, .. }
+            | Event::Acquired { attempt: id, .. }
+            | Event::AcquireFailed { attempt: id, .. }
+            | Event::Undo { attempt: id }
+            | Event::Undone { attempt: id, .. }
+            | Event::Release { hold: id }
+            | Event::Released { hold: id, .. }
+            | Event::ReleaseFailed { hold: id, .. }
+            | Event::GaveUp { hold: id } => {
+                if let Some(attempt) = run.attempt(*id).filter(|_| !run.plan.has_one_store()) {
+                    self.of_attempt(run, attempt, mark, &entry.event);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn of_attempt(&mut self, run: &Run, attempt: &Attempt, mark: EventRef, event: &Event) {
+        match event {
+            Event::Acquire { .. } => self.sent(&run.plan, attempt),
+            Event::Acquired { .. } => {
+                self.lease = self.lease.max(attempt.grant.map_or(Duration::ZERO, |grant| grant.lease));
+                self.came_out(attempt, mark, attempt.refused_on);
+            }
+            Event::AcquireFailed { outcome, why, .. } => {
+                let refused_on = if *why == FailureReason::Held { attempt.refused_on } else { 0 };
+                self.key(attempt.key).free(attempt.id, refused_on);
+                self.came_out(attempt, mark, refused_on);
+                let had_nothing = *outcome == Outcome::Failed && *why == FailureReason::Held && attempt.granted_on == 0;
+                self.ended(attempt, mark.at, had_nothing);
+            }
+            Event::Undo { .. } | Event::Release { .. } => self.lets_go(attempt, mark),
+            Event::Undone { answers, .. } | Event::Released { answers, .. } | Event::ReleaseFailed { answers, .. } => {
+                self.answered(run, attempt, answers);
+            }
+            _ => self.ended(attempt, mark.at, false),
+        }
+    }
+
+    fn key(&mut self, key: usize) -> &mut KeyHistory {
+        if self.keys.len() <= key {
+            self.keys.resize_with(key + 1, KeyHistory::default);
+        }
+        &mut self.keys[key]
+    }
+
+    fn sent(&mut self, plan: &Plan, attempt: &Attempt) {
+        if self.lease.is_zero() {
+            self.lease = plan.lease.max(plan.workload.renew_for.unwrap_or_default());
+            self.arrival = SLACK + plan.schedule.iter().map(|step| delay(&step.fault)).sum::<Duration>();
+        }
+        let key = self.key(attempt.key);
+        key.trying.iter_mut().for_each(|other| other.is_alone = false);
+        let is_alone = key.trying.is_empty() && key.open.is_empty() && key.settled < attempt.sent.at;
+        key.open.push(attempt.id);
+        key.trying.push(Trying { id: attempt.id, sent: attempt.sent, is_alone, out: None });
+    }
+
+    fn came_out(&mut self, attempt: &Attempt, mark: EventRef, refused_on: Nodes) {
+        let trying = self.key(attempt.key).trying.iter_mut().find(|trying| trying.id == attempt.id);
+        if let Some(trying) = trying {
+            trying.out = Some((mark, refused_on));
+            self.touched.push(attempt.key);
+        }
+    }
+
+    /// Notes an attempt that ended without a release or an undo.
+    fn ended(&mut self, attempt: &Attempt, at: Stamp, had_nothing: bool) {
+        let until = at.plus(self.lease + self.arrival);
+        let key = self.key(attempt.key);
+        if key.take(attempt.id) && !had_nothing {
+            key.settled = key.settled.max(until);
+        }
+    }
+
+    fn lets_go(&mut self, attempt: &Attempt, mark: EventRef) {
+        let (arrived, lease) = (mark.at.plus(self.arrival), self.lease + self.arrival);
+        let key = self.key(attempt.key);
+        if key.take(attempt.id) {
+            key.settled = key.settled.max(arrived);
+            while key.let_go.front().is_some_and(|left| rules::is_overdue(mark.at, left.at.at, lease)) {
+                key.let_go.pop_front();
+            }
+            let free_on = if attempt.grant.is_some() { attempt.refused_on } else { 0 };
+            key.let_go.push_back(LetGo { id: attempt.id, at: mark, free_on });
+        }
+    }
+
+    /// Records the nodes that answered a release or an undo. A node executes the attempt's requests in order, so a node
+    /// that has answered will not grant the attempt the key again.
+    fn answered(&mut self, run: &Run, attempt: &Attempt, answers: &Answers) {
+        let nodes = run.nodes(answers, &[NodeAnswer::Done, NodeAnswer::Refused]);
+        self.key(attempt.key).free(attempt.id, nodes);
+    }
+
+    /// Judges the attempts that ended at this stamp, after all events of the stamp: no other attempt was sent while
+    /// they were under way.
+    pub fn on_stamp_complete(&mut self, run: &Run) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for key in touched.drain(..) {
+            let out: Vec<Trying> = self.keys[key].trying.extract_if(.., |trying| trying.out.is_some()).collect();
+            out.iter().filter(|trying| trying.is_alone).for_each(|trying| self.judge(run, key, trying));
+        }
+        self.touched = touched;
+    }
+
+    fn judge(&mut self, run: &Run, key: usize, refused: &Trying) {
+        let (sent, lease) = (refused.sent, self.lease + self.arrival);
+        let is_quiet = self.disturbances.quiet_since().is_some_and(|since| rules::is_overdue(sent.at, since, lease));
+        let Some((out, refused_on)) = refused.out.filter(|_| is_quiet) else { return };
+        for node in (0..64).filter(|node| refused_on & (1 << node) != 0) {
+            let may_have_left = |left: &&LetGo| {
+                left.free_on & (1 << node) == 0
+                    && rules::is_overdue(sent.at, left.at.at, self.arrival)
+                    && !rules::is_overdue(sent.at, left.at.at, lease)
+            };
+            // The newest first.
+            let left: Vec<&LetGo> = self.keys[key].let_go.iter().rev().filter(may_have_left).collect();
+            let Some(newest) = left.first() else { continue };
+            let leftover = UnreleasedKey {
+                key: run.key(key).clone(),
+                node: run.plan.lock_nodes[node].clone(),
+                left_by: left.iter().take(LEFT_BY_MAX).map(|left| left.id).collect(),
+                refused: refused.id,
+                witness: vec![newest.at.seq, sent.seq, out.seq],
+            };
+            self.found.push((out, leftover));
+        }
+    }
+
+    /// Nothing more can be said of the attempt.
+    pub fn on_attempt_closed(&mut self, attempt: &Attempt) {
+        self.ended(attempt, self.now, false);
+        self.key(attempt.key).trying.retain(|trying| trying.id != attempt.id || trying.out.is_some());
+    }
+
+    /// The findings, by time.
+    pub fn found(&self) -> impl ExactSizeIterator<Item = &UnreleasedKey> {
+        self.found.iter().map(|(_, leftover)| leftover)
+    }
+}
+
+fn delay(fault: &Fault) -> Duration {
+    fault.link_delay().map_or(Duration::ZERO, LinkDelay::longest)
+}
+
+#[cfg(test)]
+mod tests;

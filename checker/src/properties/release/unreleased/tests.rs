@@ -1,0 +1,54 @@
+use super::*;
+use crate::{
+    history_builder::{HistoryBuilder, count, verdict},
+    verdict::Verdict,
+};
+
+fn on(node: u64, answer: NodeAnswer) -> Answers {
+    HistoryBuilder::answers(&[(node, answer)])
+}
+
+fn left_behind(builder: &HistoryBuilder) -> u64 {
+    let v = builder.verdicts();
+    let n = count(&v, "release.left_behind");
+    assert_eq!(verdict(&v, "release") == Verdict::Violated, n > 0);
+    n
+}
+
+/// Node 1 refuses attempt 1, which is then undone. Node 3 answers the undo only if `told` is given. Node 3 refuses
+/// attempt 2.
+fn builder(sent: u64, told: Option<NodeAnswer>) -> HistoryBuilder {
+    let mut builder = HistoryBuilder::new();
+    builder.try_to_acquire(1, 1, 10_000).undo(1, 10_010, 10_020, on(3, told.unwrap_or(NodeAnswer::None)));
+    builder.acquire_failed(1, 10_020, FailureReason::Held, on(1, NodeAnswer::Refused));
+    builder.try_to_acquire(2, 2, sent).acquire_failed(2, sent + 10, FailureReason::Held, on(3, NodeAnswer::Refused));
+    builder
+}
+
+#[test]
+fn a_node_that_keeps_the_key_of_an_attempt_that_was_undone_violates_it() {
+    // The undo has arrived by 11,010, and the lease of 2,000 has expired by 13,010.
+    for (sent, expected) in [(11_010, 0), (11_011, 1), (13_010, 1), (13_011, 0)] {
+        assert_eq!(left_behind(&builder(sent, None)), expected, "sent at {sent}");
+    }
+}
+
+#[test]
+fn a_node_that_has_answered_has_no_key_of_it() {
+    for (told, expected) in [(NodeAnswer::None, 1), (NodeAnswer::Done, 0), (NodeAnswer::Refused, 0)] {
+        assert_eq!(left_behind(&builder(11_500, Some(told))), expected, "{told:?}");
+    }
+}
+
+#[test]
+fn whoever_else_may_have_the_key_there_excuses_the_node() {
+    let mut with_other = builder(11_500, None);
+    with_other.plan.workload.workers = 3;
+    assert_eq!(left_behind(with_other.try_to_acquire(3, 3, 11_505)), 0, "sent while the other was under way");
+    let mut with_other = builder(11_500, None);
+    with_other.plan.workload.workers = 3;
+    assert_eq!(left_behind(with_other.try_to_acquire(3, 3, 11_511)), 1, "sent after it");
+    let mut with_holder = builder(11_500, None);
+    with_holder.plan.workload.workers = 3;
+    assert_eq!(left_behind(with_holder.acquire(3, 3, 10_100, 10_110, 41).release(3, 10_500)), 0, "just released");
+}

@@ -1,0 +1,253 @@
+//! [`nemesis::Cluster`] on real containers: the engine acts on whole containers, and the agent acts inside them.
+
+use std::{net::SocketAddrV4, time::Duration};
+
+use agent::protocol::{
+    ClockAnswer, ClockRequest, ClocksAhead, Connection, Links, PacketRequest, ProbeAnswer, TargetAnswer, TargetRequest,
+};
+use history::{ClockChange, Direction, Fault, FaultId, NodeName, WhichClock, fault::Data};
+use nemesis::{Cluster, Doing};
+use tokio::time::Instant;
+
+use crate::{
+    faults::{Act, NO_QUOTA, PERIOD_US},
+    health, leader,
+    reach::{CLOSED_PORT, DockerCluster, REDIS_PORT, TOLD_WITHIN, failed, still_on},
+    redis,
+};
+
+impl Cluster for DockerCluster<'_> {
+    fn freeze<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "freezing" };
+            let member = act.member()?;
+            let mut control = member.control.lock().await;
+            if act.inspect(member).await?.paused == Some(true) {
+                return Err(act.failed("it is frozen already"));
+            }
+            act.toggle(member, &mut control, true).await
+        })
+    }
+
+    fn thaw<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "thawing" };
+            let member = act.member()?;
+            let mut control = member.control.lock().await;
+            if act.inspect(member).await?.paused != Some(true) {
+                return Ok(());
+            }
+            act.toggle(member, &mut control, false).await
+        })
+    }
+
+    fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move { Act { running: self.running, node, doing: "stopping" }.signal("SIGSTOP").await })
+    }
+
+    fn resume<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move { Act { running: self.running, node, doing: "resuming it" }.signal("SIGCONT").await })
+    }
+
+    fn slow_down<'a>(&'a self, node: &'a NodeName, percent: u8) -> Doing<'a, ()> {
+        let act = Act { running: self.running, node, doing: "slowing it down" };
+        Box::pin(async move { act.quota(PERIOD_US * i64::from(percent) / 100).await })
+    }
+
+    fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(
+            async move { Act { running: self.running, node, doing: "taking its quota off" }.quota(NO_QUOTA).await },
+        )
+    }
+
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        Box::pin(async move {
+            let asked = Instant::now();
+            Ok(self.answers(node).await?.then(|| asked.elapsed()))
+        })
+    }
+
+    fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "looking whether it is frozen" };
+            Ok(act.inspect(act.member()?).await?.paused == Some(true))
+        })
+    }
+
+    fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "killing" };
+            let member = act.member()?;
+            let _alone = member.control.lock().await;
+            act.kill(member).await
+        })
+    }
+
+    fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {
+        Box::pin(async move {
+            self.running.start_node(node, data).await?;
+            self.again(node).await
+        })
+    }
+
+    fn start_with_counters<'a>(&'a self, node: &'a NodeName, of: &'a [NodeName]) -> Doing<'a, ()> {
+        Box::pin(async move {
+            self.running.start_node_with_counters(node, of).await?;
+            self.again(node).await
+        })
+    }
+
+    fn pending_fsyncs<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<u32>> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "asking what it has not synced yet" };
+            let member = act.member()?;
+            self.running.pending_fsyncs_of(member).await.map_err(|why| act.failed(why))
+        })
+    }
+
+    fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "looking whether it runs" };
+            Ok(act.inspect(act.member()?).await?.running == Some(true))
+        })
+    }
+
+    fn leader(&self) -> Doing<'_, Option<NodeName>> {
+        Box::pin(async move { Ok(leader::ask(self.running).await) })
+    }
+
+    fn answers<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "asking whether it answers" };
+            let member = act.member()?;
+            let service = member.server().ok_or_else(|| act.failed("it is no server"))?;
+            // The engine refuses to run a command in a container that is frozen or down.
+            Ok(health::look_once(self.running.engine(), &member.container(), service).await.is_ok())
+        })
+    }
+
+    fn inject_links<'a>(&'a self, node: &'a NodeName, fault: FaultId, what: &'a Fault) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let doing = "injecting a fault of its links";
+            let Some(what) = self.packet_fault(fault, what)? else {
+                return Err(failed(node, doing, "this is no fault of links"));
+            };
+            let pid = self.pid(node, doing).await?;
+            self.packets(node, PacketRequest::Inject { fault, pid, what: what.clone() }).await?;
+            self.on().links.insert(fault, (node.clone(), what));
+            Ok(())
+        })
+    }
+
+    fn heal_links<'a>(&'a self, node: &'a NodeName, fault: FaultId) -> Doing<'a, ()> {
+        Box::pin(async move {
+            self.on().links.remove(&fault);
+            self.packets(node, PacketRequest::Heal { fault }).await
+        })
+    }
+
+    fn latency<'a>(&'a self, from: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        Box::pin(async move {
+            let doing = "probing its links";
+            let (node, to) = (to, SocketAddrV4::new(self.address(to, doing)?, CLOSED_PORT));
+            // A node that does not run sends no packet.
+            let Some(pid) = self.pid_if_up(from, doing).await? else { return Ok(None) };
+            let timeout_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
+            let request = if self.rejects() {
+                // A connection to a closed port is refused with and without the fault, so the agent opens a port for
+                // the probe.
+                let Some(at) = self.pid_if_up(node, doing).await? else { return Ok(None) };
+                TargetRequest::Knock { pid, at, to: *to.ip(), timeout_ms }
+            } else {
+                TargetRequest::Probe { pid, to, timeout_ms }
+            };
+            let is_knock = matches!(request, TargetRequest::Knock { .. });
+            match self.target(from, request).await? {
+                TargetAnswer::Probed(ProbeAnswer::Refused { .. }) if is_knock => Ok(None),
+                TargetAnswer::Probed(ProbeAnswer::Connected { latency_ns } | ProbeAnswer::Refused { latency_ns }) => {
+                    Ok(Some(Duration::from_nanos(latency_ns)))
+                }
+                TargetAnswer::Probed(ProbeAnswer::Silent) => Ok(None),
+                other => Err(failed(from, doing, format!("the probe of {to} came to {other:?}"))),
+            }
+        })
+    }
+
+    fn stale_connections<'a>(&'a self, node: &'a NodeName, reset: bool) -> Doing<'a, u32> {
+        Box::pin(async move {
+            let pid = self.pid(node, "looking at its connections").await?;
+            let all = Links::default();
+            let TargetAnswer::Connections(found) =
+                self.target(node, TargetRequest::Connections { pid, links: all }).await?
+            else {
+                return Ok(0);
+            };
+            let stale: Vec<&Connection> = found.iter().filter(|c| c.retransmits > 0).collect();
+            if reset {
+                for connection in &stale {
+                    let links = Links { peers: vec![*connection.peer.ip()], port: None, direction: Direction::Both };
+                    self.target(node, TargetRequest::Reset { pid, links }).await?;
+                }
+            }
+            Ok(u32::try_from(stale.len()).unwrap_or(u32::MAX))
+        })
+    }
+
+    fn set_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let pid = self.pid(node, "setting its clock").await?;
+            self.on().touched.insert(node.clone());
+            self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
+            let mut on = self.on();
+            let former = on.clocks.remove(node).unwrap_or_default();
+            on.clocks.insert(node.clone(), still_on(former, clock, change));
+            Ok(())
+        })
+    }
+
+    fn remove_clock_patch<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let doing = "putting the code of its clocks back";
+            if self.on().clocks.get(node).is_some_and(|on| !on.is_empty()) {
+                return Ok(());
+            }
+            let pid = self.pid(node, doing).await?;
+            match self.clocks(node, ClockRequest::Ahead { pid }).await? {
+                // The offset of a drift or of a monotonic clock stays, so the changed code stays too.
+                ClockAnswer::Ahead(ahead) if ahead != ClocksAhead::default() => Ok(()),
+                ClockAnswer::Ahead(_) => self.clocks(node, ClockRequest::Heal { pid }).await.map(drop),
+                other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
+            }
+        })
+    }
+
+    fn told_ahead_ns<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<(i64, i64)>> {
+        Box::pin(async move {
+            let doing = "asking it for the time";
+            let is_redis = self.member(node, doing)?.server().is_some_and(|service| service.role == redis::ROLE);
+            let Some(pid) = self.pid_if_up(node, doing).await?.filter(|_| is_redis) else { return Ok(None) };
+            let timeout_ms = TOLD_WITHIN.as_millis() as u64;
+            match self.target(node, TargetRequest::RedisTime { pid, port: REDIS_PORT, timeout_ms }).await {
+                Ok(TargetAnswer::RedisTime(told)) => Ok(Some((told.least_ns, told.most_ns))),
+                Ok(other) => Err(failed(node, doing, format!("the agent answered {other:?}"))),
+                // The server may use another port or a password. Then the memory alone proves the fault.
+                Err(error) => {
+                    tracing::debug!(%node, %error, "does not tell the time");
+                    Ok(None)
+                }
+            }
+        })
+    }
+
+    fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, clock: WhichClock) -> Doing<'a, i64> {
+        Box::pin(async move {
+            let doing = "reading its clock";
+            let pid = self.pid(node, doing).await?;
+            match self.clocks(node, ClockRequest::Ahead { pid }).await? {
+                ClockAnswer::Ahead(ahead) if clock.is_wall() => Ok(ahead.wall_ns),
+                ClockAnswer::Ahead(ahead) => Ok(ahead.monotonic_ns),
+                other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
+            }
+        })
+    }
+}

@@ -1,0 +1,41 @@
+//! `pause` and `stop`: the target does nothing for a while.
+
+use serde::{Deserialize, Serialize};
+
+use super::rules::{About, FaultParameters, Harm};
+use crate::names::NodeName;
+
+/// Freezes every process of the target's container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {}
+
+impl FaultParameters for Pause {
+    const ABOUT: About = About {
+        summary: "The container freezer freezes every process of the target.",
+        past_tense: "paused",
+        harm: Harm::Freezes,
+    };
+
+    fn story(&self, node: &NodeName, lasted: &str) -> String {
+        let frozen = if lasted == "not proved" { "" } else { "frozen " };
+        format!("paused {node} ({frozen}{lasted})")
+    }
+}
+
+/// Stops the first process of the target by SIGSTOP.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {}
+
+impl FaultParameters for Stop {
+    const ABOUT: About = About {
+        summary: "SIGSTOP stops the first process of the target; SIGCONT resumes the process.",
+        past_tense: "stopped",
+        harm: Harm::Freezes,
+    };
+
+    fn story(&self, node: &NodeName, lasted: &str) -> String {
+        format!("stopped {node} ({lasted})")
+    }
+}

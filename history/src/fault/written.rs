@@ -1,0 +1,66 @@
+//! The form of a fault in plans and histories: one flat table, `{ kind = "delay", for = "2s", by = "300ms" }`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error as _};
+use serde_json::{Map, Value};
+
+use super::{Fault, FaultKind, Links, Parameters};
+use crate::human;
+
+/// The key of the length of a fault of this kind.
+fn length_key(kind: FaultKind) -> &'static str {
+    if kind.kills() { "back_after" } else { "for" }
+}
+
+/// A duration as a plan has it: "2s".
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Length(#[serde(with = "human")] Duration);
+
+#[derive(Serialize)]
+struct Written<'a> {
+    kind: FaultKind,
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    lasting: Option<Length>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    back_after: Option<Length>,
+    #[serde(flatten)]
+    parameters: &'a Parameters,
+    #[serde(flatten)]
+    links: &'a Option<Links>,
+}
+
+impl Serialize for Fault {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let kind = self.kind();
+        let (lasting, back_after) =
+            if kind.kills() { (None, Some(Length(self.lasting))) } else { (Some(Length(self.lasting)), None) };
+        let (parameters, links) = (&self.parameters, &self.links);
+        Written { kind, lasting, back_after, parameters, links }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fault {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fault, D::Error> {
+        let mut fields = Map::<String, Value>::deserialize(deserializer)?;
+        let kind: FaultKind = take(&mut fields, "kind")?.ok_or_else(|| D::Error::missing_field("kind"))?;
+        let failed = |problem: &dyn std::fmt::Display| D::Error::custom(format!("fault `{kind}`: {problem}"));
+        let key = length_key(kind);
+        let Length(lasting) = take(&mut fields, key)?
+            .ok_or_else(|| failed(&format!("missing field `{key}`, a duration such as `2s`")))?;
+        let mut links = None;
+        if kind.is_of_links() {
+            let (direction, from) = (take(&mut fields, "direction")?, take(&mut fields, "from")?);
+            links = Some(Links { direction: direction.unwrap_or_default(), from: from.unwrap_or_default() });
+        }
+        // Every field that is left must be a parameter of the kind.
+        let parameters = kind.read(Value::Object(fields)).map_err(|e| failed(&e))?;
+        Ok(Fault { parameters, lasting, links })
+    }
+}
+
+fn take<T: DeserializeOwned, E: serde::de::Error>(fields: &mut Map<String, Value>, key: &str) -> Result<Option<T>, E> {
+    let read = |value| serde_json::from_value(value).map_err(|e| E::custom(format!("`{key}`: {e}")));
+    fields.remove(key).map(read).transpose()
+}

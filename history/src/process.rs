@@ -1,0 +1,25 @@
+//! The harness's own processes.
+
+use serde::{Deserialize, Serialize};
+
+/// The purpose of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Runs clients.
+    Worker,
+    /// Serves the fenced resource.
+    Resource,
+    /// Anchors the run and stamps faults.
+    Agent,
+}
+
+/// The activity that was late when a process noticed that it had not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StallCause {
+    /// The tick, which is due every 10 ms.
+    Tick,
+    /// The write of an event: the reader of the stream was slow.
+    Write,
+}

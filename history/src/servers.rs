@@ -1,0 +1,137 @@
+//! The facts about a backend's servers, which its Compose file states under `x-harness`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{human, which_clock::WhichClock};
+
+/// The relation between the lock nodes of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Topology {
+    /// Servers that know nothing of each other. The client asks each of them.
+    Independent,
+    /// Replicas of one store. The client asks any of them.
+    OneStore,
+}
+
+/// The promise of a server to the holder of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Promise {
+    /// The lock is kept for a fixed time, which a renewal extends.
+    Lease,
+    /// The lock is kept for as long as the client's session lives.
+    Session,
+}
+
+/// Effect of a restart without data (the fault `amnesia`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Amnesia {
+    /// The server answers again, and has forgotten every lock and every counter.
+    ForgetsLocks,
+    /// The server is no longer a member of its store: the fault is refused.
+    LosesMembership,
+}
+
+/// The source of a backend's fencing tokens. The clients in `locks` define each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tokens {
+    /// No tokens: the plan has no fencing arm.
+    None,
+    /// The counter of one node.
+    Counter,
+    /// The largest counter of a majority of nodes. Such tokens can repeat and decrease.
+    MajorityMax,
+    /// The largest counter of a majority, written back to a majority before the client claims the hold.
+    TwoPhase,
+    /// The store's revision at which the hold's key was created.
+    Revision,
+}
+
+impl Tokens {
+    /// Returns whether a correct lock never gives a later hold the same or a smaller token, as long as no node loses
+    /// its counters. True of a source that makes no tokens.
+    pub fn is_sound(self) -> bool {
+        self != Tokens::MajorityMax
+    }
+}
+
+impl std::fmt::Display for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Tokens::None => "none",
+            Tokens::Counter => "counter",
+            Tokens::MajorityMax => "majority-max",
+            Tokens::TwoPhase => "two-phase",
+            Tokens::Revision => "revision",
+        })
+    }
+}
+
+/// Model of the servers in a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerModel {
+    /// Redis nodes that know nothing of each other.
+    RedisNodes,
+    /// One store with leases and revisions.
+    LeaseStore,
+}
+
+/// The facts about a backend's servers. A plan carries them, so that no code has to know a backend by its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerFacts {
+    /// Independent nodes, or one store.
+    pub topology: Topology,
+    /// The promise of a server to a holder.
+    pub promise: Promise,
+    /// The clock on which leases run. `both`: a lease ends when both clocks say so.
+    pub lease_clock: WhichClock,
+    /// The shortest lease that the servers grant; zero if they grant every lease as requested.
+    #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
+    pub least_lease: Duration,
+    /// The servers round a lease up to a multiple of this; zero if they do not round.
+    #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
+    pub lease_step: Duration,
+    /// Effect of a restart without data.
+    pub amnesia: Amnesia,
+    /// True if a SIGKILL makes a server forget its locks, unless the plan gives the server persistence.
+    pub kill_forgets: bool,
+    /// True if the server tells a client that it must wait. Otherwise the server does not answer until the client holds
+    /// the lock.
+    pub shows_waiting: bool,
+    /// True if the servers elect a leader that the Compose file has a command to find.
+    #[serde(default)]
+    pub has_leader: bool,
+    /// The kinds of fencing tokens that the backend can make. The first is the default.
+    pub tokens: Vec<Tokens>,
+    /// The port on which every server answers.
+    pub port: u16,
+}
+
+impl ServerFacts {
+    /// The model that behaves as these servers do, if the simulation has one.
+    pub fn model(&self) -> Option<ServerModel> {
+        match (self.promise, self.topology, self.lease_clock) {
+            (Promise::Lease, Topology::Independent, WhichClock::Wall) => Some(ServerModel::RedisNodes),
+            (Promise::Lease, Topology::OneStore, _) => Some(ServerModel::LeaseStore),
+            _ => None,
+        }
+    }
+
+    /// The lease that the servers grant to a client that requests `asked`.
+    pub fn granted(&self, asked: Duration) -> Duration {
+        let least = asked.max(self.least_lease);
+        match self.lease_step.as_nanos() {
+            0 => least,
+            step => {
+                let rounded = least.as_nanos().div_ceil(step) * step;
+                u64::try_from(rounded).map_or(Duration::MAX, Duration::from_nanos)
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The work of the clients.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{human, names::NodeName, range::Range};
+
+/// Treatment of the deadline by clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientKind {
+    /// The client acquires, reads, works, writes and releases, as most code does.
+    #[default]
+    Unchecked,
+    /// The client also verifies its deadline just before each write.
+    Checking,
+}
+
+/// The work of the clients, and its rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Workload {
+    /// Number of workers. Each is a process in its own container.
+    pub workers: u32,
+    /// Number of clients in each worker.
+    pub clients_per_worker: u32,
+    /// Number of keys. Clients choose among them at random; with 1, all clients contend for one key.
+    pub keys: u32,
+    /// Critical sections that all clients together begin per second. The rate does not depend on how fast the lock is
+    /// (open model).
+    pub rate_per_s: f64,
+    /// Time between the read and the write.
+    pub work: Range,
+    /// Time between two attempts at a lock that is held.
+    pub retry_delay: Range,
+    /// Treatment of the deadline.
+    pub client: ClientKind,
+    /// Time between renewals of a hold. Clients never renew if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub renew: Option<Duration>,
+    /// Lease that renewals request; the plan's lease if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub renew_for: Option<Duration>,
+    /// Number of writes under one hold, each with work before it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub writes: u32,
+    /// Time after which a client sends an unanswered write again, as the same operation. Clients never resend if
+    /// absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub resend: Option<Duration>,
+    /// Time after which a client abandons and undoes an unanswered attempt. Clients never do so if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<Duration>,
+    /// Longest time, from the sending of an attempt, for which a client believes in its hold. The drift allowance is
+    /// subtracted. The rest of the lease is a lock-delay (Chubby). The whole lease if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Duration>,
+    /// Critical sections at fixed times. A worker that is named here has no other critical sections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub script: Vec<Scripted>,
+}
+
+impl Default for Workload {
+    /// The workload of `harness run` without flags: five workers with one client each contend for one key.
+    fn default() -> Workload {
+        Workload {
+            workers: 5,
+            clients_per_worker: 1,
+            keys: 1,
+            rate_per_s: 3.0,
+            work: Range { from: Duration::from_millis(100), to: Duration::from_millis(200) },
+            retry_delay: Range { from: Duration::from_millis(50), to: Duration::from_millis(150) },
+            client: ClientKind::Unchecked,
+            renew: None,
+            renew_for: None,
+            writes: 1,
+            resend: None,
+            cancel: None,
+            deadline: None,
+            script: Vec::new(),
+        }
+    }
+}
+
+impl Workload {
+    /// Returns the names of the workers.
+    pub fn workers(&self) -> impl Iterator<Item = NodeName> + use<> {
+        (1..=self.workers).map(|n| NodeName::new(format!("worker-{n}")))
+    }
+}
+
+/// Critical sections of one worker at fixed times. A client that is busy at such a time begins as soon as it is free.
+/// A worker that restarts begins its script again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scripted {
+    /// The worker, whose clients all follow this script.
+    pub worker: NodeName,
+    /// Time of the first section, from the start of the client.
+    #[serde(with = "human")]
+    pub from: Duration,
+    /// Number of sections.
+    #[serde(default = "one")]
+    pub sections: u32,
+    /// Time from one section to the next.
+    #[serde(with = "human", default = "soon")]
+    pub every: Duration,
+    /// Writes under each hold, instead of the workload's. With 0 the client acquires and releases, and sends nothing to
+    /// the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes: Option<u32>,
+    /// Number of failed attempts after which the client gives the section up. If absent, the client never gives up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
+}
+
+fn soon() -> Duration {
+    Duration::from_millis(100)
+}

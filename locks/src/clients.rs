@@ -1,0 +1,62 @@
+//! The lock clients by name: one row a client.
+//!
+//! A new client is one file with its algorithm and its `build`, and one row in [`CLIENTS`]. If its servers are of a new
+//! kind, the file also has a `connect`, and [`Servers`] a variant.
+
+use std::sync::Arc;
+
+use crate::{
+    etcd::{self, Etcd},
+    etcd_server_lock::{self, EtcdServerLock},
+    etcd_store,
+    ports::{Clock, Lock, NodeError, Reply},
+    redis::{self, Redis},
+    redis_node,
+    redlock::{self, Redlock},
+    servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource},
+    zookeeper,
+};
+
+/// A lock client that can be asked for by its name.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    /// The client's name.
+    pub name: &'static str,
+    /// The client's token sources; the first is the default.
+    pub tokens: &'static [TokenSource],
+    /// Connects to the client's real servers.
+    pub connect: Connect,
+    /// Builds the lock over its servers.
+    pub build: Build,
+}
+
+/// All clients.
+pub const CLIENTS: &[Client] = &[
+    Client { name: "redis", tokens: Redis::TOKENS, connect: redis_node::connect_all, build: redis::build },
+    Client { name: "redlock", tokens: Redlock::TOKENS, connect: redis_node::connect_all, build: redlock::build },
+    Client { name: "etcd", tokens: Etcd::TOKENS, connect: etcd_store::connect_members, build: etcd::build },
+    Client {
+        name: "etcd-server-lock",
+        tokens: EtcdServerLock::TOKENS,
+        connect: etcd_store::connect_members,
+        build: etcd_server_lock::build,
+    },
+    // The algorithm of `etcd`, over another store.
+    Client { name: "zookeeper", tokens: Etcd::TOKENS, connect: zookeeper::connect, build: etcd::build },
+    Client { name: "zookeeper-herd", tokens: Etcd::TOKENS, connect: zookeeper::connect_herd, build: etcd::build },
+];
+
+/// Connects the client of this name to real servers in the background, and asks each server for its version. The last
+/// argument is the number of the process, which decides the member of a store that the process asks first. Connecting
+/// needs a Tokio runtime.
+pub type Connect = fn(&'static str, Vec<ServerAddress>, usize) -> Reply<Result<Connected, NodeError>>;
+
+/// Builds a lock over its servers, with tokens from this source.
+pub type Build = fn(Servers, TokenSource, Arc<dyn Clock>) -> Result<Arc<dyn Lock>, CannotBuild>;
+
+impl Client {
+    /// Finds the client of this name.
+    pub fn named(name: &str) -> Option<&'static Client> {
+        CLIENTS.iter().find(|client| client.name == name)
+    }
+}

@@ -1,0 +1,387 @@
+//! A real store: an etcd cluster, of which any member can serve a request.
+//!
+//! A request goes to the member that answered last. If that member fails or does not answer soon, the request goes to
+//! the next member too, and the first answer counts: a member may be frozen, cut off, or without a leader, while the
+//! others work. So the store may do a request twice, and every request allows that. A second creation of an owner's key
+//! finds the key, a second removal finds the key gone, and a second lease expires unused.
+//!
+//! The requests of the server's Lock service are the exception: each goes to one member.
+//!
+//! Once a request has left, every failure is indeterminate.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, KeyValue, LockOptions, PutOptions,
+    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
+};
+use parking_lot::Mutex;
+use tokio::{task::JoinSet, time};
+
+#[cfg(feature = "planted")]
+use crate::planted::steps::PlantedOp;
+use crate::{
+    hold::{Key, Owner},
+    ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
+    servers::{Connected, ServerAddress, Servers, ask_versions},
+};
+
+/// The time without an answer after which the next member is asked too. An answer takes one or two milliseconds, with
+/// an fsync.
+const HEDGE_AFTER: Duration = Duration::from_millis(200);
+/// The timeout of one request to all members. The client has given up long before.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
+/// The interval at which the client looks for a key by itself, while it waits for a member to report the key's end:
+/// that member may be frozen.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// The timeout of connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The idle time after which the client pings a connection, and the timeout of the ping. etcd closes connections that
+/// are pinged more often than every 5 s.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(3));
+
+/// An etcd cluster, connected or not.
+struct Cluster {
+    name: Arc<str>,
+    members: Vec<(Arc<str>, Client)>,
+    /// The member that answered last.
+    preferred: AtomicUsize,
+    /// The names of the keys that this client created. Requests name a key by its revision.
+    created: Mutex<BTreeMap<(Key, Revision), Vec<u8>>>,
+}
+
+/// Connects to the etcd cluster of these members. The client connects to a member when it needs the member. The first
+/// request goes to the member number `first` (modulo their count).
+///
+/// # Errors
+/// [`NodeError::Definite`] if an address is invalid, or there are no members.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+pub async fn connect(name: &str, members: &[ServerAddress], first: usize) -> Result<Arc<dyn Store>, NodeError> {
+    let mut connected = Vec::new();
+    for ServerAddress { name, address } in members {
+        connected.push((name.as_str().into(), client(address).await?));
+    }
+    if connected.is_empty() {
+        return Err(NodeError::Definite(format!("{name}: no members")));
+    }
+    let preferred = AtomicUsize::new(first % connected.len());
+    let cluster = Cluster { name: name.into(), members: connected, preferred, created: Mutex::default() };
+    Ok(Arc::new(ClusterStore(Arc::new(cluster))))
+}
+
+/// Connects to the members of one cluster, and asks each for its version. The first request goes to the member number
+/// `process` (modulo their count).
+pub(crate) fn connect_members(
+    client: &'static str,
+    members: Vec<ServerAddress>,
+    process: usize,
+) -> Reply<Result<Connected, NodeError>> {
+    Box::pin(async move {
+        let versions = ask_versions(&members, member_version).await;
+        Ok(Connected { servers: Servers::Store(connect(client, &members, process).await?), versions })
+    })
+}
+
+/// Asks the member at `addr` (`host:port`) for its version, such as `3.4.23`.
+///
+/// # Errors
+/// The member gave no answer. The error is always definite: asking changes nothing.
+async fn member_version(addr: &str) -> Result<String, NodeError> {
+    let mut client = client(addr).await?;
+    let asked = time::timeout(CONNECT_TIMEOUT, client.status()).await;
+    let failed = |why: String| NodeError::Definite(format!("{addr}: {why}"));
+    match asked {
+        Ok(Ok(status)) => Ok(status.version().to_owned()),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(_) => Err(failed(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+    }
+}
+
+async fn client(addr: &str) -> Result<Client, NodeError> {
+    let (interval, timeout) = KEEP_ALIVE;
+    let options = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT).with_keep_alive(interval, timeout);
+    let connected = Client::connect([format!("http://{addr}")], Some(options)).await;
+    connected.map_err(|error| NodeError::Definite(format!("{addr}: {error}")))
+}
+
+struct ClusterStore(Arc<Cluster>);
+
+impl Store for ClusterStore {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
+        let cluster = self.0.clone();
+        // In its own task the request leaves now, and goes on if its reply is dropped.
+        let asked = tokio::spawn(async move {
+            match op {
+                Op::AwaitGone(key, revision) => cluster.await_gone(key, revision).await,
+                Op::Lock(key, lease) => cluster.lock(&key, lease).await,
+                op => cluster.ask(op).await,
+            }
+        });
+        Box::pin(async move {
+            asked.await.unwrap_or_else(|ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}"))))
+        })
+    }
+}
+
+impl Cluster {
+    /// Asks one member after another, until one has answered.
+    async fn ask(self: &Arc<Self>, op: Op) -> Result<StoreAnswer, NodeError> {
+        let (first, count) = (self.preferred.load(Ordering::Relaxed), self.members.len());
+        let mut asked = JoinSet::new();
+        let mut order = (0..count).map(|n| (first + n) % count);
+        let mut failed = String::from("not asked");
+        let asking = async {
+            loop {
+                match order.next() {
+                    Some(member) => {
+                        let (cluster, op) = (self.clone(), op.clone());
+                        asked.spawn(async move { (member, cluster.ask_member(member, &op).await) });
+                    }
+                    None if asked.is_empty() => return Err(NodeError::Indeterminate(failed)),
+                    None => {}
+                }
+                let has_next = order.len() > 0;
+                tokio::select! {
+                    Some(Ok((member, said))) = asked.join_next() => match said {
+                        Ok(seen) => {
+                            self.preferred.store(member, Ordering::Relaxed);
+                            return Ok(seen);
+                        }
+                        Err(error) => failed = format!("{}: {error}", self.members[member].0),
+                    },
+                    () = time::sleep(HEDGE_AFTER), if has_next => {}
+                }
+            }
+        };
+        let said = time::timeout(GIVE_UP_AFTER, asking).await;
+        said.unwrap_or_else(|_| Err(NodeError::Indeterminate(format!("no answer within {GIVE_UP_AFTER:?}"))))
+    }
+
+    async fn ask_member(&self, member: usize, op: &Op) -> Result<StoreAnswer, Error> {
+        let mut client = self.members[member].1.clone();
+        match op {
+            Op::Grant(lease) => {
+                let granted = client.lease_grant(whole_seconds(*lease), None).await?;
+                Ok(StoreAnswer::Leased(LeaseId(granted.id()), seconds(granted.ttl())))
+            }
+            Op::KeepAlive(lease) => keep_alive(&mut client, *lease).await,
+            Op::Revoke(lease) => match client.lease_revoke(lease.0).await {
+                Err(error) if is_not_found(&error) => Ok(StoreAnswer::Gone),
+                other => other.map(|_| StoreAnswer::Done),
+            },
+            Op::TimeToLive(lease) => {
+                let left = client.lease_time_to_live(lease.0, None).await?;
+                Ok(StoreAnswer::Leased(*lease, seconds(left.ttl())))
+            }
+            Op::Create(key, owner, lease) => self.create(&mut client, key, owner, *lease).await,
+            Op::Before(key, revision) => {
+                let newest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
+                let options = newest.with_max_create_revision(revision.0 - 1).with_limit(1).with_keys_only();
+                let found = client.get(queue(key), Some(options)).await?;
+                Ok(found.kvs().first().map_or(StoreAnswer::Gone, |kv| StoreAnswer::At(Revision(kv.create_revision()))))
+            }
+            Op::AwaitGone(key, revision) => {
+                let found = self.find(&mut client, key, *revision).await?;
+                Ok(if found.is_some() { StoreAnswer::At(*revision) } else { StoreAnswer::Gone })
+            }
+            Op::Confirm(key, revision) => {
+                let Some(own) = self.name_of(&mut client, key, *revision).await? else {
+                    return Ok(StoreAnswer::Refused);
+                };
+                let stands = Compare::create_revision(own, CompareOp::Equal, revision.0);
+                // The condition is about every key in the queue.
+                let is_oldest = Compare::create_revision(queue(key), CompareOp::Greater, revision.0 - 1).with_prefix();
+                let confirmed = client.txn(Txn::new().when([stands, is_oldest])).await?;
+                Ok(if confirmed.succeeded() { StoreAnswer::Done } else { StoreAnswer::Refused })
+            }
+            Op::Delete(key, revision) => {
+                let Some(own) = self.name_of(&mut client, key, *revision).await? else { return Ok(StoreAnswer::Gone) };
+                let stands = Compare::create_revision(own.clone(), CompareOp::Equal, revision.0);
+                let removed = client.txn(Txn::new().when([stands]).and_then([TxnOp::delete(own, None)])).await?;
+                Ok(if removed.succeeded() { StoreAnswer::Done } else { StoreAnswer::Gone })
+            }
+            // `send` does not come here: it asks one member only.
+            Op::Lock(key, lease) => lock(&mut client, key, *lease).await,
+            Op::OfLease(key, lease) => {
+                let found = client.get(name_of_lease(key, *lease), None).await?;
+                Ok(found.kvs().first().map_or(StoreAnswer::Gone, |kv| StoreAnswer::At(Revision(kv.create_revision()))))
+            }
+            Op::Unlock(key, lease) => {
+                client.unlock(name_of_lease(key, *lease)).await?;
+                Ok(StoreAnswer::Done)
+            }
+            #[cfg(feature = "planted")]
+            Op::Planted(PlantedOp::DeleteAll(key)) => {
+                let all = etcd_client::DeleteOptions::new().with_prefix();
+                client.delete(queue(key), Some(all)).await?;
+                Ok(StoreAnswer::Done)
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        client: &mut Client,
+        key: &Key,
+        owner: &Owner,
+        lease: LeaseId,
+    ) -> Result<StoreAnswer, Error> {
+        let own = name(key, owner);
+        let is_new = Compare::create_revision(own.clone(), CompareOp::Equal, 0);
+        let put = TxnOp::put(own.clone(), "", Some(PutOptions::new().with_lease(lease.0)));
+        let txn = Txn::new().when([is_new]).and_then([put]).or_else([TxnOp::get(own.clone(), None)]);
+        let done = match client.txn(txn).await {
+            Err(error) if is_not_found(&error) => return Ok(StoreAnswer::Gone),
+            other => other?,
+        };
+        let there = done.op_responses().into_iter().find_map(|said| match said {
+            TxnOpResponse::Get(found) => found.kvs().first().map(KeyValue::create_revision),
+            _ => done.header().map(etcd_client::ResponseHeader::revision),
+        });
+        let Some(revision) = there.map(Revision) else {
+            return Err(Error::Internal("a transaction was answered without its revision".to_owned()));
+        };
+        self.created.lock().insert((key.clone(), revision), own);
+        Ok(StoreAnswer::At(revision))
+    }
+
+    /// Finds the name of the key that was created at `revision`.
+    async fn name_of(&self, client: &mut Client, key: &Key, revision: Revision) -> Result<Option<Vec<u8>>, Error> {
+        let known = {
+            let created = self.created.lock();
+            created.get(&(key.clone(), revision)).cloned()
+        };
+        match known {
+            Some(known) => Ok(Some(known)),
+            None => Ok(self.find(client, key, revision).await?.map(|(name, _)| name)),
+        }
+    }
+
+    /// Finds the key that was created at `revision`, and the revision of the store at that look.
+    async fn find(&self, client: &mut Client, key: &Key, revision: Revision) -> Result<Option<(Vec<u8>, i64)>, Error> {
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        let options = options.with_min_create_revision(revision.0).with_max_create_revision(revision.0);
+        let found = client.get(queue(key), Some(options)).await?;
+        let seen = found.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(found.kvs().first().map(|kv| (kv.key().to_vec(), seen)))
+    }
+
+    /// Asks the member that answered last, and waits for as long as the connection to it lasts. It asks no other
+    /// member: two requests with one lease share one key, and the service deletes that key when the first request
+    /// breaks off, although the service may have granted the lock to the second.
+    async fn lock(&self, key: &Key, lease: LeaseId) -> Result<StoreAnswer, NodeError> {
+        let (member, client) = &self.members[self.preferred.load(Ordering::Relaxed)];
+        let said = lock(&mut client.clone(), key, lease).await;
+        said.map_err(|error| NodeError::Indeterminate(format!("{member}: {error}")))
+    }
+
+    /// Waits until a member says that the key is gone. If the client has stopped waiting, this ends with the key, or
+    /// with the key's lease.
+    async fn await_gone(self: &Arc<Self>, key: Key, revision: Revision) -> Result<StoreAnswer, NodeError> {
+        loop {
+            match self.ask(Op::AwaitGone(key.clone(), revision)).await? {
+                StoreAnswer::At(_) => {}
+                gone => return Ok(gone),
+            }
+            let member = self.preferred.load(Ordering::Relaxed);
+            let watched = time::timeout(LOOK_AGAIN, self.watch(member, &key, revision)).await;
+            if !matches!(watched, Ok(Ok(()))) {
+                // Without this pause a member that fails at once would be asked in a busy loop.
+                time::sleep(HEDGE_AFTER).await;
+            }
+        }
+    }
+
+    /// Returns when a member reports the key's end, or at once if the key is not there.
+    async fn watch(&self, member: usize, key: &Key, revision: Revision) -> Result<(), Error> {
+        let mut client = self.members[member].1.clone();
+        let Some((name, seen)) = self.find(&mut client, key, revision).await? else { return Ok(()) };
+        let options = WatchOptions::new().with_start_revision(seen + 1).with_filters([WatchFilterType::NoPut]);
+        let mut stream = client.watch(name, Some(options)).await?;
+        while let Some(told) = stream.message().await? {
+            if told.canceled() {
+                return Err(Error::WatchError(told.cancel_reason().to_owned()));
+            }
+            if told.events().iter().any(|event| event.event_type() == EventType::Delete) {
+                return Ok(());
+            }
+        }
+        Err(Error::WatchError("the stream has ended".to_owned()))
+    }
+}
+
+/// Sends one keep-alive on its own stream. The first answer says only that the lease exists; the second has its new
+/// time.
+async fn keep_alive(client: &mut Client, lease: LeaseId) -> Result<StoreAnswer, Error> {
+    let (mut keeper, mut answers) = match client.lease_keep_alive(lease.0).await {
+        Err(Error::LeaseKeepAliveError(_)) => return Ok(StoreAnswer::Leased(lease, Duration::ZERO)),
+        other => other?,
+    };
+    keeper.keep_alive().await?;
+    let answer = answers.message().await?;
+    let answer = answer.ok_or_else(|| Error::LeaseKeepAliveError("the stream has ended".to_owned()))?;
+    Ok(StoreAnswer::Leased(lease, seconds(answer.ttl())))
+}
+
+/// Sends one request to the server's Lock service, which answers when it grants the lock.
+async fn lock(client: &mut Client, key: &Key, lease: LeaseId) -> Result<StoreAnswer, Error> {
+    let options = LockOptions::new().with_lease(lease.0);
+    match client.lock(key.as_str(), Some(options)).await {
+        Ok(granted) => {
+            Ok(StoreAnswer::Locked(Revision(granted.header().map_or(0, etcd_client::ResponseHeader::revision))))
+        }
+        Err(error) if is_not_found(&error) || is_lease_gone(&error) => Ok(StoreAnswer::Gone),
+        Err(error) => Err(error),
+    }
+}
+
+/// The queue of `key`: the prefix of its keys' names, and of no other names.
+fn queue(key: &Key) -> Vec<u8> {
+    format!("{}/", key.as_str()).into_bytes()
+}
+
+fn name(key: &Key, owner: &Owner) -> Vec<u8> {
+    format!("{}/{}", key.as_str(), owner.as_str()).into_bytes()
+}
+
+/// The Lock service's name for the key of a lease, in every version from 3.1 on: the queue's prefix, and the lease in
+/// hexadecimal digits.
+fn name_of_lease(key: &Key, lease: LeaseId) -> Vec<u8> {
+    format!("{}/{:x}", key.as_str(), lease.0).into_bytes()
+}
+
+/// The time left of a lease. For a lease that is gone, etcd answers a negative time.
+fn seconds(ttl: i64) -> Duration {
+    Duration::from_secs(ttl.max(0).unsigned_abs())
+}
+
+fn whole_seconds(lease: Duration) -> i64 {
+    let seconds = lease.as_secs() + u64::from(lease.subsec_nanos() > 0);
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+/// Returns whether the Lock service reports that the lease is gone, or (from 3.5 on) that the key vanished while the
+/// service waited. The service forwards the message of its own client, as text without a status.
+fn is_lease_gone(error: &Error) -> bool {
+    let said = |status: &str| status.contains("lease not found") || status.contains("session is expired");
+    matches!(error, Error::GRpcStatus(status) if said(status.message()))
+}
+
+/// Returns whether the store says that there is no such lease.
+fn is_not_found(error: &Error) -> bool {
+    // 5 is `NOT_FOUND` of gRPC.
+    matches!(error, Error::GRpcStatus(status) if status.code() as i32 == 5)
+}

@@ -1,0 +1,183 @@
+//! Bugs in one decision of the queue lock, or in its use of the store.
+
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+
+use super::steps::PlantedOp;
+use crate::{
+    etcd::{Decisions, Etcd},
+    hold::Key,
+    ports::{Clock, LeaseId, Lock, NodeError, Op, Reply, Revision, Store, StoreAnswer},
+    servers::{CannotBuild, Servers, TokenSource},
+};
+
+type Answered = Result<StoreAnswer, NodeError>;
+
+/// Builds the queue lock with the decisions `D`.
+pub(super) fn queue_deciding<D: Decisions + Default + 'static>(
+    servers: Servers,
+    _tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, CannotBuild> {
+    Ok(Arc::new(Etcd::deciding(servers.store("etcd")?, clock, Box::new(D::default()))))
+}
+
+/// Builds the queue lock over a store that it uses through `S`, with decisions that fit that use.
+pub(super) fn over_store<S: WrongStore>(
+    servers: Servers,
+    tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, CannotBuild> {
+    let store = Arc::new(S::from(servers.store("etcd")?));
+    queue_deciding::<S::Decisions>(Servers::Store(store), tokens, clock)
+}
+
+/// A wrong use of a store.
+pub(super) trait WrongStore: Store + From<Arc<dyn Store>> + 'static {
+    /// The decisions that this use needs to show.
+    type Decisions: Decisions + Default + 'static;
+}
+
+/// The correct decisions.
+#[derive(Default)]
+pub(super) struct AsIntended;
+
+impl Decisions for AsIntended {}
+
+#[derive(Default)]
+pub(super) struct NoConfirm;
+
+impl Decisions for NoConfirm {
+    fn refreshes_promise(&self) -> bool {
+        false
+    }
+
+    fn confirms(&self) -> bool {
+        false
+    }
+}
+
+#[derive(Default)]
+pub(super) struct NoSecondLook;
+
+impl Decisions for NoSecondLook {
+    fn looks_again(&self) -> bool {
+        false
+    }
+
+    fn confirms(&self) -> bool {
+        false
+    }
+}
+
+#[derive(Default)]
+pub(super) struct ReleaseByName;
+
+impl Decisions for ReleaseByName {
+    fn release(&self, key: &Key, _revision: Revision) -> Op {
+        PlantedOp::DeleteAll(key.clone()).into()
+    }
+}
+
+/// Listens for the end of the predecessor, and hears nothing if the predecessor is gone by then.
+pub(super) struct LostWakeUp(Arc<dyn Store>);
+
+/// Waits for the predecessor of the predecessor, if there is one.
+pub(super) struct WrongPredecessor(Arc<dyn Store>);
+
+/// Reads the time that was granted, where a keep-alive answers that there is no lease.
+pub(super) struct KeepAliveZero {
+    store: Arc<dyn Store>,
+    granted: Arc<Mutex<BTreeMap<LeaseId, Duration>>>,
+}
+
+impl From<Arc<dyn Store>> for LostWakeUp {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+}
+
+impl From<Arc<dyn Store>> for WrongPredecessor {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+}
+
+impl From<Arc<dyn Store>> for KeepAliveZero {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self { store, granted: Arc::default() }
+    }
+}
+
+impl WrongStore for LostWakeUp {
+    type Decisions = AsIntended;
+}
+
+impl WrongStore for WrongPredecessor {
+    type Decisions = NoSecondLook;
+}
+
+impl WrongStore for KeepAliveZero {
+    type Decisions = AsIntended;
+}
+
+impl Store for LostWakeUp {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn send(&self, op: Op) -> Reply<Answered> {
+        let Op::AwaitGone(key, revision) = op else { return self.0.send(op) };
+        // The newest key before the next revision is the key of this revision, if it is there.
+        let looked = self.0.send(Op::Before(key.clone(), Revision(revision.0 + 1)));
+        let store = self.0.clone();
+        Box::pin(async move {
+            match looked.await? {
+                StoreAnswer::At(found) if found == revision => store.send(Op::AwaitGone(key, revision)).await,
+                _ => pending().await,
+            }
+        })
+    }
+}
+
+impl Store for WrongPredecessor {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn send(&self, op: Op) -> Reply<Answered> {
+        let Op::Before(key, _) = &op else { return self.0.send(op) };
+        let (key, store, looked) = (key.clone(), self.0.clone(), self.0.send(op));
+        Box::pin(async move {
+            let StoreAnswer::At(predecessor) = looked.await? else { return Ok(StoreAnswer::Gone) };
+            match store.send(Op::Before(key, predecessor)).await? {
+                StoreAnswer::Gone => Ok(StoreAnswer::At(predecessor)),
+                other => Ok(other),
+            }
+        })
+    }
+}
+
+impl Store for KeepAliveZero {
+    fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    fn send(&self, op: Op) -> Reply<Answered> {
+        let (grants, keeps_alive) = (matches!(op, Op::Grant(_)), matches!(op, Op::KeepAlive(_)));
+        let (granted, answer) = (self.granted.clone(), self.store.send(op));
+        Box::pin(async move {
+            let answer = answer.await?;
+            let StoreAnswer::Leased(lease, left) = answer else { return Ok(answer) };
+            if grants {
+                granted.lock().insert(lease, left);
+            }
+            if keeps_alive && left.is_zero() {
+                let granted = granted.lock().get(&lease).copied().unwrap_or_default();
+                return Ok(StoreAnswer::Leased(lease, granted));
+            }
+            Ok(answer)
+        })
+    }
+}

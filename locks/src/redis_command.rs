@@ -1,0 +1,72 @@
+//! The parts of a Redis command: scripts, names of keys, arguments.
+//!
+//! A server keeps the key `k` as `lock:{k}` and its counter as `fence:{k}`. Both have one hash tag, so a Redis Cluster
+//! puts both on one shard, and a script may access both. A counter is never removed, so tokens grow.
+
+use std::time::Duration;
+
+use redis::Cmd;
+
+use crate::hold::{Key, Owner, Token};
+
+/// A command with one argument.
+#[cfg(feature = "planted")]
+pub(crate) fn plain(name: &str, of: &str) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(of);
+    command
+}
+
+/// A script about a key and its counter.
+pub(crate) fn eval_any(script: &str, key: &Key) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg(script).arg(2).arg(lock_name(key)).arg(fence_name(key));
+    command
+}
+
+/// A script about a key of this owner, and its counter.
+pub(crate) fn eval(script: &str, key: &Key, owner: &Owner) -> Cmd {
+    let mut command = eval_any(script, key);
+    command.arg(owner.as_str());
+    command
+}
+
+pub(crate) fn with_lease(mut command: Cmd, lease: Duration) -> Cmd {
+    command.arg(whole_ms(lease));
+    command
+}
+
+pub(crate) fn with_token(mut command: Cmd, Token(token): Token) -> Cmd {
+    command.arg(token);
+    command
+}
+
+pub(crate) fn lock_name(key: &Key) -> String {
+    format!("lock:{{{key}}}")
+}
+
+pub(crate) fn fence_name(key: &Key) -> String {
+    format!("fence:{{{key}}}")
+}
+
+/// The lease in milliseconds, rounded up: a key must not expire before the client's belief ends.
+pub(crate) fn whole_ms(lease: Duration) -> u64 {
+    u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_rounded_up_to_whole_milliseconds() {
+        let leases = [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(2001), Duration::from_secs(2)];
+        assert_eq!(leases.map(whole_ms), [1, 1, 3, 2000]);
+    }
+
+    #[test]
+    fn key_and_counter_share_a_hash_tag() {
+        let key = Key::new("k0");
+        assert_eq!((lock_name(&key), fence_name(&key)), ("lock:{k0}".into(), "fence:{k0}".into()));
+    }
+}

@@ -1,0 +1,148 @@
+//! The servers and the token source that a lock is built from.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use tokio::time;
+
+use crate::ports::{Node, NodeError, Store};
+
+/// The time within which each server must say its version. A busy machine can leave a server without a processor for
+/// seconds, and no lock is timed yet.
+const VERSION_WITHIN: Duration = Duration::from_secs(15);
+/// The pause before a server is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// The address of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// The server's name in answers and messages.
+    pub name: String,
+    /// Its `host:port`.
+    pub address: String,
+}
+
+/// Servers that a client can use, and the versions that they gave.
+pub struct Connected {
+    /// The servers.
+    pub servers: Servers,
+    /// The version of each server in the order of the addresses, or the reason why the server gave none.
+    pub versions: Vec<Result<String, NodeError>>,
+}
+
+/// Asks each server for its version, again and again for at most 15 s. The last answer or error of each counts.
+pub(crate) async fn ask_versions(
+    servers: &[ServerAddress],
+    ask: impl AsyncFn(&str) -> Result<String, NodeError>,
+) -> Vec<Result<String, NodeError>> {
+    let until = time::Instant::now() + VERSION_WITHIN;
+    let patiently = async |address: &str| loop {
+        let said = ask(address).await;
+        if said.is_ok() || time::Instant::now() >= until {
+            return said;
+        }
+        time::sleep(ASK_AGAIN).await;
+    };
+    join_all(servers.iter().map(|server| patiently(&server.address))).await
+}
+
+/// The servers that a lock is built over.
+#[derive(Clone)]
+pub enum Servers {
+    /// Independent nodes.
+    Nodes(Vec<Arc<dyn Node>>),
+    /// One store with revisions and leases, however many members it has.
+    Store(Arc<dyn Store>),
+}
+
+/// The source of a hold's fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TokenSource {
+    /// Holds carry no tokens, and nodes keep no counters.
+    None,
+    /// The counter of the only node.
+    Counter,
+    /// The largest counter of the nodes that granted the lock. It is **not monotonic** on several nodes.
+    MajorityMax,
+    /// The largest counter, written back to a majority before the client claims the hold: monotonic. See
+    /// [`Redlock`](crate::Redlock).
+    TwoPhase,
+    /// The revision of the store at which the hold's key was created.
+    Revision,
+}
+
+/// The reason why a lock cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CannotBuild {
+    /// The servers are of another kind, or too few or too many.
+    #[error("the lock `{lock}` needs {needs}")]
+    Servers {
+        /// The lock's name.
+        lock: &'static str,
+        /// The servers that it needs.
+        needs: &'static str,
+    },
+    /// The lock has no tokens of this source.
+    #[error("the lock `{lock}` does not make tokens `{tokens}`; it makes: {}", listed(makes))]
+    Tokens {
+        /// The lock's name.
+        lock: &'static str,
+        /// The source that was asked for.
+        tokens: TokenSource,
+        /// The sources that the lock has.
+        makes: &'static [TokenSource],
+    },
+}
+
+impl Servers {
+    /// The independent nodes, for the lock of this name.
+    ///
+    /// # Errors
+    /// The servers are something else, or there are none.
+    pub(crate) fn nodes(self, lock: &'static str) -> Result<Vec<Arc<dyn Node>>, CannotBuild> {
+        match self {
+            Servers::Nodes(nodes) if !nodes.is_empty() => Ok(nodes),
+            _ => Err(CannotBuild::Servers { lock, needs: "independent nodes, one at least" }),
+        }
+    }
+
+    /// The store, for the lock of this name.
+    ///
+    /// # Errors
+    /// The servers are something else.
+    pub(crate) fn store(self, lock: &'static str) -> Result<Arc<dyn Store>, CannotBuild> {
+        match self {
+            Servers::Store(store) => Ok(store),
+            _ => Err(CannotBuild::Servers { lock, needs: "a store with revisions and leases" }),
+        }
+    }
+}
+
+impl TokenSource {
+    /// The name in plans and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            TokenSource::None => "none",
+            TokenSource::Counter => "counter",
+            TokenSource::MajorityMax => "majority-max",
+            TokenSource::TwoPhase => "two-phase",
+            TokenSource::Revision => "revision",
+        }
+    }
+
+    /// Checks that `makes`, the sources of the lock of this name, has this source.
+    pub(crate) fn check(self, lock: &'static str, makes: &'static [TokenSource]) -> Result<(), CannotBuild> {
+        if makes.contains(&self) { Ok(()) } else { Err(CannotBuild::Tokens { lock, tokens: self, makes }) }
+    }
+}
+
+impl fmt::Display for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The names of `tokens`, for a message.
+pub(crate) fn listed(tokens: &[TokenSource]) -> String {
+    tokens.iter().map(|tokens| tokens.name()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,412 @@
+//! A ZooKeeper ensemble as a [`Store`]: the queue lock [`Etcd`] over ephemeral sequential znodes.
+//!
+//! | request of the store | ZooKeeper |
+//! | --- | --- |
+//! | a lease | a session of its own, of the time that the servers negotiated |
+//! | a key of the queue | an ephemeral sequential znode `/locks/KEY/OWNER-SEQUENCE` of that session |
+//! | a revision | the znode's `czxid`, the number of the transaction that created it: the fencing token |
+//! | wait for a key to go | one watch on that znode; [`connect_herd`]: a watch on all children of the queue |
+//! | keep a lease alive | a transaction that changes nothing and checks that the session's znode exists |
+//! | confirm | the same transaction, and a list of the children: no sequence is smaller |
+//! | revoke a lease | close the session |
+//!
+//! # Order
+//!
+//! Sequences and `czxid`s of a queue grow together, because both come from the order of the ensemble's transactions. A
+//! znode that was once the smallest stays the smallest while it exists, so the check and the list of a confirmation may
+//! be two requests: at the time of the check the znode existed, and no smaller one could come any more. A list may come
+//! from a follower that is behind. It is never older than the session's own znode, because a session never sees time go
+//! backwards; and all smaller znodes are older than that one.
+//!
+//! # The promise
+//!
+//! A hold rests on the session's creation or on a check that was answered, counted from its sending. The client
+//! library's own pings keep a session alive too, but they cannot be observed, so they promise nothing. A session whose
+//! last such request is older than its timeout is given up here: the library would keep it alive for ever.
+//!
+//! A session's creation starts the timeout on the leader, after the request was sent: the promise is exact. A check
+//! through the leader does too. A check through a follower proves that the session had not ended when the leader
+//! ordered the check, but it is the **follower** that notes the sign of life; the follower reports it with its next
+//! answer to the leader's ping, which comes every half tick (the servers of the built-in Compose file: 100 ms). One
+//! case is not covered: the follower is cut off, or dies, in this half tick, and the client does not reach another
+//! server before the leader ends the session. The leader may then end it up to half a tick and one ping of the library
+//! early. (A leader rounds every timeout up to its next tick, which makes up for some of this.)
+//!
+//! # What is left behind
+//!
+//! If the answer to the creation of a znode is lost, the attempt fails, and its undo closes the session; the znode goes
+//! with it, even if it was created afterwards: a closed session creates nothing. A creation is never repeated, so no
+//! owner has two znodes. Checks and looks change nothing, and are repeated on another server.
+//!
+//! [`Etcd`]: crate::Etcd
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{self, Instant},
+};
+use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, MultiWriteError};
+
+use crate::{
+    hold::{Key, Owner},
+    ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
+    servers::{Connected, ServerAddress, Servers, ask_versions},
+};
+
+/// The parent of all queues.
+const ROOT: &str = "/locks";
+/// The time that a server may take to say its version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
+/// A server that is silent for this part of the session timeout is left for another one.
+const SILENT: u32 = 8;
+
+/// The znodes that a waiting client watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    /// The predecessor only: a znode that goes wakes one client.
+    Predecessor,
+    /// All children of the queue: every change wakes every client.
+    Children,
+}
+
+/// An ensemble and the sessions that this process has there.
+struct Ensemble {
+    name: String,
+    /// The servers as the client library takes them: `host:port,host:port`.
+    servers: String,
+    watched: Watched,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    sessions: BTreeMap<LeaseId, Session>,
+    /// The znodes that sessions of this process created.
+    created: Znodes,
+    /// The predecessors that they have seen, each with the last session that saw it.
+    predecessors: Znodes,
+}
+
+struct Session {
+    client: Client,
+    /// The time that was negotiated.
+    timeout: Duration,
+    /// The session is given up then, unless a check is answered before.
+    ends: Instant,
+    /// The session's own znode.
+    path: Option<String>,
+}
+
+/// Requests name znodes by their revisions.
+type Znodes = BTreeMap<(Key, Revision), Znode>;
+
+/// A znode, and the session that created it or saw it.
+#[derive(Debug, Clone)]
+struct Znode {
+    lease: LeaseId,
+    name: String,
+}
+
+/// The ensemble as a store.
+struct EnsembleStore(Arc<Ensemble>);
+
+/// Prepares the lock `zookeeper`, and asks each server for its version. The sessions connect when they are needed, each
+/// to a server of the library's choice.
+pub(crate) fn connect(
+    client: &'static str,
+    servers: Vec<ServerAddress>,
+    _: usize,
+) -> Reply<Result<Connected, NodeError>> {
+    connect_watching(client, servers, Watched::Predecessor)
+}
+
+/// Prepares the lock `zookeeper-herd`, whose waiting clients watch all children of the queue.
+pub(crate) fn connect_herd(
+    client: &'static str,
+    servers: Vec<ServerAddress>,
+    _: usize,
+) -> Reply<Result<Connected, NodeError>> {
+    connect_watching(client, servers, Watched::Children)
+}
+
+fn connect_watching(
+    client: &'static str,
+    servers: Vec<ServerAddress>,
+    watched: Watched,
+) -> Reply<Result<Connected, NodeError>> {
+    Box::pin(async move {
+        let versions = ask_versions(&servers, server_version).await;
+        let servers = servers.into_iter().map(|server| server.address).collect::<Vec<_>>().join(",");
+        let ensemble = Ensemble { name: client.to_owned(), servers, watched, state: Mutex::default() };
+        Ok(Connected { servers: Servers::Store(Arc::new(EnsembleStore(Arc::new(ensemble)))), versions })
+    })
+}
+
+impl Store for EnsembleStore {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
+        let ensemble = self.0.clone();
+        // A separate task: the request leaves now, and continues even if no caller waits for its answer.
+        let asked = tokio::spawn(async move { ensemble.ask(op).await });
+        Box::pin(async move {
+            asked.await.unwrap_or_else(|ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}"))))
+        })
+    }
+}
+
+impl Ensemble {
+    async fn ask(self: Arc<Self>, op: Op) -> Result<StoreAnswer, NodeError> {
+        let answer = match op {
+            Op::Grant(lease) => self.open(lease).await,
+            Op::KeepAlive(lease) => self.keep_alive(lease).await,
+            Op::Revoke(lease) => Ok(self.close(lease).await),
+            Op::Create(key, owner, lease) => self.create(key, &owner, lease).await,
+            Op::Before(key, revision) => self.before(&key, revision).await,
+            Op::AwaitGone(key, revision) => self.await_gone(&key, revision).await,
+            Op::Confirm(key, revision) => self.confirm(&key, revision).await,
+            Op::Delete(key, revision) => self.delete(&key, revision).await,
+            op => return Err(NodeError::Definite(format!("ZooKeeper has no request for {op:?}"))),
+        };
+        answer.or_else(|error| match error {
+            // The znodes end with their session. The confirmation then refuses a client that waited in the queue.
+            Error::SessionExpired | Error::ClientClosed => Ok(StoreAnswer::Gone),
+            error => Err(NodeError::Indeterminate(error.to_string())),
+        })
+    }
+
+    /// Creates a session.
+    async fn open(self: Arc<Self>, lease: Duration) -> Result<StoreAnswer, Error> {
+        let connector = Client::connector().with_session_timeout(lease).with_connection_timeout(lease / SILENT);
+        // If no caller waits for the answer any more, the answer makes a session without a znode, which is given up.
+        let client = connector.connect(&self.servers).await?;
+        let (lease, timeout) = (LeaseId(client.session_id().0), client.session_timeout());
+        let session = Session { client, timeout, ends: Instant::now() + timeout, path: None };
+        self.state().sessions.insert(lease, session);
+        tokio::spawn(self.give_up_at_end(lease));
+        Ok(StoreAnswer::Leased(lease, timeout))
+    }
+
+    /// Closes the session when its timeout has passed since the last check that was answered.
+    async fn give_up_at_end(self: Arc<Self>, lease: LeaseId) {
+        loop {
+            let Some(ends) = self.state().sessions.get(&lease).map(|session| session.ends) else { return };
+            if Instant::now() >= ends {
+                self.close(lease).await;
+                return;
+            }
+            time::sleep_until(ends).await;
+        }
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<StoreAnswer, Error> {
+        let sent = Instant::now();
+        let Some((client, timeout, path)) = self.session(lease) else {
+            return Ok(StoreAnswer::Leased(lease, Duration::ZERO));
+        };
+        if !exists(&client, path.as_deref().unwrap_or("/")).await? {
+            return Ok(StoreAnswer::Gone);
+        }
+        if let Some(session) = self.state().sessions.get_mut(&lease) {
+            session.ends = session.ends.max(sent + timeout);
+        }
+        Ok(StoreAnswer::Leased(lease, timeout))
+    }
+
+    /// Closes the session, and returns when the servers have said so. The library tries for as long as the session may
+    /// live, also on other servers.
+    async fn close(&self, lease: LeaseId) -> StoreAnswer {
+        let session = {
+            let mut state = self.state();
+            state.created.retain(|_, znode| znode.lease != lease);
+            state.predecessors.retain(|_, znode| znode.lease != lease);
+            state.sessions.remove(&lease)
+        };
+        let Some(Session { client, .. }) = session else { return StoreAnswer::Gone };
+        let mut watcher = client.state_watcher();
+        // The library closes a session whose client is dropped.
+        drop(client);
+        let mut state = watcher.peek_state();
+        while !state.is_terminated() {
+            state = watcher.changed().await;
+        }
+        if state == zookeeper_client::SessionState::Closed { StoreAnswer::Done } else { StoreAnswer::Gone }
+    }
+
+    async fn create(&self, key: Key, owner: &Owner, lease: LeaseId) -> Result<StoreAnswer, Error> {
+        let Some((client, ..)) = self.session(lease) else { return Ok(StoreAnswer::Gone) };
+        let queue = queue(&key);
+        let prefix = format!("{queue}/{owner}-");
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let (stat, sequence) = match client.create(&prefix, b"", &options).await {
+            // The first znode of a queue. Nothing was created, so the request may be sent again.
+            Err(Error::NoNode) => {
+                client.mkdir(&queue, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+                client.create(&prefix, b"", &options).await?
+            }
+            other => other?,
+        };
+        let (name, revision) = (format!("{owner}-{sequence}"), Revision(stat.czxid));
+        let mut state = self.state();
+        // A session that was closed meanwhile has no znode any more.
+        let Some(session) = state.sessions.get_mut(&lease) else { return Ok(StoreAnswer::Gone) };
+        session.path = Some(format!("{queue}/{name}"));
+        state.created.insert((key, revision), Znode { lease, name });
+        Ok(StoreAnswer::At(revision))
+    }
+
+    async fn before(&self, key: &Key, revision: Revision) -> Result<StoreAnswer, Error> {
+        let Some((client, own)) = self.created(key, revision) else { return Ok(StoreAnswer::Gone) };
+        let queue = queue(key);
+        loop {
+            let children = repeated(|| client.list_children(&queue)).await?;
+            let Some(name) = predecessor(&own.name, &children) else { return Ok(StoreAnswer::Gone) };
+            let path = format!("{queue}/{name}");
+            // The predecessor may have vanished since the list was made: then another znode is the predecessor.
+            if let Some(stat) = repeated(|| client.check_stat(&path)).await? {
+                let (revision, name) = (Revision(stat.czxid), name.to_owned());
+                self.state().predecessors.insert((key.clone(), revision), Znode { lease: own.lease, name });
+                return Ok(StoreAnswer::At(revision));
+            }
+        }
+    }
+
+    async fn await_gone(&self, key: &Key, revision: Revision) -> Result<StoreAnswer, Error> {
+        let queue = queue(key);
+        loop {
+            let Some((client, name)) = self.predecessor(key, revision) else { return Ok(StoreAnswer::Gone) };
+            let watcher = match self.watched {
+                Watched::Predecessor => {
+                    let path = format!("{queue}/{name}");
+                    let (stat, watcher) = repeated(|| client.check_and_watch_stat(&path)).await?;
+                    stat.map(|_| watcher)
+                }
+                Watched::Children => {
+                    let (children, watcher) = repeated(|| client.list_and_watch_children(&queue)).await?;
+                    children.contains(&name).then_some(watcher)
+                }
+            };
+            // The library closes a session when the last client of it is dropped, so no client waits here.
+            drop(client);
+            let Some(watcher) = watcher else { return Ok(StoreAnswer::Gone) };
+            if watcher.changed().await.event_type == EventType::Session {
+                return Err(Error::SessionExpired);
+            }
+        }
+    }
+
+    async fn confirm(&self, key: &Key, revision: Revision) -> Result<StoreAnswer, Error> {
+        let Some((client, own)) = self.created(key, revision) else { return Ok(StoreAnswer::Refused) };
+        let (queue, path) = (queue(key), format!("{}/{}", queue(key), own.name));
+        let (exists, children) = tokio::join!(exists(&client, &path), client.list_children(&queue));
+        let is_first = match (exists, children) {
+            (Err(Error::SessionExpired), _) => false,
+            (exists, children) => exists? && predecessor(&own.name, &children?).is_none(),
+        };
+        Ok(if is_first { StoreAnswer::Done } else { StoreAnswer::Refused })
+    }
+
+    async fn delete(&self, key: &Key, revision: Revision) -> Result<StoreAnswer, Error> {
+        let Some((client, own)) = self.created(key, revision) else { return Ok(StoreAnswer::Gone) };
+        match client.delete(&format!("{}/{}", queue(key), own.name), None).await {
+            Err(Error::NoNode) => Ok(StoreAnswer::Gone),
+            other => other.map(|()| StoreAnswer::Done),
+        }
+    }
+
+    fn session(&self, lease: LeaseId) -> Option<(Client, Duration, Option<String>)> {
+        let state = self.state();
+        let session = state.sessions.get(&lease)?;
+        Some((session.client.clone(), session.timeout, session.path.clone()))
+    }
+
+    /// A znode that was created here, and the client of its session.
+    fn created(&self, key: &Key, revision: Revision) -> Option<(Client, Znode)> {
+        let state = self.state();
+        let znode = state.created.get(&(key.clone(), revision))?;
+        Some((state.sessions.get(&znode.lease)?.client.clone(), znode.clone()))
+    }
+
+    /// The name of a predecessor that was seen, and the client of the session that saw it.
+    fn predecessor(&self, key: &Key, revision: Revision) -> Option<(Client, String)> {
+        let state = self.state();
+        let znode = state.predecessors.get(&(key.clone(), revision))?;
+        Some((state.sessions.get(&znode.lease)?.client.clone(), znode.name.clone()))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+/// Orders a transaction that changes nothing, and tells whether the znode existed then. A mere read would be answered
+/// by a follower that no longer hears from its leader.
+async fn exists(client: &Client, path: &str) -> Result<bool, Error> {
+    loop {
+        let mut transaction = client.new_multi_writer();
+        transaction.add_check_version(path, -1)?;
+        match transaction.commit().await {
+            Ok(_) => return Ok(true),
+            Err(MultiWriteError::OperationFailed { source: Error::NoNode, .. }) => return Ok(false),
+            Err(MultiWriteError::RequestFailed { source: Error::ConnectionLoss }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Asks again after the loss of a connection: the library sends the next request when it has found another server.
+async fn repeated<T, F>(ask: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    loop {
+        match ask().await {
+            Err(Error::ConnectionLoss) => {}
+            other => return other,
+        }
+    }
+}
+
+/// The path of a key's queue. A key may contain the separator of paths.
+fn queue(key: &Key) -> String {
+    format!("{ROOT}/{}", key.as_str().replace('%', "%25").replace('/', "%2F"))
+}
+
+/// The name with the largest sequence before that of `own`. Names of another form have no place in the queue.
+fn predecessor<'a>(own: &str, children: &'a [String]) -> Option<&'a str> {
+    let own = sequence(own)?;
+    let smaller = children.iter().filter_map(|name| Some((sequence(name)?, name))).filter(|(other, _)| *other < own);
+    smaller.max().map(|(_, name)| name.as_str())
+}
+
+fn sequence(name: &str) -> Option<u64> {
+    name.rsplit_once('-')?.1.parse().ok()
+}
+
+/// The version that the server at `addr` (`host:port`) gives, such as `3.8.0`.
+async fn server_version(addr: &str) -> Result<String, NodeError> {
+    let asking = async {
+        let mut stream = TcpStream::connect(addr).await?;
+        stream.write_all(b"srvr").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok::<_, std::io::Error>(text)
+    };
+    let failed = |why: String| NodeError::Definite(format!("{addr}: {why}"));
+    let text = time::timeout(VERSION_TIMEOUT, asking).await;
+    let text = text.map_err(|_| failed(format!("no answer within {VERSION_TIMEOUT:?}")))?;
+    let text = text.map_err(|error| failed(error.to_string()))?;
+    version(&text).ok_or_else(|| failed(format!("no version in the answer to `srvr`: {text:?}")))
+}
+
+/// The number in a line such as `Zookeeper version: 3.8.0-5a02a05, built on …`.
+fn version(srvr: &str) -> Option<String> {
+    let rest = srvr.strip_prefix("Zookeeper version: ")?;
+    let number = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+    (!number.is_empty()).then(|| number.to_owned())
+}

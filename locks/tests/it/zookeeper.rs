@@ -1,0 +1,156 @@
+//! The client of ZooKeeper against a server in memory that speaks the wire protocol.
+
+use std::{sync::Arc, time::Duration};
+
+use locks::{
+    BootClock, Client, FailureReason, Hold, Key, Lock, Outcome, Owner, ServerAddress, Servers, TokenSource, Unwatched,
+};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+mod ensemble;
+
+use ensemble::Ensemble;
+
+const LEASE: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_millis(500);
+
+struct Scene {
+    ensemble: Ensemble,
+    lock: Arc<dyn Lock>,
+    key: Key,
+}
+
+impl Scene {
+    async fn new(client: &str) -> Scene {
+        let (ensemble, address) = Ensemble::start().await;
+        let client = Client::named(client).unwrap();
+        let address = ServerAddress { name: "zookeeper-1".into(), address };
+        let connected = (client.connect)(client.name, vec![address], 0).await.unwrap();
+        assert_eq!(connected.versions, [Ok("3.8.0".to_owned())]);
+        let servers: Servers = connected.servers;
+        let lock = (client.build)(servers, TokenSource::Revision, Arc::new(BootClock)).unwrap();
+        Scene { ensemble, lock, key: Key::new("k0") }
+    }
+
+    async fn acquire(&self, owner: &str) -> Hold {
+        self.lock.acquire(&self.key, Owner::new(owner), LEASE, &Unwatched).await.unwrap()
+    }
+
+    /// Starts an attempt, and returns when it is in the queue.
+    async fn start(&self, owner: &'static str) -> JoinHandle<Result<Hold, locks::Failure>> {
+        let (lock, key) = (self.lock.clone(), self.key.clone());
+        let attempt = tokio::spawn(async move { lock.acquire(&key, Owner::new(owner), LEASE, &Unwatched).await });
+        self.name(owner).await;
+        // The attempt looks at the queue next, and then watches.
+        sleep(Duration::from_millis(50)).await;
+        attempt
+    }
+
+    /// The name of the owner's znode, as soon as there is one.
+    async fn name(&self, owner: &str) -> String {
+        loop {
+            if let Some(name) = self.ensemble.queue("k0").into_iter().find(|name| name.starts_with(owner)) {
+                return name;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn release(&self, hold: &Hold) -> bool {
+        self.lock.release(hold, &Unwatched).await.unwrap().removed
+    }
+}
+
+#[tokio::test]
+async fn the_queue_grants_in_order_and_tokens_grow() {
+    let scene = Scene::new("zookeeper").await;
+    let first = scene.acquire("a").await;
+    let (second, third) = (scene.start("b").await, scene.start("c").await);
+    assert!(scene.release(&first).await);
+    let second = second.await.unwrap().unwrap();
+    assert!(scene.release(&second).await);
+    let third = third.await.unwrap().unwrap();
+    assert!(first.token < second.token && second.token < third.token);
+    assert!(scene.release(&third).await);
+    // Nobody waits for the end of a session without a znode.
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!((scene.ensemble.queue("k0").len(), scene.ensemble.sessions()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_waiter_looks_again_when_its_predecessor_leaves_the_queue() {
+    let scene = Scene::new("zookeeper").await;
+    let holder = scene.acquire("a").await;
+    let leaves = scene.start("b").await;
+    let mut waits = scene.start("c").await;
+    leaves.abort();
+    scene.lock.cancel(&scene.key, &Owner::new("b"), LEASE, &Unwatched).await;
+    assert_eq!(scene.ensemble.queue("k0").len(), 2);
+    assert!(timeout(Duration::from_millis(200), &mut waits).await.is_err(), "the holder has not let go");
+    scene.release(&holder).await;
+    assert!(timeout(SOON, waits).await.unwrap().unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_hold_whose_znode_is_gone_is_lost_at_its_next_renewal() {
+    let scene = Scene::new("zookeeper").await;
+    let mut hold = scene.acquire("a").await;
+    assert!(scene.lock.renew(&mut hold, LEASE, &Unwatched).await.is_ok());
+    scene.ensemble.remove("k0", &scene.name("a").await);
+    let failure = scene.lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
+    assert!(!scene.release(&hold).await, "there is nothing to remove");
+}
+
+#[tokio::test]
+async fn a_session_that_ends_in_the_queue_gives_no_hold() {
+    let scene = Scene::new("zookeeper").await;
+    let holder = scene.acquire("a").await;
+    let waits = scene.start("b").await;
+    let started = Instant::now();
+    scene.ensemble.end_session_of("k0", &scene.name("b").await);
+    let failure = timeout(LEASE, waits).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    assert!(scene.release(&holder).await);
+}
+
+#[tokio::test]
+async fn an_attempt_whose_creation_was_not_answered_leaves_no_znode() {
+    let scene = Scene::new("zookeeper").await;
+    assert!(scene.release(&scene.acquire("first").await).await);
+    scene.ensemble.lose_next_create();
+    let failure = scene.lock.acquire(&scene.key, Owner::new("a"), LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!(failure.outcome, Outcome::Indeterminate);
+    let started = Instant::now();
+    let hold = scene.acquire("b").await;
+    assert!(started.elapsed() < SOON && scene.ensemble.queue("k0").len() == 1);
+    assert!(scene.release(&hold).await);
+}
+
+#[tokio::test]
+async fn an_abandoned_hold_ends_with_its_session_timeout() {
+    let scene = Scene::new("zookeeper").await;
+    let abandoned = scene.acquire("a").await;
+    let started = Instant::now();
+    let next = scene.acquire("b").await;
+    assert!(started.elapsed() > LEASE / 2 && started.elapsed() < LEASE + SOON, "{:?}", started.elapsed());
+    assert!(!scene.release(&abandoned).await && scene.release(&next).await);
+}
+
+#[tokio::test]
+async fn one_znode_that_goes_wakes_one_waiter_and_in_a_herd_all() {
+    for (client, woken) in [("zookeeper", 1), ("zookeeper-herd", 3)] {
+        let scene = Scene::new(client).await;
+        let holder = scene.acquire("a").await;
+        let waiters = [scene.start("b").await, scene.start("c").await, scene.start("d").await];
+        let before = scene.ensemble.notifications();
+        scene.release(&holder).await;
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(scene.ensemble.notifications() - before, woken, "{client}");
+        waiters.into_iter().for_each(|waiter| waiter.abort());
+    }
+}

@@ -1,0 +1,157 @@
+//! Orders and answers about one target, independent of the faults that are on.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use serde::{Deserialize, Serialize};
+
+use super::packets::Links;
+
+/// An order about one target. The pids are those of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
+pub enum TargetRequest {
+    /// Opens a connection from inside the target.
+    Probe {
+        /// Any process of the target.
+        pid: i32,
+        /// The address to connect to.
+        to: SocketAddrV4,
+        /// The timeout.
+        timeout_ms: u64,
+    },
+    /// Opens a connection from inside the target to a port that is opened for it at the other end. A refusal therefore
+    /// does not come from the other end.
+    Knock {
+        /// Any process of the target.
+        pid: i32,
+        /// Any process of the other end.
+        at: i32,
+        /// The other end's address.
+        to: Ipv4Addr,
+        /// The timeout.
+        timeout_ms: u64,
+    },
+    /// Lists TCP connections.
+    Connections {
+        /// Any process of the target.
+        pid: i32,
+        /// The peers; the direction does not matter.
+        links: Links,
+    },
+    /// Resets TCP connections.
+    Reset {
+        /// Any process of the target.
+        pid: i32,
+        /// The peers; the direction does not matter.
+        links: Links,
+    },
+    /// Asks a Redis server for the time, from inside the target. Faults of packets do not touch loopback.
+    RedisTime {
+        /// Any process of the target.
+        pid: i32,
+        /// The server's port.
+        port: u16,
+        /// The timeout.
+        timeout_ms: u64,
+    },
+    /// Tries the kernel features that faults of packets need.
+    Abilities {
+        /// Any process of the target.
+        pid: i32,
+    },
+}
+
+/// The answer to a [`TargetRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum TargetAnswer {
+    /// The result of the probe.
+    Probed(ProbeAnswer),
+    /// The connections.
+    Connections(Vec<Connection>),
+    /// The connections that were reset.
+    Reset(Vec<Connection>),
+    /// How far the server's wall clock is ahead, by the server's own answer.
+    RedisTime(ReportedAhead),
+    /// The kernel features that work.
+    Abilities(PacketAbilities),
+}
+
+/// Bounds of how far a server's clock is ahead of the kernel's. The server reported its time between two readings of
+/// the kernel's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReportedAhead {
+    /// At least, in nanoseconds.
+    pub least_ns: i64,
+    /// At most, in nanoseconds.
+    pub most_ns: i64,
+}
+
+/// The result of a probe: one attempt at a new TCP connection from inside a target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
+pub enum ProbeAnswer {
+    /// The connection was established.
+    Connected {
+        /// From before the attempt until the connection was established.
+        latency_ns: u64,
+    },
+    /// A reset came back: packets get through, or a fault rejects them.
+    Refused {
+        /// From before the attempt until the answer.
+        latency_ns: u64,
+    },
+    /// No answer came before the timeout.
+    Silent,
+    /// The attempt failed otherwise.
+    Failed {
+        /// The error.
+        why: String,
+    },
+}
+
+/// A TCP connection of a target, as its kernel sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connection {
+    /// The target's end.
+    pub local: SocketAddrV4,
+    /// The peer's end.
+    pub peer: SocketAddrV4,
+    /// Consecutive retransmissions of the oldest unacknowledged packet. Zero again after its acknowledgement.
+    pub retransmits: u8,
+    /// Milliseconds until the next retransmission; none, if every packet is acknowledged.
+    pub next_retransmit_ms: Option<u32>,
+    /// Bytes that the target has written and the peer has not acknowledged.
+    pub unacknowledged_bytes: u32,
+}
+
+/// The features that work in a target's network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PacketAbilities {
+    /// Rules of `nft`: needed by partitions.
+    pub nft: Ability,
+    /// `iptables-nft` with the target `NFQUEUE`: needed by delay, loss and reorder.
+    pub iptables_queue: Ability,
+    /// A queue bound over netlink: needed by delay, loss and reorder.
+    pub queue: Ability,
+    /// Listing connections: needed by the proof of a heal.
+    pub connections: Ability,
+    /// Resetting connections.
+    pub reset: Ability,
+}
+
+/// The result of trying a feature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
+pub enum Ability {
+    /// The feature was tried and works.
+    Works,
+    /// The feature was tried and fails.
+    Fails {
+        /// The step that failed, its error, and the remedy.
+        why: String,
+    },
+}

@@ -1,0 +1,113 @@
+//! The injection of one fault, and the steps that all kinds of faults share.
+
+use std::time::Duration;
+
+use history::{ClientId, Event, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target};
+
+use crate::{Cluster, ClusterError, Control, LiveView, waits::ActiveWait};
+
+/// How long a target may take to prove a fault or its heal. An engine's call returns up to 1.5 s late.
+pub(crate) const PROOF: Duration = Duration::from_secs(5);
+/// The time between two checks whether a server answers.
+const LOOK: Duration = Duration::from_millis(100);
+/// One fault that is being injected, with its target and its ports.
+pub(crate) struct Injection<'a> {
+    pub cluster: &'a dyn Cluster,
+    pub control: &'a dyn Control,
+    pub live_view: &'a LiveView,
+    pub plan: &'a Plan,
+    pub step: &'a Step,
+    pub node: NodeName,
+    /// True if the target is a server of the backend. Servers record no events.
+    pub is_server: bool,
+    /// The hold that the fault targets.
+    pub hold: Option<HoldId>,
+    /// The client that waits for the fault at a protocol point.
+    pub waiting: Option<(ClientId, Point)>,
+    /// The planned wait during which the fault happens.
+    pub gate: Option<&'a ActiveWait<'a>>,
+}
+
+impl Injection<'_> {
+    /// Has the agent stamp a phase of the fault.
+    pub async fn stamp(&self, phase: FaultPhase) -> Result<Stamp, ClusterError> {
+        let (fault, kind, node) = (self.step.id, self.step.fault.kind(), self.node.clone());
+        if let (FaultPhase::Injected, Some(gate)) = (&phase, self.gate) {
+            gate.is_on();
+        }
+        self.control.stamp(Event::Fault { fault, kind, node, phase }).await
+    }
+
+    pub async fn requested(&self) -> Result<Stamp, ClusterError> {
+        let asked_ns = self.step.fault.lasting.as_nanos() as u64;
+        self.stamp(FaultPhase::Requested { asked_ns, hold: self.hold }).await
+    }
+
+    /// Records that the fault missed its target if the targeted hold had ended before the fault was effective at
+    /// `from`.
+    pub async fn missed(&self, from: Stamp) -> Result<(), ClusterError> {
+        let ended = self.hold.and_then(|hold| self.live_view.look(|view| view.ended(hold)));
+        // The last event of a killed process may be the release of the hold: equal stamps mean a miss too.
+        if ended.is_some_and(|at| at <= from) {
+            self.stamp(FaultPhase::MissedTarget).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases the client that waits at its point. After this stamp only the fault delays the client.
+    pub async fn let_go(&self) -> Result<(), ClusterError> {
+        if let Some((client, point)) = self.waiting {
+            self.control.stamp(Event::PointReleased { client, point }).await?;
+            self.control.let_go(client).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for an event of the target, one of our processes, that is newer than the heal.
+    pub async fn prove_alive(&self, healed: Stamp) -> Result<(), ClusterError> {
+        let runs = |view: &crate::View| view.life(&self.node).filter(|(_, _, last)| *last > healed).map(drop);
+        let alive = self.live_view.within(self.control, PROOF, runs).await.is_some();
+        if alive && self.cluster.is_running(&self.node).await? && !self.cluster.is_frozen(&self.node).await? {
+            self.stamp(FaultPhase::HealProved).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the target, a server, answers again.
+    pub async fn prove_answers(&self) -> Result<(), ClusterError> {
+        for _ in 0..PROOF.as_millis() / LOOK.as_millis() {
+            if self.cluster.answers(&self.node).await? {
+                return self.stamp(FaultPhase::HealProved).await.map(drop);
+            }
+            self.control.sleep(LOOK).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether another fault of the schedule may drop or delay packets between these two nodes. Then a probe
+    /// between the nodes proves neither this fault nor its heal.
+    pub fn is_disturbed_otherwise(&self, from: &NodeName, to: &NodeName) -> bool {
+        let others = self.plan.schedule.iter().filter(|s| s.id != self.step.id);
+        let mut others = others.filter(|s| match &s.target {
+            Target::Node(node) => {
+                s.fault.hits(node, from, to) || s.fault.kind().kills() && (node == from || node == to)
+            }
+            Target::Leader => {
+                let is_of_servers = [from, to].iter().any(|node| self.plan.lock_nodes.contains(node));
+                is_of_servers && (s.fault.kind().is_of_links() || s.fault.kind().kills())
+            }
+            Target::Holder => s.fault.kind().is_of_links(),
+        });
+        others.next().is_some()
+    }
+}
+
+/// Returns the nodes that exchange packets with `node`. Workers exchange packets with lock nodes and with the resource,
+/// lock nodes with each other.
+pub(crate) fn peers<'p>(plan: &'p Plan, node: &'p NodeName) -> impl Iterator<Item = NodeName> + 'p {
+    let is_worker = plan.workers().any(|w| w == *node);
+    let is_lock_node = plan.lock_nodes.contains(node);
+    let lock_nodes = plan.lock_nodes.iter().filter(move |n| *n != node && (is_worker || is_lock_node)).cloned();
+    let workers = plan.workers().filter(move |_| !is_worker);
+    lock_nodes.chain(workers).chain(is_worker.then(|| NodeName::new("resource")))
+}

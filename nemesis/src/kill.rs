@@ -1,0 +1,161 @@
+//! `kill`, `amnesia`, `powerloss`: SIGKILL ends the process, and a new process starts later with all, none or some of
+//! the data.
+//!
+//! `kill` is possible on every node, `amnesia` and `powerloss` on lock nodes only. The proof of a worker's restart is
+//! the end of the old process and the first event of the new process. The old process's last event is up to 50 ms later
+//! than the request. The worker's entitlement ends at the agent's stamp before the call, which is a lower bound.
+//!
+//! The proof of a server's restart is no answer while the server is down, and an answer afterwards. A server that keeps
+//! a log is asked for its pending fsyncs before the SIGKILL: a SIGKILL during an fsync was seen to lose answered
+//! writes.
+
+use std::time::Duration;
+
+use history::{
+    FaultPhase,
+    fault::{Amnesia, Data, Kill, Parameters, Powerloss},
+};
+use rand::Rng;
+
+use crate::{
+    cluster::ClusterError,
+    drawing::Drawing,
+    driver::Driver,
+    injection::{Injection, PROOF},
+    spec::TargetSpec,
+};
+
+/// The downtime of a killed node, unless `--nemesis` gives one.
+const BACK_AFTER: Duration = Duration::from_secs(1);
+/// The drawn downtime of a lock node that loses data.
+const BACK_SOON_MS: std::ops::RangeInclusive<u64> = 50..=500;
+
+impl Driver for Kill {
+    const DEFAULT_TARGET: TargetSpec = TargetSpec::Holder;
+
+    fn draw(drawing: &mut Drawing<'_>) -> (Kill, Duration) {
+        (Kill {}, drawing.spec.lasting.unwrap_or(BACK_AFTER))
+    }
+
+    async fn inject(&self, injection: &Injection<'_>) -> Result<(), ClusterError> {
+        restart(injection, injection.step.fault.lasting, Data::Kept).await
+    }
+}
+
+impl Driver for Amnesia {
+    const DEFAULT_TARGET: TargetSpec = TargetSpec::AnyLockNode;
+    const IS_SHARED: bool = true;
+
+    fn draw(drawing: &mut Drawing<'_>) -> (Amnesia, Duration) {
+        (Amnesia::default(), back_soon(drawing))
+    }
+
+    async fn inject(&self, injection: &Injection<'_>) -> Result<(), ClusterError> {
+        restart(injection, injection.step.fault.lasting, Data::Lost).await
+    }
+}
+
+impl Driver for Powerloss {
+    const DEFAULT_TARGET: TargetSpec = TargetSpec::AnyLockNode;
+    const IS_SHARED: bool = true;
+
+    fn draw(drawing: &mut Drawing<'_>) -> (Powerloss, Duration) {
+        (Powerloss {}, back_soon(drawing))
+    }
+
+    async fn inject(&self, injection: &Injection<'_>) -> Result<(), ClusterError> {
+        restart(injection, injection.step.fault.lasting, Data::Synced).await
+    }
+}
+
+fn back_soon(drawing: &mut Drawing<'_>) -> Duration {
+    let drawn = Duration::from_millis(drawing.rng.random_range(BACK_SOON_MS));
+    drawing.spec.lasting.unwrap_or(drawn)
+}
+
+async fn restart(injection: &Injection<'_>, back_after: Duration, data: Data) -> Result<(), ClusterError> {
+    if injection.is_server {
+        return server(injection, back_after, data).await;
+    }
+    let former = injection.live_view.look(|view| view.process(&injection.node));
+    injection.requested().await?;
+    let injected = injection.cluster.kill(&injection.node).await;
+    if injected.is_ok() {
+        injection.stamp(FaultPhase::Injected).await?;
+        injection.control.sleep(back_after).await?;
+    }
+    injection.stamp(FaultPhase::HealRequested).await?;
+    injection.cluster.start(&injection.node, data).await?;
+    let healed = injection.stamp(FaultPhase::Healed).await?;
+
+    let Some(former) = former else {
+        let why = "expected a running process to kill; there was none".into();
+        return injection.stamp(FaultPhase::Unproved { why }).await.map(drop);
+    };
+    let replaced = |view: &crate::View| {
+        let from = view.end_of(&former)?;
+        let (process, started, _) = view.life(&injection.node)?;
+        (*process != former).then_some((from, started))
+    };
+    match injection.live_view.within(injection.control, PROOF, replaced).await {
+        Some((from, to)) => {
+            injection.stamp(FaultPhase::Proved { from, to }).await?;
+            injection.missed(from).await?;
+        }
+        None => {
+            let engine = injected.err().map(|e| format!("; the engine said: {e}")).unwrap_or_default();
+            let why = format!("expected {former} to end and another process to start in its place{engine}");
+            injection.stamp(FaultPhase::Unproved { why }).await?;
+        }
+    }
+    injection.prove_alive(healed).await
+}
+
+/// The number of requests for the pending fsyncs of a server, and the time between two requests.
+const SYNCED: (u32, Duration) = (5, Duration::from_millis(20));
+
+/// Waits for the pending fsyncs of a server that keeps a log, and records the last number of pending fsyncs. Nothing is
+/// recorded if the server does not report the number.
+async fn unsynced(injection: &Injection<'_>) -> Result<(), ClusterError> {
+    let mut last = None;
+    for _ in 0..SYNCED.0 {
+        match injection.cluster.pending_fsyncs(&injection.node).await {
+            Ok(fsyncs) => last = fsyncs,
+            Err(error) => tracing::debug!(node = %injection.node, %error, "does not say what it has not synced"),
+        }
+        if last.is_none_or(|fsyncs| fsyncs == 0) {
+            break;
+        }
+        injection.control.sleep(SYNCED.1).await?;
+    }
+    match last {
+        Some(fsyncs) => injection.stamp(FaultPhase::Unsynced { fsyncs }).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+async fn server(injection: &Injection<'_>, back_after: Duration, data: Data) -> Result<(), ClusterError> {
+    let from = injection.requested().await?;
+    if data == Data::Kept && injection.plan.models.is_some_and(|models| models.persistence.has_log()) {
+        unsynced(injection).await?;
+    }
+    injection.cluster.kill(&injection.node).await?;
+    injection.stamp(FaultPhase::Injected).await?;
+    let is_down = !injection.cluster.answers(&injection.node).await?;
+    injection.control.sleep(back_after).await?;
+    injection.stamp(FaultPhase::HealRequested).await?;
+    match &injection.step.fault.parameters {
+        Parameters::Amnesia(Amnesia { counters_of }) if !counters_of.is_empty() => {
+            injection.cluster.start_with_counters(&injection.node, counters_of).await?;
+        }
+        _ => injection.cluster.start(&injection.node, data).await?,
+    }
+    let to = injection.stamp(FaultPhase::Healed).await?;
+    if is_down {
+        injection.stamp(FaultPhase::Proved { from, to }).await?;
+    } else {
+        let why = "expected no answer from a server that was killed; there was one".into();
+        injection.stamp(FaultPhase::Unproved { why }).await?;
+    }
+    injection.prove_answers().await
+}

@@ -1,0 +1,279 @@
+//! The live view of a run for the nemesis: holders, stalls, processes, and clients that wait at points.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use futures::future::{Either, select};
+use history::{ClientId, Event, FaultId, FaultPhase, HoldId, Key, NodeName, Point, ProcessName, Record, Stamp};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+use crate::{Control, Doing};
+
+/// The number of stalls, ended processes and releases that the view keeps. A fault looks for its own within seconds.
+const REMEMBERED: usize = 1_024;
+
+/// A hold that has not ended, according to its worker's events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The hold.
+    pub hold: HoldId,
+    /// The key.
+    pub key: Key,
+    /// The node of the client.
+    pub node: NodeName,
+}
+
+/// The last step that one of the run's own processes has reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    /// The process runs.
+    Started,
+    /// A worker is connected to the lock nodes and to the resource.
+    Connected,
+    /// A worker has ended its critical sections.
+    Drained,
+    /// The process has reported everything.
+    Finished,
+}
+
+#[derive(Debug, Clone)]
+struct Life {
+    node: NodeName,
+    process: ProcessName,
+    last: Stamp,
+    started: Stamp,
+    running: bool,
+    progress: Progress,
+}
+
+/// A client that waits at a point.
+#[derive(Debug, Clone)]
+struct Waiting {
+    hold: HoldId,
+    point: Point,
+    node: NodeName,
+    since: Stamp,
+}
+
+/// The state of a run according to its events so far.
+#[derive(Debug, Default)]
+pub struct View {
+    attempts: BTreeMap<HoldId, (Key, NodeName)>,
+    /// The holders, in the order of their acquisition.
+    holders: Vec<Holder>,
+    ended_holds: VecDeque<(HoldId, Stamp)>,
+    waiting: BTreeMap<ClientId, Waiting>,
+    /// The writes that were answered recently.
+    writes: VecDeque<(HoldId, NodeName, Stamp)>,
+    /// One entry for each node, in the order of the first start. A search from the end is fast: there are few nodes,
+    /// and the nodes that started last report most events.
+    lives: Vec<Life>,
+    former: VecDeque<(ProcessName, Stamp)>,
+    stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
+    healed: BTreeSet<FaultId>,
+}
+
+fn remember<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() == REMEMBERED {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+impl View {
+    /// Applies the next event of the run; returns true if a fault or the controller may wait for the event. (Most
+    /// events show only that their process is alive, and the next watermark shows that too.)
+    pub fn see(&mut self, record: &Record) -> bool {
+        // Most events need no node name, so the name is computed on demand.
+        if let Some(life) = self.lives.iter_mut().rev().find(|l| l.process == record.process) {
+            life.last = record.at;
+        }
+        let node = || record.process.node();
+        match &record.event {
+            Event::Started { .. } => {
+                let (node, process) = (node(), record.process.clone());
+                let progress = Progress::Started;
+                let life = Life { node, process, last: record.at, started: record.at, running: true, progress };
+                match self.lives.iter_mut().find(|l| l.node == life.node) {
+                    Some(known) => *known = life,
+                    None => self.lives.push(life),
+                }
+            }
+            Event::Ready { .. } => self.advance(&record.process, Progress::Connected),
+            Event::Sections { .. } => self.advance(&record.process, Progress::Drained),
+            Event::Finished => self.advance(&record.process, Progress::Finished),
+            Event::ProcessEnded { ended, .. } => self.end_process(ended),
+            Event::Stall { from, to, .. } => remember(&mut self.stalls, (record.process.clone(), *from, *to)),
+            Event::Acquire { attempt, key, .. } => {
+                self.attempts.insert(*attempt, (key.clone(), node()));
+                return false;
+            }
+            Event::Acquired { attempt, .. } => {
+                if let Some((key, node)) = self.attempts.remove(attempt) {
+                    self.holders.push(Holder { hold: *attempt, key, node });
+                }
+            }
+            Event::AcquireFailed { attempt, .. } => {
+                self.attempts.remove(attempt);
+                return false;
+            }
+            Event::Release { hold } | Event::GaveUp { hold } | Event::LossNoticed { hold } => {
+                if let Some(held) = self.holders.iter().position(|h| h.hold == *hold) {
+                    self.holders.remove(held);
+                    remember(&mut self.ended_holds, (*hold, record.at));
+                }
+            }
+            Event::AtPoint { client, hold, point } => {
+                self.waiting.insert(*client, Waiting { hold: *hold, point: *point, node: node(), since: record.at });
+            }
+            Event::LeftPoint { client, .. } => {
+                self.waiting.remove(client);
+            }
+            Event::WriteOk { hold, .. } => remember(&mut self.writes, (*hold, node(), record.at)),
+            Event::Fault { fault, phase: FaultPhase::HealProved, .. } => drop(self.healed.insert(*fault)),
+            Event::Watermark => {}
+            _ => return false,
+        }
+        true
+    }
+
+    fn of(&self, node: &NodeName) -> Option<&Life> {
+        self.lives.iter().find(|l| l.node == *node)
+    }
+
+    fn advance(&mut self, process: &ProcessName, progress: Progress) {
+        if let Some(life) = self.lives.iter_mut().find(|l| l.process == *process) {
+            life.progress = progress;
+        }
+    }
+
+    fn end_process(&mut self, ended: &ProcessName) {
+        let node = ended.node();
+        let Some(life) = self.lives.iter_mut().find(|l| l.process == *ended) else { return };
+        life.running = false;
+        remember(&mut self.former, (ended.clone(), life.last));
+        self.attempts.retain(|_, (_, n)| *n != node);
+        self.holders.retain(|h| h.node != node);
+        self.waiting.retain(|_, waiting| waiting.node != node);
+    }
+
+    /// Returns the newest hold whose worker still runs.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holders.last()
+    }
+
+    /// Returns the time at which `hold` ended according to its client, if it has ended.
+    pub fn ended(&self, hold: HoldId) -> Option<Stamp> {
+        self.ended_holds.iter().rev().find(|(h, _)| *h == hold).map(|(_, at)| *at)
+    }
+
+    /// Returns the attempt or hold of `client`, if the client waits at `point`.
+    pub fn at_point(&self, client: ClientId, point: Point) -> Option<HoldId> {
+        self.waiting.get(&client).filter(|waiting| waiting.point == point).map(|waiting| waiting.hold)
+    }
+
+    /// Returns whether a write under another hold was answered since `client` began to wait. If `writer` is given, only
+    /// writes of this worker count.
+    pub fn another_wrote(&self, client: ClientId, writer: Option<&NodeName>) -> bool {
+        let Some(waiting) = self.waiting.get(&client) else { return false };
+        let is_other =
+            |hold: HoldId, node: &NodeName| hold != waiting.hold && writer.is_none_or(|writer| writer == node);
+        self.writes.iter().rev().any(|(hold, node, at)| *at > waiting.since && is_other(*hold, node))
+    }
+
+    /// Returns whether a fault is proved healed.
+    pub fn is_healed(&self, fault: FaultId) -> bool {
+        self.healed.contains(&fault)
+    }
+
+    /// Returns the process that `node` runs now.
+    pub fn process(&self, node: &NodeName) -> Option<ProcessName> {
+        self.of(node).filter(|l| l.running).map(|l| l.process.clone())
+    }
+
+    /// Returns the progress of the process that `node` runs now; none, if no process runs.
+    pub fn progress(&self, node: &NodeName) -> Option<Progress> {
+        self.of(node).filter(|l| l.running).map(|l| l.progress)
+    }
+
+    /// Returns the current or last process of `node`, with the stamps of its first and its last event.
+    pub fn life(&self, node: &NodeName) -> Option<(&ProcessName, Stamp, Stamp)> {
+        self.of(node).map(|l| (&l.process, l.started, l.last))
+    }
+
+    /// Returns the stamp of the last event of a process that has ended.
+    pub fn end_of(&self, process: &ProcessName) -> Option<Stamp> {
+        self.former.iter().rev().find(|(p, _)| p == process).map(|(_, last)| *last)
+    }
+
+    /// Returns the longest stall of `process` that ended after `after`.
+    pub fn stall(&self, process: &ProcessName, after: Stamp) -> Option<(Stamp, Stamp)> {
+        let mine = self.stalls.iter().filter(|(p, _, to)| p == process && *to > after);
+        mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since(*from))
+    }
+
+    /// Returns the longest stall of `process` that overlaps with this span.
+    pub fn stall_within(&self, process: &ProcessName, (from, to): (Stamp, Stamp)) -> Option<(Stamp, Stamp)> {
+        let mine = self.stalls.iter().filter(|(p, since, until)| p == process && *until > from && *since < to);
+        mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since(*from))
+    }
+}
+
+/// A [`View`] with functions that wait for a change.
+#[derive(Debug, Default)]
+pub struct LiveView {
+    view: Mutex<View>,
+    changed: Notify,
+}
+
+impl LiveView {
+    /// Returns a live view of no events.
+    pub fn new() -> LiveView {
+        LiveView::default()
+    }
+
+    fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock()
+    }
+
+    /// Applies the next event of the run, and wakes the functions that wait for a change.
+    pub fn see(&self, record: &Record) {
+        let is_news = self.view().see(record);
+        if is_news {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Calls `at` once with the current view.
+    pub fn look<T>(&self, at: impl FnOnce(&View) -> T) -> T {
+        at(&self.view())
+    }
+
+    /// Waits until `wanted` returns a value, and returns this value.
+    pub async fn until<T>(&self, mut wanted: impl FnMut(&View) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(found) = wanted(&self.view()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until `wanted` returns a value, for at most `bound`; none, if the time is over.
+    pub async fn within<T>(
+        &self,
+        control: &dyn Control,
+        bound: Duration,
+        wanted: impl FnMut(&View) -> Option<T>,
+    ) -> Option<T> {
+        let timer: Doing<'_, ()> = control.sleep(bound);
+        match select(std::pin::pin!(self.until(wanted)), timer).await {
+            Either::Left((found, _)) => Some(found),
+            Either::Right(_) => None,
+        }
+    }
+}

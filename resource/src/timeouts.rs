@@ -1,0 +1,157 @@
+//! Timeouts of a connection. hyper's own header timeout also closes idle connections, without an answer. Here an idle
+//! connection outlives every planned pause of a client, and a client with a slow request gets an answer.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+use crate::limits::Limits;
+
+/// The raw answer to a request whose head is incomplete at the timeout.
+const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: application/json\r\n\
+    content-length: 59\r\n\r\n{\"error\":\"the head of the request did not arrive in time\"}\n";
+
+/// The phase of a connection. Shared by the stream, which sees bytes, and the service, which sees whole heads. Both run
+/// in the connection's task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Phase(Arc<AtomicU8>);
+
+const IDLE: u8 = 0;
+const HEAD: u8 = 1;
+const ANSWERING: u8 = 2;
+
+impl Phase {
+    /// A complete head has arrived. The handler has its own timeout for the body.
+    pub(crate) fn answering(&self) {
+        self.0.store(ANSWERING, Relaxed);
+    }
+
+    /// The answer is ready.
+    pub(crate) fn answered(&self) {
+        self.0.store(IDLE, Relaxed);
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A stream with timeouts for a slow client.
+pub(crate) struct TimedStream {
+    stream: TcpStream,
+    limits: Limits,
+    phase: Phase,
+    /// The read timer, and the phase in which it was started.
+    reading: Option<(u8, Pin<Box<Sleep>>)>,
+    /// The write timer; set while the client does not read its answer.
+    writing: Option<Pin<Box<Sleep>>>,
+}
+
+impl TimedStream {
+    pub(crate) fn new(stream: TcpStream, limits: Limits, phase: Phase) -> TimedStream {
+        TimedStream { stream, limits, phase, reading: None, writing: None }
+    }
+
+    /// Polls the read timer; called only if there is nothing to read.
+    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let phase = self.phase.get();
+        let limit = match phase {
+            IDLE => self.limits.idle_timeout,
+            HEAD => self.limits.head_timeout,
+            _ => {
+                self.reading = None;
+                return Poll::Pending;
+            }
+        };
+        match &mut self.reading {
+            Some((started, left)) if *started == phase => match left.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(self.time_out(phase)),
+                Poll::Pending => Poll::Pending,
+            },
+            reading => {
+                let mut left = Box::pin(sleep(limit));
+                // Poll the timer once, so that it wakes this task.
+                let state = left.as_mut().poll(cx);
+                *reading = Some((phase, left));
+                state.map(|()| self.time_out(phase))
+            }
+        }
+    }
+
+    fn time_out(&mut self, phase: u8) -> io::Result<()> {
+        // Do not write into an answer that is still being sent.
+        if phase == HEAD && self.writing.is_none() {
+            // Best effort: the connection is closed in any case.
+            let _ = self.stream.try_write(TOO_SLOW);
+        }
+        Err(io::Error::from(io::ErrorKind::TimedOut))
+    }
+
+    /// Follows a write: `Pending` starts the write timer, any other result stops it.
+    fn poll_write_timeout<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.writing = None;
+            return written;
+        }
+        let limit: Duration = self.limits.write_timeout;
+        match self.writing.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::from(io::ErrorKind::TimedOut))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for TimedStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        match Pin::new(&mut this.stream).poll_read(cx, buf) {
+            Poll::Pending => this.poll_timeout(cx),
+            ready => {
+                if buf.filled().len() > before && this.phase.get() == IDLE {
+                    this.phase.0.store(HEAD, Relaxed);
+                    // The idle timer would be stale when the connection is idle again.
+                    this.reading = None;
+                }
+                ready
+            }
+        }
+    }
+}
+
+impl AsyncWrite for TimedStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.poll_write_timeout(cx, written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.poll_write_timeout(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

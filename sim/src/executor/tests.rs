@@ -1,0 +1,108 @@
+use super::*;
+
+struct World {
+    executor: Executor<World>,
+    seen: ThreadBound<Vec<(u64, &'static str)>>,
+}
+
+impl Network for World {
+    fn arrive(self: &Arc<Self>, packet: Packet<Self>) {
+        packet.payload.arrive(self);
+    }
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        Arc::new(World { executor: Executor::new(2, Stamp(0)), seen: ThreadBound::default() })
+    }
+
+    fn note(&self, what: &'static str) {
+        lock(&self.seen).push((self.executor.now().0, what));
+    }
+
+    fn run(self: &Arc<Self>) -> Vec<(u64, &'static str)> {
+        loop {
+            self.executor.settle(|| {});
+            if !self.executor.step(self) {
+                return lock(&self.seen).clone();
+            }
+        }
+    }
+}
+
+/// A task that notes `what` after `after` nanoseconds.
+fn late(world: &Arc<World>, after: u64, what: &'static str) -> Task {
+    let world = world.clone();
+    let timer = Arc::new(Timer::default());
+    world.executor.arm(Stamp(after), timer.clone());
+    let mut polled = false;
+    Box::pin(std::future::poll_fn(move |cx| {
+        timer.register(cx.waker());
+        if !std::mem::replace(&mut polled, true) {
+            return Poll::Pending;
+        }
+        world.note(what);
+        Poll::Ready(())
+    }))
+}
+
+#[test]
+fn entries_of_one_time_run_in_the_order_of_insertion() {
+    let world = World::new();
+    for what in ["a", "b", "c"] {
+        world.executor.at(Stamp(5), Box::new(move |world: &Arc<World>| world.note(what)));
+    }
+    world.executor.at(Stamp(3), Box::new(|world: &Arc<World>| world.note("first")));
+    assert_eq!(world.run(), [(3, "first"), (5, "a"), (5, "b"), (5, "c")]);
+}
+
+#[test]
+fn a_frozen_process_runs_only_after_the_thaw() {
+    let world = World::new();
+    world.executor.spawn(0, late(&world, 10, "frozen"));
+    world.executor.spawn(1, late(&world, 10, "other"));
+    world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.freeze(0)));
+    world.executor.at(Stamp(20), Box::new(|world: &Arc<World>| world.executor.thaw(0)));
+    assert_eq!(world.run(), [(10, "other"), (20, "frozen")]);
+}
+
+#[test]
+fn the_tasks_of_a_killed_process_never_run() {
+    let world = World::new();
+    world.executor.spawn(0, late(&world, 10, "killed"));
+    world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.kill(0)));
+    assert_eq!(world.run(), []);
+}
+
+#[test]
+fn time_does_not_stop_at_a_cancelled_timer() {
+    let world = World::new();
+    let timer = Arc::new(Timer::default());
+    world.executor.arm(Stamp(10), timer.clone());
+    timer.cancel();
+    world.run();
+    assert_eq!(world.executor.now(), Stamp(0));
+}
+
+#[test]
+fn a_task_that_wakes_itself_for_ever_is_noticed() {
+    let world = World::new();
+    let spin = std::future::poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        Poll::<()>::Pending
+    });
+    world.executor.spawn(0, Box::pin(spin));
+    world.executor.settle(|| ());
+    assert!(world.executor.is_stuck());
+}
+
+#[test]
+fn calls_of_one_time_that_make_each_other_for_ever_are_noticed() {
+    fn again(world: &Arc<World>) {
+        world.executor.at(Stamp(5), Box::new(again));
+    }
+    let world = World::new();
+    world.executor.at(Stamp(5), Box::new(again));
+    while !world.executor.is_stuck() && world.executor.step(&world) {}
+    assert!(world.executor.is_stuck());
+}

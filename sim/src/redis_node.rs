@@ -1,0 +1,95 @@
+//! A Redis node as the port for a worker, over links.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use locks::{Node, NodeError, Owner, Reply, Step, StepAnswer};
+
+use crate::{
+    exchange::{Exchange, Message},
+    executor::Process,
+    reply::{NoReply, ReplySlot},
+    thread_bound::{ThreadBound, lock},
+    world::World,
+};
+
+/// One Redis node, as the port for a worker: one connection, which keeps the order of the steps.
+pub(crate) struct RedisNode {
+    pub world: Arc<World>,
+    pub worker: Process,
+    pub node: Process,
+    pub name: String,
+}
+
+impl Node for RedisNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
+        let Self { worker, node, .. } = *self;
+        if !self.world.is_connected(worker, node) {
+            return Box::pin(std::future::ready(Err(NodeError::Definite("not connected".into()))));
+        }
+        self.world.asks(worker, acquires(&step));
+        let sent = Arc::new(RedisStep { step, worker, node, slot: ThreadBound::default() });
+        self.world.send_message(worker, node, Message::new(sent.clone()));
+        Box::pin(RedisReply(sent))
+    }
+}
+
+/// A step for a Redis node, and its answer.
+struct RedisStep {
+    step: Step,
+    worker: Process,
+    node: Process,
+    slot: ThreadBound<ReplySlot<StepAnswer>>,
+}
+
+impl Exchange<World> for RedisStep {
+    fn arrive(self: Arc<Self>, world: &Arc<World>) {
+        let Self { worker, node, .. } = *self;
+        if lock(&self.slot).is_said() {
+            return ReplySlot::end(&self.slot);
+        }
+        let said = lock(&world.servers.redis[node]).apply(&self.step, world.wall(node));
+        world.look_at_owners();
+        lock(&self.slot).say(said);
+        world.send_message(node, worker, Message::new(self));
+    }
+
+    fn lost(&self) {
+        lock(&self.slot).forget();
+        ReplySlot::end(&self.slot);
+    }
+}
+
+/// The future of the answer to a step.
+struct RedisReply(Arc<RedisStep>);
+
+impl Future for RedisReply {
+    type Output = Result<StepAnswer, NodeError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = lock(&self.0.slot).poll(cx);
+        answer.map_err(|NoReply| NodeError::Indeterminate("connection lost".into()))
+    }
+}
+
+impl Drop for RedisReply {
+    fn drop(&mut self) {
+        lock(&self.0.slot).leave();
+    }
+}
+
+/// The owner value that a step may set.
+fn acquires(step: &Step) -> Option<&Owner> {
+    match step {
+        Step::Acquire(_, owner, _) | Step::AcquireUncounted(_, owner, _) => Some(owner),
+        _ => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! The resource as the port for a worker, over links.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use history::{Arm, Event, RequestKind, Version};
+use resource::{Action, Admission, ClientError, Proposal, ReadAnswer, ReadArm, Request, WriteAnswer, WriteArm};
+use workloads::ports::{Operation, Pending};
+
+use crate::{
+    executor::{Network, Packet, Payload, Process},
+    reply::{ReplySender, reply_channel},
+    resource_model::ResourceModel,
+    thread_bound::lock,
+    world::World,
+};
+
+/// The resource, as the port for a worker.
+pub(crate) struct RemoteResource {
+    pub world: Arc<World>,
+    pub worker: Process,
+}
+
+impl RemoteResource {
+    fn ask(&self, request: Request) -> Pending<'_, Admission> {
+        Box::pin(async move {
+            let (worker, resource) = (self.worker, self.world.resource());
+            if !self.world.is_connected(worker, resource) {
+                return Err(ClientError::Failed("connection refused".into()));
+            }
+            let (sender, answer) = reply_channel();
+            let serve = move |world: &Arc<World>| serve(world, worker, &request, sender);
+            self.world.send(worker, resource, Box::new(serve));
+            match answer.await {
+                Ok(Ok(admission)) => Ok(admission),
+                Ok(Err(refusal)) => Err(ClientError::Failed(refusal)),
+                Err(_) => Err(ClientError::Indeterminate("connection lost".into())),
+            }
+        })
+    }
+}
+
+/// Decides one request, and answers once the decision is on disk.
+fn serve(world: &Arc<World>, worker: Process, request: &Request, sender: ReplySender<Result<Admission, String>>) {
+    let (node, now) = (world.resource(), world.executor.now());
+    let sync = world.draw(ResourceModel::SYNC);
+    let (decided, durable) = lock(&world.servers.resource).decide(now, now.plus(sync), request);
+    let mut is_early = false;
+    let answer = match decided {
+        Ok(admission) => {
+            is_early = lock(&world.servers.resource).answers_early(&admission);
+            // A repeated request is answered again and has no effect.
+            if let Some(hold) = admission.hold.filter(|_| !admission.repeat) {
+                let is_write = admission.kind == RequestKind::Write;
+                world.acts(hold, admission.key.as_str(), admission.number.0, is_write);
+            }
+            world.record(node, workloads::admission::event(&admission));
+            Ok(lock(&world.servers.resource).told(admission))
+        }
+        Err(refusal) => Err(refusal.to_string()),
+    };
+    let reply = move |world: &Arc<World>| {
+        world.send(node, worker, Box::new(move |_| sender.say(answer)));
+    };
+    if is_early {
+        return reply(world);
+    }
+    let incarnation = world.node(node, |n| n.incarnation);
+    let synced = move |world: &Arc<World>| {
+        world.arrive(Packet { from: node, to: node, incarnation, payload: Payload::Call(Box::new(reply)) })
+    };
+    world.executor.at(durable, Box::new(synced));
+}
+
+fn asked(operation: &Operation, action: Action) -> Request {
+    let Operation { key, hold, op, token } = operation.clone();
+    Request { key, hold: Some(hold), op: Some(op), token, action }
+}
+
+fn read(admission: Admission) -> ReadAnswer {
+    let Admission { number, token, arms, repeat, .. } = admission;
+    let told = |arm: resource::ArmOutcome| {
+        let seen = arm.highest(token);
+        (arm.arm, ReadArm { value: arm.value, version: arm.version, seen })
+    };
+    ReadAnswer { number, repeat, arms: arms.into_iter().map(told).collect() }
+}
+
+impl workloads::ports::Resource for RemoteResource {
+    fn read<'a>(&'a self, operation: &Operation) -> Pending<'a, ReadAnswer> {
+        let asking = self.ask(asked(operation, Action::Read));
+        Box::pin(async move { asking.await.map(read) })
+    }
+
+    fn final_read<'a>(&'a self, key: &history::Key) -> Pending<'a, ReadAnswer> {
+        let asking = self.ask(Request { key: key.clone(), hold: None, op: None, token: None, action: Action::Read });
+        Box::pin(async move { asking.await.map(read) })
+    }
+
+    fn write<'a>(
+        &'a self,
+        operation: &Operation,
+        values: &BTreeMap<Arm, (Version, String)>,
+    ) -> Pending<'a, WriteAnswer> {
+        let proposed = |(arm, (base, value)): (&Arm, &(Version, String))| {
+            (*arm, Proposal { base: Some(*base), value: value.clone() })
+        };
+        let asking = self.ask(asked(operation, Action::Write(values.iter().map(proposed).collect())));
+        Box::pin(async move {
+            let admission = asking.await?;
+            let arms =
+                admission.arms.iter().map(|a| (a.arm, WriteArm { admitted: a.admitted, seen: a.seen })).collect();
+            Ok(WriteAnswer { number: admission.number, repeat: admission.repeat, arms, contrary: None })
+        })
+    }
+}
+
+/// Restarts the resource over its store.
+pub(crate) fn recovered(world: &Arc<World>) {
+    let durable = lock(&world.servers.resource).restart();
+    world.acts_undone(durable.0);
+    world.record(world.resource(), Event::Recovered { durable: durable.0 });
+}

@@ -1,0 +1,131 @@
+//! The members of the store in their world: they forward to a leader, the leader needs a majority, and there are
+//! elections.
+
+use std::{sync::Arc, time::Duration};
+
+use locks::Op;
+
+use super::{PendingRequest, StoreCluster};
+use crate::{
+    executor::Process,
+    models::store::{StoreClocks, StoreModel},
+    thread_bound::{ThreadBound, lock},
+    world::World,
+};
+
+/// The silence of a leader after which another one is elected: etcd's default election timeout.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time between two of the members' checks of the leader.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn clocks(world: &World, node: Process) -> StoreClocks {
+    StoreClocks { wall: world.wall(node), monotonic: world.monotonic(node) }
+}
+
+pub(super) fn cluster(world: &World) -> Option<&ThreadBound<StoreCluster>> {
+    world.servers.store.as_ref()
+}
+
+/// Returns whether `node` can lead: it runs and reaches a majority of the members.
+fn leads(world: &World, node: Process) -> bool {
+    let reaches = |peer: Process| world.is_up(peer) && world.is_open(node, peer) && world.is_open(peer, node);
+    let reached = (0..world.lock_nodes).filter(|peer| *peer == node || reaches(*peer)).count();
+    world.is_up(node) && reached > world.lock_nodes / 2
+}
+
+/// The leader now; none during an election, and none if the backend is no store.
+pub(crate) fn leader(world: &World) -> Option<Process> {
+    let leader = lock(cluster(world)?).leader;
+    leads(world, leader).then_some(leader)
+}
+
+/// Expires leases and elects leaders, repeatedly.
+pub(crate) fn look_after(world: &Arc<World>) {
+    let Some(store) = cluster(world) else { return };
+    let now = world.executor.now();
+    let leader = lock(store).leader;
+    if leads(world, leader) {
+        let mut store = lock(store);
+        store.leader_seen = now;
+        if now.since(store.expired) >= StoreModel::LOOKS_EVERY {
+            store.expired = now;
+            store.model.expire(clocks(world, leader));
+        }
+        drop(store);
+        world.look_at_owners();
+    } else if now.since(lock(store).leader_seen) >= ELECTION_TIMEOUT
+        && let Some(elected) = (0..world.lock_nodes).find(|node| leads(world, *node))
+    {
+        let mut store = lock(store);
+        (store.leader, store.leader_seen) = (elected, now);
+        store.model.leader_changed(clocks(world, elected));
+    }
+    ask_again(world);
+    world.executor.after(LOOK, Box::new(look_after));
+}
+
+/// Gives the leader the waiting requests again.
+fn ask_again(world: &Arc<World>) {
+    let Some(store) = cluster(world) else { return };
+    let (leader, asked) = {
+        let mut store = lock(store);
+        let mut asked = std::mem::take(&mut store.stalled);
+        asked.append(&mut store.waiting);
+        (store.leader, asked)
+    };
+    let leads = leads(world, leader);
+    for asked in asked {
+        if leads { apply(world, leader, asked) } else { lock(store).stalled.push(asked) }
+    }
+}
+
+/// Handles a request at a member: the leader applies it, other members forward it.
+pub(super) fn arrived(world: &Arc<World>, node: Process, asked: PendingRequest) {
+    let Some(store) = cluster(world) else { return };
+    let leader = lock(store).leader;
+    if node != leader && world.is_connected(node, leader) {
+        return world.send(node, leader, Box::new(move |world| arrived(world, leader, asked)));
+    }
+    if node != leader || !leads(world, leader) {
+        return lock(store).stalled.push(asked);
+    }
+    let removes = matches!(asked.op, Op::Delete(..) | Op::Planted(_) | Op::Revoke(..) | Op::Unlock(..));
+    apply(world, leader, asked);
+    if removes {
+        ask_again(world);
+    }
+}
+
+fn apply(world: &Arc<World>, leader: Process, asked: PendingRequest) {
+    let Some(store) = cluster(world) else { return };
+    let seen = lock(store).apply(&asked, clocks(world, leader));
+    world.look_at_owners();
+    let Some(seen) = seen else { return lock(store).waiting.push(asked) };
+    let PendingRequest { worker, member, answered, .. } = asked;
+    let answer = move |world: &Arc<World>| world.send(member, worker, Box::new(move |_| _ = answered.send(seen)));
+    if member == leader {
+        return answer(world);
+    }
+    world.send(leader, member, Box::new(answer));
+}
+
+/// Notes what a leader knows as it is frozen.
+pub(crate) fn frozen(world: &World, node: Process) {
+    let Some(store) = cluster(world) else { return };
+    let mut store = lock(store);
+    if store.leader == node {
+        let view = store.model.leader_view();
+        store.views.insert(node, view);
+    }
+}
+
+/// Lets a former leader expire leases by its old knowledge after its thaw, before it learns of the new leader.
+pub(crate) fn thawed(world: &Arc<World>, node: Process) {
+    let Some(store) = cluster(world) else { return };
+    let Some(view) = lock(store).views.remove(&node) else { return };
+    let now = clocks(world, node);
+    if lock(store).model.resumed(&view, now) {
+        world.look_at_owners();
+        ask_again(world);
+    }
+}

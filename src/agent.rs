@@ -1,0 +1,127 @@
+//! The controller's handle for the agent: commands go to it, stamps and answers come back.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+use agent::protocol::{Answer, Order};
+use anyhow::bail;
+use compose::{AgentPort, Running};
+use history::{Event, NodeName, Record, Stamp};
+use nemesis::{ClusterError, Doing};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::{process::AgentCommand, standard_input::send};
+
+/// The time in which the agent must stamp an event.
+const STAMPED: Duration = Duration::from_secs(10);
+/// The time in which the agent must carry out an order. A probe waits as long as packets are delayed.
+const OBEYED: Duration = Duration::from_secs(60);
+
+/// The agent of a running cluster.
+pub struct Agent<'a> {
+    cluster: &'a Running,
+    node: NodeName,
+    pending: Mutex<Pending>,
+}
+
+/// Commands that the agent has not answered.
+#[derive(Default)]
+struct Pending {
+    /// The agent stamps events in the order of the commands.
+    stamps: VecDeque<oneshot::Sender<Stamp>>,
+    /// By the order's number.
+    orders: BTreeMap<u64, oneshot::Sender<Result<serde_json::Value, String>>>,
+    last: u64,
+}
+
+impl<'a> Agent<'a> {
+    /// The agent of `cluster`.
+    pub fn new(cluster: &'a Running) -> Agent<'a> {
+        Agent { cluster, node: NodeName::new("agent"), pending: Mutex::default() }
+    }
+
+    fn send(&self, command: &AgentCommand) -> Result<(), ClusterError> {
+        send(self.cluster, &self.node, command)
+    }
+
+    fn failed(&self, doing: &'static str, why: impl Into<String>) -> ClusterError {
+        ClusterError { node: self.node.clone(), doing, why: why.into() }
+    }
+
+    /// Tells the agent the address of each node, so that it names nodes in its reports.
+    pub fn know(&self, nodes: Vec<(NodeName, Ipv4Addr)>) -> Result<(), ClusterError> {
+        self.send(&AgentCommand::Know { nodes })
+    }
+
+    /// Lets the agent stamp `event`, and waits for the stamp.
+    pub async fn stamp(&self, event: Event) -> Result<Stamp, ClusterError> {
+        let (stamped, stamp) = oneshot::channel();
+        {
+            // One lock for both, so that the stamps come in the order of the commands.
+            let mut pending = self.pending.lock();
+            self.send(&AgentCommand::Stamp { event: Box::new(event) })?;
+            pending.stamps.push_back(stamped);
+        }
+        let failed = |why: &str| self.failed("stamping an event", why);
+        match tokio::time::timeout(STAMPED, stamp).await {
+            Ok(Ok(stamp)) => Ok(stamp),
+            Ok(Err(_)) => Err(failed("the agent has ended")),
+            Err(_) => Err(failed(&format!("no answer within {} s", STAMPED.as_secs()))),
+        }
+    }
+
+    /// Lets the agent finish and exit.
+    pub fn finish(&self) -> Result<(), ClusterError> {
+        self.send(&AgentCommand::Finish)
+    }
+
+    /// Takes an event that the agent has reported, and hands stamp or answer to the command that waits.
+    pub fn see(&self, record: &Record) -> anyhow::Result<()> {
+        match &record.event {
+            Event::Fault { .. } | Event::PointReleased { .. } => {
+                let Some(waiting) = self.pending.lock().stamps.pop_front() else {
+                    bail!("the agent stamped an event without a command to do so")
+                };
+                // The nemesis may have been stopped meanwhile, so nobody need wait.
+                let _ = waiting.send(record.at);
+            }
+            Event::OrderDone { order, answer, failed } => {
+                let nothing = || "the agent gave neither an answer nor a reason".to_owned();
+                let answer = answer.as_deref().cloned().ok_or_else(|| failed.clone().unwrap_or_else(nothing));
+                if let Some(waiting) = self.pending.lock().orders.remove(order) {
+                    let _ = waiting.send(answer);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl AgentPort for Agent<'_> {
+    fn order<'a>(&'a self, node: &'a NodeName, order: Order) -> Doing<'a, Answer> {
+        Box::pin(async move {
+            let failed = |why: String| ClusterError { node: node.clone(), doing: "having the agent act on it", why };
+            let (answered, answer) = oneshot::channel();
+            let number = {
+                let mut pending = self.pending.lock();
+                pending.last += 1;
+                let number = pending.last;
+                pending.orders.insert(number, answered);
+                number
+            };
+            self.send(&AgentCommand::Do { number, node: node.clone(), order: Box::new(order) })?;
+            match tokio::time::timeout(OBEYED, answer).await {
+                Ok(Ok(Ok(answer))) => serde_json::from_value(answer)
+                    .map_err(|e| failed(format!("this version does not know the agent's answer: {e}"))),
+                Ok(Ok(Err(why))) => Err(failed(why)),
+                Ok(Err(_)) => Err(failed("the agent has ended".into())),
+                Err(_) => Err(failed(format!("no answer within {} s", OBEYED.as_secs()))),
+            }
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! The flags that describe a scenario: declared once, with other defaults where a command needs them.
+
+use std::time::Duration;
+
+use clap::{Arg, Args};
+use compose::{BUILTIN, ComposeFile};
+use history::{Arm, ClientKind, Comparison, FaultKind, Persistence, Point, WhichClock};
+use nemesis::FaultSpec;
+
+use super::values::{CLIENTS, COMPARISONS, LEASE_CLOCKS, PERSISTENCES, duration, named, range};
+
+/// Flags that describe one run. The defaults are those of `harness run`; [`of_explore`] replaces some of them.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Scenario")]
+pub struct ScenarioArgs {
+    #[arg(long, default_value = "redlock", help = format!("Lock under test: {}", backends()))]
+    pub backend: String,
+    #[arg(long, default_value = "none", help = faults())]
+    pub nemesis: String,
+    /// Length of the fault phase [default: 30s; 12s if every fault is placed at a protocol point]
+    #[arg(long, value_parser = duration)]
+    pub time: Option<Duration>,
+    /// Seed of all random choices [default: random]. One seed gives one schedule; real servers still differ
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Lease that every attempt asks for
+    #[arg(long, value_parser = duration, default_value = "2s")]
+    pub lease: Duration,
+    /// Time between read and write: a duration or a range
+    #[arg(long, value_parser = range, default_value = "100ms..200ms")]
+    pub work: history::Range,
+    /// Delay before the next attempt at a lock that is held: a duration or a range
+    #[arg(long, value_parser = range, default_value = "50ms..150ms")]
+    pub retry_delay: history::Range,
+    /// Critical sections that all clients together are offered per second
+    #[arg(long, default_value_t = 3.0)]
+    pub rate: f64,
+    /// Number of keys, chosen with equal probability; 1 is one hot key
+    #[arg(long, default_value_t = 1)]
+    pub keys: u32,
+    /// Number of workers; each is one process in its own container
+    #[arg(long, default_value_t = 5)]
+    pub workers: u32,
+    /// Clients in each worker
+    #[arg(long, default_value_t = 1)]
+    pub clients_per_worker: u32,
+    /// How clients treat their deadline
+    #[arg(long, value_parser = named::<ClientKind>(CLIENTS), default_value = "unchecked")]
+    pub client: ClientKind,
+    /// Interval of renewals while a client holds the lock [default: never]
+    #[arg(long, value_name = "EVERY", value_parser = duration)]
+    pub renew: Option<Duration>,
+    /// Lease that renewals ask for [default: that of --lease]
+    #[arg(long, value_name = "LEASE", value_parser = duration)]
+    pub renew_for: Option<Duration>,
+    /// Writes under one hold
+    #[arg(long, default_value_t = 1)]
+    pub writes: u32,
+    /// Interval at which a client repeats an unanswered write, as the same operation [default: never]
+    #[arg(long, value_name = "EVERY", value_parser = duration)]
+    pub resend: Option<Duration>,
+    /// Time after which a client abandons an unanswered attempt and undoes it [default: never]
+    #[arg(long, value_name = "AFTER", value_parser = duration)]
+    pub cancel: Option<Duration>,
+    #[arg(long, help = tokens())]
+    pub tokens: Option<String>,
+    #[arg(long, value_delimiter = ',', help = arms())]
+    pub arms: Option<Vec<String>>,
+    /// How arms that check tokens compare them
+    #[arg(long, value_parser = named::<Comparison>(COMPARISONS), default_value = "default")]
+    pub fence: Comparison,
+    /// A resource with a planted bug, `buggy:NAME`: to test the checker
+    #[arg(long, hide = true)]
+    pub resource: Option<String>,
+    /// Data that Redis writes to its disk; on Docker its `appendonly`, `appendfsync` and `save` [default: no]
+    #[arg(long, value_parser = named::<Persistence>(PERSISTENCES))]
+    pub persistence: Option<Persistence>,
+    #[command(flatten)]
+    pub models: ModelArgs,
+}
+
+/// Switches of the simulation's models of servers.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Simulation")]
+pub struct ModelArgs {
+    /// Clock that ends leases in the model of etcd [default: that of the servers]
+    #[arg(long, value_parser = named::<WhichClock>(LEASE_CLOCKS))]
+    pub lease_clock: Option<WhichClock>,
+    /// Let a paused etcd leader, when it resumes, revoke leases that were renewed meanwhile (etcd#15247)
+    #[arg(long)]
+    pub revokes_on_resume: bool,
+    /// Let the Lock service of etcd check after a wait that the waiter's key still exists (etcd from 3.5 on)
+    #[arg(long)]
+    pub lock_checks_key: bool,
+}
+
+/// Defaults of `harness explore`: its schedules are short, and much happens in them.
+const OF_EXPLORE: [(&str, &str); 8] = [
+    ("nemesis", "pause"),
+    ("time", "8200ms"),
+    ("seed", "0"),
+    ("lease", "1s"),
+    ("work", "150ms..250ms"),
+    ("retry_delay", "95ms..190ms"),
+    ("rate", "4.5"),
+    ("workers", "3"),
+];
+
+/// An argument of `harness explore`, with its own default.
+pub fn of_explore(arg: Arg) -> Arg {
+    let default = OF_EXPLORE.iter().find(|(id, _)| arg.get_id() == id).map(|(_, default)| *default);
+    let arg = match arg.get_id().as_str() {
+        "time" => arg.help("Length of the fault phase, in virtual time"),
+        "seed" => arg.help("First seed; each seed gives one schedule").value_name("FIRST"),
+        _ => arg,
+    };
+    match default {
+        Some(default) => arg.default_value(default),
+        None => arg,
+    }
+}
+
+fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    words.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn backends() -> String {
+    list(BUILTIN.iter().map(|(name, _)| *name))
+}
+
+fn faults() -> String {
+    let is_of_holder = |kind: &FaultKind| kind.name().parse() == format!("{}:holder", kind.name()).parse::<FaultSpec>();
+    let (of_holder, of_node): (Vec<FaultKind>, Vec<_>) = FaultKind::ALL.into_iter().partition(is_of_holder);
+    let names = |kinds: Vec<FaultKind>| list(kinds.into_iter().map(FaultKind::name));
+    let of_links = FaultKind::ALL.into_iter().filter(|kind| kind.is_of_links()).collect();
+    format!(
+        "Faults, comma-separated: `none`, or KIND[:TARGET][:LINKS][@WHEN][+DURATION], for example \
+         `pause@before-write+5s`. KIND is {} (powerloss only in the simulation). TARGET is holder (default of {}), \
+         any-lock-node (default of {}), any-worker, leader, {}, or the name of a node. LINKS is for {}: in, out or \
+         one-way; lock-nodes, workers or resource; reject. WHEN is a time, or a protocol point: {}",
+        names(FaultKind::ALL.to_vec()),
+        names(of_holder),
+        names(of_node),
+        list(nemesis::Group::ALL.map(nemesis::Group::name)),
+        names(of_links),
+        list(Point::ALL.map(Point::name)),
+    )
+}
+
+fn tokens() -> String {
+    let made = |(name, _): &(&str, _)| {
+        let tokens = ComposeFile::builtin(name).map(|file| file.facts.tokens).unwrap_or_default();
+        format!("{name}: {}", tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    };
+    let all: Vec<String> = BUILTIN.iter().map(made).collect();
+    format!("Source of fencing tokens [default: the backend's first]. {}", all.join("; "))
+}
+
+fn arms() -> String {
+    let all = list(Arm::ALL.map(Arm::name));
+    format!("Arms of the resource, all judged in the same run: {all} [default: off,writes,reads, where tokens allow]")
+}

@@ -1,0 +1,75 @@
+//! Parsers of flag values.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use history::ClusterKind;
+use serde::{
+    Deserialize,
+    de::{IntoDeserializer, value::Error},
+};
+
+/// Names of `--client`, as plans write them, with their help.
+pub const CLIENTS: Words = &[
+    ("unchecked", "Acquire, read, work, write, release: the usual code"),
+    ("checking", "The same, but the client verifies its deadline just before each write"),
+];
+
+/// Names of `--fence`.
+pub const COMPARISONS: Words = &[
+    ("default", "Refuse a smaller token, and an equal token from another hold"),
+    ("strict", "Refuse an equal token from the same hold too: one write per hold; excludes the arm `reads`"),
+];
+
+/// Names of `--lease-clock`.
+pub const LEASE_CLOCKS: Words = &[
+    ("both", "A lease ends when both the wall clock and the monotonic clock have passed its end: etcd 3.4"),
+    ("monotonic", "A lease ends when the monotonic clock has passed its end: etcd from 3.5 on"),
+];
+
+/// Names of `--persistence`.
+pub const PERSISTENCES: Words = &[
+    ("no", "Nothing: `appendonly no`"),
+    ("snapshot", "A snapshot every 5 s if a key has changed: `save 5 1`"),
+    ("everysec", "All writes up to the last full second: `appendfsync everysec`"),
+    ("always", "Every write before its answer: `appendfsync always`"),
+];
+
+/// Names of an enum of `history`, each with its help.
+type Words = &'static [(&'static str, &'static str)];
+
+/// Parses the names that plans use into an enum of `history`.
+pub fn named<T>(words: Words) -> impl TypedValueParser<Value = T>
+where
+    T: for<'de> Deserialize<'de> + Clone + Send + Sync + 'static,
+{
+    let words = words.iter().map(|(name, help)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(words).try_map(|name| T::deserialize(IntoDeserializer::<Error>::into_deserializer(name)))
+}
+
+/// Parses a cluster; `auto` is no answer where a verdict must say where it comes from.
+pub fn cluster(text: &str) -> Result<ClusterKind, String> {
+    [ClusterKind::Docker, ClusterKind::Sim]
+        .into_iter()
+        .find(|kind| kind.name() == text)
+        .ok_or_else(|| "expected docker or sim: a result must say where it was measured".into())
+}
+
+/// Parses a duration: `2s`, `150ms`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|e| format!("expected a duration such as `2s` or `150ms`: {e}"))
+}
+
+/// Parses a duration, or a range of durations: `100ms..200ms`.
+pub fn range(text: &str) -> Result<history::Range, String> {
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    Ok(history::Range { from: duration(from)?, to: duration(to)? })
+}
+
+/// Parses an image for a role: `redis=valkey/valkey:8`.
+pub fn role_and_image(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((role, image)) if !role.is_empty() && !image.is_empty() => Ok((role.to_owned(), image.to_owned())),
+        _ => Err("expected ROLE=NAME, such as `redis=valkey/valkey:8`".into()),
+    }
+}

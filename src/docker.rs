@@ -1,0 +1,99 @@
+//! One run on Docker: brings the cluster up, lets the controller take the run to its end, takes the cluster down.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{Context, bail};
+use compose::{DockerCluster, Engine, Spec};
+use nemesis::{Controller, LiveView};
+use tokio::time::Instant;
+
+use crate::{
+    agent::Agent, plan_file::PlanFile, processes::DockerProcesses, recorder::Recorder, report::Terminal,
+    run_dir::RunDir,
+};
+
+/// Runs the plan of `file`. If that fails, the caller takes the cluster down.
+pub async fn run(
+    engine: &Engine,
+    file: &PlanFile,
+    dir: &RunDir,
+    keep: bool,
+    terminal: &Terminal,
+) -> anyhow::Result<()> {
+    let live_view = Arc::new(LiveView::new());
+    let mut recorder = Recorder::new(dir, &file.run, &file.plan, live_view.clone())?;
+    let spec = spec(file, keep)?;
+    terminal.progress("bringing the cluster up");
+    let began = Instant::now();
+    let (running, mut queue) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
+    terminal.progress(&format!("up and answering after {:.1} s", began.elapsed().as_secs_f64()));
+
+    let agent = Agent::new(&running);
+    let cluster = DockerCluster::new(&running, &agent);
+    let processes = DockerProcesses::new(file, &running, &cluster, &agent, keep, terminal);
+    let controller = Controller {
+        plan: &file.plan,
+        cluster: &cluster,
+        processes: &processes,
+        live_view: &live_view,
+        on_phase: &|phase| terminal.progress(&phase.to_string()),
+    };
+    let ended = tokio::select! {
+        // The recorder ends by itself only when something is wrong.
+        recorded = recorder.run(&mut queue, &processes) => {
+            recorded.and_then(|()| bail!("the cluster was taken down during the run"))
+        }
+        ended = controller.run() => ended.map_err(anyhow::Error::from),
+    };
+    if ended.is_ok() {
+        recorder.end(&file.plan)?;
+    }
+    recorder.write_logs()?;
+    for node in &file.plan.lock_nodes {
+        let log = running.logs(node).await.unwrap_or_else(|e| format!("{e}\n").into_bytes());
+        dir.write(&dir.log(node.as_str()), log)?;
+    }
+    ended?;
+    let high_water = running.high_water();
+    terminal.progress(&format!("recorded, {high_water} events in the queue at most; taking the cluster down"));
+    let began = Instant::now();
+    running.down().await?;
+    terminal.progress(&format!("down after {:.1} s", began.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+/// The containers of the run.
+fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
+    let own = |args: &[&str]| args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
+    let arms: Vec<_> = file.plan.arms.iter().map(|a| a.name()).collect();
+    let mut resource_args = own(&["/harness", "resource", "--arms", &arms.join(",")]);
+    if file.plan.fence == history::Comparison::Strict {
+        resource_args.push("--strict".into());
+    }
+    if let Some(bug) = &file.resource_bug {
+        resource_args.extend(own(&["--buggy", bug, "--seed", &file.plan.seed.to_string()]));
+    }
+    Ok(Spec {
+        run: file.run.clone(),
+        servers: file.servers()?,
+        workers: file.plan.workload.workers as usize,
+        images: file.images.clone(),
+        keep,
+        binary: binary()?,
+        resource_args,
+        worker_args: own(&["/harness", "worker"]),
+        agent_args: own(&["/harness", "agent"]),
+        reaches: file.plan.schedule.iter().any(|step| step.fault.kind().needs_agent()),
+    })
+}
+
+/// The path of this very binary. The binary must run in any container, so it must be static.
+fn binary() -> anyhow::Result<PathBuf> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64", target_feature = "crt-static")) {
+        bail!(
+            "this harness was not built as a static binary for x86-64 Linux, so it cannot run inside containers; \
+             build it with `cargo build` in its repository"
+        );
+    }
+    std::env::current_exe().context("finding the harness's own binary")
+}

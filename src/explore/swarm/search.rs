@@ -1,0 +1,131 @@
+//! The search of a swarm: generations of plans, drawn anew or as mutants of plans that showed something new.
+//!
+//! A generation knows only the signals of earlier generations, so that the result does not depend on the number of
+//! threads.
+
+use std::{collections::VecDeque, ops::ControlFlow};
+
+use history::Plan;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Swarm, signal::Signal};
+use crate::explore::sweep::{SeedError, Seeds, caught, each};
+
+/// The number of plans of a generation.
+pub const GENERATION: u64 = 64;
+/// The number of plans that may have mutants: the last that showed something new.
+const PARENTS: usize = 512;
+
+/// A plan that showed something new, and the number of records of its run.
+struct Parent {
+    plan: Plan,
+    records: u32,
+}
+
+/// Simulates and judges a plan: the result, and the signal.
+pub type Judge<'a, T> = dyn Fn(&Plan) -> Result<(T, Signal), String> + Sync + 'a;
+
+/// Runs the plans of `seeds`, in generations, until `see` has seen enough. `see` gets each seed in order, its plan and
+/// the result.
+///
+/// # Errors
+/// The smallest seed whose plan cannot be simulated.
+pub fn search<T: Send>(
+    swarm: &Swarm,
+    seeds: Seeds,
+    judge: &Judge<'_, T>,
+    see: &mut dyn FnMut(u64, Plan, T) -> ControlFlow<()>,
+) -> Result<(), SeedError> {
+    let (mut known, mut parents) = (Signal::default(), VecDeque::<Parent>::new());
+    let mut from = 0;
+    while from < seeds.count {
+        let generation: Vec<u64> = (from..seeds.count.min(from + GENERATION)).map(|n| seeds.first + n).collect();
+        let run = |seed: &u64| {
+            caught(|| {
+                let plan = next(swarm, *seed, &parents).map_err(|e| format!("{e:#}"))?;
+                let judged = judge(&plan)?;
+                Ok((plan, judged))
+            })
+        };
+        let results = each(seeds.jobs, &generation, &run);
+        for (seed, result) in generation.into_iter().zip(results) {
+            let (plan, (result, signal)) = result.map_err(|why| SeedError { seed, why })?;
+            if known.add(&signal) > 0 {
+                parents.push_back(Parent { plan: plan.clone(), records: signal.records });
+            }
+            if see(seed, plan, result).is_break() {
+                return Ok(());
+            }
+        }
+        let old = parents.len().saturating_sub(PARENTS);
+        parents.drain(..old);
+        from += GENERATION;
+    }
+    Ok(())
+}
+
+/// Draws the plan of a seed: half of the plans are mutants, as soon as there are parents.
+fn next(swarm: &Swarm, seed: u64, parents: &VecDeque<Parent>) -> anyhow::Result<Plan> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream((1 << 60) + 2);
+    if parents.is_empty() || rng.random_ratio(1, 2) {
+        return swarm.plan(seed);
+    }
+    // The shorter of two runs: long runs show much that is new, and take the time of many others.
+    let [one, other] = [(); 2].map(|()| &parents[rng.random_range(0..parents.len())]);
+    swarm.mutant(seed, if one.records <= other.records { &one.plan } else { &other.plan })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explore::swarm::signal::Watch;
+
+    /// Runs 160 plans on so many threads. Returns the plans in the order in which they were seen.
+    fn seen(jobs: usize) -> Vec<Plan> {
+        let swarm = Swarm::of("redis", None).unwrap();
+        let judge = |plan: &Plan| {
+            let mut watch = Watch::default();
+            let trial = crate::explore::trial::watched(plan, "redis", None, |record| watch.see(record));
+            trial.map(|_| ((), watch.signal())).map_err(|e| e.to_string())
+        };
+        let mut seen = Vec::new();
+        let seeds = Seeds { first: 40, count: 160, kept: 0, jobs };
+        search(&swarm, seeds, &judge, &mut |seed, plan, ()| {
+            assert_eq!(seed, 40 + seen.len() as u64);
+            seen.push(plan);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        seen
+    }
+
+    #[test]
+    fn later_generations_have_mutants_and_do_not_depend_on_the_number_of_threads() {
+        let (plans, swarm) = (seen(1), Swarm::of("redis", None).unwrap());
+        assert_eq!(plans.len(), 160);
+        let fresh = |(seed, plan): (u64, &Plan)| swarm.plan(seed).unwrap() == *plan;
+        let mutants = (40..).zip(&plans).filter(|one| !fresh(*one)).count();
+        assert!((20..80).contains(&mutants), "{mutants} mutants");
+        assert_eq!(seen(3), plans);
+    }
+
+    #[test]
+    fn a_search_ends_when_enough_was_seen_and_names_the_first_seed_that_fails() {
+        let swarm = Swarm::of("redis", None).unwrap();
+        let seeds = Seeds { first: 0, count: 1_000, kept: 0, jobs: 2 };
+        let judge = |plan: &Plan| match plan.seed {
+            100.. => Err("no model of it".to_owned()),
+            _ => Ok((plan.seed, Signal::default())),
+        };
+        let mut seen = Vec::new();
+        let enough = search(&swarm, seeds, &judge, &mut |_, _, seed| {
+            seen.push(seed);
+            if seed == 70 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!((enough, seen), (Ok(()), (0..=70).collect::<Vec<_>>()));
+        let error = search(&swarm, seeds, &judge, &mut |_, _, _| ControlFlow::Continue(())).unwrap_err();
+        assert_eq!((error.seed, error.why.as_str()), (100, "no model of it"));
+    }
+}

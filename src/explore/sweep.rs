@@ -1,0 +1,266 @@
+//! Simulates all seeds, on all cores. The result does not depend on the number of cores.
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{finding::Class, trial::Trial};
+
+/// Seeds that a thread takes at a time.
+const BLOCK: u64 = 8;
+/// Interval of progress lines.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A seed that could not be simulated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("seed {seed}: {why}")]
+pub struct SeedError {
+    /// The smallest such seed.
+    pub seed: u64,
+    /// The reason.
+    pub why: String,
+}
+
+/// The schedules with a violation of one class.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Occurrences {
+    /// The number of schedules.
+    pub count: u64,
+    /// Their smallest seeds, in order.
+    pub seeds: Vec<u64>,
+}
+
+/// The results of many schedules.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tally {
+    /// The number of schedules.
+    pub schedules: u64,
+    /// The number of inconclusive schedules.
+    pub inconclusive: u64,
+    /// The smallest seed among the inconclusive schedules, with its reason.
+    pub why_inconclusive: Option<(u64, String)>,
+    /// Holds in all schedules.
+    pub holds: u64,
+    /// Attempts in all schedules.
+    pub attempts: u64,
+    /// Messages in all schedules.
+    pub messages: u64,
+    /// Virtual time of all schedules.
+    pub lasted: Duration,
+    /// Occurrences by class.
+    pub classes: BTreeMap<Class, Occurrences>,
+}
+
+impl Tally {
+    /// Counts the findings of all classes.
+    pub fn findings(&self) -> u64 {
+        self.classes.values().map(|found| found.count).sum()
+    }
+
+    /// Adds the result of a seed.
+    pub fn add(&mut self, seed: u64, trial: Trial) {
+        self.schedules += 1;
+        self.holds += trial.holds;
+        self.attempts += trial.attempts;
+        self.messages += trial.messages;
+        self.lasted += trial.lasted;
+        if trial.verdicts.verdict == checker::Verdict::Inconclusive {
+            self.inconclusive += 1;
+            if self.why_inconclusive.as_ref().is_none_or(|(first, _)| seed < *first) {
+                self.why_inconclusive = Some((seed, why(&trial)));
+            }
+        }
+        for class in trial.classes {
+            let found = self.classes.entry(class).or_default();
+            found.count += 1;
+            found.seeds.push(seed);
+        }
+    }
+
+    fn merge(&mut self, other: Tally, kept: usize) {
+        self.schedules += other.schedules;
+        self.inconclusive += other.inconclusive;
+        self.why_inconclusive = match (self.why_inconclusive.take(), other.why_inconclusive) {
+            (Some(one), Some(other)) => Some(if one.0 < other.0 { one } else { other }),
+            (one, other) => one.or(other),
+        };
+        self.holds += other.holds;
+        self.attempts += other.attempts;
+        self.messages += other.messages;
+        self.lasted += other.lasted;
+        for (class, theirs) in other.classes {
+            let found = self.classes.entry(class).or_default();
+            found.count += theirs.count;
+            found.seeds.extend(theirs.seeds);
+            found.seeds.sort_unstable();
+            found.seeds.truncate(kept);
+        }
+    }
+}
+
+fn why(trial: &Trial) -> String {
+    let properties = trial.verdicts.properties.iter();
+    let of_properties = properties
+        .filter(|(_, p)| p.verdict() == checker::Verdict::Inconclusive)
+        .flat_map(|(name, p)| p.reasons().iter().map(move |reason| format!("{name}: {reason}")));
+    trial.verdicts.reasons.iter().cloned().chain(of_properties).next().unwrap_or_default()
+}
+
+/// The seeds of a sweep.
+#[derive(Debug, Clone, Copy)]
+pub struct Seeds {
+    /// The first seed.
+    pub first: u64,
+    /// The number of seeds.
+    pub count: u64,
+    /// The number of seeds to keep of each class.
+    pub kept: usize,
+    /// Threads.
+    pub jobs: usize,
+}
+
+/// Simulates every seed. `progress` gets the number of finished seeds now and then.
+///
+/// # Errors
+/// The smallest seed that could not be simulated. Threads take blocks of seeds in order, and run each block up to its
+/// first error, so that the error is the same each time.
+pub fn sweep(
+    seeds: Seeds,
+    attempt: &(dyn Fn(u64) -> Result<Trial, String> + Sync),
+    progress: &dyn Fn(u64),
+) -> Result<Tally, SeedError> {
+    let (next, done, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let thread = || -> Result<Tally, SeedError> {
+        let mut tally = Tally::default();
+        while !failed.load(Ordering::Relaxed) {
+            let block = next.fetch_add(BLOCK, Ordering::Relaxed);
+            if block >= seeds.count {
+                break;
+            }
+            let mut part = Tally::default();
+            for seed in (block..seeds.count.min(block + BLOCK)).map(|n| seeds.first + n) {
+                let tried = caught(|| attempt(seed)).inspect_err(|_| failed.store(true, Ordering::Relaxed));
+                part.add(seed, tried.map_err(|why| SeedError { seed, why })?);
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            tally.merge(part, seeds.kept);
+        }
+        Ok(tally)
+    };
+    let (mut tally, mut first_error) = (Tally::default(), None::<SeedError>);
+    thread::scope(|scope| {
+        let (sender, ended) = mpsc::channel();
+        for _ in 0..seeds.jobs.max(1) {
+            let (sender, thread) = (sender.clone(), &thread);
+            // The receiver outlives the threads, so the send cannot fail.
+            scope.spawn(move || drop(sender.send(thread())));
+        }
+        drop(sender);
+        loop {
+            match ended.recv_timeout(PROGRESS_EVERY) {
+                Ok(Ok(part)) => tally.merge(part, seeds.kept),
+                Ok(Err(error)) if first_error.as_ref().is_none_or(|e| error.seed < e.seed) => first_error = Some(error),
+                Ok(Err(_)) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    });
+    first_error.map_or(Ok(tally), Err)
+}
+
+/// Turns a panic into an error: the seed is needed to find the bug of the harness.
+pub fn caught<T>(doing: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(doing)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(format!("the simulation panicked, which is a bug of the harness: {}", text.unwrap_or("no message")))
+    })
+}
+
+/// Calls `doing` for each of `items`, `jobs` at a time. Returns the results in the order of the items.
+pub fn each<T: Sync, R: Send>(jobs: usize, items: &[T], doing: &(dyn Fn(&T) -> R + Sync)) -> Vec<R> {
+    if jobs <= 1 || items.len() <= 1 {
+        return items.iter().map(doing).collect();
+    }
+    let next = AtomicU64::new(0);
+    let (sender, done) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, items.len().max(1)) {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                while let Ok(i) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
+                    && let Some(item) = items.get(i)
+                {
+                    let _ = sender.send((i, doing(item)));
+                }
+            });
+        }
+    });
+    drop(sender);
+    let mut all: Vec<(usize, R)> = done.into_iter().collect();
+    all.sort_by_key(|(i, _)| *i);
+    all.into_iter().map(|(_, r)| r).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explore::fixtures::{class, trial};
+
+    /// Every third seed violates, and every seventh seed in another way.
+    fn attempt(seed: u64) -> Result<Trial, String> {
+        let mut classes = Vec::new();
+        if seed.is_multiple_of(3) {
+            classes.push(class("pause"));
+        }
+        if seed.is_multiple_of(7) {
+            classes.push(class("clock"));
+        }
+        Ok(Trial { holds: seed, attempts: 2 * seed, ..trial(classes) })
+    }
+
+    fn seeds(jobs: usize) -> Seeds {
+        Seeds { first: 100, count: 1_000, kept: 3, jobs }
+    }
+
+    #[test]
+    fn the_findings_do_not_depend_on_the_number_of_threads() {
+        let one = sweep(seeds(1), &attempt, &|_| ()).unwrap();
+        assert_eq!(one.schedules, 1_000);
+        assert_eq!(one.findings(), 333 + 143);
+        assert_eq!(one.classes[&class("pause")], Occurrences { count: 333, seeds: vec![102, 105, 108] });
+        assert_eq!(one.classes[&class("clock")], Occurrences { count: 143, seeds: vec![105, 112, 119] });
+        assert_eq!(one.attempts, 2 * one.holds);
+        for jobs in [2, 3, 8] {
+            assert_eq!(sweep(seeds(jobs), &attempt, &|_| ()).unwrap(), one, "{jobs} threads");
+        }
+    }
+
+    #[test]
+    fn the_first_failing_seed_is_named_with_any_number_of_threads() {
+        let broken = |seed: u64| match seed {
+            123 | 131 | 700 => Err("no model of it".into()),
+            122 => panic!("odd"),
+            _ => attempt(seed),
+        };
+        for jobs in [1, 2, 8] {
+            let error = sweep(seeds(jobs), &broken, &|_| ()).unwrap_err();
+            assert_eq!(error.seed, 122);
+            assert!(error.why.contains("panicked") && error.why.contains("odd"), "{error}");
+        }
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_the_items() {
+        let items: Vec<u32> = (0..50).collect();
+        assert_eq!(each(4, &items, &|n| n * 2), items.iter().map(|n| n * 2).collect::<Vec<_>>());
+        assert_eq!(each(4, &[] as &[u32], &|n| n * 2), Vec::<u32>::new());
+    }
+}

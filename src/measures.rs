@@ -1,0 +1,205 @@
+//! Latencies and rates of a run, computed from its history.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+use history::{Event, FaultId, FaultKind, FaultPhase, HoldId, Record, Stamp};
+
+/// The largest value that a histogram distinguishes: one hour, in microseconds.
+const MAX_US: u64 = 3_600_000_000;
+
+/// Measures of one run.
+pub struct Measures {
+    acquire_us: Histogram<u64>,
+    held_us: Histogram<u64>,
+    intended: HashMap<HoldId, Stamp>,
+    acquired: HashMap<HoldId, Stamp>,
+    first: Option<Stamp>,
+    last: Option<Stamp>,
+    attempts: u64,
+    offered: u64,
+    dropped: u64,
+    used: u64,
+    lost_counts: u32,
+    last_intended: Option<Stamp>,
+    /// The stamps of the request and of the injection of each fault.
+    requested: HashMap<FaultId, (Stamp, Stamp)>,
+    /// From the request of a fault to the start of its proved effect, by kind.
+    effect_us: BTreeMap<FaultKind, Histogram<u64>>,
+}
+
+impl Default for Measures {
+    fn default() -> Self {
+        Measures {
+            acquire_us: histogram(),
+            held_us: histogram(),
+            intended: HashMap::new(),
+            acquired: HashMap::new(),
+            first: None,
+            last: None,
+            attempts: 0,
+            offered: 0,
+            dropped: 0,
+            used: 0,
+            lost_counts: 0,
+            last_intended: None,
+            requested: HashMap::new(),
+            effect_us: BTreeMap::new(),
+        }
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, MAX_US, 3).expect("one hour in microseconds at three digits is in range")
+}
+
+fn us(from: Stamp, to: Stamp) -> u64 {
+    (to.since(from).as_micros() as u64).clamp(1, MAX_US)
+}
+
+impl Measures {
+    /// Adds an event of a fault. If the proof does not say when the effect began after the request (a clock, a killed
+    /// server), the effect began before the injection was over: the injection is then an upper bound of the delay.
+    fn fault(&mut self, fault: FaultId, kind: FaultKind, phase: &FaultPhase, at: Stamp) {
+        match phase {
+            FaultPhase::Requested { .. } => drop(self.requested.insert(fault, (at, at))),
+            FaultPhase::Injected => {
+                if let Some((_, injected)) = self.requested.get_mut(&fault) {
+                    *injected = at;
+                }
+            }
+            FaultPhase::Proved { from, .. } => {
+                if let Some((requested, injected)) = self.requested.remove(&fault) {
+                    let delay = us(requested, if *from > requested { *from } else { injected });
+                    self.effect_us.entry(kind).or_insert_with(histogram).saturating_record(delay);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds the next record.
+    pub fn add(&mut self, record: &Record) {
+        if let Event::Fault { fault, kind, phase, .. } = &record.event {
+            self.fault(*fault, *kind, phase, record.at);
+        }
+        match &record.event {
+            Event::Acquire { attempt, intended, .. } => {
+                self.attempts += 1;
+                self.first = Some(self.first.map_or(*intended, |f| f.min(*intended)));
+                self.last_intended = self.last_intended.max(Some(*intended));
+                self.intended.insert(*attempt, *intended);
+            }
+            Event::Acquired { attempt, .. } => {
+                if let Some(intended) = self.intended.remove(attempt) {
+                    self.acquire_us.saturating_record(us(intended, record.at));
+                }
+                self.acquired.insert(*attempt, record.at);
+            }
+            Event::AcquireFailed { attempt, .. } => {
+                self.intended.remove(attempt);
+            }
+            Event::Release { hold } | Event::GaveUp { hold } => {
+                if let Some(acquired) = self.acquired.remove(hold) {
+                    self.held_us.saturating_record(us(acquired, record.at));
+                }
+                self.used += 1;
+                self.last = self.last.max(Some(record.at));
+            }
+            Event::Sections { offered, dropped, .. } => {
+                self.offered += offered;
+                self.dropped += dropped;
+            }
+            Event::Fault { kind: FaultKind::Kill, node, phase: FaultPhase::Proved { .. }, .. }
+                if node.as_str().starts_with("worker-") =>
+            {
+                self.lost_counts += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// From the first section that was due to the last: sections are still offered while the last fault is healed.
+    fn last_due(&self) -> Duration {
+        self.last_intended.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first))
+    }
+
+    /// A few lines for people; `time` is the length of the fault phase, for which sections were offered.
+    pub fn lines(&self, time: Duration) -> String {
+        let mut out = String::new();
+        let span = self.last.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first));
+        let rate = |n: u64, over: Duration| if over.is_zero() { 0.0 } else { n as f64 / over.as_secs_f64() };
+        // A killed worker lost its count; the sections that it had begun are on record.
+        let least = if self.lost_counts > 0 { "at least " } else { "" };
+        let offered = self.offered.max(self.used);
+        let _ = writeln!(
+            out,
+            "  critical sections   offered {least}{offered} ({:.2}/s), reached {} ({:.2}/s), \
+             dropped {least}{}; {} attempts",
+            rate(offered, time.max(self.last_due())),
+            self.used,
+            rate(self.used, span),
+            self.dropped,
+            self.attempts
+        );
+        for (name, histogram) in [("acquire latency", &self.acquire_us), ("time held", &self.held_us)] {
+            if histogram.is_empty() {
+                let _ = writeln!(out, "  {name:<18}  none");
+                continue;
+            }
+            let at = |quantile| millis(histogram.value_at_quantile(quantile));
+            let (p50, p99, p999, max) = (at(0.5), at(0.99), at(0.999), millis(histogram.max()));
+            let _ = writeln!(out, "  {name:<18}  p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}");
+        }
+        for (kind, histogram) in &self.effect_us {
+            let (p50, max) = (millis(histogram.value_at_quantile(0.5)), millis(histogram.max()));
+            let name = format!("{kind} took effect");
+            let _ = writeln!(out, "  {name:<18}  p50 {p50}, max {max} after the request, {} proved", histogram.len());
+        }
+        out
+    }
+}
+
+fn millis(us: u64) -> String {
+    match us {
+        0..10_000 => format!("{:.2} ms", us as f64 / 1e3),
+        10_000..1_000_000 => format!("{:.0} ms", us as f64 / 1e3),
+        _ => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::ProcessName;
+
+    use super::*;
+
+    #[test]
+    fn delays_of_proved_faults_are_measured_by_kind() {
+        let mut measures = Measures::default();
+        let ms = |n: u64| Stamp(n * 1_000_000);
+        let mut tell = |fault: u32, kind, at: u64, phase| {
+            let (fault, node, process) = (FaultId(fault), "worker-1".into(), ProcessName::new("agent"));
+            let event = Event::Fault { fault, kind, node, phase };
+            measures.add(&Record { seq: 0, process, n: 0, at: ms(at), event });
+        };
+        let requested = || FaultPhase::Requested { asked_ns: 1, hold: None };
+        for (fault, delay) in [(1, 20), (2, 30), (3, 500)] {
+            tell(fault, FaultKind::Pause, 1_000, requested());
+            tell(fault, FaultKind::Pause, 4_000, FaultPhase::Proved { from: ms(1_000 + delay), to: ms(4_000) });
+        }
+        tell(4, FaultKind::Clock, 1_000, requested());
+        tell(4, FaultKind::Clock, 1_000, FaultPhase::Unproved { why: "it shows nothing".into() });
+        tell(5, FaultKind::Delay, 1_000, requested());
+        tell(5, FaultKind::Delay, 1_040, FaultPhase::Injected);
+        tell(5, FaultKind::Delay, 1_100, FaultPhase::Proved { from: ms(995), to: ms(1_100) });
+        let lines = measures.lines(Duration::from_secs(1));
+        assert!(lines.contains("pause took effect   p50 30 ms, max 500 ms after the request, 3 proved\n"), "{lines}");
+        assert!(lines.contains("delay took effect   p50 40 ms, max 40 ms after"), "{lines}");
+        assert!(!lines.contains("clock took effect"), "{lines}");
+    }
+}

@@ -1,0 +1,184 @@
+//! `plan.toml`: a plan, and the facts that only Docker and the simulation need to run it.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use compose::ComposeFile;
+use history::{ClusterKind, Persistence, Plan};
+use rand::{TryRngCore, rand_core::OsRng};
+use serde::{Deserialize, Serialize};
+use workloads::backend::Backend;
+
+use crate::exit::{Unusable, usage};
+
+/// A plan as `harness run` reads and writes it. Planted bugs are named here only: the history names the correct backend
+/// and resource, so that no checker can read the answer from the history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanFile {
+    /// Id of the run; a plan that is run again gets a new id.
+    pub run: String,
+    /// The backend as the user named it: `redlock`, `buggy:forgets-nx`.
+    pub backend: String,
+    /// A planted bug of the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_bug: Option<String>,
+    /// The user's own Compose file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compose: Option<PathBuf>,
+    /// Images by role.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub images: BTreeMap<String, String>,
+    /// The plan.
+    pub plan: Plan,
+}
+
+impl PlanFile {
+    /// Wraps a plan that needs neither images nor a Compose file of the user's own.
+    pub fn new(run: String, backend: String, resource_bug: Option<String>, plan: Plan) -> PlanFile {
+        PlanFile { run, backend, resource_bug, compose: None, images: BTreeMap::new(), plan }
+    }
+
+    /// Reads a saved plan.
+    pub fn read(path: &Path) -> anyhow::Result<PlanFile> {
+        let origin = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
+        PlanFile::parse(&text, &origin, None)
+    }
+
+    /// Parses a plan that comes from `origin`. The plan is for `cluster`, or for the cluster that it names.
+    pub fn parse(text: &str, origin: &str, cluster: Option<ClusterKind>) -> anyhow::Result<PlanFile> {
+        let wrong = |problem: String| Unusable(format!("plan {origin}: {problem}"));
+        let servers = missing_servers(text).map_err(|e| wrong(format!("{e:#}")))?.unwrap_or_default();
+        // The added table comes last, so that errors name the lines of the file.
+        let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| wrong(e.to_string()))?;
+        let backend = Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
+        if !file.plan.servers.tokens.contains(&file.plan.tokens) {
+            return Err(wrong(format!("{} does not make tokens `{}`", backend.name(), file.plan.tokens)).into());
+        }
+        file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
+        file.plan.validate().map_err(|e| wrong(e.to_string()))?;
+        Ok(file)
+    }
+
+    /// Writes the plan as TOML.
+    pub fn to_toml(&self) -> anyhow::Result<String> {
+        toml::to_string(self).context("writing the plan as TOML")
+    }
+
+    /// Returns the servers of the run, with the persistence that the plan asks for.
+    pub fn servers(&self) -> anyhow::Result<ComposeFile> {
+        let mut servers = servers(self.compose.as_deref(), &self.backend)?;
+        persist(&mut servers, self.plan.models.unwrap_or_default().persistence)?;
+        Ok(servers)
+    }
+
+    /// Completes a plan before its run: the plan gets its own id, and on Docker the lock nodes of its servers.
+    pub fn ready(mut self) -> anyhow::Result<PlanFile> {
+        match self.plan.cluster {
+            ClusterKind::Sim => {
+                is_modelled(&self.plan)?;
+                self.compose = None;
+            }
+            ClusterKind::Docker => self.fit_servers()?,
+        }
+        self.run = self.new_id();
+        Ok(self)
+    }
+
+    fn fit_servers(&mut self) -> anyhow::Result<()> {
+        let servers = self.servers()?;
+        self.plan.lock_nodes = servers.services.iter().map(|s| s.name.clone()).collect();
+        let backend = Backend::named(&self.backend).map_err(|e| usage("backend", e))?;
+        let found = servers.services.len();
+        if found != 1 && ComposeFile::builtin(backend.name())?.services.len() == 1 {
+            let problem = format!("{}: backend {} needs one service, found {found}", servers.origin, backend.name());
+            return Err(Unusable(problem).into());
+        }
+        let needs_leader = self.plan.schedule.iter().any(|step| step.target == history::Target::Leader);
+        if needs_leader && !servers.facts.has_leader {
+            let problem = "x-harness has no `leader`, the command that succeeds on the leader";
+            return Err(usage("nemesis", format!("`leader`: {}: {problem}", servers.origin)));
+        }
+        let of_servers = servers.services.iter().map(|s| s.role.as_str());
+        let mut roles: Vec<&str> = of_servers.chain(["worker", "resource", "agent"]).collect();
+        if let Some(unknown) = self.images.keys().find(|role| !roles.contains(&role.as_str())) {
+            roles.dedup();
+            let roles = roles.join(", ");
+            return Err(usage("image", format!("`{unknown}` is no role of this cluster; expected one of: {roles}")));
+        }
+        Ok(())
+    }
+
+    /// Makes an id for people and for Docker's labels. The random part separates two runs of the same second.
+    fn new_id(&self) -> String {
+        #[expect(clippy::disallowed_methods, reason = "names a directory, orders nothing")]
+        let now = std::time::SystemTime::now();
+        let time = humantime::format_rfc3339_seconds(now).to_string().replace([':', '-'], "").to_lowercase();
+        let nemesis = self.plan.nemesis.first().map_or("none", |w| w.split([':', '@', '+']).next().unwrap_or("none"));
+        let suffix = OsRng.try_next_u32().unwrap_or_else(|_| std::process::id());
+        format!("{}-{}-{nemesis}-{suffix:08x}", time.trim_end_matches('z'), self.plan.backend)
+    }
+}
+
+/// Returns the table `plan.servers` for a plan that was written without it, from the Compose file of the plan's
+/// backend.
+fn missing_servers(text: &str) -> anyhow::Result<Option<String>> {
+    #[derive(Deserialize)]
+    struct Outline {
+        backend: String,
+        compose: Option<PathBuf>,
+        plan: toml::Table,
+    }
+    // The parser of the whole file reports what is wrong with it.
+    let Ok(Outline { backend, compose, plan }) = toml::from_str(text) else { return Ok(None) };
+    if plan.contains_key("servers") {
+        return Ok(None);
+    }
+    let table = toml::to_string(&servers(compose.as_deref(), &backend)?.facts)?;
+    Ok(Some(format!("\n[plan.servers]\n{table}")))
+}
+
+/// Refuses a simulated plan whose servers have no model.
+pub fn is_modelled(plan: &Plan) -> anyhow::Result<()> {
+    if plan.cluster == ClusterKind::Sim && plan.servers.model().is_none() {
+        let problem = "the simulation has no model of the servers of";
+        return Err(usage("cluster", format!("{problem} `{}`; use `--cluster docker`", plan.backend)));
+    }
+    Ok(())
+}
+
+/// Reads the servers of a backend, or those of the user's own Compose file.
+pub fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile> {
+    match own {
+        Some(path) => Ok(ComposeFile::read(path)?),
+        None => {
+            let backend = Backend::named(backend).map_err(|e| usage("backend", e))?;
+            Ok(ComposeFile::builtin(backend.name())?)
+        }
+    }
+}
+
+/// Sets the persistence of Redis, as arguments of its server.
+fn persist(servers: &mut ComposeFile, persistence: Persistence) -> anyhow::Result<()> {
+    let (word, value, more) = match persistence {
+        Persistence::No => return Ok(()),
+        Persistence::Snapshot => ("--save", format!("{} 1", Persistence::SNAPSHOT_EVERY.as_secs()), None),
+        Persistence::Everysec => ("--appendonly", "yes".to_owned(), Some("everysec")),
+        Persistence::Always => ("--appendonly", "yes".to_owned(), Some("always")),
+    };
+    for service in &mut servers.services {
+        let at = service.command.iter().position(|w| w == word);
+        let Some(argument) = at.and_then(|at| service.command.get_mut(at + 1)) else {
+            let (origin, name) = (&servers.origin, &service.name);
+            let problem = format!("expected a Redis whose command has a value after `{word}`; that of {name} has none");
+            return Err(Unusable(format!("{origin}: persistence: {problem}")).into());
+        };
+        argument.clone_from(&value);
+        service.command.extend(more.iter().flat_map(|sync| ["--appendfsync".into(), (*sync).to_owned()]));
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Records a run on Docker: lines of the run's own processes become records of the history.
+//!
+//! One task owns the history. The lines of each container come in the order in which its process wrote them. Each line
+//! gets its number in the history before anybody acts on it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use compose::{Output, What};
+use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Stamp, Writer};
+use nemesis::{Controller, LiveView, Progress};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use crate::{processes::DockerProcesses, run_dir::RunDir};
+
+/// The largest number of lines of standard error that are kept of a node, so that no process fills the disk.
+const STDERR_LINES: usize = 10_000;
+/// The largest number of records that wait for the writer.
+const BATCH: usize = 512;
+
+/// One line of a process: `docs/worker-protocol.md`.
+#[derive(Deserialize)]
+struct Line {
+    n: u64,
+    at: Stamp,
+    #[serde(flatten)]
+    event: Event,
+}
+
+/// Records what the run's own processes report.
+pub struct Recorder {
+    recorder: nemesis::Recorder,
+    writer: Writer,
+    dir: RunDir,
+    live_view: Arc<LiveView>,
+    /// Nodes that a fault of the plan is about to kill.
+    to_be_killed: BTreeSet<NodeName>,
+    /// The number that the next line of a process must have.
+    numbers: BTreeMap<ProcessName, u64>,
+    stderr: BTreeMap<NodeName, Vec<String>>,
+}
+
+impl Recorder {
+    /// Begins the history in `dir` with the plan.
+    pub fn new(dir: &RunDir, run: &str, plan: &Plan, live_view: Arc<LiveView>) -> anyhow::Result<Recorder> {
+        let mut recorder = Recorder {
+            recorder: nemesis::Recorder::new(run, plan, BATCH),
+            writer: Writer::create(&dir.history())?,
+            dir: dir.clone(),
+            live_view,
+            to_be_killed: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+            stderr: BTreeMap::new(),
+        };
+        recorder.flush()?;
+        Ok(recorder)
+    }
+
+    /// Records the output of processes until the queue ends, or until a process ends that no fault has killed.
+    pub async fn run(
+        &mut self,
+        queue: &mut mpsc::Receiver<Output>,
+        processes: &DockerProcesses<'_>,
+    ) -> anyhow::Result<()> {
+        loop {
+            // The history on the disk is at most one batch behind.
+            let output = match queue.try_recv() {
+                Ok(output) => output,
+                Err(_) => {
+                    self.flush()?;
+                    match queue.recv().await {
+                        Some(output) => output,
+                        None => return Ok(()),
+                    }
+                }
+            };
+            let recorded = self.record(output, processes);
+            self.recorder.show(&self.live_view);
+            if recorded.is_err() || self.recorder.batched() >= BATCH {
+                self.flush()?;
+            }
+            recorded?;
+        }
+    }
+
+    /// Completes the history: every process has finished.
+    pub fn end(&mut self, plan: &Plan) -> anyhow::Result<()> {
+        self.recorder.end(&self.live_view, Controller::nodes(plan));
+        self.flush()
+    }
+
+    /// Writes each process's standard error into the run directory.
+    pub fn write_logs(&self) -> anyhow::Result<()> {
+        for (node, lines) in &self.stderr {
+            self.dir.write(&self.dir.log(node.as_str()), lines.join("\n") + "\n")?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> anyhow::Result<()> {
+        self.recorder.show(&self.live_view);
+        for record in self.recorder.drain() {
+            self.writer.append(&record)?;
+        }
+        Ok(self.writer.flush()?)
+    }
+
+    fn record(&mut self, output: Output, processes: &DockerProcesses<'_>) -> anyhow::Result<()> {
+        let Output { node, incarnation, what } = output;
+        let process = ProcessName::of(&node, incarnation);
+        match what {
+            What::Stderr(line) => {
+                let lines = self.stderr.entry(node).or_default();
+                if lines.len() < STDERR_LINES {
+                    lines.push(String::from_utf8_lossy(&line).into_owned());
+                }
+                Ok(())
+            }
+            What::Ended { code } => self.record_end(&node, process, code),
+            What::Line(line) => {
+                let Line { n, at, event } = serde_json::from_slice(&line).with_context(|| {
+                    let text = String::from_utf8_lossy(&line);
+                    format!("{process} wrote a line that is no event (docs/worker-protocol.md): `{text}`")
+                })?;
+                let expected = self.numbers.entry(process.clone()).or_default();
+                if n != *expected {
+                    bail!("{process} reported its event {n} instead of its event {expected}: events were lost");
+                }
+                *expected += 1;
+                let record = self.recorder.record(process, n, at, event);
+                match &record.event {
+                    Event::Fault { kind, node, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => {
+                        self.to_be_killed.insert(node.clone());
+                    }
+                    Event::Fault { node, phase: FaultPhase::Unproved { .. }, .. } => {
+                        self.to_be_killed.remove(node);
+                    }
+                    _ => {}
+                }
+                processes.see(&node, incarnation, record)
+            }
+        }
+    }
+
+    /// Records the end of a process. An end that no fault of the plan explains is an error.
+    fn record_end(&mut self, node: &NodeName, ended: ProcessName, code: Option<i64>) -> anyhow::Result<()> {
+        if self.live_view.look(|view| view.progress(node)) == Some(Progress::Finished) {
+            return Ok(());
+        }
+        self.recorder.record_own(Event::ProcessEnded { ended: ended.clone(), code });
+        if self.to_be_killed.remove(node) {
+            return Ok(());
+        }
+        let code = code.map_or("an unknown code".to_owned(), |c| format!("code {c}"));
+        let stderr = match self.stderr.get(node).map(|lines| lines.as_slice()) {
+            None | Some([]) => "it wrote nothing to standard error".to_owned(),
+            Some(lines) => format!("its last lines: {}", lines[lines.len().saturating_sub(5)..].join(" | ")),
+        };
+        bail!("{ended} ended with {code}, and no fault had killed it; {stderr}")
+    }
+}

@@ -1,0 +1,159 @@
+//! Runs a plan, on Docker or in the simulation, from its run directory to its verdicts.
+
+use std::{panic::AssertUnwindSafe, path::PathBuf};
+
+use anyhow::{Context, anyhow};
+use compose::Engine;
+use futures::FutureExt;
+use history::{ClusterKind, Event, Writer};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{Signal, SignalKind, signal},
+};
+
+use crate::{
+    docker,
+    exit::{Exit, Interrupted},
+    judge::{Judged, judge},
+    plan_file::PlanFile,
+    report::{Terminal, heading, versions},
+    run_dir::RunDir,
+};
+
+/// Makes the runtime of the commands that use a Docker engine.
+pub fn runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")
+}
+
+/// Runs plans, each in a run directory of its own.
+#[derive(Debug, Clone)]
+pub struct Runner {
+    /// The directory of the run directories.
+    pub runs: PathBuf,
+    /// Leaves servers and network after the run.
+    pub keep: bool,
+    /// Prints the heading as soon as the servers' versions are known.
+    pub prints_heading: bool,
+    /// Says that the simulation replaces a Docker engine that does not answer.
+    pub says_simulated: bool,
+}
+
+impl Runner {
+    /// A runner that prints nothing but progress.
+    pub fn new(runs: PathBuf) -> Runner {
+        Runner { runs, keep: false, prints_heading: false, says_simulated: false }
+    }
+
+    /// Runs a plan and judges its history.
+    ///
+    /// # Errors
+    /// The run could not be taken to its end or recorded. The history up to that point stays in the run directory.
+    pub fn run(&self, file: &PlanFile, runtime: &Runtime) -> anyhow::Result<(RunDir, Judged)> {
+        let dir = match file.plan.cluster {
+            ClusterKind::Docker => runtime.block_on(self.run_on_docker(file))?,
+            ClusterKind::Sim => self.simulate(file)?,
+        };
+        // No cluster is up any more, so a signal ends the process at once.
+        let waiting = runtime.spawn(async {
+            if let Ok(mut stop) = Stop::listen() {
+                stop.signalled().await;
+                std::process::exit(Exit::Interrupted as i32);
+            }
+        });
+        let judged = judge(&dir.history());
+        // During the next run, a signal must take its cluster down.
+        waiting.abort();
+        Ok((dir, judged?))
+    }
+
+    fn begin(&self, file: &PlanFile) -> anyhow::Result<(RunDir, Terminal)> {
+        let dir = RunDir::create(&self.runs, &file.run)?;
+        dir.write(&dir.plan(), file.to_toml()?)?;
+        let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
+        let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), self.prints_heading);
+        Ok((dir, terminal))
+    }
+
+    fn simulate(&self, file: &PlanFile) -> anyhow::Result<RunDir> {
+        let (dir, terminal) = self.begin(file)?;
+        if self.says_simulated {
+            terminal.progress("no Docker engine answers: this is a simulation, with models in the place of servers");
+            terminal.progress("for real servers, start Docker and add `--cluster docker`");
+        }
+        let mut writer = Writer::create(&dir.history())?;
+        let mut recording = Ok(());
+        let mut is_begun = false;
+        let setup = sim::Setup {
+            run: &file.run,
+            plan: &file.plan,
+            backend: &file.backend,
+            resource_bug: file.resource_bug.as_deref(),
+            with_truth: false,
+        };
+        let simulated = sim::simulate(&setup, &mut |record| {
+            if let Event::Ready { servers } = &record.event
+                && !std::mem::replace(&mut is_begun, true)
+            {
+                terminal.begins(&versions(servers));
+            }
+            if recording.is_ok() {
+                recording = writer.append(&record);
+            }
+        });
+        recording.and_then(|()| writer.flush())?;
+        simulated.with_context(|| format!("the history up to here is in {}", dir.path().display()))?;
+        Ok(dir)
+    }
+
+    /// Runs a plan on Docker. Afterwards nothing of the run is left in the engine, whatever its outcome.
+    async fn run_on_docker(&self, file: &PlanFile) -> anyhow::Result<RunDir> {
+        let engine = Engine::connect().await?;
+        let (dir, terminal) = self.begin(file)?;
+        let mut stop = Stop::listen()?;
+
+        // After a panic or a signal, too, the cluster is taken down.
+        let run = AssertUnwindSafe(docker::run(&engine, file, &dir, self.keep, &terminal)).catch_unwind();
+        let ended = tokio::select! {
+            ended = run => Some(ended),
+            () = stop.signalled() => None,
+        };
+        if matches!(ended, Some(Ok(Ok(())))) {
+            return Ok(dir);
+        }
+        terminal.progress("taking the cluster down");
+        let taken_down = tokio::select! {
+            taken_down = compose::take_down(&engine, &file.run) => taken_down,
+            // A second signal: `harness clean` removes the rest later.
+            () = stop.signalled() => std::process::exit(Exit::Interrupted as i32),
+        };
+        if let Err(left) = &taken_down {
+            terminal.progress(&format!("not everything could be removed: {left}; run `harness clean` to remove it"));
+        }
+        match ended {
+            None => {
+                taken_down?;
+                Err(Interrupted.into())
+            }
+            // The panic's message is on standard error already.
+            Some(Err(_panic)) => Err(anyhow!("the harness panicked, which is a bug of the harness")),
+            Some(Ok(ended)) => {
+                ended.with_context(|| format!("the history up to here is in {}", dir.path().display()))?;
+                Ok(dir)
+            }
+        }
+    }
+}
+
+/// The signals that end a run: Ctrl-C, SIGTERM, the end of the terminal.
+struct Stop(Vec<Signal>);
+
+impl Stop {
+    fn listen() -> anyhow::Result<Stop> {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        Ok(Stop(kinds.into_iter().map(signal).collect::<Result<_, _>>().context("listening for signals")?))
+    }
+
+    async fn signalled(&mut self) {
+        futures::future::select_all(self.0.iter_mut().map(|s| Box::pin(s.recv()))).await;
+    }
+}

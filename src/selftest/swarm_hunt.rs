@@ -1,0 +1,95 @@
+//! Searches for planted bugs with a swarm that knows nothing of them: the search gets the backend, and no plan.
+
+use std::ops::ControlFlow;
+
+use history::{Plan, Tokens};
+
+use super::{
+    hunt::{Hunt, Planted},
+    seeds::{Seeds, across},
+    trial::{Subject, verdicts, verdicts_and_signal},
+};
+use crate::explore::{
+    swarm::{Swarm, search::search},
+    sweep,
+};
+
+/// The first seeds of two searches differ by this number.
+const APART: u64 = 1 << 32;
+
+/// The searches for one planted bug.
+#[derive(Clone)]
+pub struct SwarmResult {
+    /// The bug, and the violation that must show it.
+    pub hunt: Hunt,
+    /// The most schedules of a search.
+    pub most: u64,
+    /// For each search the schedules up to the first that shows the bug; none if the search did not find it.
+    pub found: Vec<Option<u64>>,
+}
+
+impl SwarmResult {
+    /// Searches for each bug several times, with up to `most` schedules each, one search on each thread. `progress`
+    /// gets the result of each search.
+    ///
+    /// # Errors
+    /// A plan cannot be simulated.
+    pub fn all(
+        hunts: &[&Hunt],
+        most: u64,
+        searches: Seeds,
+        progress: &(dyn Fn(&str) + Sync),
+    ) -> Result<Vec<SwarmResult>, String> {
+        let Seeds { count, jobs } = searches;
+        let run = |n: u64| {
+            let (hunt, search) = (hunts[(n / count) as usize], n % count);
+            let seeds = sweep::Seeds { first: search * APART, count: most, kept: 0, jobs: 1 };
+            let found = schedules(hunt, seeds).map_err(|e| format!("{}: {e}", hunt.name()))?;
+            progress(&match found {
+                Some(schedules) => format!("{}: search {search} found it after {schedules}", hunt.name()),
+                None => format!("{}: search {search} found nothing", hunt.name()),
+            });
+            Ok(found)
+        };
+        let mut found = across(Seeds { count: count * hunts.len() as u64, jobs }, &run)?.into_iter();
+        let row = |hunt: &&Hunt| {
+            let found = found.by_ref().take(count as usize).map(|(_, found)| found).collect();
+            SwarmResult { hunt: **hunt, most, found }
+        };
+        Ok(hunts.iter().map(row).collect())
+    }
+
+    /// The median of the schedules that the searches needed; none if half of them found nothing.
+    pub fn median(&self) -> Option<u64> {
+        let mut found: Vec<u64> = self.found.iter().map(|found| found.unwrap_or(u64::MAX)).collect();
+        found.sort_unstable();
+        found.get(found.len() / 2).copied().filter(|median| *median < u64::MAX)
+    }
+}
+
+/// Returns the number of schedules up to the first that shows the bug, and whose correct twin does not show the same.
+fn schedules(hunt: &Hunt, seeds: sweep::Seeds) -> Result<Option<u64>, String> {
+    let (backend, resource_bug) = hunt.under(true);
+    let (correct, _) = hunt.under(false);
+    let is_unsafe = hunt.planted == Planted::MajorityMax;
+    let swarm = Swarm::of(&backend, is_unsafe.then_some(Tokens::MajorityMax)).map_err(|e| format!("{e:#}"))?;
+    let judge = |plan: &Plan| {
+        let (verdicts_of_bug, signal) = verdicts_and_signal(plan, Subject { backend: &backend, resource_bug })?;
+        let mut is_found = hunt.shows.is_in(&verdicts_of_bug);
+        if is_found {
+            let twin = if is_unsafe { Plan { tokens: Tokens::TwoPhase, ..plan.clone() } } else { plan.clone() };
+            is_found = !hunt.shows.is_in(&verdicts(&twin, Subject::correct(&correct))?);
+        }
+        Ok((is_found, signal))
+    };
+    let mut found = None;
+    let searched = search(&swarm, seeds, &judge, &mut |seed, _, is_found| {
+        if is_found {
+            found = Some(seed - seeds.first + 1);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    searched.map_err(|e| e.to_string())?;
+    Ok(found)
+}

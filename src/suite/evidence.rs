@@ -1,0 +1,273 @@
+//! Looks for activation witnesses in a history.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use checker::Verdicts;
+use history::{
+    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, NodeAnswer, NodeName, Plan, Record,
+    RequestKind, Stamp, Token,
+};
+
+use super::witness::Witness;
+
+/// The longest time by which a server ends a lease too late: etcd checks leases twice a second.
+const LEASES_SEEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest time that a request needs to reach its server.
+const ASKED_WITHIN: Duration = Duration::from_millis(100);
+
+/// The facts of an attempt that witnesses need.
+#[derive(Debug, Clone)]
+struct Attempt {
+    id: HoldId,
+    client: ClientId,
+    key: history::Key,
+    sent: Stamp,
+    /// The time at which the client saw that it had to wait.
+    behind: Option<Stamp>,
+    acquired: Option<(Stamp, Option<Token>)>,
+    failed: Option<(Stamp, FailureReason)>,
+    released: Option<Stamp>,
+    yes: Vec<NodeName>,
+    points: Vec<history::Point>,
+}
+
+/// The facts of a history that witnesses need.
+#[derive(Debug)]
+pub struct Evidence {
+    plan: Plan,
+    attempts: BTreeMap<HoldId, Attempt>,
+    /// Writes in the order of their arrival.
+    writes: Vec<(HoldId, Stamp)>,
+    recovered: Vec<Stamp>,
+    proved: Vec<(FaultKind, NodeName, Stamp, Stamp)>,
+    unproved: Vec<FaultKind>,
+    /// Kills of servers: the time of the request, and the number of pending fsyncs if the server told it.
+    killed: Vec<(FaultId, NodeName, Stamp, Option<u32>)>,
+    has_renewal_failed: bool,
+    injected: Vec<FaultKind>,
+    healed: Vec<FaultKind>,
+}
+
+impl Evidence {
+    /// Reads a whole history.
+    pub fn of<'r>(plan: &Plan, records: impl Iterator<Item = &'r Record>) -> Evidence {
+        let (attempts, writes, recovered) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (proved, unproved, killed) = (Vec::new(), Vec::new(), Vec::new());
+        let (injected, healed) = (Vec::new(), Vec::new());
+        let plan = plan.clone();
+        let has_renewal_failed = false;
+        let mut evidence = Evidence {
+            plan,
+            attempts,
+            writes,
+            recovered,
+            proved,
+            unproved,
+            killed,
+            has_renewal_failed,
+            injected,
+            healed,
+        };
+        for record in records {
+            evidence.add(record);
+        }
+        // Records of different processes are not in order; their stamps are.
+        evidence.writes.sort_by_key(|(_, at)| *at);
+        evidence
+    }
+
+    fn add(&mut self, record: &Record) {
+        let at = record.at;
+        let yes = |answers: &history::Answers| -> Vec<NodeName> {
+            let is_yes =
+                |answer: &NodeAnswer| matches!(answer, NodeAnswer::Granted | NodeAnswer::Done | NodeAnswer::Late);
+            answers.iter().filter(|(_, answer)| is_yes(answer)).map(|(node, _)| node.clone()).collect()
+        };
+        match &record.event {
+            Event::Acquire { client, attempt, key, .. } => {
+                let (acquired, failed, released, behind) = (None, None, None, None);
+                let (yes, points) = (Vec::new(), Vec::new());
+                let (id, client, key, sent) = (*attempt, *client, key.clone(), at);
+                let new = Attempt { id, client, key, sent, behind, acquired, failed, released, yes, points };
+                self.attempts.insert(id, new);
+            }
+            Event::Acquired { attempt, token, answers, .. } => self.change(*attempt, |a| {
+                (a.acquired, a.yes) = (Some((at, *token)), yes(answers));
+            }),
+            Event::AcquireFailed { attempt, why, answers, .. } => self.change(*attempt, |a| {
+                (a.failed, a.yes) = (Some((at, *why)), yes(answers));
+            }),
+            Event::Release { hold } => self.change(*hold, |a| a.released = Some(at)),
+            Event::AtPoint { hold, point, .. } => self.change(*hold, |a| a.points.push(*point)),
+            Event::Admission { kind: RequestKind::Write, hold: Some(hold), repeat: false, .. } => {
+                self.writes.push((*hold, at));
+            }
+            Event::Recovered { .. } => self.recovered.push(at),
+            Event::Fault { kind, node, phase: FaultPhase::Proved { from, to }, .. } => {
+                self.proved.push((*kind, node.clone(), *from, *to));
+            }
+            Event::Fault { fault, kind, node, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => {
+                self.killed.push((*fault, node.clone(), at, None));
+            }
+            Event::Fault { fault, phase: FaultPhase::Unsynced { fsyncs }, .. } => {
+                let asked = self.killed.iter_mut().filter(|(of, ..)| of == fault);
+                asked.for_each(|(.., said)| *said = Some(*fsyncs));
+            }
+            Event::Behind { attempt } => self.change(*attempt, |a| {
+                a.behind.get_or_insert(at);
+            }),
+            Event::RenewFailed { .. } => self.has_renewal_failed = true,
+            Event::Fault { kind, phase: FaultPhase::Injected, .. } => self.injected.push(*kind),
+            Event::Fault { kind, phase: FaultPhase::HealProved, .. } => self.healed.push(*kind),
+            Event::Fault { kind, phase: FaultPhase::Unproved { .. }, .. } => self.unproved.push(*kind),
+            _ => {}
+        }
+    }
+
+    fn change(&mut self, id: HoldId, change: impl FnOnce(&mut Attempt)) {
+        if let Some(attempt) = self.attempts.get_mut(&id) {
+            change(attempt);
+        }
+    }
+
+    fn acquired(&self, id: HoldId) -> Option<(Stamp, Option<Token>)> {
+        self.attempts.get(&id).and_then(|a| a.acquired)
+    }
+
+    /// Returns whether the history contains the evidence.
+    pub fn has(&self, witness: &Witness, verdicts: &Verdicts) -> bool {
+        match witness {
+            Witness::Figure(clauses, _) => clauses.is_met(verdicts),
+            Witness::WriteBeforeStaleArrival => self.stale_writes().any(|(hold, arrived)| {
+                let since = self.acquired(hold);
+                let later = |(id, at): &(HoldId, Stamp)| *at < arrived && self.acquired(*id) > since;
+                self.writes.iter().any(later)
+            }),
+            Witness::StaleWriteTried => self.stale_writes().next().is_some(),
+            Witness::GrantedAgain(node) => self.granted_again(node),
+            Witness::Struck(node) => self.had_fault(node),
+            Witness::TokensBehind => {
+                let mut held: Vec<_> = self.attempts.values().filter_map(|a| a.acquired).collect();
+                held.sort_by_key(|(at, _)| *at);
+                held.windows(2).any(|pair| pair[1].1 < pair[0].1)
+            }
+            Witness::Quorums(all) => all.iter().all(|quorum| {
+                let nodes: Vec<_> = quorum.iter().filter_map(|n| self.plan.lock_nodes.get(n.wrapping_sub(1))).collect();
+                let is_it = |a: &Attempt| a.yes.len() == nodes.len() && nodes.iter().all(|node| a.yes.contains(node));
+                self.attempts.values().any(|a| a.acquired.is_some() && is_it(a))
+            }),
+            Witness::RefusedByValidity(point) => self.attempts.values().any(|a| {
+                let majority = self.plan.lock_nodes.len() / 2 + 1;
+                let late = a
+                    .failed
+                    .is_some_and(|(at, why)| why == FailureReason::Validity && at.since(a.sent) > self.plan.lease);
+                late && a.yes.len() >= majority && a.points.contains(point)
+            }),
+            Witness::FrozenInQueue => self.frozen_in_queue(),
+            Witness::Flushed(node) => self.flushed(node),
+            Witness::Restored(node) => self.restored(node),
+            Witness::WriteAfterDeadline => self.writes.iter().any(|(hold, arrived)| {
+                let over = self.attempts.get(hold).map(|a| a.sent.plus(self.plan.deadline()));
+                over.is_some_and(|over| *arrived > over)
+            }),
+            Witness::WriteAfterRestart => self.stale_writes().any(|(_, arrived)| {
+                // The restart is between the registered token and this write.
+                let first = self.writes.first().map(|(_, at)| *at);
+                self.recovered.iter().any(|at| Some(*at) > first && *at < arrived)
+            }),
+            Witness::RenewalFailed => self.has_renewal_failed,
+            Witness::Healed(kind) => {
+                let count = |of: &[FaultKind]| of.iter().filter(|k| *k == kind).count();
+                count(&self.injected) > 0 && count(&self.healed) == count(&self.injected)
+            }
+            Witness::Proved(kind) => self.proved.iter().any(|(k, ..)| k == kind) && !self.unproved.contains(kind),
+        }
+    }
+
+    /// Returns the writes that arrived after another client had acquired a later hold.
+    fn stale_writes(&self) -> impl Iterator<Item = (HoldId, Stamp)> + '_ {
+        self.writes.iter().copied().filter(|(hold, arrived)| {
+            let Some(own) = self.attempts.get(hold) else { return false };
+            let later = |a: &Attempt| {
+                a.client != own.client
+                    && a.acquired.is_some_and(|(at, _)| Some((at, None)) > own.acquired && at < *arrived)
+            };
+            self.attempts.values().any(later)
+        })
+    }
+
+    fn granted_again(&self, node: &NodeName) -> bool {
+        let granted: Vec<_> = self.attempts.values().filter(|a| a.acquired.is_some() && a.yes.contains(node)).collect();
+        granted.iter().any(|first| {
+            granted.iter().any(|second| {
+                let (Some((ok, _)), Some((held, _))) = (second.acquired, first.acquired) else { return false };
+                let within = first.id != second.id && held < ok && ok.since(first.sent) < self.plan.lease;
+                let is_held = first.released.is_none_or(|at| at > ok);
+                within && is_held && self.has_fault_between(node, first.sent, ok)
+            })
+        })
+    }
+
+    fn frozen_in_queue(&self) -> bool {
+        self.attempts.values().any(|waiting| {
+            // If the server keeps the queue, the client knows only when it sent its request.
+            let behind = waiting.behind.unwrap_or(waiting.sent.plus(ASKED_WITHIN));
+            let ahead = self.attempts.values().filter(|a| a.key == waiting.key && a.id != waiting.id);
+            let ahead = ahead.filter(|a| a.acquired.is_some_and(|(at, _)| at < behind)).filter_map(|a| a.released);
+            // The turn comes when the last hold ahead is released.
+            let Some(turn) = ahead.max().filter(|at| *at > behind) else { return false };
+            let worker = self.plan.worker_of(waiting.client);
+            self.proved.iter().any(|(kind, node, from, to)| {
+                let lost = from.plus(self.plan.lease).plus(LEASES_SEEN_WITHIN);
+                kind.freezes() && *node == worker && *from > behind && lost <= turn && turn < *to
+            })
+        })
+    }
+
+    fn flushed(&self, node: &NodeName) -> bool {
+        let of_node: Vec<_> = self.killed.iter().filter(|(_, of, ..)| of == node).collect();
+        let has_granted = |before: Stamp| {
+            let by_node = self.attempts.values().filter(|a| a.yes.contains(node));
+            by_node.filter_map(|a| a.acquired).any(|(at, _)| at < before)
+        };
+        !of_node.is_empty() && of_node.iter().all(|(_, _, asked, said)| *said == Some(0) && has_granted(*asked))
+    }
+
+    fn restored(&self, node: &NodeName) -> bool {
+        let killed: Vec<Stamp> = self.killed.iter().filter(|(_, of, ..)| of == node).map(|(_, _, at, _)| *at).collect();
+        let granted = self.attempts.values().filter(|a| a.yes.contains(node));
+        granted.into_iter().any(|a| {
+            let Some((_, Some(token))) = a.acquired else { return false };
+            let others: Vec<&NodeName> = a.yes.iter().filter(|other| *other != node).collect();
+            let shares = |b: &&Attempt| b.id != a.id && b.yes.iter().any(|of| others.contains(&of));
+            // A hold writes its token back, so the counters of its majority may be larger.
+            let is_clean = !self.attempts.values().filter(shares).any(|b| b.acquired.is_some());
+            // Each attempt counts at most once on a node.
+            let is_kept = |killed: &Stamp| {
+                let counts = |b: &&Attempt| b.sent > *killed || b.client == a.client || shares(b);
+                a.sent > *killed && token.0 > self.attempts.values().filter(counts).count() as u64
+            };
+            is_clean && killed.iter().any(is_kept)
+        })
+    }
+
+    fn had_fault(&self, node: &NodeName) -> bool {
+        let held = self.attempts.values().filter(|a| a.acquired.is_some() && a.yes.contains(node));
+        held.into_iter().any(|first| {
+            let ended = |a: &Attempt| a.acquired.map(|(at, _)| at).or(a.failed.map(|(at, _)| at));
+            let others = self.attempts.values().filter(|a| a.client != first.client);
+            others.filter_map(ended).any(|at| self.has_fault_between(node, first.sent, at))
+        })
+    }
+
+    /// Returns whether a fault of the node itself, not of its links, is proved to begin in this time.
+    fn has_fault_between(&self, node: &NodeName, from: Stamp, to: Stamp) -> bool {
+        self.proved
+            .iter()
+            .any(|(kind, on, began, _)| !kind.is_of_links() && on == node && *began >= from && *began <= to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

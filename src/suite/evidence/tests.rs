@@ -1,0 +1,147 @@
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use history::{Answers, Outcome};
+
+use super::*;
+use crate::plan_file::PlanFile;
+
+/// K4b of the suite: two workers of one client, Redlock, a lease of 6 s.
+fn plan() -> Plan {
+    let text = include_str!("../../../suites/kleppmann/k4b-everysec.toml");
+    PlanFile::parse(text, "k4b-everysec.toml", None).unwrap().plan
+}
+
+fn ms(ms: u64) -> Stamp {
+    Stamp(ms * 1_000_000)
+}
+
+fn at(at_ms: u64, event: Event) -> Record {
+    static SEQ: AtomicU64 = AtomicU64::new(0);
+    Record { seq: SEQ.fetch_add(1, Relaxed), process: "agent".into(), n: 0, at: ms(at_ms), event }
+}
+
+fn granted(by: &[&str]) -> Answers {
+    by.iter().map(|node| ((*node).into(), NodeAnswer::Granted)).collect()
+}
+
+fn acquire(hold: u64, client: u32, sent: u64) -> Record {
+    let (client, attempt) = (ClientId(client), HoldId(hold));
+    at(sent, Event::Acquire { client, attempt, key: "k0".into(), intended: ms(sent) })
+}
+
+fn acquired(hold: u64, ok: u64, token: u64, by: &[&str]) -> Record {
+    let acquired = Event::Acquired {
+        attempt: HoldId(hold),
+        token: Some(Token(token)),
+        lease_ns: 6_000_000_000,
+        granted_after: ms(ok),
+        promised_from: None,
+        place: None,
+        valid_ns: 1,
+        answers: granted(by),
+    };
+    at(ok, acquired)
+}
+
+fn failed(attempt: u64, at_ms: u64, by: &[&str]) -> Record {
+    let (attempt, outcome, why) = (HoldId(attempt), Outcome::Indeterminate, FailureReason::NoMajority);
+    at(at_ms, Event::AcquireFailed { attempt, outcome, why, detail: None, answers: granted(by) })
+}
+
+fn fault(kind: FaultKind, node: &str, at_ms: u64, phase: FaultPhase) -> Record {
+    at(at_ms, Event::Fault { fault: FaultId(1), kind, node: node.into(), phase })
+}
+
+fn killed(at_ms: u64, fsyncs: Option<u32>) -> Vec<Record> {
+    let requested = fault(FaultKind::Kill, "redis-3", at_ms, FaultPhase::Requested { asked_ns: 1, hold: None });
+    let said = fsyncs.map(|fsyncs| fault(FaultKind::Kill, "redis-3", at_ms + 100, FaultPhase::Unsynced { fsyncs }));
+    [Some(requested), said].into_iter().flatten().collect()
+}
+
+fn is_seen(witness: &str, records: &[Record]) -> bool {
+    let evidence = Evidence::of(&plan(), records.iter());
+    evidence.has(&witness.parse().unwrap(), &checker::check(std::iter::empty(), history::Tail::Whole))
+}
+
+const FIRST: [&str; 3] = ["redis-1", "redis-2", "redis-3"];
+const LAST: [&str; 3] = ["redis-3", "redis-4", "redis-5"];
+
+#[test]
+fn a_node_was_flushed_if_it_said_so_after_it_had_granted() {
+    let hold = [acquire(1, 0, 1_000), acquired(1, 1_010, 5, &FIRST)];
+    for (at_ms, fsyncs, expected) in
+        [(2_000, Some(0), true), (2_000, Some(1), false), (2_000, None, false), (1_005, Some(0), false)]
+    {
+        let records = [&hold[..], &killed(at_ms, fsyncs)].concat();
+        assert_eq!(is_seen("flushed:redis-3", &records), expected, "killed at {at_ms}, {fsyncs:?}");
+        assert!(!is_seen("flushed:redis-2", &records), "it was not killed");
+    }
+}
+
+#[test]
+fn a_node_was_restored_if_no_counter_from_nothing_could_make_the_token() {
+    let later = |token, by: &[&str]| vec![acquire(11, 1, 4_000), acquired(11, 4_010, token, by)];
+    let before = vec![acquire(1, 0, 1_000), acquired(1, 1_010, 30, &FIRST)];
+    let tried = vec![acquire(10, 1, 3_000), failed(10, 3_500, &["redis-4", "redis-5"])];
+    for (records, expected, why) in [
+        (later(27, &LAST), true, "27 of one attempt"),
+        (later(2, &LAST), false, "one failed attempt and its own could have made it"),
+        (later(3, &LAST), true, "and no more"),
+        (later(27, &["redis-2", "redis-3", "redis-4"]), false, "redis-2 had it written back"),
+        (later(27, &["redis-1", "redis-4", "redis-5"]), false, "redis-3 had no part in it"),
+    ] {
+        let records = [before.clone(), killed(2_000, None), tried.clone(), records].concat();
+        assert_eq!(is_seen("restored:redis-3", &records), expected, "{why}");
+    }
+    let unharmed = [before, tried, later(27, &LAST)].concat();
+    assert!(!is_seen("restored:redis-3", &unharmed), "nobody killed it");
+}
+
+/// worker-1 holds until it releases; worker-2 waits behind worker-1 and is frozen.
+fn queue(behind: Option<u64>, frozen: (u64, u64), released: u64) -> Vec<Record> {
+    let behind = behind.map(|ms| at(ms, Event::Behind { attempt: HoldId(2) }));
+    let (from, to) = (ms(frozen.0), ms(frozen.1));
+    let mut records = vec![acquire(1, 0, 1_000), acquired(1, 1_010, 1, &FIRST), acquire(2, 1, 1_500)];
+    records.extend(behind);
+    records.push(at(released, Event::Release { hold: HoldId(1) }));
+    records.push(fault(FaultKind::Pause, "worker-2", frozen.1 + 10, FaultPhase::Proved { from, to }));
+    records
+}
+
+#[test]
+fn a_client_was_frozen_in_the_queue_for_a_lease_before_its_turn() {
+    // A lease of 6 s, and a second in which the server looks at leases.
+    for (behind, frozen, released, expected, why) in [
+        (Some(1_520), (2_000, 12_000), 9_000, true, "a lease and a second later"),
+        (Some(1_520), (2_000, 12_000), 8_999, false, "its lease may still stand"),
+        (Some(1_520), (2_000, 8_900), 9_000, false, "it went on before its turn"),
+        (Some(2_100), (2_000, 12_000), 10_000, false, "it was not in the queue yet"),
+        (None, (1_601, 12_000), 9_000, true, "the server keeps the queue"),
+        (None, (1_600, 12_000), 9_000, false, "its request may not have come"),
+    ] {
+        assert_eq!(is_seen("frozen-in-queue", &queue(behind, frozen, released)), expected, "{why}");
+    }
+    // An attempt that arrives later and releases is not ahead of the waiting attempt.
+    let mut records = queue(Some(1_520), (2_000, 12_000), 3_000);
+    records.extend([acquire(3, 0, 4_000), acquired(3, 4_010, 2, &FIRST)]);
+    records.push(at(10_000, Event::Release { hold: HoldId(3) }));
+    assert!(!is_seen("frozen-in-queue", &records), "its turn came at 3 s");
+}
+
+#[test]
+fn a_write_after_the_deadline_counts_from_the_attempt() {
+    for (arrived, expected) in [(7_000, false), (7_001, true)] {
+        let write = Event::Admission {
+            number: 1,
+            key: "k0".into(),
+            kind: RequestKind::Write,
+            hold: Some(HoldId(1)),
+            op: None,
+            token: None,
+            repeat: false,
+            arms: Vec::new(),
+        };
+        let records = [acquire(1, 0, 1_000), acquired(1, 1_010, 5, &FIRST), at(arrived, write)];
+        assert_eq!(is_seen("write-after-deadline", &records), expected, "at {arrived} ms");
+    }
+}
