@@ -87,8 +87,7 @@ async fn obey(journal: &Arc<Journal>, faults: &Arc<Faults>) -> anyhow::Result<()
                 });
             }
             AgentCommand::Finish => {
-                journal.record(Event::Finished);
-                std::process::exit(0)
+                journal.finish()
             }
         };
     }

@@ -69,8 +69,7 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
         served = resource.serve(listener, std::future::pending()) => served.context("serving")?,
         command = commands.next() => match command? {
             ResourceCommand::Finish => {
-                journal.record(Event::Finished);
-                std::process::exit(0)
+                journal.finish()
             }
         },
     }

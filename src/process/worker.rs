@@ -68,8 +68,7 @@ async fn obey(journal: &Arc<Journal>) -> anyhow::Result<()> {
             Command::Stop => worker.stop(),
             Command::Finish { final_reads } => {
                 worker.final_reads(&final_reads).await.map_err(|e| anyhow!(e)).context("reading what is left")?;
-                journal.record(Event::Finished);
-                std::process::exit(0)
+                journal.finish()
             }
         }
     }
