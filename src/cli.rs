@@ -162,7 +162,12 @@ pub struct ExploreArgs {
     /// Findings of each class to minimize, until one is robust; 0 only counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub limit: usize,
-    /// Write the minimized plans to this directory, for `harness run`
+    /// Draw the randomness of each finding anew so often from each of 24 instants on, to show when the violation became
+    /// inevitable; 0 leaves this out. 24 redraws cost about 1,000 simulations for each finding
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    pub redraws: u32,
+    /// Write to this directory, for `harness run`: the minimized plans, and of each finding the plan with its exact
+    /// times beside the chart that shows when the violation became inevitable
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub save: Option<PathBuf>,
     /// Output format

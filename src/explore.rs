@@ -7,6 +7,7 @@ pub mod finding;
 #[cfg(test)]
 mod fixtures;
 mod hold_and_wait;
+mod inevitable;
 mod numbers;
 mod reduce;
 mod report;
@@ -19,15 +20,16 @@ pub mod trial;
 use std::{collections::BTreeMap, ops::ControlFlow, path::Path, thread};
 
 use anyhow::{Context, anyhow};
-use history::{ClusterKind, Plan};
+use history::{ClusterKind, Plan, Record};
 use tokio::time::Instant;
 
 use self::{
     finding::Class,
+    inevitable::inevitability,
     reduce::{Limits, Reduced, reduce},
     report::{Exploration, Finding, short},
     swarm::{Swarm, search::search, signal::Watch},
-    sweep::{Occurrences, SeedError, Seeds, Tally, each, sweep},
+    sweep::{Occurrences, SeedError, Seeds, Tally, caught, each, sweep},
     trial::{Trial, trial, watched},
 };
 use crate::{
@@ -65,6 +67,7 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
             terminal.progress(&format!("minimizing {class}"));
         }
         let mut finding = source.finding(class, occurrences, args.limit, limits)?;
+        source.add_inevitability(&mut finding, args.redraws, limits.jobs)?;
         if let Some(dir) = &args.save {
             finding.save(dir)?;
         }
@@ -115,7 +118,7 @@ impl Source {
         let judge = |plan: &Plan| {
             let mut watch = Watch::default();
             let (backend, bug) = (&self.scenario.backend, self.scenario.resource_bug.as_deref());
-            let trial = watched(plan, backend, bug, |record| watch.see(record)).map_err(|e| e.to_string())?;
+            let trial = watched(plan, backend, bug, None, |record| watch.see(record)).map_err(|e| e.to_string())?;
             Ok((trial, watch.signal()))
         };
         let (mut tally, mut plans) = (Tally::default(), BTreeMap::new());
@@ -156,10 +159,33 @@ impl Source {
         let (class, occurrences) = (class.clone(), seen.clone());
         let Some((seed, reduced)) = best else {
             let seed = seen.seeds.first().copied().unwrap_or_default();
-            return Ok(Finding { class, occurrences, seed, reduced: None, toml: String::new(), saved: None });
+            return Ok(Finding {
+                class,
+                occurrences,
+                seed,
+                reduced: None,
+                toml: String::new(),
+                inevitability: None,
+                saved: None,
+            });
         };
         let toml = self.scenario.file(file_name(&class, seed), reduced.plan.clone()).to_toml()?;
-        Ok(Finding { class, occurrences, seed, reduced: Some(reduced), toml, saved: None })
+        Ok(Finding { class, occurrences, seed, reduced: Some(reduced), toml, inevitability: None, saved: None })
+    }
+
+    /// Draws when the violation of a reduced finding became inevitable.
+    fn add_inevitability(&self, finding: &mut Finding, redraws: u32, jobs: usize) -> anyhow::Result<()> {
+        let Some(reduced) = finding.reduced.as_ref().filter(|_| redraws > 0) else { return Ok(()) };
+        let Scenario { backend, resource_bug, .. } = &self.scenario;
+        let run = |plan: &Plan, redraw, watch: &mut dyn FnMut(&Record)| {
+            caught(|| watched(plan, backend, resource_bug.as_deref(), redraw, watch).map_err(|e| e.to_string())).ok()
+        };
+        finding.inevitability = inevitability(&reduced.exact, &finding.class, redraws, jobs, &run);
+        if let Some(inevitability) = &mut finding.inevitability {
+            let name = file_name(&finding.class, finding.seed) + "-exact";
+            inevitability.toml = self.scenario.file(name, inevitability.plan.clone()).to_toml()?;
+        }
+        Ok(())
     }
 }
 
@@ -187,16 +213,23 @@ impl Scenario {
 }
 
 impl Finding {
-    /// Writes the plan if it is robust.
+    /// Writes the plan if it is robust, and in any case when the violation became inevitable and in which plan.
     fn save(&mut self, dir: &Path) -> anyhow::Result<()> {
-        if !self.reduced.as_ref().is_some_and(Reduced::is_offered) {
-            return Ok(());
+        let name = file_name(&self.class, self.seed);
+        let write = |name: String, text: &str| {
+            let path = dir.join(name);
+            std::fs::create_dir_all(dir)
+                .and_then(|()| std::fs::write(&path, text))
+                .with_context(|| format!("writing {}", path.display()))?;
+            anyhow::Ok(path)
+        };
+        if self.reduced.as_ref().is_some_and(Reduced::is_offered) {
+            self.saved = Some(write(format!("{name}.toml"), &self.toml)?);
         }
-        let path = dir.join(file_name(&self.class, self.seed) + ".toml");
-        std::fs::create_dir_all(dir)
-            .and_then(|()| std::fs::write(&path, &self.toml))
-            .with_context(|| format!("writing {}", path.display()))?;
-        self.saved = Some(path);
+        if let Some(inevitability) = &self.inevitability {
+            write(format!("{name}-exact.toml"), &inevitability.toml)?;
+            write(format!("{name}-inevitable.txt"), &inevitability.text(&self.violation(), self.seed))?;
+        }
         Ok(())
     }
 }

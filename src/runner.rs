@@ -88,6 +88,7 @@ impl Runner {
             plan: &file.plan,
             backend: &file.backend,
             resource_bug: file.resource_bug.as_deref(),
+            redraw: None,
             with_truth: false,
         };
         let simulated = sim::simulate(&setup, &mut |record| {

@@ -108,6 +108,7 @@ impl CaseRunner<'_> {
             plan: &file.plan,
             backend: &file.backend,
             resource_bug: file.resource_bug.as_deref(),
+            redraw: None,
             with_truth: false,
         };
         sim::simulate(&setup, &mut |record| {

@@ -34,11 +34,13 @@ use std::{
 
 use history::{Plan, Record, Target};
 use nemesis::Controller;
+pub use workloads::stream::Redraw;
 
 use crate::{
     clock::START,
     cluster::SimCluster,
     executor::STEPS_MAX,
+    resource_model::ResourceModel,
     servers::Servers,
     thread_bound::{ThreadBound, lock},
     truth::Truth,
@@ -57,6 +59,8 @@ pub struct Setup<'a> {
     pub backend: &'a str,
     /// A planted bug of the resource.
     pub resource_bug: Option<&'a str>,
+    /// Draws other random numbers from an instant on: all of them, or none before the first event.
+    pub redraw: Option<Redraw>,
     /// True if the simulation gathers the truth.
     pub with_truth: bool,
 }
@@ -85,9 +89,11 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcom
     let plan = Arc::new(setup.plan.clone());
     let is_resource = |step: &history::Step| step.target == Target::Node("resource".into());
     let is_fragile = plan.schedule.iter().any(|step| is_resource(step) && step.fault.kind().kills());
-    let policy = servers::policy(&plan, setup.resource_bug).map_err(SimError)?;
-    let servers = Servers::new(&plan, setup.backend, policy, is_fragile);
-    let world = World::new(setup.run, plan.clone(), servers, setup.with_truth);
+    let policy = |seed| servers::policy(&plan, setup.resource_bug, seed).map_err(SimError);
+    let redrawn = setup.redraw.map(|redraw| Ok((redraw.from, policy(redraw.seed)?))).transpose()?;
+    let resource = ResourceModel::new(policy(plan.seed)?, redrawn, is_fragile);
+    let servers = Servers::new(&plan, setup.backend, resource);
+    let world = World::new(setup.run, plan.clone(), servers, setup.redraw, setup.with_truth);
     let workers = ThreadBound::new(Workers::new(&world, setup.backend));
     let cluster = Arc::new(SimCluster { world: world.clone(), workers });
 

@@ -1,13 +1,15 @@
 //! The resource: the rule of the crate `resource`, over a model of a disk that each decision reaches a moment later.
 
-use std::{collections::VecDeque, ops::RangeInclusive, time::Duration};
+use std::{collections::VecDeque, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use history::{Stamp, Version};
 use resource::{Admission, Policy, Refusal, Request, State};
 
 /// A resource and its disk.
 pub(crate) struct ResourceModel {
-    policy: Policy,
+    policy: Arc<Policy>,
+    /// The policy from an instant on: a planted bug may draw.
+    redrawn: Option<(Stamp, Policy)>,
     state: State,
     disk: Option<Disk>,
 }
@@ -18,8 +20,8 @@ struct Disk {
     state: State,
     /// The largest number on the disk. The number in `state` jumps when the store is opened again.
     durable: Version,
-    /// Decisions that are not on the disk yet, each with the time at which it will be.
-    pending: VecDeque<(Stamp, Request)>,
+    /// Decisions that are not on the disk yet, each with the time at which it will be, and the policy that decided.
+    pending: VecDeque<(Stamp, Request, Arc<Policy>)>,
 }
 
 impl ResourceModel {
@@ -27,18 +29,26 @@ impl ResourceModel {
     pub const SYNC: RangeInclusive<Duration> = Duration::from_micros(150)..=Duration::from_micros(600);
 
     /// A resource that has decided nothing. `is_fragile`: the plan kills the resource.
-    pub fn new(policy: Policy, is_fragile: bool) -> ResourceModel {
-        ResourceModel { policy, state: State::default(), disk: is_fragile.then(Disk::default) }
+    pub fn new(policy: Policy, redrawn: Option<(Stamp, Policy)>, is_fragile: bool) -> ResourceModel {
+        ResourceModel {
+            policy: Arc::new(policy),
+            redrawn,
+            state: State::default(),
+            disk: is_fragile.then(Disk::default),
+        }
     }
 
     /// Decides `request` now. A group commit that begins now ends at `synced`. Also returns the time at which the
     /// decision is on the disk, which is never before that of an earlier decision.
     pub fn decide(&mut self, now: Stamp, synced: Stamp, request: &Request) -> (Result<Admission, Refusal>, Stamp) {
+        if let Some((_, policy)) = self.redrawn.take_if(|(from, _)| *from <= now) {
+            self.policy = Arc::new(policy);
+        }
         let decided = self.state.decide(&self.policy, request);
         let (Some(disk), Ok(_)) = (&mut self.disk, &decided) else { return (decided, synced) };
-        disk.sync(&self.policy, now);
-        let durable = disk.pending.back().map_or(synced, |(last, _)| synced.max(*last));
-        disk.pending.push_back((durable, request.clone()));
+        disk.sync(now);
+        let durable = disk.pending.back().map_or(synced, |(last, ..)| synced.max(*last));
+        disk.pending.push_back((durable, request.clone(), self.policy.clone()));
         (decided, durable)
     }
 
@@ -55,7 +65,7 @@ impl ResourceModel {
     /// Loses the decisions that are not on the disk, because the process was killed.
     pub fn killed(&mut self, now: Stamp) {
         if let Some(disk) = &mut self.disk {
-            disk.sync(&self.policy, now);
+            disk.sync(now);
             disk.pending.clear();
         }
     }
@@ -71,12 +81,12 @@ impl ResourceModel {
 }
 
 impl Disk {
-    fn sync(&mut self, policy: &Policy, now: Stamp) {
-        while self.pending.front().is_some_and(|(at, _)| *at <= now)
-            && let Some((_, request)) = self.pending.pop_front()
+    fn sync(&mut self, now: Stamp) {
+        while self.pending.front().is_some_and(|(at, ..)| *at <= now)
+            && let Some((_, request, policy)) = self.pending.pop_front()
         {
             // The same decision was made before from the same state, so it cannot be refused now.
-            if let Ok(admission) = self.state.decide(policy, &request) {
+            if let Ok(admission) = self.state.decide(&policy, &request) {
                 self.durable = self.durable.max(admission.number);
             }
         }

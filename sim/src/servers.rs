@@ -28,7 +28,7 @@ pub(crate) struct Servers {
 
 impl Servers {
     /// The servers of `plan`, empty.
-    pub fn new(plan: &Plan, backend: &str, policy: Policy, is_fragile: bool) -> Servers {
+    pub fn new(plan: &Plan, backend: &str, resource: ResourceModel) -> Servers {
         let models = plan.models.unwrap_or_default();
         let is_store = plan.servers.model() == Some(ServerModel::LeaseStore);
         let bug = Backend::named(backend).ok().and_then(|client| client.bug);
@@ -42,7 +42,7 @@ impl Servers {
         Servers {
             redis: nodes.map(|_| ThreadBound::new(redis())).collect(),
             store: is_store.then(|| ThreadBound::new(StoreCluster::new(&plan.servers, models, START))),
-            resource: ThreadBound::new(ResourceModel::new(policy, is_fragile)),
+            resource: ThreadBound::new(resource),
         }
     }
 
@@ -93,8 +93,8 @@ impl Servers {
     }
 }
 
-/// The resource's policy by the plan.
-pub(crate) fn policy(plan: &Plan, bug: Option<&str>) -> Result<Policy, String> {
-    let planted = bug.map(|bug| PlantedBug::from_name(bug, plan.seed)).transpose().map_err(|e| e.to_string())?;
+/// The resource's policy by the plan. A planted bug that draws has its own seed.
+pub(crate) fn policy(plan: &Plan, bug: Option<&str>, seed: u64) -> Result<Policy, String> {
+    let planted = bug.map(|bug| PlantedBug::from_name(bug, seed)).transpose().map_err(|e| e.to_string())?;
     Ok(Policy::new(&plan.arms, plan.fence).map_err(|e| e.to_string())?.with_bug(planted))
 }

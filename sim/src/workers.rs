@@ -93,7 +93,8 @@ impl Workers {
             resource: String::new(),
         };
         let resource = Arc::new(RemoteResource { world: world.clone(), worker: node });
-        self.workers[index] = Some(Arc::new(Worker::over(configuration, recording, lock, resource)));
+        let worker = Worker::over(configuration, recording, lock, resource).redrawn(world.redraw);
+        self.workers[index] = Some(Arc::new(worker));
         journal.record(Event::Ready { servers: versions(plan.lock_nodes.iter()) });
         Ok(())
     }

@@ -15,8 +15,8 @@ use std::{
 use history::{Event, HoldId, NodeName, Plan, ProcessName, Record, Role, StallCause, Stamp};
 use locks::Owner;
 use nemesis::{Controller, LiveView, Recorder};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::Rng;
+use workloads::stream::{Redraw, Stream};
 
 use crate::{
     clock::{Clocks, START, duration},
@@ -68,7 +68,7 @@ struct State {
     nodes: Vec<Node>,
     links: Vec<Link<Packet<World>>>,
     connections: Vec<Connection>,
-    rng: ChaCha8Rng,
+    rng: Stream,
     recorder: Recorder,
     messages: u64,
 }
@@ -89,13 +89,15 @@ pub(crate) struct World {
     has_records: AtomicBool,
     /// The servers of the backend, and the resource, as models.
     pub servers: Servers,
+    /// Draws other random numbers from an instant on, if asked for.
+    pub redraw: Option<Redraw>,
     /// Gathers the truth, if asked for.
     witness: Option<ThreadBound<TruthRecorder>>,
 }
 
 impl World {
     /// A world with the nodes of `plan`, none of them started.
-    pub fn new(run: &str, plan: Arc<Plan>, servers: Servers, is_witnessed: bool) -> Arc<World> {
+    pub fn new(run: &str, plan: Arc<Plan>, servers: Servers, redraw: Option<Redraw>, is_witnessed: bool) -> Arc<World> {
         let (lock_nodes, workers) = (plan.lock_nodes.len(), plan.workload.workers as usize);
         let named = (plan.lock_nodes.iter().map(|name| (name.clone(), None)))
             .chain(plan.workers().map(|name| (name, Some(Role::Worker))))
@@ -115,9 +117,8 @@ impl World {
             })
             .collect();
         let count = nodes.len();
-        let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
         // Links draw from their own stream, so that they change no draw of a client.
-        rng.set_stream(u64::MAX);
+        let rng = Stream::new(plan.seed, u64::MAX, redraw);
         let state = State {
             nodes,
             links: (0..count * count).map(|_| Link::default()).collect(),
@@ -140,6 +141,7 @@ impl World {
             // The plan.
             has_records: AtomicBool::new(true),
             servers,
+            redraw,
             witness: is_witnessed.then(ThreadBound::default),
         })
     }
@@ -181,7 +183,7 @@ impl World {
     /// Draws a duration from the world's random source.
     pub fn draw(&self, range: std::ops::RangeInclusive<Duration>) -> Duration {
         let (from, to) = (range.start().as_nanos() as u64, range.end().as_nanos() as u64);
-        Duration::from_nanos(lock(&self.state).rng.random_range(from..=to))
+        Duration::from_nanos(lock(&self.state).rng.at(|| self.executor.now()).random_range(from..=to))
     }
 
     // ---- the record

@@ -53,8 +53,8 @@ pub struct Reduced {
     pub plan: Plan,
     /// The result of the plan with its own seed.
     pub trial: Trial,
-    /// The number of faults that suffice with the finding's seed, each at its exact time.
-    pub fewest: usize,
+    /// The plan with the finding's seed and the fewest faults that suffice, each at its exact time.
+    pub exact: Plan,
     /// How many of [`VARIATIONS`] variations violate in the same way.
     pub violating: u32,
     /// Simulations that the search used.
@@ -93,7 +93,7 @@ pub fn reduce(plan: &Plan, class: &Class, limits: Limits, judge: &Judge) -> Opti
     plan.activity = Activity { holds: 2, clients: 2, refused: 1 };
     let trial = search.violation(&plan)?;
     let small = search.remove(plan, &trial);
-    let fewest = small.schedule.len();
+    let exact = small.clone();
     let path = match search.strengthen(&small) {
         Some(robust) => search.simplify(robust, Search::passes),
         None => search.simplify(small, |search, plan| search.violation(plan).is_some()),
@@ -113,7 +113,7 @@ pub fn reduce(plan: &Plan, class: &Class, limits: Limits, judge: &Judge) -> Opti
     }
     let (plan, violating) = best?;
     let (plan, trial) = search.with_possible_activity(plan)?;
-    Some(Reduced { plan, trial, fewest, violating, simulations: search.simulations })
+    Some(Reduced { plan, trial, exact, violating, simulations: search.simulations })
 }
 
 fn variations(from: u64, count: u32) -> Vec<u64> {

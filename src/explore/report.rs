@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     finding::Class,
+    inevitable::Inevitability,
     reduce::{Reduced, VARIATIONS},
     sweep::{Occurrences, Tally},
 };
@@ -27,6 +28,8 @@ pub struct Finding {
     pub reduced: Option<Reduced>,
     /// The plan as `plan.toml`.
     pub toml: String,
+    /// The probability of the violation over the time of its run, if it was drawn.
+    pub inevitability: Option<Inevitability>,
     /// The file with the plan, if it was written.
     pub saved: Option<PathBuf>,
 }
@@ -130,8 +133,9 @@ impl Finding {
         let (faults, simulations) = (reduced.plan.schedule.len(), reduced.simulations);
         let faults = if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") };
         let _ = write!(out, "\n  seed {} reduced to {faults} by {simulations} simulations", self.seed);
-        if reduced.fewest < reduced.plan.schedule.len() {
-            let _ = write!(out, " ({} suffice at exact times)", reduced.fewest);
+        let fewest = reduced.exact.schedule.len();
+        if fewest < reduced.plan.schedule.len() {
+            let _ = write!(out, " ({fewest} suffice at exact times)");
         }
         out.push('\n');
         let violating =
@@ -146,8 +150,16 @@ impl Finding {
                 let _ = writeln!(out, "{}", format!("    {line}").trim_end());
             });
         }
+        if let Some(inevitability) = &self.inevitability {
+            let _ = write!(out, "\n{}", inevitability.text(&self.violation(), self.seed));
+        }
         out.push('\n');
         text
+    }
+
+    /// Returns the property and the kind, without the causes.
+    pub fn violation(&self) -> String {
+        Class { causes: Vec::new(), ..self.class.clone() }.to_string()
     }
 
     /// The first story of the class; for a property without stories, its counts and evidence.
@@ -169,7 +181,7 @@ impl Finding {
             json!({
                 "seed": self.seed,
                 "faults": r.plan.schedule.len(),
-                "fewest": r.fewest,
+                "fewest": r.exact.schedule.len(),
                 "simulations": r.simulations,
                 "held": r.violating,
                 "variations": VARIATIONS,
@@ -186,6 +198,7 @@ impl Finding {
             "count": self.occurrences.count,
             "first_seed": self.occurrences.seeds.first(),
             "reduced": reduced,
+            "inevitable": self.inevitability.as_ref().map(Inevitability::json),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use checker::{Checker, Verdicts};
 use history::{Event, FaultId, FaultPhase, NodeName, Plan, Record, Tail};
-use sim::{Setup, SimError, simulate};
+use sim::{Redraw, Setup, SimError, simulate};
 
 use super::finding::{Class, classes};
 
@@ -43,10 +43,11 @@ pub struct Trial {
 /// # Errors
 /// The plan cannot be simulated.
 pub fn trial(plan: &Plan, backend: &str, resource_bug: Option<&str>) -> Result<Trial, SimError> {
-    watched(plan, backend, resource_bug, |_| ())
+    watched(plan, backend, resource_bug, None, |_| ())
 }
 
-/// Simulates a plan as [`trial`] does. `watch` gets every record of the history.
+/// Simulates a plan as [`trial`] does, with other random numbers from the instant of `redraw` on. `watch` gets every
+/// record of the history.
 ///
 /// # Errors
 /// The plan cannot be simulated.
@@ -54,27 +55,29 @@ pub fn watched(
     plan: &Plan,
     backend: &str,
     resource_bug: Option<&str>,
+    redraw: Option<Redraw>,
     mut watch: impl FnMut(&Record),
 ) -> Result<Trial, SimError> {
     let run = format!("explore-{}", plan.seed);
     let mut checker = Checker::new();
     let (mut holds, mut attempts, mut fired, mut start) = (0, 0, Vec::new(), None);
-    let outcome = simulate(&Setup { run: &run, plan, backend, resource_bug, with_truth: false }, &mut |record| {
-        watch(&record);
-        match &record.event {
-            Event::Started { .. } => {
-                start.get_or_insert(record.at);
+    let outcome =
+        simulate(&Setup { run: &run, plan, backend, resource_bug, redraw, with_truth: false }, &mut |record| {
+            watch(&record);
+            match &record.event {
+                Event::Started { .. } => {
+                    start.get_or_insert(record.at);
+                }
+                Event::Acquire { .. } => attempts += 1,
+                Event::Acquired { .. } => holds += 1,
+                Event::Fault { fault, node, phase: FaultPhase::Requested { .. }, .. } => {
+                    let at = record.at.since(start.unwrap_or_default());
+                    fired.push(Fired { id: *fault, node: node.clone(), at });
+                }
+                _ => {}
             }
-            Event::Acquire { .. } => attempts += 1,
-            Event::Acquired { .. } => holds += 1,
-            Event::Fault { fault, node, phase: FaultPhase::Requested { .. }, .. } => {
-                let at = record.at.since(start.unwrap_or_default());
-                fired.push(Fired { id: *fault, node: node.clone(), at });
-            }
-            _ => {}
-        }
-        checker.feed(record);
-    })?;
+            checker.feed(record);
+        })?;
     let verdicts = checker.finish(Tail::Whole);
     let (messages, lasted) = (outcome.messages, outcome.lasted);
     Ok(Trial { classes: classes(&verdicts), fired, holds, attempts, messages, lasted, verdicts })

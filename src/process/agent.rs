@@ -86,9 +86,7 @@ async fn obey(journal: &Arc<Journal>, faults: &Arc<Faults>) -> anyhow::Result<()
                     journal.record(Event::OrderDone { order: number, answer, failed });
                 });
             }
-            AgentCommand::Finish => {
-                journal.finish()
-            }
+            AgentCommand::Finish => journal.finish(),
         };
     }
 }

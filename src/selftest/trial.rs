@@ -37,7 +37,7 @@ pub fn verdicts(plan: &Plan, subject: Subject<'_>) -> Result<Verdicts, String> {
 pub fn verdicts_and_signal(plan: &Plan, subject: Subject<'_>) -> Result<(Verdicts, Signal), String> {
     let (mut checker, mut watch) = (Checker::new(), Watch::default());
     let Subject { backend, resource_bug } = subject;
-    let setup = Setup { run: "selftest", plan, backend, resource_bug, with_truth: false };
+    let setup = Setup { run: "selftest", plan, backend, resource_bug, redraw: None, with_truth: false };
     let outcome = simulate(&setup, &mut |record| {
         watch.see(&record);
         checker.feed(record);
@@ -70,7 +70,7 @@ fn simulated(
     word: Option<&str>,
 ) -> Result<(Verdicts, Option<Truth>, bool), String> {
     let (mut checker, mut is_said, mut broken) = (Checker::new(), false, None);
-    let setup = Setup { run: "selftest", plan, backend, resource_bug, with_truth };
+    let setup = Setup { run: "selftest", plan, backend, resource_bug, redraw: None, with_truth };
     let outcome = simulate(&setup, &mut |record| {
         if let Some(word) = word {
             match serde_json::to_string(&record) {

@@ -31,6 +31,13 @@ fn a_pause_gives_a_stale_holder_that_is_reduced_and_offered() {
     assert_eq!(reduced["is_offered"], true, "{} of 100", reduced["held"]);
     assert!(reduced["faults"].as_u64().unwrap() <= 2, "{reduced}");
     assert!(reduced["held"].as_u64().unwrap() >= 95);
+    let inevitable = &class["inevitable"];
+    let instants = inevitable["instants"].as_array().unwrap();
+    assert_eq!((instants.len(), &inevitable["redraws"]), (24, &24.into()));
+    assert!(instants[0]["violating"].as_u64().unwrap() < 24, "{inevitable}");
+    assert_eq!(instants[23]["violating"], 24);
+    let flags = ["--backend", "redlock", "--nemesis", "pause", "--seeds", "8", "--limit", "1", "--redraws", "0"];
+    assert_eq!(explored(&flags, 1)["classes"][0]["inevitable"], Value::Null);
 }
 
 #[test]
@@ -40,8 +47,13 @@ fn a_saved_plan_violates_each_time_it_is_run() {
     let said = ran(&["explore", "--nemesis", "pause", "--seeds", "20", "--save", plans.to_str().unwrap()]).exits(1);
     assert!(said.stdout.contains("acted") && said.stdout.contains("took over"), "{}", said.stdout);
     assert!(said.stdout.contains("schedules/s"), "{}", said.stdout);
-    let saved: Vec<_> = fs::read_dir(&plans).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let [plan] = saved.as_slice() else { panic!("{saved:?}") };
+    let mut saved: Vec<_> = fs::read_dir(&plans).unwrap().map(|entry| entry.unwrap().path()).collect();
+    saved.sort();
+    let [exact, chart, plan] = saved.as_slice() else { panic!("{saved:?}") };
+    let chart = fs::read_to_string(chart).unwrap();
+    assert!(chart.contains("inevitable from ") && said.stdout.contains(&chart), "{chart}");
+    ran(&["run", exact.to_str().unwrap(), "--cluster", "sim", "--runs", runs.to_str().unwrap()]).exits(1);
+    fs::remove_dir_all(&runs).unwrap();
     assert!(said.stdout.contains(plan.to_str().unwrap()), "{}", said.stdout);
     let run = ["run", plan.to_str().unwrap(), "--cluster", "sim", "--runs", runs.to_str().unwrap(), "--repeat", "3"];
     let said = ran(&run).exits(0).stdout;

@@ -8,6 +8,7 @@
 //! | events made from the callbacks of `locks` | [`attempt`] |
 //! | events made from decisions of the resource | [`admission`] |
 //! | waiting at protocol points, waiting for the end | [`points`], [`stop_signal`] |
+//! | random numbers that are drawn anew from an instant on | [`stream`] |
 //! | the table of backends | [`backend`] |
 //! | the worker and its commands | [`worker`], [`protocol`] |
 
@@ -20,4 +21,5 @@ pub mod points;
 pub mod ports;
 pub mod protocol;
 pub mod stop_signal;
+pub mod stream;
 pub mod worker;

@@ -11,8 +11,6 @@ use std::{
 use futures::future::{Either, join_all, select};
 use history::{ClientId, Event, Stamp, drift};
 use locks::{Clock, Lock, Reply};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 use crate::{
     attempt::Recording,
@@ -23,6 +21,7 @@ use crate::{
     ports::{Journal, Resource},
     protocol::Configuration,
     stop_signal::StopSignal,
+    stream::{Redraw, Stream, Timed},
 };
 
 /// The timeout of a request to the resource, which is then indeterminate.
@@ -40,6 +39,7 @@ pub struct Worker {
     lock: Arc<dyn Lock>,
     resource: Arc<dyn Resource>,
     stop: Arc<StopSignal>,
+    redraw: Option<Redraw>,
 }
 
 /// The count of the sections that were due.
@@ -78,7 +78,12 @@ impl Worker {
         lock: Arc<dyn Lock>,
         resource: Arc<dyn Resource>,
     ) -> Worker {
-        Worker { configuration, recording, lock, resource, stop: Arc::default() }
+        Worker { configuration, recording, lock, resource, stop: Arc::default(), redraw: None }
+    }
+
+    /// Returns the worker with clients that draw other random numbers from an instant on.
+    pub fn redrawn(self, redraw: Option<Redraw>) -> Worker {
+        Worker { redraw, ..self }
     }
 
     /// Returns the worker's protocol points.
@@ -122,9 +127,9 @@ impl Worker {
         let plan = &self.configuration.plan;
         // Two streams for each client of each process: draws under contention must not change the offered sections.
         let stream = |of: u64| {
-            let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
-            rng.set_stream((u64::from(self.configuration.process) << 40) | (u64::from(client.id.0) << 8) | of);
-            rng
+            let number = (u64::from(self.configuration.process) << 40) | (u64::from(client.id.0) << 8) | of;
+            let now = || self.recording.journal.now();
+            Timed { stream: Stream::new(plan.seed, number, self.redraw), now }
         };
         let sections = Sections::new(&plan.workload, &self.configuration.node(), stream(1));
         let mut rng = stream(2);

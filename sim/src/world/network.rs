@@ -53,7 +53,7 @@ impl World {
             let at = from * state.nodes.len() + to;
             let incarnation = state.connections[at].incarnation;
             let State { links, rng, .. } = &mut *state;
-            links[at].send(now, Packet { from, to, incarnation, payload }, rng)
+            links[at].send(now, Packet { from, to, incarnation, payload }, rng.at(|| now))
         };
         match sent {
             Sent::Arrives(when, packet) => self.executor.arrives(when, packet),
@@ -86,7 +86,7 @@ impl World {
                 let mut state = lock(&world.state);
                 let at = from * state.nodes.len() + to;
                 let State { links, rng, .. } = &mut *state;
-                links[at].retransmit(now, rng)
+                links[at].retransmit(now, rng.at(|| now))
             };
             match retransmitted {
                 Retransmitted::Nothing => {}
@@ -156,7 +156,7 @@ impl World {
         let mut state = lock(&self.state);
         let at = from * state.nodes.len() + to;
         let State { links, rng, .. } = &mut *state;
-        links[at].probe(rng)
+        links[at].probe(rng.at(|| self.executor.now()))
     }
 }
 

@@ -7,3 +7,4 @@ mod plans;
 mod redis_binary;
 mod redis_conformance;
 mod redis_server;
+mod redraw;

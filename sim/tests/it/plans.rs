@@ -65,7 +65,7 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
 /// The whole history of a plan.
 pub fn history(plan: &Plan, backend: &str) -> Vec<Record> {
     let mut records = Vec::new();
-    let setup = Setup { run: "test", plan, backend, resource_bug: None, with_truth: false };
+    let setup = Setup { run: "test", plan, backend, resource_bug: None, redraw: None, with_truth: false };
     simulate(&setup, &mut |record| records.push(record)).expect("it runs to its end");
     records
 }

@@ -87,7 +87,7 @@ mod tests {
         let swarm = Swarm::of("redis", None).unwrap();
         let judge = |plan: &Plan| {
             let mut watch = Watch::default();
-            let trial = crate::explore::trial::watched(plan, "redis", None, |record| watch.see(record));
+            let trial = crate::explore::trial::watched(plan, "redis", None, None, |record| watch.see(record));
             trial.map(|_| ((), watch.signal())).map_err(|e| e.to_string())
         };
         let mut seen = Vec::new();

@@ -1,0 +1,98 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use history::When;
+
+use super::*;
+use crate::explore::{
+    fixtures::{class, paused_at, plan, trial as made},
+    trial::watched,
+};
+
+fn simulated(plan: &Plan, redraw: Option<Redraw>, watch: &mut dyn FnMut(&Record)) -> Option<Trial> {
+    watched(plan, "redlock", None, redraw, watch).ok()
+}
+
+/// A plan that freezes worker-1 at a fixed time, with the first seed with which worker-1 holds the lock then.
+fn frozen() -> (Plan, Class) {
+    let of = |seed| {
+        let schedule = vec![paused_at(1, When::At(Duration::from_secs(4)), 3_000)];
+        let plan = Plan { seed, schedule, ..plan() };
+        let found = simulated(&plan, None, &mut |_| ())?.classes;
+        Some((plan, found.into_iter().find(|class| class.kind == "stale-holder")?))
+    };
+    (0..100).find_map(of).expect("one of the seeds violates")
+}
+
+#[test]
+fn a_redraw_after_the_violation_violates_with_certainty() {
+    let (plan, class) = frozen();
+    let drawn = inevitability(&plan, &class, 16, 2, &simulated).unwrap();
+    assert_eq!(drawn.instants.len(), INSTANTS as usize);
+    assert_eq!(drawn.instants.last().unwrap().violating, 16);
+    let (probable, certain) = (drawn.probable_from.unwrap(), drawn.certain_from.unwrap());
+    assert!(probable <= certain && certain <= drawn.instants.last().unwrap().at, "{probable:?} {certain:?}");
+    assert!(drawn.instants[0].violating < 16, "{:?}", drawn.instants);
+    assert!(drawn.around.iter().any(|moment| moment.at_ms <= certain.as_secs_f64() * 1e3));
+}
+
+/// A simulation in words: one event each 10 ms, and a violation that is certain after the event at 420 ms, has a
+/// probability of 3/4 from 200 ms on, and of 1/4 before.
+fn model(_: &Plan, redraw: Option<Redraw>, watch: &mut dyn FnMut(&Record)) -> Option<Trial> {
+    let start = Stamp(1_000_000_000);
+    let at = |ms: u64| start.plus(Duration::from_millis(ms));
+    for ms in (0..=1_000).step_by(10) {
+        let (role, boot_id) = (history::Role::Worker, String::new());
+        let event = if ms == 0 { Event::Started { role, boot_id, time_namespace: 0 } } else { Event::Watermark };
+        watch(&Record { seq: ms, process: "worker-1".into(), n: ms, at: at(ms), event });
+    }
+    let is_violated = redraw.is_none_or(|redraw| match redraw.seed % 4 {
+        _ if redraw.from > at(420) => true,
+        0 => true,
+        1 | 2 => redraw.from >= at(200),
+        _ => false,
+    });
+    Some(made(is_violated.then(|| class("pause"))))
+}
+
+#[test]
+fn the_instants_are_those_of_events() {
+    for jobs in [1, 3] {
+        let drawn = inevitability(&plan(), &class("pause"), 64, jobs, &model).unwrap();
+        assert_eq!(drawn.probable_from, Some(Duration::from_millis(200)));
+        assert_eq!(drawn.certain_from, Some(Duration::from_nanos(420_000_001)));
+        let counts: Vec<u32> = drawn.instants.iter().map(|instant| instant.violating).collect();
+        assert!(counts.is_sorted() && counts[0] > 0 && counts[0] < 32 && counts[23] == 64, "{counts:?}");
+    }
+}
+
+#[test]
+fn another_cause_is_the_same_violation_and_another_kind_is_not() {
+    let simulations = AtomicU32::new(0);
+    let other = |plan: &Plan, redraw: Option<Redraw>, watch: &mut dyn FnMut(&Record)| {
+        simulations.fetch_add(1, Ordering::Relaxed);
+        let trial = model(plan, None, watch)?;
+        Some(if redraw.is_some() { made([class("kill")]) } else { trial })
+    };
+    let drawn = inevitability(&plan(), &class("pause"), 8, 2, &other).unwrap();
+    assert_eq!((drawn.probable_from, drawn.certain_from), (Some(Duration::ZERO), Some(Duration::ZERO)));
+    assert_eq!(simulations.into_inner(), 1 + 8 * INSTANTS);
+    let never = |plan: &Plan, redraw: Option<Redraw>, watch: &mut dyn FnMut(&Record)| {
+        let trial = model(plan, None, watch)?;
+        let kind = Class { kind: "lease-overlap", ..class("pause") };
+        Some(if redraw.is_some() { made([kind]) } else { trial })
+    };
+    let drawn = inevitability(&plan(), &class("pause"), 8, 2, &never).unwrap();
+    assert_eq!((drawn.probable_from, drawn.certain_from), (None, None));
+}
+
+#[test]
+fn the_chart_names_the_event_that_decides() {
+    let (plan, class) = frozen();
+    let drawn = inevitability(&plan, &class, 8, 2, &simulated).unwrap();
+    let text = drawn.text("lock stale-holder", 7);
+    assert!(text.starts_with("  when it became inevitable: seed 7 with 1 fault at exact times\n"), "{text}");
+    for words in [" of 8", "  probable (1/2) from ", "  inevitable from ", "  > ", "8 of 8  ########################\n"]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
