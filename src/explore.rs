@@ -17,7 +17,12 @@ pub mod swarm;
 pub mod sweep;
 pub mod trial;
 
-use std::{collections::BTreeMap, ops::ControlFlow, path::Path, thread};
+use std::{
+    collections::BTreeMap,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    thread,
+};
 
 use anyhow::{Context, anyhow};
 use history::{ClusterKind, Plan, Record};
@@ -77,6 +82,9 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
         Ok(finding)
     });
     let findings = findings.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    if let (Some(error), Some(dir)) = (&tally.first_error, &args.save) {
+        source.save_failed(error.seed, dir)?;
+    }
     let is_cut_short = args.limit > 0 && !findings.is_empty() && Instant::now() >= deadline;
     let exploration = Exploration { tally, took, findings, is_cut_short };
     match args.format {
@@ -114,7 +122,7 @@ impl Source {
 
     /// Simulates all seeds. `progress` gets the number of finished seeds now and then.
     fn tally(&mut self, seeds: Seeds, progress: &dyn Fn(u64)) -> Result<Tally, SeedError> {
-        let Some(swarm) = &self.swarm else { return sweep(seeds, &|seed| self.scenario.tried(seed), progress) };
+        let Some(swarm) = &self.swarm else { return Ok(sweep(seeds, &|seed| self.scenario.tried(seed), progress)) };
         let judge = |plan: &Plan| {
             let mut watch = Watch::default();
             let (backend, bug) = (&self.scenario.backend, self.scenario.resource_bug.as_deref());
@@ -123,13 +131,23 @@ impl Source {
         };
         let (mut tally, mut plans) = (Tally::default(), BTreeMap::new());
         search(swarm, seeds, &judge, &mut |seed, plan, trial| {
-            let classes = trial.classes.clone();
-            tally.add(seed, trial);
-            if classes.iter().any(|class| tally.classes[class].seeds.len() <= seeds.kept) {
+            let is_needed = match trial {
+                Ok(trial) => {
+                    let classes = trial.classes.clone();
+                    tally.add(seed, trial);
+                    classes.iter().any(|class| tally.classes[class].seeds.len() <= seeds.kept)
+                }
+                Err(why) => {
+                    tally.add_error(SeedError { seed, why });
+                    tally.failed == 1
+                }
+            };
+            if is_needed {
                 plans.insert(seed, plan);
             }
-            if tally.schedules.is_multiple_of(PROGRESS_EVERY) {
-                progress(tally.schedules);
+            let done = tally.schedules + tally.failed;
+            if done.is_multiple_of(PROGRESS_EVERY) {
+                progress(done);
             }
             ControlFlow::Continue(())
         })?;
@@ -173,6 +191,15 @@ impl Source {
         Ok(Finding { class, occurrences, seed, reduced: Some(reduced), toml, inevitability: None, saved: None })
     }
 
+    /// Writes the plan of a schedule that ended with an error.
+    fn save_failed(&self, seed: u64, dir: &Path) -> anyhow::Result<()> {
+        // Without a swarm, the error may be that the flags give no plan for this seed.
+        let Ok(plan) = self.plan(seed) else { return Ok(()) };
+        let name = format!("failed-{seed}");
+        let toml = self.scenario.file(name.clone(), plan).to_toml()?;
+        write(dir, format!("{name}.toml"), &toml).map(|_| ())
+    }
+
     /// Draws when the violation of a reduced finding became inevitable.
     fn add_inevitability(&self, finding: &mut Finding, redraws: u32, jobs: usize) -> anyhow::Result<()> {
         let Some(reduced) = finding.reduced.as_ref().filter(|_| redraws > 0) else { return Ok(()) };
@@ -190,9 +217,13 @@ impl Source {
 }
 
 impl Exploration {
+    /// A violation is one, whatever became of other schedules. Without a violation, a search with errors has not done
+    /// its job.
     fn exit(&self) -> Exit {
         if self.tally.findings() > 0 {
             Exit::Violated
+        } else if self.tally.failed > 0 {
+            Exit::Failed
         } else if self.tally.inconclusive == self.tally.schedules {
             Exit::Inconclusive
         } else {
@@ -216,22 +247,23 @@ impl Finding {
     /// Writes the plan if it is robust, and in any case when the violation became inevitable and in which plan.
     fn save(&mut self, dir: &Path) -> anyhow::Result<()> {
         let name = file_name(&self.class, self.seed);
-        let write = |name: String, text: &str| {
-            let path = dir.join(name);
-            std::fs::create_dir_all(dir)
-                .and_then(|()| std::fs::write(&path, text))
-                .with_context(|| format!("writing {}", path.display()))?;
-            anyhow::Ok(path)
-        };
         if self.reduced.as_ref().is_some_and(Reduced::is_offered) {
-            self.saved = Some(write(format!("{name}.toml"), &self.toml)?);
+            self.saved = Some(write(dir, format!("{name}.toml"), &self.toml)?);
         }
         if let Some(inevitability) = &self.inevitability {
-            write(format!("{name}-exact.toml"), &inevitability.toml)?;
-            write(format!("{name}-inevitable.txt"), &inevitability.text(&self.violation(), self.seed))?;
+            write(dir, format!("{name}-exact.toml"), &inevitability.toml)?;
+            write(dir, format!("{name}-inevitable.txt"), &inevitability.text(&self.violation(), self.seed))?;
         }
         Ok(())
     }
+}
+
+fn write(dir: &Path, name: String, text: &str) -> anyhow::Result<PathBuf> {
+    let path = dir.join(name);
+    std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::write(&path, text))
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
 }
 
 /// Makes a name such as `lock-stale-holder-pause-17`.

@@ -85,7 +85,11 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
         Format::Text => print(&report.text()),
         Format::Json => print(&format!("{:#}\n", report.json())),
     }
-    Ok(if report.is_right() { Exit::Ok } else { Exit::Violated })
+    Ok(match (report.is_right(), report.is_whole()) {
+        (false, _) => Exit::Violated,
+        (true, false) => Exit::Failed,
+        (true, true) => Exit::Ok,
+    })
 }
 
 /// Runs each hunt on its own thread.

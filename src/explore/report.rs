@@ -54,6 +54,10 @@ impl Exploration {
             let n = self.tally.inconclusive;
             let _ = writeln!(out, "{n} inconclusive; the first is seed {seed}: {why}");
         }
+        if let Some(error) = &self.tally.first_error {
+            let n = self.tally.failed;
+            let _ = writeln!(out, "{n} schedules ended with an error and were not judged; the first is {error}");
+        }
         if self.is_cut_short {
             let _ = writeln!(out, "the --budget ended: with more time the plans may become smaller");
         }
@@ -105,6 +109,8 @@ impl Exploration {
             "schedules": t.schedules,
             "findings": t.findings(),
             "inconclusive": t.inconclusive,
+            "failed": t.failed,
+            "first_error": t.first_error.as_ref().map(|e| json!({"seed": e.seed, "why": e.why})),
             "classes": self.findings.iter().map(Finding::json).collect::<Vec<_>>(),
             "means": {"holds": self.a_schedule(t.holds), "attempts": self.a_schedule(t.attempts)},
             "is_measure": self.is_measure(),
@@ -222,6 +228,7 @@ pub fn short(n: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{exit::Exit, explore::sweep::SeedError};
 
     fn exploration(holds: u64, attempts: u64) -> Exploration {
         let tally = Tally {
@@ -242,6 +249,22 @@ mod tests {
             "10 schedules, 0 findings in 0 classes · 2 schedules/s · 5.4M messages/s · 23,000 virtual s/s · means: \
              34 holds, 121 attempts a schedule"
         );
+    }
+
+    #[test]
+    fn errors_are_told_and_only_a_violation_comes_before_them_in_the_exit_code() {
+        let mut one = exploration(340, 1_210);
+        assert_eq!(one.exit(), Exit::Ok);
+        one.tally.add_error(SeedError { seed: 9, why: "no model of it".into() });
+        one.tally.add_error(SeedError { seed: 4, why: "it stands still".into() });
+        assert_eq!(one.exit(), Exit::Failed);
+        assert!(
+            one.text().starts_with("2 schedules ended with an error and were not judged; the first is seed 4: it st")
+        );
+        assert_eq!((one.json()["failed"].as_u64(), one.json()["first_error"]["seed"].as_u64()), (Some(2), Some(4)));
+        let found = Occurrences { count: 1, seeds: vec![3] };
+        one.tally.classes.insert(crate::explore::fixtures::class("pause"), found);
+        assert_eq!(one.exit(), Exit::Violated);
     }
 
     #[test]

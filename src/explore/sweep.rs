@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
         mpsc,
     },
     thread,
@@ -18,11 +18,11 @@ const BLOCK: u64 = 8;
 /// Interval of progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// A seed that could not be simulated.
+/// A seed whose plan could not be drawn or simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed}: {why}")]
 pub struct SeedError {
-    /// The smallest such seed.
+    /// The seed.
     pub seed: u64,
     /// The reason.
     pub why: String,
@@ -40,8 +40,12 @@ pub struct Occurrences {
 /// The results of many schedules.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
-    /// The number of schedules.
+    /// The number of schedules that were judged.
     pub schedules: u64,
+    /// The number of schedules that ended with an error.
+    pub failed: u64,
+    /// The error of the smallest seed among them.
+    pub first_error: Option<SeedError>,
     /// The number of inconclusive schedules.
     pub inconclusive: u64,
     /// The smallest seed among the inconclusive schedules, with its reason.
@@ -84,8 +88,19 @@ impl Tally {
         }
     }
 
+    /// Adds a seed whose schedule ended with an error.
+    pub fn add_error(&mut self, error: SeedError) {
+        self.failed += 1;
+        if self.first_error.as_ref().is_none_or(|first| error.seed < first.seed) {
+            self.first_error = Some(error);
+        }
+    }
+
     fn merge(&mut self, other: Tally, kept: usize) {
         self.schedules += other.schedules;
+        let failed = self.failed + other.failed;
+        other.first_error.into_iter().for_each(|error| self.add_error(error));
+        self.failed = failed;
         self.inconclusive += other.inconclusive;
         self.why_inconclusive = match (self.why_inconclusive.take(), other.why_inconclusive) {
             (Some(one), Some(other)) => Some(if one.0 < other.0 { one } else { other }),
@@ -126,35 +141,30 @@ pub struct Seeds {
     pub jobs: usize,
 }
 
-/// Simulates every seed. `progress` gets the number of finished seeds now and then.
-///
-/// # Errors
-/// The smallest seed that could not be simulated. Threads take blocks of seeds in order, and run each block up to its
-/// first error, so that the error is the same each time.
-pub fn sweep(
-    seeds: Seeds,
-    attempt: &(dyn Fn(u64) -> Result<Trial, String> + Sync),
-    progress: &dyn Fn(u64),
-) -> Result<Tally, SeedError> {
-    let (next, done, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let thread = || -> Result<Tally, SeedError> {
+/// Simulates every seed. `progress` gets the number of finished seeds now and then. A schedule that ends with an error
+/// is counted, and the others go on.
+pub fn sweep(seeds: Seeds, attempt: &(dyn Fn(u64) -> Result<Trial, String> + Sync), progress: &dyn Fn(u64)) -> Tally {
+    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let thread = || {
         let mut tally = Tally::default();
-        while !failed.load(Ordering::Relaxed) {
+        loop {
             let block = next.fetch_add(BLOCK, Ordering::Relaxed);
             if block >= seeds.count {
                 break;
             }
             let mut part = Tally::default();
             for seed in (block..seeds.count.min(block + BLOCK)).map(|n| seeds.first + n) {
-                let tried = caught(|| attempt(seed)).inspect_err(|_| failed.store(true, Ordering::Relaxed));
-                part.add(seed, tried.map_err(|why| SeedError { seed, why })?);
+                match caught(|| attempt(seed)) {
+                    Ok(trial) => part.add(seed, trial),
+                    Err(why) => part.add_error(SeedError { seed, why }),
+                }
                 done.fetch_add(1, Ordering::Relaxed);
             }
             tally.merge(part, seeds.kept);
         }
-        Ok(tally)
+        tally
     };
-    let (mut tally, mut first_error) = (Tally::default(), None::<SeedError>);
+    let mut tally = Tally::default();
     thread::scope(|scope| {
         let (sender, ended) = mpsc::channel();
         for _ in 0..seeds.jobs.max(1) {
@@ -165,15 +175,13 @@ pub fn sweep(
         drop(sender);
         loop {
             match ended.recv_timeout(PROGRESS_EVERY) {
-                Ok(Ok(part)) => tally.merge(part, seeds.kept),
-                Ok(Err(error)) if first_error.as_ref().is_none_or(|e| error.seed < e.seed) => first_error = Some(error),
-                Ok(Err(_)) => {}
+                Ok(part) => tally.merge(part, seeds.kept),
                 Err(mpsc::RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed)),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
         }
     });
-    first_error.map_or(Ok(tally), Err)
+    tally
 }
 
 /// Turns a panic into an error: the seed is needed to find the bug of the harness.
@@ -232,26 +240,28 @@ mod tests {
 
     #[test]
     fn the_findings_do_not_depend_on_the_number_of_threads() {
-        let one = sweep(seeds(1), &attempt, &|_| ()).unwrap();
+        let one = sweep(seeds(1), &attempt, &|_| ());
         assert_eq!(one.schedules, 1_000);
         assert_eq!(one.findings(), 333 + 143);
         assert_eq!(one.classes[&class("pause")], Occurrences { count: 333, seeds: vec![102, 105, 108] });
         assert_eq!(one.classes[&class("clock")], Occurrences { count: 143, seeds: vec![105, 112, 119] });
         assert_eq!(one.attempts, 2 * one.holds);
         for jobs in [2, 3, 8] {
-            assert_eq!(sweep(seeds(jobs), &attempt, &|_| ()).unwrap(), one, "{jobs} threads");
+            assert_eq!(sweep(seeds(jobs), &attempt, &|_| ()), one, "{jobs} threads");
         }
     }
 
     #[test]
-    fn the_first_failing_seed_is_named_with_any_number_of_threads() {
+    fn errors_are_counted_and_the_first_is_named_with_any_number_of_threads() {
         let broken = |seed: u64| match seed {
             123 | 131 | 700 => Err("no model of it".into()),
             122 => panic!("odd"),
             _ => attempt(seed),
         };
         for jobs in [1, 2, 8] {
-            let error = sweep(seeds(jobs), &broken, &|_| ()).unwrap_err();
+            let tally = sweep(seeds(jobs), &broken, &|_| ());
+            assert_eq!((tally.schedules, tally.failed), (996, 4));
+            let error = tally.first_error.unwrap();
             assert_eq!(error.seed, 122);
             assert!(error.why.contains("panicked") && error.why.contains("odd"), "{error}");
         }

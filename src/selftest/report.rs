@@ -69,6 +69,11 @@ impl Report {
             && self.is_swarm_right()
     }
 
+    /// Returns whether every schedule of the swarm could be judged.
+    pub fn is_whole(&self) -> bool {
+        self.swarm.iter().all(|row| row.failed.is_empty())
+    }
+
     /// Returns whether the swarm finds the planted bugs, but for one in fifty. Rows of a few bugs, or of short
     /// searches, are figures only.
     fn is_swarm_right(&self) -> bool {
@@ -123,6 +128,9 @@ impl Report {
             0 => writeln!(out, "every row is right"),
             _ => writeln!(out, "{wrong} rows are wrong"),
         };
+        if !self.is_whole() {
+            let _ = writeln!(out, "some schedules ended with an error, so the searches are not whole");
+        }
         out
     }
 
@@ -212,6 +220,7 @@ impl Report {
             let (name, shows, median) = (row.hunt.name(), row.hunt.shows.name(), shown(row.median()));
             let each: Vec<String> = row.found.iter().map(|found| shown(*found)).collect();
             let _ = writeln!(out, "  {name:<37} {shows:<21} {median:>6}  {}", each.join(", "));
+            list(out, row.failed.iter().map(|error| format!("ended with an error: {error}")));
         }
         let _ = writeln!(out);
     }
@@ -259,6 +268,7 @@ impl Report {
                 "schedules": row.found,
                 "median": row.median(),
                 "most": row.most,
+                "failed": row.failed.iter().map(|e| json!({"seed": e.seed, "why": e.why})).collect::<Vec<_>>(),
             })
         });
         json!({

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::explore::{
     swarm::{Swarm, search::search},
-    sweep,
+    sweep::{self, SeedError},
 };
 
 /// The first seeds of two searches differ by this number.
@@ -26,6 +26,15 @@ pub struct SwarmResult {
     pub most: u64,
     /// For each search the schedules up to the first that shows the bug; none if the search did not find it.
     pub found: Vec<Option<u64>>,
+    /// The schedules of all searches that ended with an error.
+    pub failed: Vec<SeedError>,
+}
+
+/// One search.
+#[derive(Default)]
+struct Search {
+    found: Option<u64>,
+    failed: Vec<SeedError>,
 }
 
 impl SwarmResult {
@@ -33,7 +42,7 @@ impl SwarmResult {
     /// gets the result of each search.
     ///
     /// # Errors
-    /// A plan cannot be simulated.
+    /// A plan cannot be drawn.
     pub fn all(
         hunts: &[&Hunt],
         most: u64,
@@ -44,17 +53,21 @@ impl SwarmResult {
         let run = |n: u64| {
             let (hunt, search) = (hunts[(n / count) as usize], n % count);
             let seeds = sweep::Seeds { first: search * APART, count: most, kept: 0, jobs: 1 };
-            let found = schedules(hunt, seeds).map_err(|e| format!("{}: {e}", hunt.name()))?;
-            progress(&match found {
+            let searched = schedules(hunt, seeds).map_err(|e| format!("{}: {e}", hunt.name()))?;
+            progress(&match searched.found {
                 Some(schedules) => format!("{}: search {search} found it after {schedules}", hunt.name()),
                 None => format!("{}: search {search} found nothing", hunt.name()),
             });
-            Ok(found)
+            Ok(searched)
         };
-        let mut found = across(Seeds { count: count * hunts.len() as u64, jobs }, &run)?.into_iter();
+        let mut searches = across(Seeds { count: count * hunts.len() as u64, jobs }, &run)?.into_iter();
         let row = |hunt: &&Hunt| {
-            let found = found.by_ref().take(count as usize).map(|(_, found)| found).collect();
-            SwarmResult { hunt: **hunt, most, found }
+            let (mut found, mut failed) = (Vec::new(), Vec::new());
+            for (_, search) in searches.by_ref().take(count as usize) {
+                found.push(search.found);
+                failed.extend(search.failed);
+            }
+            SwarmResult { hunt: **hunt, most, found, failed }
         };
         Ok(hunts.iter().map(row).collect())
     }
@@ -67,8 +80,8 @@ impl SwarmResult {
     }
 }
 
-/// Returns the number of schedules up to the first that shows the bug, and whose correct twin does not show the same.
-fn schedules(hunt: &Hunt, seeds: sweep::Seeds) -> Result<Option<u64>, String> {
+/// Counts the schedules up to the first that shows the bug, and whose correct twin does not show the same.
+fn schedules(hunt: &Hunt, seeds: sweep::Seeds) -> Result<Search, String> {
     let (backend, resource_bug) = hunt.under(true);
     let (correct, _) = hunt.under(false);
     let is_unsafe = hunt.planted == Planted::MajorityMax;
@@ -82,14 +95,18 @@ fn schedules(hunt: &Hunt, seeds: sweep::Seeds) -> Result<Option<u64>, String> {
         }
         Ok((is_found, signal))
     };
-    let mut found = None;
+    let mut this = Search::default();
     let searched = search(&swarm, seeds, &judge, &mut |seed, _, is_found| {
-        if is_found {
-            found = Some(seed - seeds.first + 1);
-            return ControlFlow::Break(());
+        match is_found {
+            Ok(true) => {
+                this.found = Some(seed - seeds.first + 1);
+                return ControlFlow::Break(());
+            }
+            Ok(false) => {}
+            Err(why) => this.failed.push(SeedError { seed, why }),
         }
         ControlFlow::Continue(())
     });
     searched.map_err(|e| e.to_string())?;
-    Ok(found)
+    Ok(this)
 }

@@ -26,35 +26,35 @@ struct Parent {
 /// Simulates and judges a plan: the result, and the signal.
 pub type Judge<'a, T> = dyn Fn(&Plan) -> Result<(T, Signal), String> + Sync + 'a;
 
-/// Runs the plans of `seeds`, in generations, until `see` has seen enough. `see` gets each seed in order, its plan and
-/// the result.
+/// Runs the plans of `seeds`, in generations, until `see` has seen enough. `see` gets each seed in order, its plan, and
+/// the result or the error of the simulation.
 ///
 /// # Errors
-/// The smallest seed whose plan cannot be simulated.
+/// The smallest seed without a plan.
 pub fn search<T: Send>(
     swarm: &Swarm,
     seeds: Seeds,
     judge: &Judge<'_, T>,
-    see: &mut dyn FnMut(u64, Plan, T) -> ControlFlow<()>,
+    see: &mut dyn FnMut(u64, Plan, Result<T, String>) -> ControlFlow<()>,
 ) -> Result<(), SeedError> {
     let (mut known, mut parents) = (Signal::default(), VecDeque::<Parent>::new());
     let mut from = 0;
     while from < seeds.count {
         let generation: Vec<u64> = (from..seeds.count.min(from + GENERATION)).map(|n| seeds.first + n).collect();
         let run = |seed: &u64| {
-            caught(|| {
-                let plan = next(swarm, *seed, &parents).map_err(|e| format!("{e:#}"))?;
-                let judged = judge(&plan)?;
-                Ok((plan, judged))
-            })
+            let plan = caught(|| next(swarm, *seed, &parents).map_err(|e| format!("{e:#}")))?;
+            let judged = caught(|| judge(&plan));
+            Ok((plan, judged))
         };
         let results = each(seeds.jobs, &generation, &run);
         for (seed, result) in generation.into_iter().zip(results) {
-            let (plan, (result, signal)) = result.map_err(|why| SeedError { seed, why })?;
-            if known.add(&signal) > 0 {
+            let (plan, judged) = result.map_err(|why| SeedError { seed, why })?;
+            if let Ok((_, signal)) = &judged
+                && known.add(signal) > 0
+            {
                 parents.push_back(Parent { plan: plan.clone(), records: signal.records });
             }
-            if see(seed, plan, result).is_break() {
+            if see(seed, plan, judged.map(|(result, _)| result)).is_break() {
                 return Ok(());
             }
         }
@@ -92,7 +92,8 @@ mod tests {
         };
         let mut seen = Vec::new();
         let seeds = Seeds { first: 40, count: 160, kept: 0, jobs };
-        search(&swarm, seeds, &judge, &mut |seed, plan, ()| {
+        search(&swarm, seeds, &judge, &mut |seed, plan, judged| {
+            judged.unwrap();
             assert_eq!(seed, 40 + seen.len() as u64);
             seen.push(plan);
             ControlFlow::Continue(())
@@ -112,20 +113,27 @@ mod tests {
     }
 
     #[test]
-    fn a_search_ends_when_enough_was_seen_and_names_the_first_seed_that_fails() {
+    fn a_search_ends_when_enough_was_seen_and_goes_on_after_an_error() {
         let swarm = Swarm::of("redis", None).unwrap();
         let seeds = Seeds { first: 0, count: 1_000, kept: 0, jobs: 2 };
         let judge = |plan: &Plan| match plan.seed {
-            100.. => Err("no model of it".to_owned()),
+            40 => Err("no model of it".to_owned()),
+            50 => panic!("odd"),
             _ => Ok((plan.seed, Signal::default())),
         };
         let mut seen = Vec::new();
-        let enough = search(&swarm, seeds, &judge, &mut |_, _, seed| {
-            seen.push(seed);
+        let mut failed = Vec::new();
+        let enough = search(&swarm, seeds, &judge, &mut |seed, plan, judged| {
+            assert_eq!(plan.seed, seed);
+            match judged {
+                Ok(judged) => seen.push(judged),
+                Err(why) => failed.push((seed, why)),
+            }
             if seed == 70 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        assert_eq!((enough, seen), (Ok(()), (0..=70).collect::<Vec<_>>()));
-        let error = search(&swarm, seeds, &judge, &mut |_, _, _| ControlFlow::Continue(())).unwrap_err();
-        assert_eq!((error.seed, error.why.as_str()), (100, "no model of it"));
+        let good: Vec<u64> = (0..=70).filter(|seed| ![40, 50].contains(seed)).collect();
+        assert_eq!((enough, seen), (Ok(()), good));
+        assert_eq!((failed.len(), failed[0].clone()), (2, (40, "no model of it".to_owned())));
+        assert!(failed[1].1.contains("panicked") && failed[1].1.contains("odd"), "{failed:?}");
     }
 }
