@@ -12,6 +12,8 @@ pub enum Cause {
     Fault(FaultKind),
     /// A process did not run for a while, and no fault of the plan stopped it.
     Stall,
+    /// The client believed in its hold after the promise had ended.
+    Overclaim,
     /// The planned work alone outlasts the lease.
     Overrun,
     /// A clock of the kernel stepped, and no fault of the plan set it.
@@ -28,6 +30,7 @@ impl Cause {
         match self {
             Cause::Fault(kind) => kind.name(),
             Cause::Stall => "stall",
+            Cause::Overclaim => "overclaim",
             Cause::Overrun => "overrun",
             Cause::HostClock => "host-clock",
             Cause::UnsafeRelease => "unsafe-release",
@@ -36,7 +39,8 @@ impl Cause {
     }
 
     fn all() -> impl Iterator<Item = Cause> {
-        let others = [Cause::Stall, Cause::Overrun, Cause::HostClock, Cause::UnsafeRelease, Cause::Unexplained];
+        use Cause::{HostClock, Overclaim, Overrun, Stall, Unexplained, UnsafeRelease};
+        let others = [Stall, Overclaim, Overrun, HostClock, UnsafeRelease, Unexplained];
         FaultKind::ALL.into_iter().map(Cause::Fault).chain(others)
     }
 }

@@ -3,6 +3,7 @@
 //! Times are milliseconds. Holds are numbered by hand; their worker and client are those of the attempt. The resource
 //! decides by its own rule, in the order of arrival, unless a test says otherwise.
 
+mod grants;
 mod resource;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -177,39 +178,6 @@ impl HistoryBuilder {
         self.acquire_on(hold, worker, sent, granted_after, ok, Some(token), answers)
     }
 
-    /// Adds a hold acquired through a queue, with a lease that had been kept alive until `promised`.
-    pub fn acquire_promised(
-        &mut self,
-        hold: u64,
-        worker: u32,
-        sent: u64,
-        promised: u64,
-        ok: u64,
-        token: u64,
-    ) -> &mut Self {
-        self.acquire_knowing(hold, worker, sent, promised, ok, token);
-        if let Some((.., Event::Acquired { promised_from, .. })) = self.events.last_mut() {
-            *promised_from = Some(ms(promised));
-        }
-        self
-    }
-
-    /// The place in the queue of the hold that was acquired last.
-    pub fn with_place(&mut self, at: u64) -> &mut Self {
-        if let Some((.., Event::Acquired { place, .. })) = self.events.last_mut() {
-            *place = Some(at);
-        }
-        self
-    }
-
-    /// The lease that was granted to the hold that was acquired last.
-    pub fn with_lease(&mut self, lease: u64) -> &mut Self {
-        if let Some((.., Event::Acquired { lease_ns, .. })) = self.events.last_mut() {
-            *lease_ns = lease * 1_000_000;
-        }
-        self
-    }
-
     #[expect(clippy::too_many_arguments, reason = "all that an acquisition is made of")]
     pub fn acquire_on(
         &mut self,
@@ -232,7 +200,7 @@ impl HistoryBuilder {
             granted_after: ms(granted_after),
             promised_from: None,
             place: None,
-            valid_ns: 1_900_000_000,
+            valid_ns: (sent + 1_978).saturating_sub(ok) * 1_000_000,
             answers,
         };
         self.of(hold, ok, event)

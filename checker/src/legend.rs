@@ -134,7 +134,12 @@ pub const LEGEND: &[Term] = &[
         "dead-claim",
         "A client took a hold for valid although the promise had already ended when the answer arrived.",
     ),
-    term("overclaim", "A client's check of its own deadline passed after the promise had ended."),
+    term(
+        "overclaim",
+        "A client believed in its hold for too long: its own deadline, when it acquired, was later than the end of the \
+         promise, or a check of its deadline passed after that end. Violates `lock`, unless a clock of the worker ran \
+         slow by a fault of the plan. As a cause: the client acted too late because of such a belief.",
+    ),
     term(
         "overlap",
         "Length of a window. lease-overlap: how long both holds were entitled. stale-holder: how long later \

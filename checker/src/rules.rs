@@ -56,10 +56,12 @@ pub(crate) fn is_dead_claim(acquired: Stamp, promise_end: Stamp) -> bool {
     acquired >= promise_end
 }
 
-/// Returns whether a deadline check that passed was wrong. The check's stamp is taken before the client reads its
-/// clock. So a stamp after the promise end proves that the client read its clock after the promise end.
-pub(crate) fn is_overclaim(check: Stamp, promise_end: Stamp) -> bool {
-    check > promise_end
+/// Returns whether a client believed in its hold for too long: at a check of its deadline that passed, or until its
+/// deadline. Stamps are taken before the client reads its clock. So a check's stamp after the promise end proves that
+/// the client read its clock after the promise end, and the stamp of an `acquire` ok + the validity that the client
+/// computed is not after its deadline.
+pub(crate) fn is_overclaim(believed: Stamp, promise_end: Stamp) -> bool {
+    believed > promise_end
 }
 
 /// Returns whether an act arrived after its hold's entitlement had ended. An arrival at the end itself is concurrent

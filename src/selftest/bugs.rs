@@ -36,7 +36,7 @@ pub const HUNTS: &[Hunt] = &[
     // The validity of the attempt.
     lock("no-validity", "redis", Shows::DeadClaim, || answers_at_the_end("redis")),
     lock("no-validity", "redlock", Shows::DeadClaim, slow_write_back),
-    lock("validity-from-answer", "redis", Shows::DeadClaim, || answers_at_the_end("redis")),
+    lock("validity-from-answer", "redis", Shows::Overclaim, || busy("redis")),
     // With tokens, nodes on which the lease has expired would refuse the write-back.
     lock("validity-from-answer", "redlock", Shows::DeadClaim, || frozen_while_asking().tokens(Tokens::None)),
     lock("validity-before-write-back", "redlock", Shows::DeadClaim, slow_write_back),

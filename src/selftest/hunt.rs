@@ -32,6 +32,8 @@ pub enum Shows {
     StaleHolder,
     /// A hold that a client claimed after the end of its promise.
     DeadClaim,
+    /// A client that believed in its hold after the end of its promise.
+    Overclaim,
     /// The property `tokens`.
     Tokens,
     /// The property `fence`: the resource accepted a stale write.
@@ -55,6 +57,7 @@ impl Shows {
             Shows::LeaseOverlap => "lock, lease-overlap",
             Shows::StaleHolder => "lock, stale-holder",
             Shows::DeadClaim => "lock, dead claim",
+            Shows::Overclaim => "lock, overclaim",
             Shows::Tokens => "tokens",
             Shows::StaleAccepted => "fence, stale accepted",
             Shows::Unjustified => "fence, unjustified",
@@ -71,6 +74,7 @@ impl Shows {
             (Shows::LeaseOverlap, Property::Lock(lock)) => lock.lease_overlap > 0,
             (Shows::StaleHolder, Property::Lock(lock)) => lock.stale_holder > 0,
             (Shows::DeadClaim, Property::Lock(lock)) => !lock.dead_claims.is_empty(),
+            (Shows::Overclaim, Property::Lock(lock)) => !lock.overclaims.is_empty(),
             (Shows::StaleAccepted, Property::Fence(fence)) => fence.stale_accepted > 0,
             (Shows::Unjustified, Property::Fence(fence)) => fence.unjustified > 0,
             (Shows::Tokens, Property::Tokens(_))

@@ -16,7 +16,7 @@ const OVERLAP_FROM: Duration = Duration::from_millis(5);
 /// The comparison of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// The number of reported windows, dead claims, token faults and violated properties.
+    /// The number of reported windows, dead claims, overclaims, token faults and violated properties.
     pub alarms: u64,
     /// Alarms that the truth does not confirm.
     pub unconfirmed: Vec<String>,
@@ -94,7 +94,9 @@ impl Oracle<'_> {
                     let is_dead = self.claim(dead.hold).is_some_and(|claim| claim.at >= self.first_end(claim));
                     (format!("dead claim of hold {}", dead.hold), is_dead)
                 });
-                windows.chain(dead).collect()
+                // A correct client never believes in its hold for too long, unless its clock runs slow.
+                let overclaims = lock.overclaims.iter().map(|over| (format!("overclaim: {over:?}"), false));
+                windows.chain(dead).chain(overclaims).collect()
             }
             Property::Tokens(tokens) => {
                 let mut found: Vec<_> = (tokens.faults.iter())

@@ -1,6 +1,7 @@
 //! Property 1: mutual exclusion. This file finds the windows, `stale_cause` and `overlap_cause` explain them, and
 //! `story` writes their stories.
 
+mod claims;
 mod evidence;
 mod note;
 mod overlap_cause;
@@ -28,9 +29,10 @@ use crate::{
     verdict::Verdict,
 };
 
-pub use verdict::{DeadClaim, LockVerdict};
+pub use verdict::LockVerdict;
 pub use window::{Window, WindowKind};
 
+use claims::Claims;
 use evidence::{ACTS_MAX, HoldWatch, Overlap, StaleAct, StaleActs};
 use note::LastDecision;
 use queue::Queue;
@@ -91,10 +93,8 @@ pub(crate) struct Lock {
     nodes: FxHashMap<HoldId, Nodes>,
     /// The leases of holds that had been renewed when another hold was acquired, by that other hold.
     leases: FxHashMap<HoldId, Vec<(HoldId, Vec<Span>)>>,
-    /// From the stamp that the promise rests on to the claim.
-    dead_claims: Vec<(Span, DeadClaim)>,
+    claims: Claims,
     undecided: u64,
-    overclaims: u64,
     without_key: u64,
     /// True if a hold outlived its promise: only then does the run test the lock.
     is_tested: bool,
@@ -110,19 +110,8 @@ impl Lock {
         &mut self.keys[key]
     }
 
-    fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
-        if rules::is_dead_claim(grant.ok.at, grant.first_promise) {
-            let claim = DeadClaim {
-                key: run.key(hold.key).clone(),
-                hold: hold.id,
-                client: hold.client,
-                worker: run.process(hold.process).name.clone(),
-                at_ms: run.ms(grant.ok.at),
-                late_ms: millis(grant.ok.at.since(grant.first_promise)),
-                witness: vec![hold.sent.seq, grant.ok.seq],
-            };
-            self.dead_claims.push(((grant.promised_from, grant.ok.at), claim));
-        }
+    fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant, valid: Duration) {
+        self.claims.acquired(run, hold, grant, valid);
         for other in run.live(hold.key).filter(|other| other.id != hold.id && !other.leases.is_empty()) {
             self.leases.entry(hold.id).or_default().push((other.id, other.leases.clone()));
         }
@@ -231,9 +220,9 @@ impl Judge for Lock {
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         self.now = entry.at;
         match &entry.event {
-            Event::Acquired { attempt, .. } => {
+            Event::Acquired { attempt, valid_ns, .. } => {
                 if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
-                    self.acquired(run, hold, &grant);
+                    self.acquired(run, hold, &grant, Duration::from_nanos(*valid_ns));
                 }
             }
             Event::Admission { key, repeat: false, .. } => {
@@ -245,8 +234,14 @@ impl Judge for Lock {
                 }
             }
             Event::Check { hold, passed: true } => {
-                let promise = run.attempt(*hold).filter(|h| h.grant.is_some()).map(|h| h.promise);
-                self.overclaims += u64::from(promise.is_some_and(|end| rules::is_overclaim(entry.at, end)));
+                if let Some(hold) = run.attempt(*hold).filter(|h| h.grant.is_some()) {
+                    self.claims.checked(run, hold, EventRef { at: entry.at, seq: entry.seq });
+                }
+            }
+            Event::Renewed { hold, .. } => {
+                if let Some(hold) = run.attempt(*hold).filter(|h| h.grant.is_some()) {
+                    self.claims.renewed(hold, entry.at);
+                }
             }
             Event::WithoutKey { .. } => self.without_key += 1,
             Event::Stall { from, to, .. } => self.stalled(run, entry.process, (*from, *to)),
@@ -295,6 +290,7 @@ impl Judge for Lock {
             *nodes = attempt.granted_on | attempt.renewed_on;
         }
         self.leases.remove(&attempt.id);
+        self.claims.closed(attempt.id);
         if let Some(watch) = self.watches.remove(&attempt.id) {
             self.keys[attempt.key].open.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
@@ -304,16 +300,18 @@ impl Judge for Lock {
     }
 
     fn finish(mut self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        let claims = self.claims.judge(run);
+        let stale = |hold: &Attempt, watch| window::stale(run, hold, watch, claims.since.get(&hold.id).copied());
         let mut windows = Vec::new();
-        for stale in &self.stale {
-            windows.extend(window::stale(run, &stale.hold, &stale.watch));
+        for found in &self.stale {
+            windows.extend(stale(&found.hold, &found.watch));
         }
         for hold in run.still_open() {
             if let Some(nodes) = self.nodes.get_mut(&hold.id) {
                 *nodes = hold.granted_on | hold.renewed_on;
             }
             if let Some(watch) = self.watches.get(&hold.id) {
-                windows.extend(window::stale(run, hold, watch));
+                windows.extend(stale(hold, watch));
             }
         }
         for summary in self.overlaps.iter_mut().flat_map(|overlap| &mut overlap.holds) {
@@ -325,16 +323,9 @@ impl Judge for Lock {
             let order = (!is_unexplained(a)).cmp(&!is_unexplained(b)).then(a.at_ms.total_cmp(&b.at_ms));
             order.then_with(|| (a.kind, &a.key, &a.holds).cmp(&(b.kind, &b.key, &b.holds)))
         });
-        let (excused, mut dead_claims): (Vec<_>, Vec<_>) =
-            self.dead_claims.iter().cloned().partition(|(span, claim)| {
-                stale_cause::is_claimed_by_slow_clock(run, &claim.worker, claim.late_ms, *span)
-            });
-        self.overclaims += excused.len() as u64;
-        let mut dead_claims: Vec<DeadClaim> = dead_claims.drain(..).map(|(_, claim)| claim).collect();
-        dead_claims.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
         // A step of the host's clock excuses the windows that it explains, and no other.
         let stands = windows.iter().any(|w| w.causes.iter().any(|c| !c.is(Cause::HostClock)));
-        let is_violated = stands || !dead_claims.is_empty();
+        let is_violated = stands || !claims.dead.is_empty() || !claims.overclaims.is_empty();
         let reasons = if is_violated { Vec::new() } else { self.reasons(run) };
         let count = |kind| windows.iter().filter(|w| w.kind == kind).count() as u64;
         let verdict = Verdict::judged(is_violated, !ending.is_whole || !reasons.is_empty());
@@ -347,11 +338,12 @@ impl Judge for Lock {
             stale_holder: count(WindowKind::StaleHolder),
             lease_overlap: count(WindowKind::LeaseOverlap),
             undecided: self.undecided,
-            overclaims: self.overclaims,
+            explained_claims: claims.explained,
             without_key: self.without_key,
             overlap_ms_max: windows.iter().map(|w| w.overlap_ms).fold(0.0, f64::max),
             staleness_ms_max: windows.iter().filter_map(|w| w.staleness_ms).fold(0.0, f64::max),
-            dead_claims,
+            dead_claims: claims.dead,
+            overclaims: claims.overclaims,
             windows,
             reasons,
             notes,

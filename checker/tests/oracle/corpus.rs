@@ -5,6 +5,7 @@
 //! test -p checker --test oracle -- --ignored write_the_corpus` writes the files anew; the expectations are written by
 //! hand.
 
+mod claims;
 mod resource;
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
@@ -366,6 +367,9 @@ fn tales() -> Vec<(&'static str, Vec<Record>)> {
         ("unsafe-release", unsafe_release().records()),
         ("equal-tokens", equal_tokens().records()),
         ("given-up", given_up().records()),
+        ("deadline-from-answer", claims::deadline_from_answer().records()),
+        ("checked-too-late", claims::checked_too_late().records()),
+        ("checked-by-slow-clock", claims::checked_by_slow_clock().records()),
         ("event-lost", lost),
         ("truncated", told_on().records()),
         ("truncated-early", told_on().records()),

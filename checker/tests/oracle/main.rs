@@ -38,6 +38,7 @@ const CLASSES: &[&str] = &[
     "lock: stale-holder, pause+stall",
     "lock: stale-holder, kill",
     "lock: stale-holder, overrun",
+    "lock: stale-holder, overclaim",
     "lock: stale-holder, unexplained",
     "lock: stale-holder, reads",
     "lock: lease-overlap",

@@ -99,7 +99,20 @@ fn a_client_without_the_validity_check_makes_dead_claims() {
     let caught = |_: &World, j: &Judged| !j.lock.dead_claims.is_empty() && j.lock.verdict == "violated";
     assert!(each(|k| k.no_validity, late, caught) > 20);
     // And nobody else does.
-    assert_eq!(each(|k| !k.no_validity, late, |_, _| false), 0);
+    assert_eq!(each(|k| !k.no_validity && !k.counts_from_answer, late, |_, _| false), 0);
+}
+
+#[test]
+fn a_client_that_counts_its_deadline_from_the_answer_overclaims_in_every_hold() {
+    let waited = |w: &World| w.truth.holds.values().any(|h| h.claimed > h.sent);
+    let caught = |w: &World, j: &Judged| {
+        let waited = w.truth.holds.iter().filter(|(_, h)| h.claimed > h.sent);
+        waited.map(|(id, _)| id).all(|id| j.lock.overclaims.contains_key(id)) && j.lock.verdict == "violated"
+    };
+    assert!(each(|k| k.counts_from_answer, waited, caught) > 20);
+    // And nobody else does.
+    let honest = |k: &Knobs| !k.counts_from_answer && !k.lax_check && !k.revives;
+    assert!(each(honest, |_| true, |_, j| j.lock.overclaims.is_empty()) > 20);
 }
 
 #[test]

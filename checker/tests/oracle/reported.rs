@@ -100,7 +100,10 @@ fn lock(v: &Value) -> Lock {
         verdict: text(v),
         unexplained: count(v, "unexplained"),
         undecided: count(v, "undecided"),
-        overclaims: count(v, "overclaims"),
+        overclaims: list(&v["overclaims"])
+            .iter()
+            .map(|o| (count(o, "hold"), (length(&o["past_ms"]), count(o, "checks"))))
+            .collect(),
         dead_claims: list(&v["dead_claims"]).iter().map(|d| (count(d, "hold"), length(&d["late_ms"]))).collect(),
         stale: BTreeMap::new(),
         overlaps: BTreeMap::new(),

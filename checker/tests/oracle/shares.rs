@@ -41,7 +41,8 @@ impl Shares {
         windows("stale-holder", j.lock.stale.values(), &mut c);
         windows("lease-overlap", j.lock.overlaps.values(), &mut c);
         let (dead, blocked) = (j.lock.dead_claims.len() as u64, j.blocked.len() as u64);
-        let lock = [("undecided", j.lock.undecided), ("overclaims", j.lock.overclaims), ("dead-claim", dead)];
+        let overclaims = j.lock.overclaims.len() as u64;
+        let lock = [("undecided", j.lock.undecided), ("overclaims", overclaims), ("dead-claim", dead)];
         counts("lock", &lock, &mut c);
         counts("liveness", &[("blocked", blocked)], &mut c);
         let tokens = [("backwards", j.tokens.backwards), ("shared", j.tokens.shared), ("missing", j.tokens.missing)];

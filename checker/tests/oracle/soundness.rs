@@ -21,6 +21,7 @@ pub fn lies(world: &World, j: &Judged) -> Vec<String> {
     judge.overlaps(j, &mut lies);
     judge.stale(j, &mut lies);
     judge.dead_claims(j, &mut lies);
+    judge.overclaims(j, &mut lies);
     judge.tokens(j, &mut lies);
     judge.arms(j, &mut lies);
     if j.release.unsafe_releases > world.truth.robberies.len() as u64 {
@@ -43,14 +44,20 @@ impl Judge<'_> {
         &self.truth.holds[&id]
     }
 
-    /// When the entitlement of a hold really was over.
-    fn over(&self, h: &TrueHold) -> u64 {
+    /// When the promise of a hold really was over, as far as `instant` decides it.
+    fn promised(&self, h: &TrueHold, instant: u64) -> u64 {
         let mut end = h.sent + LEASE - DRIFT;
-        for (sent, answered) in &h.renewals {
+        for (sent, answered) in h.renewals.iter().filter(|renewal| renewal.1 < instant) {
             if *answered < end {
                 end = end.max(sent + LEASE - DRIFT);
             }
         }
+        end
+    }
+
+    /// When the entitlement of a hold really was over.
+    fn over(&self, h: &TrueHold) -> u64 {
+        let end = self.promised(h, u64::MAX);
         h.over.map_or(end, |o| o.min(end))
     }
 
@@ -123,9 +130,17 @@ impl Judge<'_> {
         if self.world.k.renew.is_some() || h.killed || self.world.k.clock_step.is_some() {
             return;
         }
+        let overclaimed = |act: &TrueAct| {
+            h.deadline > h.sent + LEASE - DRIFT
+                || h.checks.iter().any(|at| *at <= act.at && *at > h.sent + LEASE - DRIFT)
+        };
         let promise = h.sent + LEASE - DRIFT;
         let mut causes = BTreeSet::new();
         for act in acts {
+            if overclaimed(act) {
+                causes.insert("overclaim".to_owned());
+                continue;
+            }
             let rerun = |with: &dyn Fn(&Froze) -> bool| {
                 let gone = |all: &Delays| -> u64 { all.iter().filter(|(c, _)| !with(c)).map(|(_, n)| n).sum() };
                 let used = h.used.as_ref().map_or(u64::MAX, |(at, delays)| at - gone(delays));
@@ -161,6 +176,21 @@ impl Judge<'_> {
             let h = self.hold(*id);
             if h.claimed < h.sent + LEASE - DRIFT {
                 lies.push(format!("dead claim {id}: it was claimed in time"));
+            }
+        }
+    }
+
+    /// Exactly those clients overclaimed that believed in their holds for too long.
+    fn overclaims(&self, j: &Judged, lies: &mut Vec<String>) {
+        for (id, h) in &self.truth.holds {
+            let first = h.sent + LEASE - DRIFT;
+            let deadline = (h.deadline > h.claimed && h.deadline > first).then(|| h.deadline - first);
+            let checks: Vec<u64> =
+                h.checks.iter().map(|at| at.saturating_sub(self.promised(h, *at))).filter(|late| *late > 0).collect();
+            let really = deadline.or(checks.first().copied()).map(|past| (past * UNIT_NS, checks.len() as u64));
+            let reported = j.lock.overclaims.get(id).copied();
+            if reported != really {
+                lies.push(format!("overclaim {id}: really {really:?}, reported {reported:?}"));
             }
         }
     }

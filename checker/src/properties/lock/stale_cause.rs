@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, FailureReason, FaultId, FaultKind, Harm, NodeName, OpId, ProcessName, Stamp, fault};
+use history::{FailureReason, FaultId, FaultKind, Harm, NodeName, OpId, Stamp};
 
 use crate::{
     cause::{Cause, CauseSet},
@@ -18,7 +18,7 @@ use crate::{
     intervals::Intervals,
     key_lease::KeyLease,
     rules,
-    run::{Run, millis},
+    run::Run,
 };
 
 use super::evidence::StaleAct;
@@ -110,11 +110,13 @@ struct ActPath<'a> {
     suspects: Vec<Suspect>,
 }
 
-/// The causes of a stale-holder window: those of its acts.
-pub(crate) fn of_acts(run: &Run, hold: &Attempt, acts: &[StaleAct]) -> Vec<CauseSet> {
+/// The causes of a stale-holder window: those of its acts. An overclaim before an act comes before all other causes.
+pub(crate) fn of_acts(run: &Run, hold: &Attempt, acts: &[StaleAct], overclaimed: Option<Stamp>) -> Vec<CauseSet> {
     let mut causes: Vec<CauseSet> = Vec::new();
     for act in acts {
-        for cause in of_act(run, hold, act.mark.at, act.op) {
+        let is_overclaimed = overclaimed.is_some_and(|at| at <= act.mark.at);
+        let own = || of_act(run, hold, act.mark.at, act.op);
+        for cause in if is_overclaimed { vec![Cause::Overclaim.into()] } else { own() } {
             if !causes.contains(&cause) {
                 causes.push(cause);
             }
@@ -437,19 +439,6 @@ fn kept_from(
     };
     let faults = run.faults.iter().filter(|(id, line)| line.proved.is_some() && is_to_blame(*id, line));
     faults.map(|(id, line)| Suspect::Fault(id, line.kind)).collect()
-}
-
-/// Returns whether a client claimed a hold after the promise end because the client's clock ran slow. From the stamp
-/// that the promise rests on to the claim, the clock must have lost more time than the claim was late.
-pub(crate) fn is_claimed_by_slow_clock(run: &Run, worker: &ProcessName, late_ms: f64, span: Span) -> bool {
-    let worker = worker.node();
-    let lost = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == worker).filter_map(|(id, l)| {
-        let step = run.plan.schedule.iter().find(|step| step.id == id)?;
-        let fault::Clock { clock, change: ClockChange::DriftPpm(ppm) } = step.fault.clock()? else { return None };
-        let slow = u32::try_from(-ppm).ok().filter(|_| clock.is_monotonic())?;
-        Some(rules::overlap(l.bracket()?, span)?.mul_f64(f64::from(slow) / 1e6))
-    });
-    millis(lost.sum()) > late_ms
 }
 
 /// Returns the client's last check of its deadline before it sent `op`.

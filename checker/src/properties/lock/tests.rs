@@ -1,4 +1,4 @@
-use history::{FaultKind, FaultPhase, NodeAnswer, fault};
+use history::{FaultKind, FaultPhase, NodeAnswer};
 
 use super::*;
 use crate::history_builder::{HistoryBuilder, count, plan, verdict};
@@ -228,47 +228,6 @@ fn where_the_queue_contradicts_the_stamps_these_stand() {
     builder.write(2, 1, 90, 120).release(2, 100).write(1, 1, 40, 130);
     let lock = builder.lock();
     assert_eq!((lock.stale_holder, lock.windows[0].holds[0], lock.undecided), (1, HoldId(1), 0));
-}
-
-#[test]
-fn a_claim_at_or_after_the_promise_end_is_dead() {
-    for (ok, is_dead) in [(1_977, false), (1_978, true), (2_500, true)] {
-        let mut builder = HistoryBuilder::new();
-        builder.acquire(1, 1, 0, ok, 41).release(1, ok + 1);
-        let lock = builder.lock();
-        assert_eq!(lock.dead_claims.len() == 1, is_dead, "acquired at {ok}");
-        assert_eq!(lock.verdict == Verdict::Violated, is_dead);
-    }
-}
-
-#[test]
-fn a_dead_claim_by_a_clock_that_ran_slow_is_an_overclaim() {
-    use history::{ClockChange, Fault, WhichClock};
-    let slow =
-        |clock, ppm| Fault::new(fault::Clock { clock, change: ClockChange::DriftPpm(ppm) }, Duration::from_secs(1));
-    // Claimed 22 ms too late. The clock was off for 210 ms at most.
-    for (fault, node, expected) in [
-        (slow(WhichClock::Monotonic, -200_000), "worker-1", (0, 1)),
-        (slow(WhichClock::Both, -200_000), "worker-1", (0, 1)),
-        (slow(WhichClock::Monotonic, -100_000), "worker-1", (1, 0)),
-        (slow(WhichClock::Monotonic, 200_000), "worker-1", (1, 0)),
-        (slow(WhichClock::Wall, -200_000), "worker-1", (1, 0)),
-        (slow(WhichClock::Monotonic, -200_000), "worker-2", (1, 0)),
-    ] {
-        let mut builder = HistoryBuilder::new();
-        builder.acquire(1, 1, 0, 2_000, 41).release(1, 2_001).inject(1, fault.clone(), node, 100, 300);
-        let lock = builder.lock();
-        assert_eq!((lock.dead_claims.len(), lock.overclaims), expected, "{fault:?} of {node}");
-        assert_eq!(lock.verdict == Verdict::Violated, expected.0 > 0);
-    }
-}
-
-#[test]
-fn a_check_that_passes_after_the_promise_end_is_counted_and_violates_nothing() {
-    let mut builder = HistoryBuilder::new();
-    builder.acquire(1, 1, 0, 10, 41).check(1, 1_978).check(1, 1_979).release(1, 1_980);
-    let lock = builder.lock();
-    assert_eq!((lock.overclaims, lock.verdict), (1, Verdict::Upheld));
 }
 
 #[test]

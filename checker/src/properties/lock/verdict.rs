@@ -1,6 +1,5 @@
 //! The verdict on mutual exclusion, and its report.
 
-use history::{ClientId, HoldId, Key, ProcessName};
 use serde::Serialize;
 
 use crate::{
@@ -9,31 +8,15 @@ use crate::{
     verdict::Verdict,
 };
 
-use super::window::Window;
-
-/// A hold that was claimed when its promise had ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DeadClaim {
-    /// The key.
-    pub key: Key,
-    /// The hold.
-    pub hold: HoldId,
-    /// The client.
-    pub client: ClientId,
-    /// The worker.
-    pub worker: ProcessName,
-    /// The time of the claim, in milliseconds since the run's start.
-    pub at_ms: f64,
-    /// The time from the promise end to the claim, in milliseconds; may be 0.
-    pub late_ms: f64,
-    /// The attempt and its success.
-    pub witness: Vec<u64>,
-}
+use super::{
+    claims::{DeadClaim, Overclaim, OverclaimedBy},
+    window::Window,
+};
 
 /// Property 1: mutual exclusion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LockVerdict {
-    /// Violated by a window or a dead claim.
+    /// Violated by a window, a dead claim or an overclaim.
     pub verdict: Verdict,
     /// Windows that nothing explains.
     pub unexplained: u64,
@@ -43,8 +26,8 @@ pub struct LockVerdict {
     pub lease_overlap: u64,
     /// Acts after their own entitlement's end of which the order of grants does not decide whether they were stale.
     pub undecided: u64,
-    /// Deadline checks that passed after the promise end. Measured.
-    pub overclaims: u64,
+    /// Dead claims, and beliefs after the promise end, that a slow clock of the worker explains. They violate nothing.
+    pub explained_claims: u64,
     /// Grants of the service whose key was gone when the client looked for it: its lease had ended, in the queue or
     /// while the client was frozen with the grant unread. Measured: whether the client acts on one is judged by its
     /// hold.
@@ -55,6 +38,8 @@ pub struct LockVerdict {
     pub staleness_ms_max: f64,
     /// Dead claims.
     pub dead_claims: Vec<DeadClaim>,
+    /// Overclaims: at most one of each hold.
+    pub overclaims: Vec<Overclaim>,
     /// The windows: unexplained ones first, then by time.
     pub windows: Vec<Window>,
     /// The reasons why the verdict is inconclusive.
@@ -98,11 +83,15 @@ impl Report for LockVerdict {
         if !self.dead_claims.is_empty() {
             parts.push(plural(self.dead_claims.len() as u64, "dead claim", "dead claims"));
         }
+        if !self.overclaims.is_empty() {
+            parts.push(plural(self.overclaims.len() as u64, "overclaim", "overclaims"));
+        }
         if self.undecided > 0 {
             parts.push(format!("{} acts undecided", self.undecided));
         }
-        if self.overclaims > 0 {
-            parts.push(plural(self.overclaims, "overclaim", "overclaims"));
+        if self.explained_claims > 0 {
+            let n = plural(self.explained_claims, "late claim", "late claims");
+            parts.push(format!("{n} by a slow clock of the worker"));
         }
         if self.without_key > 0 {
             parts.push(plural(self.without_key, "grant without a key", "grants without a key"));
@@ -115,7 +104,8 @@ impl Report for LockVerdict {
     }
 
     fn violations(&self) -> Vec<Violation> {
-        let mut found = counted(&[(self.dead_claims.len() as u64, "dead-claim")]);
+        let (dead, over) = (self.dead_claims.len() as u64, self.overclaims.len() as u64);
+        let mut found = counted(&[(dead, "dead-claim"), (over, "overclaim")]);
         found.extend(self.windows.iter().map(Window::violation));
         found
     }
@@ -129,6 +119,15 @@ impl Report for LockVerdict {
             let (at, worker, key, late) = (claim.at_ms / 1e3, &claim.worker, &claim.key, claim.late_ms);
             format!("{at:>8.3} s  {worker}  acquired {key} {late:.1} ms after its promise had ended")
         };
-        self.dead_claims.first().map(told).into_iter().collect()
+        let overclaimed = |claim: &Overclaim| {
+            let (at, worker, key, past) = (claim.at_ms / 1e3, &claim.worker, &claim.key, claim.past_ms);
+            let what = match claim.by {
+                OverclaimedBy::Deadline => "acquired, with a deadline",
+                OverclaimedBy::Check => "took its hold for valid",
+            };
+            format!("{at:>8.3} s  {worker}  {what} {past:.1} ms after the end of its promise for {key}")
+        };
+        let dead = self.dead_claims.first().map(told);
+        dead.into_iter().chain(self.overclaims.first().map(overclaimed)).collect()
     }
 }

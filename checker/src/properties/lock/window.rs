@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use history::{ClientId, HoldId, Key, ProcessName};
+use history::{ClientId, HoldId, Key, ProcessName, Stamp};
 use serde::Serialize;
 
 use crate::{
@@ -105,8 +105,8 @@ impl Window {
     }
 }
 
-/// The window of a stale hold; none if none of its acts was stale.
-pub(crate) fn stale(run: &Run, hold: &Attempt, watch: &HoldWatch) -> Option<Window> {
+/// The window of a stale hold; none if none of its acts was stale. `overclaimed` is the hold's first overclaim.
+pub(crate) fn stale(run: &Run, hold: &Attempt, watch: &HoldWatch, overclaimed: Option<Stamp>) -> Option<Window> {
     let (stale, later, grant) = (watch.stale.as_ref()?, watch.first_later.as_ref()?, hold.grant?);
     let own = HoldSummary::of(hold, &grant);
     let staleness = stale.last.at.since(later.ok.at);
@@ -114,7 +114,7 @@ pub(crate) fn stale(run: &Run, hold: &Attempt, watch: &HoldWatch) -> Option<Wind
     witness.extend(hold.ended_by().map(|(mark, _)| mark));
     witness.sort_unstable();
     witness.dedup();
-    let causes = stale_cause::of_acts(run, hold, &stale.acts);
+    let causes = stale_cause::of_acts(run, hold, &stale.acts, overclaimed);
     Some(Window {
         kind: WindowKind::StaleHolder,
         key: run.key(hold.key).clone(),

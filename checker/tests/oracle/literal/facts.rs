@@ -44,6 +44,8 @@ pub struct Hold {
     pub acquired: Option<u64>,
     pub token: Option<u64>,
     pub lease: u64,
+    /// For how long from then on its client believed in it.
+    pub valid: u64,
     pub granted_after: u64,
     pub place: Option<u64>,
     /// Sent, answered, lease.
@@ -180,6 +182,7 @@ impl Facts {
                     acquired: None,
                     token: None,
                     lease: 0,
+                    valid: 0,
                     granted_after: 0,
                     place: None,
                     renewals: Vec::new(),
@@ -259,10 +262,10 @@ impl Facts {
         self.of_request(at, id, event);
         let Some(h) = self.holds.get_mut(&id) else { return };
         match event {
-            Event::Acquired { token, lease_ns, granted_after, place, answers, .. } => {
+            Event::Acquired { token, lease_ns, granted_after, place, valid_ns, answers, .. } => {
                 (h.acquired, h.completed) = (Some(at), Some(at));
                 (h.token, h.lease, h.granted_after) = (token.map(|t| t.0), *lease_ns, granted_after.0);
-                h.place = *place;
+                (h.place, h.valid) = (*place, *valid_ns);
                 h.answers.clone_from(answers);
                 h.path.push((at, Step::Plain));
             }

@@ -48,7 +48,10 @@ pub fn judge(f: &Facts) -> Lock {
         if acquired >= first_promise {
             lock.dead_claims.insert(h.id, acquired - first_promise);
         }
-        lock.overclaims += h.checks.iter().filter(|at| **at > h.promise_at(**at)).count() as u64;
+        if let Some((_, past)) = overclaims(h).first() {
+            let checks = overclaimed_checks(h).count() as u64;
+            lock.overclaims.insert(h.id, (*past, checks));
+        }
         stale(f, h, &holds, &mut lock);
     }
     for (i, a) in holds.iter().enumerate() {
@@ -66,9 +69,27 @@ pub fn judge(f: &Facts) -> Lock {
     let windows = || lock.stale.values().chain(lock.overlaps.values());
     lock.unexplained = windows().filter(|w| w.causes.contains("unexplained")).count() as u64;
     // A step of the host's clock excuses what nothing else explains.
-    let violated = windows().any(|w| w.causes.iter().any(|c| c != "host-clock")) || !lock.dead_claims.is_empty();
+    let claims = !lock.dead_claims.is_empty() || !lock.overclaims.is_empty();
+    let violated = claims || windows().any(|w| w.causes.iter().any(|c| c != "host-clock"));
     lock.verdict = judged(violated, lock.undecided > 0 || open_questions(f));
     lock
+}
+
+/// The checks of a hold that passed after its promise end: when, and how long after it.
+fn overclaimed_checks(h: &Hold) -> impl Iterator<Item = (u64, u64)> {
+    let late = |at: u64| at.saturating_sub(h.promise_at(at));
+    h.checks.iter().map(move |at| (*at, late(*at))).filter(|(_, late)| *late > 0)
+}
+
+/// The instants at which the client of a hold believed in it beyond its promise, and how far: by its own deadline when
+/// it acquired, and by its checks.
+pub fn overclaims(h: &Hold) -> Vec<(u64, u64)> {
+    let at = h.acquired.unwrap_or(u64::MAX);
+    // A client whose deadline has passed does not say how long ago.
+    let deadline = (h.valid > 0).then(|| at.saturating_add(h.valid));
+    let past = deadline.map(|deadline| deadline.saturating_sub(super::facts::after(h.sent, h.lease)));
+    let by_deadline = past.filter(|past| *past > 0).map(|past| (at, past));
+    by_deadline.into_iter().chain(overclaimed_checks(h)).collect()
 }
 
 fn stale(f: &Facts, h: &Hold, holds: &[&Hold], lock: &mut Lock) {
@@ -83,7 +104,11 @@ fn stale(f: &Facts, h: &Hold, holds: &[&Hold], lock: &mut Lock) {
             window.reads += u64::from(!act.write);
             window.writes += u64::from(act.write);
             last = last.max(Some(act.at));
-            window.causes.extend(cause::stale(f, h, act));
+            if overclaims(h).iter().any(|(at, _)| *at <= act.at) {
+                window.causes.insert("overclaim".to_owned());
+            } else {
+                window.causes.extend(cause::stale(f, h, act));
+            }
         } else if holds
             .iter()
             .any(|g| g.id != h.id && g.key == h.key && before(g, act.at) && !g.later_than(h) && !h.later_than(g))

@@ -308,7 +308,8 @@ impl World {
     }
 
     fn completed(&mut self, client: usize, r: Round, good: bool, timeout: bool) {
-        let valid = self.now < r.sent + LEASE - DRIFT;
+        let from = if self.k.counts_from_answer { self.now } else { r.sent };
+        let valid = self.now < from + LEASE - DRIFT;
         let id = self.attempt(client).id;
         let attempt = HoldId(id);
         match r.ask {
@@ -409,7 +410,8 @@ impl World {
         let id = self.attempt(client).id;
         let place = self.place(id, r);
         let now = self.now;
-        let deadline = r.sent + LEASE - DRIFT;
+        let from = if self.k.counts_from_answer { now } else { r.sent };
+        let deadline = from + LEASE - DRIFT;
         let answers = self.answers(r, false);
         let a = self.attempt(client);
         (a.token, a.deadline, a.claimed) = (token, deadline, true);
@@ -420,6 +422,8 @@ impl World {
             key,
             sent,
             claimed: now,
+            deadline,
+            checks: Vec::new(),
             token,
             over: doomed,
             killed: doomed.is_some(),

@@ -12,7 +12,7 @@ pub(super) const FAMILIES: &[(&str, u32)] = &[
     ("pause", 14),
     ("stall", 4),
     ("two freezes", 9),
-    ("overrun", 5),
+    ("overrun", 7),
     ("late write", 4),
     ("kill", 15),
     ("renewals", 7),
@@ -21,8 +21,9 @@ pub(super) const FAMILIES: &[(&str, u32)] = &[
     ("host clock", 6),
     ("deletes any", 8),
     ("no validity check", 7),
-    ("bad tokens", 10),
+    ("bad tokens", 11),
     ("bad arm", 18),
+    ("counts from answer", 4),
     ("slow acquire", 12),
     ("three nodes", 4),
     ("placed", 4),
@@ -174,6 +175,15 @@ impl Knobs {
                 self.no_validity = true;
                 self.aim(rng, Spot::AcquireSent, pause_or_stall, 17..=36);
                 self.aims[0].lag = 0;
+            }
+            "counts from answer" => {
+                self.counts_from_answer = true;
+                self.delay.1 = self.delay.1.max(2);
+                if rng.random_bool(0.6) {
+                    self.crowd(rng);
+                    self.aim(rng, Spot::Working, pause_or_stall, 16..=40);
+                }
+                self.checking = rng.random_bool(0.4);
             }
             "bad tokens" => {
                 let bad = [Tokens::PerWorker, Tokens::Repeats, Tokens::Forgotten];

@@ -132,6 +132,10 @@ pub struct Knobs {
     pub ignores_loss: bool,
     /// Takes its deadline to be a lease later than it is.
     pub lax_check: bool,
+    /// Counts its deadline from the last answer.
+    pub counts_from_answer: bool,
+    /// Believes in a renewal that was answered after its deadline.
+    pub revives: bool,
     pub arm_bugs: Vec<(Arm, ArmBug)>,
     pub aims: Vec<Aim>,
     pub timed: Vec<Timed>,
@@ -152,6 +156,8 @@ impl Knobs {
             && !self.deletes_any
             && !self.no_validity
             && !self.ignores_loss
+            && !self.counts_from_answer
+            && !self.revives
             && self.arm_bugs.is_empty()
             && self.aims.is_empty()
             && self.timed.is_empty()
@@ -235,6 +241,8 @@ impl Knobs {
             no_validity: false,
             ignores_loss: rng.random_bool(0.3),
             lax_check: false,
+            counts_from_answer: false,
+            revives: rng.random_bool(0.3),
             arm_bugs: Vec::new(),
             aims: Vec::new(),
             timed: Vec::new(),

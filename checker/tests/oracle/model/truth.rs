@@ -43,6 +43,9 @@ pub struct TrueHold {
     pub key: usize,
     pub sent: u64,
     pub claimed: u64,
+    /// Until when its client believed in it then, and the instants of its checks that passed.
+    pub deadline: u64,
+    pub checks: Vec<u64>,
     pub token: Option<u64>,
     /// When it ended: release sent, loss noticed, worker about to be killed.
     pub over: Option<u64>,
@@ -111,6 +114,12 @@ impl Truth {
     pub fn over(&mut self, attempt: u64, at: u64) {
         if let Some(hold) = self.holds.get_mut(&attempt) {
             hold.over.get_or_insert(at);
+        }
+    }
+
+    pub fn checked(&mut self, attempt: u64, at: u64) {
+        if let Some(hold) = self.holds.get_mut(&attempt) {
+            hold.checks.push(at);
         }
     }
 

@@ -27,9 +27,11 @@ impl World {
         let a = self.attempt(client);
         let id = a.id;
         let hold = HoldId(id);
+        let valid = valid && (self.k.revives || self.now < self.attempt(client).deadline);
         let answers = self.answers(r, good && !valid);
         if good && valid {
-            let deadline = r.sent + LEASE - DRIFT;
+            let from = if self.k.counts_from_answer { self.now } else { r.sent };
+            let deadline = from + LEASE - DRIFT;
             let a = self.attempt(client);
             a.deadline = a.deadline.max(deadline);
             self.say(client, Event::Renewed { hold, lease_ns: LEASE * UNIT_NS, answers });
@@ -109,6 +111,7 @@ impl World {
                 let passed = self.now < deadline + lax;
                 self.say(client, Event::Check { hold, passed });
                 if passed {
+                    self.truth.checked(id, self.now);
                     self.at_point(client, Point::AfterCheck, Next::Write);
                 } else {
                     let now = self.now;

@@ -437,10 +437,10 @@ fn a_check_that_a_slow_clock_let_pass_is_due_to_the_clock() {
         s.work(1, 20, 2_300).check(1, 2_330).write(1, 1, 2_331, 2_332);
         s
     };
-    assert_eq!(checked().causes(), ["overrun"]);
+    assert_eq!(checked().causes(), ["overclaim"]);
     assert_eq!(checked().inject(1, slow(WhichClock::Monotonic), "worker-1", 50, 3_000).causes(), ["clock"]);
-    assert_eq!(checked().inject(1, slow(WhichClock::Wall), "worker-1", 50, 3_000).causes(), ["overrun"]);
-    assert_eq!(checked().inject(1, slow(WhichClock::Monotonic), "worker-2", 50, 3_000).causes(), ["overrun"]);
+    assert_eq!(checked().inject(1, slow(WhichClock::Wall), "worker-1", 50, 3_000).causes(), ["overclaim"]);
+    assert_eq!(checked().inject(1, slow(WhichClock::Monotonic), "worker-2", 50, 3_000).causes(), ["overclaim"]);
     // If the check was in time, the pause after the check is the cause.
     let mut s = builder();
     s.work(1, 20, 100).check(1, 130).pause(1, "worker-1", 140, 2_330).write(1, 1, 2_331, 2_332);

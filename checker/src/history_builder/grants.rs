@@ -1,0 +1,48 @@
+//! What a grant of a builder says beyond the usual.
+
+use history::Event;
+
+use super::{HistoryBuilder, ms};
+
+impl HistoryBuilder {
+    /// Adds a hold acquired through a queue, with a lease that had been kept alive until `promised`.
+    pub fn acquire_promised(
+        &mut self,
+        hold: u64,
+        worker: u32,
+        sent: u64,
+        promised: u64,
+        ok: u64,
+        token: u64,
+    ) -> &mut Self {
+        self.acquire_knowing(hold, worker, sent, promised, ok, token);
+        if let Some((.., Event::Acquired { promised_from, .. })) = self.events.last_mut() {
+            *promised_from = Some(ms(promised));
+        }
+        self
+    }
+
+    /// The place in the queue of the hold that was acquired last.
+    pub fn with_place(&mut self, at: u64) -> &mut Self {
+        if let Some((.., Event::Acquired { place, .. })) = self.events.last_mut() {
+            *place = Some(at);
+        }
+        self
+    }
+
+    /// The lease that was granted to the hold that was acquired last.
+    pub fn with_lease(&mut self, lease: u64) -> &mut Self {
+        if let Some((.., Event::Acquired { lease_ns, .. })) = self.events.last_mut() {
+            *lease_ns = lease * 1_000_000;
+        }
+        self
+    }
+
+    /// The time for which the client of the hold that was acquired last believed in it.
+    pub fn believing(&mut self, valid: u64) -> &mut Self {
+        if let Some((.., Event::Acquired { valid_ns, .. })) = self.events.last_mut() {
+            *valid_ns = valid * 1_000_000;
+        }
+        self
+    }
+}

@@ -1,0 +1,230 @@
+//! Claims that the promise of the lock service does not cover: dead claims and overclaims.
+//!
+//! A clock of the worker that ran slow explains such a claim, and no other fault does. Whether a fault is proved is
+//! known only at the end, so the claims are collected with the spans in which the clock must have lost the time.
+
+use std::time::Duration;
+
+use history::{ClientId, ClockChange, HoldId, Key, NodeName, ProcessName, Stamp, fault};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::{
+    holds::{Attempt, EventRef, Grant, Span},
+    rules,
+    run::{Run, millis},
+};
+
+/// Stamps and readings of a clock are rounded: a clock that lost this much less than the claim was late explains it.
+const ROUNDED: Duration = Duration::from_micros(1);
+
+/// A hold that was claimed when its promise had ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeadClaim {
+    /// The key.
+    pub key: Key,
+    /// The hold.
+    pub hold: HoldId,
+    /// The client.
+    pub client: ClientId,
+    /// The worker.
+    pub worker: ProcessName,
+    /// The time of the claim, in milliseconds since the run's start.
+    pub at_ms: f64,
+    /// The time from the promise end to the claim, in milliseconds; may be 0.
+    pub late_ms: f64,
+    /// The attempt and its success.
+    pub witness: Vec<u64>,
+}
+
+/// The evidence of an overclaim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OverclaimedBy {
+    /// The client's deadline, when it acquired.
+    Deadline,
+    /// A check of the deadline that passed.
+    Check,
+}
+
+/// A hold in which its client believed after the promise had ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Overclaim {
+    /// The key.
+    pub key: Key,
+    /// The hold.
+    pub hold: HoldId,
+    /// The client.
+    pub client: ClientId,
+    /// The worker.
+    pub worker: ProcessName,
+    /// The first evidence that no slow clock of the worker explains.
+    pub by: OverclaimedBy,
+    /// The time of this evidence, in milliseconds since the run's start.
+    pub at_ms: f64,
+    /// The time from the promise end to the deadline or to the check, in milliseconds.
+    pub past_ms: f64,
+    /// The checks of the hold that passed after the promise end.
+    pub checks: u64,
+    /// The request that the promise counts from, and the evidence.
+    pub witness: Vec<u64>,
+}
+
+/// The time that a worker's clock must have lost within a span to explain a claim.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    within: Span,
+    late: Duration,
+}
+
+impl Lost {
+    /// Returns whether a clock of the worker ran so slow.
+    fn is_explained(self, run: &Run, worker: &NodeName) -> bool {
+        let lost = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == *worker).filter_map(|(id, l)| {
+            let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+            let fault::Clock { clock, change: ClockChange::DriftPpm(ppm) } = step.fault.clock()? else { return None };
+            let slow = u32::try_from(-ppm).ok().filter(|_| clock.is_monotonic())?;
+            Some(rules::overlap(l.bracket()?, self.within)?.mul_f64(f64::from(slow) / 1e6))
+        });
+        let lost: Duration = lost.sum();
+        !lost.is_zero() && lost + ROUNDED > self.late
+    }
+}
+
+/// One instant at which a client believed in its hold after the promise end.
+#[derive(Debug)]
+struct Belief {
+    worker: NodeName,
+    lost: Lost,
+    /// If the client had taken a renewal for done that was answered after the promise end: the same of that renewal.
+    renewal: Option<Lost>,
+    claim: Overclaim,
+    at: Stamp,
+}
+
+/// All such claims of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    dead: Vec<(Lost, DeadClaim)>,
+    /// In the order of their stamps.
+    beliefs: Vec<Belief>,
+    /// Of open holds: the first renewal that succeeded after the promise end.
+    renewals: FxHashMap<HoldId, Lost>,
+}
+
+/// What remains of the claims when the faults are known.
+#[derive(Debug, Default)]
+pub(crate) struct Judged {
+    pub dead: Vec<DeadClaim>,
+    pub overclaims: Vec<Overclaim>,
+    /// Claims that a slow clock explains.
+    pub explained: u64,
+    /// The first overclaim of each hold.
+    pub since: FxHashMap<HoldId, Stamp>,
+}
+
+impl Claims {
+    /// A hold was acquired. `valid` is the time for which its client believed in it.
+    pub fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant, valid: Duration) {
+        let (ok, promise) = (grant.ok, grant.first_promise);
+        let within = (grant.promised_from, ok.at);
+        if rules::is_dead_claim(ok.at, promise) {
+            let late = ok.at.since(promise);
+            let claim = DeadClaim {
+                key: run.key(hold.key).clone(),
+                hold: hold.id,
+                client: hold.client,
+                worker: run.process(hold.process).name.clone(),
+                at_ms: run.ms(ok.at),
+                late_ms: millis(late),
+                witness: vec![hold.sent.seq, ok.seq],
+            };
+            self.dead.push((Lost { within, late }, claim));
+        }
+        // Of a deadline that has passed, the client does not say how long ago.
+        let deadline = ok.at.plus(valid);
+        if !valid.is_zero() && rules::is_overclaim(deadline, promise) {
+            let lost = Lost { within, late: deadline.since(promise) };
+            self.beliefs.push(Belief::new(run, hold, OverclaimedBy::Deadline, ok, lost));
+        }
+    }
+
+    /// A check of a hold's deadline passed.
+    pub fn checked(&mut self, run: &Run, hold: &Attempt, check: EventRef) {
+        if !rules::is_overclaim(check.at, hold.promise) {
+            return;
+        }
+        let lost = Lost { within: (promised_from(hold), check.at), late: check.at.since(hold.promise) };
+        let renewal = self.renewals.get(&hold.id).copied();
+        self.beliefs.push(Belief { renewal, ..Belief::new(run, hold, OverclaimedBy::Check, check, lost) });
+    }
+
+    /// A renewal of a hold succeeded. The promise has taken it in, if it came in time.
+    pub fn renewed(&mut self, hold: &Attempt, ok: Stamp) {
+        if !rules::is_renewed_in_time(ok, hold.promise) {
+            let lost = Lost { within: (promised_from(hold), ok), late: ok.since(hold.promise) };
+            self.renewals.entry(hold.id).or_insert(lost);
+        }
+    }
+
+    pub fn closed(&mut self, hold: HoldId) {
+        self.renewals.remove(&hold);
+    }
+
+    /// Judges all claims.
+    pub fn judge(&self, run: &Run) -> Judged {
+        let mut judged = Judged::default();
+        for (lost, claim) in &self.dead {
+            if lost.is_explained(run, &claim.worker.node()) {
+                judged.explained += 1;
+            } else {
+                judged.dead.push(claim.clone());
+            }
+        }
+        judged.dead.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
+        let mut places: FxHashMap<HoldId, usize> = FxHashMap::default();
+        for belief in &self.beliefs {
+            let explains = |lost: Lost| lost.is_explained(run, &belief.worker);
+            if explains(belief.lost) || belief.renewal.is_some_and(explains) {
+                judged.explained += 1;
+                continue;
+            }
+            let place = *places.entry(belief.claim.hold).or_insert_with(|| {
+                judged.since.insert(belief.claim.hold, belief.at);
+                judged.overclaims.push(belief.claim.clone());
+                judged.overclaims.len() - 1
+            });
+            judged.overclaims[place].checks += u64::from(belief.claim.by == OverclaimedBy::Check);
+        }
+        judged.overclaims.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
+        judged
+    }
+}
+
+impl Belief {
+    fn new(run: &Run, hold: &Attempt, by: OverclaimedBy, mark: EventRef, lost: Lost) -> Belief {
+        let claim = Overclaim {
+            key: run.key(hold.key).clone(),
+            hold: hold.id,
+            client: hold.client,
+            worker: run.process(hold.process).name.clone(),
+            by,
+            at_ms: run.ms(mark.at),
+            past_ms: millis(lost.late),
+            checks: 0,
+            witness: vec![hold.promised_by.seq, mark.seq],
+        };
+        Belief { worker: run.process(hold.process).node.clone(), lost, renewal: None, claim, at: mark.at }
+    }
+}
+
+/// The stamp that the promise of a hold rests on.
+fn promised_from(hold: &Attempt) -> Stamp {
+    match (hold.renewed, hold.grant) {
+        (None, Some(grant)) => grant.promised_from,
+        _ => hold.promised_by.at,
+    }
+}
+
+#[cfg(test)]
+mod tests;

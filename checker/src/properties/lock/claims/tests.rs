@@ -1,0 +1,155 @@
+use std::time::Duration;
+
+use history::{ClockChange, Event, Fault, HoldId, WhichClock, fault};
+
+use super::OverclaimedBy;
+use crate::{cause::Cause, history_builder::HistoryBuilder, properties::WindowKind, verdict::Verdict};
+
+fn drift(clock: WhichClock, ppm: i32) -> Fault {
+    Fault::new(fault::Clock { clock, change: ClockChange::DriftPpm(ppm) }, Duration::from_secs(1))
+}
+
+#[test]
+fn a_claim_at_or_after_the_promise_end_is_dead() {
+    for (ok, is_dead) in [(1_977, false), (1_978, true), (2_500, true)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, ok, 41).release(1, ok + 1);
+        let lock = builder.lock();
+        assert_eq!((lock.dead_claims.len() == 1, lock.overclaims.len()), (is_dead, 0), "acquired at {ok}");
+        assert_eq!(lock.verdict == Verdict::Violated, is_dead);
+    }
+}
+
+#[test]
+fn a_clock_that_ran_slow_explains_a_dead_claim_and_an_overclaim() {
+    // 22 ms too late. The clock was off for 210 ms at most.
+    for (fault, node, is_explained) in [
+        (drift(WhichClock::Monotonic, -200_000), "worker-1", true),
+        (drift(WhichClock::Both, -200_000), "worker-1", true),
+        (drift(WhichClock::Monotonic, -100_000), "worker-1", false),
+        (drift(WhichClock::Monotonic, 200_000), "worker-1", false),
+        (drift(WhichClock::Wall, -200_000), "worker-1", false),
+        (drift(WhichClock::Monotonic, -200_000), "worker-2", false),
+    ] {
+        let expected = if is_explained { (0, 1) } else { (1, 0) };
+        let mut dead = HistoryBuilder::new();
+        dead.acquire(1, 1, 0, 2_000, 41).release(1, 2_001);
+        let mut checked = HistoryBuilder::new();
+        checked.acquire(1, 1, 0, 10, 41).check(1, 2_000).release(1, 2_001);
+        let mut believed = HistoryBuilder::new();
+        believed.acquire(1, 1, 0, 500, 41).believing(1_500).release(1, 2_001);
+        for mut builder in [dead, checked, believed] {
+            let lock = builder.inject(1, fault.clone(), node, 100, 300).lock();
+            let claims = lock.dead_claims.len() + lock.overclaims.len();
+            assert_eq!((claims as u64, lock.explained_claims), expected, "{fault:?} of {node}");
+            assert_eq!(lock.verdict == Verdict::Violated, !is_explained);
+        }
+    }
+}
+
+#[test]
+fn a_clock_explains_only_what_it_lost_since_the_promise_began() {
+    let mut builder = HistoryBuilder::new();
+    builder.inject(1, drift(WhichClock::Monotonic, -200_000), "worker-1", 100, 300);
+    builder.acquire(1, 1, 320, 330, 41).check(1, 2_310).release(1, 2_320);
+    assert_eq!((builder.lock().overclaims.len(), builder.lock().explained_claims), (1, 0));
+    // The promise counts from a renewal that was sent when the clock was right again.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).renew(1, 400, 410).inject(
+        1,
+        drift(WhichClock::Both, -200_000),
+        "worker-1",
+        100,
+        300,
+    );
+    builder.check(1, 2_390).release(1, 2_391);
+    assert_eq!(builder.lock().overclaims.len(), 1);
+}
+
+#[test]
+fn a_deadline_after_the_promise_end_is_an_overclaim() {
+    for (valid, past) in [(0, None), (1_968, None), (1_969, Some(1.0)), (2_000, Some(32.0))] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).believing(valid).release(1, 100);
+        let lock = builder.lock();
+        assert_eq!(lock.overclaims.first().map(|o| o.past_ms), past, "valid for {valid} ms");
+        assert_eq!(lock.verdict == Verdict::Violated, past.is_some());
+    }
+    // The deadline of a claim that is dead already has passed: the client does not say when.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 2_100, 41).believing(0).release(1, 2_101);
+    assert_eq!((builder.lock().dead_claims.len(), builder.lock().overclaims.len()), (1, 0));
+}
+
+#[test]
+fn a_check_that_passes_after_the_promise_end_is_an_overclaim() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).check(1, 1_978).release(1, 1_980);
+    assert_eq!(builder.lock().verdict, Verdict::Upheld);
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).check(1, 1_978).check(1, 1_979).check(1, 1_985).release(1, 1_990);
+    let lock = builder.lock();
+    let found: Vec<_> = lock.overclaims.iter().map(|o| (o.hold, o.by, o.past_ms, o.checks)).collect();
+    assert_eq!(found, [(HoldId(1), OverclaimedBy::Check, 1.0, 2)]);
+    assert_eq!(lock.verdict, Verdict::Violated);
+}
+
+#[test]
+fn a_check_after_a_renewal_that_was_answered_is_none() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).renew(1, 1_000, 1_010).check(1, 2_978).release(1, 2_980);
+    assert_eq!(builder.lock().verdict, Verdict::Upheld);
+    // A renewal that was answered too late extends nothing.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).renew(1, 1_900, 1_978).check(1, 1_979).release(1, 1_980);
+    assert_eq!(builder.lock().overclaims.len(), 1);
+}
+
+#[test]
+fn a_slow_clock_that_let_a_renewal_come_too_late_explains_the_checks_after_it() {
+    let mut builder = HistoryBuilder::new();
+    // The renewal was answered 32 ms after the promise end. The clock had lost 40 ms.
+    builder.acquire(1, 1, 0, 10, 41).renew(1, 1_900, 2_010).inject(
+        1,
+        drift(WhichClock::Both, -200_000),
+        "worker-1",
+        100,
+        300,
+    );
+    builder.check(1, 3_000).release(1, 3_001);
+    let lock = builder.lock();
+    assert_eq!((lock.overclaims.len(), lock.explained_claims, lock.verdict), (0, 1, Verdict::Upheld));
+    // Without the renewal, the clock would have had to lose a second.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).inject(1, drift(WhichClock::Both, -200_000), "worker-1", 100, 300);
+    builder.check(1, 3_000).release(1, 3_001);
+    assert_eq!(builder.lock().overclaims.len(), 1);
+}
+
+#[test]
+fn an_overclaim_is_the_cause_of_the_acts_after_it() {
+    // Paused for longer than the lease, with a deadline 5 ms too late: an unchecked client writes all the same.
+    let paused = |valid| {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).believing(valid).read(1, 1, 20, 22).work(1, 24, 100);
+        builder.pause(1, "worker-1", 100, 5_100).acquire(2, 2, 2_000, 2_051, 42).release(2, 2_220);
+        builder.write(1, 2, 5_101, 5_102).release_refused(1, 5_110).window()
+    };
+    assert_eq!(paused(1_968).causes, [Cause::Fault(history::FaultKind::Pause).into()]);
+    assert_eq!(paused(1_973).causes, [Cause::Overclaim.into()]);
+    // Acts before the check that passed too late have causes of their own.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).work(1, 12, 2_000).read(1, 1, 2_012, 2_060).acquire(2, 2, 2_000, 2_010, 42);
+    builder.check(1, 2_070).write(1, 2, 2_071, 2_080).release_refused(1, 2_090).release(2, 2_100);
+    let window = builder.window();
+    assert_eq!((window.kind, window.reads, window.writes), (WindowKind::StaleHolder, 1, 1));
+    assert_eq!(window.causes, [Cause::Overrun.into(), Cause::Overclaim.into()]);
+}
+
+#[test]
+fn only_checks_that_passed_count() {
+    let mut builder = HistoryBuilder::new();
+    let failed = Event::Check { hold: HoldId(1), passed: false };
+    builder.acquire(1, 1, 0, 10, 41).event("worker-1", 2_000, failed).release_refused(1, 2_001);
+    assert_eq!(builder.lock().verdict, Verdict::Upheld);
+}

@@ -1,0 +1,61 @@
+//! Claims that the promise does not cover.
+
+use std::time::Duration;
+
+use history::{
+    ClockChange, Event, Fault, FaultId, FaultKind, FaultPhase, HoldId, NodeAnswer, NodeName, Step, Target, When,
+    WhichClock, fault,
+};
+
+use super::{A, B, Tale, stamp};
+
+/// The answer took 30 ms, and the client counts its lease from then on. It is frozen until its promise has ended.
+pub fn deadline_from_answer() -> Tale {
+    let mut t = Tale::new(Some(2_500));
+    t.acquired(1_000, 1_030, A);
+    if let Some((.., Event::Acquired { valid_ns, .. })) = t.told.last_mut() {
+        *valid_ns = 1_978_000_000;
+    }
+    t.pause(1_100, 3_600, "worker-1")
+        .acquired(3_100, 3_101, B)
+        .release(3_200, 3_201, B, NodeAnswer::Done)
+        .access(A, 1, [3_601, 3_602, 3_603], None, Some(42), [(true, 0, 0), (true, 0, 0)])
+        .release(3_604, 3_605, A, NodeAnswer::Refused);
+    t
+}
+
+/// A client checks its deadline when it writes. The first check is the last that may pass, at the promise end.
+pub fn checked_too_late() -> Tale {
+    let mut t = Tale::new(None);
+    let check = || Event::Check { hold: HoldId(A.id), passed: true };
+    t.acquired(100, 102, A)
+        .access(A, 1, [103, 104, 105], None, None, [(true, 0, 0), (true, 0, 0)])
+        .work(105, A, 1_970)
+        .at(2_078, A.worker, check())
+        .access(A, 2, [2_079, 2_080, 2_081], Some(0), None, [(true, 2, 1), (true, 2, 1)])
+        .at(2_098, A.worker, check())
+        .access(A, 3, [2_099, 2_100, 2_101], Some(2), None, [(true, 3, 2), (true, 3, 2)])
+        .release(2_102, 2_103, A, NodeAnswer::Done);
+    t
+}
+
+/// The same, and the worker's clock ran slow by a fault: it lost 50 ms before the second check.
+pub fn checked_by_slow_clock() -> Tale {
+    let mut t = checked_too_late();
+    let drift = fault::Clock { clock: WhichClock::Monotonic, change: ClockChange::DriftPpm(-100_000) };
+    t.plan.schedule = vec![Step {
+        id: FaultId(1),
+        fault: Fault::new(drift, Duration::from_millis(500)),
+        target: Target::Node("worker-1".into()),
+        when: When::AfterHeal(Duration::from_millis(100)),
+    }];
+    let phase =
+        |phase| Event::Fault { fault: FaultId(1), kind: FaultKind::Clock, node: NodeName::from("worker-1"), phase };
+    t.at(200, "agent", phase(FaultPhase::Requested { asked_ns: 500_000_000, hold: None }))
+        .at(201, "agent", phase(FaultPhase::Injected))
+        .at(699, "agent", phase(FaultPhase::HealRequested))
+        .at(700, "agent", phase(FaultPhase::Healed))
+        .at(701, "agent", phase(FaultPhase::Proved { from: stamp(201), to: stamp(699) }))
+        .at(702, "agent", phase(FaultPhase::HealProved));
+    t
+}
