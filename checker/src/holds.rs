@@ -28,7 +28,6 @@ pub(crate) struct HoldSummary {
     /// The promise end at the time of this summary, and the request that the promise counts from.
     pub promise: Stamp,
     pub promised_by: EventRef,
-    pub nodes: Nodes,
     /// The stamps between which the nodes granted the lease, and the earliest true end of the lease without renewals.
     pub granted: Span,
     pub lease_until: Stamp,
@@ -48,7 +47,6 @@ impl HoldSummary {
             token: grant.token,
             promise: hold.promise,
             promised_by: hold.promised_by,
-            nodes: hold.granted_on | hold.renewed_on,
             granted: (grant.promised_from, grant.ok.at),
             lease_until: grant.promised_from.plus(grant.lease),
             is_without_key: hold.is_without_key,

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     cause::Cause,
     facts::Facts,
-    holds::{Attempt, EventRef, Grant, HoldSummary, Nodes, Span},
+    holds::{Attempt, EventRef, Grant, HoldSummary, Span},
     intervals::Intervals,
     judge::{Ending, Judge},
     merge::Entry,
@@ -33,7 +33,7 @@ pub use verdict::LockVerdict;
 pub use window::{Window, WindowKind};
 
 use claims::Claims;
-use evidence::{ACTS_MAX, HoldWatch, Overlap, StaleAct, StaleActs};
+use evidence::{ACTS_MAX, Entitled, HoldWatch, Overlap, Renewed, StaleAct, StaleActs};
 use note::LastDecision;
 use queue::Queue;
 
@@ -88,11 +88,8 @@ pub(crate) struct Lock {
     watches: FxHashMap<HoldId, HoldWatch>,
     stale: Vec<StaleHold>,
     overlaps: Vec<Overlap>,
-    /// The nodes of holds that overlapped. Those that did the last renewal count, and it may be answered after the
-    /// overlap.
-    nodes: FxHashMap<HoldId, Nodes>,
-    /// The leases of holds that had been renewed when another hold was acquired, by that other hold.
-    leases: FxHashMap<HoldId, Vec<(HoldId, Vec<Span>)>>,
+    /// The holds that had been renewed when another hold was acquired, by that other hold.
+    renewed: FxHashMap<HoldId, Vec<(HoldId, Renewed)>>,
     claims: Claims,
     undecided: u64,
     without_key: u64,
@@ -113,7 +110,8 @@ impl Lock {
     fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant, valid: Duration) {
         self.claims.acquired(run, hold, grant, valid);
         for other in run.live(hold.key).filter(|other| other.id != hold.id && !other.leases.is_empty()) {
-            self.leases.entry(hold.id).or_default().push((other.id, other.leases.clone()));
+            let renewed = Renewed { nodes: other.renewed_on, leases: other.leases.clone() };
+            self.renewed.entry(hold.id).or_default().push((other.id, renewed));
         }
         let key = self.key(hold.key);
         let (watch, open) = (key.known(hold, grant), std::mem::take(&mut key.open));
@@ -132,6 +130,12 @@ impl Lock {
         let key = self.key(hold.key);
         key.open = open;
         key.add(run, hold, grant);
+    }
+
+    /// Returns what the renewals of a hold had done when another hold was acquired.
+    fn renewed_at(&self, hold: HoldId, other: HoldId) -> Renewed {
+        let mut known = self.renewed.get(&other).into_iter().flatten();
+        known.find(|(id, _)| *id == hold).map(|(_, renewed)| renewed.clone()).unwrap_or_default()
     }
 
     /// A request of a hold was decided: the first copy of it.
@@ -255,20 +259,18 @@ impl Judge for Lock {
         for (other, theirs) in run.live(hold.key).filter_map(|h| Some((h, h.grant?))) {
             // The other hold's entitlement ends no earlier: `run` returns the ends in their order.
             if let Some(length) = rules::overlap((grant.ok.at, end), (theirs.ok.at, other.end())) {
-                let mut holds = [HoldSummary::of(hold, &grant), HoldSummary::of(other, &theirs)];
-                let from = holds[0].ok.at.max(holds[1].ok.at);
-                holds.sort_by_key(|summary| (summary.ok.at, summary.id));
-                let [first, second] = if holds[0].id == hold.id { [&grant, &theirs] } else { [&theirs, &grant] };
-                if first.is_later(second) {
+                let mut holds = [(hold, &grant, other.id), (other, &theirs, hold.id)];
+                holds.sort_by_key(|(hold, grant, _)| (grant.ok.at, hold.id));
+                if holds[0].1.is_later(holds[1].1) {
                     holds.reverse();
                 }
-                for hold in [hold, other] {
-                    self.nodes.insert(hold.id, hold.granted_on | hold.renewed_on);
-                }
-                let mut known = self.leases.get(&holds[1].id).into_iter().flatten();
-                let leases = known.find(|(id, _)| *id == holds[0].id).map(|(_, leases)| leases.clone());
-                let (key, leases) = (hold.key, leases.unwrap_or_default());
-                self.overlaps.push(Overlap { key, from, holds, length, leases });
+                let is_ordered = holds[1].1.is_later(holds[0].1);
+                let holds = holds.map(|(hold, grant, other)| {
+                    let renewed = self.renewed_at(hold.id, other);
+                    Entitled::new(HoldSummary::of(hold, grant), hold.granted_on, renewed)
+                });
+                let (key, from) = (hold.key, grant.ok.at.max(theirs.ok.at));
+                self.overlaps.push(Overlap { key, holds, is_ordered, from, length });
             }
         }
         let Some(key) = self.keys.get_mut(hold.key) else { return };
@@ -286,10 +288,7 @@ impl Judge for Lock {
     }
 
     fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
-        if let Some(nodes) = self.nodes.get_mut(&attempt.id) {
-            *nodes = attempt.granted_on | attempt.renewed_on;
-        }
-        self.leases.remove(&attempt.id);
+        self.renewed.remove(&attempt.id);
         self.claims.closed(attempt.id);
         if let Some(watch) = self.watches.remove(&attempt.id) {
             self.keys[attempt.key].open.retain(|id| *id != attempt.id);
@@ -307,15 +306,9 @@ impl Judge for Lock {
             windows.extend(stale(&found.hold, &found.watch));
         }
         for hold in run.still_open() {
-            if let Some(nodes) = self.nodes.get_mut(&hold.id) {
-                *nodes = hold.granted_on | hold.renewed_on;
-            }
             if let Some(watch) = self.watches.get(&hold.id) {
                 windows.extend(stale(hold, watch));
             }
-        }
-        for summary in self.overlaps.iter_mut().flat_map(|overlap| &mut overlap.holds) {
-            summary.nodes = self.nodes.get(&summary.id).copied().unwrap_or(summary.nodes);
         }
         windows.extend(self.overlaps.iter().map(|overlap| window::overlap(run, overlap, ending)));
         let is_unexplained = |w: &Window| w.causes.iter().any(|c| c.is(Cause::Unexplained));

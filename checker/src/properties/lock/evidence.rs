@@ -5,7 +5,7 @@ use std::time::Duration;
 use history::{OpId, Stamp};
 
 use crate::{
-    holds::{EventRef, HoldSummary, Span},
+    holds::{EventRef, HoldSummary, Nodes, Span},
     intervals::Intervals,
 };
 
@@ -47,35 +47,55 @@ pub(crate) struct HoldWatch {
     pub stale: Option<StaleActs>,
 }
 
+/// What the renewals of a hold had done when another hold was acquired.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Renewed {
+    /// The nodes that did the last renewal.
+    pub nodes: Nodes,
+    /// Per node, the stamp of the lease and the earliest true end of the lease.
+    pub leases: Vec<Span>,
+}
+
+/// One of two holds that were entitled at once, as it was when the other one was acquired.
+pub(crate) struct Entitled {
+    pub hold: HoldSummary,
+    /// The nodes that had granted the hold, or had renewed it.
+    pub nodes: Nodes,
+    /// As in [`Renewed`]. Empty if the hold had not been renewed.
+    leases: Vec<Span>,
+}
+
 /// Two holds that were entitled at once.
 pub(crate) struct Overlap {
     pub key: usize,
     /// The two holds in the order of their grants if that is known, otherwise in the order of their success.
-    pub holds: [HoldSummary; 2],
+    pub holds: [Entitled; 2],
+    /// True if the order of the two grants is known.
+    pub is_ordered: bool,
     pub from: Stamp,
     pub length: Duration,
-    /// Per node, the stamp of the first hold's lease and the earliest true end of the lease, when the second hold was
-    /// acquired. Empty if the first hold had not been renewed.
-    pub leases: Vec<Span>,
 }
 
-impl Overlap {
-    /// Returns the earliest true end of the first hold's lease on a node.
-    pub fn lease_until(&self, node: usize) -> Stamp {
-        self.leases.get(node).map_or(self.holds[0].lease_until, |lease| lease.1)
+impl Entitled {
+    pub fn new(hold: HoldSummary, granted_on: Nodes, renewed: Renewed) -> Entitled {
+        Entitled { hold, nodes: granted_on | renewed.nodes, leases: renewed.leases }
     }
 
-    /// Returns the stamps between which the node received the first hold's lease.
+    /// Returns the earliest true end of the hold's lease on a node.
+    pub fn lease_until(&self, node: usize) -> Stamp {
+        self.leases.get(node).map_or(self.hold.lease_until, |lease| lease.1)
+    }
+
+    /// Returns the stamps between which the node received the hold's lease.
     pub fn told(&self, node: usize) -> Span {
-        let first = &self.holds[0];
         match self.leases.get(node) {
             // Compared with its lease, a renewal takes no time.
-            Some(lease) if lease.0 > first.granted.0 => (lease.0, lease.0),
-            _ => first.granted,
+            Some(lease) if lease.0 > self.hold.granted.0 => (lease.0, lease.0),
+            _ => self.hold.granted,
         }
     }
 
-    /// Returns the node on which the first hold's lease lasted longest.
+    /// Returns the node on which the hold's lease lasted longest.
     pub fn longest(&self) -> usize {
         (0..self.leases.len()).max_by_key(|node| self.leases[*node].1).unwrap_or(0)
     }

@@ -18,23 +18,26 @@ use crate::{
     run::Run,
 };
 
-use super::evidence::Overlap;
+use super::evidence::{Entitled, Overlap};
 
-/// Returns the cause of a lease-overlap: on **every** node that granted both holds, the first event that removed the
-/// first hold's key between its attempt and the second hold's success.
+/// Returns the cause of a lease-overlap: on **every** node that had granted both holds when the overlap began, the first
+/// event that removed the first hold's key between its attempt and the second hold's success. If the order of the
+/// grants is unknown, either hold may have been the first on a node.
 pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> CauseSet {
     let [first, second] = &overlap.holds;
     let both = first.nodes & second.nodes;
+    let orders = [(first, second), (second, first)];
+    let orders = if overlap.is_ordered { &orders[..1] } else { &orders[..] };
     let mut causes: Vec<Cause> = Vec::new();
     if run.plan.has_one_store() {
-        causes.extend(in_store(run, overlap, ending));
+        causes.extend(orders.iter().find_map(|(first, second)| in_store(run, first, second, ending)));
     } else {
         for node in (0..run.plan.lock_nodes.len().min(64)).filter(|i| both & (1 << i) != 0) {
             // A node that did not execute a renewal may have removed the key when its lease expired.
-            if rules::is_lease_over(second.ok.at, overlap.lease_until(node)) {
+            if orders.iter().any(|(first, second)| rules::is_lease_over(second.hold.ok.at, first.lease_until(node))) {
                 continue;
             }
-            match on_node(run, overlap, ending, node) {
+            match orders.iter().find_map(|(first, second)| on_node(run, first, second, ending, node)) {
                 Some(cause) if !causes.contains(&cause) => causes.push(cause),
                 Some(_) => {}
                 None => {
@@ -46,7 +49,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
     }
     if !causes.is_empty() {
         causes.into_iter().collect()
-    } else if run.stalls.stepped_within((first.sent.at, second.ok.at)) {
+    } else if run.stalls.stepped_within((first.hold.sent.at, second.hold.ok.at)) {
         Cause::HostClock.into()
     } else {
         Cause::Unexplained.into()
@@ -59,27 +62,27 @@ fn proved<'a>(run: &'a Run, node: &'a NodeName) -> impl Iterator<Item = &'a Faul
 }
 
 /// Returns the event that removed the key on one of several independent servers.
-fn on_node(run: &Run, overlap: &Overlap, ending: &Ending, node: usize) -> Option<Cause> {
-    let [first, second] = &overlap.holds;
+fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node: usize) -> Option<Cause> {
     let name = &run.plan.lock_nodes[node];
-    let between = |at: Stamp| rules::is_between(at, first.sent.at, second.ok.at);
-    let (until, told) = (overlap.lease_until(node), overlap.told(node));
-    let key_lease = KeyLease { sent: first.sent.at, told, until, gone_by: second.ok.at };
+    let (sent, gone_by) = (first.hold.sent.at, second.hold.ok.at);
+    let between = |at: Stamp| rules::is_between(at, sent, gone_by);
+    let (until, told) = (first.lease_until(node), first.told(node));
+    let key_lease = KeyLease { sent, told, until, gone_by };
     let restarts =
         proved(run, name).filter_map(|line| Some((key_lease.forgotten(run, line)?, Cause::Fault(line.kind))));
-    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.id && u.node == node);
+    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.hold.id && u.node == node);
     let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
-    let moved = NodeClocks::of(run, name).first_to_reach(until, told, second.ok.at, run.plan.servers.lease_clock);
+    let moved = NodeClocks::of(run, name).first_to_reach(until, told, gone_by, run.plan.servers.lease_clock);
     restarts.chain(removed).chain(moved.map(|at| (at, Cause::Fault(FaultKind::Clock)))).min().map(|(_, cause)| cause)
 }
 
 /// Returns the event that removed the first hold's key in a store whose replicas are the lock nodes: a fault on any
 /// replica. The service may have granted the second hold although that hold's own key was gone. Then the event that
 /// removed the second hold's key explains the overlap.
-fn in_store(run: &Run, overlap: &Overlap, ending: &Ending) -> Option<Cause> {
-    let [first, second] = &overlap.holds;
-    let (longest, gone_by) = (overlap.longest(), second.ok.at);
-    let (until, told) = (overlap.lease_until(longest), overlap.told(longest));
+fn in_store(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> Option<Cause> {
+    let (longest, gone_by) = (first.longest(), second.hold.ok.at);
+    let (until, told) = (first.lease_until(longest), first.told(longest));
+    let (first, second) = (&first.hold, &second.hold);
     let of_first = KeyLease { sent: first.sent.at, told, until, gone_by };
     let of_second = KeyLease { sent: second.sent.at, told: second.granted, until: second.lease_until, gone_by };
     let of_second = second.is_without_key.then(|| taken_from_store(run, &of_second, second.id, ending)).flatten();

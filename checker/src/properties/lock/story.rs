@@ -35,7 +35,7 @@ pub(crate) fn stale_headline(
 
 /// "k0: worker-1 and worker-2 were both entitled for 0.52 s".
 pub(crate) fn overlap_headline(run: &Run, overlap: &Overlap) -> String {
-    let [a, b] = overlap.holds.each_ref().map(|h| run.who(h.process, h.client));
+    let [a, b] = overlap.holds.each_ref().map(|h| run.who(h.hold.process, h.hold.client));
     format!("{}: {a} and {b} were both entitled for {}", run.key(overlap.key), seconds(overlap.length))
 }
 
@@ -172,7 +172,8 @@ pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &HoldSummary, watch: &Hol
 
 /// The story of two holds at once.
 pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<StoryLine> {
-    let [first, second] = &overlap.holds;
+    let both = overlap.holds[0].nodes & overlap.holds[1].nodes;
+    let [first, second] = overlap.holds.each_ref().map(|entitled| &entitled.hold);
     let mut lines = Lines::new(run);
     lines.acquired(first, Some(first.promise));
     lines.acquired(second, Some(second.promise));
@@ -180,7 +181,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
         lines.gave_up(hold.gave_up, overlap.from.plus(overlap.length), &run.who(hold.process, hold.client));
     }
     let is_one_store = run.plan.has_one_store();
-    for node in run.lock_nodes(if is_one_store { Nodes::MAX } else { first.nodes & second.nodes }) {
+    for node in run.lock_nodes(if is_one_store { Nodes::MAX } else { both }) {
         lines.faults(node, first.sent.at, second.ok.at);
     }
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.id && u.answered.at <= second.ok.at);

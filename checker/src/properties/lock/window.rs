@@ -140,7 +140,7 @@ pub(crate) fn stale(run: &Run, hold: &Attempt, watch: &HoldWatch, overclaimed: O
 
 /// The window of two entitlements that intersect.
 pub(crate) fn overlap(run: &Run, found: &Overlap, ending: &Ending) -> Window {
-    let [first, second] = &found.holds;
+    let [first, second] = found.holds.each_ref().map(|entitled| &entitled.hold);
     let mut witness = vec![first.promised_by, first.ok, second.promised_by, second.ok];
     witness.sort_unstable();
     witness.dedup();

@@ -181,20 +181,26 @@ fn unexplained(f: &Facts, from: u64, to: u64) -> String {
     if stepped { "host-clock" } else { "unexplained" }.to_owned()
 }
 
-/// The causes of two entitlements at once: on every node that granted both, somebody else removed the first one's key.
+/// The causes of two entitlements at once: on every node that had granted both when the overlap began, somebody else
+/// removed the key of the one that the node granted first. If nobody knows which that was, it may be either.
 pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
     let (first, second) = if (a.acquired, a.id) <= (b.acquired, b.id) { (a, b) } else { (b, a) };
     let (first, second) = if first.later_than(second) { (second, first) } else { (first, second) };
+    let ordered = second.later_than(first);
+    let began = a.acquired.max(b.acquired).unwrap_or(0);
     let granted = |h: &Hold, node: &NodeName| {
-        let mut last = h.answers.iter().chain(&h.renewed_on);
+        let renewed = h.renewed_on.iter().rev().find(|(at, _)| *at < began).map(|(_, answers)| answers);
+        let mut last = h.answers.iter().chain(renewed.into_iter().flatten());
         last.any(|(n, said)| n == node && (rest::owned(*said) || *said == history::NodeAnswer::Done))
     };
-    let (from, to) = (first.sent, second.acquired.unwrap_or(0));
     let both: Vec<_> = f.plan.lock_nodes.iter().filter(|n| granted(first, n) && granted(second, n)).collect();
     let removals = rest::unsafe_requests(f);
-    let removed = |node: &NodeName| {
+    let taken = |first: &Hold, second: &Hold, node: &NodeName| {
+        let (from, to) = (first.sent, second.acquired.unwrap_or(0));
         removals.iter().any(|u| u.owner == first.id && u.node == *node && from < u.sent && u.sent < to)
     };
+    let removed = |node: &NodeName| taken(first, second, node) || (!ordered && taken(second, first, node));
     let explained = !both.is_empty() && both.iter().all(|n| removed(n));
+    let (from, to) = (first.sent, second.acquired.unwrap_or(0));
     BTreeSet::from([if explained { "unsafe-release".to_owned() } else { unexplained(f, from, to) }])
 }

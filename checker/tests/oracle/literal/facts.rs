@@ -59,8 +59,8 @@ pub struct Hold {
     pub gave_up: Option<u64>,
     /// When the renewal was sent that is not answered yet, or never will be.
     pub renewing: Option<u64>,
-    /// The nodes' answers to the last renewal that succeeded.
-    pub renewed_on: Answers,
+    /// The renewals that succeeded: when they were answered, and the nodes' answers.
+    pub renewed_on: Vec<(u64, Answers)>,
     pub later: Vec<Later>,
     pub path: Vec<(u64, Step)>,
     pub checks: Vec<u64>,
@@ -290,7 +290,7 @@ impl Facts {
                 let sent = open.get(&(id, true)).copied().unwrap_or(at);
                 h.renewals.push((sent, at, *lease_ns));
                 h.renewing = None;
-                h.renewed_on.clone_from(answers);
+                h.renewed_on.push((at, answers.clone()));
                 h.later.push(Later { sent, answered: at, answers: answers.clone() });
             }
             Event::RenewFailed { answers, .. } => {

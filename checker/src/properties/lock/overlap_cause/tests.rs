@@ -232,6 +232,43 @@ fn of_a_renewed_hold_the_nodes_count_that_did_the_renewal() {
 }
 
 #[test]
+fn only_nodes_count_that_had_granted_both_when_the_overlap_began() {
+    let on = |nodes: &[u64], said| HistoryBuilder::answers(&nodes.iter().map(|n| (*n, said)).collect::<Vec<_>>());
+    let lease_ns = 2_000_000_000;
+    // Node 2 gets the second hold's delayed request after the first hold's lease, and renews that hold then.
+    let mut s = HistoryBuilder::new();
+    let granted = on(&[1], NodeAnswer::Granted);
+    s.acquire(1, 1, 0, 10, 41).acquire_on(2, 2, 1_000, 1_000, 1_010, Some(42), granted);
+    s.event("worker-2", 2_500, Event::Renew { hold: HoldId(2) });
+    let answers = on(&[1, 2], NodeAnswer::Done);
+    s.event("worker-2", 2_510, Event::Renewed { hold: HoldId(2), lease_ns, answers });
+    s.release(2, 2_600).give_up(1, 2_700).inject(1, amnesia(), "redis-1", 500, 600);
+    assert_eq!(cause(&mut s), "amnesia", "node 2 granted the second hold when the first one's lease was over");
+    // Node 2 renews the first hold before or after the second one was acquired.
+    for (renewed, expected) in [(999, "unexplained"), (1_011, "amnesia")] {
+        let mut s = HistoryBuilder::new();
+        let (granted, answers) = (on(&[1], NodeAnswer::Granted), on(&[1, 2], NodeAnswer::Done));
+        s.acquire_on(1, 1, 0, 0, 10, Some(41), granted).acquire(2, 2, 1_000, 1_010, 42);
+        s.event("worker-1", 900, Event::Renew { hold: HoldId(1) });
+        s.event("worker-1", renewed, Event::Renewed { hold: HoldId(1), lease_ns, answers });
+        s.release(2, 1_100).release_refused(1, 1_200).inject(1, amnesia(), "redis-1", 500, 600);
+        assert_eq!(cause(&mut s), expected, "renewed at {renewed}");
+    }
+}
+
+#[test]
+fn if_the_order_of_the_grants_is_unknown_either_may_have_been_the_first() {
+    // Hold 2 is acquired later. If its grant is from before the node forgot, the node gave hold 1 the key afterwards.
+    for (granted_after, expected) in [(0, "amnesia"), (899, "amnesia"), (901, "unexplained")] {
+        let mut s = HistoryBuilder::new();
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 100, 900, 41).acquire_knowing(2, 2, 0, granted_after, 1_010, 42);
+        s.release(1, 1_100).release_refused(2, 1_200).inject(1, amnesia(), "redis-1", 20, 50);
+        assert_eq!(cause(&mut s), expected, "granted after {granted_after}");
+    }
+}
+
+#[test]
 fn replicas_of_one_store_explain_it_alone() {
     let servers = crate::history_builder::etcd;
     let on = |lease_clock: WhichClock, models: Models, fault: Fault, from, to| {
@@ -272,7 +309,7 @@ fn a_grant_without_a_key_is_explained_by_what_took_that_key() {
         if is_without_key {
             s.event("worker-2", 1_009, Event::WithoutKey { attempt: HoldId(2) });
         }
-        s.acquire(2, 2, 100, 1_010, 42).release(2, 1_100).release(1, 1_200);
+        s.acquire_knowing(2, 2, 100, 920, 1_010, 42).release(2, 1_100).release(1, 1_200);
         s.inject(1, clock(WhichClock::Both, ClockChange::JumpMs(5_000)), "redis-2", from, 2_000);
         cause(&mut s)
     };

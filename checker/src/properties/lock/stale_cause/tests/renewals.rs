@@ -1,0 +1,33 @@
+//! Causes of windows of holds whose last renewal was delayed.
+
+use history::{Direction, Event, Fault, HoldId, NodeName, ServerFacts, fault};
+
+use super::{HistoryBuilder, delay, etcd, redlock};
+
+/// A hold that renews each 600 ms; its last renewal that counts is sent at 610. Its client is paused, sends a renewal
+/// afterwards, and begins its next attempt before that is answered. Packets that `fault` delays at node 2 until 2,400
+/// arrive at `delivered`.
+fn paused(servers: ServerFacts, fault: Fault, delivered: u64) -> Vec<String> {
+    let mut s = HistoryBuilder::renewing(600);
+    s.plan.servers = servers;
+    s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_720);
+    s.work(1, 620, 500).pause(1, "worker-1", 700, 2_490).event("worker-1", 2_500, Event::Renew { hold: HoldId(1) });
+    s.work(1, 2_501, 500).write(1, 1, 3_001, 3_002).release_refused(1, 3_003).try_to_acquire(3, 1, 3_100);
+    s.inject(2, fault, "redis-2", 1_000, 2_400).packets_delayed(2, "redis-1", "redis-2", 2_300, delivered);
+    s.causes()
+}
+
+#[test]
+fn packets_that_a_delay_still_holds_back_after_its_heal_make_a_renewal_late() {
+    assert_eq!(paused(etcd(), delay(500), 2_800), ["pause+delay"]);
+    assert_eq!(paused(etcd(), delay(100), 2_450), ["unexplained"], "all had arrived when the renewal was sent");
+}
+
+#[test]
+fn a_delay_between_the_members_of_a_store_makes_a_renewal_late() {
+    let by = std::time::Duration::from_millis(500);
+    let peers = vec![NodeName::from("redis-1")];
+    let fault = Fault::new(fault::Delay { by: by.into() }, by).on_links(Direction::Both, peers);
+    assert_eq!(paused(etcd(), fault.clone(), 2_800), ["pause+delay"]);
+    assert_eq!(paused(redlock(), fault, 2_800), ["unexplained"], "independent servers do not wait for each other");
+}
