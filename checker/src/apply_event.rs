@@ -93,7 +93,7 @@ impl Run {
             // and the client no longer waits for a renewal that was under way when the work ended.
             last.is_used_up |= last.grant.is_none();
             if last.is_used_up {
-                last.renewing = None;
+                last.unanswered = last.unanswered.or(last.renewing.take());
             }
             self.closing.push(last.id);
         }

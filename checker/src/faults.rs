@@ -28,6 +28,8 @@ pub(crate) struct FaultRecord {
     pub unsynced: Option<u32>,
     pub is_heal_proved: bool,
     pub is_missed: bool,
+    /// The arrival of the last packet that the fault delayed, on any link.
+    pub delivered: Option<Stamp>,
 }
 
 impl FaultRecord {
@@ -36,12 +38,14 @@ impl FaultRecord {
         Some((self.requested?.at, self.healed.unwrap_or(Stamp(u64::MAX))))
     }
 
-    /// The bracket, and the time for which connections may be silent afterwards because they lost packets. TCP doubles
-    /// its retransmission timeout each time, so the next retransmission is no farther off than the first loss is back.
+    /// The bracket, and the time for which connections may be silent afterwards. TCP hands data on in order, so it waits
+    /// for the packets that the fault still delays. After a loss TCP doubles its retransmission timeout each time, so the
+    /// next retransmission is no farther off than the first loss is back.
     pub fn silence(&self) -> Option<Span> {
         let (from, to) = self.bracket()?;
         let is_lossy = self.kind.harm() == Harm::DropsPackets && to != Stamp(u64::MAX);
-        Some(if is_lossy { (from, to.plus(to.since(from)).plus(SENT_AGAIN)) } else { (from, to) })
+        let until = if is_lossy { to.plus(to.since(from)).plus(SENT_AGAIN) } else { to };
+        Some((from, self.delivered.map_or(until, |delivered| delivered.max(until))))
     }
 
     /// "pause of worker-1".
@@ -81,6 +85,7 @@ impl Faults {
             unsynced: None,
             is_heal_proved: false,
             is_missed: false,
+            delivered: None,
         });
         match phase {
             FaultPhase::Requested { .. } => {
@@ -99,8 +104,11 @@ impl Faults {
         }
     }
 
-    /// Notes delayed packets. Packets to and from lock nodes show nothing beyond the fault's own stamps.
+    /// Notes delayed packets.
     pub fn packets_delayed(&mut self, fault: FaultId, from: &NodeName, to: &NodeName, span: Span) {
+        if let Some(line) = self.lines.get_mut(&fault) {
+            line.delivered = line.delivered.max(Some(span.1));
+        }
         let (worker, is_request) = match (from.as_str(), to.as_str()) {
             (_, "resource") => (from, true),
             ("resource", _) => (to, false),

@@ -172,7 +172,7 @@ pub(crate) struct Attempt {
     pub released: Option<EventRef>,
     /// The client gave the hold up: it renews no more, and still relies on the promise.
     pub gave_up: Option<EventRef>,
-    /// The renewal that was under way when the client gave the hold up.
+    /// The renewal that was under way when the client gave the hold up, or went on to its next attempt.
     pub unanswered: Option<EventRef>,
     /// True if the entitlement has ended and every judge has processed the end.
     pub is_retired: bool,

@@ -170,7 +170,7 @@ impl<'a> ActPath<'a> {
         let on_path = on_path.filter(|(span, _)| clip(*span, path).is_some());
         let broken = broken(run, hold, worker, arrival);
         let has_suspects = |b: &FailedRenewal<Vec<Suspect>>| b.missing.iter().any(|missing| !missing.is_empty());
-        let unanswered = hold.unanswered.map(|sent| sent.at);
+        let unanswered = hold.unanswered.filter(|_| hold.gave_up.is_some()).map(|sent| sent.at);
         let unanswered = unanswered.filter(|sent| !broken.iter().any(|b| b.span.0 == *sent && has_suspects(b)));
         let clocks: Vec<Suspect> = clocks_of(run, worker, path).map(|(_, suspect)| suspect).collect();
         let mut suspects: Vec<Suspect> = on_path.map(|(_, suspect)| *suspect).chain(kill).collect();
@@ -425,7 +425,10 @@ fn kept_from(
                 let step = run.plan.schedule.iter().find(|step| step.id == id);
                 let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
                 let is_silent = line.silence().is_some_and(|silence| clip(silence, failure.span).is_some());
-                is_silent && !has_refused && (hits(worker, name) || hits(name, worker))
+                // The members of a store execute a renewal together, over the links between them.
+                let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_one_store());
+                let mut peers = members.chain([worker]).filter(|peer| *peer != name);
+                is_silent && !has_refused && peers.any(|peer| hits(peer, name) || hits(name, peer))
             }
             _ if line.node != *name => false,
             _ if has_refused => key_lease.is_taken_by(run, line),

@@ -1,4 +1,5 @@
 mod giving_up;
+mod renewals;
 
 use history::{
     ClockChange, Direction, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, NodeAnswer, OpId, Outcome,
