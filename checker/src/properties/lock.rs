@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     cause::Cause,
     facts::Facts,
-    holds::{Attempt, EventRef, Grant, HoldSummary, Span},
+    holds::{Attempt, EventRef, Grant, HoldSummary},
     intervals::Intervals,
     judge::{Ending, Judge},
     merge::Entry,
@@ -298,7 +298,7 @@ impl Judge for Lock {
         }
     }
 
-    fn finish(mut self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+    fn finish(self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         let claims = self.claims.judge(run);
         let stale = |hold: &Attempt, watch| window::stale(run, hold, watch, claims.since.get(&hold.id).copied());
         let mut windows = Vec::new();
