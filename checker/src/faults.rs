@@ -38,9 +38,9 @@ impl FaultRecord {
         Some((self.requested?.at, self.healed.unwrap_or(Stamp(u64::MAX))))
     }
 
-    /// The bracket, and the time for which connections may be silent afterwards. TCP hands data on in order, so it waits
-    /// for the packets that the fault still delays. After a loss TCP doubles its retransmission timeout each time, so the
-    /// next retransmission is no farther off than the first loss is back.
+    /// The bracket, and the time for which connections may be silent afterwards. TCP hands data on in order, so data
+    /// waits for the packets that the fault still delays. After a loss TCP doubles its retransmission timeout each
+    /// time, so the next retransmission is no farther off than the first loss is back.
     pub fn silence(&self) -> Option<Span> {
         let (from, to) = self.bracket()?;
         let is_lossy = self.kind.harm() == Harm::DropsPackets && to != Stamp(u64::MAX);

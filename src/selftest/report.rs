@@ -12,7 +12,7 @@ use super::{
     soundness::{WithFaults, WithoutFaults, plan_with_faults, plan_without_faults},
     swarm_hunt::SwarmResult,
 };
-use crate::plan_file::PlanFile;
+use crate::{explore::sweep::SeedError, plan_file::PlanFile};
 
 /// Default schedules of each swarm search.
 pub const SCHEDULES: u64 = 20_000;
@@ -69,9 +69,10 @@ impl Report {
             && self.is_swarm_right()
     }
 
-    /// Returns whether every schedule of the swarm could be judged.
+    /// Returns whether every run could be judged.
     pub fn is_whole(&self) -> bool {
-        self.swarm.iter().all(|row| row.failed.is_empty())
+        let of_locks = self.quiet.iter().map(|q| &q.failed).chain(self.faulty.iter().map(|f| &f.failed));
+        of_locks.chain(self.swarm.iter().map(|row| &row.failed)).all(Vec::is_empty)
     }
 
     /// Returns whether the swarm finds the planted bugs, but for one in fifty. Rows of a few bugs, or of short
@@ -99,13 +100,14 @@ impl Report {
             }
         }
         for quiet in &self.quiet {
-            for (seed, _) in quiet.alarms.iter().take(LISTED) {
+            let wrong = quiet.alarms.iter().map(|(seed, _)| seed).take(LISTED);
+            for seed in wrong.chain(quiet.failed.iter().map(|e| &e.seed).take(LISTED)) {
                 let name = format!("quiet-{}-{}-{seed}", quiet.sound.backend, quiet.sound.tokens);
                 write(dir, name, quiet.sound.backend.into(), None, plan_without_faults(quiet.sound, *seed))?;
             }
         }
         for faulty in &self.faulty {
-            for seed in faulty.wrong.iter().take(LISTED) {
+            for seed in faulty.wrong.iter().take(LISTED).chain(faulty.failed.iter().map(|e| &e.seed).take(LISTED)) {
                 let name = format!("faulty-{}-{}-{seed}", faulty.sound.backend, faulty.sound.tokens);
                 write(dir, name, faulty.sound.backend.into(), None, plan_with_faults(faulty.sound, *seed))?;
             }
@@ -129,7 +131,7 @@ impl Report {
             _ => writeln!(out, "{wrong} rows are wrong"),
         };
         if !self.is_whole() {
-            let _ = writeln!(out, "some schedules ended with an error, so the searches are not whole");
+            let _ = writeln!(out, "some runs ended with an error, so the tables are not whole");
         }
         out
     }
@@ -169,11 +171,12 @@ impl Report {
         let _ = writeln!(out, "correct locks, no faults");
         let _ = writeln!(out, "  {:<22} {:>7} {:>7} {:>13} {:>7}", "lock", "runs", "upheld", "inconclusive", "alarms");
         for quiet in &self.quiet {
-            let WithoutFaults { sound, runs, upheld, inconclusive, alarms } = quiet;
+            let WithoutFaults { sound, runs, upheld, inconclusive, alarms, failed } = quiet;
             let (open, count, mark) = (inconclusive.values().sum::<u64>(), alarms.len(), mark(quiet.is_right()));
             let _ = writeln!(out, "  {sound:<22} {runs:>7} {upheld:>7} {open:>13} {count:>7}  {mark}");
             list(out, inconclusive.iter().map(|(why, n)| format!("{n} inconclusive: {why}")));
             list(out, alarms.iter().map(|(seed, what)| format!("seed {seed}: {what}")));
+            list(out, failed.iter().map(|error| format!("ended with an error: {error}")));
         }
         let _ = writeln!(out);
     }
@@ -201,6 +204,7 @@ impl Report {
             list(out, c.unconfirmed.iter().map(|what| format!("unconfirmed: {what}")));
             list(out, c.missed.iter().map(|what| format!("missed: {what}")));
             list(out, c.unexplained.iter().map(|what| format!("unexplained: {what}")));
+            list(out, faulty.failed.iter().map(|error| format!("ended with an error: {error}")));
         }
         let _ = writeln!(out);
     }
@@ -227,6 +231,9 @@ impl Report {
 
     /// For programs.
     pub fn json(&self) -> Value {
+        let failed = |errors: &[SeedError]| -> Vec<Value> {
+            errors.iter().map(|error| json!({"seed": error.seed, "why": error.why})).collect()
+        };
         let bugs = self.bugs.iter().map(|b| {
             json!({
                 "bug": b.hunt.name(),
@@ -245,6 +252,7 @@ impl Report {
                 "upheld": q.upheld,
                 "inconclusive": q.inconclusive,
                 "alarms": q.alarms,
+                "failed": failed(&q.failed),
                 "is_right": q.is_right(),
             })
         });
@@ -258,6 +266,7 @@ impl Report {
                 "undecided": f.compared.undecided,
                 "missed": f.compared.missed,
                 "unexplained": f.compared.unexplained,
+                "failed": failed(&f.failed),
                 "is_right": f.is_right(),
             })
         });
@@ -268,7 +277,7 @@ impl Report {
                 "schedules": row.found,
                 "median": row.median(),
                 "most": row.most,
-                "failed": row.failed.iter().map(|e| json!({"seed": e.seed, "why": e.why})).collect::<Vec<_>>(),
+                "failed": failed(&row.failed),
             })
         });
         json!({

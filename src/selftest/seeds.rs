@@ -11,18 +11,26 @@ pub struct Seeds {
     pub jobs: usize,
 }
 
+/// Runs each seed, and returns the results, errors and panics in the order of the seeds.
+pub fn all<R: Send>(
+    seeds: Seeds,
+    run: &(dyn Fn(u64) -> Result<R, String> + Sync),
+) -> impl Iterator<Item = (u64, Result<R, String>)> {
+    let all: Vec<u64> = (0..seeds.count).collect();
+    let results = each(seeds.jobs, &all, &|seed| caught(|| run(*seed)));
+    all.into_iter().zip(results)
+}
+
 /// Runs each seed, and returns the results in the order of the seeds.
 ///
 /// # Errors
 /// The error or panic of the smallest seed that has one, with the seed.
 pub fn across<R: Send>(seeds: Seeds, run: &(dyn Fn(u64) -> Result<R, String> + Sync)) -> Result<Vec<(u64, R)>, String> {
-    let all: Vec<u64> = (0..seeds.count).collect();
-    let results = each(seeds.jobs, &all, &|seed| caught(|| run(*seed)));
     let with_seed = |(seed, result): (u64, Result<R, String>)| match result {
         Ok(result) => Ok((seed, result)),
         Err(error) => Err(format!("seed {seed}: {error}")),
     };
-    all.into_iter().zip(results).map(with_seed).collect()
+    all(seeds, run).map(with_seed).collect()
 }
 
 #[cfg(test)]

@@ -8,10 +8,13 @@ use history::Plan;
 
 use super::{
     oracle::{Comparison, compare},
-    seeds::{Seeds, across},
+    seeds::{Seeds, all},
     trial::{Subject, verdicts, verdicts_and_truth},
 };
-use crate::explore::swarm::{CorrectLock, Swarm};
+use crate::explore::{
+    swarm::{CorrectLock, Swarm},
+    sweep::SeedError,
+};
 
 /// Makes a plan whose work ends well before the lease, so that nothing goes wrong.
 pub fn plan_without_faults(sound: CorrectLock, seed: u64) -> Result<Plan, String> {
@@ -38,26 +41,26 @@ pub struct WithoutFaults {
     pub inconclusive: BTreeMap<String, u64>,
     /// Seeds with an alarm, and the alarm.
     pub alarms: Vec<(u64, String)>,
+    /// Runs that ended with an error.
+    pub failed: Vec<SeedError>,
 }
 
 impl WithoutFaults {
     /// Runs `seeds` plans.
-    ///
-    /// # Errors
-    /// A seed cannot be simulated.
-    pub fn of(sound: CorrectLock, seeds: Seeds) -> Result<WithoutFaults, String> {
+    pub fn of(sound: CorrectLock, seeds: Seeds) -> WithoutFaults {
         let run =
             |seed| verdicts(&plan_without_faults(sound, seed)?, Subject::correct(sound.backend)).map(|v| summary(&v));
-        let mut quiet =
-            WithoutFaults { sound, runs: seeds.count, upheld: 0, inconclusive: BTreeMap::new(), alarms: Vec::new() };
-        for (seed, (verdict, why)) in across(seeds, &run)? {
-            match verdict {
-                Verdict::Violated => quiet.alarms.push((seed, why)),
-                Verdict::Inconclusive => *quiet.inconclusive.entry(why).or_default() += 1,
-                _ => quiet.upheld += 1,
+        let (inconclusive, alarms, failed) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut quiet = WithoutFaults { sound, runs: seeds.count, upheld: 0, inconclusive, alarms, failed };
+        for (seed, result) in all(seeds, &run) {
+            match result {
+                Ok((Verdict::Violated, why)) => quiet.alarms.push((seed, why)),
+                Ok((Verdict::Inconclusive, why)) => *quiet.inconclusive.entry(why).or_default() += 1,
+                Ok(_) => quiet.upheld += 1,
+                Err(why) => quiet.failed.push(SeedError { seed, why }),
             }
         }
-        Ok(quiet)
+        quiet
     }
 
     /// Returns whether no alarm was raised and some runs were conclusive.
@@ -100,6 +103,8 @@ pub struct WithFaults {
     pub compared: Comparison,
     /// Seeds with an entry in the lists of the comparison.
     pub wrong: Vec<u64>,
+    /// Runs that ended with an error.
+    pub failed: Vec<SeedError>,
 }
 
 impl WithFaults {
@@ -107,29 +112,33 @@ impl WithFaults {
     const REPORTED_PERCENT: u64 = 99;
 
     /// Runs `seeds` plans.
-    ///
-    /// # Errors
-    /// A seed cannot be simulated.
-    pub fn of(sound: CorrectLock, seeds: Seeds) -> Result<WithFaults, String> {
+    pub fn of(sound: CorrectLock, seeds: Seeds) -> WithFaults {
         let run = |seed| {
             let plan = plan_with_faults(sound, seed)?;
             let (verdicts, truth) = verdicts_and_truth(&plan, Subject::correct(sound.backend))?;
             Ok(compare(&plan, &truth, &verdicts))
         };
-        let (mut all, mut wrong) = (Comparison::default(), Vec::new());
-        for (seed, one) in across(seeds, &run)? {
+        let (mut compared, mut wrong, mut failed) = (Comparison::default(), Vec::new(), Vec::new());
+        for (seed, result) in all(seeds, &run) {
+            let one = match result {
+                Ok(one) => one,
+                Err(why) => {
+                    failed.push(SeedError { seed, why });
+                    continue;
+                }
+            };
             let seeded = |what: String| format!("seed {seed}: {what}");
             if [&one.unconfirmed, &one.missed, &one.unexplained].into_iter().any(|found| !found.is_empty()) {
                 wrong.push(seed);
             }
-            all.alarms += one.alarms;
-            all.overlaps += one.overlaps;
-            all.undecided += one.undecided;
-            all.unconfirmed.extend(one.unconfirmed.into_iter().map(seeded));
-            all.unexplained.extend(one.unexplained.into_iter().map(seeded));
-            all.missed.extend(one.missed.into_iter().map(seeded));
+            compared.alarms += one.alarms;
+            compared.overlaps += one.overlaps;
+            compared.undecided += one.undecided;
+            compared.unconfirmed.extend(one.unconfirmed.into_iter().map(seeded));
+            compared.unexplained.extend(one.unexplained.into_iter().map(seeded));
+            compared.missed.extend(one.missed.into_iter().map(seeded));
         }
-        Ok(WithFaults { sound, runs: seeds.count, compared: all, wrong })
+        WithFaults { sound, runs: seeds.count, compared, wrong, failed }
     }
 
     /// Returns whether every alarm is true and nearly every overlap is reported.

@@ -20,9 +20,9 @@ use crate::{
 
 use super::evidence::{Entitled, Overlap};
 
-/// Returns the cause of a lease-overlap: on **every** node that had granted both holds when the overlap began, the first
-/// event that removed the first hold's key between its attempt and the second hold's success. If the order of the
-/// grants is unknown, either hold may have been the first on a node.
+/// Returns the cause of a lease-overlap: on **every** node that had granted both holds when the overlap began, the
+/// first event that removed the first hold's key between its attempt and the second hold's success. If the order of
+/// the grants is unknown, either hold may have been the first on a node.
 pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> CauseSet {
     let [first, second] = &overlap.holds;
     let both = first.nodes & second.nodes;
