@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use futures::future::join;
-use history::{Key, NodeName, Plan};
+use history::{Harm, Key, NodeName, Plan};
 use tokio::sync::watch;
 
 use crate::{Cluster, ClusterError, LiveView, Nemesis, NemesisError, Processes, Progress};
@@ -12,6 +12,8 @@ use crate::{Cluster, ClusterError, LiveView, Nemesis, NemesisError, Processes, P
 const CONNECT: Duration = Duration::from_secs(30);
 /// How much longer than the work the workers may take: workers wait for dead holders and for slow answers.
 const SLOW_ANSWERS: Duration = Duration::from_secs(90);
+/// The longest time between two retransmissions of a lost packet: Linux's `TCP_RTO_MAX`.
+const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// How many keys are read in the end. The admission log has all writes; these reads show that the log can be believed.
 const FINAL_READS_MAX: u32 = 1_000;
 
@@ -107,7 +109,7 @@ impl Controller<'_> {
             self.processes.stop(worker).await?;
         }
         // The last critical section may just have begun: it waits for a dead holder, works, and waits for slow answers.
-        let patience = self.plan.lease * 2 + self.plan.workload.work.to + SLOW_ANSWERS;
+        let patience = self.plan.lease * 2 + self.plan.workload.work.to + SLOW_ANSWERS + longest_silence(self.plan);
         self.until(Phase::Drain, patience, &workers, Progress::Drained).await?;
 
         // One worker reads all keys.
@@ -173,4 +175,11 @@ impl Controller<'_> {
         let missing: Vec<_> = nodes.iter().filter(is_missing).map(NodeName::as_str).collect();
         Err(ControllerError::Late { phase, within, missing: missing.join(", ") })
     }
+}
+
+/// Returns how long a connection may be silent after the last fault of the plan. TCP doubles its retransmission timeout
+/// each time, so a packet that was lost all the time is sent again at most that time later.
+fn longest_silence(plan: &Plan) -> Duration {
+    let cuts = plan.schedule.iter().filter(|step| step.fault.kind().harm() == Harm::DropsPackets);
+    cuts.map(|step| step.fault.lasting.min(RETRANSMIT_MAX)).max().unwrap_or_default()
 }

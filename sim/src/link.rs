@@ -18,6 +18,8 @@ use rand::Rng;
 
 /// The first retransmission of a packet: Linux's least retransmission timeout.
 const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
+/// The longest time between two retransmissions: Linux's `TCP_RTO_MAX`.
+const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// The delay of a packet between two containers of one machine, in microseconds.
 const LATENCY_US: std::ops::RangeInclusive<u64> = 60..=250;
 
@@ -214,7 +216,7 @@ impl<P> Link<P> {
         let Some(faults) = &mut self.faults else { return Retransmitted::Nothing };
         let Some(first) = faults.waiting.front().map(|waiting| waiting.sent) else { return Retransmitted::Nothing };
         if faults.loser(rng).is_some() {
-            faults.retransmit_after *= 2;
+            faults.retransmit_after = (faults.retransmit_after * 2).min(RETRANSMIT_MAX);
             return Retransmitted::Again(now.plus(faults.retransmit_after));
         }
         let packets = faults.waiting.drain(..).map(|waiting| waiting.packet).collect();
@@ -359,5 +361,19 @@ mod tests {
         link.heal(FaultId(7));
         link.heal(FaultId(8));
         assert!(!link.is_cut());
+    }
+
+    #[test]
+    fn a_packet_is_sent_again_at_least_every_two_minutes() {
+        let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
+        link.lose(FaultId(1), 100);
+        let Sent::RetransmittedAt(mut due) = link.send(Stamp(0), packet(), &mut rng) else { panic!("it is lost") };
+        let mut longest = Duration::ZERO;
+        for _ in 0..20 {
+            let Retransmitted::Again(next) = link.retransmit(due, &mut rng) else { panic!("it is lost again") };
+            longest = longest.max(next.since(due));
+            due = next;
+        }
+        assert_eq!(longest, RETRANSMIT_MAX);
     }
 }
