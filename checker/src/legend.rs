@@ -118,7 +118,7 @@ pub const LEGEND: &[Term] = &[
     term(
         "window",
         "One incident of broken mutual exclusion, with its two holds, its lengths, its causes and its \
-         witness. Kinds: stale-holder, lease-overlap.",
+         witness. Kinds: stale-holder, lease-overlap, cut-short.",
     ),
     term(
         "stale-holder",
@@ -129,6 +129,12 @@ pub const LEGEND: &[Term] = &[
     term(
         "lease-overlap",
         "Window: two holds of one key were entitled at the same time. The lock service broke its promise.",
+    ),
+    term(
+        "cut-short",
+        "Window: the key was granted to another client inside the promise to a hold whose process had been killed. The \
+         lock service broke its promise, although nobody was left to act under that hold. Only of locks that promise a \
+         lease.",
     ),
     term(
         "dead-claim",

@@ -29,10 +29,10 @@ use self::{
         KeepAliveZero, LostWakeUp, NoConfirm, NoSecondLook, ReleaseByName, WrongPredecessor, over_store, queue_deciding,
     },
     redlock::{
-        AsIntended, ForgetsNx, HalfMajority, IgnoresFailedRenewal, NoLease, NoValidity, ReleaseUnchecked,
-        RenewalShortens, RenewsAnyOwner, RenewsExpired, RenewsWithOne, UndoUnchecked, UndoesGrantedOnly,
-        ValidityBeforeWriteBack, ValidityFromAnswer, WallClock, WriteBackAnyOwner, WriteBackLowers, WritesBackWithOne,
-        deciding,
+        AsIntended, ForgetsNx, HalfMajority, IgnoresFailedRenewal, LeaseInSeconds, NoLease, NoValidity,
+        ReleaseUnchecked, RenewalShortens, RenewsAnyOwner, RenewsExpired, RenewsWithOne, UndoUnchecked,
+        UndoesGrantedOnly, ValidityBeforeWriteBack, ValidityFromAnswer, WallClock, WriteBackAnyOwner, WriteBackLowers,
+        WritesBackWithOne, deciding,
     },
     requeue::asks_again,
 };
@@ -88,6 +88,8 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
         "sets the key although another client holds it: SET without NX"),
     bug("no-lease", deciding::<NoLease>, REDIS_FIRST, ANY,
         "sets a key that never expires: SET NX without PX"),
+    bug("lease-in-seconds", deciding::<LeaseInSeconds>, REDIS_FIRST, ANY,
+        "asks for its lease in whole seconds, and believes in the rest of it too"),
     bug("half-majority", deciding::<HalfMajority>, REDLOCK, ANY,
         "takes n/2 nodes for a majority of n"),
     bug("counts-late-answers", over_nodes::<CountsLateAnswers>, REDIS_FIRST, ANY,

@@ -30,6 +30,8 @@ pub const HUNTS: &[Hunt] = &[
     lock("forgets-nx", "redlock", Shows::LeaseOverlap, || busy("redlock")),
     lock("no-lease", "redis", Shows::Liveness, || holders_die("redis")),
     lock("no-lease", "redlock", Shows::Liveness, || holders_die("redlock")),
+    lock("lease-in-seconds", "redis", Shows::CutShort, || short_leases("redis")),
+    lock("lease-in-seconds", "redlock", Shows::CutShort, || short_leases("redlock")),
     lock("half-majority", "redlock", Shows::LeaseOverlap, || crowd("redlock")),
     lock("counts-late-answers", "redis", Shows::LeaseOverlap, || late_answers("redis")),
     lock("one-owner", "redlock", Shows::LeaseOverlap, || busy("redlock").workers(2).clients(3).rate(20.0)),
@@ -104,6 +106,11 @@ fn crowd(backend: &str) -> Scenario {
 /// Holders are killed. The other workers continue for longer than a lease plus the slack of the checker.
 fn holders_die(backend: &str) -> Scenario {
     busy(backend).work(ms(50), ms(150)).time(Duration::from_secs(10)).faults("kill:holder@1s")
+}
+
+/// Holders are killed, and their lease is not a number of seconds.
+fn short_leases(backend: &str) -> Scenario {
+    busy(backend).lease(ms(1_900)).work(ms(50), ms(150)).faults("kill:holder@1s")
 }
 
 /// One worker's answers arrive after its timeout.

@@ -28,6 +28,8 @@ pub enum Planted {
 pub enum Shows {
     /// A double-holder window of this kind.
     LeaseOverlap,
+    /// A promise to a killed client that was cut short.
+    CutShort,
     /// A stale holder.
     StaleHolder,
     /// A hold that a client claimed after the end of its promise.
@@ -55,6 +57,7 @@ impl Shows {
     pub fn name(self) -> &'static str {
         match self {
             Shows::LeaseOverlap => "lock, lease-overlap",
+            Shows::CutShort => "lock, cut-short",
             Shows::StaleHolder => "lock, stale-holder",
             Shows::DeadClaim => "lock, dead claim",
             Shows::Overclaim => "lock, overclaim",
@@ -72,6 +75,7 @@ impl Shows {
     pub fn is_in(self, verdicts: &Verdicts) -> bool {
         let of = |property: &Property| match (self, property) {
             (Shows::LeaseOverlap, Property::Lock(lock)) => lock.lease_overlap > 0,
+            (Shows::CutShort, Property::Lock(lock)) => lock.cut_short > 0,
             (Shows::StaleHolder, Property::Lock(lock)) => lock.stale_holder > 0,
             (Shows::DeadClaim, Property::Lock(lock)) => !lock.dead_claims.is_empty(),
             (Shows::Overclaim, Property::Lock(lock)) => !lock.overclaims.is_empty(),

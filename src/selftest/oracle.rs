@@ -65,6 +65,8 @@ fn is_reported(hold: HoldId, verdicts: &Verdicts) -> bool {
     let is_of = |window: &Window| match window.kind {
         WindowKind::StaleHolder => window.holds.first() == Some(&hold),
         WindowKind::LeaseOverlap => window.holds.contains(&hold),
+        // The first hold can act no more, and the second is entitled.
+        WindowKind::CutShort => false,
     };
     verdicts
         .lock()
@@ -129,6 +131,11 @@ impl Oracle<'_> {
                 (Some(first), Some(second)) => self.were_both_promised(first, second),
                 _ => false,
             },
+            // The truth of a killed hold is that of any other: it owned the key when it was claimed, and lost it early.
+            (WindowKind::CutShort, [first, second]) => match (self.claim(*first), self.claim(*second)) {
+                (Some(first), Some(second)) => self.was_cut_short(first, second),
+                _ => false,
+            },
             _ => false,
         }
     }
@@ -148,12 +155,23 @@ impl Oracle<'_> {
     fn were_both_promised(&self, first: &Claim, second: &Claim) -> bool {
         let [first, second] = if first.at <= second.at { [first, second] } else { [second, first] };
         let is_in_use = first.ended.is_none_or(|ended| ended > second.at);
+        is_in_use && self.is_granted_inside(first, second)
+    }
+
+    /// Returns whether the second hold was claimed, and owned the key, before the promise of the first hold ended,
+    /// whose client had been killed.
+    fn was_cut_short(&self, first: &Claim, second: &Claim) -> bool {
+        let is_killed = first.at < second.at && first.ended.is_some_and(|ended| ended < second.at);
+        is_killed && self.is_granted_inside(first, second)
+    }
+
+    fn is_granted_inside(&self, first: &Claim, second: &Claim) -> bool {
         let is_owner = second.owner == Some(second.hold) || self.came_to_own(second).is_some_and(|at| at <= second.at);
         // A server that keeps the queue (etcd's Lock service up to 3.4) grants a lock whose key is gone: then no hold
         // owns the key, and both clients were told that they hold. A node of a majority may also lose the key before
         // the other nodes grant it.
         let is_told = is_owner || !self.plan.servers.shows_waiting || self.may_never_own();
-        first.key == second.key && is_in_use && is_told && self.promise_end(first, second.at) > second.at
+        first.key == second.key && is_told && self.promise_end(first, second.at) > second.at
     }
 
     /// Returns whether a hold may never own a majority at one instant, because a fault ends keys early on single nodes.

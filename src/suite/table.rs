@@ -82,7 +82,9 @@ pub fn figures(verdicts: &Verdicts) -> String {
                 causes.sort_unstable();
                 causes.dedup();
                 let (overlaps, stale, by) = (lock.lease_overlap, lock.stale_holder, joined(causes, ", "));
-                words.push(format!("lock {}: {overlaps} lease-overlap, {stale} stale-holder by {by}", lock.verdict));
+                let cut = if lock.cut_short > 0 { format!(", {} cut-short", lock.cut_short) } else { String::new() };
+                let windows = format!("{overlaps} lease-overlap, {stale} stale-holder{cut}");
+                words.push(format!("lock {}: {windows} by {by}", lock.verdict));
             }
             Property::Lock(lock) if lock.without_key > 0 => {
                 words.push(format!("lock {}, {} granted without a key", lock.verdict, lock.without_key));

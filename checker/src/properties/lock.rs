@@ -2,6 +2,7 @@
 //! `story` writes their stories.
 
 mod claims;
+mod cut_short;
 mod evidence;
 mod note;
 mod overlap_cause;
@@ -33,6 +34,7 @@ pub use verdict::LockVerdict;
 pub use window::{Window, WindowKind};
 
 use claims::Claims;
+use cut_short::KilledHolds;
 use evidence::{ACTS_MAX, Entitled, HoldWatch, Overlap, Renewed, StaleAct, StaleActs};
 use note::LastDecision;
 use queue::Queue;
@@ -91,6 +93,7 @@ pub(crate) struct Lock {
     /// The holds that had been renewed when another hold was acquired, by that other hold.
     renewed: FxHashMap<HoldId, Vec<(HoldId, Renewed)>>,
     claims: Claims,
+    killed: KilledHolds,
     undecided: u64,
     without_key: u64,
     /// True if a hold outlived its promise: only then does the run test the lock.
@@ -109,6 +112,7 @@ impl Lock {
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant, valid: Duration) {
         self.claims.acquired(run, hold, grant, valid);
+        self.killed.acquired(run, hold, grant);
         for other in run.live(hold.key).filter(|other| other.id != hold.id && !other.leases.is_empty()) {
             let renewed = Renewed { nodes: other.renewed_on, leases: other.leases.clone() };
             self.renewed.entry(hold.id).or_default().push((other.id, renewed));
@@ -255,6 +259,7 @@ impl Judge for Lock {
 
     fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
         let Some(grant) = hold.grant else { return };
+        self.killed.ended(hold);
         self.is_tested |= hold.ended_by().is_none() && !rules::is_dead_claim(grant.ok.at, hold.promise);
         for (other, theirs) in run.live(hold.key).filter_map(|h| Some((h, h.grant?))) {
             // The other hold's entitlement ends no earlier: `run` returns the ends in their order.
@@ -290,6 +295,7 @@ impl Judge for Lock {
     fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
         self.renewed.remove(&attempt.id);
         self.claims.closed(attempt.id);
+        self.killed.closed(attempt);
         if let Some(watch) = self.watches.remove(&attempt.id) {
             self.keys[attempt.key].open.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
@@ -298,7 +304,7 @@ impl Judge for Lock {
         }
     }
 
-    fn finish(self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+    fn finish(mut self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         let claims = self.claims.judge(run);
         let stale = |hold: &Attempt, watch| window::stale(run, hold, watch, claims.since.get(&hold.id).copied());
         let mut windows = Vec::new();
@@ -306,11 +312,14 @@ impl Judge for Lock {
             windows.extend(stale(&found.hold, &found.watch));
         }
         for hold in run.still_open() {
+            self.killed.settle(hold);
             if let Some(watch) = self.watches.get(&hold.id) {
                 windows.extend(stale(hold, watch));
             }
         }
         windows.extend(self.overlaps.iter().map(|overlap| window::overlap(run, overlap, ending)));
+        let cut_short = self.killed.cut_short.iter().filter(|cut| !cut.length.is_zero());
+        windows.extend(cut_short.map(|cut| window::cut_short(run, cut, ending)));
         let is_unexplained = |w: &Window| w.causes.iter().any(|c| c.is(Cause::Unexplained));
         windows.sort_by(|a, b| {
             let order = (!is_unexplained(a)).cmp(&!is_unexplained(b)).then(a.at_ms.total_cmp(&b.at_ms));
@@ -330,6 +339,7 @@ impl Judge for Lock {
             unexplained: windows.iter().filter(|w| is_unexplained(w)).count() as u64,
             stale_holder: count(WindowKind::StaleHolder),
             lease_overlap: count(WindowKind::LeaseOverlap),
+            cut_short: count(WindowKind::CutShort),
             undecided: self.undecided,
             explained_claims: claims.explained,
             without_key: self.without_key,

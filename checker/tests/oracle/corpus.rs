@@ -29,6 +29,8 @@ struct Tale {
     plan: history::Plan,
     told: Vec<(u64, String, Event)>,
     number: u64,
+    /// Processes that are killed, and never finish.
+    killed: Vec<&'static str>,
 }
 
 /// The facts about one Redis server.
@@ -73,7 +75,7 @@ impl Tale {
              client = \"unchecked\"\n[activity]\nholds = 0\nclients = 0\nrefused = 0\n{tables}"
         );
         let plan = history::Plan::from_toml(&text).expect("the plan of a tale is valid");
-        let mut tale = Tale { plan, told: Vec::new(), number: 0 };
+        let mut tale = Tale { plan, told: Vec::new(), number: 0, killed: Vec::new() };
         for (process, role) in [("agent", Role::Agent), ("resource", Role::Resource)] {
             tale.started(process, role);
         }
@@ -210,7 +212,8 @@ impl Tale {
         let plan = Event::Plan { run: "corpus".into(), plan: Box::new(self.plan) };
         let mut all = vec![(controller(), Stamp(0), plan)];
         all.extend(self.told.into_iter().map(|(ms, p, e)| (ProcessName::new(p), stamp(ms), e)));
-        all.extend(processes.keys().map(|p| (ProcessName::new(p), stamp(last), Event::Finished)));
+        let finished = processes.keys().filter(|p| !self.killed.contains(&p.as_str()));
+        all.extend(finished.map(|p| (ProcessName::new(p), stamp(last), Event::Finished)));
         all.extend(
             processes
                 .keys()
@@ -369,6 +372,8 @@ fn tales() -> Vec<(&'static str, Vec<Record>)> {
         ("given-up", given_up().records()),
         ("deadline-from-answer", claims::deadline_from_answer().records()),
         ("checked-too-late", claims::checked_too_late().records()),
+        ("cut-short", claims::cut_short(None).records()),
+        ("cut-short-released", claims::cut_short(Some(2_510)).records()),
         ("checked-by-slow-clock", claims::checked_by_slow_clock().records()),
         ("event-lost", lost),
         ("truncated", told_on().records()),

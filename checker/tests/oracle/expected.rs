@@ -28,6 +28,9 @@ pub struct Lock {
     pub stale: BTreeMap<u64, Window>,
     /// The lease-overlap windows, by the pair of holds, smaller id first.
     pub overlaps: BTreeMap<(u64, u64), Window>,
+    /// The promises that were cut short, by the killed hold and the first hold that was granted inside. Their length is
+    /// what was left of the promise.
+    pub cut_short: BTreeMap<(u64, u64), Window>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]

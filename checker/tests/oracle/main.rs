@@ -45,6 +45,7 @@ const CLASSES: &[&str] = &[
     "lock: lease-overlap, unsafe-release",
     "lock: lease-overlap, unexplained",
     "lock: lease-overlap, host-clock",
+    "lock: cut-short",
     "lock: dead-claim",
     "lock: undecided",
     "lock: overclaims",
@@ -254,6 +255,11 @@ fn withdrawn(part: &expected::Judged, whole: &expected::Judged) -> Option<String
     for (pair, window) in &part.lock.overlaps {
         if whole.lock.overlaps.get(pair).is_none_or(|w| w.overlap < window.overlap) {
             return Some(format!("lease-overlap {pair:?}"));
+        }
+    }
+    for (pair, window) in &part.lock.cut_short {
+        if whole.lock.cut_short.get(pair).is_none_or(|w| w.overlap < window.overlap) {
+            return Some(format!("cut-short {pair:?}"));
         }
     }
     let violated = |j: &expected::Judged| {

@@ -7,6 +7,7 @@ use crate::{
     model::{
         self, World,
         knobs::{ArmBug, Knobs, Tokens},
+        truth::TrueHold,
     },
     number, reported,
 };
@@ -100,6 +101,28 @@ fn a_client_without_the_validity_check_makes_dead_claims() {
     assert!(each(|k| k.no_validity, late, caught) > 20);
     // And nobody else does.
     assert_eq!(each(|k| !k.no_validity && !k.counts_from_answer, late, |_, _| false), 0);
+}
+
+#[test]
+fn a_lease_that_ends_before_its_promise_is_cut_short_when_its_holder_is_killed() {
+    let promise = |h: &TrueHold| h.sent + model::lock::LEASE - model::lock::DRIFT;
+    let cut = |w: &World| -> Vec<u64> {
+        let holds = || w.truth.holds.iter().map(|(id, h)| (*id, h));
+        let killed = holds().filter(|(_, h)| h.killed && h.used.is_none());
+        let by = |h: &TrueHold, g: &TrueHold| {
+            g.key == h.key && h.over.is_some_and(|at| at < g.claimed) && h.claimed < g.claimed && g.claimed < promise(h)
+        };
+        let found = killed.filter(|(_, h)| holds().any(|(_, g)| by(h, g) && g.claimed < promise(g)));
+        found.map(|(id, _)| id).collect()
+    };
+    let caught = |w: &World, j: &Judged| {
+        let is_found = |id: u64| j.lock.cut_short.keys().any(|(killed, _)| *killed == id);
+        cut(w).into_iter().all(is_found) && (j.lock.verdict == "violated" || w.k.clock_step.is_some())
+    };
+    assert!(each(|k| k.family == "cut short", |w| !cut(w).is_empty(), caught) > 20);
+    // No lock that keeps its promises cuts one short.
+    let honest = |k: &Knobs| k.ends_early == 0.0 && k.forgets_nx == 0.0 && !k.deletes_any;
+    assert!(each(honest, |_| true, |_, j| j.lock.cut_short.is_empty()) > 1_000);
 }
 
 #[test]

@@ -107,11 +107,12 @@ fn lock(v: &Value) -> Lock {
         dead_claims: list(&v["dead_claims"]).iter().map(|d| (count(d, "hold"), length(&d["late_ms"]))).collect(),
         stale: BTreeMap::new(),
         overlaps: BTreeMap::new(),
+        cut_short: BTreeMap::new(),
     };
     for w in list(&v["windows"]) {
         let holds: Vec<u64> = list(&w["holds"]).iter().filter_map(Value::as_u64).collect();
         let window = Window {
-            overlap: length(&w["overlap_ms"]),
+            overlap: length(w.get("cut_ms").unwrap_or(&w["overlap_ms"])),
             staleness: w["staleness_ms"].as_f64().map(|_| length(&w["staleness_ms"])),
             reads: count(w, "reads"),
             writes: count(w, "writes"),
@@ -120,6 +121,7 @@ fn lock(v: &Value) -> Lock {
         };
         let double = match w["kind"].as_str() {
             Some("stale-holder") => lock.stale.insert(holds[0], window),
+            Some("cut-short") => lock.cut_short.insert((holds[0], holds[1]), window),
             _ => lock.overlaps.insert((holds[0].min(holds[1]), holds[0].max(holds[1])), window),
         };
         assert!(double.is_none(), "a window is reported once: {w}");

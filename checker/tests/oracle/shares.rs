@@ -40,6 +40,7 @@ impl Shares {
         ]);
         windows("stale-holder", j.lock.stale.values(), &mut c);
         windows("lease-overlap", j.lock.overlaps.values(), &mut c);
+        windows("cut-short", j.lock.cut_short.values(), &mut c);
         let (dead, blocked) = (j.lock.dead_claims.len() as u64, j.blocked.len() as u64);
         let overclaims = j.lock.overclaims.len() as u64;
         let lock = [("undecided", j.lock.undecided), ("overclaims", overclaims), ("dead-claim", dead)];

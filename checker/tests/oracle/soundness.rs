@@ -10,7 +10,7 @@ use crate::{
         UNIT_NS, World,
         knobs::{ArmBug, Tokens},
         lock::{DRIFT, LEASE},
-        truth::{Delays, Froze, TrueAct, TrueHold, Truth},
+        truth::{Delays, Froze, Grant, TrueAct, TrueHold, Truth},
     },
 };
 
@@ -19,6 +19,7 @@ pub fn lies(world: &World, j: &Judged) -> Vec<String> {
     let mut lies = Vec::new();
     let judge = Judge { world, truth: &world.truth };
     judge.overlaps(j, &mut lies);
+    judge.cut_short(j, &mut lies);
     judge.stale(j, &mut lies);
     judge.dead_claims(j, &mut lies);
     judge.overclaims(j, &mut lies);
@@ -95,6 +96,21 @@ impl Judge<'_> {
             let robbed = self.truth.robberies.iter().any(|(_, robber, _)| robber != a && robber != b);
             if window.causes.contains("unsafe-release") && !robbed {
                 lies.push(format!("lease-overlap of {a} and {b}: nobody robbed them"));
+            }
+        }
+    }
+
+    /// Some node really granted the key to another while it owed it to the killed hold, and for so long.
+    fn cut_short(&self, j: &Judged, lies: &mut Vec<String>) {
+        for ((a, b), window) in &j.lock.cut_short {
+            let of = |id: u64| self.truth.grants.iter().filter(move |g| g.attempt == id);
+            let claimed = self.hold(*b).claimed;
+            let owed = |g: &Grant, h: &Grant| {
+                let left = g.end().saturating_sub(claimed) * UNIT_NS;
+                g.node == h.node && g.key == h.key && h.at < g.end() && g.at < h.end() && left >= window.overlap
+            };
+            if !self.hold(*a).killed || !of(*a).any(|g| of(*b).any(|h| owed(g, h))) {
+                lies.push(format!("cut-short {a} by {b}: no node owed the key to {a} for {} ns more", window.overlap));
             }
         }
     }

@@ -29,14 +29,14 @@ impl Decisions for AsIntended {}
 
 /// Decisions that replace one step of the algorithm.
 macro_rules! sends_instead {
-    ($bug:ident, $step:pat => $instead:expr) => {
+    ($bug:ident, $($step:pat => $instead:expr),+) => {
         #[derive(Default)]
         pub(super) struct $bug;
 
         impl Decisions for $bug {
             fn step(&self, round: Round, step: Step) -> Step {
                 match (round, step) {
-                    $step => $instead.into(),
+                    $($step => $instead.into(),)+
                     (_, step) => step,
                 }
             }
@@ -48,6 +48,10 @@ sends_instead!(ForgetsNx, (_, Step::Acquire(key, owner, lease) | Step::AcquireUn
     PlantedStep::Overwrite(key, owner, lease));
 sends_instead!(NoLease, (_, Step::Acquire(key, owner, _) | Step::AcquireUncounted(key, owner, _)) =>
     PlantedStep::AcquireForever(key, owner));
+sends_instead!(LeaseInSeconds,
+    (_, Step::Acquire(key, owner, lease)) => Step::Acquire(key, owner, whole_seconds(lease)),
+    (_, Step::AcquireUncounted(key, owner, lease)) => Step::AcquireUncounted(key, owner, whole_seconds(lease)),
+    (_, Step::Extend(key, owner, lease)) => Step::Extend(key, owner, whole_seconds(lease)));
 sends_instead!(TakesNoToken, (_, Step::Acquire(key, owner, lease)) => Step::AcquireUncounted(key, owner, lease));
 sends_instead!(ReleaseUnchecked, (Round::Release, Step::Release(key, _)) => PlantedStep::RemoveAny(key));
 sends_instead!(UndoUnchecked, (Round::Undo, Step::Release(key, _)) => PlantedStep::RemoveAny(key));
@@ -55,6 +59,11 @@ sends_instead!(RenewsAnyOwner, (_, Step::Extend(key, _, lease)) => PlantedStep::
 sends_instead!(RenewalShortens, (_, Step::Extend(key, owner, lease)) => PlantedStep::SetExpiry(key, owner, lease));
 sends_instead!(WriteBackAnyOwner, (_, Step::RaiseFence(key, _, token)) => PlantedStep::RaiseAny(key, token));
 sends_instead!(WriteBackLowers, (_, Step::RaiseFence(key, owner, token)) => PlantedStep::SetFence(key, owner, token));
+
+/// The lease that a client asks for in seconds.
+fn whole_seconds(lease: Duration) -> Duration {
+    Duration::from_secs(lease.as_secs().max(1))
+}
 
 #[derive(Default)]
 pub(super) struct HalfMajority;

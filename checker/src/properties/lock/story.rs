@@ -39,6 +39,13 @@ pub(crate) fn overlap_headline(run: &Run, overlap: &Overlap) -> String {
     format!("{}: {a} and {b} were both entitled for {}", run.key(overlap.key), seconds(overlap.length))
 }
 
+/// "k0: worker-2 acquired 0.52 s before the end of the promise to worker-1, which was killed".
+pub(crate) fn cut_short_headline(run: &Run, cut: &Overlap) -> String {
+    let [killed, other] = cut.holds.each_ref().map(|h| run.who(h.hold.process, h.hold.client));
+    let (key, left) = (run.key(cut.key), seconds(cut.length));
+    format!("{key}: {other} acquired {left} before the end of the promise to {killed}, which was killed")
+}
+
 /// One line on a fault. For a fault that the plan does not have, the default parameters of its kind are used.
 fn told(line: &FaultRecord, fault: Option<&Fault>) -> String {
     let lasted = line.proved.map(|(from, to)| to.since(from));
@@ -178,6 +185,12 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
     lines.acquired(first, Some(first.promise));
     lines.acquired(second, Some(second.promise));
     for hold in [first, second] {
+        // What killed a client belongs to the story.
+        if let Some((killed, EarlyEnd::Kill(_))) =
+            run.process(hold.process).killed.filter(|(k, _)| k.at <= second.ok.at)
+        {
+            lines.say(killed.at, "nemesis", format!("killed {}", run.process(hold.process).node));
+        }
         lines.gave_up(hold.gave_up, overlap.from.plus(overlap.length), &run.who(hold.process, hold.client));
     }
     let is_one_store = run.plan.has_one_store();

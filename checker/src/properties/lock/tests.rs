@@ -245,8 +245,11 @@ fn a_killed_holds_entitlement_ends_before_the_kill() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).write(1, 1, 90, 400).kill(1, "worker-1", 100).acquire(2, 2, 200, 210, 42);
     builder.release(2, 500);
-    let window = builder.window();
-    assert_eq!((window.kind, window.overlap_ms), (WindowKind::StaleHolder, 190.0));
+    let lock = builder.lock();
+    // The promise went on: the lock service cut it short.
+    assert_eq!((lock.stale_holder, lock.lease_overlap, lock.cut_short), (1, 0, 1));
+    let window = lock.windows.iter().find(|w| w.kind == WindowKind::StaleHolder).unwrap();
+    assert_eq!(window.overlap_ms, 190.0);
     assert_eq!(window.causes, [Cause::Fault(FaultKind::Kill).into()]);
 }
 
@@ -255,7 +258,7 @@ fn a_hold_acquired_after_the_kill_was_requested_is_entitled_at_no_instant() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 90, 110, 41).kill(1, "worker-1", 100).acquire(2, 2, 112, 115, 42).release(2, 200);
     let lock = builder.lock();
-    assert_eq!((lock.windows.len(), lock.dead_claims.len()), (0, 0));
+    assert_eq!((lock.stale_holder, lock.lease_overlap, lock.cut_short, lock.dead_claims.len()), (0, 0, 1, 0));
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct LockVerdict {
     pub stale_holder: u64,
     /// Windows of this kind.
     pub lease_overlap: u64,
+    /// Windows of this kind.
+    pub cut_short: u64,
     /// Acts after their own entitlement's end of which the order of grants does not decide whether they were stale.
     pub undecided: u64,
     /// Dead claims, and beliefs after the promise end, that a slow clock of the worker explains. They violate nothing.
@@ -70,12 +72,21 @@ impl Report for LockVerdict {
         if self.lease_overlap > 0 {
             parts.push(plural(self.lease_overlap, "lease-overlap window", "lease-overlap windows"));
         }
+        if self.cut_short > 0 {
+            parts.push(plural(
+                self.cut_short,
+                "promise to a killed client cut short",
+                "promises to killed clients cut short",
+            ));
+        }
         if !self.windows.is_empty() {
             let mut causes: Vec<&CauseSet> = self.windows.iter().flat_map(|w| &w.causes).collect();
             causes.sort_unstable();
             causes.dedup();
             parts.push(format!("cause: {}", joined(causes, ", ")));
-            parts.push(format!("longest overlap {}", seconds(self.overlap_ms_max)));
+            if self.stale_holder + self.lease_overlap > 0 {
+                parts.push(format!("longest overlap {}", seconds(self.overlap_ms_max)));
+            }
             if self.stale_holder > 0 {
                 parts.push(format!("staleness up to {}", seconds(self.staleness_ms_max)));
             }

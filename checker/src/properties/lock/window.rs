@@ -26,6 +26,9 @@ pub enum WindowKind {
     StaleHolder,
     /// Two holds were entitled at once: the lock service broke its promise.
     LeaseOverlap,
+    /// The service granted the key inside its promise to a hold whose process was killed: it broke its promise, and
+    /// nobody was left to suffer.
+    CutShort,
 }
 
 impl WindowKind {
@@ -34,6 +37,7 @@ impl WindowKind {
         match self {
             WindowKind::StaleHolder => "stale-holder",
             WindowKind::LeaseOverlap => "lease-overlap",
+            WindowKind::CutShort => "cut-short",
         }
     }
 }
@@ -52,6 +56,7 @@ pub struct Window {
     /// The key.
     pub key: Key,
     /// `stale-holder`: the stale hold, and the first later one. `lease-overlap`: both, in the order of acquisition.
+    /// `cut-short`: the hold of the killed process, and the first that was granted inside its promise.
     pub holds: Vec<HoldId>,
     /// The clients of the holds, in the same order.
     pub clients: Vec<ClientId>,
@@ -65,6 +70,9 @@ pub struct Window {
     /// `stale-holder`: milliseconds from the `acquire` ok of the first later hold to the last act.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness_ms: Option<f64>,
+    /// `cut-short`: milliseconds from the second hold's `acquire` ok to the end of the promise to the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_ms: Option<f64>,
     /// Stale acts that read.
     pub reads: u64,
     /// Stale acts that wrote.
@@ -163,6 +171,23 @@ pub(crate) fn overlap(run: &Run, found: &Overlap, ending: &Ending) -> Window {
     }
 }
 
+/// The window of a promise to a killed client that the service cut short.
+pub(crate) fn cut_short(run: &Run, found: &Overlap, ending: &Ending) -> Window {
+    let left = found.length;
+    Window {
+        kind: WindowKind::CutShort,
+        overlap_ms: 0.0,
+        cut_ms: Some(millis(left)),
+        headline: story::cut_short_headline(run, found),
+        measured: format!(
+            "{} of the promise were left at {}; its client had been killed",
+            seconds(millis(left)),
+            instant(run.ms(found.from))
+        ),
+        ..overlap(run, found, ending)
+    }
+}
+
 /// A window with the facts about its two holds; the other fields are empty.
 fn both(run: &Run, holds: [&HoldSummary; 2]) -> Window {
     Window {
@@ -174,6 +199,7 @@ fn both(run: &Run, holds: [&HoldSummary; 2]) -> Window {
         causes: Vec::new(),
         overlap_ms: 0.0,
         staleness_ms: None,
+        cut_ms: None,
         reads: 0,
         writes: 0,
         self_: holds[0].client == holds[1].client,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use history::{
-    ClockChange, Event, Fault, FaultId, FaultKind, FaultPhase, HoldId, NodeAnswer, NodeName, Step, Target, When,
+    ClockChange, Event, Fault, FaultId, FaultKind, FaultPhase, HoldId, NodeAnswer, NodeName, Role, Step, Target, When,
     WhichClock, fault,
 };
 
@@ -57,5 +57,39 @@ pub fn checked_by_slow_clock() -> Tale {
         .at(700, "agent", phase(FaultPhase::Healed))
         .at(701, "agent", phase(FaultPhase::Proved { from: stamp(201), to: stamp(699) }))
         .at(702, "agent", phase(FaultPhase::HealProved));
+    t
+}
+
+/// The holder is killed, and the key is granted to another client 500 ms before the end of the promise. If the dying
+/// process still released, the service broke no promise.
+pub fn cut_short(released: Option<u64>) -> Tale {
+    let mut t = Tale::new(None);
+    let kill = Fault::new(fault::Kill {}, Duration::from_millis(1_000));
+    let (target, when) = (Target::Node("worker-1".into()), When::AfterHeal(Duration::from_millis(100)));
+    t.plan.schedule = vec![Step { id: FaultId(1), fault: kill, target, when }];
+    let node = || NodeName::from("worker-1");
+    let phase = |phase| Event::Fault { fault: FaultId(1), kind: FaultKind::Kill, node: node(), phase };
+    t.acquired(2_000, 2_002, A)
+        .access(A, 1, [2_003, 2_004, 2_005], None, None, [(true, 0, 0), (true, 0, 0)])
+        .work(2_005, A, 1_000)
+        .at(2_500, "agent", phase(FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None }));
+    if let Some(at) = released {
+        t.at(at, A.worker, Event::Release { hold: HoldId(A.id) });
+    }
+    t.at(2_520, "agent", phase(FaultPhase::Injected))
+        .acquired(3_470, 3_478, B)
+        .release(3_480, 3_481, B, NodeAnswer::Done)
+        .at(3_520, "agent", phase(FaultPhase::HealRequested))
+        .at(3_540, "agent", phase(FaultPhase::Healed));
+    t.killed.push("worker-1");
+    t.started("worker-1#2", Role::Worker);
+    if let Some((at, ..)) = t.told.last_mut() {
+        *at = 3_535;
+    }
+    t.at(3_560, "agent", phase(FaultPhase::Proved { from: stamp(2_505), to: stamp(3_535) })).at(
+        3_561,
+        "agent",
+        phase(FaultPhase::HealProved),
+    );
     t
 }

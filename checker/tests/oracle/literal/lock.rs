@@ -66,7 +66,10 @@ pub fn judge(f: &Facts) -> Lock {
             }
         }
     }
-    let windows = || lock.stale.values().chain(lock.overlaps.values());
+    for h in &holds {
+        lock.cut_short.extend(cut_short(f, h, &holds));
+    }
+    let windows = || lock.stale.values().chain(lock.overlaps.values()).chain(lock.cut_short.values());
     lock.unexplained = windows().filter(|w| w.causes.contains("unexplained")).count() as u64;
     // A step of the host's clock excuses what nothing else explains.
     let claims = !lock.dead_claims.is_empty() || !lock.overclaims.is_empty();
@@ -90,6 +93,27 @@ pub fn overclaims(h: &Hold) -> Vec<(u64, u64)> {
     let past = deadline.map(|deadline| deadline.saturating_sub(super::facts::after(h.sent, h.lease)));
     let by_deadline = past.filter(|past| *past > 0).map(|past| (at, past));
     by_deadline.into_iter().chain(overclaimed_checks(h)).collect()
+}
+
+/// A hold whose process was killed, and the first hold that was granted inside its promise.
+fn cut_short(f: &Facts, h: &Hold, holds: &[&Hold]) -> Option<((u64, u64), Window)> {
+    let (_, killed) = f.killed(h).filter(|(_, at)| *at < h.promise() && h.marks.iter().all(|m| m > at))?;
+    let end = h.promise().min(h.gives_back.unwrap_or(u64::MAX));
+    let inside = |g: &&&Hold| {
+        let at = g.acquired.unwrap_or(0);
+        let both = at < super::facts::after(g.sent, g.lease) && !h.later_than(g);
+        g.id != h.id
+            && g.key == h.key
+            && at > killed
+            && at > h.acquired.unwrap_or(u64::MAX)
+            && at < end
+            && (g.later_than(h) || both)
+    };
+    let first = holds.iter().filter(inside).min_by_key(|g| (g.acquired, g.id))?;
+    let left = end - first.acquired.unwrap_or(end);
+    let own = Some(first.client == h.client);
+    let causes = cause::overlap(f, h, first);
+    Some(((h.id, first.id), Window { overlap: left, own, causes, ..Window::default() }))
 }
 
 fn stale(f: &Facts, h: &Hold, holds: &[&Hold], lock: &mut Lock) {

@@ -18,11 +18,12 @@ pub(super) const FAMILIES: &[(&str, u32)] = &[
     ("renewals", 7),
     ("forgets nx", 6),
     ("ends early", 5),
-    ("host clock", 6),
+    ("cut short", 7),
+    ("host clock", 7),
     ("deletes any", 8),
-    ("no validity check", 7),
+    ("no validity check", 8),
     ("bad tokens", 11),
-    ("bad arm", 18),
+    ("bad arm", 20),
     ("counts from answer", 4),
     ("slow acquire", 12),
     ("three nodes", 4),
@@ -158,6 +159,15 @@ impl Knobs {
                     (self.renew, self.ignores_loss) = (Some(rng.random_range(5..=12)), true);
                     self.work = (16, 26);
                 }
+            }
+            "cut short" => {
+                // The lease is shorter than promised, and its holder is killed.
+                self.crowd(rng);
+                self.ends_early = 0.8;
+                self.work = (2, 12);
+                let spot = if rng.random_bool(0.7) { Spot::Working } else { Spot::WriteSent };
+                self.aim(rng, spot, Blow::Kill(fault), 4..=20);
+                self.deletes_any = rarely;
             }
             "host clock" => {
                 // Keys run out early because the host's clock went on without the record's.

@@ -1,0 +1,114 @@
+use history::{ClockChange, Event, Fault, FaultKind, HoldId, Promise, WhichClock, fault};
+
+use crate::{
+    cause::Cause,
+    history_builder::HistoryBuilder,
+    properties::{LockVerdict, WindowKind},
+    verdict::Verdict,
+};
+
+/// Worker 1 holds from 10, is promised the key until 1,978, and is killed at 100.
+fn killed() -> HistoryBuilder {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+    builder
+}
+
+fn cuts(lock: &LockVerdict) -> Vec<(Vec<HoldId>, Option<f64>)> {
+    let found = lock.windows.iter().filter(|w| w.kind == WindowKind::CutShort);
+    found.map(|w| (w.holds.clone(), w.cut_ms)).collect()
+}
+
+#[test]
+fn a_grant_inside_the_promise_to_a_killed_client_is_cut_short() {
+    for (ok, left) in [(101, Some(1_877.0)), (1_977, Some(1.0)), (1_978, None), (2_500, None)] {
+        let mut builder = killed();
+        let lock = builder.acquire(2, 2, ok - 5, ok, 42).release(2, ok + 10).lock();
+        assert_eq!(cuts(&lock).first().map(|cut| cut.1), left.map(Some), "acquired at {ok}");
+        assert_eq!((lock.cut_short, lock.lease_overlap), (u64::from(left.is_some()), 0));
+        assert_eq!(lock.verdict == Verdict::Violated, left.is_some());
+    }
+}
+
+#[test]
+fn a_cut_promise_has_no_overlap_and_a_story() {
+    let mut builder = killed();
+    let window = builder.acquire(2, 2, 500, 510, 42).release(2, 600).window();
+    assert_eq!((window.overlap_ms, window.at_ms, window.causes.clone()), (0.0, 510.0, vec![Cause::Unexplained.into()]));
+    assert_eq!(
+        window.headline,
+        "k0: worker-2 acquired 1.47 s before the end of the promise to worker-1, which was killed"
+    );
+    assert!(window.story.iter().any(|line| line.who == "nemesis" && line.what == "killed worker-1"), "{window:#?}");
+}
+
+#[test]
+fn a_grant_before_the_kill_overlaps_and_cuts_nothing() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 50, 60, 42).kill(1, "worker-1", 100).release(2, 200);
+    let lock = builder.lock();
+    assert_eq!((lock.lease_overlap, lock.cut_short), (1, 0));
+}
+
+#[test]
+fn a_hold_that_ended_before_the_kill_is_not_cut_short() {
+    for end in [Event::Release { hold: HoldId(1) }, Event::LossNoticed { hold: HoldId(1) }] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).event("worker-1", 99, end).kill(1, "worker-1", 100);
+        assert_eq!(builder.acquire(2, 2, 500, 510, 42).release(2, 600).lock().verdict, Verdict::Upheld);
+    }
+}
+
+#[test]
+fn a_release_that_left_after_the_kill_was_requested_gives_the_key_back() {
+    for (sent, left) in [(105, None), (510, None), (511, Some(1.0))] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+        builder.event("worker-1", sent, Event::Release { hold: HoldId(1) });
+        let lock = builder.acquire(2, 2, 500, 510, 42).release(2, 600).lock();
+        assert_eq!(cuts(&lock).first().map(|cut| cut.1), left.map(Some), "released at {sent}");
+    }
+}
+
+#[test]
+fn only_the_first_grant_inside_the_promise_counts() {
+    let mut builder = killed();
+    builder.acquire(2, 2, 500, 510, 42).release(2, 520).acquire(3, 2, 530, 540, 43).release(3, 600);
+    assert_eq!(cuts(&builder.lock()), [(vec![HoldId(1), HoldId(2)], Some(1_468.0))]);
+}
+
+#[test]
+fn a_renewal_extends_the_promise_that_is_cut() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).renew(1, 50, 60).kill(1, "worker-1", 100);
+    let lock = builder.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).lock();
+    assert_eq!(cuts(&lock), [(vec![HoldId(1), HoldId(2)], Some(18.0))]);
+}
+
+#[test]
+fn a_hold_that_was_granted_before_the_killed_one_cuts_nothing() {
+    let mut builder = HistoryBuilder::new();
+    // The other client was slow to read its answer: the queue of the service has it first.
+    builder.acquire(1, 1, 0, 10, 41).with_place(8).kill(1, "worker-1", 100);
+    let lock = builder.acquire(2, 2, 5, 200, 42).with_place(7).release(2, 300).lock();
+    assert_eq!(lock.cut_short, 0);
+}
+
+#[test]
+fn a_session_promises_no_time() {
+    let mut builder = killed();
+    builder.plan.servers.promise = Promise::Session;
+    assert_eq!(builder.acquire(2, 2, 500, 510, 42).release(2, 600).lock().verdict, Verdict::Upheld);
+}
+
+#[test]
+fn what_removed_the_key_is_the_cause() {
+    let mut builder = killed();
+    let jump = fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(3_000) };
+    let jump = Fault::new(jump, std::time::Duration::from_millis(100));
+    for n in 1..=3 {
+        builder.inject(n + 1, jump.clone(), ["redis-1", "redis-2", "redis-3"][n as usize - 1], 300, 400);
+    }
+    let window = builder.acquire(2, 2, 500, 510, 42).release(2, 600).window();
+    assert_eq!((window.kind, window.causes), (WindowKind::CutShort, vec![Cause::Fault(FaultKind::Clock).into()]));
+}
