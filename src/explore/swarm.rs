@@ -160,7 +160,7 @@ impl std::fmt::Display for CorrectLock {
 mod tests {
     use std::collections::BTreeSet;
 
-    use history::{Amnesia, FaultKind};
+    use history::{Amnesia, FaultKind, Step, Target, When};
 
     use super::*;
 
@@ -191,6 +191,46 @@ mod tests {
             let has_persistence = |plan: &Plan| plan.models.is_some_and(|m| m.persistence != Persistence::No);
             assert_eq!(all.iter().any(has_persistence), all[0].servers.kill_forgets, "{lock}");
         }
+    }
+
+    /// Counts the plans in which two steps are as `is_so` says.
+    fn with_two_steps(plans: &[Plan], is_so: impl Fn(&Step, &Step) -> bool) -> usize {
+        let has = |plan: &&Plan| {
+            let pairs = plan
+                .schedule
+                .iter()
+                .enumerate()
+                .flat_map(|(n, one)| plan.schedule[n + 1..].iter().map(move |other| (one, other)));
+            pairs.into_iter().any(|(one, other)| is_so(one, other))
+        };
+        plans.iter().filter(has).count()
+    }
+
+    #[test]
+    fn faults_meet_on_one_node_in_some_plans_and_in_others_not() {
+        let all = plans(CorrectLock { backend: "redlock", tokens: Tokens::TwoPhase });
+        let until = |step: &Step| if let When::At(at) = step.when { Some((at, at + step.fault.lasting)) } else { None };
+        let meet = |one: &Step, other: &Step| {
+            let (Some((a, b)), Some((c, d))) = (until(one), until(other)) else { return false };
+            one.target == other.target && one.fault.kind() != other.fault.kind() && a < d && c < b
+        };
+        let count = with_two_steps(&all, meet) as u64;
+        assert!((5..SEEDS / 2).contains(&count), "in {count} of {SEEDS} plans");
+    }
+
+    #[test]
+    fn the_same_fault_hits_exactly_a_minority_in_some_plans() {
+        let all = plans(CorrectLock { backend: "redlock", tokens: Tokens::TwoPhase });
+        let is_minority = |plan: &&Plan| {
+            plan.schedule.iter().any(|one| {
+                let is_same = |step: &&Step| step.fault == one.fault && step.when == one.when;
+                let is_node =
+                    |step: &&Step| plan.lock_nodes.iter().any(|node| step.target == Target::Node(node.clone()));
+                plan.schedule.iter().filter(is_same).filter(is_node).count() == 2
+            })
+        };
+        let count = all.iter().filter(is_minority).count() as u64;
+        assert!((5..SEEDS / 2).contains(&count), "in {count} of {SEEDS} plans");
     }
 
     #[test]

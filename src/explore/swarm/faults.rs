@@ -1,22 +1,20 @@
 //! Draws what fails: the kinds of faults, their targets, their times, and their numbers.
 //!
-//! A schedule has up to three parts. *Random faults* are those that `--nemesis` draws. A *series* is one fault of one
-//! node: once and for almost the whole run, or again and again in equal intervals. A *placed fault* comes when a client
-//! reaches a protocol point.
+//! A schedule has up to three parts. *Random faults* are those that `--nemesis` draws. A *series* is one fault of the
+//! nodes of one role: once and for almost the whole run, or again and again in equal intervals. A *placed fault* comes
+//! when a client reaches a protocol point.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, mem::discriminant, time::Duration};
 
 use history::{
-    ClockChange, Direction, Fault, FaultId, FaultKind, NodeName, Plan, Point, Range, Step, Target, When, WhichClock,
+    ClockChange, Direction, Fault, FaultId, FaultKind, Harm, NodeName, Plan, Point, Range, Step, Target, When,
+    WhichClock,
     fault::{self, ParameterVisitor, Parameters, Quantity},
 };
 use nemesis::{Draw, FaultSpec, Group};
-use rand::{
-    Rng,
-    seq::{IndexedRandom, SliceRandom},
-};
+use rand::{Rng, seq::IndexedRandom};
 
-use super::number::{count, length};
+use super::number::{count, length, scale};
 use crate::scenario::Scenario;
 
 /// A step of a series comes so long after the start.
@@ -25,8 +23,8 @@ const FIRST: Duration = Duration::from_millis(50);
 const PROVED: Duration = Duration::from_millis(500);
 /// The most steps of one series.
 const STEPS_MAX: u32 = 40;
-/// The most kinds of faults in one schedule.
-const KINDS_MAX: usize = 4;
+/// The most pairs of a kind and a role that have series in one schedule.
+const PAIRS_MAX: u32 = 5;
 /// The shortest fault that an engine can inject and heal.
 const LENGTH_MIN: Duration = Duration::from_millis(50);
 /// The shortest delay, and the shortest jump of a clock.
@@ -50,7 +48,8 @@ pub fn draw(plan: &mut Plan, words: &[FaultSpec], rng: &mut impl Rng) -> anyhow:
     let workers: Vec<NodeName> = plan.workers().collect();
     let [has_random, has_series, has_placed] = parts(rng);
     let words = &some_kinds(words, rng);
-    let mut schedule = Schedule { plan, workers, busy: Vec::new(), steps: Vec::new() };
+    let meet = rng.random_ratio(1, 2);
+    let mut schedule = Schedule { plan, workers, meet, busy: Vec::new(), steps: Vec::new() };
     // The most constant part comes first, because the other parts only fill what is free.
     if has_series {
         schedule.add_series(words, rng);
@@ -67,10 +66,23 @@ pub fn draw(plan: &mut Plan, words: &[FaultSpec], rng: &mut impl Rng) -> anyhow:
 
 /// Chooses some kinds of faults, and returns their words. All parts of a schedule share the kinds, because two faults
 /// do more than one only if both come often.
+///
+/// Each harm is done by one kind in half of the schedules. If each kind were as probable as another, two kinds that do
+/// different harm would seldom meet, because most kinds end processes or lose packets.
 fn some_kinds(words: &[FaultSpec], rng: &mut impl Rng) -> Vec<FaultSpec> {
-    let all = kinds(words);
-    let count = rng.random_range(1..=KINDS_MAX);
-    let some: BTreeSet<FaultKind> = all.choose_multiple(rng, count).copied().collect();
+    let mut harms: Vec<Vec<FaultKind>> = Vec::new();
+    for kind in kinds(words) {
+        let is_same = |of: &&mut Vec<FaultKind>| discriminant(&of[0].harm()) == discriminant(&kind.harm());
+        match harms.iter_mut().find(is_same) {
+            Some(of) => of.push(kind),
+            None => harms.push(vec![kind]),
+        }
+    }
+    let mut some: BTreeSet<FaultKind> = BTreeSet::new();
+    while some.is_empty() && !harms.is_empty() {
+        let drawn: Vec<&Vec<FaultKind>> = harms.iter().filter(|_| rng.random_ratio(1, 2)).collect();
+        some = drawn.into_iter().filter_map(|of| of.choose(rng).copied()).collect();
+    }
     words.iter().filter(|word| some.contains(&word.kind)).cloned().collect()
 }
 
@@ -88,7 +100,7 @@ fn parts(rng: &mut impl Rng) -> [bool; 3] {
 /// another step are left out.
 pub fn joined(plan: &Plan, more: &[Step]) -> Vec<Step> {
     let workers = plan.workers().collect();
-    let mut schedule = Schedule { plan, workers, busy: Vec::new(), steps: plan.schedule.clone() };
+    let mut schedule = Schedule { plan, workers, meet: true, busy: Vec::new(), steps: plan.schedule.clone() };
     for step in &plan.schedule {
         schedule.occupy(step);
     }
@@ -98,11 +110,22 @@ pub fn joined(plan: &Plan, more: &[Step]) -> Vec<Step> {
     schedule.steps
 }
 
+/// A time at which a node has a fault.
+struct Busy {
+    node: NodeName,
+    kind: FaultKind,
+    from: Duration,
+    to: Duration,
+}
+
 struct Schedule<'a> {
     plan: &'a Plan,
     workers: Vec<NodeName>,
-    /// Times at which nodes have faults. All workers together have one fault at a time.
-    busy: Vec<(NodeName, Duration, Duration)>,
+    /// True if faults of different kinds may meet on one node, and several workers may have faults. Otherwise a node
+    /// has one fault at a time, and all workers together have one.
+    meet: bool,
+    /// Times at which nodes have faults.
+    busy: Vec<Busy>,
     steps: Vec<Step>,
 }
 
@@ -124,7 +147,7 @@ impl Schedule<'_> {
                 before.0 += first;
             }
             let follows_nothing = matches!(step.when, When::Healed(before) if left_out.contains(&before));
-            character.change(&mut step.fault, self.plan);
+            character.change(&mut step.fault, self.plan, false);
             if follows_nothing || !self.add(step) {
                 left_out.insert(id);
             }
@@ -132,34 +155,52 @@ impl Schedule<'_> {
         Ok(())
     }
 
-    /// Draws one series for each of some nodes: the same fault for all of them, or one for each.
+    /// Draws a series for each of some pairs of a kind and a role.
     fn add_series(&mut self, words: &[FaultSpec], rng: &mut impl Rng) {
-        let mut nodes = self.plan.lock_nodes.clone();
-        nodes.extend(self.workers.choose(rng).cloned());
-        nodes.push(NodeName::new("resource"));
-        nodes.shuffle(rng);
-        let some = rng.random_range(1..=nodes.len());
-        let (is_same, kinds) = (rng.random_ratio(1, 2), kinds(words));
-        let (character, mut kind) = (Character::draw(rng), *kinds.choose(rng).unwrap_or(&FaultKind::Pause));
-        for node in nodes.into_iter().take(some) {
-            if !is_same {
-                kind = *kinds.choose(rng).unwrap_or(&kind);
+        let kinds = kinds(words);
+        let (shared, is_shared) = (Character::draw(rng), rng.random_ratio(1, 2));
+        for _ in 0..rng.random_range(1..=PAIRS_MAX) {
+            let (kind, nodes) = (*kinds.choose(rng).unwrap_or(&FaultKind::Pause), self.role(rng));
+            let own = Character::draw(rng);
+            self.add_pair(kind, &nodes, if is_shared { &shared } else { &own }, rng);
+        }
+    }
+
+    /// Draws the nodes of a role: one worker or all workers, the resource, or lock nodes. Locks decide by counting their nodes, so
+    /// exactly a minority and just a majority are roles of their own.
+    fn role(&self, rng: &mut impl Rng) -> Vec<NodeName> {
+        let count = self.plan.lock_nodes.len();
+        let sizes = [1, count.saturating_sub(1) / 2, count / 2 + 1, count];
+        match rng.random_range(0..5) {
+            0 => self.workers.clone(),
+            1 => self.workers.choose(rng).cloned().into_iter().collect(),
+            2 => vec![NodeName::new("resource")],
+            _ => {
+                let size = sizes.choose(rng).copied().unwrap_or(count).max(1);
+                self.plan.lock_nodes.choose_multiple(rng, size).cloned().collect()
             }
-            let is_throughout = kind.is_of_links() && rng.random_ratio(1, 2);
-            let Some(mut fault) = self.fault(kind, &node, rng) else { continue };
-            character.change(&mut fault, self.plan);
-            let (mut at, mut gap, mut left) = (FIRST, self.plan.time, 1);
-            if is_throughout {
-                fault.lasting = self.plan.time.saturating_sub(FIRST + PROVED).max(LENGTH_MIN);
-            } else {
-                at = length(rng, FIRST, self.plan.time / 2);
-                gap = fault.lasting + length(rng, LENGTH_MIN, self.plan.time / 2);
-                left = count(rng, 1, STEPS_MAX);
-            }
+        }
+    }
+
+    /// Draws the same series for all of these nodes: one fault for almost the whole run, or one that comes again and
+    /// again.
+    fn add_pair(&mut self, kind: FaultKind, nodes: &[NodeName], character: &Character, rng: &mut impl Rng) {
+        let Some(mut fault) = nodes.first().and_then(|node| self.fault(kind, node, rng)) else { return };
+        // The target goes on while such a fault is on.
+        let is_bearable = kind.is_of_links() || matches!(kind.harm(), Harm::SetsClock | Harm::Starves);
+        let is_throughout = is_bearable && rng.random_ratio(1, 2);
+        if is_throughout {
+            fault.lasting = self.plan.time.saturating_sub(FIRST + PROVED).max(LENGTH_MIN);
+        }
+        character.change(&mut fault, self.plan, is_throughout);
+        let (first, gap) = (length(rng, FIRST, self.plan.time / 2), length(rng, LENGTH_MIN, self.plan.time / 2));
+        let (first, most) = if is_throughout { (FIRST, 1) } else { (first, count(rng, 1, STEPS_MAX)) };
+        for node in nodes {
+            let (mut at, mut left) = (first, most);
             while left > 0 && at + PROVED < self.plan.time {
                 let target = Target::Node(node.clone());
                 self.add(Step { id: self.next(), fault: fault.clone(), target, when: When::At(at) });
-                (at, left) = (at + gap, left - 1);
+                (at, left) = (at + fault.lasting + gap, left - 1);
             }
         }
     }
@@ -171,7 +212,7 @@ impl Schedule<'_> {
             return;
         };
         let Some(mut fault) = kinds.choose(rng).and_then(|kind| self.fault(*kind, &worker, rng)) else { return };
-        Character::draw(rng).change(&mut fault, self.plan);
+        Character::draw(rng).change(&mut fault, self.plan, false);
         for _ in 0..count(rng, 1, 6) {
             let target = Target::Node(worker.clone());
             self.add(Step { id: self.next(), fault: fault.clone(), target, when: When::AtPoint(point) });
@@ -209,14 +250,17 @@ impl Schedule<'_> {
         if alone.validate().is_err() {
             return false;
         }
-        let slot = self.slot(&step.target);
+        let (slot, kind) = (self.slot(&step.target), step.fault.kind());
         let is_free = match step.when {
             When::At(at) => {
                 let until = at + step.fault.lasting + PROVED;
-                !self.busy.iter().any(|(node, from, to)| *node == slot && *from < until && at < *to)
+                let mut others = self.busy.iter().filter(|busy| busy.node == slot && busy.from < until && at < busy.to);
+                // A process that ends, or has just started, proves no other fault.
+                let may_meet = |busy: &Busy| self.meet && busy.kind != kind && !busy.kind.kills() && !kind.kills();
+                others.all(may_meet) && !self.steps.iter().any(|other| step.excludes(other).is_some())
             }
             // The step waits until its target is free, which may be never.
-            _ => !self.busy.iter().any(|(node, from, to)| *node == slot && *to - *from > self.plan.time / 2),
+            _ => !self.busy.iter().any(|busy| busy.node == slot && busy.to - busy.from > self.plan.time / 2),
         };
         if is_free {
             self.occupy(&step);
@@ -227,14 +271,15 @@ impl Schedule<'_> {
 
     fn occupy(&mut self, step: &Step) {
         if let When::At(at) = step.when {
-            self.busy.push((self.slot(&step.target), at, at + step.fault.lasting + PROVED));
+            let (node, kind, to) = (self.slot(&step.target), step.fault.kind(), at + step.fault.lasting + PROVED);
+            self.busy.push(Busy { node, kind, from: at, to });
         }
     }
 
     /// Returns the name under which `target` is in the list of busy nodes.
     fn slot(&self, target: &Target) -> NodeName {
         match target {
-            Target::Node(node) if !self.workers.contains(node) => node.clone(),
+            Target::Node(node) if self.meet || !self.workers.contains(node) => node.clone(),
             Target::Leader => NodeName::new("leader"),
             Target::Node(_) | Target::Holder => NodeName::new("workers"),
         }
@@ -270,7 +315,8 @@ struct Character {
 enum Size {
     /// Any: the place between the bounds, from 0 to 1, where each order of magnitude has the same width.
     Any(f64),
-    /// A part of the lease, and a little more or less. Clients and servers decide much at such times: a request and its
+    /// A part of the lease, and a little more or less, where each order of magnitude of the difference is as probable
+    /// as another: up to a tenth of the lease. Clients and servers decide much at such times: a request and its
     /// answer that are each late by half a lease arrive when the lease ends.
     OfLease(f64),
 }
@@ -280,7 +326,9 @@ impl Size {
         if rng.random_ratio(1, 2) {
             return Size::Any(rng.random());
         }
-        Size::OfLease(*[0.25, 0.5, 1.0, 1.0, 2.0].choose(rng).unwrap_or(&1.0) * rng.random_range(0.95..=1.05))
+        let part = *[0.25, 0.5, 1.0, 1.0, 2.0].choose(rng).unwrap_or(&1.0);
+        let sign = if rng.random_ratio(1, 2) { 1.0 } else { -1.0 };
+        Size::OfLease(part * (1.0 + sign * scale(rng, 0.002, 0.1)))
     }
 
     fn of(self, lease: Duration, least: Duration) -> Duration {
@@ -308,13 +356,13 @@ impl Character {
         }
     }
 
-    /// Gives `fault` other numbers, if the result is possible.
-    fn change(&self, fault: &mut Fault, plan: &Plan) {
+    /// Gives `fault` other numbers, if the result is possible. `keeps_length` leaves its length.
+    fn change(&self, fault: &mut Fault, plan: &Plan, keeps_length: bool) {
         if self.is_usual {
             return;
         }
         let mut changed = fault.clone();
-        changed.visit(&mut Redrawn { character: self, lease: plan.lease, lasting: fault.lasting });
+        changed.visit(&mut Redrawn { character: self, lease: plan.lease, lasting: fault.lasting, keeps_length });
         if let Parameters::Clock(fault::Clock { clock, change }) = &mut changed.parameters {
             self.vary(clock, change, changed.lasting);
         }
@@ -351,13 +399,14 @@ struct Redrawn<'a> {
     character: &'a Character,
     lease: Duration,
     lasting: Duration,
+    keeps_length: bool,
 }
 
 impl ParameterVisitor for Redrawn<'_> {
     fn duration(&mut self, of: Quantity, value: &mut Duration) {
         if of == Quantity::Delay {
             *value = self.character.delay.of(self.lease, DELAY_MIN);
-        } else {
+        } else if !self.keeps_length {
             *value = self.character.length.of(self.lease, LENGTH_MIN);
             self.lasting = *value;
         }

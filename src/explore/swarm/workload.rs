@@ -8,7 +8,7 @@ use rand::Rng;
 use super::number::{count, length, scale};
 
 /// Bounds of drawn leases. Servers may grant longer ones only.
-const LEASE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(4));
+const LEASE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(6));
 /// The shortest run.
 const TIME_MIN: Duration = Duration::from_secs(2);
 /// Most runs are small, because a simulation takes as long as much happens. One of so many is large.
@@ -42,7 +42,7 @@ const LARGE: Size = Size { time: Duration::from_secs(300), sections: (100.0, 1_0
 pub fn draw(mut plan: Plan, is_calm: bool, rng: &mut impl Rng) -> Plan {
     let least = LEASE.0.max(plan.servers.least_lease);
     // Much is decided where a number is as small as it can be.
-    let asked = if rng.random_ratio(1, 6) { least } else { length(rng, least, LEASE.1.max(least)) };
+    let asked = if rng.random_ratio(1, 4) { least } else { length(rng, least, LEASE.1.max(least)) };
     plan.lease = plan.servers.granted(asked);
     let lease = plan.lease;
     let ms = Duration::from_millis;
