@@ -276,7 +276,9 @@ impl<'a> ActPath<'a> {
         freezes.sort_unstable();
         let interval = interval.max(Duration::from_millis(1));
         let mut promise = self.first_promise;
-        let mut due = self.promised_from.plus(interval).max(self.without_others(set, self.ok));
+        // Renewals are due at fixed times from the attempt on. The client sends what fell due before it was told at once.
+        let told = self.without_others(set, self.ok);
+        let mut due = self.promised_from.plus(interval);
         // A renewal that was due at most one interval before a failed renewal is that failed renewal.
         let shifted = |at: Stamp| self.without_others(set, at);
         let moved = |b: &FailedRenewal<SuspectSet>| (shifted(b.span.0).minus(interval), shifted(b.span.1), b.is_loss);
@@ -291,7 +293,7 @@ impl<'a> ActPath<'a> {
         let last = self.unanswered.map(|sent| shifted(sent).minus(interval));
         let is_over = |sent: Stamp| gave_up.is_some_and(|at| sent >= at) || last.is_some_and(|at| sent > at);
         loop {
-            let mut sent = due;
+            let mut sent = due.max(told);
             for freeze in &freezes {
                 if freeze.0 <= sent && sent < freeze.1 {
                     sent = freeze.1;
@@ -416,11 +418,13 @@ fn kept_from(
     let name = &run.plan.lock_nodes[node];
     let has_refused = node < 64 && failure.refused_on & (1 << node) != 0;
     let key_lease = KeyLease::of(hold, grant, node, failure.span.1);
+    // The node may have refused because the renewal reached it when the lease was over.
+    let is_ready = has_refused && !rules::is_after_end(failure.span.1, hold.promise);
     let is_to_blame = |id: FaultId, line: &FaultRecord| {
         let Some(bracket) = line.bracket() else { return false };
         let is_on = clip(bracket, failure.span).is_some();
         match line.kind.harm() {
-            // A node that refuses is running and reachable, and the hold no longer owns the key there.
+            // A node that refuses in time is running and reachable, and the hold no longer owns the key there.
             Harm::DropsPackets | Harm::DelaysPackets => {
                 let step = run.plan.schedule.iter().find(|step| step.id == id);
                 let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
@@ -428,10 +432,11 @@ fn kept_from(
                 // The members of a store execute a renewal together, over the links between them.
                 let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_one_store());
                 let mut peers = members.chain([worker]).filter(|peer| *peer != name);
-                is_silent && !has_refused && peers.any(|peer| hits(peer, name) || hits(name, peer))
+                is_silent && !is_ready && peers.any(|peer| hits(peer, name) || hits(name, peer))
             }
             _ if line.node != *name => false,
-            _ if has_refused => key_lease.is_taken_by(run, line),
+            _ if has_refused && key_lease.is_taken_by(run, line) => true,
+            _ if is_ready => false,
             Harm::Freezes | Harm::Starves => is_on,
             // A client notices a broken connection only when it uses the connection.
             Harm::Kills(_) => hold.sent.at < bracket.1 && bracket.0 < failure.span.1,

@@ -117,14 +117,15 @@ impl Replay<'_> {
         let freezes = self.own.iter().filter(|p| with.contains(&p.cause));
         let mut freezes: Vec<_> = freezes.map(|p| (self.moved(with, p.from), p.to - p.from)).collect();
         freezes.sort_unstable();
-        let mut due = (h.sent + every).max(self.moved(with, h.acquired.unwrap_or(0)));
+        let mut due = h.sent + every;
+        let told = self.moved(with, h.acquired.unwrap_or(0));
         // A client that gives up renews no more, and waits no longer for the renewal that is under way: the one that
         // was due in the interval before that was sent.
         let over = h.gave_up.map_or(u64::MAX, |at| self.moved(with, at));
         let last = h.renewing.filter(|_| h.gave_up.is_some());
         let last = last.map_or(u64::MAX, |at| self.moved(with, at).saturating_sub(every));
         loop {
-            let mut sent = due;
+            let mut sent = due.max(told);
             for (from, lasting) in &freezes {
                 if *from <= sent && sent < from + lasting {
                     sent = from + lasting;

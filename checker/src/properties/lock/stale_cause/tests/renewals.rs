@@ -1,6 +1,6 @@
 //! Causes of windows of holds whose last renewal was delayed.
 
-use history::{Direction, Event, Fault, HoldId, NodeName, ServerFacts, fault};
+use history::{Direction, Event, FailureReason, Fault, HoldId, NodeAnswer, NodeName, Outcome, ServerFacts, fault};
 
 use super::{HistoryBuilder, delay, etcd, redlock};
 
@@ -30,4 +30,33 @@ fn a_delay_between_the_members_of_a_store_makes_a_renewal_late() {
     let fault = Fault::new(fault::Delay { by: by.into() }, by).on_links(Direction::Both, peers);
     assert_eq!(paused(etcd(), fault.clone(), 2_800), ["pause+delay"]);
     assert_eq!(paused(redlock(), fault, 2_800), ["unexplained"], "independent servers do not wait for each other");
+}
+
+#[test]
+fn renewals_are_due_at_fixed_times_from_the_attempt_on() {
+    // The first is due at 300 and sent when the client is told, the next ones at 600 and 900.
+    let mut s = HistoryBuilder::renewing(300);
+    s.acquire(1, 1, 0, 500, 41).renew(1, 500, 505).renew(1, 600, 605).renew(1, 900, 905);
+    s.acquire(2, 2, 2_890, 2_900, 42).release(2, 2_960);
+    s.work(1, 1_100, 100).pause(1, "worker-1", 1_150, 2_950).write(1, 1, 2_951, 2_952);
+    assert_eq!(s.causes(), ["pause"], "the client had no time to renew at 1,100");
+}
+
+#[test]
+fn a_renewal_that_was_delayed_past_the_lease_and_refused_then_is_explained_by_the_delay() {
+    let refused = |at: u64| {
+        let (hold, outcome) = (HoldId(1), Outcome::Failed);
+        let answers = [1, 2, 3].map(|node| (node, NodeAnswer::Refused));
+        let answers = HistoryBuilder::answers(&answers);
+        let mut s = HistoryBuilder::renewing(600);
+        s.plan.servers = etcd();
+        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_720);
+        s.work(1, 620, 500).pause(1, "worker-1", 700, 2_490).event("worker-1", 2_500, Event::Renew { hold });
+        s.event("worker-1", at, Event::RenewFailed { hold, outcome, why: FailureReason::Lost, answers });
+        s.work(1, at + 1, 300).write(1, 1, at + 301, at + 302).release_refused(1, 3_203);
+        s.inject(2, delay(500), "redis-2", 1_000, 2_550);
+        s.causes()
+    };
+    assert_eq!(refused(2_600), ["pause+delay"]);
+    assert_eq!(refused(2_560), ["unexplained"], "the lease was on when the store refused");
 }
