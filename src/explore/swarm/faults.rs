@@ -166,8 +166,8 @@ impl Schedule<'_> {
         }
     }
 
-    /// Draws the nodes of a role: one worker or all workers, the resource, or lock nodes. Locks decide by counting their
-    /// nodes, so exactly a minority and just a majority are roles of their own.
+    /// Draws the nodes of a role: one worker or all workers, the resource, or lock nodes. Locks decide by counting
+    /// their nodes, so exactly a minority and just a majority are roles of their own.
     fn role(&self, rng: &mut impl Rng) -> Vec<NodeName> {
         let count = self.plan.lock_nodes.len();
         let sizes = [1, count.saturating_sub(1) / 2, count / 2 + 1, count];
