@@ -166,6 +166,8 @@ pub(crate) struct Attempt {
     pub promised_by: EventRef,
     /// The renewal that the promise comes from.
     pub renewed: Option<EventRef>,
+    /// The lease that the server gave at the last renewal; a server may give another one than the client asked for.
+    pub renewed_for: Option<Duration>,
     /// The first event that ended the entitlement, apart from the promise end.
     pub early_end: Option<(EventRef, EarlyEnd)>,
     /// The client's first release.
@@ -215,6 +217,7 @@ impl Attempt {
             promise: sent.at,
             promised_by: sent,
             renewed: None,
+            renewed_for: None,
             early_end: None,
             released: None,
             gave_up: None,
@@ -277,7 +280,7 @@ impl Attempt {
     /// Extends the promise: the last renewal that was sent succeeded.
     pub fn renewed(&mut self, ok: EventRef, lease: Duration, nodes: Nodes) {
         let Some(sent) = self.renewing.take() else { return };
-        self.renewed_on = nodes;
+        (self.renewed_on, self.renewed_for) = (nodes, Some(lease));
         if !rules::is_renewed_in_time(ok.at, self.promise) {
             return;
         }

@@ -208,7 +208,7 @@ impl<'a> ActPath<'a> {
         Some(ActPath {
             hold,
             arrival,
-            renews_for: run.plan.workload.renew_for.unwrap_or(grant.lease),
+            renews_for: hold.renewed_for.or(run.plan.workload.renew_for).unwrap_or(grant.lease),
             promised_from: grant.promised_from,
             first_promise: grant.first_promise,
             ok: grant.ok.at,

@@ -60,3 +60,12 @@ fn a_renewal_that_was_delayed_past_the_lease_and_refused_then_is_explained_by_th
     assert_eq!(refused(2_600), ["pause+delay"]);
     assert_eq!(refused(2_560), ["unexplained"], "the lease was on when the store refused");
 }
+
+#[test]
+fn a_renewal_lasts_as_long_as_the_server_said_and_not_as_the_client_asked() {
+    let mut s = HistoryBuilder::renewing(600);
+    s.plan.workload.renew_for = Some(std::time::Duration::from_secs(10));
+    s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_720);
+    s.work(1, 620, 500).pause(1, "worker-1", 700, 2_800).write(1, 1, 2_801, 2_802);
+    assert_eq!(s.causes(), ["pause"]);
+}
