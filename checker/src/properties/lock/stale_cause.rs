@@ -333,12 +333,15 @@ impl<'a> ActPath<'a> {
 /// A slowed node ran in between. Only its recorded late ticks count as time in which it did not run, as for unplanned
 /// stalls. So a fault never explains more than the record shows.
 fn frozen(run: &Run, node: &NodeName, stalls: &[Span]) -> Vec<(Span, Suspect)> {
-    let pauses: Vec<(Suspect, Span)> = (run.faults.iter())
-        .filter(|(_, l)| l.kind.takes_processor_time() && l.node == *node && l.proved.is_some())
+    let faults = || run.faults.iter().filter(|(_, l)| l.kind.takes_processor_time() && l.node == *node);
+    let pauses: Vec<(Suspect, Span)> = faults()
+        .filter(|(_, l)| l.proved.is_some())
         .filter_map(|(id, l)| Some((Suspect::Fault(id, l.kind), l.bracket()?)))
         .collect();
+    // A process that is killed before it goes on records no stall, but the proof of the freeze shows one.
+    let shown = faults().filter(|(_, l)| l.kind.freezes()).filter_map(|(_, l)| l.proved);
     let mut found = Vec::new();
-    for &stall in stalls {
+    for stall in stalls.iter().copied().chain(shown) {
         let mut rest = vec![stall];
         for &(suspect, pause) in &pauses {
             if let Some(span) = clip(stall, pause) {

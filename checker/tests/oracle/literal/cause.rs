@@ -36,9 +36,10 @@ struct Piece {
 fn pieces(f: &Facts, process: &str, from: u64, to: u64, all: &mut Vec<Piece>) {
     let node = process.split('#').next().unwrap_or_default();
     let pauses: Vec<_> =
-        f.faults.values().filter(|b| b.kind == FaultKind::Pause && b.node == node && b.proved).collect();
+        f.faults.values().filter(|b| b.kind == FaultKind::Pause && b.node == node && b.proved.is_some()).collect();
     let mut edges = vec![from, to];
-    let stalls = f.stalls.get(process).cloned().unwrap_or_default();
+    let mut stalls = f.stalls.get(process).cloned().unwrap_or_default();
+    stalls.extend(pauses.iter().filter_map(|p| p.proved));
     edges.extend(stalls.iter().flat_map(|s| [s.0, s.1]));
     edges.extend(pauses.iter().flat_map(|b| [b.requested, b.healed.unwrap_or(u64::MAX)]));
     edges.retain(|e| (from..=to).contains(e));

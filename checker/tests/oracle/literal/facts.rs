@@ -102,7 +102,7 @@ pub struct Blow {
     pub node: String,
     pub requested: u64,
     pub healed: Option<u64>,
-    pub proved: bool,
+    pub proved: Option<(u64, u64)>,
     pub unproved: bool,
     pub missed: bool,
 }
@@ -216,14 +216,14 @@ impl Facts {
                     node: node.as_str().to_owned(),
                     requested: at,
                     healed: None,
-                    proved: false,
+                    proved: None,
                     unproved: false,
                     missed: false,
                 };
                 let b = self.faults.entry(*fault).or_insert(new);
                 match phase {
                     FaultPhase::Healed => b.healed = Some(at),
-                    FaultPhase::Proved { .. } => b.proved = true,
+                    FaultPhase::Proved { from, to } => b.proved = Some((from.0, to.0)),
                     FaultPhase::Unproved { .. } => b.unproved = true,
                     FaultPhase::MissedTarget => b.missed = true,
                     _ => {}

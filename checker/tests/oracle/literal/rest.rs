@@ -113,8 +113,8 @@ pub fn activity(f: &Facts) -> Activity {
     let needs = f.plan.activity;
     let enough =
         holds >= u64::from(needs.holds) && clients >= u64::from(needs.clients) && f.refused >= u64::from(needs.refused);
-    let settled = f.faults.values().all(|b| (b.proved || b.missed) && !b.unproved);
-    let some = f.plan.schedule.is_empty() || f.faults.values().any(|b| b.proved);
+    let settled = f.faults.values().all(|b| (b.proved.is_some() || b.missed) && !b.unproved);
+    let some = f.plan.schedule.is_empty() || f.faults.values().any(|b| b.proved.is_some());
     let has_its_moment = |s: &&history::Step| !matches!(s.when, history::When::AfterHeal(_));
     let placed = f.plan.schedule.iter().filter(has_its_moment).all(|s| f.faults.contains_key(&s.id));
     Activity { verdict: judged(false, !(enough && settled && some && placed)), holds, clients, refused: f.refused }

@@ -1,6 +1,8 @@
-//! Causes of windows of holds that their client gave up.
+//! Causes of windows of holds that their client gave up, or whose process ended.
 
-use history::{Event, HoldId};
+use std::time::Duration;
+
+use history::{Event, Fault, HoldId, fault};
 
 use super::{HistoryBuilder, delay};
 
@@ -41,4 +43,12 @@ fn a_delayed_write_of_a_hold_that_was_given_up_has_its_cause() {
     s.write(1, 1, 700, 2_900).give_up(1, 900);
     s.inject(1, delay(2_200), "worker-1", 690, 2_950).packets_delayed(1, "worker-1", "resource", 701, 2_899);
     assert_eq!(s.causes(), ["delay"]);
+}
+
+#[test]
+fn a_proved_freeze_needs_no_stall_by_a_process_that_was_killed_before_it_went_on() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020);
+    s.inject(1, Fault::new(fault::Pause {}, Duration::from_secs(1)), "worker-1", 100, 2_500).write(1, 1, 99, 2_502);
+    assert_eq!(s.causes(), ["pause"]);
 }
