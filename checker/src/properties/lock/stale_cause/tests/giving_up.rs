@@ -52,3 +52,16 @@ fn a_proved_freeze_needs_no_stall_by_a_process_that_was_killed_before_it_went_on
     s.inject(1, Fault::new(fault::Pause {}, Duration::from_secs(1)), "worker-1", 100, 2_500).write(1, 1, 99, 2_502);
     assert_eq!(s.causes(), ["pause"]);
 }
+
+#[test]
+fn a_write_that_timed_out_when_its_client_went_on_was_late_by_the_freeze() {
+    // The client goes on at 2,800, its time for an answer is over, and the request leaves all the same.
+    for renews in [true, false] {
+        let mut s = if renews { renewing() } else { HistoryBuilder::new() };
+        if !renews {
+            s.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_720);
+        }
+        s.pause(1, "worker-1", 701, 2_800).write(1, 1, 700, 2_803).give_up(1, 2_801);
+        assert_eq!(s.causes(), ["pause"], "renews: {renews}");
+    }
+}
