@@ -59,6 +59,8 @@ fn of_attempt(run: &Run, entry: &Entry, event: &Event, id: HoldId) -> Option<Str
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use history::{ClientId, FailureReason, Record, Role, StallCause, Tail};
 
     use super::*;
@@ -197,6 +199,40 @@ mod tests {
                 records[acquired].at = ms(3_600_000);
             },
             "goes back",
+        );
+    }
+
+    #[test]
+    fn an_event_that_comes_twice_is_refused() {
+        is_refused_after(
+            |records| {
+                let acquired = records.iter().position(|r| matches!(r.event, Event::Acquired { .. })).unwrap();
+                records.insert(acquired + 1, records[acquired].clone());
+            },
+            "comes twice",
+        );
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_refused() {
+        is_refused_after(
+            |records| {
+                let again = records[3].clone();
+                records.push(again);
+            },
+            "after the record of the end",
+        );
+    }
+
+    #[test]
+    fn a_process_whose_clock_is_an_hour_ahead_is_refused() {
+        is_refused_after(
+            |records| {
+                for record in records.iter_mut().filter(|r| r.process.as_str() == "worker-2") {
+                    record.at = record.at.plus(Duration::from_secs(3_600));
+                }
+            },
+            "later than that of the agent",
         );
     }
 

@@ -8,6 +8,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque, binary_heap::PeekMut},
+    time::Duration,
 };
 
 use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
@@ -63,6 +64,9 @@ struct Stream {
     /// True if the undone admissions are known: the process has finished, or a later process has opened the store.
     is_settled: bool,
 }
+
+/// How much later than the agent's last stamp a stamp may be. The processes end within seconds.
+const FUTURE: Duration = Duration::from_secs(60);
 
 /// Workers first, then the agent, then the resource.
 fn rank(name: &ProcessName) -> u8 {
@@ -153,7 +157,7 @@ impl Merge {
     /// Adds a record.
     pub fn feed(&mut self, record: Record) {
         if self.whole {
-            self.reasons.insert("there are events after the end record".into());
+            self.contradicts(record.seq, "it comes after the record of the end".into());
             return;
         }
         let i = self.stream(&record.process);
@@ -167,7 +171,7 @@ impl Merge {
             Event::Plan { .. } => self.contradicts(record.seq, "the plan comes twice, or not first".into()),
             Event::End => {
                 self.whole = true;
-                self.end_of_record();
+                self.end_of_record(record.seq);
                 self.horizon = Stamp(u64::MAX);
             }
             Event::ProcessEnded { ended, .. } => self.process_ended(ended),
@@ -196,6 +200,11 @@ impl Merge {
         if record.at < stream.last {
             // The earlier stamp may be the wrong one, and other events may have been judged by it.
             let why = format!("{name}: the stamp of its event {expected} goes back");
+            self.contradicts(record.seq, why);
+            return false;
+        }
+        if record.n < expected {
+            let why = format!("{name}: its event {} comes twice", record.n);
             self.contradicts(record.seq, why);
             return false;
         }
@@ -313,9 +322,10 @@ impl Merge {
         self.horizon = holding.min().unwrap_or(Stamp(u64::MAX));
     }
 
-    /// Takes the end record: every process must have started and ended, and every ended process must have finished or
-    /// been killed.
-    fn end_of_record(&mut self) {
+    /// Takes the end record, `seq`: every process must have started and ended, and every ended process must have
+    /// finished or been killed.
+    fn end_of_record(&mut self, seq: u64) {
+        self.compare_with_agent(seq);
         let mut cut: BTreeMap<NodeName, Vec<(u32, Stamp, ProcessName)>> = BTreeMap::new();
         let mut running: Option<Stamp> = None;
         for stream in &self.streams {
@@ -341,6 +351,17 @@ impl Merge {
                 self.reasons.insert(format!("{name} ended before it had finished, and no fault killed it"));
                 self.stop_at(last);
             }
+        }
+    }
+
+    /// The agent finishes last, so no other process can have a stamp much later than the agent's last one.
+    fn compare_with_agent(&mut self, seq: u64) {
+        let agents = self.streams.iter().filter(|s| s.name.as_str() == "agent" && s.is_settled);
+        let Some(finished) = agents.map(|s| s.last).next() else { return };
+        let late = self.streams.iter().find(|s| s.last > finished.plus(FUTURE));
+        if let Some((name, by)) = late.map(|s| (&s.name, s.last.since(finished).as_secs())) {
+            let why = format!("{name}: its last stamp is {by} s later than that of the agent, which ends last");
+            self.contradicts(seq, why);
         }
     }
 
