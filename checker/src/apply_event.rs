@@ -414,7 +414,7 @@ fn is_cut(processes: &[Process], attempt: HoldId) -> bool {
 }
 
 /// The answers to an acquisition by which the node had granted it. `done` is the answer of the second round.
-const GRANTED: &[NodeAnswer] = &[NodeAnswer::Granted, NodeAnswer::Done, NodeAnswer::Late];
+pub(crate) const GRANTED: &[NodeAnswer] = &[NodeAnswer::Granted, NodeAnswer::Done, NodeAnswer::Late];
 
 /// Returns whether an event only closes a request, so that the event may be ignored if its attempt is closed.
 fn is_answer(event: &Event) -> bool {

@@ -153,8 +153,9 @@ pub(crate) struct Attempt {
     /// The nodes that granted the attempt, and the nodes that refused.
     pub granted_on: Nodes,
     pub refused_on: Nodes,
-    /// The nodes that did the last renewal.
-    pub renewed_on: Nodes,
+    /// The nodes that did the last renewal, by the stamp of its answer, and those of the renewal before it.
+    renewed_on: (Stamp, Nodes),
+    renewed_before: Nodes,
     /// Of each node: the send stamp of its lease, and the earliest true end of the lease. Empty as long as nothing was
     /// renewed.
     pub leases: Vec<Span>,
@@ -211,7 +212,8 @@ impl Attempt {
             grant: None,
             granted_on: 0,
             refused_on: 0,
-            renewed_on: 0,
+            renewed_on: (Stamp(0), 0),
+            renewed_before: 0,
             leases: Vec::new(),
             failures: Vec::new(),
             promise: sent.at,
@@ -270,6 +272,11 @@ impl Attempt {
         }
     }
 
+    /// The nodes that did the last renewal that was answered before an instant, which is not before the last events.
+    pub fn renewed_on_before(&self, at: Stamp) -> Nodes {
+        if self.renewed_on.0 < at { self.renewed_on.1 } else { self.renewed_before }
+    }
+
     /// Notes a renewal that failed, though some nodes may have done it.
     pub fn failed(&mut self, failure: RenewalFailure) {
         if rules::is_renewed_in_time(failure.span.0, self.promise) && self.failures.len() < FAILURES_MAX {
@@ -280,7 +287,9 @@ impl Attempt {
     /// Extends the promise: the last renewal that was sent succeeded.
     pub fn renewed(&mut self, ok: EventRef, lease: Duration, nodes: Nodes) {
         let Some(sent) = self.renewing.take() else { return };
-        (self.renewed_on, self.renewed_for) = (nodes, Some(lease));
+        self.renewed_before = self.renewed_on_before(ok.at);
+        self.renewed_on = (ok.at, nodes);
+        self.renewed_for = Some(lease);
         if !rules::is_renewed_in_time(ok.at, self.promise) {
             return;
         }
@@ -381,6 +390,16 @@ mod tests {
         hold.renewing = Some(mark(100));
         hold.renewed(mark(110), Duration::from_secs(1), 0);
         assert_eq!(hold.end(), mark(1_978).at);
+    }
+
+    #[test]
+    fn a_renewal_that_was_answered_at_an_instant_is_not_known_before_it() {
+        let mut hold = hold();
+        for (ok, nodes) in [(100, 0b011), (200, 0b110)] {
+            hold.renewing = Some(mark(ok - 10));
+            hold.renewed(mark(ok), Duration::from_secs(2), nodes);
+        }
+        assert_eq!([200, 201].map(|at| hold.renewed_on_before(mark(at).at)), [0b011, 0b110]);
     }
 
     #[test]

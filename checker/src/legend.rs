@@ -141,6 +141,11 @@ pub const LEGEND: &[Term] = &[
         "A client took a hold for valid although the promise had already ended when the answer arrived.",
     ),
     term(
+        "minority-claim",
+        "A client took the lock although fewer than a majority of the nodes had granted it, by the answers that the \
+         client itself recorded. Violates `lock`: another client may have the other nodes.",
+    ),
+    term(
         "overclaim",
         "A client believed in its hold for too long: its own deadline, when it acquired, was later than the end of the \
          promise, or a check of its deadline passed after that end. Violates `lock`, unless a clock of the worker ran \

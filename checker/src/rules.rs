@@ -56,6 +56,11 @@ pub(crate) fn is_dead_claim(acquired: Stamp, promise_end: Stamp) -> bool {
     acquired >= promise_end
 }
 
+/// Returns whether so many of all nodes are a majority: any two such sets share a node.
+pub(crate) fn is_majority(granted: usize, nodes: usize) -> bool {
+    2 * granted > nodes
+}
+
 /// Returns whether a client believed in its hold for too long: at a check of its deadline that passed, or until its
 /// deadline. Stamps are taken before the client reads its clock. So a check's stamp after the promise end proves that
 /// the client read its clock after the promise end, and the stamp of an `acquire` ok + the validity that the client
@@ -195,6 +200,12 @@ mod tests {
         assert!(!owns_no_more(s(2), s(2), s(3), s(4)) && !owns_no_more(s(1), s(2), s(4), s(4)));
         assert!(is_inside_possession(s(2), s(3), s(1), s(4)));
         assert!(!is_inside_possession(s(1), s(3), s(1), s(4)) && !is_inside_possession(s(2), s(4), s(1), s(4)));
+    }
+
+    #[test]
+    fn a_majority_is_more_than_half() {
+        assert!([(1, 1), (2, 2), (2, 3), (3, 4), (3, 5)].iter().all(|(granted, nodes)| is_majority(*granted, *nodes)));
+        assert!([(0, 1), (1, 2), (1, 3), (2, 4), (2, 5)].iter().all(|(granted, nodes)| !is_majority(*granted, *nodes)));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub const HUNTS: &[Hunt] = &[
     lock("no-lease", "redlock", Shows::Liveness, || holders_die("redlock")),
     lock("lease-in-seconds", "redis", Shows::CutShort, || short_leases("redis")),
     lock("lease-in-seconds", "redlock", Shows::CutShort, || short_leases("redlock")),
-    lock("half-majority", "redlock", Shows::LeaseOverlap, || crowd("redlock")),
+    lock("half-majority", "redlock", Shows::MinorityClaim, || crowd("redlock")),
     lock("counts-late-answers", "redis", Shows::LeaseOverlap, || late_answers("redis")),
     lock("one-owner", "redlock", Shows::LeaseOverlap, || busy("redlock").workers(2).clients(3).rate(20.0)),
     // The validity of the attempt.

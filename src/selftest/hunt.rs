@@ -36,6 +36,8 @@ pub enum Shows {
     DeadClaim,
     /// A client that believed in its hold after the end of its promise.
     Overclaim,
+    /// A client that took a minority of the nodes for a majority.
+    MinorityClaim,
     /// The property `tokens`.
     Tokens,
     /// The property `fence`: the resource accepted a stale write.
@@ -61,6 +63,7 @@ impl Shows {
             Shows::StaleHolder => "lock, stale-holder",
             Shows::DeadClaim => "lock, dead claim",
             Shows::Overclaim => "lock, overclaim",
+            Shows::MinorityClaim => "lock, minority claim",
             Shows::Tokens => "tokens",
             Shows::StaleAccepted => "fence, stale accepted",
             Shows::Unjustified => "fence, unjustified",
@@ -78,6 +81,7 @@ impl Shows {
             (Shows::CutShort, Property::Lock(lock)) => lock.cut_short > 0,
             (Shows::StaleHolder, Property::Lock(lock)) => lock.stale_holder > 0,
             (Shows::DeadClaim, Property::Lock(lock)) => !lock.dead_claims.is_empty(),
+            (Shows::MinorityClaim, Property::Lock(lock)) => !lock.minority_claims.is_empty(),
             (Shows::Overclaim, Property::Lock(lock)) => !lock.overclaims.is_empty(),
             (Shows::StaleAccepted, Property::Fence(fence)) => fence.stale_accepted > 0,
             (Shows::Unjustified, Property::Fence(fence)) => fence.unjustified > 0,

@@ -16,7 +16,7 @@ const OVERLAP_FROM: Duration = Duration::from_millis(5);
 /// The comparison of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// The number of reported windows, dead claims, overclaims, token faults and violated properties.
+    /// The number of reported windows, dead claims, overclaims, minority claims, token faults and violated properties.
     pub alarms: u64,
     /// Alarms that the truth does not confirm.
     pub unconfirmed: Vec<String>,
@@ -98,7 +98,9 @@ impl Oracle<'_> {
                 });
                 // A correct client never believes in its hold for too long, unless its clock runs slow.
                 let overclaims = lock.overclaims.iter().map(|over| (format!("overclaim: {over:?}"), false));
-                windows.chain(dead).chain(overclaims).collect()
+                // Nor does it take a minority for a majority.
+                let minority = lock.minority_claims.iter().map(|claim| (format!("minority claim: {claim:?}"), false));
+                windows.chain(dead).chain(overclaims).chain(minority).collect()
             }
             Property::Tokens(tokens) => {
                 let mut found: Vec<_> = (tokens.faults.iter())

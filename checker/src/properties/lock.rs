@@ -114,7 +114,7 @@ impl Lock {
         self.claims.acquired(run, hold, grant, valid);
         self.killed.acquired(run, hold, grant);
         for other in run.live(hold.key).filter(|other| other.id != hold.id && !other.leases.is_empty()) {
-            let renewed = Renewed { nodes: other.renewed_on, leases: other.leases.clone() };
+            let renewed = Renewed { nodes: other.renewed_on_before(grant.ok.at), leases: other.leases.clone() };
             self.renewed.entry(hold.id).or_default().push((other.id, renewed));
         }
         let key = self.key(hold.key);
@@ -228,8 +228,9 @@ impl Judge for Lock {
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         self.now = entry.at;
         match &entry.event {
-            Event::Acquired { attempt, valid_ns, .. } => {
+            Event::Acquired { attempt, valid_ns, answers, .. } => {
                 if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
+                    self.claims.counted(run, hold, grant.ok, answers);
                     self.acquired(run, hold, &grant, Duration::from_nanos(*valid_ns));
                 }
             }
@@ -327,7 +328,7 @@ impl Judge for Lock {
         });
         // A step of the host's clock excuses the windows that it explains, and no other.
         let stands = windows.iter().any(|w| w.causes.iter().any(|c| !c.is(Cause::HostClock)));
-        let is_violated = stands || !claims.dead.is_empty() || !claims.overclaims.is_empty();
+        let is_violated = stands || claims.violate();
         let reasons = if is_violated { Vec::new() } else { self.reasons(run) };
         let count = |kind| windows.iter().filter(|w| w.kind == kind).count() as u64;
         let verdict = Verdict::judged(is_violated, !ending.is_whole || !reasons.is_empty());
@@ -347,6 +348,7 @@ impl Judge for Lock {
             staleness_ms_max: windows.iter().filter_map(|w| w.staleness_ms).fold(0.0, f64::max),
             dead_claims: claims.dead,
             overclaims: claims.overclaims,
+            minority_claims: claims.minority,
             windows,
             reasons,
             notes,

@@ -374,6 +374,7 @@ fn tales() -> Vec<(&'static str, Vec<Record>)> {
         ("checked-too-late", claims::checked_too_late().records()),
         ("cut-short", claims::cut_short(None).records()),
         ("cut-short-released", claims::cut_short(Some(2_510)).records()),
+        ("minority-claim", claims::minority_claim().records()),
         ("checked-by-slow-clock", claims::checked_by_slow_clock().records()),
         ("event-lost", lost),
         ("truncated", told_on().records()),

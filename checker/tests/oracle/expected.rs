@@ -22,6 +22,8 @@ pub struct Lock {
     pub undecided: u64,
     /// How far each overclaim went past the promise end, and the checks that passed after it, by hold.
     pub overclaims: BTreeMap<u64, (u64, u64)>,
+    /// The nodes that had granted each hold that no majority had granted.
+    pub minority_claims: BTreeMap<u64, u64>,
     /// The lateness of each dead claim, by hold.
     pub dead_claims: BTreeMap<u64, u64>,
     /// The stale-holder windows, by the stale hold.

@@ -47,6 +47,7 @@ const CLASSES: &[&str] = &[
     "lock: lease-overlap, host-clock",
     "lock: cut-short",
     "lock: dead-claim",
+    "lock: minority-claim",
     "lock: undecided",
     "lock: overclaims",
     "tokens upheld",

@@ -104,6 +104,15 @@ fn a_client_without_the_validity_check_makes_dead_claims() {
 }
 
 #[test]
+fn a_client_that_accepts_a_minority_makes_minority_claims() {
+    let few = |w: &World| w.truth.holds.values().any(|h| h.granted * 2 <= w.k.nodes);
+    let caught = |_: &World, j: &Judged| !j.lock.minority_claims.is_empty() && j.lock.verdict == "violated";
+    assert!(each(|k| k.accepts_minority, few, caught) > 20);
+    // And nobody else does.
+    assert_eq!(each(|k| !k.accepts_minority, few, |_, _| false), 0);
+}
+
+#[test]
 fn a_lease_that_ends_before_its_promise_is_cut_short_when_its_holder_is_killed() {
     let promise = |h: &TrueHold| h.sent + model::lock::LEASE - model::lock::DRIFT;
     let cut = |w: &World| -> Vec<u64> {

@@ -104,6 +104,7 @@ fn lock(v: &Value) -> Lock {
             .iter()
             .map(|o| (count(o, "hold"), (length(&o["past_ms"]), count(o, "checks"))))
             .collect(),
+        minority_claims: list(&v["minority_claims"]).iter().map(|m| (count(m, "hold"), count(m, "granted"))).collect(),
         dead_claims: list(&v["dead_claims"]).iter().map(|d| (count(d, "hold"), length(&d["late_ms"]))).collect(),
         stale: BTreeMap::new(),
         overlaps: BTreeMap::new(),

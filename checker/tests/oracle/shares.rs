@@ -43,6 +43,8 @@ impl Shares {
         windows("cut-short", j.lock.cut_short.values(), &mut c);
         let (dead, blocked) = (j.lock.dead_claims.len() as u64, j.blocked.len() as u64);
         let overclaims = j.lock.overclaims.len() as u64;
+        let minority = j.lock.minority_claims.len() as u64;
+        counts("lock", &[("minority-claim", minority)], &mut c);
         let lock = [("undecided", j.lock.undecided), ("overclaims", overclaims), ("dead-claim", dead)];
         counts("lock", &lock, &mut c);
         counts("liveness", &[("blocked", blocked)], &mut c);

@@ -23,6 +23,7 @@ pub fn lies(world: &World, j: &Judged) -> Vec<String> {
     judge.stale(j, &mut lies);
     judge.dead_claims(j, &mut lies);
     judge.overclaims(j, &mut lies);
+    judge.minority_claims(j, &mut lies);
     judge.tokens(j, &mut lies);
     judge.arms(j, &mut lies);
     if j.release.unsafe_releases > world.truth.robberies.len() as u64 {
@@ -64,7 +65,7 @@ impl Judge<'_> {
 
     /// `a` was really granted before `b`.
     fn granted_before(&self, a: u64, b: u64) -> bool {
-        let at = |attempt| self.truth.granted_by(attempt, self.world.k.nodes);
+        let at = |attempt| self.truth.granted_by(attempt, self.world.k.enough());
         matches!((at(a), at(b)), (Some(a), Some(b)) if a < b)
     }
 
@@ -80,7 +81,9 @@ impl Judge<'_> {
                     })
                 })
             };
-            if !both(*a, *b) {
+            // Two holds of different nodes need no node that owes the key to both.
+            let is_split = [a, b].iter().any(|id| self.is_of_minority(self.hold(**id)));
+            if !is_split && !both(*a, *b) {
                 lies.push(format!(
                     "lease-overlap of {a} and {b}: no node owed the key to both for {} ns",
                     window.overlap
@@ -193,6 +196,20 @@ impl Judge<'_> {
             if h.claimed < h.sent + LEASE - DRIFT {
                 lies.push(format!("dead claim {id}: it was claimed in time"));
             }
+        }
+    }
+
+    /// A hold that no majority had granted.
+    fn is_of_minority(&self, h: &TrueHold) -> bool {
+        h.granted * 2 <= self.world.k.nodes
+    }
+
+    /// Exactly those holds that no majority had granted are reported.
+    fn minority_claims(&self, j: &Judged, lies: &mut Vec<String>) {
+        let really = self.truth.holds.iter().filter(|(_, h)| self.is_of_minority(h));
+        let really: BTreeMap<u64, u64> = really.map(|(id, h)| (*id, h.granted as u64)).collect();
+        if j.lock.minority_claims != really {
+            lies.push(format!("minority claims: really {really:?}, reported {:?}", j.lock.minority_claims));
         }
     }
 

@@ -1,16 +1,18 @@
-//! Claims that the promise of the lock service does not cover: dead claims and overclaims.
+//! Claims that the promise of the lock service does not cover: dead claims, overclaims, and claims by a minority.
 //!
-//! A clock of the worker that ran slow explains such a claim, and no other fault does. Whether a fault is proved is
-//! known only at the end, so the claims are collected with the spans in which the clock must have lost the time.
+//! A clock of the worker that ran slow explains a dead claim or an overclaim, and no other fault does. Whether it is
+//! proved is known only at the end, so the claims are collected with the spans in which the clock must have lost the
+//! time.
 
 use std::time::Duration;
 
-use history::{ClientId, ClockChange, HoldId, Key, NodeName, ProcessName, Stamp, fault};
+use history::{Answers, ClientId, ClockChange, HoldId, Key, NodeName, ProcessName, Stamp, fault};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
-    holds::{Attempt, EventRef, Grant, Span},
+    apply_event::GRANTED,
+    holds::{Attempt, EventRef, Grant, Nodes, Span},
     rules,
     run::{Run, millis},
 };
@@ -33,6 +35,27 @@ pub struct DeadClaim {
     pub at_ms: f64,
     /// The time from the promise end to the claim, in milliseconds; may be 0.
     pub late_ms: f64,
+    /// The attempt and its success.
+    pub witness: Vec<u64>,
+}
+
+/// A hold that fewer nodes than a majority had granted, by its own recorded answers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MinorityClaim {
+    /// The key.
+    pub key: Key,
+    /// The hold.
+    pub hold: HoldId,
+    /// The client.
+    pub client: ClientId,
+    /// The worker.
+    pub worker: ProcessName,
+    /// The time of the claim, in milliseconds since the run's start.
+    pub at_ms: f64,
+    /// The nodes that had granted the hold.
+    pub granted: u64,
+    /// All lock nodes.
+    pub nodes: u64,
     /// The attempt and its success.
     pub witness: Vec<u64>,
 }
@@ -107,6 +130,8 @@ struct Belief {
 pub(crate) struct Claims {
     dead: Vec<(Lost, DeadClaim)>,
     /// In the order of their stamps.
+    pub minority: Vec<MinorityClaim>,
+    /// In the order of their stamps.
     beliefs: Vec<Belief>,
     /// Of open holds: the first renewal that succeeded after the promise end.
     renewals: FxHashMap<HoldId, Lost>,
@@ -117,10 +142,18 @@ pub(crate) struct Claims {
 pub(crate) struct Judged {
     pub dead: Vec<DeadClaim>,
     pub overclaims: Vec<Overclaim>,
+    pub minority: Vec<MinorityClaim>,
     /// Claims that a slow clock explains.
     pub explained: u64,
     /// The first overclaim of each hold.
     pub since: FxHashMap<HoldId, Stamp>,
+}
+
+impl Judged {
+    /// Returns whether the claims violate the lock.
+    pub fn violate(&self) -> bool {
+        !self.dead.is_empty() || !self.overclaims.is_empty() || !self.minority.is_empty()
+    }
 }
 
 impl Claims {
@@ -149,6 +182,31 @@ impl Claims {
         }
     }
 
+    /// Compares the nodes that granted a hold with a majority.
+    pub fn counted(&mut self, run: &Run, hold: &Attempt, ok: EventRef, answers: &Answers) {
+        let nodes = run.plan.lock_nodes.len();
+        let granted = hold.granted_on.count_ones() as usize;
+        // Of more nodes than a set of nodes can hold, and of a hold without answers, nothing is known.
+        if rules::is_majority(granted, nodes) || nodes > Nodes::BITS as usize || answers.is_empty() {
+            return;
+        }
+        // The answer of a store as a whole counts as the answer of all its members.
+        let is_whole = |name: &NodeName| !run.plan.lock_nodes.contains(name);
+        if answers.iter().any(|(name, answer)| is_whole(name) && GRANTED.contains(answer)) {
+            return;
+        }
+        self.minority.push(MinorityClaim {
+            key: run.key(hold.key).clone(),
+            hold: hold.id,
+            client: hold.client,
+            worker: run.process(hold.process).name.clone(),
+            at_ms: run.ms(ok.at),
+            granted: granted as u64,
+            nodes: nodes as u64,
+            witness: vec![hold.sent.seq, ok.seq],
+        });
+    }
+
     /// A check of a hold's deadline passed.
     pub fn checked(&mut self, run: &Run, hold: &Attempt, check: EventRef) {
         if !rules::is_overclaim(check.at, hold.promise) {
@@ -173,7 +231,8 @@ impl Claims {
 
     /// Judges all claims.
     pub fn judge(&self, run: &Run) -> Judged {
-        let mut judged = Judged::default();
+        let mut judged = Judged { minority: self.minority.clone(), ..Judged::default() };
+        judged.minority.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.hold.cmp(&b.hold)));
         for (lost, claim) in &self.dead {
             if lost.is_explained(run, &claim.worker.node()) {
                 judged.explained += 1;

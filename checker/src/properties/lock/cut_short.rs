@@ -67,7 +67,7 @@ fn add(cut_short: &mut Vec<Overlap>, first: &Attempt, second: &Attempt, grant: &
     let Some(own) = first.grant else { return };
     let from = grant.ok.at;
     let entitled = |hold: &Attempt, grant| {
-        let renewed = Renewed { nodes: hold.renewed_on, leases: hold.leases.clone() };
+        let renewed = Renewed { nodes: hold.renewed_on_before(from), leases: hold.leases.clone() };
         Entitled::new(HoldSummary::of(hold, grant), hold.granted_on, renewed)
     };
     let is_ordered = grant.is_later(&own);

@@ -9,14 +9,14 @@ use crate::{
 };
 
 use super::{
-    claims::{DeadClaim, Overclaim, OverclaimedBy},
+    claims::{DeadClaim, MinorityClaim, Overclaim, OverclaimedBy},
     window::Window,
 };
 
 /// Property 1: mutual exclusion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LockVerdict {
-    /// Violated by a window, a dead claim or an overclaim.
+    /// Violated by a window, a dead claim, an overclaim or a minority claim.
     pub verdict: Verdict,
     /// Windows that nothing explains.
     pub unexplained: u64,
@@ -42,6 +42,8 @@ pub struct LockVerdict {
     pub dead_claims: Vec<DeadClaim>,
     /// Overclaims: at most one of each hold.
     pub overclaims: Vec<Overclaim>,
+    /// Holds that fewer nodes than a majority had granted.
+    pub minority_claims: Vec<MinorityClaim>,
     /// The windows: unexplained ones first, then by time.
     pub windows: Vec<Window>,
     /// The reasons why the verdict is inconclusive.
@@ -97,6 +99,9 @@ impl Report for LockVerdict {
         if !self.overclaims.is_empty() {
             parts.push(plural(self.overclaims.len() as u64, "overclaim", "overclaims"));
         }
+        if !self.minority_claims.is_empty() {
+            parts.push(plural(self.minority_claims.len() as u64, "minority claim", "minority claims"));
+        }
         if self.undecided > 0 {
             parts.push(format!("{} acts undecided", self.undecided));
         }
@@ -115,8 +120,11 @@ impl Report for LockVerdict {
     }
 
     fn violations(&self) -> Vec<Violation> {
-        let (dead, over) = (self.dead_claims.len() as u64, self.overclaims.len() as u64);
-        let mut found = counted(&[(dead, "dead-claim"), (over, "overclaim")]);
+        let mut found = counted(&[
+            (self.dead_claims.len() as u64, "dead-claim"),
+            (self.overclaims.len() as u64, "overclaim"),
+            (self.minority_claims.len() as u64, "minority-claim"),
+        ]);
         found.extend(self.windows.iter().map(Window::violation));
         found
     }
@@ -138,7 +146,13 @@ impl Report for LockVerdict {
             };
             format!("{at:>8.3} s  {worker}  {what} {past:.1} ms after the end of its promise for {key}")
         };
+        let granted = |claim: &MinorityClaim| {
+            let (at, worker, key, granted, of) =
+                (claim.at_ms / 1e3, &claim.worker, &claim.key, claim.granted, claim.nodes);
+            format!("{at:>8.3} s  {worker}  acquired {key} although only {granted} of {of} nodes had granted it")
+        };
         let dead = self.dead_claims.first().map(told);
-        dead.into_iter().chain(self.overclaims.first().map(overclaimed)).collect()
+        let minority = self.minority_claims.first().map(granted);
+        dead.into_iter().chain(self.overclaims.first().map(overclaimed)).chain(minority).collect()
     }
 }

@@ -93,3 +93,17 @@ pub fn cut_short(released: Option<u64>) -> Tale {
     );
     t
 }
+
+/// Two of five nodes granted the lock, and its client took it.
+pub fn minority_claim() -> Tale {
+    let mut t = Tale::new(None);
+    let node = |n: u32| NodeName::new(format!("redis-{n}"));
+    (t.plan.backend, t.plan.lock_nodes) = ("redlock".into(), (1..=5).map(node).collect());
+    let answer = |n| if n < 3 { NodeAnswer::Granted } else { NodeAnswer::None };
+    t.acquired(100, 102, A);
+    if let Some((.., Event::Acquired { answers, .. })) = t.told.last_mut() {
+        *answers = (1..=5).map(|n| (node(n), answer(n))).collect();
+    }
+    t.access(A, 1, [103, 104, 105], None, None, [(true, 0, 0), (true, 0, 0)]).release(106, 107, A, NodeAnswer::Done);
+    t
+}

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use history::{NodeAnswer, NodeName};
+
 use super::{
     cause,
     facts::{Facts, Hold},
+    rest,
 };
 use crate::expected::{Lock, Window, judged};
 
@@ -48,6 +51,9 @@ pub fn judge(f: &Facts) -> Lock {
         if acquired >= first_promise {
             lock.dead_claims.insert(h.id, acquired - first_promise);
         }
+        if let Some(granted) = minority(f, h) {
+            lock.minority_claims.insert(h.id, granted);
+        }
         if let Some((_, past)) = overclaims(h).first() {
             let checks = overclaimed_checks(h).count() as u64;
             lock.overclaims.insert(h.id, (*past, checks));
@@ -72,10 +78,19 @@ pub fn judge(f: &Facts) -> Lock {
     let windows = || lock.stale.values().chain(lock.overlaps.values()).chain(lock.cut_short.values());
     lock.unexplained = windows().filter(|w| w.causes.contains("unexplained")).count() as u64;
     // A step of the host's clock excuses what nothing else explains.
-    let claims = !lock.dead_claims.is_empty() || !lock.overclaims.is_empty();
+    let claims = !lock.dead_claims.is_empty() || !lock.overclaims.is_empty() || !lock.minority_claims.is_empty();
     let violated = claims || windows().any(|w| w.causes.iter().any(|c| c != "host-clock"));
     lock.verdict = judged(violated, lock.undecided > 0 || open_questions(f));
     lock
+}
+
+/// The number of nodes that had granted a hold, if they were no majority. Without any answer nothing is known.
+fn minority(f: &Facts, h: &Hold) -> Option<u64> {
+    let granted = |said: &NodeAnswer| rest::owned(*said) || *said == NodeAnswer::Done;
+    let by = |node: &NodeName| h.answers.iter().any(|(n, said)| n == node && granted(said));
+    let as_one = h.answers.iter().any(|(n, said)| !f.plan.lock_nodes.contains(n) && granted(said));
+    let nodes = f.plan.lock_nodes.iter().filter(|node| by(node)).count();
+    (!h.answers.is_empty() && !as_one && 2 * nodes <= f.plan.lock_nodes.len()).then_some(nodes as u64)
 }
 
 /// The checks of a hold that passed after its promise end: when, and how long after it.

@@ -267,13 +267,14 @@ impl World {
 
     fn said(&mut self, client: usize, attempt: u64, round: u32, node: usize, said: Said) {
         let Some(a) = self.clients[client].attempt.as_mut().filter(|a| a.id == attempt) else { return };
-        let majority = self.k.nodes / 2 + 1;
+        let (majority, enough) = (self.k.nodes / 2 + 1, self.k.enough());
         for renewal in [false, true] {
             let slot = if renewal { &mut a.renewal } else { &mut a.main };
             let Some(r) = slot.as_mut().filter(|r| r.id == round) else { continue };
             r.said[node] = Some(said);
             let good = r.said.iter().flatten().filter(|s| !matches!(s, Said::Refused)).count();
             let open = r.said.iter().filter(|s| s.is_none()).count();
+            let majority = if r.ask == Ask::Acquire { enough } else { majority };
             let over = match r.ask {
                 Ask::Acquire | Ask::Extend => good >= majority || good + open < majority,
                 Ask::Release | Ask::Undo => open == 0,
@@ -423,6 +424,7 @@ impl World {
             sent,
             claimed: now,
             deadline,
+            granted: r.said.iter().flatten().filter(|said| matches!(said, Said::Granted(_))).count(),
             checks: Vec::new(),
             token,
             over: doomed,

@@ -22,11 +22,11 @@ pub(super) const FAMILIES: &[(&str, u32)] = &[
     ("host clock", 7),
     ("deletes any", 8),
     ("no validity check", 8),
-    ("bad tokens", 11),
+    ("bad tokens", 12),
     ("bad arm", 20),
     ("counts from answer", 4),
     ("slow acquire", 12),
-    ("three nodes", 4),
+    ("three nodes", 8),
     ("placed", 4),
 ];
 
@@ -216,6 +216,7 @@ impl Knobs {
             }
             "three nodes" => {
                 self.nodes = 3;
+                self.accepts_minority = rng.random_bool(0.6);
                 self.tokens = Tokens::None;
                 self.arms = vec![Arm::Off, Arm::Cas];
                 self.delay = (0, 3);

@@ -132,6 +132,8 @@ pub struct Knobs {
     pub ignores_loss: bool,
     /// Takes its deadline to be a lease later than it is.
     pub lax_check: bool,
+    /// Takes half of the nodes, rounded down, for a majority of them.
+    pub accepts_minority: bool,
     /// Counts its deadline from the last answer.
     pub counts_from_answer: bool,
     /// Believes in a renewal that was answered after its deadline.
@@ -156,6 +158,7 @@ impl Knobs {
             && !self.deletes_any
             && !self.no_validity
             && !self.ignores_loss
+            && !self.accepts_minority
             && !self.counts_from_answer
             && !self.revives
             && self.arm_bugs.is_empty()
@@ -171,6 +174,11 @@ impl Knobs {
             && self.lost_answer == 0.0
             && self.hurried == 0.0
             && matches!(self.tokens, Tokens::Counter | Tokens::None)
+    }
+
+    /// The nodes that must grant the lock, in the opinion of a client.
+    pub fn enough(&self) -> usize {
+        if self.accepts_minority { self.nodes / 2 } else { self.nodes / 2 + 1 }
     }
 
     /// Faults in the plan.
@@ -241,6 +249,7 @@ impl Knobs {
             no_validity: false,
             ignores_loss: rng.random_bool(0.3),
             lax_check: false,
+            accepts_minority: false,
             counts_from_answer: false,
             revives: rng.random_bool(0.3),
             arm_bugs: Vec::new(),

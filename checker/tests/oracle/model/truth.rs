@@ -43,6 +43,8 @@ pub struct TrueHold {
     pub key: usize,
     pub sent: u64,
     pub claimed: u64,
+    /// The nodes that had granted it, as far as its client knew.
+    pub granted: usize,
     /// Until when its client believed in it then, and the instants of its checks that passed.
     pub deadline: u64,
     pub checks: Vec<u64>,
@@ -130,10 +132,10 @@ impl Truth {
         }
     }
 
-    /// By which of all grants a majority of `nodes` had granted an attempt. They are in the order in which they were
+    /// By which of all grants `enough` nodes had granted an attempt. They are in the order in which they were
     /// made, those of one instant too.
-    pub fn granted_by(&self, attempt: u64, nodes: usize) -> Option<usize> {
+    pub fn granted_by(&self, attempt: u64, enough: usize) -> Option<usize> {
         let own = self.grants.iter().enumerate().filter(|(_, g)| g.attempt == attempt);
-        own.map(|(i, _)| i).nth(nodes / 2)
+        own.map(|(i, _)| i).nth(enough - 1)
     }
 }

@@ -153,3 +153,41 @@ fn only_checks_that_passed_count() {
     builder.acquire(1, 1, 0, 10, 41).event("worker-1", 2_000, failed).release_refused(1, 2_001);
     assert_eq!(builder.lock().verdict, Verdict::Upheld);
 }
+
+#[test]
+fn a_hold_that_a_minority_granted_violates_the_lock() {
+    use history::NodeAnswer::{Done, Granted, Late, None, Refused};
+    for (said, granted) in [
+        ([Granted, Granted, Granted], Option::None),
+        ([Granted, None, Granted], Option::None),
+        ([Late, Done, Refused], Option::None),
+        ([Granted, None, Refused], Some(1)),
+        ([Refused, None, None], Some(0)),
+    ] {
+        let mut builder = HistoryBuilder::new();
+        let answers = HistoryBuilder::answers(&[(1, said[0]), (2, said[1]), (3, said[2])]);
+        builder.acquire_on(1, 1, 0, 0, 10, Some(41), answers).release(1, 20);
+        let lock = builder.lock();
+        let found: Vec<_> = lock.minority_claims.iter().map(|m| (m.granted, m.nodes)).collect();
+        assert_eq!(found, granted.map(|granted| (granted, 3)).into_iter().collect::<Vec<_>>(), "{said:?}");
+        assert_eq!(lock.verdict == Verdict::Violated, granted.is_some());
+    }
+}
+
+#[test]
+fn the_answer_of_a_store_is_that_of_all_its_members() {
+    use history::{NodeAnswer, NodeName};
+    for (name, said, is_minority) in [
+        ("store", NodeAnswer::Granted, false),
+        ("store", NodeAnswer::Refused, true),
+        ("redis-1", NodeAnswer::Granted, true),
+    ] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire_on(1, 1, 0, 0, 10, Some(41), vec![(NodeName::from(name), said)]).release(1, 20);
+        assert_eq!(builder.lock().minority_claims.len() == 1, is_minority, "{name} {said:?}");
+    }
+    // Of a hold without any answer nothing is known.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire_on(1, 1, 0, 0, 10, Some(41), Vec::new()).release(1, 20);
+    assert_eq!(builder.lock().minority_claims.len(), 0);
+}
