@@ -92,6 +92,7 @@ impl Run {
             // The client has started another attempt. The former attempt, if it failed, is over even without a report,
             // and the client no longer waits for a renewal that was under way when the work ended.
             last.is_used_up |= last.grant.is_none();
+            last.is_followed = true;
             if last.is_used_up {
                 last.unanswered = last.unanswered.or(last.renewing.take());
             }

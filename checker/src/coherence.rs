@@ -101,8 +101,11 @@ mod tests {
     #[test]
     fn a_number_that_is_used_twice_is_refused() {
         let mut builder = overlapping();
-        builder.try_to_acquire(1, 1, 70);
-        is_refused(&builder, "client 0 makes attempt 1 after attempt 1");
+        builder
+            .try_to_acquire(4, 1, 70)
+            .acquire_failed(4, 75, FailureReason::Held, Vec::new())
+            .try_to_acquire(3, 1, 80);
+        is_refused(&builder, "client 0 makes attempt 3 after attempt 4");
         let mut builder = overlapping();
         builder.try_to_acquire(2, 1, 55);
         is_refused(&builder, "attempt 2 was made twice");

@@ -125,8 +125,15 @@ pub(crate) fn of_acts(run: &Run, hold: &Attempt, acts: &[StaleAct], overclaimed:
     causes
 }
 
+fn is_sent_after_release(hold: &Attempt, op: Option<OpId>) -> bool {
+    let sent = hold.timeline.iter().find(|(_, step)| matches!(step, ClientStep::Request(o) if Some(*o) == op));
+    sent.zip(hold.released).is_some_and(|((sent, _), released)| sent.at > released.at)
+}
+
 fn of_act(run: &Run, hold: &Attempt, arrival: Stamp, op: Option<OpId>) -> Vec<CauseSet> {
-    let Some(path) = ActPath::new(run, hold, arrival, op) else { return vec![Cause::Unexplained.into()] };
+    // No fault makes a client act under a hold that it has released itself.
+    let path = ActPath::new(run, hold, arrival, op).filter(|_| !is_sent_after_release(hold, op));
+    let Some(path) = path else { return vec![Cause::Unexplained.into()] };
     if path.is_late(0) {
         return vec![Cause::Overrun.into()];
     }

@@ -112,3 +112,14 @@ fn the_faults_name_node_owner_and_events() {
     assert!(matches!(is(1), Event::Release { hold: HoldId(1) }));
     assert!(matches!(is(2), Event::Released { hold: HoldId(1), .. }));
 }
+
+#[test]
+fn a_second_release_is_judged_like_the_first() {
+    for (answer, expected) in [(NodeAnswer::Done, 1), (NodeAnswer::Refused, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 20).acquire(2, 2, 30, 40, 42);
+        builder.release_on(1, 50, 60, on(1, answer)).release(2, 80).try_to_acquire(3, 1, 100);
+        assert_eq!(unsafe_releases(&builder), expected, "{answer:?}");
+        assert_eq!(builder.verdicts().reasons, Vec::<String>::new(), "the record is whole");
+    }
+}

@@ -160,6 +160,10 @@ pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
     causes.extend(kill.map(|k| k.0));
     let causes: Vec<_> = causes.into_iter().collect();
     let replay = Replay { f, h, act, frozen, own, kill };
+    let sent = h.path.iter().find(|(_, step)| *step == Step::Request(act.op)).map(|(at, _)| *at);
+    if sent.zip(h.released).is_some_and(|(sent, released)| sent > released) {
+        return BTreeSet::from(["unexplained".to_owned()]);
+    }
     if replay.late(&[]) {
         return BTreeSet::from(["overrun".to_owned()]);
     }

@@ -65,3 +65,18 @@ fn a_write_that_timed_out_when_its_client_went_on_was_late_by_the_freeze() {
         assert_eq!(s.causes(), ["pause"], "renews: {renews}");
     }
 }
+
+#[test]
+fn a_client_that_acts_after_its_own_release_is_stale_and_no_fault_explains_it() {
+    for (acquired, is_stale) in [(150, true), (250, false)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 100).write(1, 1, 200, 202);
+        s.acquire(2, 2, acquired - 10, acquired, 42).release(2, 300).try_to_acquire(3, 1, 400);
+        let lock = s.lock();
+        assert_eq!(lock.stale_holder, u64::from(is_stale), "the next client at {acquired}");
+        assert_eq!(s.verdicts().reasons, Vec::<String>::new(), "the record is whole");
+        if is_stale {
+            assert_eq!(s.causes(), ["unexplained"]);
+        }
+    }
+}
