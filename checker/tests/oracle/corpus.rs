@@ -370,6 +370,7 @@ fn tales() -> Vec<(&'static str, Vec<Record>)> {
         ("unsafe-release", unsafe_release().records()),
         ("equal-tokens", equal_tokens().records()),
         ("given-up", given_up().records()),
+        ("used-after-release", claims::used_after_release().records()),
         ("deadline-from-answer", claims::deadline_from_answer().records()),
         ("checked-too-late", claims::checked_too_late().records()),
         ("cut-short", claims::cut_short(None).records()),

@@ -107,3 +107,17 @@ pub fn minority_claim() -> Tale {
     t.access(A, 1, [103, 104, 105], None, None, [(true, 0, 0), (true, 0, 0)]).release(106, 107, A, NodeAnswer::Done);
     t
 }
+
+/// A client releases, and then writes and releases again, when the next client has acquired and read.
+pub fn used_after_release() -> Tale {
+    let mut t = Tale::new(None);
+    t.acquired(100, 102, A)
+        .access(A, 1, [103, 104, 105], None, None, [(true, 0, 0), (true, 0, 0)])
+        .release(300, 301, A, NodeAnswer::Done)
+        .acquired(400, 402, B)
+        .access(B, 1, [403, 404, 405], None, Some(41), [(true, 0, 0), (true, 0, 0)])
+        .access(A, 2, [500, 501, 502], Some(0), Some(42), [(true, 3, 1), (false, 0, 0)])
+        .release(503, 504, A, NodeAnswer::Refused)
+        .release(600, 601, B, NodeAnswer::Done);
+    t
+}
