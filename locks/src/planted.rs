@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 pub use self::steps::{PlantedOp, PlantedStep};
 use self::{
-    holds::{LocalTokens, NarrowTokens, OneOwner, WallTokens, token_before_nx, with_holds},
+    holds::{LocalTokens, NarrowTokens, OneOwner, ReleasesUnrenewed, WallTokens, token_before_nx, with_holds},
     nodes::{CountsLateAnswers, ReleaseInTwoSteps, over_nodes},
     queue::{
         KeepAliveZero, LostWakeUp, NoConfirm, NoSecondLook, ReleaseByName, WrongPredecessor, over_store, queue_deciding,
@@ -125,6 +125,8 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
         "sets the key's lease to that of the renewal although more time is left, and believes in the longer time"),
     bug("ignores-failed-renewal", deciding::<IgnoresFailedRenewal>, REDIS_FIRST, ANY,
         "takes every renewal for done, also a refused or unanswered one"),
+    bug("releases-unrenewed", with_holds::<ReleasesUnrenewed>, REDIS_FIRST, ANY,
+        "releases the key when a renewal fails, and lets its client go on acting"),
     // Tokens.
     bug("writes-back-with-one", deciding::<WritesBackWithOne>, REDLOCK, TWO_PHASE,
         "counts a write-back that a single node did"),

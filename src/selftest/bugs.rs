@@ -56,6 +56,7 @@ pub const HUNTS: &[Hunt] = &[
     lock("renewal-shortens", "redis", Shows::LeaseOverlap, || short_renewals("redis")),
     lock("ignores-failed-renewal", "redis", Shows::LeaseOverlap, || cut_off("redis")),
     lock("ignores-failed-renewal", "redlock", Shows::LeaseOverlap, || cut_off("redlock")),
+    lock("releases-unrenewed", "redis", Shows::StaleHolder, late_renewals),
     // Tokens.
     lock("writes-back-with-one", "redlock", Shows::Tokens, split_quorums),
     lock("write-back-any-owner", "redlock", Shows::Tokens, node_lost_between_rounds),
@@ -184,6 +185,12 @@ fn cut_from_most() -> Scenario {
 fn cut_off(backend: &str) -> Scenario {
     let scenario = busy(backend).work(ms(300), ms(2_500)).renew(ms(200)).rate(6.0);
     scenario.every("worker-1", ms(2_500), &cut(&["redis-1", "redis-2", "redis-3", "redis-4", "redis-5"], ms(1_800)))
+}
+
+/// A renewal is answered late now and then, long before the lease is over.
+fn late_renewals() -> Scenario {
+    let scenario = busy("redis").work(ms(400), ms(700)).renew(ms(200)).rate(6.0);
+    scenario.every("worker-1", ms(900), &cut(&["redis-1"], ms(150)))
 }
 
 /// The node's clock ends a lease early, and its holder renews when another client has the lock.

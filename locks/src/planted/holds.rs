@@ -31,6 +31,11 @@ pub(super) trait HoldChange: Send + Sync {
     fn token(&self, token: Token, _clock: &dyn Clock) -> Token {
         token
     }
+
+    /// Returns whether a hold is released when its renewal fails.
+    fn is_released_without_renewal(&self) -> bool {
+        false
+    }
 }
 
 /// Builds the correct lock, whose holds go through the change `C`.
@@ -102,6 +107,16 @@ impl HoldChange for NarrowTokens {
     }
 }
 
+/// Releases a hold whose renewal failed, and does not tell its user.
+#[derive(Default)]
+pub(super) struct ReleasesUnrenewed;
+
+impl HoldChange for ReleasesUnrenewed {
+    fn is_released_without_renewal(&self) -> bool {
+        true
+    }
+}
+
 struct WithHolds<C> {
     lock: Arc<dyn Lock>,
     change: C,
@@ -139,7 +154,14 @@ impl<C: HoldChange> Lock for WithHolds<C> {
     }
 
     fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {
-        self.lock.renew(hold, lease, watch)
+        Box::pin(async move {
+            let renewed = self.lock.renew(hold, lease, watch).await;
+            if renewed.is_err() && self.change.is_released_without_renewal() {
+                // The caller hears of the renewal only.
+                let _ = self.lock.release(hold, watch).await;
+            }
+            renewed
+        })
     }
 
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {

@@ -392,6 +392,22 @@ async fn ignores_failed_renewal_goes_on_believing_when_it_was_refused_or_not_ans
 }
 
 #[tokio::test(start_paused = true)]
+async fn releases_unrenewed_gives_the_key_back_when_a_renewal_was_refused_or_not_answered() {
+    for on in [ONE, FIVE] {
+        differs("releases-unrenewed", on, (true, false), async |stage| {
+            let mut hold = stage.acquire("a").await.unwrap();
+            let rest = &stage.nodes[..=on.0 / 2];
+            rest.iter().for_each(|node| node.freeze());
+            assert!(!stage.renew(&mut hold).await);
+            rest.iter().for_each(|node| node.thaw());
+            sleep(10 * MS).await;
+            stage.has("a", on.0)
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_bug_can_be_planted_wherever_it_says_and_works_as_a_lock_when_nothing_goes_wrong() {
     for PlantedBug { name, backends, tokens, .. } in PLANTED_BUGS {
         for backend in backends.iter().filter(|backend| **backend != "etcd") {
