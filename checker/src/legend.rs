@@ -132,24 +132,26 @@ pub const LEGEND: &[Term] = &[
     ),
     term(
         "cut-short",
-        "Window: the key was granted to another client inside the promise to a hold whose process had been killed. The \
-         lock service broke its promise, although nobody was left to act under that hold. Only of locks that promise a \
-         lease.",
+        "Window: the process of a hold was killed, and another client got the key before the promise to that hold \
+         had ended. The lock service broke its promise, although nobody was left to act under the hold. Only \
+         locks that promise a lease have such windows.",
     ),
     term(
         "dead-claim",
-        "A client took a hold for valid although the promise had already ended when the answer arrived.",
+        "The answer to an attempt came after the promise had ended, and the client used the hold all the same. \
+         Violates `lock`, unless a clock of the worker ran slow by a fault of the plan. Not a window.",
     ),
     term(
         "minority-claim",
-        "A client took the lock although fewer than a majority of the nodes had granted it, by the answers that the \
-         client itself recorded. Violates `lock`: another client may have the other nodes.",
+        "A client took the lock although fewer than a majority of the nodes had granted it, by the answers that \
+         the client itself recorded. Violates `lock`: another client may have the other nodes. Not a window.",
     ),
     term(
         "overclaim",
-        "A client believed in its hold for too long: its own deadline, when it acquired, was later than the end of the \
-         promise, or a check of its deadline passed after that end. Violates `lock`, unless a clock of the worker ran \
-         slow by a fault of the plan. As a cause: the client acted too late because of such a belief.",
+        "A client trusted its hold too long. When it acquired, its own deadline was later than the end of the \
+         promise; or its check of the deadline, made after that end, still said that the hold was valid. Violates \
+         `lock`, unless a clock of the worker ran slow by a fault of the plan. Not a window. As a cause of a \
+         window: the client acted too late because of such a belief.",
     ),
     term(
         "overlap",
@@ -176,9 +178,9 @@ pub const LEGEND: &[Term] = &[
     // ---- causes
     term(
         "cause",
-        "The fault that explains a window: this fault alone makes the act late. If no fault suffices alone, the \
-         smallest set that does is listed. Causes separated by commas each suffice alone; causes joined by `+` \
-         suffice only together.",
+        "The fault or event that explains a window: alone, it is enough to bring the window about. If nothing \
+         suffices alone, the smallest set that does is listed. Causes separated by commas each suffice alone; \
+         causes joined by `+` suffice only together.",
     ),
     term(
         "unexplained",

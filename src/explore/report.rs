@@ -144,14 +144,16 @@ impl Finding {
             let _ = write!(out, " ({fewest} suffice at exact times)");
         }
         out.push('\n');
-        let violating =
-            format!("{} of {VARIATIONS} variations by ± 50 ms and with other seeds violate too", reduced.violating);
+        let violating = format!(
+            "{} of {VARIATIONS} variations violate too (times changed by up to 50 ms, other seeds)",
+            reduced.violating
+        );
         if !reduced.is_offered() {
             let _ = writeln!(out, "  not offered: only {violating}");
         } else if let Some(path) = &self.saved {
-            let _ = writeln!(out, "  {violating}: harness run {}", path.display());
+            let _ = writeln!(out, "  {violating}\n  run this plan: harness run {}", path.display());
         } else {
-            let _ = writeln!(out, "  {violating}; plan.toml (--save DIR writes it):\n");
+            let _ = writeln!(out, "  {violating}\n  plan.toml (--save DIR writes it):\n");
             self.toml.lines().for_each(|line| {
                 let _ = writeln!(out, "{}", format!("    {line}").trim_end());
             });

@@ -16,6 +16,7 @@ impl Inevitability {
         let out = &mut text;
         let (redraws, faults) = (self.redraws, plural(self.plan.schedule.len(), "fault"));
         let _ = writeln!(out, "  when it became inevitable: seed {seed} with {faults} at exact times");
+        let _ = writeln!(out, "  this is a plan of its own: its times are not those of the window above");
         let _ = writeln!(
             out,
             "  from each instant on, randomness is drawn anew {redraws} times; this many runs show `{violation}`, for \
@@ -50,7 +51,11 @@ impl Inevitability {
         let at_ms = at.as_secs_f64() * 1e3;
         let last = self.around.iter().rev().find(|moment| moment.at_ms <= at_ms);
         let what = last.map_or_else(|| "the start".to_owned(), |moment| format!("{} {}", moment.who, moment.what));
-        let _ = writeln!(out, "  inevitable from {:.3} s on: {what}", at.as_secs_f64());
+        let _ = writeln!(
+            out,
+            "  inevitable from {:.3} s on; the event there, perhaps not the cause: {what}",
+            at.as_secs_f64()
+        );
         let width = self.around.iter().map(|moment| moment.who.len()).max().unwrap_or(0).max(8);
         for moment in &self.around {
             let mark = if Some(moment) == last { '>' } else { ' ' };
