@@ -112,3 +112,14 @@ fn what_removed_the_key_is_the_cause() {
     let window = builder.acquire(2, 2, 500, 510, 42).release(2, 600).window();
     assert_eq!((window.kind, window.causes), (WindowKind::CutShort, vec![Cause::Fault(FaultKind::Clock).into()]));
 }
+
+#[test]
+fn if_the_order_of_the_grants_is_unknown_both_promises_must_run_at_one_instant() {
+    // Hold 2 was sent before hold 1 was acquired, so either grant may be the first. Its promise ends at 1,983.
+    for (ok, expected) in [(1_500, 1), (2_500, 0)] {
+        let mut builder = HistoryBuilder::renewing(1_000);
+        builder.acquire(1, 1, 0, 10, 41).renew(1, 1_000, 1_005).kill(1, "worker-1", 1_100);
+        let lock = builder.acquire(2, 2, 5, ok, 42).release(2, ok + 100).lock();
+        assert_eq!((lock.cut_short, lock.dead_claims.len()), (expected, 1 - expected as usize), "acquired at {ok}");
+    }
+}
