@@ -33,7 +33,7 @@ pub(crate) struct Finding {
     pub why: String,
 }
 
-/// What an admission means to its operation.
+/// The meaning of an admission for its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Arrival {
     /// The first arrival of a request: the act.
@@ -142,7 +142,7 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    /// What the last admission means to its operation.
+    /// The meaning of the last admission for its operation.
     pub fn arrival(&self) -> Arrival {
         self.arrival
     }

@@ -107,7 +107,7 @@ impl Checker {
         let Some(mut sweep) = self.sweep else { return unplanned() };
         advance(&mut self.merge, &mut sweep);
         let (unjudgeable, until) = (self.merge.unjudgeable(), self.merge.judged_until());
-        // Where the judgement ends at an admission whose fate is not known, its stamp is not complete.
+        // If the judgement ends at an admission whose fate is not known, its stamp is not complete.
         if until.is_none_or(|until| sweep.now < until) {
             sweep.settle();
         }

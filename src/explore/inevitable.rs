@@ -79,7 +79,7 @@ pub fn inevitability(plan: &Plan, class: &Class, redraws: u32, jobs: usize, run:
         };
         let until = *stamps.get(last + 1)?;
         let from = stamps[last];
-        // What an event draws belongs to the instant of the event: each event may decide before its draws, or by them.
+        // The draws of an event belong to the instant of the event: each event may decide before its draws, or by them.
         let around = history.stamps.iter().flat_map(|at| [*at, at.plus(Duration::from_nanos(1))]);
         let within: Vec<Stamp> = around.filter(|at| from < *at && *at < until).collect();
         let fails = within.partition_point(|at| search.violating(*at, Some(least)) < least);

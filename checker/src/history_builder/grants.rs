@@ -1,4 +1,4 @@
-//! What a grant of a builder says beyond the usual.
+//! Details of a builder's grant beyond the usual ones.
 
 use history::Event;
 

@@ -21,7 +21,7 @@ use crate::{
     verdict::Verdict,
 };
 
-/// What one client asked for and got.
+/// The attempts and holds of one client.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClientShare {
     /// The client.

@@ -17,7 +17,7 @@ use crate::{
 /// Histories that are tried.
 const HISTORIES: u64 = 12_000;
 
-/// What was changed.
+/// The change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
     AnswerFlipped,

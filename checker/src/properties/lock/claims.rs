@@ -1,7 +1,7 @@
 //! Claims that the promise of the lock service does not cover: dead claims, overclaims, and claims by a minority.
 //!
-//! A clock of the worker that ran slow explains a dead claim or an overclaim, and no other fault does. Whether it is
-//! proved is known only at the end, so the claims are collected with the spans in which the clock must have lost the
+//! A clock of the worker that ran slow explains a dead claim or an overclaim, and no other fault does. Such a fault is
+//! proved at the end only, so the claims are collected with the spans in which the clock must have lost the
 //! time.
 
 use std::time::Duration;
@@ -137,7 +137,7 @@ pub(crate) struct Claims {
     renewals: FxHashMap<HoldId, Lost>,
 }
 
-/// What remains of the claims when the faults are known.
+/// The claims that remain when the faults are known.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
     pub dead: Vec<DeadClaim>,

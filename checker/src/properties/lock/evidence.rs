@@ -47,7 +47,7 @@ pub(crate) struct HoldWatch {
     pub stale: Option<StaleActs>,
 }
 
-/// What the renewals of a hold had done when another hold was acquired.
+/// The effect of a hold's renewals when another hold was acquired.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Renewed {
     /// The nodes that did the last renewal.

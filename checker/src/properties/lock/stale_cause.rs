@@ -283,7 +283,7 @@ impl<'a> ActPath<'a> {
         freezes.sort_unstable();
         let interval = interval.max(Duration::from_millis(1));
         let mut promise = self.first_promise;
-        // Renewals are due at fixed times from the attempt on. What falls due before the client is told is sent then.
+        // Renewals are due at fixed times from the attempt on. One due before the client is told is sent then.
         let told = self.without_others(set, self.ok);
         let mut due = self.promised_from.plus(interval);
         // A renewal that was due at most one interval before a failed renewal is that failed renewal.

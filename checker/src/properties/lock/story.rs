@@ -185,7 +185,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
     lines.acquired(first, Some(first.promise));
     lines.acquired(second, Some(second.promise));
     for hold in [first, second] {
-        // What killed a client belongs to the story.
+        // The fault that killed a client belongs to the story.
         if let Some((killed, EarlyEnd::Kill(_))) =
             run.process(hold.process).killed.filter(|(k, _)| k.at <= second.ok.at)
         {

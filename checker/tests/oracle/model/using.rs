@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    /// What the arms answer to a read: the state after it.
+    /// The arms' answer to a read: the state after it.
     fn read_answers(&self, decided: &[Decided], token: Option<u64>) -> Vec<ArmReadAnswer> {
         let read = |(&arm, d): (&Arm, &Decided)| {
             let registers = arm == Arm::Reads && !self.k.arm_bugs.contains(&(arm, ArmBug::Forgets));
