@@ -28,10 +28,16 @@ test: setup
 		echo "NOT ROOT: the tests of packet faults in network namespaces were LEFT OUT." >&2; \
 		test -z "$$CI"; \
 	fi
-	@if $(HARNESS) clean; then \
+	@if said=$$($(HARNESS) clean 2>&1); then \
+		echo "$$said" && \
 		$(CARGO) test --workspace --test docker -- --ignored --test-threads=1 && \
 		$(CARGO) test --workspace --test runs -- --ignored --test-threads=2; \
+	elif ! echo "$$said" | grep -q 'no Docker engine answers'; then \
+		echo "$$said" >&2; \
+		echo "THE DOCKER ENGINE IS THERE, BUT CANNOT BE USED." >&2; \
+		false; \
 	else \
+		echo "$$said" >&2; \
 		left=$$($(CARGO) test -q --workspace --test docker --test runs -- --ignored --list); \
 		left=$$(echo "$$left" | grep -c ': test$$'); \
 		echo "NO DOCKER ENGINE ANSWERS: $$left tests and runs on real servers were LEFT OUT." >&2; \

@@ -14,7 +14,7 @@ use history::ClusterKind;
 
 pub use self::scenario::{ModelArgs, ScenarioArgs};
 use self::{
-    scenario::of_explore,
+    scenario::{of_explore, of_run},
     values::{cluster, duration, role_and_image},
 };
 use crate::process::ResourceArgs;
@@ -34,6 +34,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Start a cluster, inject faults, record every event, and judge the record
+    #[command(mut_args(of_run))]
     Run(Box<RunArgs>),
     /// Try many seeds in the simulation, and minimize each kind of violation to a short plan
     #[command(mut_args(of_explore))]
@@ -46,7 +47,9 @@ pub enum Command {
     Dose(DoseArgs),
     /// Judge a recorded run again
     Check(CheckArgs),
-    /// Remove containers, networks and volumes of runs that have ended
+    /// Try what clusters and faults need on this machine, and say how to mend what does not work
+    Doctor(DoctorArgs),
+    /// Remove containers, networks and volumes of runs that have ended, and interrupted image builds
     Clean(CleanArgs),
     /// List backends, faults and arms, or the recorded runs
     List(ListArgs),
@@ -82,7 +85,6 @@ pub enum ClusterArg {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Run this plan (the `plan.toml` of a run) instead of the scenario that the flags describe
-    #[arg(conflicts_with_all = ["ScenarioArgs", "ModelArgs"])]
     pub plan: Option<PathBuf>,
 
     /// Cluster of the run [default: auto; docker with --expect; with a PLAN the plan's cluster]
@@ -104,7 +106,8 @@ pub struct RunArgs {
     /// Verdicts and counts that the run must give, comma-separated: lock=violated,off.data.lost_updates>=1
     #[arg(long, help_heading = "Output")]
     pub expect: Option<String>,
-    /// Run the PLAN N times, and count the runs that are as --expect says (without --expect: that are violated)
+    /// Run the PLAN N times, and count the runs that are as --expect says (without --expect: that are violated). The
+    /// exit code is that of the worst run
     #[arg(long, value_name = "N", requires = "plan", conflicts_with = "keep", help_heading = "Output")]
     pub repeat: Option<NonZeroU32>,
     /// Output format
@@ -255,6 +258,9 @@ pub enum SelftestTable {
 /// that a swarm finds.
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
+    /// First seed of each correct lock
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
     /// Seeds of each correct lock [default: 10000; 200 with --short]
     #[arg(long, value_name = "N")]
     pub seeds: Option<u64>,
@@ -291,6 +297,16 @@ pub struct CheckArgs {
     /// Verdicts and counts that the run must give
     #[arg(long)]
     pub expect: Option<String>,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Directory of the run that tries the faults
+    #[arg(long, default_value = "runs")]
+    pub runs: PathBuf,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,

@@ -1,26 +1,30 @@
-//! The commands run, check, clean and list.
+//! The commands run, clean and list.
 
 use std::{collections::BTreeMap, fs::DirEntry, path::Path};
 
 use anyhow::Context;
-use compose::Engine;
+use checker::Verdicts;
+use compose::{Engine, YOUNG_S};
 use history::ClusterKind;
+use serde::Serialize;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::{
-    cli::{CheckArgs, CleanArgs, ClusterArg, Format, ListArgs, RunArgs},
+    cli::{CleanArgs, Format, ListArgs, RunArgs},
     exit::{Exit, Unusable},
     expect::{Comparison, Expectation, compare},
     explore::finding::{Class, classes},
-    judge::{Judged, judge},
+    judge::Judged,
+    plan_file::PlanFile,
     report::{heading, print, summary, versions},
     run_dir::RunDir,
     runner::{Runner, runtime},
-    scenario,
+    scenario::{self, Chosen},
 };
 
-fn expectation(text: Option<&str>) -> anyhow::Result<Option<Expectation>> {
+/// Parses `--expect`.
+pub fn expectation(text: Option<&str>) -> anyhow::Result<Option<Expectation>> {
     Ok(text.map(str::parse).transpose()?)
 }
 
@@ -28,22 +32,40 @@ fn expectation(text: Option<&str>) -> anyhow::Result<Option<Expectation>> {
 pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     let expectation = expectation(args.expect.as_deref())?;
     let runtime = runtime()?;
-    let cluster = scenario::cluster(&args, || runtime.block_on(Engine::connect()).is_ok())?;
+    let no_engine = || match runtime.block_on(Engine::connect()) {
+        Ok(_) => Ok(None),
+        Err(compose::Error::NoEngine { host, why }) => Ok(Some(format!("no Docker engine answers at {host} ({why})"))),
+        // A simulation must not take the place of an engine that is there and does not work.
+        Err(other) => Err(other.into()),
+    };
+    let Chosen { cluster, simulated } = scenario::cluster(&args, no_engine)?;
+    let file = scenario::resolve(&args, cluster)?;
+    expectation.iter().try_for_each(|expectation| expectation.check(&file.plan))?;
     if let Some(times) = args.repeat {
         return repeat(&args, cluster, &runtime, expectation.as_ref(), times.get());
     }
-    let (dir, judged) = once(&args, cluster, &runtime)?;
-    report(judged, expectation.as_ref(), args.format, Some(&dir))
+    let (dir, mut judged) = once(&args, &file, simulated, &runtime)?;
+    let report = Report::of(&mut judged, expectation.as_ref())?;
+    // Printed first: a full disk must not hide the verdicts. Written also if nothing can be printed.
+    let printed = report.print(args.format);
+    report.write(&judged, &dir)?;
+    printed?;
+    Ok(report.exit())
 }
 
-fn once(args: &RunArgs, cluster: ClusterKind, runtime: &Runtime) -> anyhow::Result<(RunDir, Judged)> {
+fn once(
+    args: &RunArgs,
+    file: &PlanFile,
+    simulated: Option<String>,
+    runtime: &Runtime,
+) -> anyhow::Result<(RunDir, Judged)> {
     let runner = Runner {
         runs: args.runs.clone(),
         keep: args.keep,
         prints_heading: args.format == Format::Text && args.repeat.is_none(),
-        says_simulated: args.cluster != Some(ClusterArg::Sim) && args.plan.is_none(),
+        simulated,
     };
-    runner.run(&scenario::resolve(args, cluster)?, runtime)
+    runner.run(file, runtime)
 }
 
 /// `harness run PLAN --repeat N`: makes N runs, and counts the expected or violated ones.
@@ -55,9 +77,15 @@ fn repeat(
     times: u32,
 ) -> anyhow::Result<Exit> {
     let (mut count, mut found) = (0, BTreeMap::<Class, u32>::new());
+    let mut exit = Exit::Ok;
     for n in 1..=times {
-        let (dir, mut judged) = once(args, cluster, runtime).with_context(|| format!("run {n} of {times}"))?;
-        let (compared, ..) = reports(&mut judged, expectation, Some(&dir))?;
+        // Each run has its own id.
+        let file = scenario::resolve(args, cluster)?;
+        let (dir, mut judged) = once(args, &file, None, runtime).with_context(|| format!("run {n} of {times}"))?;
+        let report = Report::of(&mut judged, expectation)?;
+        report.write(&judged, &dir)?;
+        exit = exit.worse(report.exit());
+        let compared = report.compared;
         let verdict = judged.verdicts.verdict;
         count += u32::from(compared.as_expected.unwrap_or(verdict == checker::Verdict::Violated));
         classes(&judged.verdicts).into_iter().for_each(|class| *found.entry(class).or_default() += 1);
@@ -72,81 +100,81 @@ fn repeat(
             Format::Json => {
                 format!("{}\n", json!({"run": run, "verdict": verdict, "as_expected": compared.as_expected}))
             }
-        });
+        })?;
     }
     if args.format == Format::Text {
         // Violated runs may be violated in different ways.
-        found.iter().for_each(|(class, count)| print(&format!("      {class}: {count} of {times}\n")));
+        found.iter().try_for_each(|(class, count)| print(&format!("      {class}: {count} of {times}\n")))?;
     }
     let what = if expectation.is_some() { "came out as expected" } else { "were violated" };
     print(&match args.format {
         Format::Text => format!("{count} of {times} runs {what}\n"),
         Format::Json => format!("{}\n", json!({"runs": times, "count": count})),
-    });
-    Ok(if count == times { Exit::Ok } else { Exit::Violated })
+    })?;
+    Ok(exit)
 }
 
-/// Prints the report of a run, and writes it into the run directory if there is one. A run that has just ended and an
-/// old run get the same report.
-fn report(
-    mut judged: Judged,
-    expectation: Option<&Expectation>,
-    format: Format,
-    dir: Option<&RunDir>,
-) -> anyhow::Result<Exit> {
-    let (compared, json, text) = reports(&mut judged, expectation, dir)?;
-    match format {
-        Format::Text => print(&text),
-        Format::Json => print(&(json + "\n")),
+/// The report of a run. A run that has just ended and an old run get the same report.
+pub struct Report {
+    compared: Comparison,
+    json: String,
+    text: String,
+}
+
+impl Report {
+    /// Compares a run with its expectation.
+    pub fn of(judged: &mut Judged, expectation: Option<&Expectation>) -> anyhow::Result<Report> {
+        /// `verdict.json`
+        #[derive(Serialize)]
+        struct Written<'a> {
+            #[serde(flatten)]
+            verdicts: &'a Verdicts,
+            /// The expectation, so that `harness check` can compare the run with it again.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            expect: Option<&'a str>,
+        }
+        let compared = compare(expectation, &judged.verdicts);
+        judged.verdicts.as_expected = compared.as_expected;
+        let written = Written { verdicts: &judged.verdicts, expect: expectation.map(Expectation::text) };
+        let json = serde_json::to_string_pretty(&written).context("writing the verdicts as JSON")?;
+        let text = summary(judged, &compared);
+        Ok(Report { compared, json, text })
     }
-    Ok(compared.exit)
-}
 
-/// Compares a run with its expectation, and writes its reports into its directory.
-pub fn save(mut judged: Judged, expectation: Option<&Expectation>, dir: &RunDir) -> anyhow::Result<()> {
-    reports(&mut judged, expectation, Some(dir)).map(drop)
-}
+    /// Prints the report.
+    pub fn print(&self, format: Format) -> anyhow::Result<()> {
+        match format {
+            Format::Text => print(&self.text),
+            Format::Json => print(&format!("{}\n", self.json)),
+        }
+    }
 
-/// Compares a run with its expectation, and writes its reports. Returns the comparison, the JSON and the text.
-fn reports(
-    judged: &mut Judged,
-    expectation: Option<&Expectation>,
-    dir: Option<&RunDir>,
-) -> anyhow::Result<(Comparison, String, String)> {
-    let compared = compare(expectation, &judged.verdicts);
-    judged.verdicts.as_expected = compared.as_expected;
-    let json = serde_json::to_string_pretty(&judged.verdicts).context("writing the verdicts as JSON")?;
-    let text = summary(judged, &compared);
-    if let Some(dir) = dir {
-        dir.write(&dir.verdict(), json.clone() + "\n")?;
+    /// Writes the report into the run directory.
+    pub fn write(&self, judged: &Judged, dir: &RunDir) -> anyhow::Result<()> {
+        dir.write(&dir.verdict(), format!("{}\n", self.json))?;
         let heading = heading(&judged.plan, &versions(&judged.servers), dir.path());
-        dir.write(&dir.report(), format!("```\n{heading}\n{text}```\n"))?;
+        dir.write(&dir.report(), format!("```\n{heading}\n{}```\n", self.text))
     }
-    Ok((compared, json, text))
+
+    /// The exit code of the run.
+    pub fn exit(&self) -> Exit {
+        self.compared.exit
+    }
 }
 
-/// `harness check`
-pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
-    let expectation = expectation(args.expect.as_deref())?;
-    let unusable = |problem: &str| Unusable(format!("{}: {problem}", args.run.display()));
-    if !args.run.exists() {
-        return Err(unusable("no such run; `harness list --runs` shows the runs").into());
-    }
-    let dir = args.run.is_dir().then(|| RunDir::at(&args.run));
-    let history = dir.as_ref().map_or_else(|| args.run.clone(), RunDir::history);
-    if !history.exists() {
-        return Err(unusable("no history.jsonl and no history.jsonl.zst in it; expected a run directory").into());
-    }
-    let judged = judge(&history)?;
-    if args.format == Format::Text {
-        print(&(heading(&judged.plan, &versions(&judged.servers), &args.run) + "\n"));
-    }
-    report(judged, expectation.as_ref(), args.format, dir.as_ref())
+/// Compares a run with its expectation, and writes its report into its directory.
+pub fn save(mut judged: Judged, expectation: Option<&Expectation>, dir: &RunDir) -> anyhow::Result<()> {
+    Report::of(&mut judged, expectation)?.write(&judged, dir)
 }
 
 /// `harness clean`
 pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
     runtime()?.block_on(async {
+        let builds = compose::remove_dead_builds().await;
+        if let Ok(builds @ [_, ..]) = builds.as_deref() {
+            let builds = builds.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
+            print(&format!("removed interrupted image builds: {builds}\n"))?;
+        }
         let engine = Engine::connect().await?;
         let mut swept = compose::sweep(&engine).await?;
         if args.kept {
@@ -158,12 +186,17 @@ pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
             swept.stuck.extend(kept.stuck);
         }
         let (containers, networks, volumes, runs) = (swept.containers, swept.networks, swept.volumes, swept.runs.len());
-        print(&format!("removed {containers} containers, {networks} networks, {volumes} volumes of {runs} runs\n"));
+        print(&format!("removed {containers} containers, {networks} networks, {volumes} volumes of {runs} runs\n"))?;
+        if !swept.spared.is_empty() {
+            let spared = swept.spared.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            print(&format!("left runs that are alive, or younger than {YOUNG_S} s: {spared}\n"))?;
+        }
         if !swept.stuck.is_empty() {
             let stuck = swept.stuck.join(", ");
             let why = "the engine still counts endpoints of these empty networks, and keeps them until it restarts";
-            print(&format!("{why}: {stuck}\n"));
+            print(&format!("{why}: {stuck}\n"))?;
         }
+        builds?;
         Ok(Exit::Ok)
     })
 }
@@ -189,7 +222,7 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
             |(name, file): (&str, ComposeFile)| json!({"name": name, "about": file.about, "tokens": file.facts.tokens});
         let backends: Vec<_> = backends.into_iter().map(about).collect();
         let all = json!({"backends": backends, "faults": faults, "points": points, "arms": arms});
-        print(&format!("{all}\n"));
+        print(&format!("{all}\n"))?;
         return Ok(Exit::Ok);
     }
     let mut text = "backends\n".to_owned();
@@ -203,7 +236,7 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
     }
     text += &format!("points     {}\n", points.join(", "));
     text += &format!("arms       {}\n", arms.join(", "));
-    print(&text);
+    print(&text)?;
     Ok(Exit::Ok)
 }
 
@@ -218,8 +251,8 @@ fn list_runs(runs: &Path, format: Format) -> anyhow::Result<Exit> {
         let verdict = verdict.as_ref().and_then(|v| v["verdict"].as_str()).unwrap_or("not judged");
         let name = entry.file_name().to_string_lossy().into_owned();
         match format {
-            Format::Json => print(&format!("{}\n", json!({"run": name, "verdict": verdict}))),
-            Format::Text => print(&format!("{name:<48} {verdict}\n")),
+            Format::Json => print(&format!("{}\n", json!({"run": name, "verdict": verdict})))?,
+            Format::Text => print(&format!("{name:<48} {verdict}\n"))?,
         }
     }
     Ok(Exit::Ok)

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::{
     agent::Agent, plan_file::PlanFile, processes::DockerProcesses, recorder::Recorder, report::Terminal,
-    run_dir::RunDir,
+    run_dir::RunDir, unplanned::UnplannedFaults,
 };
 
 /// Runs the plan of `file`. If that fails, the caller takes the cluster down.
@@ -29,7 +29,7 @@ pub async fn run(
     terminal.progress(&format!("up and answering after {:.1} s", began.elapsed().as_secs_f64()));
 
     let agent = Agent::new(&running);
-    let cluster = DockerCluster::new(&running, &agent);
+    let cluster = DockerCluster::new(&running, &agent, file.plan.seed);
     let processes = DockerProcesses::new(file, &running, &cluster, &agent, keep, terminal);
     let controller = Controller {
         plan: &file.plan,
@@ -38,11 +38,14 @@ pub async fn run(
         live_view: &live_view,
         on_phase: &|phase| terminal.progress(&phase.to_string()),
     };
+    let mut unplanned = UnplannedFaults::new(&file.plan);
     let ended = tokio::select! {
         // The recorder ends by itself only when something is wrong.
         recorded = recorder.run(&mut queue, &processes) => {
             recorded.and_then(|()| bail!("the cluster was taken down during the run"))
         }
+        // So does the watch for faults that nobody planned.
+        watched = unplanned.record(&running, &cluster, &processes) => watched,
         ended = controller.run() => ended.map_err(anyhow::Error::from),
     };
     if ended.is_ok() {
@@ -88,7 +91,7 @@ fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
 }
 
 /// The path of this very binary. The binary must run in any container, so it must be static.
-fn binary() -> anyhow::Result<PathBuf> {
+pub fn binary() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64", target_feature = "crt-static")) {
         bail!(
             "this harness was not built as a static binary for x86-64 Linux, so it cannot run inside containers; \

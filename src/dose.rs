@@ -52,12 +52,12 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
             measurement.add(&verdicts);
         }
         if args.format == Format::Text {
-            print(&series.line(&measurement));
+            print(&series.line(&measurement))?;
         }
         series.points.push(measurement);
     }
     if args.format == Format::Json {
-        print(&(serde_json::to_string_pretty(&series)? + "\n"));
+        print(&(serde_json::to_string_pretty(&series)? + "\n"))?;
     }
     if let Some(path) = &args.svg {
         plot::draw(&series, path).with_context(|| format!("drawing {}", path.display()))?;

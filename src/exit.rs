@@ -36,12 +36,22 @@ pub struct Unusable(pub String);
 pub struct Interrupted;
 
 impl Exit {
+    /// Returns the worse of the ends of two runs: violated, then inconclusive.
+    pub fn worse(self, other: Exit) -> Exit {
+        let rank = |exit: Exit| match exit {
+            Exit::Ok => 0,
+            Exit::Inconclusive => 1,
+            _ => 2,
+        };
+        if rank(other) > rank(self) { other } else { self }
+    }
+
     /// The exit code for an error.
     pub fn of(error: &anyhow::Error) -> Exit {
         let unusable = |cause: &(dyn std::error::Error + 'static)| {
             cause.is::<Unusable>()
                 || cause.is::<compose::FileError>()
-                || matches!(cause.downcast_ref(), Some(history::HistoryError::Line { .. }))
+                || cause.downcast_ref().is_some_and(history::HistoryError::is_in_the_file)
         };
         if error.chain().any(unusable) {
             Exit::Usage

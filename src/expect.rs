@@ -1,14 +1,20 @@
 //! `--expect`: verdicts and counts that a run must give, and the exit code that follows.
 
+mod possible;
+
 use std::str::FromStr;
 
 use checker::{Figure, Verdict, Verdicts};
 
+use self::possible::contradiction;
 use crate::exit::{Exit, Unusable};
 
 /// Verdicts and counts that a run must give.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Expectation(Vec<Clause>);
+pub struct Expectation {
+    text: String,
+    clauses: Vec<Clause>,
+}
 
 #[derive(Debug, Clone, PartialEq)]
 struct Clause {
@@ -36,14 +42,23 @@ impl FromStr for Expectation {
     type Err = Unusable;
 
     fn from_str(text: &str) -> Result<Expectation, Unusable> {
-        text.split(',').map(|clause| clause.trim().parse()).collect::<Result<_, _>>().map(Expectation)
+        let clauses = text.split(',').map(|clause| clause.trim().parse()).collect::<Result<Vec<Clause>, _>>()?;
+        if let Some(problem) = contradiction(&clauses) {
+            return Err(Unusable(format!("--expect: {problem}")));
+        }
+        Ok(Expectation { text: text.to_owned(), clauses })
     }
 }
 
 impl Expectation {
+    /// Returns the expectation as the user wrote it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns whether all clauses are met. Verdicts that no clause names do not matter.
     pub fn is_met(&self, verdicts: &Verdicts) -> bool {
-        self.0.iter().all(|clause| clause.met(verdicts).is_ok())
+        self.clauses.iter().all(|clause| clause.met(verdicts).is_ok())
     }
 }
 
@@ -71,7 +86,7 @@ impl FromStr for Clause {
         let verdict = Verdict::ALL.into_iter().find(|v| v.name() == value);
         let wanted = match (verdict, relation, value.parse::<f64>()) {
             (Some(verdict), Relation::Equal, _) => Wanted::Verdict(verdict),
-            (None, relation, Ok(count)) => Wanted::Count(relation, count),
+            (None, relation, Ok(count)) if count.is_finite() => Wanted::Count(relation, count),
             _ => {
                 return Err(wrong(format!(
                     "`{value}` is neither a number nor one of {}",
@@ -133,7 +148,7 @@ impl Comparison {
 ///
 /// A violation that was not expected is 1; otherwise anything inconclusive is 2; otherwise any other miss is 1.
 pub fn compare(expectation: Option<&Expectation>, verdicts: &Verdicts) -> Comparison {
-    let clauses = expectation.map_or(&[][..], |e| &e.0);
+    let clauses = expectation.map_or(&[][..], |e| &e.clauses);
     let mut misses: Vec<String> = clauses.iter().filter_map(|c| c.met(verdicts).err()).collect();
     let expected = |path: &str| {
         clauses.iter().find_map(|c| match c.wanted {
@@ -227,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_clause_that_cannot_be_read_is_refused() {
-        for text in ["", "lock", "lock=borken", "lock>=violated", "lock.windows>=x", "=1,"] {
+        for text in ["", "lock", "lock=borken", "lock>=violated", "lock.windows>=x", "lock.windows=nan", "=1,"] {
             assert!(text.parse::<Expectation>().is_err() || text == "=1,", "{text}");
         }
     }

@@ -6,12 +6,11 @@ use crate::{
     cli::ExplainArgs,
     exit::{Exit, Unusable},
     report::print,
+    similar::similar,
 };
 
 /// The width of the printed text.
 const COLUMNS: usize = 100;
-/// Words that are at least this similar to an unknown word are suggested.
-const SIMILAR: f64 = 0.8;
 
 /// `harness explain`
 pub fn explain(args: &ExplainArgs) -> anyhow::Result<Exit> {
@@ -24,16 +23,12 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Exit> {
         let definition = checker::explain(word).ok_or_else(|| Unusable(unknown(word)))?;
         let _ = writeln!(text, "{word}\n{}\n", wrapped(definition));
     }
-    print(&text);
+    print(&text)?;
     Ok(Exit::Ok)
 }
 
 fn unknown(word: &str) -> String {
-    let mut near: Vec<(f64, &str)> = checker::words().map(|known| (strsim::jaro_winkler(known, word), known)).collect();
-    near.retain(|(similarity, known)| *similarity >= SIMILAR || known.contains(word));
-    near.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let near: Vec<&str> = near.iter().map(|(_, known)| *known).take(5).collect();
-    let near = if near.is_empty() { String::new() } else { format!("; similar words: {}", near.join(", ")) };
+    let near = similar(word, checker::words());
     format!("`{word}` is not in the legend{near}; `harness explain` prints the whole legend")
 }
 

@@ -41,6 +41,7 @@ use crate::{
     cli::{ExploreArgs, Format},
     exit::{Exit, usage},
     report::{Terminal, print},
+    run_dir::can_be_written,
     scenario::Scenario,
 };
 
@@ -50,6 +51,7 @@ const PROGRESS_EVERY: u64 = 1_024;
 /// `harness explore`
 pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     let mut source = Source::of(args)?;
+    args.save.iter().try_for_each(|dir| can_be_written(dir))?;
     let first = args.scenario.seed.unwrap_or_default();
     let jobs = args.jobs.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let terminal = Terminal::new(|_| String::new(), false);
@@ -77,7 +79,7 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
             finding.save(dir)?;
         }
         if args.format == Format::Text {
-            print(&finding.text(args.seeds));
+            print(&finding.text(args.seeds))?;
         }
         Ok(finding)
     });
@@ -88,8 +90,8 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     let is_cut_short = args.limit > 0 && !findings.is_empty() && Instant::now() >= deadline;
     let exploration = Exploration { tally, took, findings, is_cut_short };
     match args.format {
-        Format::Text => print(&exploration.text()),
-        Format::Json => print(&format!("{:#}\n", exploration.json())),
+        Format::Text => print(&exploration.text())?,
+        Format::Json => print(&format!("{:#}\n", exploration.json()))?,
     }
     Ok(exploration.exit())
 }

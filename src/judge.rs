@@ -20,6 +20,9 @@ pub struct Judged {
 }
 
 /// Reads the history once, for the verdicts and the measures.
+///
+/// # Errors
+/// The file is no history, is damaged, or has a plan that no run can have.
 pub fn judge(history: &Path) -> anyhow::Result<Judged> {
     let mut reader = Reader::open(history)?;
     let mut checker = Checker::new();
@@ -28,7 +31,11 @@ pub fn judge(history: &Path) -> anyhow::Result<Judged> {
     for record in reader.by_ref() {
         let record = record?;
         match &record.event {
-            Event::Plan { plan: planned, .. } => plan = Some((**planned).clone()),
+            Event::Plan { plan: planned, .. } => {
+                let wrong = |e| Unusable(format!("{}: the plan in event {}: {e}", history.display(), record.seq));
+                planned.validate().map_err(wrong)?;
+                plan = Some((**planned).clone());
+            }
             Event::Ready { servers: ready } => servers.clone_from(ready),
             _ => {}
         }

@@ -1,14 +1,17 @@
 //! `harness`: fault injection for distributed locks.
 
 mod agent;
+mod check;
 mod cli;
 mod command;
 mod docker;
+mod doctor;
 mod dose;
 mod exit;
 mod expect;
 mod explain;
 mod explore;
+mod host_clock;
 mod judge;
 mod measures;
 mod plan_file;
@@ -20,8 +23,10 @@ mod run_dir;
 mod runner;
 mod scenario;
 mod selftest;
+mod similar;
 mod standard_input;
 mod suite;
+mod unplanned;
 
 use std::{io::Write, process::ExitCode};
 
@@ -40,8 +45,16 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // clap exits with 2 after a usage error, but 2 means inconclusive here.
-            let _ = error.print();
-            return if error.use_stderr() { Exit::Usage } else { Exit::Ok }.into();
+            let is_written = match error.print() {
+                Err(e) => error.use_stderr() || e.kind() == std::io::ErrorKind::BrokenPipe,
+                Ok(()) => true,
+            };
+            return match (error.use_stderr(), is_written) {
+                (true, _) => Exit::Usage,
+                (false, true) => Exit::Ok,
+                (false, false) => Exit::Failed,
+            }
+            .into();
         }
     };
     tracing_subscriber::fmt()
@@ -58,7 +71,8 @@ fn main() -> ExitCode {
         Command::Selftest(args) => selftest::selftest(&args),
         Command::Suite(args) => suite::suite(&args),
         Command::Dose(args) => dose::dose(&args),
-        Command::Check(args) => command::check(&args),
+        Command::Check(args) => check::check(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => command::list(&args),
         Command::Explain(args) => explain::explain(&args),

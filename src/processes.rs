@@ -11,6 +11,7 @@ use workloads::protocol::{Command, Configuration};
 
 use crate::{
     agent::Agent,
+    host_clock::HostClock,
     plan_file::PlanFile,
     process::{RESOURCE_PORT, ResourceCommand},
     report::{Terminal, versions},
@@ -27,6 +28,7 @@ pub struct DockerProcesses<'a> {
     keep: bool,
     terminal: &'a Terminal,
     workers: Mutex<Workers>,
+    host_clock: HostClock,
 }
 
 struct Workers {
@@ -48,7 +50,16 @@ impl<'a> DockerProcesses<'a> {
         terminal: &'a Terminal,
     ) -> DockerProcesses<'a> {
         let workers = Workers { next: file.plan.workload.workers, have_begun: false, servers: Vec::new() };
-        DockerProcesses { file, running, cluster, agent, keep, terminal, workers: Mutex::new(workers) }
+        DockerProcesses {
+            file,
+            running,
+            cluster,
+            agent,
+            keep,
+            terminal,
+            workers: Mutex::new(workers),
+            host_clock: HostClock::default(),
+        }
     }
 
     fn plan(&self) -> &Plan {
@@ -57,6 +68,11 @@ impl<'a> DockerProcesses<'a> {
 
     fn send(&self, node: &NodeName, command: &Command) -> Result<(), ClusterError> {
         send(self.running, node, command)
+    }
+
+    /// The wall clock of the containers' kernel, as the agent samples it.
+    pub fn host_clock(&self) -> &HostClock {
+        &self.host_clock
     }
 
     /// Takes an event that the process on `node` has reported. A worker that was started again is configured, and
@@ -81,6 +97,7 @@ impl<'a> DockerProcesses<'a> {
                     self.send(node, &Command::Start)?;
                 }
             }
+            Event::Clocks { wall_ns, .. } if node.as_str() == "agent" => self.host_clock.sample(*wall_ns),
             _ => self.agent.see(record)?,
         }
         Ok(())
@@ -110,6 +127,8 @@ fn news(event: &Event) -> Option<String> {
     let what = match phase {
         FaultPhase::Requested { asked_ns, .. } => format!("for {:.1} s", *asked_ns as f64 / 1e9),
         FaultPhase::Unproved { why } => format!("NOT PROVED: {why}"),
+        FaultPhase::Unplanned { .. } => "began, and NOBODY PLANNED IT".into(),
+        FaultPhase::UnplannedOver { .. } => "is over (unplanned)".into(),
         FaultPhase::MissedTarget => "missed its target: the hold had been released".into(),
         _ => return None,
     };

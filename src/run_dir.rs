@@ -41,11 +41,12 @@ impl RunDir {
         self.0.join("plan.toml")
     }
 
-    /// The path of the history; of the compressed one, if there is no other.
+    /// The path of the history; of a compressed one, if there is no other. The reader refuses gzip by name.
     pub fn history(&self) -> PathBuf {
         let plain = self.0.join("history.jsonl");
-        let packed = self.0.join("history.jsonl.zst");
-        if !plain.exists() && packed.exists() { packed } else { plain }
+        let packed = ["history.jsonl.zst", "history.jsonl.gz"].map(|name| self.0.join(name));
+        let first = packed.into_iter().find(|path| !plain.exists() && path.exists());
+        first.unwrap_or(plain)
     }
 
     /// The path of the verdicts.
@@ -67,4 +68,16 @@ impl RunDir {
     pub fn write(&self, path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
     }
+}
+
+/// Checks that files can be written to `dir`, which is made if it does not exist: before hours of work for them.
+///
+/// # Errors
+/// The directory cannot be made, or a file in it cannot be written.
+pub fn can_be_written(dir: &Path) -> anyhow::Result<()> {
+    let probe = dir.join(format!(".probe-{}", std::process::id()));
+    std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::write(&probe, "probe"))
+        .and_then(|()| std::fs::remove_file(&probe))
+        .with_context(|| format!("--save: writing to the directory {}", dir.display()))
 }

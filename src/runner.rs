@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, path::PathBuf};
 
 use anyhow::{Context, anyhow};
-use compose::Engine;
+use compose::{Engine, YOUNG_S};
 use futures::FutureExt;
 use history::{ClusterKind, Event, Writer};
 use tokio::{
@@ -34,14 +34,14 @@ pub struct Runner {
     pub keep: bool,
     /// Prints the heading as soon as the servers' versions are known.
     pub prints_heading: bool,
-    /// Says that the simulation replaces a Docker engine that does not answer.
-    pub says_simulated: bool,
+    /// The reason why the simulation replaces a Docker engine. It is printed.
+    pub simulated: Option<String>,
 }
 
 impl Runner {
     /// A runner that prints nothing but progress.
     pub fn new(runs: PathBuf) -> Runner {
-        Runner { runs, keep: false, prints_heading: false, says_simulated: false }
+        Runner { runs, keep: false, prints_heading: false, simulated: None }
     }
 
     /// Runs a plan and judges its history.
@@ -76,8 +76,8 @@ impl Runner {
 
     fn simulate(&self, file: &PlanFile) -> anyhow::Result<RunDir> {
         let (dir, terminal) = self.begin(file)?;
-        if self.says_simulated {
-            terminal.progress("no Docker engine answers: this is a simulation, with models in the place of servers");
+        if let Some(why) = &self.simulated {
+            terminal.progress(&format!("{why}: this is a simulation, with models in the place of servers"));
             terminal.progress("for real servers, start Docker and add `--cluster docker`");
         }
         let mut writer = Writer::create(&dir.history())?;
@@ -124,8 +124,14 @@ impl Runner {
         terminal.progress("taking the cluster down");
         let taken_down = tokio::select! {
             taken_down = compose::take_down(&engine, &file.run) => taken_down,
-            // A second signal: `harness clean` removes the rest later.
-            () = stop.signalled() => std::process::exit(Exit::Interrupted as i32),
+            () = stop.signalled() => {
+                terminal.progress(&format!(
+                    "interrupted again: objects of run {} stay in the engine; run `harness clean` after {YOUNG_S} s to \
+                     remove them",
+                    file.run
+                ));
+                std::process::exit(Exit::Interrupted as i32)
+            }
         };
         if let Err(left) = &taken_down {
             terminal.progress(&format!("not everything could be removed: {left}; run `harness clean` to remove it"));

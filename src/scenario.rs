@@ -5,7 +5,8 @@ use std::{path::Path, time::Duration};
 use anyhow::Context;
 use compose::ComposeFile;
 use history::{
-    Activity, Arm, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ServerFacts, Step, Tokens, When, Workload,
+    Activity, Arm, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ServerFacts, Step, Tokens, Topology, When,
+    Workload,
 };
 use nemesis::{Draw, FaultSpec};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
@@ -92,7 +93,14 @@ impl Scenario {
         plan.nemesis = args.nemesis.split(',').map(|w| w.trim().to_owned()).filter(|w| w != "none").collect();
         plan.models = models(args);
         plan.validate().map_err(|e| usage(e.field, e.problem))?;
+        if let Some((flag, why)) = without_effect(args, plan) {
+            return Err(usage(flag, format!("has no effect: {why}; leave the flag out")));
+        }
         is_modelled(plan)?;
+        let mut given = scenario.faults.iter().filter_map(|fault| fault.lasting);
+        if let Some(lasting) = given.find(|lasting| *lasting > plan.time) {
+            return Err(longer_than_its_run(lasting, plan.time));
+        }
         Ok(scenario)
     }
 
@@ -129,26 +137,34 @@ fn numbered_after(placed: u32, mut step: Step) -> Step {
     step
 }
 
-/// Chooses the cluster of a run. `has_engine` is called only if the flags leave the choice open.
-pub fn cluster(args: &RunArgs, has_engine: impl FnOnce() -> bool) -> anyhow::Result<ClusterKind> {
+/// The cluster of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    pub cluster: ClusterKind,
+    /// The reason why the simulation replaces a Docker engine that nobody excluded.
+    pub simulated: Option<String>,
+}
+
+/// Chooses the cluster of a run. `no_engine` is called only if the flags leave the choice open. It returns the reason
+/// why no engine answers, or `None` if one answers.
+pub fn cluster(args: &RunArgs, no_engine: impl FnOnce() -> anyhow::Result<Option<String>>) -> anyhow::Result<Chosen> {
+    let known = |cluster| Ok(Chosen { cluster, simulated: None });
     let asked = match (args.cluster, &args.plan) {
         (Some(asked), _) => asked,
-        (None, Some(path)) => return Ok(PlanFile::read(path)?.plan.cluster),
+        (None, Some(path)) => return known(PlanFile::read(path)?.plan.cluster),
         // A broken engine must never look like an expected verdict.
         (None, None) if args.expect.is_some() => ClusterArg::Docker,
         (None, None) => ClusterArg::Auto,
     };
-    Ok(match asked {
-        ClusterArg::Docker => ClusterKind::Docker,
-        ClusterArg::Sim => ClusterKind::Sim,
+    match asked {
+        ClusterArg::Docker => known(ClusterKind::Docker),
+        ClusterArg::Sim => known(ClusterKind::Sim),
         ClusterArg::Auto => {
-            if has_engine() {
-                ClusterKind::Docker
-            } else {
-                ClusterKind::Sim
-            }
+            let simulated = no_engine()?;
+            let cluster = if simulated.is_some() { ClusterKind::Sim } else { ClusterKind::Docker };
+            Ok(Chosen { cluster, simulated })
         }
-    })
+    }
 }
 
 /// Makes the plan of `harness run`: from its flags, or from the plan file that the flags name.
@@ -158,7 +174,15 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
         return Err(usage(flag, "only Docker has this flag, and this run is simulated; add `--cluster docker`"));
     }
     let mut file = match &args.plan {
-        Some(path) => PlanFile::read(path)?,
+        Some(path) => {
+            let file = PlanFile::read(path)?;
+            let mut placed =
+                file.plan.schedule.iter().filter(|step| matches!(step.when, When::At(_) | When::AtPoint(_)));
+            if let Some(step) = placed.find(|step| step.fault.lasting > file.plan.time) {
+                return Err(longer_than_its_run(step.fault.lasting, file.plan.time));
+            }
+            file
+        }
         None => {
             let scenario = Scenario::from_flags(&args.scenario, cluster, args.compose.as_deref())?;
             scenario.file(String::new(), scenario.plan(seed(args.scenario.seed)?)?)
@@ -172,6 +196,29 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
     }
     file.images.extend(args.image.iter().cloned());
     file.ready()
+}
+
+fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {
+    let problem = "is longer than the whole fault phase";
+    usage("nemesis", format!("a fault of {lasting:?} {problem} of {time:?}; make the fault shorter, or --time longer"))
+}
+
+/// Returns the first flag that changes nothing on these servers, and the reason.
+fn without_effect(args: &ScenarioArgs, plan: &Plan) -> Option<(&'static str, String)> {
+    let (models, backend) = (&args.models, &plan.backend);
+    let is_redis = plan.servers.topology == Topology::Independent;
+    let of_redis = format!("the servers of `{backend}` are not Redis");
+    let of_store = format!("the servers of `{backend}` are no store with leases");
+    let of_service = format!("`{backend}` does not use etcd's Lock service; use `--backend etcd-server-lock`");
+    let checks_tokens = plan.arms.iter().any(|arm| arm.fences());
+    let all = [
+        ("persistence", args.persistence.is_some() && !is_redis, of_redis),
+        ("lease-clock", models.lease_clock.is_some() && is_redis, of_store.clone()),
+        ("revokes-on-resume", models.revokes_on_resume && is_redis, of_store),
+        ("lock-checks-key", models.lock_checks_key && backend != "etcd-server-lock", of_service),
+        ("fence", args.fence == Comparison::Strict && !checks_tokens, "no arm compares tokens".to_owned()),
+    ];
+    all.into_iter().find(|(_, is_given, _)| *is_given).map(|(flag, _, why)| (flag, why))
 }
 
 fn seed(given: Option<u64>) -> anyhow::Result<u64> {

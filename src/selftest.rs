@@ -15,7 +15,7 @@ mod soundness;
 mod swarm_hunt;
 mod trial;
 
-use std::thread;
+use std::{collections::BTreeSet, thread};
 
 use anyhow::anyhow;
 
@@ -29,9 +29,11 @@ use self::{
 };
 use crate::{
     cli::{Format, SelftestArgs, SelftestTable},
-    exit::{Exit, Unusable},
+    exit::{Exit, Unusable, usage},
     explore::swarm::CorrectLock,
     report::{Terminal, print},
+    run_dir::can_be_written,
+    similar::similar,
 };
 
 /// Default seeds of each lock, without and with `--short`.
@@ -51,18 +53,29 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
     if count == 0 {
         return Err(Unusable("--seeds: there must be at least one".into()).into());
     }
-    let seeds = Seeds { count, jobs };
-    let twins = Seeds { count: (if args.short { TWINS_SHORT } else { TWINS }).min(count), jobs };
+    args.save.iter().try_for_each(|dir| can_be_written(dir))?;
+    let seeds = Seeds { first: args.seed, count, jobs };
+    let twins = Seeds { first: 0, count: (if args.short { TWINS_SHORT } else { TWINS }).min(count), jobs };
     let terminal = Terminal::new(|_| String::new(), false);
     let has = |table: SelftestTable| args.table.is_none_or(|only| only == table);
     let is_meant = |name: &str| args.only.as_ref().is_none_or(|word| name.contains(word));
     let mut report = Report::default();
     let hunts: Vec<&Hunt> = HUNTS.iter().filter(|hunt| is_meant(&hunt.name())).collect();
+    let locks = CorrectLock::all()?;
+    let uses_hunts = has(SelftestTable::Planted) || has(SelftestTable::Swarm);
+    let bugs = HUNTS.iter().map(Hunt::name).filter(|_| uses_hunts);
+    let names: Vec<String> =
+        bugs.chain(locks.iter().map(ToString::to_string).filter(|_| has(SelftestTable::Locks))).collect();
+    if let Some(word) = args.only.as_ref().filter(|_| !names.iter().any(|name| is_meant(name))) {
+        let words = names.iter().flat_map(|name| name.split([',', ' ', '/'])).filter(|word| !word.is_empty());
+        let words: BTreeSet<&str> = words.collect();
+        return Err(usage("only", format!("no row's name contains `{word}`{}", similar(word, words))));
+    }
     if has(SelftestTable::Planted) {
         terminal.progress(&format!("{} planted bugs", hunts.len()));
         report.bugs = hunted(&hunts, twins)?;
     }
-    let locks = CorrectLock::all()?.into_iter().filter(|_| has(SelftestTable::Locks));
+    let locks = locks.into_iter().filter(|_| has(SelftestTable::Locks));
     for sound in locks.filter(|sound| is_meant(&sound.to_string())) {
         let name = format!("{sound}, no faults");
         terminal.progress(&format!("{name}: {count} seeds"));
@@ -75,15 +88,16 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
         let most = args.schedules.unwrap_or(if args.short { SCHEDULES_SHORT } else { SCHEDULES });
         let count = args.searches.unwrap_or(if args.short { 1 } else { SEARCHES });
         terminal.progress(&format!("swarms: {} planted bugs, {count} searches of {most} schedules", hunts.len()));
-        report.swarm = SwarmResult::all(&hunts, most, Seeds { count, jobs }, &|found| terminal.progress(found))
-            .map_err(|e| anyhow!("swarms: {e}"))?;
+        report.swarm =
+            SwarmResult::all(&hunts, most, Seeds { first: 0, count, jobs }, &|found| terminal.progress(found))
+                .map_err(|e| anyhow!("swarms: {e}"))?;
     }
     if let Some(dir) = &args.save {
         report.save(dir)?;
     }
     match args.format {
-        Format::Text => print(&report.text()),
-        Format::Json => print(&format!("{:#}\n", report.json())),
+        Format::Text => print(&report.text())?,
+        Format::Json => print(&format!("{:#}\n", report.json()))?,
     }
     Ok(match (report.is_right(), report.is_whole()) {
         (false, _) => Exit::Violated,
@@ -93,11 +107,13 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
 }
 
 /// Runs each hunt on its own thread.
-fn hunted(hunts: &[&Hunt], Seeds { count, jobs }: Seeds) -> anyhow::Result<Vec<HuntResult>> {
+fn hunted(hunts: &[&Hunt], Seeds { count, jobs, .. }: Seeds) -> anyhow::Result<Vec<HuntResult>> {
     let run = |n: u64| {
         let hunt = hunts[n as usize];
-        Ok(HuntResult::of(hunt, Seeds { count, jobs: 1 }).map_err(|e| anyhow!("planted bug {}: {e}", hunt.name())))
+        Ok(HuntResult::of(hunt, Seeds { first: 0, count, jobs: 1 })
+            .map_err(|e| anyhow!("planted bug {}: {e}", hunt.name())))
     };
-    let rows = across(Seeds { count: hunts.len() as u64, jobs }, &run).map_err(|e| anyhow!("planted bugs: {e}"))?;
+    let rows =
+        across(Seeds { first: 0, count: hunts.len() as u64, jobs }, &run).map_err(|e| anyhow!("planted bugs: {e}"))?;
     rows.into_iter().map(|(_, row)| row).collect()
 }

@@ -13,7 +13,7 @@ mod witness;
 use std::time::Instant;
 
 use anyhow::Context;
-use checker::{CauseSet, Checker, Verdicts, joined};
+use checker::{CauseSet, Checker, Property, Verdict, Verdicts, joined};
 use compose::Engine;
 use history::{ClusterKind, Record, Tail};
 use tokio::runtime::Runtime;
@@ -52,15 +52,15 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
             }
             let done = runner.one(case, n).with_context(|| format!("{}, run {} of {times}", case.name, n + 1))?;
             if args.format == Format::Text {
-                print(&table::line(case, &done));
+                print(&table::line(case, &done))?;
             }
             state.add(done)?;
         }
     }
     let (table, exit) = table::table(&cases, &state, times);
     match args.format {
-        Format::Text => print(&table),
-        Format::Json => print(&(serde_json::to_string_pretty(&state.of(&cases, times))? + "\n")),
+        Format::Text => print(&table)?,
+        Format::Json => print(&(serde_json::to_string_pretty(&state.of(&cases, times))? + "\n"))?,
     }
     Ok(exit)
 }
@@ -130,6 +130,22 @@ impl CaseRunner<'_> {
     }
 }
 
+/// Judges a run of a row without an expectation. A fault alone may make two clients hold the lock, by windows that have
+/// a cause. It may violate nothing else.
+fn unexpected(verdicts: &Verdicts) -> (Vec<String>, Exit) {
+    let is_explained = |property: &Property| match property {
+        Property::Lock(lock) => !lock.windows.is_empty() && lock.unexplained == 0,
+        _ => false,
+    };
+    let violated = verdicts.properties.iter().filter(|(_, property)| property.verdict() == Verdict::Violated);
+    let misses = violated
+        .filter(|(_, property)| !is_explained(property))
+        .map(|(name, _)| format!("expected {name}=upheld, found violated"));
+    let misses: Vec<String> = misses.collect();
+    let exit = if misses.is_empty() { Exit::Ok } else { Exit::Violated };
+    (misses, exit)
+}
+
 /// Judges a run of a case.
 fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, servers: String) -> CaseRun {
     let evidence = Evidence::of(&file.plan, records.iter());
@@ -140,7 +156,7 @@ fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, 
             let compared = compare(Some(expectation), verdicts);
             (compared.misses, compared.exit)
         }
-        None => (Vec::new(), Exit::Ok),
+        None => unexpected(verdicts),
     };
     let found: Vec<&[CauseSet]> =
         verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
@@ -160,6 +176,7 @@ fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, 
     }
     CaseRun {
         case: case.name.clone(),
+        build: String::new(),
         n: 0,
         seed: file.plan.seed,
         fingerprint: String::new(),

@@ -92,7 +92,6 @@ impl Run {
             // The client has started another attempt. The former attempt, if it failed, is over even without a report,
             // and the client no longer waits for a renewal that was under way when the work ended.
             last.is_used_up |= last.grant.is_none();
-            last.is_followed = true;
             if last.is_used_up {
                 last.unanswered = last.unanswered.or(last.renewing.take());
             }
@@ -110,7 +109,10 @@ impl Run {
             if is_answer(event) {
                 return;
             }
-            return self.add_reason(format!("there are events of attempt {id}, which the record does not know"));
+            return self.add_reason(format!(
+                "there are events of attempt {id}, which the record does not know: its client never made it, or has \
+                 released another hold since it released this one"
+            ));
         }
         if let Event::Acquired { .. } = event {
             return self.acquired(id, mark, event);
@@ -129,6 +131,7 @@ impl Run {
         };
         let (of, renew_for) = (self.plan.lock_nodes.len(), self.plan.workload.renew_for);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let was_in_use = attempt.grant.is_some() && !attempt.is_used_up;
         match event {
             Event::AcquireFailed { .. } => {
                 attempt.completed = Some(mark);
@@ -185,7 +188,22 @@ impl Run {
             Event::Check { .. } | Event::LeftPoint { .. } => attempt.add_step(mark, ClientStep::Other),
             _ => {}
         }
+        if was_in_use && attempt.is_used_up {
+            let client = attempt.client;
+            self.used_up(client, id);
+        }
         self.closing.push(id);
+    }
+
+    /// Notes that a client has used up a hold. The hold that it had used up before may close.
+    fn used_up(&mut self, client: ClientId, id: HoldId) {
+        let last = self.used_up.insert(client, id);
+        if let Some(last) = last.and_then(|last| self.attempts.get_mut(&last)) {
+            last.is_superseded = true;
+            // Nobody waits for the answer to a renewal that the client sent after the release.
+            last.renewing = None;
+            self.closing.push(last.id);
+        }
     }
 
     /// As `nodes`, but an answer of a store as a whole counts as the answer of all its members.
@@ -310,7 +328,7 @@ impl Run {
         self.operations.arrived(&admission, known);
         self.add_contradictions();
         let (Some(hold), Some(op)) = (hold, op) else { return };
-        let Some(attempt) = self.attempts.get_mut(&hold) else { return };
+        let Some(attempt) = self.attempts.get_mut(&hold) else { return self.operations.forget(hold, op) };
         attempt.ops.retain(|o| *o != op);
         self.closing.push(hold);
         if attempt.grant.is_none() && !*repeat && self.operations.arrival() == Arrival::Act {

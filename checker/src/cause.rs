@@ -14,7 +14,7 @@ pub enum Cause {
     Stall,
     /// The client believed in its hold after the promise had ended.
     Overclaim,
-    /// The planned work alone outlasts the lease.
+    /// The planned waits alone outlast the lease.
     Overrun,
     /// A clock of the kernel stepped, and no fault of the plan set it.
     HostClock,

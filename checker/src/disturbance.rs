@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, FaultId, FaultPhase, Harm, Plan, Stamp, Step};
+use history::{ClockChange, FaultId, FaultKind, FaultPhase, Harm, Plan, Stamp, Step};
 
 use crate::faults::SENT_AGAIN;
 
@@ -33,24 +33,31 @@ impl Disturbances {
 
     /// Takes a fault of the locks, of links, of a clock, or a pause. The fault disturbs while it is on. A lease that
     /// was granted by a clock that was ahead lasts longer when the clock is set back.
-    pub fn disturbed(&mut self, plan: &Plan, fault: FaultId, phase: &FaultPhase, at: Stamp, is_of_locks: bool) {
+    pub fn disturbed(
+        &mut self,
+        plan: &Plan,
+        (fault, kind): (FaultId, FaultKind),
+        phase: &FaultPhase,
+        at: Stamp,
+        is_of_locks: bool,
+    ) {
         match phase {
-            FaultPhase::Requested { .. } => {
-                if self.on.is_empty() && at > self.since {
-                    self.lossy_from = at;
+            FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. } => {
+                let from = if let FaultPhase::Unplanned { since } = phase { *since } else { at };
+                if self.on.is_empty() && from > self.since {
+                    self.lossy_from = from;
                 }
                 self.on.push(fault);
             }
-            FaultPhase::Healed => {
+            FaultPhase::Healed | FaultPhase::UnplannedOver { .. } => {
                 self.on.retain(|on| *on != fault);
-                let of_this = |step: &&Step| step.id == fault;
-                let kind = plan.schedule.iter().find(of_this).map(|step| step.fault.kind());
-                if kind.is_some_and(|kind| kind.harm() == Harm::DropsPackets) {
+                if kind.harm() == Harm::DropsPackets {
                     // TCP doubles its retransmission timeout each time, so the next retransmission is no farther off
                     // than the first loss is back.
                     self.not_before(at.plus(at.since(self.lossy_from)).plus(SENT_AGAIN));
                 }
-                let step = plan.schedule.iter().find(|step| step.id == fault).filter(|_| is_of_locks);
+                let of_this = |step: &&Step| step.id == fault;
+                let step = plan.schedule.iter().find(of_this).filter(|_| is_of_locks);
                 let clock = step.and_then(|step| Some((step.fault.clock()?.change, step.fault.lasting)));
                 let moved = match clock {
                     Some((ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. }, _)) => {

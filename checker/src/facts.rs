@@ -1,6 +1,6 @@
 //! Figures of a run that belong to no property.
 
-use history::ProcessName;
+use history::{FaultKind, NodeName, ProcessName};
 use serde::Serialize;
 
 /// The longest time for which a process did not run though no fault had stopped it.
@@ -10,6 +10,19 @@ pub struct LongestStall {
     pub process: ProcessName,
     /// The length, in milliseconds.
     pub ms: f64,
+}
+
+/// A fault that nobody planned.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct UnplannedFault {
+    /// Its kind: a server that ended is `kill`, a node that lost its network is `partition`.
+    pub kind: FaultKind,
+    /// The node.
+    pub node: NodeName,
+    /// The time at which the fault was noticed, in milliseconds since the run's start.
+    pub from_ms: f64,
+    /// The time at which its end was noticed; none if it was on until the end.
+    pub to_ms: Option<f64>,
 }
 
 /// Figures of a run that belong to no property.
@@ -31,6 +44,9 @@ pub struct Facts {
     pub faults_unproved: u64,
     /// Faults that missed the hold they were meant for.
     pub missed_target: u64,
+    /// Faults of servers and networks that nobody planned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unplanned_faults: Vec<UnplannedFault>,
     /// The longest stall.
     pub longest_stall: Option<LongestStall>,
     /// The end of the judged record, in milliseconds since the run's start.

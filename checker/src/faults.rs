@@ -1,4 +1,4 @@
-//! Faults as the history records them, and unplanned disturbances: stalls and steps of clocks.
+//! Faults as the history records them, planned or not, and other disturbances: stalls and steps of clocks.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 /// Twice the smallest retransmission timeout of TCP: a retransmission may have left just before the heal.
 pub(crate) const SENT_AGAIN: Duration = Duration::from_millis(400);
 
-/// One fault of the schedule.
+/// One fault: of the schedule, or unplanned.
 #[derive(Debug, Clone)]
 pub(crate) struct FaultRecord {
     pub kind: FaultKind,
@@ -28,6 +28,8 @@ pub(crate) struct FaultRecord {
     pub unsynced: Option<u32>,
     pub is_heal_proved: bool,
     pub is_missed: bool,
+    /// True if nobody planned the fault.
+    pub is_unplanned: bool,
     /// The arrival of the last packet that the fault delayed, on any link.
     pub delivered: Option<Stamp>,
 }
@@ -50,17 +52,17 @@ impl FaultRecord {
 
     /// "pause of worker-1".
     pub fn name(&self) -> String {
-        format!("{} of {}", self.kind, self.node)
+        let planned = if self.is_unplanned { "unplanned " } else { "" };
+        format!("{planned}{} of {}", self.kind, self.node)
     }
 }
 
-/// Packets that a fault delayed between a worker and the resource.
+/// Packets that a fault delayed on the way from one node to another.
 #[derive(Debug, Clone)]
 pub(crate) struct DelayedPackets {
     pub fault: FaultId,
-    pub worker: NodeName,
-    /// True for packets on the way to the resource; false for packets on the way back.
-    pub is_request: bool,
+    from: NodeName,
+    to: NodeName,
     pub span: Span,
 }
 
@@ -85,6 +87,7 @@ impl Faults {
             unsynced: None,
             is_heal_proved: false,
             is_missed: false,
+            is_unplanned: false,
             delivered: None,
         });
         match phase {
@@ -98,6 +101,16 @@ impl Faults {
             FaultPhase::Unproved { why } => line.unproved = Some(why.clone()),
             FaultPhase::HealProved => line.is_heal_proved = true,
             FaultPhase::MissedTarget => line.is_missed = true,
+            FaultPhase::Unplanned { since } => {
+                line.is_unplanned = true;
+                line.requested = Some(EventRef { at: *since, seq: mark.seq });
+                (line.injected, line.proved) = (Some(mark.at), Some((mark.at, mark.at)));
+            }
+            FaultPhase::UnplannedOver { since } => {
+                line.heal_requested = Some(*since);
+                (line.healed, line.is_heal_proved) = (Some(mark.at), true);
+                line.proved = line.proved.map(|(from, to)| (from, to.max(*since)));
+            }
             FaultPhase::Unsynced { fsyncs } => line.unsynced = Some(*fsyncs),
             // Requests on the old connections get no answer, and the clients report that themselves.
             FaultPhase::ConnectionsReset { .. } => {}
@@ -109,18 +122,25 @@ impl Faults {
         if let Some(line) = self.lines.get_mut(&fault) {
             line.delivered = line.delivered.max(Some(span.1));
         }
-        let (worker, is_request) = match (from.as_str(), to.as_str()) {
-            (_, "resource") => (from, true),
-            ("resource", _) => (to, false),
-            _ => return,
-        };
-        self.delayed.push(DelayedPackets { fault, worker: worker.clone(), is_request, span });
+        // Delays of one link that overlap are kept as one, so the packets of a long fault take no memory.
+        let same = |last: &&mut DelayedPackets| last.fault == fault && last.from == *from && last.to == *to;
+        if let Some(last) = self.delayed.iter_mut().rev().find(same)
+            && rules::overlap(last.span, span).is_some()
+        {
+            last.span = (last.span.0.min(span.0), last.span.1.max(span.1));
+            return;
+        }
+        self.delayed.push(DelayedPackets { fault, from: from.clone(), to: to.clone(), span });
     }
 
-    /// The delayed packets between a worker and the resource.
-    pub fn delayed_of<'a>(&'a self, worker: &'a NodeName) -> impl Iterator<Item = (&'a DelayedPackets, FaultKind)> {
-        let held = self.delayed.iter().filter(move |held| held.worker == *worker);
-        held.filter_map(|held| Some((held, self.lines.get(&held.fault)?.kind)))
+    /// The delayed packets from one node to another.
+    pub fn delayed<'a>(
+        &'a self,
+        from: &'a NodeName,
+        to: &'a NodeName,
+    ) -> impl Iterator<Item = (&'a DelayedPackets, FaultKind)> {
+        let delayed = self.delayed.iter().filter(move |delayed| delayed.from == *from && delayed.to == *to);
+        delayed.filter_map(|delayed| Some((delayed, self.lines.get(&delayed.fault)?.kind)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (FaultId, &FaultRecord)> {
@@ -135,6 +155,11 @@ impl Faults {
     pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
         let pauses = self.lines.values().filter(|l| l.kind.takes_processor_time() && l.node == *node);
         pauses.filter_map(FaultRecord::bracket).collect()
+    }
+
+    /// The faults that nobody planned.
+    pub fn unplanned(&self) -> impl Iterator<Item = &FaultRecord> {
+        self.lines.values().filter(|line| line.is_unplanned)
     }
 
     /// The faults that their targets did not show, with the evidence.

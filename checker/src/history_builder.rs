@@ -350,6 +350,13 @@ impl HistoryBuilder {
         self.fault(id, kind, node, to + 20, FaultPhase::HealProved)
     }
 
+    /// A fault of `node` that nobody planned: noticed at `at`, when the node had been well at `since`, and over at
+    /// `over`.
+    pub fn unplanned(&mut self, id: u32, kind: FaultKind, node: &str, (since, at): (u64, u64), over: u64) -> &mut Self {
+        self.fault(id, kind, node, at, FaultPhase::Unplanned { since: ms(since) });
+        self.fault(id, kind, node, over, FaultPhase::UnplannedOver { since: ms(over - 5) })
+    }
+
     /// A fault of the plan that says nothing in the history by itself.
     pub fn plan_fault(&mut self, id: u32, fault: Fault, node: &str) -> &mut Self {
         let when = When::AfterHeal(Duration::ZERO);

@@ -181,8 +181,9 @@ pub(crate) struct Attempt {
     pub is_retired: bool,
     /// True if the client has ended its use of the hold.
     pub is_used_up: bool,
-    /// True if the client has made another attempt. Up to then it may act under a hold that it has released.
-    pub is_followed: bool,
+    /// True if the client has used up another hold since. Up to then the client may act under this hold, although the
+    /// client has released it.
+    pub is_superseded: bool,
     /// True if the process that made the attempt has ended.
     pub is_orphan: bool,
     pub renewing: Option<EventRef>,
@@ -228,7 +229,7 @@ impl Attempt {
             unanswered: None,
             is_retired: false,
             is_used_up: false,
-            is_followed: false,
+            is_superseded: false,
             is_orphan: false,
             renewing: None,
             releasing: None,
@@ -346,7 +347,7 @@ impl Attempt {
 
     /// Returns whether no later event of the attempt can matter to a verdict.
     pub fn is_closed(&self) -> bool {
-        let is_over = self.is_orphan || (self.is_used_up && (self.is_followed || self.grant.is_none()));
+        let is_over = self.is_orphan || (self.is_used_up && (self.is_superseded || self.grant.is_none()));
         let is_quiet =
             self.is_orphan || (self.renewing.is_none() && self.releasing.is_none() && self.undoing.is_none());
         let is_ended = self.grant.is_none() || self.is_retired;

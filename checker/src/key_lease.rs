@@ -54,15 +54,22 @@ impl KeyLease {
 
     /// Returns whether a proved fault may have removed the key: a fault of the node, or of any member of the store.
     pub fn is_taken_by(&self, run: &Run, line: &FaultRecord) -> bool {
-        let found = if run.plan.has_one_store() { self.left_store(run, line) } else { self.forgotten(run, line) };
-        let last_move = || {
-            NodeClocks::of(run, &line.node).first_to_reach(
-                self.until,
-                self.told,
-                self.gone_by,
-                run.plan.servers.lease_clock,
-            )
+        self.is_over_by(run, line, run.plan.servers.lease_clock)
+    }
+
+    /// Returns whether a proved fault may have made the node refuse to renew the lease. etcd 3.4 ends a lease by both
+    /// clocks, and refuses to renew it as soon as the monotonic clock has passed its end.
+    pub fn is_refused_by(&self, run: &Run, line: &FaultRecord) -> bool {
+        let clock = match run.plan.servers.lease_clock {
+            WhichClock::Both => WhichClock::Monotonic,
+            clock => clock,
         };
+        self.is_over_by(run, line, clock)
+    }
+
+    fn is_over_by(&self, run: &Run, line: &FaultRecord, clock: WhichClock) -> bool {
+        let found = if run.plan.has_one_store() { self.left_store(run, line) } else { self.forgotten(run, line) };
+        let last_move = || NodeClocks::of(run, &line.node).first_to_reach(self.until, self.told, self.gone_by, clock);
         let is_before = |last: Stamp| line.requested.is_some_and(|requested| requested.at <= last);
         found.is_some() || (line.kind == FaultKind::Clock && last_move().is_some_and(is_before))
     }
@@ -144,7 +151,14 @@ impl Shift {
             }
             ClockChange::DriftPpm(ppm) => {
                 let (latest, earliest) = (within.1.min(self.ended.1), within.0.min(self.ended.0));
-                let lasted = if (ppm > 0) == most { latest.since(self.begun.0) } else { earliest.since(self.begun.1) };
+                // The heal takes the gain from a wall clock.
+                let (is_back, may_be_back) = (wall && within.0 >= self.ended.1, wall && within.1 > self.ended.0);
+                let lasted = match (ppm > 0) == most {
+                    true if is_back => Duration::ZERO,
+                    true => latest.since(self.begun.0),
+                    false if may_be_back => Duration::ZERO,
+                    false => earliest.since(self.begun.1),
+                };
                 lasted.as_nanos() as i128 * i128::from(ppm) / 1_000_000
             }
             // While the strobe is on, the clock may be there or back at any instant; after the heal it is back.

@@ -128,7 +128,8 @@ pub const LEGEND: &[Term] = &[
     ),
     term(
         "lease-overlap",
-        "Window: two holds of one key were entitled at the same time. The lock service broke its promise.",
+        "Window: two holds of one key were entitled at the same time. The lock service broke its promise. The overlap \
+         is 0 if the second client was killed as it acquired.",
     ),
     term(
         "cut-short",
@@ -191,7 +192,11 @@ pub const LEGEND: &[Term] = &[
         "stall",
         "A process did not run for some time although no fault of the plan stopped it: the machine was busy.",
     ),
-    term("overrun", "Cause: the planned work alone outlasts the lease."),
+    term(
+        "overrun",
+        "Cause: the planned waits alone outlast the lease. The wait in the lock's queue counts too, and up to 30 ms of \
+         every other step of the client. A longer step needs a cause of its own.",
+    ),
     term("host-clock", "Cause: a clock of the kernel stepped, and no fault of the plan set it."),
     term("unsafe-release", "A release, a renewal or an undo took effect on a node that another attempt owned."),
     term("unplanned", "Not done by a fault of the plan."),

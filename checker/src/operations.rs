@@ -157,6 +157,12 @@ impl Operations {
         &self.doubts
     }
 
+    /// The number of operations that are kept.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.of.values().map(Vec::len).sum()
+    }
+
     /// Forgets what the last event showed.
     pub fn next_event(&mut self) {
         self.findings.clear();
@@ -339,6 +345,15 @@ impl Operations {
             }
         }
         self.early = early;
+    }
+
+    /// Forgets an operation of an attempt that is not open, if its client has invoked it: nothing compares its answer.
+    pub fn forget(&mut self, hold: HoldId, op: OpId) {
+        let Some(ops) = self.of.get_mut(&hold) else { return };
+        ops.retain(|o| o.id != op || o.kind.is_none());
+        if ops.is_empty() {
+            self.closed(hold);
+        }
     }
 
     /// No later event concerns the operations of this attempt.

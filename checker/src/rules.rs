@@ -88,6 +88,13 @@ pub(crate) fn overlap(a: (Stamp, Stamp), b: (Stamp, Stamp)) -> Option<Duration> 
     (to > from).then(|| to.since(from))
 }
 
+/// Returns whether an entitlement that ended no later than it began, because its client was killed by then, lies inside
+/// another entitlement. The promise must have run at that instant (`is_dead_claim`). Then the service had promised the
+/// key to both: the other hold was entitled before the instant and after it. At either end the two are concurrent.
+pub(crate) fn is_instant_inside(own: (Stamp, Stamp), other: (Stamp, Stamp)) -> bool {
+    own.1 <= own.0 && is_between(own.0, other.0, other.1)
+}
+
 /// Returns whether a lease that lasts at least until `until` by true time may be over at `at`. A node that removed the
 /// key then needs no explanation.
 pub(crate) fn is_lease_over(at: Stamp, until: Stamp) -> bool {
@@ -194,6 +201,10 @@ mod tests {
         assert!(is_unblocked(s(2), s(1)) && !is_unblocked(s(1), s(1)));
         assert!(overlap((s(0), s(1)), (s(1), s(2))).is_none());
         assert_eq!(overlap((s(0), s(3)), (s(1), s(2))), Some(Duration::from_millis(1)));
+        let instant = (s(2), s(2));
+        assert!(is_instant_inside(instant, (s(1), s(3))) && is_instant_inside((s(2), s(0)), (s(1), s(3))));
+        assert!(!is_instant_inside(instant, (s(2), s(3))) && !is_instant_inside(instant, (s(1), s(2))));
+        assert!(!is_instant_inside((s(2), s(3)), (s(1), s(4))));
         assert!(is_between(s(2), s(1), s(3)) && !is_between(s(1), s(1), s(3)) && !is_between(s(3), s(1), s(3)));
         assert!(is_overdue(s(3), s(1), Duration::from_millis(1)) && !is_overdue(s(2), s(1), Duration::from_millis(1)));
         assert!(owns_no_more(s(1), s(2), s(3), s(4)));

@@ -53,6 +53,9 @@ pub(crate) struct Run {
     pub key_index: FxHashMap<Key, usize>,
     /// The last attempt of each client.
     pub current: FxHashMap<ClientId, HoldId>,
+    /// The hold that each client has used up last. One hold for each client stays known. So acts and releases after the
+    /// client's own release are judged, and the memory does not grow with the history.
+    pub used_up: FxHashMap<ClientId, HoldId>,
     /// Attempts that may have closed at this stamp.
     pub closing: Vec<HoldId>,
     pub operations: Operations,
@@ -78,6 +81,7 @@ impl Run {
             keys: Vec::new(),
             key_index: FxHashMap::default(),
             current: FxHashMap::default(),
+            used_up: FxHashMap::default(),
             closing: Vec::new(),
             operations: Operations::default(),
             last_number: 0,

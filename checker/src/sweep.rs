@@ -131,6 +131,11 @@ impl Checker {
             sweep.run.start = start;
             reasons.insert(why);
         }
+        if sweep.run.plan.schedule.is_empty() {
+            reasons.extend(sweep.run.faults.unplanned().map(|line| {
+                format!("{}: a run without planned faults is a control run only if nothing else fails", line.name())
+            }));
+        }
         for key in sweep.run.keys() {
             sweep.retire(key, Stamp(u64::MAX), until);
         }

@@ -21,6 +21,8 @@ use crate::{
     network::Network,
     process::{Outlet, Output, Process},
     running::{Member, Running},
+    steps::Steps,
+    strip::stripped,
     sweep::{self, AGENT_ROLE},
 };
 
@@ -82,7 +84,7 @@ pub async fn up(
         return Err(Error::Spec(format!("run {} exists already in the engine at {}", spec.run, engine.host())));
     }
     let binary = tokio::fs::read(&spec.binary).await;
-    let binary = binary.and_then(|binary| archive(&binary));
+    let binary = binary.and_then(|binary| archive(&stripped(binary)));
     let binary = binary.map_err(|source| Error::Binary { path: spec.binary.clone(), source })?;
     let mut images = Images::new(engine, &spec.images, progress);
     let mut nodes = Vec::new();
@@ -90,7 +92,7 @@ pub async fn up(
         let image = images.get(&wanted(&node)).await?;
         nodes.push((node, image));
     }
-    let started = start(engine, spec, nodes, binary).await;
+    let started = start(engine, spec, nodes, binary, progress).await;
     if started.is_err()
         && let Err(error) = sweep::take_down(engine, &spec.run).await
     {
@@ -157,6 +159,7 @@ async fn start(
     spec: &Spec,
     nodes: Vec<(Node, Image)>,
     binary: bytes::Bytes,
+    progress: Progress<'_>,
 ) -> Result<(Running, mpsc::Receiver<Output>), Error> {
     let labels = sweep::labels(&spec.run, spec.keep);
     let network = Network::create(engine, &format!("harness-{}", spec.run), &labels).await?;
@@ -168,9 +171,9 @@ async fn start(
     let recipe = |((node, image), address)| Recipe { node, image, address };
     let mut recipes = nodes.into_iter().zip(addresses).map(recipe);
     if let Some(agent) = recipes.next() {
-        members.extend([start_one(&place, agent, &outlet).await?]);
+        members.extend([start_one(&place, agent, &outlet, progress).await?]);
     }
-    members.extend(try_join_all(recipes.map(|recipe| start_one(&place, recipe, &outlet))).await?);
+    members.extend(try_join_all(recipes.map(|recipe| start_one(&place, recipe, &outlet, progress))).await?);
     let running = Running::new(place, members, outlet);
     running.refuse_ended().await?;
     Ok((running, output))
@@ -184,21 +187,31 @@ fn reach_packages() -> &'static [String] {
 }
 
 /// Creates and starts one container. For a server, waits until the server answers.
-async fn start_one(place: &Place, recipe: Recipe, outlet: &Outlet) -> Result<(NodeName, Member), Error> {
-    let container = place.create(&recipe).await?;
+async fn start_one(
+    place: &Place,
+    recipe: Recipe,
+    outlet: &Outlet,
+    progress: Progress<'_>,
+) -> Result<(NodeName, Member), Error> {
+    let steps = Steps::default();
+    let container = steps.time("creating its container", place.create(&recipe)).await?;
     let node = recipe.node.name.clone();
     let failed = |error| Error::Start { node: node.clone(), why: explain(&error) };
     let process = match &recipe.node.runs {
         Runs::Server(service) => {
-            let started = place.engine.docker().start_container(&container, None::<StartContainerOptions>).await;
-            started.map_err(failed)?;
-            wait_until_healthy(&place.engine, &container, service).await?;
+            let starting = place.engine.docker().start_container(&container, None::<StartContainerOptions>);
+            steps.time("starting its container", starting).await.map_err(failed)?;
+            wait_until_healthy(&place.engine, &container, service, &steps).await?;
             None
         }
         Runs::Own(_) | Runs::Reaching(_) => {
-            Some(Process::launch(&place.engine, &container, &node, 1, outlet).await.map_err(failed)?)
+            let launching = Process::launch(&place.engine, &container, &node, 1, outlet);
+            Some(steps.time("starting its container", launching).await.map_err(failed)?)
         }
     };
+    if let Some((step, took)) = steps.slow() {
+        progress(&format!("{node}: the Docker engine is slow: {step} took {:.1} s", took.as_secs_f64()));
+    }
     Ok((node, Member::new(container, recipe, process)))
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, net::Ipv4Addr};
 
 use bollard::{
-    body_full,
+    body_stream,
     errors::Error as EngineError,
     models::{
         ContainerCreateBody, EndpointIpamConfig, EndpointSettings, HealthConfig, HostConfig, HostConfigLogConfig,
@@ -12,7 +12,7 @@ use bollard::{
     query_parameters::{CreateContainerOptions, LogsOptions, UploadToContainerOptions},
 };
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use history::NodeName;
 
 use crate::{
@@ -26,6 +26,8 @@ use crate::{
 /// Capabilities of an agent that reaches into other containers: it enters their network namespaces, changes rules
 /// there, and writes to the memory of their processes.
 const REACH: [&str; 3] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
+/// The bytes of an upload that are sent at a time.
+const CHUNK: usize = 256 * 1024;
 /// Path of the harness's binary in the containers of our own processes.
 const BINARY_PATH: &str = "harness";
 
@@ -86,7 +88,10 @@ impl Place {
     /// Unpacks an archive at the root of a container. The container need not run.
     pub(crate) async fn upload(&self, container: &str, archive: Bytes) -> Result<(), EngineError> {
         let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
-        self.engine.docker().upload_to_container(container, Some(options), body_full(archive)).await
+        // A whole body would be copied once more for each upload under way.
+        let chunks = (0..archive.len()).step_by(CHUNK);
+        let chunks: Vec<Bytes> = chunks.map(|at| archive.slice(at..archive.len().min(at + CHUNK))).collect();
+        self.engine.docker().upload_to_container(container, Some(options), body_stream(stream::iter(chunks))).await
     }
 
     fn body(&self, recipe: &Recipe) -> ContainerCreateBody {

@@ -3,7 +3,8 @@
 use std::{net::SocketAddrV4, time::Duration};
 
 use agent::protocol::{
-    ClockAnswer, ClockRequest, ClocksAhead, Connection, Links, PacketRequest, ProbeAnswer, TargetAnswer, TargetRequest,
+    ClockAnswer, ClockRequest, ClocksAhead, Connection, Links, MarkerStep, PacketRequest, ProbeAnswer, TargetAnswer,
+    TargetRequest,
 };
 use history::{ClockChange, Direction, Fault, FaultId, NodeName, WhichClock, fault::Data};
 use nemesis::{Cluster, Doing};
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use crate::{
     faults::{Act, NO_QUOTA, PERIOD_US},
     health, leader,
-    reach::{CLOSED_PORT, DockerCluster, REDIS_PORT, TOLD_WITHIN, failed, still_on},
+    reach::{CLOSED_PORT, DockerCluster, LinkFault, REDIS_PORT, SetClocks, TOLD_WITHIN, failed, still_on},
     redis,
 };
 
@@ -78,8 +79,8 @@ impl Cluster for DockerCluster<'_> {
         Box::pin(async move {
             let act = Act { running: self.running, node, doing: "killing" };
             let member = act.member()?;
-            let _alone = member.control.lock().await;
-            act.kill(member).await
+            let mut control = member.control.lock().await;
+            act.kill(member, &mut control).await
         })
     }
 
@@ -105,6 +106,14 @@ impl Cluster for DockerCluster<'_> {
         })
     }
 
+    fn leave_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move { Ok(self.marker(node, MarkerStep::Leave).await?.is_some()) })
+    }
+
+    fn take_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(async move { Ok(self.marker(node, MarkerStep::Take).await?.unwrap_or(false)) })
+    }
+
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         Box::pin(async move {
             let act = Act { running: self.running, node, doing: "looking whether it runs" };
@@ -122,7 +131,7 @@ impl Cluster for DockerCluster<'_> {
             let member = act.member()?;
             let service = member.server().ok_or_else(|| act.failed("it is no server"))?;
             // The engine refuses to run a command in a container that is frozen or down.
-            Ok(health::look_once(self.running.engine(), &member.container(), service).await.is_ok())
+            Ok(health::passes(self.running.engine(), &member.container(), service).await)
         })
     }
 
@@ -132,15 +141,17 @@ impl Cluster for DockerCluster<'_> {
             let Some(what) = self.packet_fault(fault, what)? else {
                 return Err(failed(node, doing, "this is no fault of links"));
             };
+            let _alone = self.member(node, doing)?.control.lock().await;
             let pid = self.pid(node, doing).await?;
             self.packets(node, PacketRequest::Inject { fault, pid, what: what.clone() }).await?;
-            self.on().links.insert(fault, (node.clone(), what));
+            self.on().links.insert(fault, LinkFault { node: node.clone(), what, pid });
             Ok(())
         })
     }
 
     fn heal_links<'a>(&'a self, node: &'a NodeName, fault: FaultId) -> Doing<'a, ()> {
         Box::pin(async move {
+            let _alone = self.member(node, "healing a fault of its links")?.control.lock().await;
             self.on().links.remove(&fault);
             self.packets(node, PacketRequest::Heal { fault }).await
         })
@@ -195,12 +206,15 @@ impl Cluster for DockerCluster<'_> {
 
     fn set_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
         Box::pin(async move {
-            let pid = self.pid(node, "setting its clock").await?;
+            let doing = "setting its clock";
+            let _alone = self.member(node, doing)?.control.lock().await;
+            // A heal changes a clock back, so a process that has just been started must have the fault first.
+            let pid = self.again_alone(node, doing).await?;
             self.on().touched.insert(node.clone());
             self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
             let mut on = self.on();
-            let former = on.clocks.remove(node).unwrap_or_default();
-            on.clocks.insert(node.clone(), still_on(former, clock, change));
+            let former = on.clocks.remove(node).map(|set| set.changes).unwrap_or_default();
+            on.clocks.insert(node.clone(), SetClocks { changes: still_on(former, clock, change), pid });
             Ok(())
         })
     }
@@ -208,7 +222,7 @@ impl Cluster for DockerCluster<'_> {
     fn remove_clock_patch<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         Box::pin(async move {
             let doing = "putting the code of its clocks back";
-            if self.on().clocks.get(node).is_some_and(|on| !on.is_empty()) {
+            if self.on().clocks.get(node).is_some_and(|set| !set.changes.is_empty()) {
                 return Ok(());
             }
             let pid = self.pid(node, doing).await?;

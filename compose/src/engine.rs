@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use bollard::Docker;
 
-use crate::error::{Error, explain};
+use crate::{
+    error::{CALL_LIMIT, Error, explain, is_forbidden, status},
+    socket,
+};
 
 /// Time within which an engine must report its version.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Time within which the engine must begin an answer. Its calls take 25 ms, or seconds on a busy machine.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 
 /// A connection to a Docker engine that answers. Clones are cheap.
@@ -19,11 +20,24 @@ pub struct Engine {
     host: String,
 }
 
+/// Facts of an engine, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// The engine's version: `20.10.24`.
+    pub version: String,
+    /// The version of the API that both sides know: `1.41`.
+    pub api: String,
+    /// The version of the kernel's control groups: `1` or `2`.
+    pub cgroup: String,
+    /// The storage driver: `overlay2`.
+    pub storage: String,
+}
+
 impl Engine {
     /// Connects to the engine that `DOCKER_HOST` names, or to the local engine, and negotiates the version of the API.
     ///
     /// # Errors
-    /// [`Error::NoEngine`] if no engine answers within 5 s.
+    /// As [`Engine::connect_to`].
     pub async fn connect() -> Result<Self, Error> {
         let host = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
         Self::connect_to(host.as_deref().unwrap_or(DEFAULT_HOST)).await
@@ -32,14 +46,23 @@ impl Engine {
     /// Connects to the engine at `host`: `unix:///path`, `tcp://name:port`.
     ///
     /// # Errors
-    /// [`Error::NoEngine`] if no engine answers within 5 s.
+    /// [`Error::NoEngine`] if no engine answers within 5 s, [`Error::Forbidden`] if this user may not connect to it,
+    /// [`Error::Engine`] if it answers with an error.
     pub async fn connect_to(host: &str) -> Result<Self, Error> {
         let no_engine = |why: String| Error::NoEngine { host: host.to_owned(), why };
-        let docker = Docker::connect_with_host(host).map_err(|e| no_engine(explain(&e)))?;
+        let docker = match host.strip_prefix("unix://") {
+            Some(path) => socket::client(path, CALL_LIMIT),
+            None => Docker::connect_with_host(host),
+        };
+        let docker = docker.map_err(|e| no_engine(explain(&e)))?;
         let docker = tokio::time::timeout(CONNECT_LIMIT, docker.negotiate_version())
             .await
             .map_err(|_| no_engine(format!("nothing within {} s", CONNECT_LIMIT.as_secs())))?
-            .map_err(|e| no_engine(explain(&e)))?;
+            .map_err(|e| match status(&e) {
+                Some(_) => Error::engine("asking for the engine's version", &e),
+                None if is_forbidden(&e) => Error::Forbidden { host: host.to_owned() },
+                None => no_engine(explain(&e)),
+            })?;
         Ok(Self { docker: with_version_in_path(docker).with_timeout(CALL_LIMIT), host: host.to_owned() })
     }
 
@@ -55,6 +78,21 @@ impl Engine {
     pub async fn version(&self) -> Result<String, Error> {
         let version = self.docker.version().await.map_err(|e| Error::engine("asking for the engine's version", &e))?;
         Ok(version.version.unwrap_or_default())
+    }
+
+    /// Asks the engine for its facts.
+    ///
+    /// # Errors
+    /// The engine does not answer.
+    pub async fn facts(&self) -> Result<EngineFacts, Error> {
+        let version = self.version().await?;
+        let info = self.docker.info().await.map_err(|e| Error::engine("asking for the engine's facts", &e))?;
+        Ok(EngineFacts {
+            version,
+            api: self.docker.client_version().to_string(),
+            cgroup: info.cgroup_version.map(|version| version.to_string()).unwrap_or_default(),
+            storage: info.driver.unwrap_or_default(),
+        })
     }
 
     pub(crate) fn docker(&self) -> &Docker {
@@ -118,6 +156,7 @@ pub(crate) fn unix_seconds(text: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_engine;
 
     #[test]
     fn times_of_the_engine_are_read_in_any_zone() {
@@ -130,6 +169,29 @@ mod tests {
         for wrong in ["", "yesterday", "2024-13-01T00:00:00Z", "2024-01-01T00:00:00", "2024-01-01 00:00:00é"] {
             assert_eq!(unix_seconds(wrong), None, "{wrong}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_of_the_socket_is_tried_again() {
+        use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("engine.sock");
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _first_in_the_queue = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let refused = tokio::net::UnixStream::connect(&path).await.unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::WouldBlock);
+
+        let host = format!("unix://{}", path.display());
+        let connecting = tokio::spawn(async move { Engine::connect_to(&host).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!connecting.is_finished());
+        let listener = tokio::net::UnixListener::from_std(listener.into()).unwrap();
+        let version = fake_engine::json(r#"{"ApiVersion":"1.41"}"#);
+        fake_engine::serve(listener, move |_| (Duration::ZERO, version.clone()));
+        connecting.await.unwrap().unwrap();
     }
 
     #[tokio::test]

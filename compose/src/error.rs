@@ -6,6 +6,9 @@ use history::NodeName;
 
 use crate::file::FileError;
 
+/// Time within which an engine must begin an answer. Its calls take 25 ms, or seconds on a busy machine.
+pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(60);
+
 /// The harness cannot do its job with Docker. Each message says what failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -22,6 +25,15 @@ pub enum Error {
         host: String,
         /// The engine's or the system's error.
         why: String,
+    },
+    /// This user may not use the engine.
+    #[error(
+        "you may not use the Docker engine at {host} (permission denied): add yourself to the group docker (`sudo \
+         usermod -aG docker \"$USER\"`, then log in again), or run the harness as root"
+    )]
+    Forbidden {
+        /// The address.
+        host: String,
     },
     /// The engine refused a request.
     #[error("{doing}: the Docker engine says: {why}")]
@@ -76,6 +88,27 @@ pub enum Error {
         /// The reason why the image was not pulled.
         why: String,
     },
+    /// This user cannot build images.
+    #[error(
+        "image {image}: not found by the engine, pulling it failed ({why}), and this user cannot build it ({cannot}): \
+         an image has files of several users, so give yourself subordinate ids (`sudo apt-get install uidmap && sudo \
+         usermod --add-subuids 100000-165535 --add-subgids 100000-165535 \"$USER\"`), run the harness once as root, or \
+         load the image into the engine"
+    )]
+    CannotBuild {
+        /// The image.
+        image: String,
+        /// The reason why the image was not pulled.
+        why: String,
+        /// The reason why it cannot be built.
+        cannot: String,
+    },
+    /// An image build of a killed process has left files that cannot be removed.
+    #[error("cannot remove what an interrupted image build has left: {source}")]
+    DeadBuild {
+        /// The reason, with the directory.
+        source: std::io::Error,
+    },
     /// Building an image failed.
     #[error("building image {image} from Debian packages failed: {why}{}", quoted("mmdebstrap", .tail))]
     Build {
@@ -106,8 +139,8 @@ pub enum Error {
     },
     /// A server never passed its healthcheck.
     #[error(
-        "{node}: its healthcheck did not pass within {} s; the last try: {last}{}", .within.as_secs(),
-        quoted(.node.as_str(), .log)
+        "{node}: its healthcheck did not pass within {} s; the last try: {last}{}{}", .within.as_secs(),
+        and_slow(*.slow), quoted(.node.as_str(), .log)
     )]
     Unhealthy {
         /// The node.
@@ -116,8 +149,25 @@ pub enum Error {
         within: Duration,
         /// The result of the last healthcheck.
         last: String,
+        /// The slowest step of the engine for this node, if it was slow.
+        slow: Option<(&'static str, Duration)>,
         /// The server's last lines.
         log: String,
+    },
+    /// The engine was too slow to start or to ask a server.
+    #[error(
+        "{node}: the Docker engine was too slow: {step} took {:.1} s of {} s, so the server could not be asked; end \
+         other work on the engine's machine, and try again", .took.as_secs_f64(), .within.as_secs()
+    )]
+    SlowEngine {
+        /// The node.
+        node: NodeName,
+        /// The engine's slowest step.
+        step: &'static str,
+        /// Its duration.
+        took: Duration,
+        /// Time for all steps.
+        within: Duration,
     },
     /// A command inside a container failed.
     #[error("{node}: `{command}` exited with {code}: {output}")]
@@ -165,6 +215,12 @@ pub enum Error {
     },
 }
 
+/// Formats the slowest step of the engine; nothing if no step was slow.
+fn and_slow(slow: Option<(&'static str, Duration)>) -> String {
+    slow.map(|(step, took)| format!("; the Docker engine was slow, too: {step} took {:.1} s", took.as_secs_f64()))
+        .unwrap_or_default()
+}
+
 /// Formats the last lines of another program below a message; nothing if there are none.
 fn quoted(who: &str, lines: &str) -> String {
     if lines.is_empty() {
@@ -185,6 +241,9 @@ pub(crate) fn explain(error: &bollard::errors::Error) -> String {
     if let bollard::errors::Error::DockerResponseServerError { message, .. } = error {
         return message.trim().to_owned();
     }
+    if let bollard::errors::Error::RequestTimeoutError = error {
+        return format!("the engine gave no answer within {} s", CALL_LIMIT.as_secs());
+    }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -195,6 +254,14 @@ pub(crate) fn explain(error: &bollard::errors::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Returns whether the system refused this user the connection.
+pub(crate) fn is_forbidden(error: &bollard::errors::Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    let mut causes = std::iter::successors(Some(first), |error| error.source());
+    let denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    causes.any(|cause| cause.downcast_ref().is_some_and(denied))
 }
 
 /// Returns the HTTP status of the engine's answer.

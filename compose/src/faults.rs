@@ -117,9 +117,13 @@ impl<'a> Act<'a> {
                     docker.unpause_container(&member.container()).await
                 };
                 control.toggled = Some(Instant::now());
-                if let Err(error) = call {
-                    last = explain(&error);
-                    tracing::debug!(node = %self.node, doing = self.doing, last, "trying again");
+                match call {
+                    Ok(()) if freeze => control.own.froze += 1,
+                    Ok(()) => control.own.thawed += 1,
+                    Err(error) => {
+                        last = explain(&error);
+                        tracing::debug!(node = %self.node, doing = self.doing, last, "trying again");
+                    }
                 }
                 let state = self.inspect(member).await?;
                 if state.running != Some(true) {
@@ -156,12 +160,12 @@ impl<'a> Act<'a> {
         updated.map_err(|error| self.failed(explain(&error)))
     }
 
-    pub(crate) async fn kill(&self, member: &Member) -> Result<(), ClusterError> {
+    pub(crate) async fn kill(&self, member: &Member, control: &mut Control) -> Result<(), ClusterError> {
         let engine = self.running.engine();
         let killing = async {
             let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
             match engine.docker().kill_container(&member.container(), Some(options)).await {
-                Ok(()) => {}
+                Ok(()) => control.own.died += 1,
                 // The container does not run, so the kill has succeeded.
                 Err(error) if status(&error) == Some(409) => {}
                 Err(error) => return Err(self.failed(explain(&error))),
@@ -208,7 +212,11 @@ impl<'a> Act<'a> {
         let engine = self.running.engine();
         if member.server().is_some() {
             let started = engine.docker().start_container(&member.container(), None::<StartContainerOptions>).await;
-            return started.map_err(|error: EngineError| self.failed(explain(&error)));
+            control.own.started += 1;
+            return started.map_err(|error: EngineError| {
+                control.own.started -= 1;
+                self.failed(explain(&error))
+            });
         }
         let Some(outlet) = self.running.outlet() else {
             return Err(self.failed("the cluster was taken down"));

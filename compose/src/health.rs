@@ -16,6 +16,7 @@ use crate::{
     container::logs,
     error::{Error, explain},
     file::Service,
+    steps::Steps,
 };
 
 /// Time within which a server must answer. Three Java servers that start together on two busy cores have needed more
@@ -34,17 +35,78 @@ pub(crate) struct Done {
     pub stderr: String,
 }
 
+/// The reason why a command in a container has no result.
+#[derive(Debug)]
+enum NotDone {
+    /// The engine refused a step.
+    Engine(EngineError),
+    /// The command was started and did not end in time.
+    Late,
+}
+
 /// Runs a command inside a container, without a shell.
 pub(crate) async fn run_in(engine: &Engine, container: &str, command: &[&str]) -> Result<Done, EngineError> {
+    match run_timed(engine, container, command, Duration::MAX, &Steps::default()).await {
+        Ok(done) => Ok(done),
+        Err(NotDone::Engine(error)) => Err(error),
+        Err(NotDone::Late) => Err(EngineError::RequestTimeoutError),
+    }
+}
+
+/// As [`run_in`], but the command must end within `limit`. The limit begins when the engine has started the command.
+async fn run_timed(
+    engine: &Engine,
+    container: &str,
+    command: &[&str],
+    limit: Duration,
+    steps: &Steps,
+) -> Result<Done, NotDone> {
     let options = CreateExecOptions {
         cmd: Some(command.to_vec()),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         ..Default::default()
     };
-    let exec = engine.docker().create_exec(container, options).await?;
+    let docker = engine.docker();
+    let exec = steps.time("preparing a healthcheck", docker.create_exec(container, options)).await;
+    let exec = exec.map_err(NotDone::Engine)?;
+    let started = steps.time("starting a healthcheck", docker.start_exec(&exec.id, None)).await;
+    let mut reading = std::pin::pin!(output_of(started.map_err(NotDone::Engine)?));
+    // The engine answers before it starts the command.
+    steps.begin("starting a healthcheck");
+    let mut is_late = false;
+    let (stdout, stderr) = loop {
+        if let Ok(output) = timeout(limit, reading.as_mut()).await {
+            if is_late {
+                steps.end()
+            } else {
+                steps.forget()
+            }
+            break output.map_err(NotDone::Engine)?;
+        }
+        let state = docker.inspect_exec(&exec.id).await.map_err(NotDone::Engine)?;
+        if state.pid.unwrap_or(0) > 0 {
+            steps.forget();
+            return Err(NotDone::Late);
+        }
+        is_late = true;
+    };
+    // The output can end before the engine knows the exit code. Only another request shows when the engine knows it.
+    let mut asking = interval(Duration::from_millis(10));
+    let code = loop {
+        asking.tick().await;
+        let state = docker.inspect_exec(&exec.id).await.map_err(NotDone::Engine)?;
+        if state.running != Some(true) {
+            break state.exit_code.unwrap_or(-1);
+        }
+    };
+    Ok(Done { code, stdout, stderr })
+}
+
+/// Reads standard output and standard error of a command to their ends.
+async fn output_of(started: StartExecResults) -> Result<(String, String), EngineError> {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    if let StartExecResults::Attached { mut output, .. } = engine.docker().start_exec(&exec.id, None).await? {
+    if let StartExecResults::Attached { mut output, .. } = started {
         while let Some(chunk) = output.next().await {
             match chunk? {
                 LogOutput::StdErr { message } => stderr.extend_from_slice(&message),
@@ -54,59 +116,83 @@ pub(crate) async fn run_in(engine: &Engine, container: &str, command: &[&str]) -
             }
         }
     }
-    // The output can end before the engine knows the exit code. Only another request shows when the engine knows it.
-    let mut asking = interval(Duration::from_millis(10));
-    let code = loop {
-        asking.tick().await;
-        let state = engine.docker().inspect_exec(&exec.id).await?;
-        if state.running != Some(true) {
-            break state.exit_code.unwrap_or(-1);
-        }
-    };
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Done { code, stdout: text(stdout), stderr: text(stderr) })
+    Ok((text(stdout), text(stderr)))
 }
 
 /// Waits until the server's healthcheck has passed.
 ///
 /// # Errors
-/// The server ended before, or did not answer in time.
-pub(crate) async fn wait_until_healthy(engine: &Engine, container: &str, service: &Service) -> Result<(), Error> {
+/// The server ended before, or did not answer in time, or the engine was too slow to ask it.
+pub(crate) async fn wait_until_healthy(
+    engine: &Engine,
+    container: &str,
+    service: &Service,
+    steps: &Steps,
+) -> Result<(), Error> {
     let node = &service.name;
-    let mut last = "it was never run".to_owned();
+    let (mut last, mut refusals) = ("it was never run".to_owned(), 0);
+    let former = steps.total();
     let looking = async {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            last = match look_once(engine, container, service).await {
+            last = match look_once(engine, container, service, steps).await {
                 Ok(()) => return Ok(()),
-                Err(why) => why,
+                Err(NotPassed::Server(why)) => {
+                    refusals += 1;
+                    why
+                }
+                Err(NotPassed::Engine(why)) => why,
             };
             tracing::debug!(%node, last, "does not answer yet");
-            refuse_ended(engine, container, node).await?;
+            steps.time("looking whether it runs", refuse_ended(engine, container, node)).await?;
         }
     };
-    match timeout(HEALTHY_WITHIN, looking).await {
-        Ok(result) => result,
-        Err(_) => {
-            let log = last_lines(engine, container).await;
-            Err(Error::Unhealthy { node: node.clone(), within: HEALTHY_WITHIN, last, log })
+    if let Ok(result) = timeout(HEALTHY_WITHIN, looking).await {
+        return result;
+    }
+    let node = node.clone();
+    let slow = steps.slow();
+    // The server is blamed only if it had its time.
+    if let Some((step, took)) = slow
+        && (refusals == 0 || steps.total() - former > HEALTHY_WITHIN / 2)
+    {
+        return Err(Error::SlowEngine { node, step, took, within: HEALTHY_WITHIN });
+    }
+    let log = last_lines(engine, container).await;
+    Err(Error::Unhealthy { node, within: HEALTHY_WITHIN, last, slow, log })
+}
+
+/// The reason why a healthcheck did not pass.
+enum NotPassed {
+    /// The server did not answer as it should.
+    Server(String),
+    /// The engine did not run the healthcheck.
+    Engine(String),
+}
+
+async fn look_once(engine: &Engine, container: &str, service: &Service, steps: &Steps) -> Result<(), NotPassed> {
+    let command: Vec<&str> = service.health_test.iter().map(String::as_str).collect();
+    match run_timed(engine, container, &command, service.health_timeout, steps).await {
+        Ok(done) if done.code == 0 => Ok(()),
+        Ok(done) => {
+            let said = format!("{} {}", done.stdout.trim(), done.stderr.trim());
+            Err(NotPassed::Server(format!("exit code {}: {}", done.code, said.trim())))
         }
+        Err(NotDone::Late) => {
+            Err(NotPassed::Server(format!("no end within {} ms", service.health_timeout.as_millis())))
+        }
+        Err(NotDone::Engine(error)) => Err(NotPassed::Engine(explain(&error))),
     }
 }
 
-/// Runs the healthcheck once. The error says why the healthcheck did not pass.
-pub(crate) async fn look_once(engine: &Engine, container: &str, service: &Service) -> Result<(), String> {
+/// Returns whether the server passes its healthcheck now.
+pub(crate) async fn passes(engine: &Engine, container: &str, service: &Service) -> bool {
     let command: Vec<&str> = service.health_test.iter().map(String::as_str).collect();
-    match timeout(service.health_timeout, run_in(engine, container, &command)).await {
-        Ok(Ok(done)) if done.code == 0 => Ok(()),
-        Ok(Ok(done)) => {
-            Err(format!("exit code {}: {}", done.code, format!("{} {}", done.stdout.trim(), done.stderr.trim()).trim()))
-        }
-        Ok(Err(error)) => Err(explain(&error)),
-        Err(_) => Err(format!("no end within {} ms", service.health_timeout.as_millis())),
-    }
+    let done = timeout(service.health_timeout, run_in(engine, container, &command)).await;
+    matches!(done, Ok(Ok(Done { code: 0, .. })))
 }
 
 /// Returns an error if the container does not run.
@@ -125,5 +211,56 @@ async fn last_lines(engine: &Engine, container: &str) -> String {
     match logs(engine, container, Some(LOG_LINES)).await {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
         Err(why) => format!("(they cannot be read: {why})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ComposeFile, fake_engine};
+
+    /// The engine's answers to one healthcheck that ends with `code`. The engine needs `delay` before it starts it.
+    fn answers(delay: Duration, code: i64) -> impl Fn(&str) -> (Duration, String) + Send + Sync + 'static {
+        let now = Duration::ZERO;
+        move |request| match request {
+            r if r.ends_with("/containers/c/exec") => (now, fake_engine::json(r#"{"Id":"e"}"#)),
+            r if r.ends_with("/exec/e/start") => {
+                (delay, "HTTP/1.1 101 UPGRADED\r\nconnection: Upgrade\r\nupgrade: tcp\r\n\r\n".to_owned())
+            }
+            r if r.ends_with("/exec/e/json") => {
+                (now, fake_engine::json(&format!(r#"{{"Running":false,"ExitCode":{code},"Pid":0}}"#)))
+            }
+            r if r.ends_with("/containers/c/json") => (now, fake_engine::json(r#"{"State":{"Running":true}}"#)),
+            r => (now, if r.contains("/logs") { fake_engine::json("") } else { panic!("{r}") }),
+        }
+    }
+
+    /// The result after the time for a healthcheck.
+    async fn waited(delay: Duration, code: i64) -> Result<(), String> {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake_engine::start(&dir, answers(delay, code)).await;
+        let redis = ComposeFile::builtin("redis").unwrap().services.remove(0);
+        tokio::time::pause();
+        let result = wait_until_healthy(&engine, "c", &redis, &Steps::default()).await;
+        tokio::time::resume();
+        result.map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_slow_engine_is_blamed_and_not_the_server() {
+        // 20 s are longer than the timeout of the healthcheck itself.
+        assert_eq!(waited(Duration::from_secs(20), 0).await, Ok(()));
+        let said = waited(Duration::from_secs(25), 1).await.unwrap_err();
+        for words in ["the Docker engine was too slow", "redis-1", "starting a healthcheck took 25.", "of 60 s"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        let said = waited(Duration::from_secs(100), 0).await.unwrap_err();
+        assert!(said.contains("too slow") && said.contains("took 60."), "{said}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_blamed() {
+        let said = waited(Duration::from_millis(300), 1).await.unwrap_err();
+        assert!(said.contains("redis-1: its healthcheck did not pass within 60 s") && !said.contains("slow"), "{said}");
     }
 }

@@ -12,8 +12,10 @@ use crate::{
 };
 
 mod build;
+mod workdir;
 
 use build::Recipe;
+pub use workdir::remove_dead_builds;
 
 /// The image of our own processes.
 pub(crate) const OWN_IMAGE: &str = "debian:bookworm-slim";

@@ -9,31 +9,43 @@
 //! published and no route to a container is needed, so a remote `DOCKER_HOST` works like a local one.
 
 mod ability;
+mod again;
 mod bring_up;
+mod changes;
 mod container;
 mod docker_cluster;
 mod engine;
 mod error;
+#[cfg(test)]
+mod fake_engine;
 mod faults;
 mod file;
 mod health;
 mod image;
 mod leader;
 mod lines;
+mod marker;
 mod network;
 mod process;
 mod progress;
 mod reach;
 mod redis;
 mod running;
+mod socket;
+mod steps;
+mod strip;
 mod sweep;
+mod watch;
 
 pub use bring_up::{Spec, up};
-pub use engine::Engine;
+pub use changes::Change;
+pub use engine::{Engine, EngineFacts};
 pub use error::Error;
 pub use file::{BUILTIN, ComposeFile, FileError, LeaderTest, Service};
+pub use image::remove_dead_builds;
 pub use process::{Output, What};
 pub use progress::Progress;
 pub use reach::{AgentPort, DockerCluster};
 pub use running::Running;
-pub use sweep::{Swept, clean_kept, sweep, take_down};
+pub use sweep::{Swept, YOUNG_S, clean_kept, sweep, take_down};
+pub use watch::{Unplanned, Watch};

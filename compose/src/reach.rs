@@ -37,23 +37,40 @@ pub trait AgentPort: Send + Sync {
 pub struct DockerCluster<'a> {
     pub(crate) running: &'a Running,
     agent: &'a dyn AgentPort,
+    /// The seed of the plan, from which packets draw their delays and losses.
+    seed: u64,
     on: Mutex<On>,
+}
+
+/// An active fault of links.
+pub(crate) struct LinkFault {
+    pub(crate) node: NodeName,
+    pub(crate) what: PacketFault,
+    /// The process in whose network the fault is.
+    pub(crate) pid: i32,
+}
+
+/// The active clock changes of one node.
+pub(crate) struct SetClocks {
+    pub(crate) changes: Vec<(WhichClock, ClockChange)>,
+    /// The process whose clocks are changed.
+    pub(crate) pid: i32,
 }
 
 /// The active faults. They are injected again if a node gets a new container, a new network or new processes.
 #[derive(Default)]
 pub(crate) struct On {
-    pub(crate) links: BTreeMap<FaultId, (NodeName, PacketFault)>,
+    pub(crate) links: BTreeMap<FaultId, LinkFault>,
     /// The active clock changes of each node.
-    pub(crate) clocks: BTreeMap<NodeName, Vec<(WhichClock, ClockChange)>>,
+    pub(crate) clocks: BTreeMap<NodeName, SetClocks>,
     /// The nodes that had a clock fault in this run.
     pub(crate) touched: BTreeSet<NodeName>,
 }
 
 impl<'a> DockerCluster<'a> {
-    /// Returns the cluster `running`, with its agent.
-    pub fn new(running: &'a Running, agent: &'a dyn AgentPort) -> Self {
-        Self { running, agent, on: Mutex::default() }
+    /// Returns the cluster `running`, with its agent. Faults of links draw their delays and losses from `seed`.
+    pub fn new(running: &'a Running, agent: &'a dyn AgentPort, seed: u64) -> Self {
+        Self { running, agent, seed, on: Mutex::default() }
     }
 
     pub(crate) fn on(&self) -> MutexGuard<'_, On> {
@@ -101,7 +118,7 @@ impl<'a> DockerCluster<'a> {
             let peers = from.iter().map(|peer| self.address(peer, "finding its address")).collect::<Result<_, _>>()?;
             Ok(Links { peers, port: None, direction })
         };
-        let seed = u64::from(fault.0);
+        let seed = packet_seed(self.seed, fault);
         let (Some(effect), Some(over)) = (what.link_effect(), &what.links) else { return Ok(None) };
         let links = links(over.direction, &over.from)?;
         Ok(Some(match effect {
@@ -115,39 +132,17 @@ impl<'a> DockerCluster<'a> {
     /// Returns whether a partition that rejects packets is active on any node.
     pub(crate) fn rejects(&self) -> bool {
         let is_reject = |what: &PacketFault| matches!(what, PacketFault::Partition { cut: CutMode::Reject, .. });
-        self.on().links.values().any(|(_, what)| is_reject(what))
+        self.on().links.values().any(|link| is_reject(&link.what))
     }
 
     /// Returns the longest round trip of a probe under the active faults.
     pub(crate) fn patience(&self) -> Duration {
         let on = self.on();
-        let longest_us = on.links.values().map(|(_, what)| match what {
+        let longest_us = on.links.values().map(|link| match &link.what {
             PacketFault::Delay { by, .. } | PacketFault::Reorder { by, .. } => by.to_us,
             PacketFault::Partition { .. } | PacketFault::Loss { .. } => 0,
         });
         Duration::from_micros(longest_us.sum()) * 2 + UNHELD
-    }
-
-    /// Injects the active faults of `node` again after a restart.
-    pub(crate) async fn again(&self, node: &NodeName) -> Result<(), ClusterError> {
-        let (links, clocks) = {
-            let on = self.on();
-            let links: Vec<_> = (on.links.iter().filter(|(_, (target, _))| target == node))
-                .map(|(fault, (_, what))| (*fault, what.clone()))
-                .collect();
-            (links, on.clocks.get(node).cloned().unwrap_or_default())
-        };
-        if links.is_empty() && clocks.is_empty() {
-            return Ok(());
-        }
-        let pid = self.pid(node, "finding its new process").await?;
-        for (fault, what) in links {
-            self.packets(node, PacketRequest::Inject { fault, pid, what }).await?;
-        }
-        for (clock, change) in clocks {
-            self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
-        }
-        Ok(())
     }
 }
 
@@ -209,4 +204,22 @@ pub(crate) fn still_on(
         }
     }
     on
+}
+
+/// The seed of the packets of one fault: another one for each fault and for each seed of a plan. An odd multiplier
+/// spreads the numbers of faults over all bits (the golden ratio, as in Knuth's multiplicative hashing).
+fn packet_seed(seed: u64, fault: FaultId) -> u64 {
+    seed ^ u64::from(fault.0).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_draw_from_the_seed_of_the_plan() {
+        assert_ne!(packet_seed(1, FaultId(1)), packet_seed(2, FaultId(1)));
+        assert_ne!(packet_seed(1, FaultId(1)), packet_seed(1, FaultId(2)));
+        assert_eq!(packet_seed(7, FaultId(3)), packet_seed(7, FaultId(3)));
+    }
 }

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::{
     Engine,
+    changes::OwnChanges,
     container::{Place, Recipe, Runs, logs},
     error::{Error, explain},
     file::Service,
@@ -58,6 +59,10 @@ pub(crate) struct Control {
     pub toggled: Option<Instant>,
     /// Number of starts.
     pub starts: u32,
+    /// Changes of ours that the engine has not reported yet.
+    pub own: OwnChanges,
+    /// True if the container is in the run's network, as far as reported.
+    pub is_connected: bool,
 }
 
 impl Member {
@@ -67,7 +72,12 @@ impl Member {
             recipe,
             former_logs: Mutex::default(),
             process: Mutex::new(process),
-            control: tokio::sync::Mutex::new(Control { toggled: None, starts: 1 }),
+            control: tokio::sync::Mutex::new(Control {
+                toggled: None,
+                starts: 1,
+                own: OwnChanges::default(),
+                is_connected: true,
+            }),
         }
     }
 
@@ -106,6 +116,11 @@ impl Running {
     /// Returns all nodes, by name.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
         self.members.keys()
+    }
+
+    /// Returns all nodes with their members, by name.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&NodeName, &Member)> {
+        self.members.iter()
     }
 
     /// Returns the backend's servers, by name, each with its role.

@@ -1,7 +1,7 @@
 //! Removes the leftovers of runs, which are found by label. Objects of a live run are never removed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -31,7 +31,7 @@ pub(crate) const ROLE_LABEL: &str = "harness.role";
 pub(crate) const AGENT_ROLE: &str = "agent";
 
 /// Age of a run's newest object up to which the run counts as alive, because the run may be starting.
-const YOUNG_S: i64 = 10;
+pub const YOUNG_S: i64 = 10;
 /// Number of removals at the same time.
 const AT_ONCE: usize = 16;
 /// Time for which one object may refuse its removal, such as a network while another sweep removes its containers.
@@ -64,6 +64,8 @@ pub struct Swept {
     pub volumes: usize,
     /// The runs that had left the objects.
     pub runs: BTreeSet<String>,
+    /// The runs whose objects were left because the run is alive or may be starting.
+    pub spared: BTreeSet<String>,
     /// Names of empty networks that the engine removes only after its restart.
     pub stuck: Vec<String>,
 }
@@ -85,7 +87,10 @@ pub async fn sweep(engine: &Engine) -> Result<Swept, Error> {
     if objects.is_empty() {
         return Ok(Swept::default());
     }
-    remove(engine, dead(objects, engine.now_s().await?, false)).await
+    let now_s = engine.now_s().await?;
+    let spared = alive(&objects, now_s);
+    let swept = remove(engine, dead(objects, now_s, false)).await?;
+    Ok(Swept { spared, ..swept })
 }
 
 /// Removes the kept objects of dead runs: of all such runs, or of one.
@@ -159,19 +164,26 @@ struct Object {
     anchor: bool,
 }
 
+/// Returns the runs that are alive or may be starting.
+fn alive(objects: &[Object], now_s: i64) -> BTreeSet<String> {
+    let is_alive = |object: &&Object| object.anchor || now_s - object.created_s < YOUNG_S;
+    objects.iter().filter(is_alive).map(|object| object.run.clone()).collect()
+}
+
 /// Returns the objects of dead runs: the kept objects, or the others.
 fn dead(objects: Vec<Object>, now_s: i64, kept: bool) -> Vec<Object> {
-    let mut alive = BTreeMap::<String, bool>::new();
-    for object in &objects {
-        let young = now_s - object.created_s < YOUNG_S;
-        *alive.entry(object.run.clone()).or_default() |= object.anchor || young;
-    }
-    objects.into_iter().filter(|object| !alive[&object.run] && object.kept == kept).collect()
+    let alive = alive(&objects, now_s);
+    objects.into_iter().filter(|object| !alive.contains(&object.run) && object.kept == kept).collect()
+}
+
+/// The label that all objects of a run carry, as a filter.
+pub(crate) fn label_of(run: &str) -> String {
+    format!("{RUN_LABEL}={run}")
 }
 
 /// Returns all objects with the label of `run`, or of any run.
 async fn list(engine: &Engine, run: Option<&str>) -> Result<Vec<Object>, Error> {
-    let label = run.map_or_else(|| RUN_LABEL.to_owned(), |run| format!("{RUN_LABEL}={run}"));
+    let label = run.map_or_else(|| RUN_LABEL.to_owned(), label_of);
     let filters = Some(HashMap::from([("label".to_owned(), vec![label])]));
     let docker = engine.docker();
     let failed = |e: EngineError| Error::engine("listing what runs have made", &e);
@@ -345,6 +357,13 @@ mod tests {
     fn runs_do_not_keep_each_other_alive() {
         let agent = Object { anchor: true, ..thing("a", "agent", 50) };
         assert_eq!(ids(&[agent, thing("b", "left", 50), thing("c", "young", 1)], false), ["left"]);
+    }
+
+    #[test]
+    fn runs_that_are_left_alone_are_named() {
+        let agent = Object { anchor: true, ..thing("a", "agent", 50) };
+        let objects = [agent, thing("b", "left", 50), thing("c", "young", 1)];
+        assert_eq!(alive(&objects, NOW_S), BTreeSet::from(["a".to_owned(), "c".to_owned()]));
     }
 
     #[test]

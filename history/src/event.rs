@@ -3,34 +3,17 @@
 //! Each event is flat, so that one line of JSON can be read and searched by itself. `docs/worker-protocol.md` says
 //! which process stamps an event, and when.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, FailureReason, FaultId, FaultKind, FaultPhase,
     HoldId, Key, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role, StallCause, Stamp, Token,
+    no_fields,
 };
-
-/// One event of a history: who reported it, when, and what happened.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// The number in the history, counted from 0 by the recorder. Does not order processes: a stream that a fault held
-    /// back may reach the recorder after later events of other processes.
-    pub seq: u64,
-    /// The process that reports the event.
-    pub process: ProcessName,
-    /// The process's own number for the event, from 0. A gap means that an event was lost.
-    pub n: u64,
-    /// The time of the event by the process's own reading of the run's clock. Never goes back within a process. 0 for
-    /// the controller, which may run on another machine.
-    pub at: Stamp,
-    /// The event.
-    #[serde(flatten)]
-    pub event: Event,
-}
 
 /// Everything that a history can contain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
+#[serde(tag = "event", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
     // ---- the run; stamps of the controller are 0
     /// The first record of a history.
@@ -48,6 +31,7 @@ pub enum Event {
         code: Option<i64>,
     },
     /// The last record: the history is whole.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     End,
 
     // ---- every process of the harness
@@ -61,6 +45,7 @@ pub enum Event {
         time_namespace: u64,
     },
     /// Every earlier event of the process has been reported. Advances the horizon of an idle process.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     Watermark,
     /// The process did not run, or could not write: a gap between two ticks, or around a write.
     Stall {
@@ -79,6 +64,7 @@ pub enum Event {
         boot_ns: i64,
     },
     /// The last event of a process that ends in good order.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     Finished,
 
     /// The lock nodes have answered a worker. The worker waits for the command `start`.
@@ -386,6 +372,7 @@ pub enum Event {
         until: Stamp,
     },
     /// A fault has reached its next phase.
+    #[serde(deserialize_with = "fault")]
     Fault {
         /// The fault of the schedule.
         fault: FaultId,
@@ -404,4 +391,18 @@ pub enum Event {
         /// The point.
         point: Point,
     },
+}
+
+/// Reads [`Event::Fault`]. All fields but those of the event belong to the phase, which refuses the ones that it does
+/// not know.
+fn fault<'de, D: Deserializer<'de>>(d: D) -> Result<(FaultId, FaultKind, NodeName, FaultPhase), D::Error> {
+    #[derive(Deserialize)]
+    struct Fields {
+        fault: FaultId,
+        kind: FaultKind,
+        node: NodeName,
+        #[serde(flatten)]
+        phase: FaultPhase,
+    }
+    Fields::deserialize(d).map(|Fields { fault, kind, node, phase }| (fault, kind, node, phase))
 }

@@ -1,4 +1,6 @@
 //! The history file: JSON lines, one event on each line. The reader also reads `.zst`.
+//!
+//! The writer gives each line a checksum. A history whose first line has none was written by hand, and needs none.
 
 use std::{
     fs::File,
@@ -6,7 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::Record;
+use crate::{
+    Record,
+    checksum::{Checksum, Found},
+};
+
+/// The first bytes of a file that gzip has compressed (RFC 1952, section 2.3.1).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The reason why the history could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +41,36 @@ pub enum HistoryError {
         /// The parser's error.
         problem: String,
     },
+    /// The history is not the one that was written.
+    #[error(
+        "{}: line {line}: {problem}. The history is damaged and gives no verdict; restore the file",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1: the first line that does not fit.
+        line: u64,
+        /// The damage.
+        problem: &'static str,
+    },
+    /// The file is compressed in a way that the reader does not know.
+    #[error(
+        "{}: compressed by gzip; expected a history (.jsonl), or one compressed by zstd (.jsonl.zst); decompress it \
+         with `gunzip` first",
+        path.display()
+    )]
+    Gzip {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl HistoryError {
+    /// Returns whether the content of the file is wrong, rather than its use impossible.
+    pub fn is_in_the_file(&self) -> bool {
+        !matches!(self, HistoryError::Io { .. })
+    }
 }
 
 /// The end of a history.
@@ -48,6 +86,8 @@ pub enum Tail {
 pub struct Writer {
     path: PathBuf,
     file: BufWriter<File>,
+    checksum: Checksum,
+    line: Vec<u8>,
 }
 
 impl Writer {
@@ -58,14 +98,18 @@ impl Writer {
             doing: "creating the history",
             source,
         })?;
-        Ok(Writer { path: path.into(), file: BufWriter::with_capacity(1 << 16, file) })
+        let file = BufWriter::with_capacity(1 << 16, file);
+        Ok(Writer { path: path.into(), file, checksum: Checksum::default(), line: Vec::new() })
     }
 
     /// Appends `record`, which may stay in a buffer until [`Writer::flush`].
     pub fn append(&mut self, record: &Record) -> Result<(), HistoryError> {
         let io = |source| HistoryError::Io { path: self.path.clone(), doing: "appending to the history", source };
-        serde_json::to_writer(&mut self.file, record).map_err(|e| io(e.into()))?;
-        self.file.write_all(b"\n").map_err(io)
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, record).map_err(|e| io(e.into()))?;
+        self.checksum.add(&mut self.line);
+        self.line.push(b'\n');
+        self.file.write_all(&self.line).map_err(io)
     }
 
     /// Hands all events to the kernel: from here on they survive the end of this process.
@@ -85,6 +129,9 @@ pub struct Reader {
     line: u64,
     text: Vec<u8>,
     tail: Tail,
+    checksum: Checksum,
+    /// True if the first line has a checksum.
+    has_checksums: bool,
 }
 
 impl Reader {
@@ -92,12 +139,18 @@ impl Reader {
     pub fn open(path: &Path) -> Result<Reader, HistoryError> {
         let io = |source| HistoryError::Io { path: path.into(), doing: "opening the history", source };
         let file = File::open(path).map_err(io)?;
-        let input: Box<dyn BufRead> = if path.extension().is_some_and(|e| e == "zst") {
+        let mut input: Box<dyn BufRead> = if path.extension().is_some_and(|e| e == "zst") {
             Box::new(BufReader::new(zstd::Decoder::new(file).map_err(io)?))
         } else {
             Box::new(BufReader::with_capacity(1 << 16, file))
         };
-        Ok(Reader { path: path.into(), input, line: 0, text: Vec::new(), tail: Tail::Whole })
+        let path = path.to_owned();
+        // A damaged compressed file is reported when its lines are read.
+        if input.fill_buf().is_ok_and(|start| start.starts_with(&GZIP)) {
+            return Err(HistoryError::Gzip { path });
+        }
+        let (checksum, has_checksums) = (Checksum::default(), false);
+        Ok(Reader { path, input, line: 0, text: Vec::new(), tail: Tail::Whole, checksum, has_checksums })
     }
 
     /// Returns the end of the history; known after `next` has returned `None`.
@@ -120,16 +173,41 @@ impl Reader {
                 return Err(HistoryError::Io { path: self.path.clone(), doing: "reading the history", source });
             }
         }
-        if self.text.last() != Some(&b'\n') {
+        if self.text.pop() != Some(b'\n') {
             self.tail = Tail::Cut;
             return Ok(None);
         }
-        serde_json::from_slice(&self.text).map(Some).map_err(|e| HistoryError::Line {
+        self.verify()?;
+        // UTF-8 is checked once for a line, and not for each string. If it is wrong, the parser names the column.
+        let parsed = match str::from_utf8(&self.text) {
+            Ok(text) => serde_json::from_str(text),
+            Err(_) => serde_json::from_slice(&self.text),
+        };
+        parsed.map(Some).map_err(|e| HistoryError::Line {
             path: self.path.clone(),
             line: self.line,
             column: e.column(),
             problem: e.to_string(),
         })
+    }
+}
+
+impl Reader {
+    /// Checks and removes the checksum of the present line.
+    fn verify(&mut self) -> Result<(), HistoryError> {
+        let found = self.checksum.strip(&mut self.text);
+        if self.line == 1 {
+            self.has_checksums = found != Found::None;
+        }
+        let problem = match (found, self.has_checksums) {
+            (Found::Right, true) | (Found::None, false) => return Ok(()),
+            (Found::Wrong, true) => {
+                "its checksum is wrong: this line was changed, or a line before it was lost, added or moved"
+            }
+            (Found::None, true) => "it has no checksum, but line 1 has one: this line was changed or added",
+            (_, false) => "it has a checksum, but line 1 has none: line 1 was changed or added",
+        };
+        Err(HistoryError::Damaged { path: self.path.clone(), line: self.line, problem })
     }
 }
 
@@ -145,63 +223,4 @@ impl Iterator for Reader {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{ClientId, Event, HoldId, Stamp};
-
-    fn written(dir: &Path) -> PathBuf {
-        let path = dir.join("history.jsonl");
-        let mut writer = Writer::create(&path).unwrap();
-        for n in 0..3 {
-            let event =
-                Event::Acquire { client: ClientId(0), attempt: HoldId::of(1, n), key: "k0".into(), intended: Stamp(5) };
-            writer.append(&Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event }).unwrap();
-        }
-        writer.flush().unwrap();
-        path
-    }
-
-    #[test]
-    fn what_is_written_is_read_back_compressed_or_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = written(dir.path());
-        let plain: Vec<_> = Reader::open(&path).unwrap().map(Result::unwrap).collect();
-        assert_eq!(plain.iter().map(|r| r.seq).collect::<Vec<_>>(), [0, 1, 2]);
-        let packed = dir.path().join("history.jsonl.zst");
-        std::fs::write(&packed, zstd::encode_all(File::open(&path).unwrap(), 3).unwrap()).unwrap();
-        let mut reader = Reader::open(&packed).unwrap();
-        assert_eq!(reader.by_ref().map(Result::unwrap).collect::<Vec<_>>(), plain);
-        assert_eq!(reader.tail(), Tail::Whole);
-    }
-
-    #[test]
-    fn a_history_cut_anywhere_is_readable_up_to_its_last_whole_event() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = written(dir.path());
-        let whole = std::fs::read(&path).unwrap();
-        let packed = zstd::encode_all(whole.as_slice(), 3).unwrap();
-        for cut in 0..whole.len() {
-            std::fs::write(&path, &whole[..cut]).unwrap();
-            let mut reader = Reader::open(&path).unwrap();
-            let lines = reader.by_ref().map(Result::unwrap).count();
-            assert_eq!(lines, whole[..cut].iter().filter(|b| **b == b'\n').count());
-            assert_eq!(reader.tail() == Tail::Cut, cut > 0 && whole[cut - 1] != b'\n');
-        }
-        let path = dir.path().join("cut.zst");
-        std::fs::write(&path, &packed[..packed.len() - 5]).unwrap();
-        let mut reader = Reader::open(&path).unwrap();
-        assert!(reader.by_ref().all(|r| r.is_ok()));
-        assert_eq!(reader.tail(), Tail::Cut);
-    }
-
-    #[test]
-    fn a_broken_line_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = written(dir.path());
-        let text =
-            std::fs::read_to_string(&path).unwrap().replacen("\"event\":\"acquire\"", "\"event\":\"acquires\"", 1);
-        std::fs::write(&path, text).unwrap();
-        let error = Reader::open(&path).unwrap().find_map(Result::err).unwrap().to_string();
-        assert!(error.contains("line 1") && error.contains("acquires"), "{error}");
-    }
-}
+mod tests;

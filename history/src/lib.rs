@@ -4,18 +4,21 @@
 //! and events, and contains no code that makes them happen.
 
 mod arm;
+mod checksum;
 mod cluster;
 mod event;
 pub mod fault;
 mod file;
 mod human;
 mod names;
+mod no_fields;
 mod operation;
 mod phase;
 mod plan;
 mod point;
 mod process;
 mod range;
+mod record;
 mod servers;
 mod stamp;
 mod step;
@@ -26,7 +29,7 @@ mod workload;
 
 pub use arm::{Arm, Comparison, UnknownArm};
 pub use cluster::{ClusterKind, Models, Persistence, PlannedCluster};
-pub use event::{Event, Record};
+pub use event::Event;
 pub use fault::{ClockChange, CutMode, Direction, Fault, FaultId, FaultKind, Harm, LinkDelay};
 pub use file::{HistoryError, Reader, Tail, Writer};
 pub use names::{Key, NodeName, ProcessName};
@@ -36,8 +39,9 @@ pub use operation::{
 pub use phase::FaultPhase;
 pub use plan::{Activity, Plan, possible::PlanError};
 pub use point::Point;
-pub use process::{Role, StallCause};
+pub use process::{Role, STALL_FROM, StallCause};
 pub use range::Range;
+pub use record::Record;
 pub use servers::{Amnesia, Promise, ServerFacts, ServerModel, Tokens, Topology};
 pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, Version, drift};
 pub use step::{Step, When};

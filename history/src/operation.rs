@@ -111,6 +111,7 @@ impl From<ArmWriteAnswer> for (Arm, bool, Option<Token>) {
 
 /// The decision of one arm about one request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ArmDecision {
     /// The arm.
     pub arm: Arm,

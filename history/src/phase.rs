@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HoldId, Stamp};
+use crate::{HoldId, Stamp, no_fields};
 
 /// The phase that a fault has reached. The agent stamps each phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "phase", rename_all = "kebab-case")]
+#[serde(tag = "phase", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FaultPhase {
     /// The fault is about to be injected: the engine has not been called yet.
     Requested {
@@ -23,10 +23,13 @@ pub enum FaultPhase {
         fsyncs: u32,
     },
     /// The engine reports that the fault is on.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     Injected,
     /// The fault is about to be healed: the engine has not been called yet.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     HealRequested,
     /// The engine reports that the fault is off.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     Healed,
     /// The target itself shows that the fault was on. A paused target did not run between the two stamps. For a kill
     /// the stamps are the last sign of life of the old process and the first sign of life of its successor.
@@ -47,7 +50,19 @@ pub enum FaultPhase {
         count: u32,
     },
     /// The target runs as before.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     HealProved,
+    /// The fault is on, and nobody planned it: its number is in no plan.
+    Unplanned {
+        /// The fault did not begin before this stamp.
+        since: Stamp,
+    },
+    /// The unplanned fault is over.
+    UnplannedOver {
+        /// The fault did not end before this stamp.
+        since: Stamp,
+    },
     /// The fault took effect after its hold had been released.
+    #[serde(deserialize_with = "no_fields::deserialize")]
     MissedTarget,
 }

@@ -1,6 +1,12 @@
 //! The harness's own processes.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+
+/// The shortest gap that a process records as a stall. Shorter gaps are normal scheduling on a machine that is not
+/// idle.
+pub const STALL_FROM: Duration = Duration::from_millis(30);
 
 /// The purpose of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -23,7 +23,9 @@ use std::sync::Arc;
 
 pub use self::steps::{PlantedOp, PlantedStep};
 use self::{
-    holds::{LocalTokens, NarrowTokens, OneOwner, ReleasesUnrenewed, WallTokens, token_before_nx, with_holds},
+    holds::{
+        LocalTokens, NarrowTokens, OneOwner, ReleasesUnrenewed, StampsLate, WallTokens, token_before_nx, with_holds,
+    },
     nodes::{CountsLateAnswers, ReleaseInTwoSteps, over_nodes},
     queue::{
         KeepAliveZero, LostWakeUp, NoConfirm, NoSecondLook, ReleaseByName, WrongPredecessor, over_store, queue_deciding,
@@ -96,6 +98,8 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
         "counts the late answer to an earlier attempt as the answer to the current attempt"),
     bug("one-owner", with_holds::<OneOwner>, REDIS_FIRST, ANY,
         "gives all attempts of a process one owner value"),
+    bug("stamps-late", with_holds::<StampsLate>, REDIS_FIRST, ANY,
+        "announces an attempt only when its answers have been read: the recorded promise is too long"),
     // The validity of its promise.
     bug("no-validity", deciding::<NoValidity>, REDIS_FIRST, ANY,
         "claims the hold however late it reads the answers: no validity check"),

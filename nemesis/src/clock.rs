@@ -3,8 +3,8 @@
 //! Clock faults are possible on lock nodes and workers. The proof is the time that the target's own process reads. For
 //! a server that reports its time (`TIME` of Redis), the reported time must agree.
 //!
-//! The heal sets a wall clock back, which is another jump. A monotonic clock never goes back, so its offset stays until
-//! the process restarts or the run ends.
+//! The heal sets a wall clock right, which is another jump. A monotonic clock never goes back, so its offset stays
+//! until the process restarts or the run ends.
 
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ const TOLERANCE_NS: i64 = 5_000_000;
 /// The usual longest time between the server's report and the reading of its process. A drifting clock changes in
 /// between.
 const ASKED_BEFORE: Duration = Duration::from_millis(100);
+/// The time between two readings that show that a drift has ended.
+const STEADY: Duration = Duration::from_millis(200);
 /// The shortest time between two readings of a strobe.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -116,12 +118,46 @@ async fn set_clock(
         None => injection.stamp(FaultPhase::Proved { from, to }).await?,
         Some(why) => injection.stamp(FaultPhase::Unproved { why }).await?,
     };
-    // The gain of a drift stays, and so does the offset of a monotonic clock: the heal has nothing to set back.
-    let stays = matches!(change, ClockChange::DriftPpm(_)) || !clock.is_wall();
-    if stays || ClockReading::of(injection, shown).await?.is(before, 0) {
+    if is_healed(injection, clock, change, (before, drifted.read_ns)).await? {
         injection.stamp(FaultPhase::HealProved).await?;
     }
     Ok(())
+}
+
+/// Returns whether the clock is as the heal must leave it. `before` and `changed` are its offsets before the fault and
+/// before the heal, in nanoseconds.
+async fn is_healed(
+    injection: &Injection<'_>,
+    clock: WhichClock,
+    change: ClockChange,
+    (before, changed): (i64, i64),
+) -> Result<bool, ClusterError> {
+    if let ClockChange::DriftPpm(ppm) = change
+        && !is_steady(injection, clock, ppm).await?
+    {
+        return Ok(false);
+    }
+    if clock.is_wall() {
+        return Ok(ClockReading::of(injection, WhichClock::Wall).await?.is(before, 0));
+    }
+    // The offset of a monotonic clock stays: a jump, or the gain of a drift.
+    let is_drift = matches!(change, ClockChange::DriftPpm(_));
+    Ok(is_drift || ClockReading::of(injection, WhichClock::Monotonic).await?.is(changed, 0))
+}
+
+/// Returns whether each clock that drifted by `ppm` gains no more.
+async fn is_steady(injection: &Injection<'_>, clock: WhichClock, ppm: i32) -> Result<bool, ClusterError> {
+    let would_gain_ns = STEADY.as_micros() as i64 * i64::from(ppm) / 1_000;
+    let drifted = [(clock.is_wall(), WhichClock::Wall), (clock.is_monotonic(), WhichClock::Monotonic)];
+    for (_, one) in drifted.into_iter().filter(|(drifted, _)| *drifted) {
+        let first = injection.cluster.clock_ahead_ns(&injection.node, one).await?;
+        injection.control.sleep(STEADY).await?;
+        let later = injection.cluster.clock_ahead_ns(&injection.node, one).await?;
+        if later.abs_diff(first) > would_gain_ns.unsigned_abs() / 2 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns the change that heals `change`, if there is one.

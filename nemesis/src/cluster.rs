@@ -43,6 +43,14 @@ pub trait Cluster: Send + Sync {
     fn pending_fsyncs<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, Option<u32>> {
         Box::pin(std::future::ready(Ok(None)))
     }
+    /// Writes a marker into the data of a server, where no client sees it. Returns false if the server takes no marker.
+    fn leave_marker<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, bool> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+    /// Removes the marker from the data of a server. Returns whether the marker was there.
+    fn take_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        impossible(node, "looking for its marker")
+    }
     /// Returns whether `node` runs now, according to the engine.
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
     // Not every cluster has the following operations. A plan that needs a missing operation is refused before its run.
@@ -93,7 +101,8 @@ pub trait Cluster: Send + Sync {
     fn stale_connections<'a>(&'a self, _node: &'a NodeName, _reset: bool) -> Doing<'a, u32> {
         Box::pin(std::future::ready(Ok(0)))
     }
-    /// Changes a clock of all processes of `node`. A jump adds to earlier jumps; a drift replaces an earlier drift.
+    /// Changes a clock of all processes of `node`. A jump adds to earlier jumps; a drift replaces an earlier drift. A
+    /// drift of 0 ends the earlier drift, takes its gain from a wall clock, and leaves the gain of a monotonic clock.
     fn set_clock<'a>(&'a self, node: &'a NodeName, _clock: WhichClock, _change: ClockChange) -> Doing<'a, ()> {
         impossible(node, "setting its clock")
     }

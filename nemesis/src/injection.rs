@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{ClientId, Event, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step, Target};
+use history::{ClientId, Event, FaultId, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step};
 
 use crate::{Cluster, ClusterError, Control, LiveView, waits::ActiveWait};
 
@@ -73,32 +73,35 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// Waits until the target, a server, answers again.
+    /// Waits until the target, a server, answers again, which proves the heal.
     pub async fn prove_answers(&self) -> Result<(), ClusterError> {
-        for _ in 0..PROOF.as_millis() / LOOK.as_millis() {
-            if self.cluster.answers(&self.node).await? {
-                return self.stamp(FaultPhase::HealProved).await.map(drop);
-            }
-            self.control.sleep(LOOK).await?;
+        if self.answers_again().await? {
+            self.stamp(FaultPhase::HealProved).await?;
         }
         Ok(())
     }
 
-    /// Returns whether another fault of the schedule may drop or delay packets between these two nodes. Then a probe
-    /// between the nodes proves neither this fault nor its heal.
+    /// Waits until the target, a server, answers again. Returns false if it does not.
+    pub async fn answers_again(&self) -> Result<bool, ClusterError> {
+        for _ in 0..PROOF.as_millis() / LOOK.as_millis() {
+            if self.cluster.answers(&self.node).await? {
+                return Ok(true);
+            }
+            self.control.sleep(LOOK).await?;
+        }
+        Ok(false)
+    }
+
+    /// Returns whether another fault that is on now may drop or delay packets between these two nodes. Then a probe
+    /// between the nodes does not prove the heal of this fault.
     pub fn is_disturbed_otherwise(&self, from: &NodeName, to: &NodeName) -> bool {
-        let others = self.plan.schedule.iter().filter(|s| s.id != self.step.id);
-        let mut others = others.filter(|s| match &s.target {
-            Target::Node(node) => {
-                s.fault.hits(node, from, to) || s.fault.kind().kills() && (node == from || node == to)
-            }
-            Target::Leader => {
-                let is_of_servers = [from, to].iter().any(|node| self.plan.lock_nodes.contains(node));
-                is_of_servers && (s.fault.kind().is_of_links() || s.fault.kind().kills())
-            }
-            Target::Holder => s.fault.kind().is_of_links(),
-        });
-        others.next().is_some()
+        let disturbs = |(id, node): (FaultId, &NodeName)| {
+            let is_at_end = node == from || node == to;
+            // A fault that nobody planned may never end, so nothing waits for its end.
+            let planned = self.plan.schedule.iter().find(|step| step.id == id);
+            planned.is_some_and(|step| step.fault.hits(node, from, to) || step.fault.kind().kills() && is_at_end)
+        };
+        self.live_view.look(|view| view.faults_on().filter(|(id, _)| *id != self.step.id).any(disturbs))
     }
 }
 

@@ -5,9 +5,11 @@
 //! the end of the old process and the first event of the new process. The old process's last event is up to 50 ms later
 //! than the request. The worker's entitlement ends at the agent's stamp before the call, which is a lower bound.
 //!
-//! The proof of a server's restart is no answer while the server is down, and an answer afterwards. A server that keeps
-//! a log is asked for its pending fsyncs before the SIGKILL: a SIGKILL during an fsync was seen to lose answered
-//! writes.
+//! The proof of a server's restart is no answer while the server is down, and an answer afterwards. The proof of lost
+//! data is a marker key: the key is written before the fault, and is gone after the restart.
+//!
+//! A server that keeps a log is asked for its pending fsyncs before the SIGKILL: a SIGKILL during an fsync was seen to
+//! lose answered writes.
 
 use std::time::Duration;
 
@@ -135,6 +137,10 @@ async fn unsynced(injection: &Injection<'_>) -> Result<(), ClusterError> {
 }
 
 async fn server(injection: &Injection<'_>, back_after: Duration, data: Data) -> Result<(), ClusterError> {
+    let marker = match data {
+        Data::Lost => injection.cluster.leave_marker(&injection.node).await,
+        Data::Kept | Data::Synced => Ok(false),
+    };
     let from = injection.requested().await?;
     if data == Data::Kept && injection.plan.models.is_some_and(|models| models.persistence.has_log()) {
         unsynced(injection).await?;
@@ -151,11 +157,31 @@ async fn server(injection: &Injection<'_>, back_after: Duration, data: Data) -> 
         _ => injection.cluster.start(&injection.node, data).await?,
     }
     let to = injection.stamp(FaultPhase::Healed).await?;
-    if is_down {
-        injection.stamp(FaultPhase::Proved { from, to }).await?;
-    } else {
-        let why = "expected no answer from a server that was killed; there was one".into();
-        injection.stamp(FaultPhase::Unproved { why }).await?;
+    let answers = injection.answers_again().await?;
+    let missing = match marker {
+        _ if !is_down => Some("expected no answer from a server that was killed; there was one".into()),
+        Ok(is_left) if is_left => kept(injection, answers).await,
+        Ok(_) => None,
+        Err(error) => Some(format!("expected to write a marker key before the fault; {error}")),
+    };
+    match missing {
+        None => injection.stamp(FaultPhase::Proved { from, to }).await?,
+        Some(why) => injection.stamp(FaultPhase::Unproved { why }).await?,
+    };
+    if answers {
+        injection.stamp(FaultPhase::HealProved).await?;
     }
-    injection.prove_answers().await
+    Ok(())
+}
+
+/// Returns the reason why a server that was to lose its data may have kept them; none if its marker key is gone.
+async fn kept(injection: &Injection<'_>, answers: bool) -> Option<String> {
+    if !answers {
+        return Some("expected the server to answer without its marker key; there was no answer".into());
+    }
+    match injection.cluster.take_marker(&injection.node).await {
+        Ok(false) => None,
+        Ok(true) => Some("expected the data to be lost; the marker key from before the fault was still there".into()),
+        Err(error) => Some(format!("expected the server to say that its marker key is gone; {error}")),
+    }
 }

@@ -74,6 +74,8 @@ pub struct View {
     former: VecDeque<(ProcessName, Stamp)>,
     stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
     healed: BTreeSet<FaultId>,
+    /// The faults that are on, planned or not, and their nodes.
+    on: BTreeMap<FaultId, NodeName>,
 }
 
 fn remember<T>(queue: &mut VecDeque<T>, item: T) {
@@ -133,7 +135,18 @@ impl View {
                 self.waiting.remove(client);
             }
             Event::WriteOk { hold, .. } => remember(&mut self.writes, (*hold, node(), record.at)),
-            Event::Fault { fault, phase: FaultPhase::HealProved, .. } => drop(self.healed.insert(*fault)),
+            Event::Fault { fault, node, phase, .. } => match phase {
+                FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. } => {
+                    self.on.insert(*fault, node.clone());
+                    return false;
+                }
+                FaultPhase::Healed | FaultPhase::UnplannedOver { .. } => {
+                    self.on.remove(fault);
+                    return false;
+                }
+                FaultPhase::HealProved => drop(self.healed.insert(*fault)),
+                _ => return false,
+            },
             Event::Watermark => {}
             _ => return false,
         }
@@ -182,6 +195,11 @@ impl View {
         let is_other =
             |hold: HoldId, node: &NodeName| hold != waiting.hold && writer.is_none_or(|writer| writer == node);
         self.writes.iter().rev().any(|(hold, node, at)| *at > waiting.since && is_other(*hold, node))
+    }
+
+    /// Returns the faults that are on, and their nodes.
+    pub fn faults_on(&self) -> impl Iterator<Item = (FaultId, &NodeName)> {
+        self.on.iter().map(|(fault, node)| (*fault, node))
     }
 
     /// Returns whether a fault is proved healed.

@@ -129,6 +129,11 @@ impl FromStr for FaultSpec {
                 let word = word.split('+').next().unwrap_or_default();
                 return Err(error(word, "only workers come to points; expected a time such as `5s`".into()));
             }
+            Some(TargetSpec::Holder) if matches!(trigger, Trigger::Point(_)) => {
+                let problem = "a fault at a point hits a worker when its client comes there, whoever holds the lock; \
+                    leave the target out (a worker is drawn), or name a worker: `worker-1`";
+                return Err(error("holder", problem.into()));
+            }
             _ => {}
         }
         let target = target.unwrap_or_else(|| driver::default_target(kind));
@@ -195,6 +200,7 @@ mod tests {
             ("kill:ring", "ring"),
             ("pause:leader@before-write+5s", "before-write"),
             ("partition:halves@after-read", "after-read"),
+            ("pause:holder@before-write", "holder"),
         ] {
             assert_eq!(parse(text).unwrap_err().word, word, "{text}");
         }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request as HttpRequest, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::{Bytes, BytesMut};
@@ -17,6 +18,7 @@ use hyper::body::Body as _;
 use serde::Deserialize;
 
 use crate::answer::{Problem, decided};
+use crate::limits::DISCARD_BYTES_MAX;
 use crate::policy::Policy;
 use crate::request::{Action, Proposal, Request, parse_key};
 use crate::service::{Shared, Undecided};
@@ -30,10 +32,6 @@ pub(crate) const X_OP: HeaderName = HeaderName::from_static("x-op");
 /// The version from which the value of a PUT was computed, where the body is the value itself.
 pub(crate) const X_BASE: HeaderName = HeaderName::from_static("x-base");
 
-/// The part of a too large body that is read and discarded. If the connection closed while the client still sends, the
-/// client would get a reset instead of the answer.
-const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
-
 /// Routes every path of the service.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -42,7 +40,32 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), refuse_wrong_escapes))
         .with_state(shared)
+}
+
+/// Refuses a path or query with a wrong percent escape. The decoder would take the escape as text, so `%ZZ` would be
+/// another key than the key that the client meant.
+async fn refuse_wrong_escapes(State(shared): State<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
+    let Some(wrong) = wrong_escape(request.uri()) else { return next.run(request).await };
+    let error =
+        "a percent sign in path or query is not followed by two hexadecimal digits: write the sign itself as %25";
+    let wrong = Problem::new(StatusCode::BAD_REQUEST, error).with("got", wrong);
+    let (head, body) = request.into_parts();
+    // Read the body, so that the connection can be used again.
+    let problem = take_body(&shared, &head.headers, body).await.err().unwrap_or(wrong);
+    shared.metrics.turned_away();
+    problem.into_response()
+}
+
+/// Returns the first percent escape of path or query that is not `%` with two hexadecimal digits.
+fn wrong_escape(uri: &Uri) -> Option<&str> {
+    [uri.path(), uri.query().unwrap_or_default()].into_iter().find_map(|part| {
+        let escapes = part.match_indices('%').map(|(at, _)| &part[at..]);
+        let mut wrong = escapes
+            .filter(|rest| !rest.as_bytes().get(1..3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)));
+        wrong.next().map(|rest| rest.get(..3).unwrap_or(rest))
+    })
 }
 
 async fn unknown_path(uri: Uri) -> Problem {

@@ -1,22 +1,30 @@
-//! Timeouts of a connection. hyper's own header timeout also closes idle connections, without an answer. Here an idle
-//! connection outlives every planned pause of a client, and a client with a slow request gets an answer.
+//! Timeouts of a connection, and the limit of a head. hyper's own header timeout also closes idle connections, without
+//! an answer. Here an idle connection outlives every planned pause of a client, and a client with a slow request or a
+//! large head gets an answer.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-use crate::limits::Limits;
+use crate::limits::{DISCARD_BYTES_MAX, Limits};
 
 /// The raw answer to a request whose head is incomplete at the timeout.
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: application/json\r\n\
     content-length: 59\r\n\r\n{\"error\":\"the head of the request did not arrive in time\"}\n";
+
+/// Returns the raw answer to a request whose head is larger than `max` bytes.
+fn too_large(max: usize) -> String {
+    let body = format!("{{\"error\":\"the head of the request is larger than {max} bytes\",\"max\":{max}}}\n");
+    let head = "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json";
+    format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
 
 /// The phase of a connection. Shared by the stream, which sees bytes, and the service, which sees whole heads. Both run
 /// in the connection's task.
@@ -26,6 +34,8 @@ pub(crate) struct Phase(Arc<AtomicU8>);
 const IDLE: u8 = 0;
 const HEAD: u8 = 1;
 const ANSWERING: u8 = 2;
+/// The head was too large and was answered; the rest is discarded.
+const DISCARDING: u8 = 3;
 
 impl Phase {
     /// A complete head has arrived. The handler has its own timeout for the body.
@@ -48,6 +58,8 @@ pub(crate) struct TimedStream {
     stream: TcpStream,
     limits: Limits,
     phase: Phase,
+    /// Bytes that were read of the present head, or discarded.
+    bytes: usize,
     /// The read timer, and the phase in which it was started.
     reading: Option<(u8, Pin<Box<Sleep>>)>,
     /// The write timer; set while the client does not read its answer.
@@ -56,7 +68,7 @@ pub(crate) struct TimedStream {
 
 impl TimedStream {
     pub(crate) fn new(stream: TcpStream, limits: Limits, phase: Phase) -> TimedStream {
-        TimedStream { stream, limits, phase, reading: None, writing: None }
+        TimedStream { stream, limits, phase, bytes: 0, reading: None, writing: None }
     }
 
     /// Polls the read timer; called only if there is nothing to read.
@@ -64,7 +76,7 @@ impl TimedStream {
         let phase = self.phase.get();
         let limit = match phase {
             IDLE => self.limits.idle_timeout,
-            HEAD => self.limits.head_timeout,
+            HEAD | DISCARDING => self.limits.head_timeout,
             _ => {
                 self.reading = None;
                 return Poll::Pending;
@@ -83,6 +95,49 @@ impl TimedStream {
                 state.map(|()| self.time_out(phase))
             }
         }
+    }
+
+    /// Reads what is there, and returns the number of bytes. During a head, at most the bytes up to its limit are read,
+    /// so that hyper holds no more.
+    fn poll_read_some(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+        let left = match self.phase.get() {
+            IDLE | HEAD => self.limits.head_bytes_max - self.bytes,
+            _ => usize::MAX,
+        };
+        if left >= buf.remaining() {
+            let before = buf.filled().len();
+            return Pin::new(&mut self.stream).poll_read(cx, buf).map_ok(|()| buf.filled().len() - before);
+        }
+        let mut part = ReadBuf::new(buf.initialize_unfilled_to(left));
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part)).map(|()| part.filled().len());
+        buf.advance(*read.as_ref().unwrap_or(&0));
+        Poll::Ready(read)
+    }
+
+    /// Answers a head that is too large.
+    fn refuse_head(&mut self) {
+        self.phase.0.store(DISCARDING, Relaxed);
+        (self.bytes, self.reading) = (0, None);
+        // Do not write into an answer that is still being sent.
+        if self.writing.is_none() {
+            // Best effort: the connection is closed in any case.
+            let _ = self.stream.try_write(too_large(self.limits.head_bytes_max).as_bytes());
+        }
+    }
+
+    /// Reads and discards the rest of a refused request until the client ends it. hyper gets nothing, and an error at
+    /// the end.
+    fn poll_discard(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        while self.bytes < DISCARD_BYTES_MAX {
+            let Poll::Ready(read) = self.poll_read_some(cx, buf) else { return self.poll_timeout(cx) };
+            buf.set_filled(before);
+            match read? {
+                0 => break,
+                read => self.bytes += read,
+            }
+        }
+        Poll::Ready(Err(io::Error::from(io::ErrorKind::InvalidData)))
     }
 
     fn time_out(&mut self, phase: u8) -> io::Result<()> {
@@ -111,17 +166,27 @@ impl TimedStream {
 impl AsyncRead for TimedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let before = buf.filled().len();
-        match Pin::new(&mut this.stream).poll_read(cx, buf) {
+        match this.phase.get() {
+            IDLE => this.bytes = 0,
+            // hyper asks for more, so the head is not complete.
+            HEAD if this.bytes >= this.limits.head_bytes_max => this.refuse_head(),
+            _ => {}
+        }
+        if this.phase.get() == DISCARDING {
+            return this.poll_discard(cx, buf);
+        }
+        match this.poll_read_some(cx, buf) {
             Poll::Pending => this.poll_timeout(cx),
-            ready => {
-                if buf.filled().len() > before && this.phase.get() == IDLE {
+            Poll::Ready(Ok(read)) => {
+                this.bytes += read;
+                if read > 0 && this.phase.get() == IDLE {
                     this.phase.0.store(HEAD, Relaxed);
                     // The idle timer would be stale when the connection is idle again.
                     this.reading = None;
                 }
-                ready
+                Poll::Ready(Ok(()))
             }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         }
     }
 }

@@ -15,21 +15,28 @@ pub(crate) struct Ticking {
     since: Stamp,
     base_ns: i128,
     ppm: i32,
+    /// The part of the base that the current drift has gained.
+    gained_ns: i128,
 }
 
 impl Ticking {
     /// A clock that shows `base_ns` at `since`, at the right rate.
     pub fn new(since: Stamp, base_ns: i128) -> Self {
-        Ticking { since, base_ns, ppm: 0 }
+        Ticking { since, base_ns, ppm: 0, gained_ns: 0 }
     }
 
     /// The reading at `now`.
     pub fn shows_ns(&self, now: Stamp) -> i128 {
-        let passed = i128::from(now.0.saturating_sub(self.since.0));
-        if self.ppm == 0 {
-            return self.base_ns + passed;
-        }
-        self.base_ns + passed + (passed * i128::from(self.ppm)).div_euclid(1_000_000)
+        self.base_ns + self.passed_ns(now) + self.gains_ns(now)
+    }
+
+    fn passed_ns(&self, now: Stamp) -> i128 {
+        i128::from(now.0.saturating_sub(self.since.0))
+    }
+
+    /// The gain of the drift since the base.
+    fn gains_ns(&self, now: Stamp) -> i128 {
+        if self.ppm == 0 { 0 } else { (self.passed_ns(now) * i128::from(self.ppm)).div_euclid(1_000_000) }
     }
 
     /// The first time at which the reading is at least `shown_ns`.
@@ -46,12 +53,20 @@ impl Ticking {
 
     /// Jumps by so many milliseconds at `now`.
     pub fn jump(&mut self, now: Stamp, by_ms: i64) {
-        *self = Ticking { since: now, base_ns: self.shows_ns(now) + i128::from(by_ms) * 1_000_000, ppm: self.ppm };
+        let gained_ns = self.gained_ns + self.gains_ns(now);
+        let base_ns = self.shows_ns(now) + i128::from(by_ms) * 1_000_000;
+        *self = Ticking { since: now, base_ns, ppm: self.ppm, gained_ns };
     }
 
     /// Changes the rate at `now`.
     pub fn drift(&mut self, now: Stamp, ppm: i32) {
-        *self = Ticking { since: now, base_ns: self.shows_ns(now), ppm };
+        *self = Ticking { since: now, base_ns: self.shows_ns(now), ppm, gained_ns: 0 };
+    }
+
+    /// Ends a drift at `now` without its gain. Jumps stay.
+    pub fn take_drift_back(&mut self, now: Stamp) {
+        let gained_ns = self.gained_ns + self.gains_ns(now);
+        *self = Ticking::new(now, self.shows_ns(now) - gained_ns);
     }
 }
 
@@ -94,6 +109,17 @@ mod tests {
         assert_eq!(clock.shows_ns(Stamp(13 * S)), 12_500_000_000);
         clock.drift(Stamp(13 * S), 0);
         assert_eq!(clock.shows_ns(Stamp(14 * S)), 13_500_000_000);
+    }
+
+    #[test]
+    fn a_drift_that_is_taken_back_leaves_only_the_jumps() {
+        let mut clock = Ticking::new(Stamp(S), 0);
+        clock.drift(Stamp(2 * S), -200_000);
+        clock.jump(Stamp(4 * S), 4_000);
+        assert_eq!(clock.shows_ns(Stamp(7 * S)), 9_000_000_000);
+        clock.take_drift_back(Stamp(7 * S));
+        assert_eq!(clock.shows_ns(Stamp(7 * S)), 10_000_000_000);
+        assert_eq!(clock.shows_ns(Stamp(8 * S)), 11_000_000_000);
     }
 
     #[test]

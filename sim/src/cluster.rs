@@ -148,6 +148,14 @@ impl Cluster for SimCluster {
         self.look(node, |world, node| world.servers.redis.get(node).and_then(|redis| lock(redis).pending_fsyncs()))
     }
 
+    fn leave_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        self.look(node, |world, node| world.servers.redis.get(node).map(|redis| lock(redis).leave_marker()).is_some())
+    }
+
+    fn take_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
+        self.look(node, |world, node| world.servers.redis.get(node).is_some_and(|redis| lock(redis).take_marker()))
+    }
+
     fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {
         self.act(node, "starting", move |world, node| {
             if world.node(node, |n| n.is_running) {

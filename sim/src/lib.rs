@@ -8,6 +8,7 @@ mod clock;
 mod cluster;
 mod exchange;
 mod executor;
+mod invocations;
 mod link;
 pub mod models;
 mod periodic_faults;
@@ -78,18 +79,33 @@ pub struct Outcome {
 
 /// The plan cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SimError(pub String);
+pub enum SimError {
+    /// The plan needs a model that does not exist, or a fault could not be injected or healed.
+    #[error("{0}")]
+    Failed(String),
+    /// A request left before its invocation was recorded. The record would show promises that are too long.
+    #[error(
+        "{0}: nothing in this record can be judged. This is a fault of the lock client or of the worker, not of \
+        the lock service; the plan reproduces it"
+    )]
+    SentEarly(String),
+}
+
+impl From<SimError> for String {
+    fn from(error: SimError) -> String {
+        error.to_string()
+    }
+}
 
 /// Runs a plan to its end, and gives the records of its history to `see`, in batches and in order.
 ///
 /// # Errors
-/// The plan needs a model that does not exist, or a fault could not be injected or healed.
+/// [`SimError`]
 pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcome, SimError> {
     let plan = Arc::new(setup.plan.clone());
     let is_resource = |step: &history::Step| step.target == Target::Node("resource".into());
     let is_fragile = plan.schedule.iter().any(|step| is_resource(step) && step.fault.kind().kills());
-    let policy = |seed| servers::policy(&plan, setup.resource_bug, seed).map_err(SimError);
+    let policy = |seed| servers::policy(&plan, setup.resource_bug, seed).map_err(SimError::Failed);
     let redrawn = setup.redraw.map(|redraw| Ok((redraw.from, policy(redraw.seed)?))).transpose()?;
     let resource = ResourceModel::new(policy(plan.seed)?, redrawn, is_fragile);
     let servers = Servers::new(&plan, setup.backend, resource);
@@ -139,11 +155,11 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcom
         }
     };
     world.hand_over(0, see);
-    let truth = world.truth();
+    let (truth, sent_early) = (world.truth(), world.sent_early());
     let outcome = Outcome { truth, messages: world.messages(), lasted: world.executor.now().since(START) };
     // Tasks own the world, and the world owns them.
     lock(&cluster.workers).clear();
     world.executor.clear();
-    ended.map_err(SimError)?;
-    Ok(outcome)
+    ended.map_err(SimError::Failed)?;
+    sent_early.map_or(Ok(outcome), |request| Err(SimError::SentEarly(request)))
 }

@@ -12,6 +12,7 @@ use locks::{Node, NodeError, Owner, Reply, Step, StepAnswer};
 use crate::{
     exchange::{Exchange, Message},
     executor::Process,
+    invocations::rounds_of_step,
     reply::{NoReply, ReplySlot},
     thread_bound::{ThreadBound, lock},
     world::World,
@@ -35,6 +36,8 @@ impl Node for RedisNode {
         if !self.world.is_connected(worker, node) {
             return Box::pin(std::future::ready(Err(NodeError::Definite("not connected".into()))));
         }
+        let rounds = rounds_of_step(&step);
+        self.world.leaves(worker, |open| rounds.is_empty() || open.is_open(rounds), || format!("{step:?}"));
         self.world.asks(worker, acquires(&step));
         let sent = Arc::new(RedisStep { step, worker, node, slot: ThreadBound::default() });
         self.world.send_message(worker, node, Message::new(sent.clone()));

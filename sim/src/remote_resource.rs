@@ -27,6 +27,13 @@ impl RemoteResource {
             if !self.world.is_connected(worker, resource) {
                 return Err(ClientError::Failed("connection refused".into()));
             }
+            if let (Some(hold), Some(op)) = (request.hold, request.op) {
+                self.world.leaves(
+                    worker,
+                    |open| open.is_invoked(hold, op),
+                    || format!("operation {op} of hold {hold}"),
+                );
+            }
             let (sender, answer) = reply_channel();
             let serve = move |world: &Arc<World>| serve(world, worker, &request, sender);
             self.world.send(worker, resource, Box::new(serve));

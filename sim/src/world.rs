@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use history::{Event, HoldId, NodeName, Plan, ProcessName, Record, Role, StallCause, Stamp};
+use history::{Event, HoldId, NodeName, Plan, ProcessName, Record, Role, STALL_FROM, StallCause, Stamp};
 use locks::Owner;
 use nemesis::{Controller, LiveView, Recorder};
 use rand::Rng;
@@ -21,6 +21,7 @@ use workloads::stream::{Redraw, Stream};
 use crate::{
     clock::{Clocks, START, duration},
     executor::{Executor, Packet, Process},
+    invocations::Invocations,
     link::Link,
     periodic_faults::PeriodicFaults,
     servers::Servers,
@@ -34,8 +35,6 @@ pub(crate) const BATCH: usize = 512;
 const WATERMARK: Duration = Duration::from_millis(500);
 /// The time between the thaw of a process and its next tick.
 const TICK: Duration = Duration::from_millis(10);
-/// The shortest pause that a process records as a stall.
-const STALL_FROM: Duration = Duration::from_millis(30);
 
 /// A node and the process that it runs.
 pub(crate) struct Node {
@@ -53,6 +52,8 @@ pub(crate) struct Node {
     inbox: VecDeque<Packet<World>>,
     /// The number of the process's next event.
     next: u64,
+    /// The requests that the process has announced in the record.
+    invocations: Invocations,
     marked: Stamp,
 }
 
@@ -71,6 +72,8 @@ struct State {
     rng: Stream,
     recorder: Recorder,
     messages: u64,
+    /// The first request that left before its invocation was recorded.
+    sent_early: Option<String>,
 }
 
 /// The whole simulated cluster.
@@ -113,6 +116,7 @@ impl World {
                 incarnation: 0,
                 inbox: VecDeque::new(),
                 next: 0,
+                invocations: Invocations::default(),
                 marked: START,
             })
             .collect();
@@ -127,6 +131,7 @@ impl World {
             // The last step before a batch is handed over may record several events.
             recorder: Recorder::new(run, &plan, BATCH * 5 / 4),
             messages: 0,
+            sent_early: None,
         };
         Arc::new(World {
             // One more for the controller.
@@ -202,10 +207,33 @@ impl World {
         }
         let mut state = lock(&self.state);
         let node = &mut state.nodes[process];
+        node.invocations.note(&event);
         let (process, n) = (node.process.clone(), node.next);
         node.next += 1;
         state.recorder.record(process, n, at, event);
         self.has_records.store(true, Relaxed);
+    }
+
+    /// Notes that a request leaves `process`, which must have recorded its invocation.
+    pub fn leaves(
+        &self,
+        process: Process,
+        is_recorded: impl FnOnce(&Invocations) -> bool,
+        name: impl FnOnce() -> String,
+    ) {
+        let mut state = lock(&self.state);
+        let State { nodes, sent_early, .. } = &mut *state;
+        if !is_recorded(&nodes[process].invocations) {
+            sent_early.get_or_insert_with(|| {
+                let (process, at) = (&nodes[process].process, self.executor.now().since(START));
+                format!("{process} sent {} at {at:?}, and had not recorded the invocation", name())
+            });
+        }
+    }
+
+    /// The first request that left before its invocation was recorded.
+    pub fn sent_early(&self) -> Option<String> {
+        lock(&self.state).sent_early.clone()
     }
 
     /// Records an event of the controller.
@@ -300,6 +328,7 @@ impl World {
             n.is_running = true;
             n.process = ProcessName::of(&n.name, n.incarnation);
             (n.next, n.marked) = (0, now);
+            n.invocations = Invocations::default();
             let (role, incarnation) = (n.role, n.incarnation);
             let count = state.nodes.len();
             // The node makes new connections, to the process that runs on the other side.

@@ -51,7 +51,7 @@ pub struct ScenarioArgs {
     #[arg(long, value_name = "EVERY", value_parser = duration)]
     pub renew: Option<Duration>,
     /// Lease that renewals ask for [default: that of --lease]
-    #[arg(long, value_name = "LEASE", value_parser = duration)]
+    #[arg(long, value_name = "LEASE", value_parser = duration, requires = "renew")]
     pub renew_for: Option<Duration>,
     /// Writes under one hold
     #[arg(long, default_value_t = 1)]
@@ -105,6 +105,12 @@ const OF_EXPLORE: [(&str, &str); 8] = [
     ("rate", "4.5"),
     ("workers", "3"),
 ];
+
+/// An argument of `harness run`. A plan file describes the whole scenario; only its cluster can be replaced.
+pub fn of_run(arg: Arg) -> Arg {
+    let describes = matches!(arg.get_help_heading(), Some("Scenario" | "Simulation"));
+    if describes && arg.get_id() != "cluster" { arg.conflicts_with("plan") } else { arg }
+}
 
 /// An argument of `harness explore`, with its own default.
 pub fn of_explore(arg: Arg) -> Arg {

@@ -1,17 +1,14 @@
 //! The journal of a process: numbered, stamped events on standard output, each in one `write(2)` before the caller goes
 //! on.
 
-use std::{io::Write, os::unix::fs::MetadataExt, time::Duration};
+use std::{io::Write, os::unix::fs::MetadataExt};
 
 use anyhow::Context;
-use history::{Event, Role, StallCause, Stamp};
+use history::{Event, Role, STALL_FROM, StallCause, Stamp};
 use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::stamp;
-
-/// The shortest gap that is a stall. Shorter gaps are normal scheduling on a machine that is not idle.
-pub const STALL_FROM: Duration = Duration::from_millis(30);
 
 /// One line of standard output, as `docs/worker-protocol.md` defines it.
 #[derive(Serialize)]

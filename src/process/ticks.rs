@@ -2,17 +2,14 @@
 
 use std::{os::fd::AsFd, sync::Arc, time::Duration};
 
-use history::{Event, StallCause};
+use history::{Event, STALL_FROM, StallCause};
 use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 use tokio::io::unix::AsyncFd;
 
-use super::{
-    journal::{Journal, STALL_FROM},
-    stamp,
-};
+use super::{journal::Journal, stamp};
 
 /// The time between two ticks.
 const TICK: Duration = Duration::from_millis(10);

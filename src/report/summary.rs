@@ -221,6 +221,11 @@ fn facts(out: &mut String, verdicts: &Verdicts) {
         }
         let _ = writeln!(out, "  faults              {} requested: {}", facts.faults_requested, parts.join(", "));
     }
+    for fault in &facts.unplanned_faults {
+        let over = fault.to_ms.map_or("until the end".to_owned(), |to| format!("until {}", seconds(to)));
+        let (kind, node) = (fault.kind, &fault.node);
+        let _ = writeln!(out, "  unplanned fault     {kind} of {node}, from {} {over}", seconds(fault.from_ms));
+    }
     if let (Some(first), Some(after)) = (facts.first_operation_ms, facts.first_window_after_ms) {
         let (at, first) = (seconds(first + after), seconds(first));
         let _ = writeln!(out, "  first window        at {at} (first attempt at {first})");

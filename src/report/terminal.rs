@@ -1,6 +1,8 @@
 //! Progress on standard error while a run goes on.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+
+use anyhow::Context;
 
 /// Prints progress to standard error, and the heading to standard output as soon as the versions are known.
 pub struct Terminal {
@@ -28,14 +30,20 @@ impl Terminal {
     /// The run begins: the servers' versions are known.
     pub fn begins(&self, versions: &str) {
         if self.print_heading {
-            // Panics if standard output is closed, which ends the run: nobody would see the results.
-            println!("{}", (self.heading)(versions));
+            // A run is not ended by an output that cannot be written; the report after the run says so.
+            let _ = print(&format!("{}\n", (self.heading)(versions)));
         }
     }
 }
 
 /// Prints to standard output. A closed output (`| head`) is no error.
-pub fn print(text: &str) {
+///
+/// # Errors
+/// The output cannot be written, for example because a disk is full.
+pub fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("writing to standard output"),
+    }
 }

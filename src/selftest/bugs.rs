@@ -35,6 +35,8 @@ pub const HUNTS: &[Hunt] = &[
     lock("half-majority", "redlock", Shows::MinorityClaim, || crowd("redlock")),
     lock("counts-late-answers", "redis", Shows::LeaseOverlap, || late_answers("redis")),
     lock("one-owner", "redlock", Shows::LeaseOverlap, || busy("redlock").workers(2).clients(3).rate(20.0)),
+    lock("stamps-late", "redis", Shows::SentEarly, || busy("redis")),
+    lock("stamps-late", "redlock", Shows::SentEarly, || busy("redlock")),
     // The validity of the attempt.
     lock("no-validity", "redis", Shows::DeadClaim, || answers_at_the_end("redis")),
     lock("no-validity", "redlock", Shows::DeadClaim, slow_write_back),

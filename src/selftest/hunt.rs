@@ -2,6 +2,7 @@
 
 use checker::{Property, Verdict, Verdicts};
 use history::Plan;
+use sim::SimError;
 
 use super::{
     seeds::{Seeds, across},
@@ -52,6 +53,8 @@ pub enum Shows {
     Liveness,
     /// The property `fairness`.
     Fairness,
+    /// No verdict: the simulation saw a request leave before its invocation was recorded, and ended with an error.
+    SentEarly,
 }
 
 impl Shows {
@@ -71,7 +74,13 @@ impl Shows {
             Shows::Release => "release",
             Shows::Liveness => "liveness",
             Shows::Fairness => "fairness",
+            Shows::SentEarly => "error, sent early",
         }
+    }
+
+    /// Returns whether the simulation had to end with this error.
+    pub fn is_error(self, error: &SimError) -> bool {
+        self == Shows::SentEarly && matches!(error, SimError::SentEarly(_))
     }
 
     /// Returns whether the verdicts show this violation.
@@ -147,8 +156,11 @@ impl Hunt {
 
     fn is_shown(&self, seed: u64, is_buggy: bool) -> Result<bool, String> {
         let (backend, resource_bug) = self.under(is_buggy);
-        let verdicts = verdicts(&self.plan(seed, is_buggy)?, Subject { backend: &backend, resource_bug })?;
-        Ok(self.shows.is_in(&verdicts))
+        match verdicts(&self.plan(seed, is_buggy)?, Subject { backend: &backend, resource_bug }) {
+            Ok(verdicts) => Ok(self.shows.is_in(&verdicts)),
+            Err(error) if self.shows.is_error(&error) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns whether the history names the bug.
@@ -190,7 +202,7 @@ impl HuntResult {
         }
         let is_given_away = caught_at.map_or(Ok(false), |seed| hunt.is_given_away(seed))?;
         let count = twins.count.max(caught_at.map_or(0, |seed| seed + 1));
-        let shown = across(Seeds { count, jobs }, &|seed| hunt.is_shown(seed, false))?;
+        let shown = across(Seeds { first: 0, count, jobs }, &|seed| hunt.is_shown(seed, false))?;
         let twins_shown = shown.into_iter().filter(|(_, is_shown)| *is_shown).map(|(seed, _)| seed).collect();
         Ok(HuntResult { hunt: *hunt, caught_at, is_given_away, twins: count, twins_shown })
     }

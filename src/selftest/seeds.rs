@@ -2,9 +2,11 @@
 
 use crate::explore::sweep::{caught, each};
 
-/// Seeds from 0 on, and the number of threads.
+/// Consecutive seeds, and the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seeds {
+    /// The first seed.
+    pub first: u64,
     /// The number of seeds.
     pub count: u64,
     /// Threads.
@@ -16,7 +18,7 @@ pub fn all<R: Send>(
     seeds: Seeds,
     run: &(dyn Fn(u64) -> Result<R, String> + Sync),
 ) -> impl Iterator<Item = (u64, Result<R, String>)> {
-    let all: Vec<u64> = (0..seeds.count).collect();
+    let all: Vec<u64> = (seeds.first..).take_while(|seed| seed - seeds.first < seeds.count).collect();
     let results = each(seeds.jobs, &all, &|seed| caught(|| run(*seed)));
     all.into_iter().zip(results)
 }
@@ -40,10 +42,12 @@ mod tests {
     #[test]
     fn results_are_in_the_order_of_seeds_and_the_first_error_is_returned() {
         for jobs in [1, 2, 7] {
-            let squares = across(Seeds { count: 50, jobs }, &|seed| Ok(seed * seed)).unwrap();
+            let squares = across(Seeds { first: 0, count: 50, jobs }, &|seed| Ok(seed * seed)).unwrap();
             assert_eq!(squares, (0..50).map(|n| (n, n * n)).collect::<Vec<_>>());
+            let later = across(Seeds { first: 7, count: 2, jobs }, &Ok).unwrap();
+            assert_eq!(later, [(7, 7), (8, 8)]);
             let broken = |seed: u64| if seed % 10 == 7 { Err("odd".to_owned()) } else { Ok(()) };
-            assert_eq!(across(Seeds { count: 50, jobs }, &broken).unwrap_err(), "seed 7: odd");
+            assert_eq!(across(Seeds { first: 0, count: 50, jobs }, &broken).unwrap_err(), "seed 7: odd");
         }
     }
 }

@@ -48,8 +48,7 @@ pub struct WithoutFaults {
 impl WithoutFaults {
     /// Runs `seeds` plans.
     pub fn of(sound: CorrectLock, seeds: Seeds) -> WithoutFaults {
-        let run =
-            |seed| verdicts(&plan_without_faults(sound, seed)?, Subject::correct(sound.backend)).map(|v| summary(&v));
+        let run = |seed| Ok(summary(&verdicts(&plan_without_faults(sound, seed)?, Subject::correct(sound.backend))?));
         let (inconclusive, alarms, failed) = (BTreeMap::new(), Vec::new(), Vec::new());
         let mut quiet = WithoutFaults { sound, runs: seeds.count, upheld: 0, inconclusive, alarms, failed };
         for (seed, result) in all(seeds, &run) {

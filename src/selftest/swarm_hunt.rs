@@ -10,7 +10,7 @@ use super::{
     trial::{Subject, verdicts, verdicts_and_signal},
 };
 use crate::explore::{
-    swarm::{Swarm, search::search},
+    swarm::{Swarm, search::search, signal::Signal},
     sweep::{self, SeedError},
 };
 
@@ -49,7 +49,7 @@ impl SwarmResult {
         searches: Seeds,
         progress: &(dyn Fn(&str) + Sync),
     ) -> Result<Vec<SwarmResult>, String> {
-        let Seeds { count, jobs } = searches;
+        let Seeds { count, jobs, .. } = searches;
         let run = |n: u64| {
             let (hunt, search) = (hunts[(n / count) as usize], n % count);
             let seeds = sweep::Seeds { first: search * APART, count: most, kept: 0, jobs: 1 };
@@ -60,7 +60,7 @@ impl SwarmResult {
             });
             Ok(searched)
         };
-        let mut searches = across(Seeds { count: count * hunts.len() as u64, jobs }, &run)?.into_iter();
+        let mut searches = across(Seeds { first: 0, count: count * hunts.len() as u64, jobs }, &run)?.into_iter();
         let row = |hunt: &&Hunt| {
             let (mut found, mut failed) = (Vec::new(), Vec::new());
             for (_, search) in searches.by_ref().take(count as usize) {
@@ -87,7 +87,11 @@ fn schedules(hunt: &Hunt, seeds: sweep::Seeds) -> Result<Search, String> {
     let is_unsafe = hunt.planted == Planted::MajorityMax;
     let swarm = Swarm::of(&backend, is_unsafe.then_some(Tokens::MajorityMax)).map_err(|e| format!("{e:#}"))?;
     let judge = |plan: &Plan| {
-        let (verdicts_of_bug, signal) = verdicts_and_signal(plan, Subject { backend: &backend, resource_bug })?;
+        let judged = verdicts_and_signal(plan, Subject { backend: &backend, resource_bug });
+        let (verdicts_of_bug, signal) = match judged {
+            Err(error) if hunt.shows.is_error(&error) => return Ok((true, Signal::default())),
+            judged => judged?,
+        };
         let mut is_found = hunt.shows.is_in(&verdicts_of_bug);
         if is_found {
             let twin = if is_unsafe { Plan { tokens: Tokens::TwoPhase, ..plan.clone() } } else { plan.clone() };

@@ -2,7 +2,7 @@
 
 use checker::{Checker, Verdicts};
 use history::{Plan, Tail};
-use sim::{Setup, simulate, truth::Truth};
+use sim::{Setup, SimError, simulate, truth::Truth};
 
 use crate::explore::swarm::signal::{Signal, Watch};
 
@@ -26,15 +26,15 @@ impl<'a> Subject<'a> {
 ///
 /// # Errors
 /// The plan cannot be simulated.
-pub fn verdicts(plan: &Plan, subject: Subject<'_>) -> Result<Verdicts, String> {
-    simulated(plan, subject, false, None).map(|result| result.0)
+pub fn verdicts(plan: &Plan, subject: Subject<'_>) -> Result<Verdicts, SimError> {
+    simulated(plan, subject, false).map(|result| result.0)
 }
 
 /// Returns the verdicts on a plan, and the signal of its run.
 ///
 /// # Errors
 /// The plan cannot be simulated.
-pub fn verdicts_and_signal(plan: &Plan, subject: Subject<'_>) -> Result<(Verdicts, Signal), String> {
+pub fn verdicts_and_signal(plan: &Plan, subject: Subject<'_>) -> Result<(Verdicts, Signal), SimError> {
     let (mut checker, mut watch) = (Checker::new(), Watch::default());
     let Subject { backend, resource_bug } = subject;
     let setup = Setup { run: "selftest", plan, backend, resource_bug, redraw: None, with_truth: false };
@@ -42,7 +42,7 @@ pub fn verdicts_and_signal(plan: &Plan, subject: Subject<'_>) -> Result<(Verdict
         watch.see(&record);
         checker.feed(record);
     });
-    outcome.map_err(|e| e.to_string())?;
+    outcome?;
     Ok((checker.finish(Tail::Whole), watch.signal()))
 }
 
@@ -50,36 +50,36 @@ pub fn verdicts_and_signal(plan: &Plan, subject: Subject<'_>) -> Result<(Verdict
 ///
 /// # Errors
 /// The plan cannot be simulated.
-pub fn verdicts_and_truth(plan: &Plan, subject: Subject<'_>) -> Result<(Verdicts, Truth), String> {
-    let (verdicts, truth, _) = simulated(plan, subject, true, None)?;
-    Ok((verdicts, truth.ok_or("the simulation returned no truth")?))
+pub fn verdicts_and_truth(plan: &Plan, subject: Subject<'_>) -> Result<(Verdicts, Truth), SimError> {
+    let (verdicts, truth) = simulated(plan, subject, true)?;
+    Ok((verdicts, truth.ok_or_else(|| SimError::Failed("the simulation returned no truth".into()))?))
 }
 
 /// Returns whether the history of a plan contains `word`.
 ///
 /// # Errors
-/// The plan cannot be simulated.
-pub fn mentions(plan: &Plan, subject: Subject<'_>, word: &str) -> Result<bool, String> {
-    simulated(plan, subject, false, Some(word)).map(|result| result.2)
+/// The plan cannot be simulated, or its history cannot be written.
+pub fn mentions(plan: &Plan, Subject { backend, resource_bug }: Subject<'_>, word: &str) -> Result<bool, String> {
+    let (mut is_said, mut broken) = (false, None);
+    let setup = Setup { run: "selftest", plan, backend, resource_bug, redraw: None, with_truth: false };
+    let outcome = simulate(&setup, &mut |record| match serde_json::to_string(&record) {
+        Ok(line) => is_said |= line.contains(word),
+        Err(error) => broken = Some(error.to_string()),
+    });
+    match outcome {
+        // The history is whole.
+        Ok(_) | Err(SimError::SentEarly(_)) => broken.map_or(Ok(is_said), Err),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn simulated(
     plan: &Plan,
     Subject { backend, resource_bug }: Subject<'_>,
     with_truth: bool,
-    word: Option<&str>,
-) -> Result<(Verdicts, Option<Truth>, bool), String> {
-    let (mut checker, mut is_said, mut broken) = (Checker::new(), false, None);
+) -> Result<(Verdicts, Option<Truth>), SimError> {
+    let mut checker = Checker::new();
     let setup = Setup { run: "selftest", plan, backend, resource_bug, redraw: None, with_truth };
-    let outcome = simulate(&setup, &mut |record| {
-        if let Some(word) = word {
-            match serde_json::to_string(&record) {
-                Ok(line) => is_said |= line.contains(word),
-                Err(error) => broken = Some(error.to_string()),
-            }
-        }
-        checker.feed(record);
-    });
-    let outcome = outcome.map_err(|e| e.to_string())?;
-    broken.map_or(Ok((checker.finish(Tail::Whole), outcome.truth, is_said)), Err)
+    let outcome = simulate(&setup, &mut |record| checker.feed(record))?;
+    Ok((checker.finish(Tail::Whole), outcome.truth))
 }

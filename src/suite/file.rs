@@ -20,6 +20,7 @@ use crate::{
     expect::Expectation,
     plan_file::PlanFile,
     scenario::Scenario,
+    similar::similar,
 };
 
 /// A suite as its author wrote it.
@@ -54,7 +55,8 @@ pub struct Row {
     pub set: BTreeMap<String, toml::Value>,
     /// The evidence that the history must contain; otherwise the run is inconclusive.
     pub witness: Vec<String>,
-    /// The expected verdicts, as for `--expect`. Without them only the evidence counts.
+    /// The expected verdicts, as for `--expect`. Without them a run may violate nothing but the lock, and that only by
+    /// windows that have a cause.
     #[serde(default)]
     pub expect: Option<String>,
     /// The exact causes of every window.
@@ -124,17 +126,25 @@ pub fn read(path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Resul
     }
     let mut ids: Vec<&str> = suite.rows.iter().map(|row| row.id.as_str()).collect();
     if let Some(unknown) = only.iter().find(|id| !ids.contains(&id.as_str())) {
-        return Err(wrong(format!("--only: there is no row `{unknown}`; there are: {}", ids.join(", "))).into());
+        let near = similar(unknown, ids.iter().copied());
+        return Err(wrong(format!("--only: there is no row `{unknown}`{near}; there are: {}", ids.join(", "))).into());
     }
     ids.sort_unstable();
     if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(wrong(format!("two rows are called {}", twice[0])).into());
     }
     let base = path.parent().unwrap_or(Path::new("."));
+    let runs_on = |row: &Row| row.clusters.is_empty() || row.clusters.contains(&cluster);
+    if let Some(row) = suite.rows.iter().find(|row| only.contains(&row.id) && !runs_on(row)) {
+        return Err(wrong(format!("--only: row `{}` does not run on --cluster {}", row.id, cluster.name())).into());
+    }
     let chosen = suite.rows.iter().filter(|row| only.is_empty() || only.contains(&row.id));
     let mut cases = Vec::new();
-    for row in chosen.filter(|row| row.clusters.is_empty() || row.clusters.contains(&cluster)) {
+    for row in chosen.filter(|row| runs_on(row)) {
         cases.extend(row.cases(base, cluster).map_err(|e| e.context(format!("row {} of {}", row.id, path.display())))?);
+    }
+    if cases.is_empty() {
+        return Err(wrong(format!("no row runs on --cluster {}", cluster.name())).into());
     }
     Ok(cases)
 }
@@ -175,6 +185,7 @@ impl Row {
             causes: self.causes.clone(),
             holds_for: self.holds_for.clone(),
         };
+        of_row.check()?;
         let Some(twin) = &self.twin else { return Ok(vec![of_row]) };
         let twin_text = replaced(&text, &twin.field, &twin.value).map_err(|e| Unusable(format!("twin: {e}")))?;
         let of_twin = Case {
@@ -186,6 +197,7 @@ impl Row {
             causes: twin.causes.clone(),
             ..of_row.clone()
         };
+        of_twin.check()?;
         Ok(vec![of_row, of_twin])
     }
 }
@@ -199,6 +211,14 @@ fn expectation(text: &str) -> Result<(Expectation, String), Unusable> {
 }
 
 impl Case {
+    /// Checks that a run of the plan has every figure, node and fault that the row names.
+    fn check(&self) -> Result<(), Unusable> {
+        let named = |e: Unusable| Unusable(format!("{}: {e}", self.name));
+        let plan = &self.file.plan;
+        self.witnesses.iter().try_for_each(|witness| witness.check(plan)).map_err(named)?;
+        self.expectation.iter().try_for_each(|(expectation, _)| expectation.check(plan)).map_err(named)
+    }
+
     /// Returns whether the expectation is about these servers. The models of the simulation count as the servers they
     /// model.
     pub fn is_about(&self, servers: &str, cluster: ClusterKind) -> bool {

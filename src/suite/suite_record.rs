@@ -1,13 +1,13 @@
 //! The record of a suite: one line of JSON per run, so that an interrupted suite can continue.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     hash::{DefaultHasher, Hash, Hasher},
-    io::Write,
+    io::{Read, Write},
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use history::ClusterKind;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub enum Outcome {
 pub struct CaseRun {
     /// The name of the case: `K1`, `K5 twin`.
     pub case: String,
+    /// The build of the harness that made the run.
+    pub build: String,
     /// The number of the run among the runs of its case, from 0.
     pub n: u32,
     /// The seed.
@@ -62,35 +64,53 @@ pub fn fingerprint(case: &Case) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hash.finish()))
 }
 
+/// Returns the fingerprint of this very binary. Another build may give other verdicts.
+fn build() -> anyhow::Result<String> {
+    let path = std::env::current_exe().context("finding the harness's own binary")?;
+    let binary = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut hash = DefaultHasher::new();
+    binary.hash(&mut hash);
+    Ok(format!("{:016x}", hash.finish()))
+}
+
 /// All recorded runs of a suite.
 #[derive(Debug)]
 pub struct SuiteRecord {
     path: PathBuf,
     file: File,
     done: Vec<CaseRun>,
+    build: String,
+    /// Held as long as the suite runs.
+    _lock: File,
 }
 
 impl SuiteRecord {
     /// Opens the record of a suite in `runs`: an empty record, or with `resume` the record of the interrupted suite.
     ///
     /// # Errors
-    /// The file cannot be read or written, or a line cannot be parsed. The last line may be incomplete.
+    /// Another suite runs in `runs`, the file cannot be read or written, a line cannot be parsed, or another build of
+    /// the harness made a run. The last line may be incomplete.
     pub fn open(runs: &Path, suite: &Path, cluster: ClusterKind, resume: bool) -> anyhow::Result<SuiteRecord> {
         let name = suite.file_stem().unwrap_or_default().to_string_lossy();
         let path = runs.join(format!("suite-{name}-{}.jsonl", cluster.name()));
         std::fs::create_dir_all(runs).with_context(|| format!("making {}", runs.display()))?;
+        let lock = lock(&runs.join("suite.lock"))?;
         let text = match resume {
             true => std::fs::read_to_string(&path)
                 .map_err(|e| Unusable(format!("--resume: {}: {e}; run the suite without it first", path.display())))?,
             false => String::new(),
         };
-        let done = read(&text, &path)?;
+        let (done, build) = (read(&text, &path)?, build()?);
+        if done.iter().any(|done| done.build != build) {
+            let problem = "another build of the harness made these runs; run the suite without --resume to begin anew";
+            return Err(Unusable(format!("--resume: {}: {problem}", path.display())).into());
+        }
         // The kept lines are written again: nothing may follow an incomplete line.
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(&path)?;
         for done in &done {
             write(&mut file, done)?;
         }
-        Ok(SuiteRecord { path, file, done })
+        Ok(SuiteRecord { path, file, done, build, _lock: lock })
     }
 
     /// Returns whether the record has this run of a case, with this fingerprint.
@@ -99,7 +119,8 @@ impl SuiteRecord {
     }
 
     /// Adds a run to the record.
-    pub fn add(&mut self, done: CaseRun) -> anyhow::Result<()> {
+    pub fn add(&mut self, mut done: CaseRun) -> anyhow::Result<()> {
+        done.build.clone_from(&self.build);
         write(&mut self.file, &done).with_context(|| format!("writing {}", self.path.display()))?;
         self.done.push(done);
         Ok(())
@@ -116,6 +137,30 @@ impl SuiteRecord {
     pub fn of(&self, cases: &[Case], times: u32) -> Vec<&CaseRun> {
         cases.iter().flat_map(|case| self.runs(case, times)).collect()
     }
+}
+
+/// Locks the file, so that no second suite writes into the record of the first. The system ends the lock with the
+/// process, however the process ends. The file contains the number of the process.
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let doing = || format!("locking {}", path.display());
+    let mut file =
+        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).with_context(doing)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut process = String::new();
+            file.read_to_string(&mut process).with_context(doing)?;
+            bail!(
+                "another `harness suite` (process {}) runs in this directory and holds {}: wait for its end, or give \
+                 this suite a directory of its own (--runs)",
+                process.trim(),
+                path.display()
+            );
+        }
+        Err(TryLockError::Error(error)) => return Err(error).with_context(doing),
+    }
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).with_context(doing)?;
+    Ok(file)
 }
 
 fn read(text: &str, path: &Path) -> anyhow::Result<Vec<CaseRun>> {
@@ -148,6 +193,7 @@ mod tests {
     fn line() -> String {
         let done = CaseRun {
             case: "K1".into(),
+            build: "b".into(),
             n: 0,
             seed: 1,
             fingerprint: "f".into(),

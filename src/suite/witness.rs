@@ -4,9 +4,9 @@
 
 use std::str::FromStr;
 
-use history::{FaultKind, NodeName};
+use history::{FaultKind, NodeName, Plan};
 
-use crate::{exit::Unusable, expect::Expectation};
+use crate::{exit::Unusable, expect::Expectation, similar::similar};
 
 /// One piece of evidence.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,7 +61,10 @@ impl FromStr for Witness {
     type Err = Unusable;
 
     fn from_str(text: &str) -> Result<Witness, Unusable> {
-        let wrong = || Unusable(format!("witness `{text}`: expected one of: {WORDS}"));
+        let wrong = || {
+            let near = similar(text, WORDS.split(", ").map(|word| word.split(':').next().unwrap_or(word)));
+            Unusable(format!("witness `{text}`: expected one of: {WORDS}{near}"))
+        };
         if text.contains(['=', '<', '>']) {
             return Ok(Witness::Figure(text.parse()?, text.to_owned()));
         }
@@ -92,6 +95,31 @@ impl FromStr for Witness {
             }
             _ => return Err(wrong()),
         })
+    }
+}
+
+impl Witness {
+    /// Checks that a run of `plan` can contain the evidence.
+    ///
+    /// # Errors
+    /// The plan has no such node, fault or figure.
+    pub fn check(&self, plan: &Plan) -> Result<(), Unusable> {
+        let wrong = |problem: String| Err(Unusable(format!("witness `{self}`: {problem}")));
+        match self {
+            Witness::Figure(expectation, _) => expectation.check(plan),
+            Witness::GrantedAgain(node) | Witness::Struck(node) | Witness::Flushed(node) | Witness::Restored(node)
+                if !plan.planned_cluster().may_be_lock_node(node) =>
+            {
+                wrong(format!("`{node}` is no lock node of the plan"))
+            }
+            Witness::Quorums(quorums) if quorums.iter().flatten().any(|n| *n < 1 || *n > plan.lock_nodes.len()) => {
+                wrong(format!("expected numbers from 1 to {}, the number of lock nodes", plan.lock_nodes.len()))
+            }
+            Witness::Proved(kind) | Witness::Healed(kind) if !plan.kinds().contains(kind) => {
+                wrong(format!("the plan has no fault `{kind}`"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

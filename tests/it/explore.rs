@@ -56,12 +56,26 @@ fn a_saved_plan_violates_each_time_it_is_run() {
     fs::remove_dir_all(&runs).unwrap();
     assert!(said.stdout.contains(plan.to_str().unwrap()), "{}", said.stdout);
     let run = ["run", plan.to_str().unwrap(), "--cluster", "sim", "--runs", runs.to_str().unwrap(), "--repeat", "3"];
-    let said = ran(&run).exits(0).stdout;
+    let said = ran(&run).exits(1).stdout;
     assert!(said.ends_with("3 of 3 runs were violated\n"), "{said}");
     // `latest` beside them.
     assert_eq!(fs::read_dir(&runs).unwrap().count(), 3 + 1);
+    ran(&[&run[..], &["--expect", "lock=violated"]].concat()).exits(0);
     let said = ran(&[&run[..], &["--expect", "lock=upheld"]].concat()).exits(1).stdout;
     assert!(said.ends_with("0 of 3 runs came out as expected\n") && said.contains("NOT as expected"), "{said}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_refused_before_the_search() {
+    for args in [&["explore", "--seeds", "100000"][..], &["selftest"][..]] {
+        let refused =
+            ran(&[args, &["--save", "/dev/null/plans"]].concat()).exits(3).says(&["--save", "/dev/null/plans"]);
+        assert!(
+            !refused.stderr.contains("schedules") && !refused.stderr.contains("planted bugs"),
+            "{}",
+            refused.stderr
+        );
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    support::{RealRun, harness, may_sweep, run},
+    support::{RealRun, container, docker, harness, may_sweep, run},
     vdso::vdso,
 };
 
@@ -39,11 +39,16 @@ fn all_proved(run: &RealRun, kinds: &[&str]) {
 #[test]
 #[ignore = "needs a Docker engine"]
 fn faults_of_packets_and_clocks_come_and_go_on_real_servers() {
-    let nemesis = "partition@1s+1s,delay@3s+1s,loss@5s+2s,reorder@8s+2s,clock:any-worker@2s+4s,clock@11s+2s";
+    let nemesis = "partition@1s+1s,delay@3s+1s,loss@5s+2s,reorder@8s+2s,clock:any-worker@2s+4s,clock@11s+2s,\
+                   amnesia:redis-5@13s+500ms";
     let run = run(&["--nemesis", nemesis, "--time", "14s", "--seed", "3"]);
-    all_proved(&run, &["partition", "delay", "loss", "reorder", "clock"]);
-    // The history has the delayed packets, and nothing of ours is left.
+    all_proved(&run, &["partition", "delay", "loss", "reorder", "clock", "amnesia"]);
+    // The history has the delayed packets and the marker key of the amnesia, and nothing of ours is left.
     let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+    let marker: Vec<bool> = (history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()))
+        .filter_map(|event| event["answer"]["target"]["redis-marker"].as_bool())
+        .collect();
+    assert_eq!(marker, [true, false], "written before the fault, and gone after it");
     assert!(history.contains("\"event\":\"packets-delayed\""), "{}", run.ran.stderr);
     assert_eq!(crate::support::left_of(&run.latest()), Vec::<String>::new());
 }
@@ -113,17 +118,13 @@ impl Going {
         }
     }
 
+    fn container(&self, node: &str) -> String {
+        container(self.latest().unwrap().file_name().unwrap().to_str().unwrap(), node)
+    }
+
     /// What the engine says about the container of a node.
     fn inspect(&self, node: &str, format: &str) -> String {
-        let run = self.latest().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
-        let docker = |args: &[&str]| {
-            let output = Command::new("docker").args(args).output().unwrap();
-            assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).unwrap().trim().to_owned()
-        };
-        let (run, node) = (format!("label=harness.run={run}"), format!("label=harness.node={node}"));
-        let id = docker(&["ps", "-q", "--filter", &run, "--filter", &node]);
-        docker(&["inspect", "-f", format, &id])
+        docker(&["inspect", "-f", format, &self.container(node)])
     }
 
     fn pid(&self, node: &str) -> u32 {
@@ -185,32 +186,69 @@ fn a_slow_node_has_a_quota_and_shows_it_and_none_when_it_is_healed() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_clock_that_jumps_or_strobes_shows_it_in_the_servers_own_time_and_its_code_is_the_original_when_it_is_healed() {
+fn a_wall_clock_that_jumps_strobes_or_drifts_is_the_hosts_again_when_it_is_healed() {
     let _guard = may_sweep();
     let strobe =
         r#"kind = "clock", clock = "wall", for = "5s", change = { strobe = { by-ms = 4000, every-ms = 150 } }"#;
     let jump = r#"kind = "clock", clock = "wall", for = "5s", change = { jump-ms = -3000 }"#;
-    let mut run = Going::start(&[(strobe, "redis-1", "2s"), (jump, "redis-2", "2s")], &[]);
-    for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
+    let drift = r#"kind = "clock", clock = "wall", for = "5s", change = { drift-ppm = 200000 }"#;
+    let faults = [(strobe, "redis-1", "2s"), (jump, "redis-2", "2s"), (drift, "redis-3", "2s")];
+    let mut run = Going::start(&faults, &[]);
+    for (id, (_, node, _)) in (1..).zip(faults) {
         run.until(id, "injected");
         assert_ne!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
     }
-    assert_eq!(vdso(run.pid("redis-3")), vdso(std::process::id()), "nobody has touched it");
-    for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
+    assert_eq!(vdso(run.pid("redis-4")), vdso(std::process::id()), "nobody has touched it");
+    for (id, (_, node, _)) in (1..).zip(faults) {
         run.until(id, "heal-proved");
         assert_eq!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
     }
     let run = run.ends();
     all_proved(&run, &["clock"]);
-    // What the servers told is in the history: both places of the strobe, and the jump.
+    // The history has the answers of the servers: both places of the strobe, the jump, and a second that was gained.
     let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
     let told: Vec<i64> = (history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()))
         .filter_map(|event| event["answer"]["target"]["redis-time"]["least_ns"].as_i64())
         .collect();
-    for expected_ms in [4_000, 0, -3_000] {
+    for expected_ms in [4_000, 0, -3_000, 1_000] {
         let is_near = |ns: &&i64| (**ns / 1_000_000 - expected_ms).abs() < 200;
         assert!(told.iter().any(|ns| is_near(&ns)), "{expected_ms} ms: {told:?}");
     }
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_server_that_somebody_restarts_during_a_fault_has_the_fault_again() {
+    let _guard = may_sweep();
+    let jump = r#"kind = "clock", clock = "wall", for = "6s", change = { jump-ms = 3000 }"#;
+    let cut = r#"kind = "partition", for = "6s""#;
+    let mut run = Going::start(&[(jump, "redis-1", "1s"), (cut, "redis-2", "1s")], &[]);
+    for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
+        run.until(id, "injected");
+        docker(&["restart", "-t", "0", &run.container(node)]);
+    }
+    let has_come = |is_on: &dyn Fn() -> bool| {
+        (0..20).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            is_on()
+        })
+    };
+    assert!(has_come(&|| vdso(run.pid("redis-1")) != vdso(std::process::id())), "its new process has right clocks");
+    let (second, third) = (run.container("redis-2"), run.container("redis-3"));
+    let answers =
+        || Command::new("docker").args(["exec", &second, "redis-cli", "ping"]).output().unwrap().status.success();
+    assert!(has_come(&answers), "it does not start again");
+    let reached = || {
+        let ping = ["exec", &third, "timeout", "0.3", "redis-cli", "-h", "redis-2", "ping"];
+        Command::new("docker").args(ping).output().unwrap().status.success()
+    };
+    assert!(has_come(&|| !reached()), "its new network has its links");
+    for id in [1, 2] {
+        run.until(id, "heal-proved");
+    }
+    assert_eq!(vdso(run.pid("redis-1")), vdso(std::process::id()));
+    assert!(has_come(&reached), "its links are cut after the heal");
+    all_proved(&run.ends(), &["clock", "partition"]);
 }
 
 #[test]

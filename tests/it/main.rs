@@ -3,7 +3,10 @@
 mod aims;
 mod arrows;
 mod backends;
+mod builds;
+mod check;
 mod cut_off;
+mod doctor;
 mod etcd;
 mod explore;
 mod faults;
@@ -16,6 +19,7 @@ mod simulated;
 mod suite;
 mod support;
 mod tidy;
+mod unplanned;
 mod usage;
 #[path = "../shared/vdso.rs"]
 mod vdso;

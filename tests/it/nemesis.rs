@@ -13,19 +13,27 @@ use std::{
 use checker::Verdict;
 use history::{
     Activity, Arm, ClientId, ClusterKind, Comparison, Direction, Event, Fault, FaultId, FaultKind, FaultPhase, HoldId,
-    LinkDelay, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Record, Role, Stamp, Step, Tail, Target, Tokens,
-    Until, Wait, WaitId, When, Workload,
+    LinkDelay, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Reader, Record, Role, Stamp, Step, Tail, Target,
+    Tokens, Until, Wait, WaitId, When, Workload,
     fault::{self, LinkEffect},
 };
 use nemesis::{Cluster, Control, Doing, LiveView, Nemesis};
 
 use crate::support::harness;
 
+/// The only lock node.
+const SERVER: &str = "redis-1";
+
 /// A cluster whose engine answers `Ok` and does nothing, or does what it is asked for.
 struct Double {
     works: bool,
     /// Whether links that were held up are open again when it says so.
     mends: bool,
+    /// True if the server loses its data when it is started without them.
+    forgets: bool,
+    /// True while the server is down.
+    is_down: AtomicBool,
+    has_marker: AtomicBool,
     held_up: Mutex<Option<Fault>>,
     probes: AtomicU64,
     killed: AtomicBool,
@@ -38,6 +46,25 @@ struct Double {
 }
 
 impl Double {
+    fn new(works: bool, mends: bool, forgets: bool) -> Double {
+        Double {
+            works,
+            mends,
+            forgets,
+            is_down: AtomicBool::new(false),
+            has_marker: AtomicBool::new(false),
+            held_up: Mutex::default(),
+            probes: AtomicU64::new(0),
+            killed: AtomicBool::new(false),
+            let_go: Mutex::default(),
+            frozen_since: Mutex::default(),
+            now: AtomicU64::new(1_000_000_000),
+            seq: AtomicU64::new(0),
+            records: Mutex::default(),
+            live_view: LiveView::new(),
+        }
+    }
+
     fn now(&self) -> Stamp {
         Stamp(self.now.load(Ordering::Relaxed))
     }
@@ -92,19 +119,39 @@ impl Cluster for Double {
         done(self.frozen_since.lock().unwrap().is_some())
     }
 
-    fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-        if self.works {
+    fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        if node.as_str() == SERVER {
+            self.is_down.store(self.works, Ordering::Relaxed);
+        } else if self.works {
             self.killed.store(true, Ordering::Relaxed);
             self.record("controller", Event::ProcessEnded { ended: ProcessName::new("worker-1"), code: Some(137) });
         }
         done(())
     }
 
-    fn start<'a>(&'a self, _: &'a NodeName, _: history::fault::Data) -> Doing<'a, ()> {
-        if self.works {
+    fn start<'a>(&'a self, node: &'a NodeName, data: fault::Data) -> Doing<'a, ()> {
+        if node.as_str() == SERVER {
+            self.is_down.store(false, Ordering::Relaxed);
+            if data == fault::Data::Lost && self.forgets {
+                self.has_marker.store(false, Ordering::Relaxed);
+            }
+        } else if self.works {
             self.record("worker-1#2", started(Role::Worker));
         }
         done(())
+    }
+
+    fn answers<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+        done(!self.is_down.load(Ordering::Relaxed))
+    }
+
+    fn leave_marker<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+        self.has_marker.store(true, Ordering::Relaxed);
+        done(true)
+    }
+
+    fn take_marker<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+        done(self.has_marker.swap(false, Ordering::Relaxed))
     }
 
     fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
@@ -190,23 +237,10 @@ fn plan(fault: Fault, target: Target, when: When) -> Plan {
 
 /// Runs the plan's one fault on the double, and gives what was recorded.
 fn recorded(works: bool, plan: &Plan) -> (Double, Vec<Record>) {
-    recorded_by(works, true, plan)
+    recorded_by(Double::new(works, true, true), plan)
 }
 
-fn recorded_by(works: bool, mends: bool, plan: &Plan) -> (Double, Vec<Record>) {
-    let double = Double {
-        works,
-        mends,
-        held_up: Mutex::default(),
-        probes: AtomicU64::new(0),
-        killed: AtomicBool::new(false),
-        let_go: Mutex::default(),
-        frozen_since: Mutex::default(),
-        now: AtomicU64::new(1_000_000_000),
-        seq: AtomicU64::new(0),
-        records: Mutex::default(),
-        live_view: LiveView::new(),
-    };
+fn recorded_by(double: Double, plan: &Plan) -> (Double, Vec<Record>) {
     double.record("controller", Event::Plan { run: "double".into(), plan: Box::new(plan.clone()) });
     let roles =
         [("agent", Role::Agent), ("resource", Role::Resource), ("worker-1", Role::Worker), ("worker-2", Role::Worker)];
@@ -267,6 +301,8 @@ fn phases(records: &[Record]) -> Vec<&'static str> {
             FaultPhase::ConnectionsReset { .. } => "connections-reset",
             FaultPhase::HealProved => "heal-proved",
             FaultPhase::MissedTarget => "missed-target",
+            FaultPhase::Unplanned { .. } => "unplanned",
+            FaultPhase::UnplannedOver { .. } => "unplanned-over",
         }),
         _ => None,
     };
@@ -348,6 +384,23 @@ fn a_kill_is_proved_by_the_end_of_one_process_and_the_start_of_the_next() {
     assert!(phases(&records).contains(&"unproved"), "a kill that killed nobody is not proved");
 }
 
+#[test]
+fn lost_data_are_proved_by_a_marker_that_is_gone_and_not_by_the_restart() {
+    let amnesia = Fault::new(fault::Amnesia::default(), Duration::from_secs(1));
+    let plan = plan(amnesia, Target::Node(SERVER.into()), When::At(Duration::from_secs(1)));
+    let (_, records) = recorded(true, &plan);
+    assert_eq!(phases(&records), ["requested", "injected", "heal-requested", "healed", "proved", "heal-proved"]);
+    let (double, records) = recorded_by(Double::new(true, true, false), &plan);
+    assert_eq!(phases(&records), ["requested", "injected", "heal-requested", "healed", "unproved", "heal-proved"]);
+    let why = records.iter().find_map(|record| match &record.event {
+        Event::Fault { phase: FaultPhase::Unproved { why }, .. } => Some(why.as_str()),
+        _ => None,
+    });
+    assert!(why.unwrap().contains("marker key from before the fault was still there"), "{why:?}");
+    assert!(!double.has_marker.load(Ordering::Relaxed), "the marker stays");
+    assert_eq!(checker::check(records, Tail::Whole).verdict, Verdict::Inconclusive);
+}
+
 /// One of each kind, on worker 1.
 fn of_links() -> Vec<Plan> {
     let ms = Duration::from_millis;
@@ -378,9 +431,15 @@ fn links_that_do_nothing_of_what_they_were_asked_for_are_found_out() {
 #[test]
 fn links_that_stay_held_up_are_not_proved_healed() {
     for plan in of_links() {
-        let (_, records) = recorded_by(true, false, &plan);
+        let (_, records) = recorded_by(Double::new(true, false, true), &plan);
         let stays = ["requested", "injected", "heal-requested", "healed", "proved"];
         assert_eq!(phases(&records), stays, "{}", plan.schedule[0].fault.kind());
+        // A later fault of the same links excuses nobody from the proof.
+        let mut two = plan.clone();
+        two.schedule.push(Step { id: FaultId(2), when: When::At(Duration::from_secs(9)), ..plan.schedule[0].clone() });
+        let (_, records) = recorded_by(Double::new(true, false, true), &two);
+        assert_eq!(phases(&records)[..5], stays);
+        assert!(!phases(&records).contains(&"heal-proved"), "{}", plan.schedule[0].fault.kind());
     }
 }
 
@@ -395,12 +454,11 @@ fn simulated_links_that_lose_or_reorder_packets_are_proved_healed_and_tell_what_
             let ran = command.arg("--runs").arg(dir).output().unwrap();
             assert_eq!(ran.status.code(), Some(0), "{}", String::from_utf8_lossy(&ran.stderr));
             // But for the name of the run.
-            let text = std::fs::read_to_string(dir.join("latest/history.jsonl")).unwrap();
-            text.split_once('\n').unwrap().1.to_owned()
+            let records = Reader::open(&dir.join("latest/history.jsonl")).unwrap().skip(1);
+            records.map(Result::unwrap).collect::<Vec<Record>>()
         };
-        let [first, again] = [(); 2].map(|()| history(tempfile::tempdir().unwrap().path()));
-        assert!(first == again, "the same plan is the same history");
-        let records: Vec<Record> = first.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [records, again] = [(); 2].map(|()| history(tempfile::tempdir().unwrap().path()));
+        assert!(records == again, "the same plan is the same history");
         let of = |wanted: fn(&FaultPhase) -> bool| {
             let is =
                 |r: &&Record| matches!(&r.event, Event::Fault { kind: k, phase, .. } if *k == kind && wanted(phase));

@@ -1,6 +1,6 @@
 //! Suites: every row of the claims in the simulation, some rows on real servers, refused suites, and `--resume`.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Stdio, time::Duration};
 
 use serde_json::Value;
 
@@ -89,7 +89,15 @@ fn a_suite_that_cannot_be_understood_is_refused_before_anything_runs() {
         ("schema = 1", "schema = 2", "schema 2 is unknown"),
         ("claim", "clame", "clame"),
         ("proved:pause", "proved:puase", "witness `proved:puase`"),
+        ("proved:pause", "proved:clock", "no fault `clock`"),
+        ("proved:pause", "granted-again:redis-9", "`redis-9` is no lock node"),
+        ("proved:pause", "quorums:1,9", "from 1 to 5"),
+        ("proved:pause", "lock.windws>=1", "similar words: lock.windows"),
+        ("proved:pause", "tokens-behnd", "similar words: tokens-behind"),
         ("lock=violated", "lock=borken", "borken"),
+        ("lock=violated", "lokc=violated", "similar words: lock"),
+        ("lock=violated", "lock=violated,lock=upheld", "exclude each other"),
+        ("witness", "clusters = [\"docker\"]\nwitness", "no row runs on --cluster sim"),
         ("k1.toml", "k9.toml", "k9.toml"),
         (
             "witness =",
@@ -104,6 +112,8 @@ fn a_suite_that_cannot_be_understood_is_refused_before_anything_runs() {
     let dir = row(str::to_owned);
     one(&dir, &["--only", "K9"]).exits(64).says(&["no row `K9`", "K1"]);
     one(&dir, &["--resume"]).exits(64).says(&["--resume"]);
+    let elsewhere = row(|text| text.replace("witness", "clusters = [\"docker\"]\nwitness"));
+    one(&elsewhere, &["--only", "K1"]).exits(64).says(&["row `K1`", "--cluster sim"]);
 }
 
 #[test]
@@ -148,6 +158,52 @@ fn a_suite_goes_on_where_it_was_cut_off() {
     fs::write(dir.path().join("s.toml"), suite.replace("lock=violated", "lock=violated,lock.unexplained=0")).unwrap();
     let ran = one(&dir, &["--repeat", "3", "--resume"]).exits(0);
     assert_eq!(ran.stdout.matches("K1 ").count(), 4, "{}", ran.stdout);
+}
+
+#[test]
+fn a_second_suite_in_one_directory_is_refused_until_the_first_has_ended() {
+    let dir = row(str::to_owned);
+    let record = dir.path().join("runs/suite-s-sim.jsonl");
+    let suite = dir.path().join("s.toml");
+    let mut first = harness();
+    first.arg("suite").arg(suite).args(["--cluster", "sim", "--repeat", "1000000", "--runs"]);
+    let mut first = first.arg(dir.path().join("runs")).stdout(Stdio::null()).spawn().unwrap();
+    while !fs::read_to_string(&record).is_ok_and(|text| text.contains('\n')) {
+        assert_eq!(first.try_wait().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for more in [&[][..], &["--resume"]] {
+        one(&dir, more).exits(3).says(&[&format!("another `harness suite` (process {})", first.id()), "--runs"]);
+    }
+    // A killed process leaves the file, but no lock.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let done = fs::read_to_string(&record).unwrap();
+    assert!(done.lines().all(|line| line.starts_with('{')), "the record of the first suite is as it was: {done}");
+    one(&dir, &[]).exits(0);
+}
+
+#[test]
+fn runs_of_another_build_are_not_resumed() {
+    let dir = row(str::to_owned);
+    one(&dir, &[]).exits(0);
+    let state = dir.path().join("runs/suite-s-sim.jsonl");
+    let text = fs::read_to_string(&state).unwrap();
+    let at = text.find("\"build\":\"").unwrap() + 9;
+    let another = format!("{}0123456789abcdef{}", &text[..at], &text[at + 16..]);
+    fs::write(&state, &another).unwrap();
+    one(&dir, &["--resume"]).exits(64).says(&["another build", "without --resume"]);
+    assert_eq!(fs::read_to_string(&state).unwrap(), another, "nothing of the record is lost");
+}
+
+#[test]
+fn a_row_without_an_expectation_may_violate_only_the_lock() {
+    let without = |text: &str| text.replace("expect = \"lock=violated\"\n", "");
+    one(&row(without), &[]).exits(0);
+    let backwards =
+        |text: &str| without(text).replace("witness =", "set = { \"resource_bug\" = \"admits-stale\" }\nwitness =");
+    let ran = one(&row(backwards), &[]).exits(1);
+    assert!(ran.stdout.contains("found violated"), "{}", ran.stdout);
 }
 
 #[test]

@@ -122,9 +122,25 @@ impl RealRun {
         assert_eq!(self.ran.code, Some(code), "{}", self.ran.stderr);
         if self.dir.path().join("latest").exists() {
             assert_eq!(left_of(&self.latest()), Vec::<String>::new());
+            let history = std::fs::read_to_string(self.latest().join("history.jsonl")).unwrap_or_default();
+            let unplanned = history.lines().filter(|line| line.contains("\"phase\":\"unplanned\""));
+            assert_eq!(unplanned.collect::<Vec<_>>(), Vec::<&str>::new(), "only the plan's faults happened");
         }
         self
     }
+}
+
+/// Runs a command of the engine, and gives what it printed.
+pub fn docker(args: &[&str]) -> String {
+    let output = Command::new("docker").args(args).output().unwrap();
+    assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The container of a node.
+pub fn container(run: &str, node: &str) -> String {
+    let (run, node) = (format!("label=harness.run={run}"), format!("label=harness.node={node}"));
+    docker(&["ps", "-q", "--filter", &run, "--filter", &node])
 }
 
 /// Containers, networks and volumes that still carry the label of the run in `dir`.
@@ -132,9 +148,8 @@ pub fn left_of(dir: &Path) -> Vec<String> {
     let run = dir.file_name().unwrap().to_str().unwrap();
     let filter = format!("label=harness.run={run}");
     let listed = |args: &[&str]| {
-        let output = Command::new("docker").args(args).args(["-q", "--filter", &filter]).output().unwrap();
-        assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+        let ids = docker(&[args, &["-q", "--filter", &filter]].concat());
+        ids.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     [listed(&["ps", "-a"]), listed(&["network", "ls"]), listed(&["volume", "ls"])].concat()
 }

@@ -29,6 +29,21 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         ),
         (&["run", "--expect", "lock"], &["--expect", "PROPERTY=VERDICT"]),
         (&["run", "--expect", "lock=borken"], &["--expect", "`borken`", "violated"]),
+        (&["run", "--cluster", "sim", "--expect", "lokc=violated"], &["--expect", "`lokc`", "similar words: lock"]),
+        (&["run", "--cluster", "sim", "--expect", "cas.data=upheld"], &["--expect", "`cas.data`", "this plan"]),
+        (&["run", "--expect", "lock=violated,lock=upheld"], &["--expect", "exclude each other"]),
+        (&["run", "--expect", "lock.windows>=3,lock.windows<=2"], &["--expect", "exclude each other"]),
+        (&["selftest", "--short", "--only", "redlokc"], &["--only", "`redlokc`", "redlock"]),
+        (&["selftest", "--short", "--table", "locks", "--only", "forgets-nx"], &["--only", "`forgets-nx`"]),
+        (&["run", "--nemesis", "pause:worker-1@5s+60s", "--time", "10s"], &["--nemesis", "60s", "longer"]),
+        (&["run", "suites/kleppmann/k1.toml", "--seed", "3"], &["--seed", "cannot be used with"]),
+        (&["run", "suites/kleppmann/k1.toml", "--lease-clock", "both"], &["--lease-clock", "cannot be used with"]),
+        (&["run", "--renew-for", "3s"], &["--renew"]),
+        (&["run", "--cluster", "sim", "--backend", "etcd", "--persistence", "always"], &["--persistence", "not Redis"]),
+        (&["run", "--cluster", "sim", "--backend", "redis", "--lease-clock", "both"], &["--lease-clock", "no effect"]),
+        (&["run", "--cluster", "sim", "--revokes-on-resume"], &["--revokes-on-resume", "no effect"]),
+        (&["run", "--cluster", "sim", "--backend", "etcd", "--lock-checks-key"], &["--lock-checks-key", "no effect"]),
+        (&["run", "--fence", "strict", "--arms", "off,cas"], &["--fence", "no arm compares tokens"]),
         (&["run", "--no-such-flag"], &["--no-such-flag"]),
         (&["run", "no-such-plan.toml"], &["no-such-plan.toml"]),
         (&["check", "no-such-run"], &["no-such-run", "harness list --runs"]),
@@ -74,6 +89,50 @@ fn a_broken_plan_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_plan_that_no_run_can_have_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plan.toml");
+    let k1 = fs::read_to_string("suites/kleppmann/k1.toml").unwrap();
+    let nodes = k1.lines().find(|line| line.starts_with("lock_nodes = ")).unwrap();
+    let time = k1.lines().find(|line| line.starts_with("time = ")).unwrap();
+    for (from, to, words) in [
+        (nodes, "lock_nodes = []", "at least one lock node"),
+        (nodes, "lock_nodes = [\"redis-1\", \"redis-2\", \"redis-1\"]", "`redis-1` is listed twice"),
+        (time, "time = \"4s\"", "longer than the whole fault phase"),
+    ] {
+        assert!(k1.contains(from), "{from}");
+        fs::write(&path, k1.replace(from, to)).unwrap();
+        let ran = ran(&["run", path.to_str().unwrap(), "--cluster", "sim"]);
+        assert!(ran.code == Some(64) && ran.stderr.contains(words), "{words}: {:?} {}", ran.code, ran.stderr);
+    }
+}
+
+/// Runs the harness with this standard output.
+fn to(output: impl Into<std::process::Stdio>, args: &[&str]) -> crate::support::Ran {
+    let child = harness().args(args).stdout(output).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_full_output_is_a_failure_and_a_closed_one_is_quiet() {
+    let runs = tempfile::tempdir().unwrap();
+    let run = ["run", "--cluster", "sim", "--time", "4s", "--seed", "1", "--runs", runs.path().to_str().unwrap()];
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    for args in [&["list"][..], &["explain"][..], &["--help"][..], &run[..]] {
+        let ran = to(full(), args).exits(3);
+        assert!(args == ["--help"] || ran.stderr.contains("standard output"), "{args:?}: {}", ran.stderr);
+    }
+    assert!(runs.path().join("latest/verdict.json").exists());
+    let expected = ran(&run).code;
+    for (args, code) in [(&["list"][..], Some(0)), (&["--help"][..], Some(0)), (&run[..], expected)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ran = to(writer, args);
+        assert!(ran.code == code && !ran.stderr.contains("panicked"), "{args:?}: {:?} {}", ran.code, ran.stderr);
+    }
+}
+
+#[test]
 fn a_broken_compose_file_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.yaml");
@@ -96,6 +155,61 @@ fn without_an_engine_the_run_fails_and_says_where_it_looked() {
         ]);
     }
     assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "a run that never began leaves no directory");
+}
+
+/// The binary as a user without privileges. Root may use every socket.
+fn unprivileged(dir: &tempfile::TempDir) -> std::process::Command {
+    if !nix::unistd::geteuid().is_root() {
+        return harness();
+    }
+    let binary = dir.path().join("harness");
+    fs::copy(harness().get_program(), &binary).unwrap();
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+    let mut command = std::process::Command::new("setpriv");
+    command.args(nobody).arg(binary).stdin(std::process::Stdio::null());
+    command
+}
+
+#[test]
+fn an_engine_that_the_user_may_not_use_is_no_missing_engine() {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().join("docker.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
+    // `auto` must not simulate either.
+    for args in [&["run", "--cluster", "auto"][..], &["run", "--cluster", "docker"], &["clean"]] {
+        let mut command = unprivileged(&dir);
+        command.args(args).current_dir("/").env("DOCKER_HOST", format!("unix://{}", path.display()));
+        let ran = crate::support::Ran::from(command.output().unwrap()).exits(3);
+        let ran = ran.says(&[
+            "you may not use the Docker engine at unix://",
+            "usermod -aG docker",
+            "run the harness as root",
+        ]);
+        assert!(!ran.stderr.contains("no Docker engine answers"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn an_engine_that_answers_with_an_error_is_no_missing_engine() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = format!("tcp://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            let answer = b"HTTP/1.1 500 Broken\r\ncontent-length: 20\r\n\r\n{\"message\":\"broken\"}";
+            let _ = std::io::Write::write_all(&mut stream, answer);
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["clean"][..], &["run", "--runs", dir.path().to_str().unwrap()][..]] {
+        let ran = crate::support::Ran::from(harness().args(args).env("DOCKER_HOST", &host).output().unwrap());
+        let ran = ran.exits(3).says(&["engine says", "broken"]);
+        assert!(!ran.stderr.contains("no Docker engine answers"), "{}", ran.stderr);
+    }
 }
 
 /// A recorded run of the checker's corpus, as a run directory.
@@ -127,8 +241,9 @@ fn a_recorded_run_is_judged_again_and_its_exit_code_says_how() {
     ran(&["check", path, "--expect", "lock=upheld"]).exits(1);
     let said = ran(&["check", path, "--expect", "lock=violated,lock.windows>=9"]).exits(1).stdout;
     assert!(said.contains("expected lock.windows>=9, found 1"), "{said}");
-    let said = ran(&["check", path, "--expect", "lock=violated,lokc.windows>=9"]).exits(1).stdout;
-    assert!(said.contains("no figure `lokc.windows`"), "{said}");
+    ran(&["check", path, "--expect", "lock=violated,lokc.windows>=9"])
+        .exits(64)
+        .says(&["no figure `lokc.windows`", "lock.windows"]);
 }
 
 #[test]

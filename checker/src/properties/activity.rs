@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use crate::{
-    facts::{Facts, LongestStall},
+    facts::{Facts, LongestStall, UnplannedFault},
     faults::FaultRecord,
     judge::{Ending, Judge},
     merge::Entry,
@@ -91,7 +91,7 @@ impl Judge for Activity {
         .collect();
         reasons.extend(run.faults.iter().filter_map(|(_, line)| fault_missing(line)));
         reasons.extend(schedule_missing(run));
-        let requested = |line: &&FaultRecord| line.requested.is_some();
+        let requested = |line: &&FaultRecord| line.requested.is_some() && !line.is_unplanned;
         let count = |is: &dyn Fn(&FaultRecord) -> bool| {
             run.faults.iter().map(|(_, line)| line).filter(|l| is(l)).count() as u64
         };
@@ -99,8 +99,9 @@ impl Judge for Activity {
         facts.refused_as_held = refused;
         facts.first_operation_ms = run.first_operation.map(|at| run.ms(at));
         facts.faults_requested = count(&|line| requested(&line));
-        facts.faults_proved = count(&|line| line.proved.is_some());
+        facts.faults_proved = count(&|line| line.proved.is_some() && !line.is_unplanned);
         facts.faults_unproved = count(&|line| line.unproved.is_some());
+        facts.unplanned_faults = run.faults.unplanned().map(|line| unplanned(run, line)).collect();
         facts.missed_target = count(&|line| line.is_missed);
         facts.longest_stall =
             run.stalls.longest.as_ref().map(|(d, process)| LongestStall { process: process.clone(), ms: millis(*d) });
@@ -110,9 +111,19 @@ impl Judge for Activity {
     }
 }
 
+/// "kill of redis-3, from 3.210 s at the latest to 4.870 s".
+fn unplanned(run: &Run, line: &FaultRecord) -> UnplannedFault {
+    UnplannedFault {
+        kind: line.kind,
+        node: line.node.clone(),
+        from_ms: line.injected.map_or(0.0, |at| run.ms(at)),
+        to_ms: line.healed.map(|at| run.ms(at)),
+    }
+}
+
 /// The missing proof of a fault that was requested: a fault that its target did not show proves nothing.
 fn fault_missing(line: &FaultRecord) -> Option<String> {
-    line.requested?;
+    line.requested.filter(|_| !line.is_unplanned)?;
     let name = line.name();
     if let Some(why) = &line.unproved {
         return Some(format!("the {name} was not proved: {why}"));
@@ -144,7 +155,7 @@ fn schedule_missing(run: &Run) -> Vec<String> {
             When::AfterHeal(_) => {}
         }
     }
-    let is_any_proved = run.faults.iter().any(|(_, line)| line.proved.is_some());
+    let is_any_proved = run.faults.iter().any(|(_, line)| line.proved.is_some() && !line.is_unplanned);
     if missing.is_empty() && !run.plan.schedule.is_empty() && !is_any_proved {
         missing.push("none of the planned faults was seen to work".into());
     }

@@ -204,8 +204,10 @@ impl Judge for Fence {
                     self.arms.iter_mut().for_each(|arm| arm.order.acquired(hold.key, &grant));
                 }
             }
-            Event::Admission { key, kind, hold: Some(id), token, arms, repeat: false, .. } if run.is_contradicted() => {
-                // Nothing shows whose request it was. The arm has its token all the same.
+            Event::Admission { key, kind, hold: Some(id), token, arms, repeat: false, .. }
+                if run.is_contradicted() || run.attempt(*id).is_none() =>
+            {
+                // Nothing shows whose request it was, or which hold is later. The arm has its token all the same.
                 let Some(key) = run.key_of(key) else { return };
                 for arm in &mut self.arms {
                     let registers = |d: &history::ArmDecision| match kind {

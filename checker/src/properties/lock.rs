@@ -46,10 +46,16 @@ struct StaleHold {
     closed: Stamp,
 }
 
+/// The most entitlements of a key that wait for the watches.
+const ENDED_MAX: usize = 64;
+
 #[derive(Default)]
 struct LockKey {
-    /// Holds that may still act.
+    /// Holds that may still act, and those among them of which no later hold is known.
     open: Vec<HoldId>,
+    unfollowed: Vec<HoldId>,
+    /// Entitlements that have ended and that no watch of an open hold has yet: most of them are never asked for.
+    ended: Vec<(Grant, Stamp)>,
     /// The last `acquire` ok, and that of holds without a place.
     latest: Largest,
     latest_unplaced: Largest,
@@ -73,8 +79,11 @@ impl LockKey {
         watch
     }
 
-    fn add(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
+    fn add(&mut self, run: &Run, hold: &Attempt, grant: &Grant, is_unfollowed: bool) {
         self.open.push(hold.id);
+        if is_unfollowed {
+            self.unfollowed.push(hold.id);
+        }
         self.latest.add(grant.ok.at, grant.ok.at);
         if grant.place.is_none() {
             return self.latest_unplaced.add(grant.ok.at, grant.ok.at);
@@ -88,8 +97,12 @@ impl LockKey {
 pub(crate) struct Lock {
     keys: Vec<LockKey>,
     watches: FxHashMap<HoldId, HoldWatch>,
+    /// The holds whose first later hold is this one and has not written.
+    unwritten: FxHashMap<HoldId, Vec<HoldId>>,
     stale: Vec<StaleHold>,
     overlaps: Vec<Overlap>,
+    /// Holds whose entitlement was over as it began, inside that of a hold that is still entitled.
+    instants: Vec<Overlap>,
     /// The holds that had been renewed when another hold was acquired, by that other hold.
     renewed: FxHashMap<HoldId, Vec<(HoldId, Renewed)>>,
     claims: Claims,
@@ -118,22 +131,29 @@ impl Lock {
             self.renewed.entry(hold.id).or_default().push((other.id, renewed));
         }
         let key = self.key(hold.key);
-        let (watch, open) = (key.known(hold, grant), std::mem::take(&mut key.open));
-        for id in &open {
+        let (watch, mut unfollowed) = (key.known(hold, grant), std::mem::take(&mut key.unfollowed));
+        unfollowed.retain(|id| {
             let (Some(other), Some(watch)) = (run.attempt(*id).and_then(|h| h.grant), self.watches.get_mut(id)) else {
-                continue;
+                return false;
             };
-            if grant.is_later(&other) {
+            let is_later = grant.is_later(&other);
+            if is_later {
                 // Grants come by their stamps, so the first one seen is the first acquired.
-                watch.first_later.get_or_insert_with(|| HoldSummary::of(hold, grant));
+                watch.first_later = Some(HoldSummary::of(hold, grant));
+                self.unwritten.entry(hold.id).or_default().push(*id);
             } else if !other.is_later(grant) {
                 watch.first_unordered.get_or_insert(grant.ok.at);
             }
+            !is_later
+        });
+        if let Some(later) = &watch.first_later {
+            self.unwritten.entry(later.id).or_default().push(hold.id);
         }
+        let is_unfollowed = watch.first_later.is_none();
         self.watches.insert(hold.id, watch);
         let key = self.key(hold.key);
-        key.open = open;
-        key.add(run, hold, grant);
+        key.unfollowed = unfollowed;
+        key.add(run, hold, grant, is_unfollowed);
     }
 
     /// Returns what the renewals of a hold had done when another hold was acquired.
@@ -161,6 +181,8 @@ impl Lock {
             self.undecided += u64::from(watch.first_unordered.is_some_and(is_before));
             return;
         }
+        self.take_in(run, hold.key);
+        let Some(watch) = self.watches.get_mut(id) else { return };
         let overlap = cover_until(run, hold, &grant, &watch.cover, mark.at);
         let stale = watch.stale.get_or_insert_with(|| StaleActs {
             last: mark,
@@ -180,15 +202,29 @@ impl Lock {
 
     /// Holds that may still act remember the first write of the first later hold.
     fn tell_of_first_write(&mut self, id: HoldId, key: usize, mark: EventRef, entry: &Entry) {
-        let Some(key) = self.keys.get(key) else { return };
-        for other in &key.open {
-            if let Some(watch) = self.watches.get_mut(other)
-                && watch.later_write.is_none()
-                && watch.first_later.as_ref().is_some_and(|later| later.id == id)
-            {
-                watch.later_write = Some((mark, key.last_decision.note(&entry.event)));
+        let Some(waiting) = self.unwritten.remove(&id) else { return };
+        let note = self.key(key).last_decision.note(&entry.event);
+        for other in waiting {
+            if let Some(watch) = self.watches.get_mut(&other) {
+                watch.later_write = Some((mark, note.clone()));
             }
         }
+    }
+
+    /// Adds the entitlements that have ended to the watches of the key's open holds.
+    fn take_in(&mut self, run: &Run, key: usize) {
+        let Some(of_key) = self.keys.get_mut(key) else { return };
+        let earliest = run.live(key).filter_map(|h| Some(h.grant?.ok.at)).min().unwrap_or(self.now);
+        for id in &of_key.open {
+            let (Some(other), Some(watch)) = (run.attempt(*id), self.watches.get_mut(id)) else { continue };
+            // A hold that is not retired ends later: no part of these entitlements lies after its end.
+            let Some(theirs) = other.grant.filter(|_| other.is_retired) else { continue };
+            for (grant, end) in of_key.ended.iter().filter(|(grant, _)| grant.is_later(&theirs)) {
+                watch.cover.add((grant.ok.at.max(other.end()), *end));
+            }
+            watch.cover.settle(earliest);
+        }
+        of_key.ended.clear();
     }
 
     /// Adds a stall. A process notices a stall only afterwards, so holds that acted stale meanwhile may have closed.
@@ -261,10 +297,14 @@ impl Judge for Lock {
     fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
         let Some(grant) = hold.grant else { return };
         self.killed.ended(hold);
+        let of_hold = |found: &mut Overlap| found.holds.iter().any(|entitled| entitled.hold.id == hold.id);
+        self.overlaps.extend(self.instants.extract_if(.., of_hold).filter(|found| found.from < end));
         self.is_tested |= hold.ended_by().is_none() && !rules::is_dead_claim(grant.ok.at, hold.promise);
         for (other, theirs) in run.live(hold.key).filter_map(|h| Some((h, h.grant?))) {
             // The other hold's entitlement ends no earlier: `run` returns the ends in their order.
-            if let Some(length) = rules::overlap((grant.ok.at, end), (theirs.ok.at, other.end())) {
+            let length = rules::overlap((grant.ok.at, end), (theirs.ok.at, other.end()));
+            let is_inside = rules::is_instant_inside((grant.ok.at, end), (theirs.ok.at, other.end()));
+            if length.is_some() || is_inside && !rules::is_dead_claim(grant.ok.at, grant.first_promise) {
                 let mut holds = [(hold, &grant, other.id), (other, &theirs, hold.id)];
                 holds.sort_by_key(|(hold, grant, _)| (grant.ok.at, hold.id));
                 if holds[0].1.is_later(holds[1].1) {
@@ -276,20 +316,17 @@ impl Judge for Lock {
                     Entitled::new(HoldSummary::of(hold, grant), hold.granted_on, renewed)
                 });
                 let (key, from) = (hold.key, grant.ok.at.max(theirs.ok.at));
-                self.overlaps.push(Overlap { key, holds, is_ordered, from, length });
+                let overlap = Overlap { key, holds, is_ordered, from, length: length.unwrap_or_default() };
+                // The other hold may still end at this very stamp, by an event that comes next.
+                let list = if length.is_some() { &mut self.overlaps } else { &mut self.instants };
+                list.push(overlap);
             }
         }
         let Some(key) = self.keys.get_mut(hold.key) else { return };
         key.queue.ended(hold.id, end);
-        let earliest = run.live(hold.key).filter_map(|h| Some(h.grant?.ok.at)).min().unwrap_or(end);
-        for id in key.open.iter().filter(|id| **id != hold.id) {
-            let (Some(other), Some(watch)) = (run.attempt(*id), self.watches.get_mut(id)) else { continue };
-            let is_later = other.grant.is_some_and(|theirs| grant.is_later(&theirs));
-            // A hold that is not retired ends later: no part of this hold's entitlement lies after its end.
-            if is_later && other.is_retired {
-                watch.cover.settle(earliest.min(grant.ok.at));
-                watch.cover.add((grant.ok.at.max(other.end()), end));
-            }
+        key.ended.push((grant, end));
+        if key.ended.len() >= ENDED_MAX {
+            self.take_in(run, hold.key);
         }
     }
 
@@ -297,8 +334,11 @@ impl Judge for Lock {
         self.renewed.remove(&attempt.id);
         self.claims.closed(attempt.id);
         self.killed.closed(attempt);
+        self.unwritten.remove(&attempt.id);
         if let Some(watch) = self.watches.remove(&attempt.id) {
-            self.keys[attempt.key].open.retain(|id| *id != attempt.id);
+            let key = &mut self.keys[attempt.key];
+            key.open.retain(|id| *id != attempt.id);
+            key.unfollowed.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
                 self.stale.push(StaleHold { hold: attempt.clone(), watch, closed: self.now });
             }

@@ -1,4 +1,6 @@
-use history::ProcessName;
+use std::time::Duration;
+
+use history::{Fault, FaultKind, ProcessName, fault};
 use proptest::prelude::*;
 
 use super::*;
@@ -180,7 +182,7 @@ fn every_count_and_list_can_be_looked_up() {
     for (path, n) in [
         ("lock.windows", 1),
         ("lock.stale_holder", 1),
-        ("lock.unexplained", 0),
+        ("lock.unexplained", 1),
         ("lock.dead_claims", 0),
         ("off.data.lost_updates", 1),
         ("writes.fence.stale_rejected", 1),
@@ -221,4 +223,51 @@ fn a_lost_request_does_not_make_memory_grow_with_the_history() {
     assert!(most < 5, "{most} attempts were open at once");
     let open = checker.sweep.as_ref().unwrap().run.still_open();
     assert_eq!(open[0].id.0, 1, "the write that never arrived is waited for");
+}
+
+#[test]
+fn acts_under_old_holds_do_not_make_memory_grow_with_the_history() {
+    let mut builder = HistoryBuilder::new();
+    for i in 1..1_000 {
+        let at = i * 20;
+        builder.acquire(i, 1, at, at + 1, i).write(i, 1, at + 2, at + 3).release(i, at + 4);
+        // Under the last released hold, with a renewal that is never answered, and under an older hold.
+        builder.write(i, 2, at + 8, at + 9);
+        builder.event("worker-1", at + 22, Event::Renew { hold: history::HoldId(i) });
+        if i > 10 {
+            builder.write(i - 10, 3, at + 10, at + 11);
+        }
+    }
+    let mut checker = Checker::new();
+    let (mut attempts, mut operations) = (0, 0);
+    for record in builder.records() {
+        checker.feed(record);
+        let run = &checker.sweep.as_ref().unwrap().run;
+        (attempts, operations) = (attempts.max(run.still_open().len()), operations.max(run.operations.len()));
+    }
+    assert!(attempts < 4, "{attempts} attempts were open at once");
+    assert!(operations < 8, "{operations} operations were kept at once");
+}
+
+#[test]
+fn a_control_run_with_an_unplanned_fault_is_inconclusive() {
+    let judged = |is_hit: bool, is_planned: bool| {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 50);
+        if is_hit {
+            builder.unplanned(7, FaultKind::Partition, "redis-3", (100, 150), 400);
+        }
+        if is_planned {
+            builder.pause(1, "worker-2", 500, 600);
+            builder.plan_fault(1, Fault::new(fault::Pause {}, Duration::from_millis(100)), "worker-2");
+        }
+        builder.verdicts()
+    };
+    assert_eq!(judged(false, false).reasons, Vec::<String>::new());
+    let hit = judged(true, false);
+    assert!(hit.reasons.concat().contains("unplanned partition of redis-3"), "{:?}", hit.reasons);
+    assert_eq!(hit.verdict, Verdict::Inconclusive);
+    let unplanned = &hit.facts.unplanned_faults[0];
+    assert_eq!((unplanned.from_ms, unplanned.to_ms, hit.facts.faults_requested), (150.0, Some(400.0), 0));
+    assert_eq!(judged(true, true).reasons, Vec::<String>::new(), "a fault among others is a cause, and no more");
 }

@@ -285,6 +285,20 @@ fn overrun() -> Tale {
     t
 }
 
+/// The work ends 278 ms before the promise does. The write is under way for 500 ms, and nothing in the record says why.
+fn slow_write() -> Tale {
+    let mut t = Tale::new(None);
+    t.acquired(100, 102, A)
+        .access(A, 1, [103, 104, 105], None, None, [(true, 0, 0), (true, 0, 0)])
+        .work(105, A, 1_695)
+        .acquired(2_150, 2_151, B)
+        .access(B, 1, [2_152, 2_153, 2_154], None, None, [(true, 0, 0), (true, 0, 0)])
+        .access(A, 2, [1_800, 2_300, 2_301], Some(0), None, [(true, 3, 1), (true, 3, 1)])
+        .release(2_302, 2_303, A, NodeAnswer::Refused)
+        .release(2_400, 2_401, B, NodeAnswer::Done);
+    t
+}
+
 /// The lock grants the key twice while a third worker is paused: that pause explains nothing.
 fn forgets_nx() -> Tale {
     let mut t = Tale::new(Some(3_000));
@@ -365,16 +379,19 @@ fn tales() -> Vec<(&'static str, Vec<Record>)> {
         ("kleppmann-pause", pause().records()),
         ("none", calm().records()),
         ("overrun", overrun().records()),
+        ("slow-write", slow_write().records()),
         ("forgets-nx", forgets_nx().records()),
         ("dead-claim", dead_claim().records()),
         ("unsafe-release", unsafe_release().records()),
         ("equal-tokens", equal_tokens().records()),
         ("given-up", given_up().records()),
         ("used-after-release", claims::used_after_release().records()),
+        ("used-after-next-attempt", claims::used_after_next_attempt().records()),
         ("deadline-from-answer", claims::deadline_from_answer().records()),
         ("checked-too-late", claims::checked_too_late().records()),
         ("cut-short", claims::cut_short(None).records()),
         ("cut-short-released", claims::cut_short(Some(2_510)).records()),
+        ("killed-at-once", claims::killed_at_once().records()),
         ("minority-claim", claims::minority_claim().records()),
         ("checked-by-slow-clock", claims::checked_by_slow_clock().records()),
         ("event-lost", lost),

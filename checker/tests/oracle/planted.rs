@@ -1,5 +1,7 @@
 //! Every planted bug is caught, and caught as what it is.
 
+use std::collections::BTreeSet;
+
 use history::{Arm, Tail};
 
 use crate::{
@@ -7,7 +9,7 @@ use crate::{
     model::{
         self, World,
         knobs::{ArmBug, Knobs, Tokens},
-        truth::TrueHold,
+        truth::{TrueAct, TrueHold},
     },
     number, reported,
 };
@@ -162,4 +164,25 @@ fn tokens_that_go_wrong_are_never_blamed_on_the_arm() {
     let kind = |k: &Knobs| k.arm_bugs.is_empty() && matches!(k.tokens, Tokens::PerWorker | Tokens::Repeats);
     let just = |_: &World, j: &Judged| j.fence.values().all(|f| f.unjustified == 0);
     assert!(each(kind, |_| true, just) > 20);
+}
+
+#[test]
+fn a_client_that_acts_after_its_own_release_is_stale_before_and_after_its_next_attempt() {
+    // Some hold of the key was surely granted later, and had been acquired by then.
+    let is_stale = |w: &World, act: &TrueAct| {
+        let h = &w.truth.holds[&act.hold];
+        let is_later = |g: &TrueHold| g.key == h.key && g.sent > h.claimed && g.claimed < act.at;
+        h.used.as_ref().is_some_and(|used| act.sent > used.0) && w.truth.holds.values().any(is_later)
+    };
+    for after_next in [false, true] {
+        let acts = |w: &World| -> BTreeSet<u64> {
+            let acts = w.truth.acts.iter().filter(|act| act.after_next == after_next && is_stale(w, act));
+            acts.map(|act| act.hold).collect()
+        };
+        let caught = |w: &World, j: &Judged| acts(w).iter().all(|hold| j.lock.stale.contains_key(hold));
+        let bitten = each(|k| k.after_release > 0.0, |w| !acts(w).is_empty(), caught);
+        assert!(bitten > 20, "after the next attempt: {after_next}, in {bitten} worlds");
+        // And nobody else does.
+        assert_eq!(each(|k| k.after_release == 0.0, |w| !acts(w).is_empty(), |_, _| false), 0);
+    }
 }

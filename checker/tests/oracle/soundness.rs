@@ -77,7 +77,10 @@ impl Judge<'_> {
                 of(x).any(|g| {
                     of(y).any(|h| {
                         let length = g.end().min(h.end()).saturating_sub(g.at.max(h.at));
-                        g.node == h.node && g.key == h.key && length * UNIT_NS >= window.overlap
+                        // A key that came back at once was granted all the same.
+                        let inside = |x: &Grant, y: &Grant| y.at < x.at && x.at < y.end();
+                        let at_once = length > 0 || inside(g, h) || inside(h, g);
+                        g.node == h.node && g.key == h.key && at_once && length * UNIT_NS >= window.overlap
                     })
                 })
             };
@@ -160,6 +163,11 @@ impl Judge<'_> {
                 causes.insert("overclaim".to_owned());
                 continue;
             }
+            if h.used.as_ref().is_some_and(|(released, _)| act.sent > *released) {
+                // No freeze makes a client use a hold that it has released.
+                causes.insert("unexplained".to_owned());
+                continue;
+            }
             let rerun = |with: &dyn Fn(&Froze) -> bool| {
                 let gone = |all: &Delays| -> u64 { all.iter().filter(|(c, _)| !with(c)).map(|(_, n)| n).sum() };
                 let used = h.used.as_ref().map_or(u64::MAX, |(at, delays)| at - gone(delays));
@@ -167,7 +175,8 @@ impl Judge<'_> {
             };
             let name = |c: &Froze| if matches!(c, Froze::Pause(_)) { "pause" } else { "stall" };
             if rerun(&|_| false) {
-                causes.insert("overrun".to_owned());
+                let gone: u64 = act.delays.values().sum();
+                causes.extend(self.unmoved(h, act, act.at - gone, window));
                 continue;
             }
             let alone: Vec<_> = act.delays.keys().filter(|c| rerun(&|o| o == *c)).collect();
@@ -188,6 +197,21 @@ impl Judge<'_> {
         if !window.causes.is_subset(&causes) || (all && causes != window.causes) {
             lies.push(format!("stale-holder {id}: really because of {causes:?}, reported {:?}", window.causes));
         }
+    }
+
+    /// The causes of an act that came too late at `arrival`, though nothing delayed it. Steps of up to 30 ms are
+    /// ordinary; if one was longer, either may be said: the literal judge says which.
+    fn unmoved(&self, h: &TrueHold, act: &TrueAct, arrival: u64, window: &Window) -> Vec<String> {
+        const ORDINARY: u64 = 30_000_000 / UNIT_NS;
+        let took = arrival - h.sent;
+        let is_ordinary = took - act.planned <= ORDINARY;
+        let said = |cause: &&str| window.causes.contains(*cause);
+        let causes: Vec<&str> = match () {
+            () if took <= LEASE - DRIFT => vec!["unexplained"],
+            () if act.planned > LEASE - DRIFT || is_ordinary => vec!["overrun"],
+            () => ["overrun", "unexplained"].into_iter().filter(said).collect(),
+        };
+        causes.into_iter().map(str::to_owned).collect()
     }
 
     fn dead_claims(&self, j: &Judged, lies: &mut Vec<String>) {

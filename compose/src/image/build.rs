@@ -14,15 +14,13 @@ use bollard::{
 };
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
+use nix::unistd::geteuid;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     process::{Child, ChildStderr, ChildStdout, Command},
 };
 
+use super::workdir::{AS_ROOT, Build, remove_dead_builds};
 use crate::{
     Engine, Progress,
     error::{Error, explain},
@@ -36,6 +34,8 @@ const PACKAGES_LABEL: &str = "harness.packages";
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 /// Number of the builder's last lines that an error quotes.
 const TAIL_LINES: usize = 15;
+/// Arguments of `unshare` that give a build its own processes and mounts. All of them end with `unshare` itself.
+const OWN_NAMESPACES: [&str; 5] = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
 /// The recipe of an image that is built from Debian packages.
 #[derive(Debug)]
@@ -69,8 +69,10 @@ impl Recipe {
     pub(super) async fn build(&self, engine: &Engine, no_pull: &str, progress: Progress<'_>) -> Result<String, Error> {
         let what = if self.packages.is_empty() { "alone".to_owned() } else { self.packages.join(", ") };
         progress(&format!("building image {} from Debian packages ({what}); takes half a minute", self.name()));
-        let mut builder = self.start_builder(no_pull)?;
-        let group = Group::of(&builder);
+        if let Err(error) = remove_dead_builds().await {
+            progress(&error.to_string());
+        }
+        let (mut builder, mut build) = self.start_builder(no_pull).await?;
         let (Some(stdout), Some(stderr)) = (builder.stdout.take(), builder.stderr.take()) else {
             return Err(self.failed("mmdebstrap has no output", ""));
         };
@@ -87,10 +89,11 @@ impl Recipe {
         let import = async move {
             let answers = docker.create_image(Some(options), Some(body), None).collect::<Vec<_>>().await;
             let answers = answers.into_iter().collect::<Result<Vec<CreateImageInfo>, EngineError>>();
-            // If the engine gave up, this ends the builder, and so its messages.
             if answers.is_ok() {
-                group.ended();
+                build.ended();
             }
+            // If the engine gave up, this ends the builder, and so its messages.
+            drop(build);
             answers
         };
         let (answers, tail) = tokio::join!(import, follow(stderr, progress));
@@ -117,17 +120,56 @@ impl Recipe {
         Ok(id)
     }
 
-    fn start_builder(&self, no_pull: &str) -> Result<Child, Error> {
-        let mut command = Command::new("mmdebstrap");
-        command.arg("--variant=minbase");
+    async fn start_builder(&self, no_pull: &str) -> Result<(Child, Build), Error> {
+        let failed = |what: &str, error: std::io::Error| self.failed(&format!("{what}: {error}"), "");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&path).any(|dir| dir.join("mmdebstrap").is_file()) {
+            return Err(Error::NoBuilder { image: self.name(), why: no_pull.to_owned() });
+        }
+        let mut command = self.isolated(no_pull).await?;
+        command.args(["mmdebstrap", "--variant=minbase"]);
         if !self.packages.is_empty() {
             command.arg(format!("--include={}", self.packages.join(",")));
         }
-        command.args([SUITE, "-"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        command.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::NoBuilder { image: self.name(), why: no_pull.to_owned() },
-            _ => self.failed(&format!("cannot run mmdebstrap: {error}"), ""),
-        })
+        let mut build =
+            Build::new(&std::env::temp_dir()).map_err(|error| failed("cannot make a temporary directory", error))?;
+        let input = build.input().map_err(|error| failed("cannot use the lock of the build", error))?;
+        command.args([SUITE, "-"]).env("TMPDIR", build.dir()).process_group(0);
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let builder = command.spawn().map_err(|error| failed("cannot run setpriv and mmdebstrap", error))?;
+        build.started(builder.id());
+        Ok((builder, build))
+    }
+
+    /// Returns a command, still without its program, whose processes and mounts end with the harness, even if the
+    /// harness is killed. A user who is not root needs subordinate ids, because an image has files of several users.
+    async fn isolated(&self, no_pull: &str) -> Result<Command, Error> {
+        let as_root: &[&str] = if geteuid().is_root() { &[] } else { &AS_ROOT };
+        let unshare = [&["unshare"][..], as_root, &OWN_NAMESPACES].concat();
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]);
+        match works(&unshare).await {
+            Ok(()) => drop(command.args(&unshare)),
+            Err(why) if as_root.is_empty() => {
+                // Root in a container without CAP_SYS_ADMIN. mmdebstrap cannot mount anything either.
+                tracing::debug!(why, "the image is built without namespaces of its own");
+            }
+            Err(why) => {
+                let (image, no_pull) = (self.name(), no_pull.to_owned());
+                return Err(Error::CannotBuild { image, why: no_pull, cannot: why });
+            }
+        }
+        Ok(command)
+    }
+}
+
+/// Tries a command that runs another. The error is what it printed.
+async fn works(command: &[&str]) -> Result<(), String> {
+    let tried = Command::new(command[0]).args(&command[1..]).arg("true").stdin(Stdio::null()).output().await;
+    match tried {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
+        Err(error) => Err(format!("{}: {error}", command[0])),
     }
 }
 
@@ -163,30 +205,6 @@ async fn follow(stderr: ChildStderr, progress: Progress<'_>) -> String {
         tail.push_back(line);
     }
     Vec::from(tail).join("\n")
-}
-
-/// The builder and all processes that it started. A drop ends them, so that an aborted run leaves neither processes nor
-/// their temporary directory, which they remove at SIGTERM.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn of(child: &Child) -> Self {
-        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
-    }
-
-    fn ended(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0
-            && let Err(error) = killpg(group, Signal::SIGTERM)
-        {
-            tracing::debug!(%error, "mmdebstrap had already ended");
-        }
-    }
 }
 
 #[cfg(test)]

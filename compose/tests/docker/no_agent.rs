@@ -17,5 +17,5 @@ impl AgentPort for NoAgent {
 
 /// The faults of a cluster.
 pub fn faults(running: &Running) -> DockerCluster<'_> {
-    DockerCluster::new(running, &NoAgent)
+    DockerCluster::new(running, &NoAgent, 1)
 }

@@ -21,7 +21,8 @@ pub enum ClockChange {
     /// The clock jumps by so many milliseconds; backwards if negative, which only the wall clock can. The heal takes
     /// the jump of a wall clock back. The jump of a monotonic clock stays until the process restarts or the run ends.
     JumpMs(i64),
-    /// The clock runs fast (or slow, if negative) by so many parts per million until the heal. The gain stays.
+    /// The clock runs fast (or slow, if negative) by so many parts per million until the heal. The heal sets a wall
+    /// clock right, which is a jump. The gain of a monotonic clock stays.
     DriftPpm(i32),
     /// The wall clock jumps forth and back until the heal, which leaves the clock right.
     #[serde(rename_all = "kebab-case")]

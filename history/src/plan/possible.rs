@@ -39,6 +39,14 @@ impl Plan {
         if self.schema != 1 {
             return err("schema", format!("{} is unknown; this version reads schema 1", self.schema));
         }
+        if self.lock_nodes.is_empty() {
+            return err("lock_nodes", "expected at least one lock node".into());
+        }
+        if let Some((n, twice)) =
+            self.lock_nodes.iter().enumerate().find(|(n, node)| self.lock_nodes[..*n].contains(node))
+        {
+            return err("lock_nodes", format!("`{twice}` is listed twice, the second time as node {}", n + 1));
+        }
         if w.workers == 0 || w.workers > 64 {
             return err("workers", format!("{} is outside 1 to 64", w.workers));
         }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +30,11 @@ pub(super) trait HoldChange: Send + Sync {
     /// The token of a hold that has the token `token`.
     fn token(&self, token: Token, _clock: &dyn Clock) -> Token {
         token
+    }
+
+    /// Returns whether an attempt is announced only when its answers have been read.
+    fn is_announced_late(&self) -> bool {
+        false
     }
 
     /// Returns whether a hold is released when its renewal fails.
@@ -117,6 +122,44 @@ impl HoldChange for ReleasesUnrenewed {
     }
 }
 
+/// Announces attempts when their answers have been read.
+#[derive(Default)]
+pub(super) struct StampsLate;
+
+impl HoldChange for StampsLate {
+    fn is_announced_late(&self) -> bool {
+        true
+    }
+}
+
+/// Announces the attempt when its answers have been read, or when it ends.
+struct Late<'a> {
+    watch: &'a dyn Watch,
+    is_announced: AtomicBool,
+}
+
+impl Late<'_> {
+    fn announce(&self) {
+        if !self.is_announced.swap(true, Ordering::Relaxed) {
+            self.watch.sending(Round::Acquire);
+        }
+    }
+}
+
+impl Watch for Late<'_> {
+    fn sending(&self, round: Round) {
+        if round != Round::Acquire {
+            self.announce();
+            self.watch.sending(round);
+        }
+    }
+
+    fn answered(&self, round: Round) {
+        self.announce();
+        self.watch.answered(round);
+    }
+}
+
 struct WithHolds<C> {
     lock: Arc<dyn Lock>,
     change: C,
@@ -147,7 +190,13 @@ impl<C: HoldChange> Lock for WithHolds<C> {
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
         Box::pin(async move {
             let counted = self.count(key, lease, watch).await?;
-            let hold = self.lock.acquire(key, self.change.owner(owner), lease, watch).await?;
+            let late = Late { watch, is_announced: AtomicBool::new(false) };
+            let told: &dyn Watch = if self.change.is_announced_late() { &late } else { watch };
+            let hold = self.lock.acquire(key, self.change.owner(owner), lease, told).await;
+            if self.change.is_announced_late() {
+                late.announce();
+            }
+            let hold = hold?;
             let token = counted.or(hold.token).map(|token| self.change.token(token, &*self.clock));
             Ok(Hold { token, ..hold })
         })

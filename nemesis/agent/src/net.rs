@@ -19,6 +19,7 @@ mod packet;
 mod probe;
 mod programs;
 mod queue;
+mod redis_marker;
 mod redis_time;
 mod release;
 mod rules;
@@ -29,6 +30,7 @@ pub use error::NetError;
 pub use faults::PacketFaults;
 pub use namespace::Namespace;
 pub use probe::{knock, probe};
+pub use redis_marker::redis_marker;
 pub use redis_time::redis_time;
 pub use release::Report;
 
@@ -49,6 +51,9 @@ pub fn obey(request: &TargetRequest) -> Result<TargetAnswer, NetError> {
         TargetRequest::Reset { pid, links } => reset(*pid, links).map(TargetAnswer::Reset),
         TargetRequest::RedisTime { pid, port, timeout_ms } => {
             redis_time(*pid, *port, Duration::from_millis(*timeout_ms)).map(TargetAnswer::RedisTime)
+        }
+        TargetRequest::RedisMarker { at, key, step, timeout_ms } => {
+            redis_marker(*at, key, *step, Duration::from_millis(*timeout_ms)).map(TargetAnswer::RedisMarker)
         }
         TargetRequest::Abilities { pid } => probe_abilities(*pid).map(TargetAnswer::Abilities),
     }

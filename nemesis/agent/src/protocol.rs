@@ -7,7 +7,9 @@ mod target;
 
 pub use clocks::{ClockAnswer, ClockRequest, ClocksAhead};
 pub use packets::{DelayRange, DelayedPart, Links, PacketFate, PacketFault, PacketReport, PacketRequest, PacketTally};
-pub use target::{Ability, Connection, PacketAbilities, ProbeAnswer, ReportedAhead, TargetAnswer, TargetRequest};
+pub use target::{
+    Ability, Connection, MarkerStep, PacketAbilities, ProbeAnswer, ReportedAhead, TargetAnswer, TargetRequest,
+};
 
 use serde::{Deserialize, Serialize};
 

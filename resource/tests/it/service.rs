@@ -144,6 +144,13 @@ async fn whatever_is_wrong_in_a_head_is_a_4xx_and_no_write() {
         (400, "key", put(&format!("/r/{long}"), token)),
         (400, "key", put("/r/a%20b", token)),
         (400, "key", put("/r/%FF", token)),
+        (400, "percent sign", put("/r/%ZZ", token)),
+        (400, "percent sign", put("/r/a%4", token)),
+        (400, "percent sign", put("/r/a%", token)),
+        (400, "percent sign", put("/r/%%41", token)),
+        (400, "percent sign", put("/r/k?x=%4\u{fc}", token)),
+        (400, "percent sign", put("/r/k?x=%GG", token)),
+        (400, "percent sign", "GET /metrics?%1 HTTP/1.1\r\nhost: r\r\n\r\n".to_owned()),
         (404, "no such path", put("/r/", token)),
         (404, "no such path", put("/r/a/b", token)),
         (404, "no such path", put("/x", token)),
@@ -165,6 +172,61 @@ async fn whatever_is_wrong_in_a_head_is_a_4xx_and_no_write() {
     assert_eq!(served.decided(), 0);
     assert_eq!(served.put("/r/a%2Fb", "X-Fence-Token: 1\r\n", "1").await.status, 200);
     assert_eq!(served.log.lock().unwrap()[0].key.as_str(), "a/b");
+}
+
+#[tokio::test]
+async fn after_a_wrong_escape_the_connection_is_used_again() {
+    let Fixture { served, .. } = &start(&[Arm::Off]).await;
+    let mut stream = served.connect().await;
+    for (path, status) in [("/r/%ZZ", 400), ("/r/%5A", 200), ("/r/%ZZ", 400), ("/r/k?x=%41", 200)] {
+        let put = format!("PUT {path} HTTP/1.1\r\nhost: r\r\ncontent-length: 1\r\n\r\n1");
+        stream.write_all(put.as_bytes()).await.unwrap();
+        let answer = answer(&mut stream).await;
+        assert_eq!(answer.status, status, "{path} {answer:?}");
+        assert!(status == 200 || answer.json()["got"] == "%ZZ", "{answer:?}");
+    }
+    assert_eq!(served.decided(), 2);
+}
+
+#[tokio::test]
+async fn a_head_over_16_kb_is_a_431_and_the_largest_allowed_one_is_not() {
+    let Fixture { served, .. } = &start(&[Arm::Off]).await;
+    let head = |bytes: usize| {
+        let (first, last) = ("GET /r/k HTTP/1.1\r\nhost: r\r\nx: ", "\r\n\r\n");
+        format!("{first}{}{last}", "x".repeat(bytes - first.len() - last.len()))
+    };
+    let max = Limits::default().head_bytes_max;
+    for bytes in [max + 1, 4 * max, 8 << 20] {
+        let answer = served.send(head(bytes)).await;
+        assert_eq!((answer.status, answer.header("connection")), (431, Some("close")), "{answer:?}");
+        assert_eq!(answer.json()["max"], json!(max));
+        assert!(answer.error().contains("head of the request is larger than 16384 bytes"), "{answer:?}");
+    }
+    assert_eq!(served.decided(), 0);
+    // On one connection, and in small pieces: each head is counted by itself.
+    let mut stream = served.connect().await;
+    for _ in 0..3 {
+        for piece in head(max).as_bytes().chunks(5000) {
+            stream.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(answer(&mut stream).await.status, 200);
+    }
+    assert_eq!(served.decided(), 3);
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_discarded_up_to_a_limit() {
+    let Fixture { served, .. } = &start(&[Arm::Off]).await;
+    let mut stream = served.connect().await;
+    stream.write_all(b"GET /r/k HTTP/1.1\r\nx: ").await.unwrap();
+    let mut sent = 0;
+    let piece = vec![b'x'; 1 << 20];
+    while sent < 100 && stream.write_all(&piece).await.is_ok() {
+        sent += 1;
+    }
+    assert!(sent < 50, "the service reads on after {sent} MB");
+    assert_eq!(served.get("/r/k", "").await.status, 200);
 }
 
 #[tokio::test]

@@ -38,6 +38,7 @@ use rustc_hash::FxHashMap;
 pub struct RedisModel {
     persistence: Persistence,
     drops_counters: bool,
+    has_marker: bool,
     /// The index of each key's entry. Nothing depends on the order of this map.
     index: FxHashMap<Key, usize>,
     entries: Vec<Entry>,
@@ -86,8 +87,8 @@ impl RedisModel {
     /// An empty node.
     pub fn new(persistence: Persistence) -> Self {
         let (index, entries) = (FxHashMap::default(), Vec::new());
-        let (drops_counters, recent, synced_s, snapshots) = Default::default();
-        Self { persistence, drops_counters, index, entries, recent, synced_s, snapshots }
+        let (drops_counters, has_marker, recent, synced_s, snapshots) = Default::default();
+        Self { persistence, drops_counters, has_marker, index, entries, recent, synced_s, snapshots }
     }
 
     /// Plants a bug: a restart that keeps the keys drops the counters.
@@ -127,6 +128,7 @@ impl RedisModel {
     /// the data on the disk.
     pub fn restart(&mut self, data: Data, killed: Duration) {
         let second = self.sync(killed);
+        self.has_marker &= data != Data::Lost;
         self.take_snapshot_if_due(killed);
         for entry in &mut self.entries {
             let mut left = match (data, self.persistence) {
@@ -148,6 +150,16 @@ impl RedisModel {
     /// file.
     pub fn pending_fsyncs(&self) -> Option<u32> {
         self.persistence.has_log().then_some(0)
+    }
+
+    /// Sets a key that no client uses, and that only a restart without data loses.
+    pub fn leave_marker(&mut self) {
+        self.has_marker = true;
+    }
+
+    /// Removes this key. Returns whether it was there.
+    pub fn take_marker(&mut self) -> bool {
+        std::mem::take(&mut self.has_marker)
     }
 
     /// The counters, by key.

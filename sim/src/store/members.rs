@@ -84,6 +84,8 @@ pub(super) fn arrived(world: &Arc<World>, node: Process, asked: PendingRequest) 
     let Some(store) = cluster(world) else { return };
     let leader = lock(store).leader;
     if node != leader && world.is_connected(node, leader) {
+        // The answer comes back over the member's own connection, so a restart of the member leaves no old one.
+        world.is_connected(leader, node);
         return world.send(node, leader, Box::new(move |world| arrived(world, leader, asked)));
     }
     if node != leader || !leads(world, leader) {

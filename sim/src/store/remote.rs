@@ -15,7 +15,7 @@ use super::{
     PendingRequest,
     members::{arrived, cluster},
 };
-use crate::{executor::Process, thread_bound::lock, world::World};
+use crate::{executor::Process, invocations::rounds_of_op, thread_bound::lock, world::World};
 
 /// The wait for an answer after which a client sends its next request to another member.
 const IMPATIENT_AFTER: Duration = Duration::from_millis(500);
@@ -52,6 +52,8 @@ impl Store for RemoteStore {
             (Op::Grant(_), Some(store)) => Some(lock(store).grantee()),
             _ => None,
         };
+        let rounds = rounds_of_op(&op);
+        self.world.leaves(worker, |open| rounds.is_empty() || open.is_open(rounds), || format!("{op:?}"));
         self.world.asks(worker, grantee.as_ref());
         let (answered, answer) = oneshot::channel();
         let is_wait = matches!(op, Op::AwaitGone(..) | Op::Lock(..));

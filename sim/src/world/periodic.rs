@@ -24,10 +24,12 @@ impl World {
         {
             let mut clocks = lock(&self.clocks[node]);
             let clocks = &mut *clocks;
-            let both = [(clock.is_wall(), &mut clocks.wall), (clock.is_monotonic(), &mut clocks.monotonic)];
-            for (_, ticking) in both.into_iter().filter(|(is_meant, _)| *is_meant) {
+            let both =
+                [(clock.is_wall(), true, &mut clocks.wall), (clock.is_monotonic(), false, &mut clocks.monotonic)];
+            for (_, is_wall, ticking) in both.into_iter().filter(|(is_meant, ..)| *is_meant) {
                 match change {
                     ClockChange::JumpMs(by) => ticking.jump(now, by),
+                    ClockChange::DriftPpm(0) if is_wall => ticking.take_drift_back(now),
                     ClockChange::DriftPpm(ppm) => ticking.drift(now, ppm),
                     ClockChange::Strobe { .. } => {}
                 }

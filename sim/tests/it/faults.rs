@@ -47,6 +47,18 @@ fn a_stopped_worker_says_nothing_until_it_goes_on() {
 }
 
 #[test]
+fn a_member_of_the_store_that_restarts_answers_again() {
+    let kill = Fault::new(fault::Kill {}, SECOND / 2);
+    let records = history(&with("etcd", kill, "etcd-2"), "etcd");
+    let (_, restarted) = span(&records);
+    let is_lost = |why: &Option<String>| why.as_ref().is_some_and(|why| why.contains("connection lost"));
+    let lost = records.iter().filter(|r| matches!(&r.event, Event::AcquireFailed { detail, .. } if is_lost(detail)));
+    let later = restarted.plus(SECOND);
+    assert_eq!(lost.filter(|r| r.at > later).count(), 0);
+    assert!(records.iter().any(|r| r.at > later && matches!(r.event, Event::Acquired { .. })));
+}
+
+#[test]
 fn a_stopped_server_answers_nobody() {
     let records = history(&with("redis", Fault::new(fault::Stop {}, 2 * SECOND), "redis-1"), "redis");
     let (from, to) = span(&records);

@@ -181,3 +181,13 @@ fn the_log_decides_between_requests_of_one_stamp() {
     builder.write(1, 1, 15, 60).write(2, 1, 50, 60);
     assert_eq!(fence(&builder, "writes").late, 1);
 }
+
+#[test]
+fn an_arm_has_the_token_of_a_hold_that_is_not_judged_any_more() {
+    let mut builder = HistoryBuilder::new();
+    // The client of hold 1 has released another hold since, so nothing is known of hold 1.
+    builder.acquire(1, 1, 0, 10, 43).release(1, 20).acquire(3, 1, 30, 40, 41).release(3, 45);
+    builder.acquire(4, 2, 50, 60, 42).write(1, 1, 64, 65).write(4, 1, 69, 70).release(4, 100);
+    let found = fence(&builder, "writes");
+    assert_eq!((found.verdict, found.undecided, found.unjustified), (Verdict::Inconclusive, 1, 0));
+}

@@ -162,7 +162,7 @@ impl BlockedKeys {
             Event::Fault { fault, phase, node, kind } => {
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if !kind.kills() || is_of_locks {
-                    self.disturbances.disturbed(&run.plan, *fault, phase, mark.at, is_of_locks);
+                    self.disturbances.disturbed(&run.plan, (*fault, *kind), phase, mark.at, is_of_locks);
                 } else if *phase == FaultPhase::Injected {
                     let processes: Vec<usize> = run.processes_on(node).collect();
                     self.killed(&processes, mark.at);

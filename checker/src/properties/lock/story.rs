@@ -36,6 +36,10 @@ pub(crate) fn stale_headline(
 /// "k0: worker-1 and worker-2 were both entitled for 0.52 s".
 pub(crate) fn overlap_headline(run: &Run, overlap: &Overlap) -> String {
     let [a, b] = overlap.holds.each_ref().map(|h| run.who(h.hold.process, h.hold.client));
+    if overlap.length.is_zero() {
+        let [own, other] = if overlap.holds[0].hold.ok.at == overlap.from { [a, b] } else { [b, a] };
+        return format!("{}: {own} acquired while {other} was entitled; the hold ended at once", run.key(overlap.key));
+    }
     format!("{}: {a} and {b} were both entitled for {}", run.key(overlap.key), seconds(overlap.length))
 }
 
@@ -92,10 +96,12 @@ impl<'a> Lines<'a> {
             // If the target shows when it stopped, that stamp counts; the request came some milliseconds before.
             let at = line.proved.map_or(requested, |(from, _)| from.max(requested));
             let step = run.plan.schedule.iter().find(|step| step.id == id);
-            self.say(at, "nemesis", told(line, step.map(|step| &step.fault)));
+            let who = if line.is_unplanned { "unplanned" } else { "nemesis" };
+            self.say(at, who, told(line, step.map(|step| &step.fault)));
             let is_set_back = matches!(
                 step.and_then(|step| step.fault.clock()),
-                Some(fault::Clock { clock, change: ClockChange::JumpMs(_) }) if clock.is_wall()
+                Some(fault::Clock { clock, change: ClockChange::JumpMs(_) | ClockChange::DriftPpm(_) })
+                    if clock.is_wall()
             );
             if let Some(at) = line.heal_requested.filter(|at| is_set_back && *at <= to) {
                 self.say(at, "nemesis", format!("set the wall clock of {node} back"));

@@ -261,6 +261,31 @@ fn a_hold_acquired_after_the_kill_was_requested_is_entitled_at_no_instant() {
     assert_eq!((lock.stale_holder, lock.lease_overlap, lock.cut_short, lock.dead_claims.len()), (0, 0, 1, 0));
 }
 
+/// A client that is killed as it acquires is entitled at no instant. The service granted it the key all the same.
+#[test]
+fn a_grant_to_a_dying_client_inside_an_entitlement_is_an_overlap() {
+    let killed_at = |killed: u64, end: u64| {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 500, 510, 42).kill(1, "worker-2", killed);
+        builder.release(1, end).lock()
+    };
+    for killed in [505, 510] {
+        let window = &killed_at(killed, 600).windows[0];
+        assert_eq!((window.kind, window.overlap_ms), (WindowKind::LeaseOverlap, 0.0));
+        assert_eq!(window.headline, "k0: worker-2 acquired while worker-1 was entitled; the hold ended at once");
+        assert_eq!(killed_at(killed, 510).verdict, Verdict::Upheld, "the release has the stamp of the grant");
+    }
+    assert_eq!(killed_at(511, 600).windows[0].overlap_ms, 1.0);
+}
+
+#[test]
+fn a_dead_claim_of_a_killed_client_overlaps_nothing() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 2_500, 41).acquire(2, 2, 2_100, 2_110, 42).kill(1, "worker-1", 2_500);
+    let lock = builder.release(2, 2_600).lock();
+    assert_eq!((lock.lease_overlap, lock.dead_claims.len()), (0, 1));
+}
+
 #[test]
 fn a_kill_does_not_end_holds_of_the_process_that_comes_after() {
     let mut builder = HistoryBuilder::new();

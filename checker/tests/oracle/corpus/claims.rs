@@ -7,7 +7,7 @@ use history::{
     WhichClock, fault,
 };
 
-use super::{A, B, Tale, stamp};
+use super::{A, B, Holder, Tale, stamp};
 
 /// The answer took 30 ms, and the client counts its lease from then on. It is frozen until its promise has ended.
 pub fn deadline_from_answer() -> Tale {
@@ -94,6 +94,37 @@ pub fn cut_short(released: Option<u64>) -> Tale {
     t
 }
 
+/// The key is granted to another client inside the promise to the holder, and the other client is killed at the stamp
+/// of its success: it is entitled at no instant, and nobody was killed whose promise was cut short.
+pub fn killed_at_once() -> Tale {
+    let mut t = Tale::new(None);
+    let kill = Fault::new(fault::Kill {}, Duration::from_millis(1_000));
+    let (target, when) = (Target::Node("worker-2".into()), When::AfterHeal(Duration::from_millis(100)));
+    t.plan.schedule = vec![Step { id: FaultId(1), fault: kill, target, when }];
+    let node = || NodeName::from("worker-2");
+    let phase = |phase| Event::Fault { fault: FaultId(1), kind: FaultKind::Kill, node: node(), phase };
+    t.acquired(2_000, 2_002, A)
+        .access(A, 1, [2_003, 2_004, 2_005], None, None, [(true, 0, 0), (true, 0, 0)])
+        .work(2_005, A, 1_000)
+        .acquired(2_490, 2_500, B)
+        .at(2_500, "agent", phase(FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None }))
+        .at(2_520, "agent", phase(FaultPhase::Injected))
+        .release(3_100, 3_101, A, NodeAnswer::Refused)
+        .at(3_520, "agent", phase(FaultPhase::HealRequested))
+        .at(3_540, "agent", phase(FaultPhase::Healed));
+    t.killed.push("worker-2");
+    t.started("worker-2#2", Role::Worker);
+    if let Some((at, ..)) = t.told.last_mut() {
+        *at = 3_535;
+    }
+    t.at(3_560, "agent", phase(FaultPhase::Proved { from: stamp(2_505), to: stamp(3_535) })).at(
+        3_561,
+        "agent",
+        phase(FaultPhase::HealProved),
+    );
+    t
+}
+
 /// Two of five nodes granted the lock, and its client took it.
 pub fn minority_claim() -> Tale {
     let mut t = Tale::new(None);
@@ -119,5 +150,26 @@ pub fn used_after_release() -> Tale {
         .access(A, 2, [500, 501, 502], Some(0), Some(42), [(true, 3, 1), (false, 0, 0)])
         .release(503, 504, A, NodeAnswer::Refused)
         .release(600, 601, B, NodeAnswer::Done);
+    t
+}
+
+/// A client writes and releases under a released hold: while its next attempt is refused, under its next hold, and
+/// after the release of that hold.
+pub fn used_after_next_attempt() -> Tale {
+    let (refused, next) = (Holder { id: 2, ..A }, Holder { id: 3, token: 43, ..A });
+    let mut t = Tale::new(None);
+    t.acquired(100, 102, A)
+        .access(A, 1, [103, 104, 105], Some(0), None, [(true, 1, 1), (true, 1, 1)])
+        .release(300, 301, A, NodeAnswer::Done)
+        .acquired(400, 402, B)
+        .access(B, 1, [403, 404, 405], Some(1), Some(41), [(true, 2, 2), (true, 2, 2)])
+        .held(450, 452, refused)
+        .access(A, 2, [500, 501, 502], Some(1), Some(42), [(true, 3, 2), (false, 2, 2)])
+        .release(503, 504, A, NodeAnswer::Refused)
+        .release(600, 601, B, NodeAnswer::Done)
+        .acquired(700, 702, next)
+        .access(A, 3, [710, 711, 712], Some(1), Some(42), [(true, 4, 2), (false, 2, 2)])
+        .release(720, 721, next, NodeAnswer::Done)
+        .access(A, 4, [800, 801, 802], Some(1), Some(42), [(true, 5, 2), (false, 2, 2)]);
     t
 }

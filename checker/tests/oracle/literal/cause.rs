@@ -59,15 +59,23 @@ fn pieces(f: &Facts, process: &str, from: u64, to: u64, all: &mut Vec<Piece>) {
     }
 }
 
-/// The frozen time on the path of an act: in each step, what lies after the end of its planned wait.
-fn frozen(f: &Facts, h: &Hold, act: &Entry) -> Vec<Piece> {
-    let mut all = Vec::new();
+/// A step on the path of an act: begun, its planned wait over, the next step begun, and whether it is a request.
+struct Leg {
+    from: u64,
+    due: u64,
+    to: u64,
+    request: bool,
+    queue: bool,
+}
+
+/// The path of an act, from the attempt to the arrival.
+fn legs(f: &Facts, h: &Hold, act: &Entry) -> Vec<Leg> {
     let mut path: Vec<_> = h.path.clone();
     if let Some(sent) = path.iter().position(|(_, s)| *s == Step::Request(act.op)) {
         path.truncate(sent + 1);
     }
-    let ends = path.iter().skip(1).map(|s| s.0).chain([act.at]);
-    for ((from, step), to) in path.iter().zip(ends) {
+    let ends: Vec<_> = path.iter().skip(1).map(|s| s.0).chain([act.at]).collect();
+    let leg = |((from, step), to): (&(u64, Step), u64)| {
         let due = match step {
             Step::Plain | Step::Request(_) => *from,
             Step::Work(planned) => from + planned,
@@ -77,11 +85,24 @@ fn frozen(f: &Facts, h: &Hold, act: &Entry) -> Vec<Piece> {
                 f.released.iter().find(told).map_or(to, |r| r.2)
             }
         };
-        if due < to {
-            pieces(f, &h.process, due, to, &mut all);
-            if matches!(step, Step::Request(_)) {
-                pieces(f, "resource", due, to, &mut all);
-            }
+        Leg {
+            from: *from,
+            due,
+            to,
+            request: matches!(step, Step::Request(_)),
+            queue: (h.queued || !f.plan.servers.shows_waiting) && *from == h.sent,
+        }
+    };
+    path.iter().zip(ends).map(leg).collect()
+}
+
+/// The frozen time on the path of an act: in each step, what lies after the end of its planned wait.
+fn frozen(f: &Facts, h: &Hold, legs: &[Leg]) -> Vec<Piece> {
+    let mut all = Vec::new();
+    for leg in legs.iter().filter(|leg| leg.due < leg.to) {
+        pieces(f, &h.process, leg.due, leg.to, &mut all);
+        if leg.request {
+            pieces(f, "resource", leg.due, leg.to, &mut all);
         }
     }
     all
@@ -97,6 +118,7 @@ struct Replay<'a> {
     f: &'a Facts,
     h: &'a Hold,
     act: &'a Entry,
+    legs: Vec<Leg>,
     frozen: Vec<Piece>,
     /// The freezes of the client, inside and outside planned waits: they stopped its renewals.
     own: Vec<Piece>,
@@ -109,10 +131,11 @@ impl Replay<'_> {
         at - (length(self.frozen.iter(), at) - length(self.frozen.iter().filter(|p| with.contains(&p.cause)), at))
     }
 
-    /// Returns the promise end if renewals are sent as scheduled and only the causes of `with` delay them.
-    fn promise(&self, with: &[Cause], arrival: u64) -> u64 {
+    /// Returns the promise end if renewals are sent as scheduled and only the causes of `with` delay them, and the
+    /// request that it counts from.
+    fn promise(&self, with: &[Cause], arrival: u64) -> (u64, u64) {
         let h = self.h;
-        let mut promise = after(h.sent, h.lease);
+        let mut promise = (h.sent, after(h.sent, h.lease));
         let Some(every) = self.f.plan.workload.renew else { return promise };
         let every = u64::try_from(every.as_nanos()).unwrap();
         let freezes = self.own.iter().filter(|p| with.contains(&p.cause));
@@ -132,10 +155,12 @@ impl Replay<'_> {
                     sent = from + lasting;
                 }
             }
-            if sent >= promise || sent >= arrival || sent >= over || sent > last {
+            if sent >= promise.1 || sent >= arrival || sent >= over || sent > last {
                 return promise;
             }
-            promise = promise.max(after(sent, h.lease));
+            if after(sent, h.lease) > promise.1 {
+                promise = (sent, after(sent, h.lease));
+            }
             due = (due + every).max(sent);
         }
     }
@@ -144,14 +169,29 @@ impl Replay<'_> {
         let arrival = self.moved(with, self.act.at);
         let used = self.h.released.iter().map(|at| self.moved(with, *at));
         let killed = self.kill.filter(|k| with.contains(&k.0)).map(|k| self.moved(with, k.1));
-        let end = used.chain(killed).fold(self.promise(with, arrival), u64::min);
+        let end = used.chain(killed).fold(self.promise(with, arrival).1, u64::min);
         arrival > end
+    }
+
+    /// Returns whether the planned waits alone outlast the lease when nothing else delays the act: those after the
+    /// request that the promise counts from. No process tells of less than 30 ms in which it did not run, so the rest
+    /// of each step counts too, up to that much; the wait in the lock's queue counts whole.
+    fn outlasted(&self) -> bool {
+        let at = |at| self.moved(&[], at);
+        let (from, to) = self.promise(&[], at(self.act.at));
+        let within = |a: u64, b: u64| at(b).max(from) - at(a).max(from);
+        let waited = |leg: &Leg| {
+            let due = leg.due.min(leg.to);
+            within(leg.from, due) + within(due, leg.to).min(if leg.queue { u64::MAX } else { 30_000_000 })
+        };
+        self.legs.iter().map(waited).sum::<u64>() > to - from
     }
 }
 
 /// The causes of one stale act.
 pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
-    let frozen = frozen(f, h, act);
+    let legs = legs(f, h, act);
+    let frozen = frozen(f, h, &legs);
     let mut own = Vec::new();
     pieces(f, &h.process, h.sent, act.at, &mut own);
     let mut causes: BTreeSet<Cause> = frozen.iter().chain(&own).map(|p| p.cause).collect();
@@ -159,13 +199,14 @@ pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
     let kill = killed.map(|(fault, at)| (Cause::Fault(fault, FaultKind::Kill), at));
     causes.extend(kill.map(|k| k.0));
     let causes: Vec<_> = causes.into_iter().collect();
-    let replay = Replay { f, h, act, frozen, own, kill };
+    let replay = Replay { f, h, act, legs, frozen, own, kill };
     let sent = h.path.iter().find(|(_, step)| *step == Step::Request(act.op)).map(|(at, _)| *at);
     if sent.zip(h.released).is_some_and(|(sent, released)| sent > released) {
         return BTreeSet::from(["unexplained".to_owned()]);
     }
     if replay.late(&[]) {
-        return BTreeSet::from(["overrun".to_owned()]);
+        let planned = replay.outlasted();
+        return BTreeSet::from([if planned { "overrun".to_owned() } else { unexplained(f, h.sent, act.at) }]);
     }
     let alone: BTreeSet<_> = causes.iter().filter(|c| replay.late(&[**c])).map(|c| c.name().to_owned()).collect();
     if !alone.is_empty() {

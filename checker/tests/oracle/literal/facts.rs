@@ -63,6 +63,8 @@ pub struct Hold {
     pub renewed_on: Vec<(u64, Answers)>,
     pub later: Vec<Later>,
     pub path: Vec<(u64, Step)>,
+    /// Waited in the lock's queue.
+    pub queued: bool,
     pub checks: Vec<u64>,
 }
 
@@ -194,6 +196,7 @@ impl Facts {
                     renewed_on: Vec::new(),
                     later: Vec::new(),
                     path: vec![(at, Step::Plain)],
+                    queued: false,
                     checks: Vec::new(),
                 };
                 self.holds.insert(attempt.0, hold);
@@ -238,6 +241,7 @@ impl Facts {
         let id = match event {
             Event::Acquired { attempt, .. }
             | Event::AcquireFailed { attempt, .. }
+            | Event::Behind { attempt }
             | Event::Undo { attempt }
             | Event::Undone { attempt, .. } => attempt.0,
             Event::Renew { hold }
@@ -303,6 +307,7 @@ impl Facts {
                 h.later.push(Later { sent, answered: at, answers: answers.clone() });
             }
             Event::LossNoticed { .. } => h.marks.push(at),
+            Event::Behind { .. } => h.queued = true,
             Event::GaveUp { .. } => _ = h.gave_up.get_or_insert(at),
             Event::Read { op, .. } | Event::Write { op, .. } => h.path.push((at, Step::Request(op.0))),
             Event::Work { planned_ns, .. } => h.path.push((at, Step::Work(*planned_ns))),

@@ -47,9 +47,8 @@ pub fn judge(f: &Facts) -> Lock {
     let mut lock = Lock::default();
     for h in &holds {
         let acquired = h.acquired.unwrap_or(0);
-        let first_promise = super::facts::after(h.sent, h.lease);
-        if acquired >= first_promise {
-            lock.dead_claims.insert(h.id, acquired - first_promise);
+        if is_dead(h) {
+            lock.dead_claims.insert(h.id, acquired - super::facts::after(h.sent, h.lease));
         }
         if let Some(granted) = minority(f, h) {
             lock.minority_claims.insert(h.id, granted);
@@ -64,7 +63,9 @@ pub fn judge(f: &Facts) -> Lock {
         for b in &holds[i + 1..] {
             let ((a0, a1), (b0, b1)) = (entitled(f, a), entitled(f, b));
             let (from, to) = (a0.max(b0), a1.min(b1));
-            if a.key == b.key && from < to {
+            let at_once =
+                from < to || is_instant_inside(a, (a0, a1), (b0, b1)) || is_instant_inside(b, (b0, b1), (a0, a1));
+            if a.key == b.key && at_once {
                 let causes = cause::overlap(f, a, b);
                 let own = Some(a.client == b.client);
                 let window = Window { overlap: to - from, staleness: None, own, causes, ..Window::default() };
@@ -82,6 +83,15 @@ pub fn judge(f: &Facts) -> Lock {
     let violated = claims || windows().any(|w| w.causes.iter().any(|c| c != "host-clock"));
     lock.verdict = judged(violated, lock.undecided > 0 || open_questions(f));
     lock
+}
+
+fn is_dead(h: &Hold) -> bool {
+    h.acquired.is_some_and(|acquired| acquired >= super::facts::after(h.sent, h.lease))
+}
+
+/// Returns whether a live claim whose client was killed by then falls inside the entitlement of another hold.
+fn is_instant_inside(h: &Hold, own: (u64, u64), other: (u64, u64)) -> bool {
+    own.0 == own.1 && !is_dead(h) && other.0 < own.0 && own.0 < other.1
 }
 
 /// The number of nodes that had granted a hold, if they were no majority. Without any answer nothing is known.
@@ -116,7 +126,7 @@ fn cut_short(f: &Facts, h: &Hold, holds: &[&Hold]) -> Option<((u64, u64), Window
     let end = h.promise().min(h.gives_back.unwrap_or(u64::MAX));
     let inside = |g: &&&Hold| {
         let at = g.acquired.unwrap_or(0);
-        let both = at < super::facts::after(g.sent, g.lease) && !h.later_than(g);
+        let both = !is_dead(g) && !h.later_than(g);
         g.id != h.id
             && g.key == h.key
             && at > killed

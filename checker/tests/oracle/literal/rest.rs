@@ -42,17 +42,18 @@ pub fn owned(said: NodeAnswer) -> bool {
 #[derive(Debug)]
 pub struct Unsafe {
     pub attempt: u64,
+    /// Which of the attempt's requests: two may have the same stamps.
+    pub request: usize,
     pub owner: u64,
     pub node: NodeName,
     pub sent: u64,
-    pub answered: u64,
 }
 
 /// Every pair of such a request and an owner.
 pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
     let mut found = Vec::new();
     for a in f.holds.values() {
-        for request in &a.later {
+        for (number, request) in a.later.iter().enumerate() {
             let done = request.answers.iter().filter(|(_, said)| *said == NodeAnswer::Done);
             for (node, _) in done {
                 for b in f.holds.values().filter(|b| b.id != a.id && b.key == a.key) {
@@ -70,10 +71,10 @@ pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
                     if replaced || (refused && lock::steps(f).is_empty()) {
                         found.push(Unsafe {
                             attempt: a.id,
+                            request: number,
                             owner: b.id,
                             node: node.clone(),
                             sent: request.sent,
-                            answered: request.answered,
                         });
                     }
                 }
@@ -85,7 +86,7 @@ pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
 
 pub fn release(f: &Facts) -> Release {
     let all = unsafe_requests(f);
-    let pairs: BTreeSet<_> = all.iter().map(|u| (u.attempt, u.sent, u.answered, &u.node)).collect();
+    let pairs: BTreeSet<_> = all.iter().map(|u| (u.attempt, u.request, &u.node)).collect();
     let unsafe_releases = pairs.len() as u64;
     Release { verdict: judged(unsafe_releases > 0, false), unsafe_releases }
 }

@@ -114,7 +114,7 @@ impl World {
         self.processes[process].alive = false;
         for c in self.clients.iter_mut().filter(|c| c.worker == worker) {
             c.epoch += 1;
-            c.attempt = None;
+            (c.attempt, c.former) = (None, None);
             c.section += 1;
             c.tries = 0;
         }

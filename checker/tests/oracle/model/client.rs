@@ -64,6 +64,10 @@ pub enum What {
     RenewDue {
         hold: u64,
     },
+    /// Uses a hold that it has released.
+    AfterRelease {
+        hold: u64,
+    },
 }
 
 impl What {
@@ -94,12 +98,19 @@ pub struct Attempt {
     pub(super) base: Vec<(u64, u64)>,
     pub(super) op: u32,
     pub(super) waiting: Option<u32>,
+    /// The request that it waits for is a write.
+    pub(super) writing: bool,
     pub(super) writes: u32,
     pub(super) over: bool,
+    pub(super) released: bool,
+    /// Its client has gone on after the release.
+    pub(super) left: bool,
     pub(super) lost: bool,
     /// The next renewal.
     pub(super) due: u64,
     pub(super) delays: Delays,
+    /// How long it was to wait under the hold, until now.
+    pub(super) planned: u64,
     pub(super) main: Option<Round>,
     pub(super) renewal: Option<Round>,
 }
@@ -117,6 +128,8 @@ pub struct Client {
     key: usize,
     tokens: u64,
     pub attempt: Option<Attempt>,
+    /// The attempt whose hold it has released last, if it has made another attempt since.
+    pub(super) former: Option<Attempt>,
     rounds: u32,
     pub(super) pointed: bool,
 }
@@ -134,6 +147,7 @@ impl Client {
             key: 0,
             tokens: 0,
             attempt: None,
+            former: None,
             rounds: 0,
             pointed: false,
         }
@@ -186,14 +200,23 @@ impl World {
             What::Worked => {
                 self.soon(client, What::Go(Next::Decide));
             }
-            What::Said { attempt, round, node, said, .. } => self.said(client, attempt, round, node, said),
-            What::Waited { attempt, round } => self.waited(client, attempt, round),
-            What::Answered { hold, op, number, decided, delays } => {
-                self.answered(client, due, hold, op, number, decided, delays)
+            What::Said { attempt, round, node, said, .. } => {
+                self.under(client, attempt, |world| world.said(client, attempt, round, node, said))
             }
-            What::Unanswered { hold, op } => self.unanswered(client, hold, op, Outcome::Indeterminate),
-            What::TurnedAway { hold, op } => self.unanswered(client, hold, op, Outcome::Failed),
+            What::Waited { attempt, round } => {
+                self.under(client, attempt, |world| world.waited(client, attempt, round))
+            }
+            What::Answered { hold, op, number, decided, delays } => {
+                self.under(client, hold, |world| world.answered(client, due, hold, op, number, decided, delays))
+            }
+            What::Unanswered { hold, op } => {
+                self.under(client, hold, |world| world.unanswered(client, hold, op, Outcome::Indeterminate))
+            }
+            What::TurnedAway { hold, op } => {
+                self.under(client, hold, |world| world.unanswered(client, hold, op, Outcome::Failed))
+            }
             What::RenewDue { hold } => self.renew(client, hold),
+            What::AfterRelease { hold } => self.under(client, hold, |world| world.uses_after_release(client)),
         }
     }
 
@@ -218,6 +241,9 @@ impl World {
             intended: stamp(intended),
         };
         self.say(client, event);
+        if let Some(released) = self.clients[client].attempt.take_if(|a| a.released) {
+            self.clients[client].former = Some(released);
+        }
         self.clients[client].attempt = Some(Attempt {
             id,
             key,
@@ -228,11 +254,15 @@ impl World {
             base: vec![(0, 0); self.k.arms.len()],
             op: 0,
             waiting: None,
+            writing: false,
             writes: 0,
             over: false,
+            released: false,
+            left: false,
             lost: false,
             due: 0,
             delays: Delays::new(),
+            planned: 0,
             main: None,
             renewal: None,
         });
@@ -353,7 +383,9 @@ impl World {
                         Event::Released { hold, removed: good, answers }
                     },
                 );
-                self.leave(client);
+                if !std::mem::replace(&mut self.attempt(client).left, true) {
+                    self.leave(client);
+                }
             }
         }
     }

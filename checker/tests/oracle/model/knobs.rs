@@ -121,6 +121,8 @@ pub struct Knobs {
     pub releases_anyway: f64,
     /// Writes twice with no answer in between: releases while the write is on its way.
     pub hurried: f64,
+    /// Acts, or releases again, under a hold that it has released: before its next attempt, and after.
+    pub after_release: f64,
     pub retries: u32,
     pub retry: (u64, u64),
     pub point: Option<(Point, u64)>,
@@ -173,6 +175,7 @@ impl Knobs {
             && self.point.is_none()
             && self.lost_answer == 0.0
             && self.hurried == 0.0
+            && self.after_release == 0.0
             && matches!(self.tokens, Tokens::Counter | Tokens::None)
     }
 
@@ -240,6 +243,7 @@ impl Knobs {
             two_writes: if strict || rng.random_bool(0.2) { 0.5 } else { 0.0 },
             releases_anyway: 0.3,
             hurried: 0.0,
+            after_release: if rng.random_bool(0.06) { 0.9 } else { 0.0 },
             retries: 4,
             retry: (2, 8),
             point: None,

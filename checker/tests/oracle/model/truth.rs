@@ -66,7 +66,12 @@ pub struct TrueAct {
     pub hold: u64,
     pub key: usize,
     pub write: bool,
+    /// When its client sent it, and whether the client had made another attempt after it had released the hold.
+    pub sent: u64,
+    pub after_next: bool,
     pub delays: Delays,
+    /// How long its client was to wait under the hold before it.
+    pub planned: u64,
     /// An arm each: admitted, and whether that was right.
     pub decided: Vec<(Arm, bool, bool)>,
 }

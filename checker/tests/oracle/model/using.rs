@@ -5,7 +5,7 @@ use rand::Rng;
 
 use super::{
     arms::{Access, Decided},
-    client::{Attempt, Next, Round, TIMEOUT, What},
+    client::{Attempt, Client, Next, Round, TIMEOUT, What},
     knobs::{ArmBug, Spot},
     lock::{Ask, DRIFT, LEASE},
     truth::Delays,
@@ -13,6 +13,19 @@ use super::{
 };
 
 impl World {
+    /// Does something within an attempt: the client's last one, or the one whose hold it has released last.
+    pub(super) fn under(&mut self, client: usize, attempt: u64, act: impl FnOnce(&mut World)) {
+        let is_it = |a: &Option<Attempt>| a.as_ref().is_some_and(|a| a.id == attempt);
+        let swap = |c: &mut Client| std::mem::swap(&mut c.attempt, &mut c.former);
+        if is_it(&self.clients[client].attempt) {
+            act(self);
+        } else if is_it(&self.clients[client].former) {
+            swap(&mut self.clients[client]);
+            act(self);
+            swap(&mut self.clients[client]);
+        }
+    }
+
     pub(super) fn renew(&mut self, client: usize, hold: u64) {
         let live = |a: &&Attempt| a.id == hold && !a.over && !a.lost && a.renewal.is_none();
         if self.clients[client].attempt.as_ref().filter(live).is_none() {
@@ -77,6 +90,7 @@ impl World {
                 let (process, id) = (self.process_of(client), hold.0);
                 // If no controller releases the client, the checker takes the whole wait as planned.
                 let (from, length) = if released { (wait, extra) } else { (0, wait + extra + 1) };
+                self.attempt(client).planned += if released { wait } else { wait + extra };
                 self.blur(process, id, from, length);
                 self.later(client, wait + extra, What::LeavesPoint { point, next, released });
             }
@@ -97,6 +111,7 @@ impl World {
             Next::Read => self.access(client, false),
             Next::Work => {
                 let units = self.between(self.k.work);
+                self.attempt(client).planned += units;
                 self.say(client, Event::Work { hold, planned_ns: units * UNIT_NS });
                 let extra = self.dither();
                 self.blur(self.process_of(client), id, units, extra);
@@ -140,9 +155,12 @@ impl World {
         a.op += 1;
         a.writes += u32::from(write);
         a.waiting = Some(a.op);
+        a.writing = write;
         let (id, op) = (a.id, a.op);
         let access = Access { key: a.key, write, hold: Some(id), op, token: a.token, base: a.base.clone() };
-        let sent = Sent { client, epoch, access, delays: a.delays.clone(), back, lost };
+        let (delays, planned) = (a.delays.clone(), a.planned);
+        let after_next = self.clients[client].former.as_ref().is_some_and(|other| other.id > id);
+        let sent = Sent { client, epoch, access, at: self.now, after_next, delays, planned, back, lost };
         let (hold, number) = (HoldId(id), OpId(op.into()));
         self.say(client, if write { Event::Write { hold, op: number } } else { Event::Read { hold, op: number } });
         if duplicate {
@@ -172,23 +190,29 @@ impl World {
         delays: Delays,
     ) {
         let process = self.process_of(client);
-        let waits = |a: &&mut Attempt| a.id == hold && a.waiting == Some(op) && !a.over;
+        let waits = |a: &&mut Attempt| a.id == hold && a.waiting == Some(op);
         let Some(a) = self.clients[client].attempt.as_mut().filter(waits) else { return };
         a.waiting = None;
         a.base = decided.iter().map(|d| (d.version, d.value)).collect();
-        let (writes, token) = (a.writes, a.token);
+        let (writing, writes, token, over) = (a.writing, a.writes, a.token, a.over);
         let mut delays = delays;
         self.charge(process, due, &mut delays);
         self.attempt(client).delays = delays;
         let (hold, op) = (HoldId(hold), OpId(op.into()));
-        if writes == 0 {
+        if !writing {
             let arms = Some(self.read_answers(&decided, token));
             self.say(client, Event::ReadOk { hold, op, number, arms });
+            if over {
+                return;
+            }
             return self.at_point(client, Point::AfterRead, Next::Work);
         }
         let written = |(&arm, d): (&_, &Decided)| ArmWriteAnswer { arm, admitted: d.admitted, seen: d.seen.map(Token) };
         let arms = Some(self.k.arms.iter().zip(&decided).map(written).collect());
         self.say(client, Event::WriteOk { hold, op, number, arms });
+        if over {
+            return;
+        }
         if writes == 1 && self.chance(self.k.two_writes) {
             self.soon(client, What::Go(Next::Work));
         } else {
@@ -207,9 +231,10 @@ impl World {
     }
 
     pub(super) fn unanswered(&mut self, client: usize, hold: u64, op: u32, outcome: Outcome) {
-        let waits = |a: &&mut Attempt| a.id == hold && a.waiting == Some(op) && !a.over;
+        let waits = |a: &&mut Attempt| a.id == hold && a.waiting == Some(op);
         let Some(a) = self.clients[client].attempt.as_mut().filter(waits) else { return };
         a.waiting = None;
+        let over = a.over;
         let event = Event::AccessFailed {
             hold: HoldId(hold),
             op: OpId(op.into()),
@@ -217,6 +242,9 @@ impl World {
             detail: "no answer, or none that helps".into(),
         };
         self.say(client, event);
+        if over {
+            return;
+        }
         if outcome == Outcome::Failed || self.chance(self.k.releases_anyway) {
             self.release(client)
         } else {
@@ -226,6 +254,8 @@ impl World {
 
     fn give_up(&mut self, client: usize) {
         let id = self.attempt(client).id;
+        // Of two holds that it has used up, the checker knows the last.
+        self.clients[client].former = None;
         self.attempt(client).over = true;
         // The watchdog ends with the work, so the record does not show the end of a renewal that is under way.
         self.attempt(client).renewal = None;
@@ -236,7 +266,9 @@ impl World {
 
     fn release(&mut self, client: usize) {
         let (id, now) = (self.attempt(client).id, self.now);
-        self.attempt(client).over = true;
+        self.clients[client].former = None;
+        let a = self.attempt(client);
+        (a.over, a.released, a.waiting) = (true, true, None);
         // The watchdog ends with the work, so the record does not show the end of a renewal that is under way.
         self.attempt(client).renewal = None;
         self.say(client, Event::Release { hold: HoldId(id) });
@@ -244,5 +276,24 @@ impl World {
         self.truth.used(id, now, &delays);
         let round = self.ask(client, Ask::Release);
         self.attempt(client).main = Some(round);
+        if self.chance(self.k.after_release) {
+            for _ in 0..self.rng.random_range(1..=3) {
+                let after = self.rng.random_range(0..=24);
+                self.later(client, after, What::AfterRelease { hold: id });
+            }
+        }
+    }
+
+    /// Reads, writes or releases once more under a hold that has been released.
+    pub(super) fn uses_after_release(&mut self, client: usize) {
+        let hold = HoldId(self.attempt(client).id);
+        match self.rng.random_range(0..4) {
+            0 => {
+                self.say(client, Event::Release { hold });
+                let round = self.ask(client, Ask::Release);
+                self.attempt(client).main = Some(round);
+            }
+            kind => self.access(client, kind > 1),
+        }
     }
 }

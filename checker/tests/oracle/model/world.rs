@@ -51,7 +51,11 @@ pub struct Sent {
     pub client: usize,
     pub epoch: u32,
     pub access: Access,
+    pub at: u64,
+    /// Its client has made another attempt since it released the hold.
+    pub after_next: bool,
     pub delays: Delays,
+    pub planned: u64,
     pub back: u64,
     pub lost: bool,
 }
@@ -214,7 +218,17 @@ impl World {
         self.now += 1;
         for key in 0..self.k.keys {
             let access = Access { key, write: false, hold: None, op: 0, token: None, base: Vec::new() };
-            self.admit(access, Delays::new());
+            self.admit(&Sent {
+                client: 0,
+                epoch: 0,
+                access,
+                at: self.now,
+                after_next: false,
+                delays: Delays::new(),
+                planned: 0,
+                back: 0,
+                lost: true,
+            });
             for arm in self.k.arms.clone() {
                 self.truth.counters.insert((key, arm), self.resource.value(key, arm));
             }
@@ -382,7 +396,7 @@ impl World {
             let what = What::TurnedAway { hold: access.hold.unwrap_or(0), op: access.op };
             return self.push(back, Happens::Client { client, epoch, what });
         }
-        let (number, decided) = self.admit(sent.access.clone(), sent.delays.clone());
+        let (number, decided) = self.admit(&sent);
         if sent.lost {
             return;
         }
@@ -394,8 +408,9 @@ impl World {
         self.push(back, Happens::Client { client, epoch, what });
     }
 
-    fn admit(&mut self, a: Access, delays: Delays) -> (u64, Vec<Decided>) {
-        let (number, repeat, decided) = self.resource.apply(&a, &self.k, &mut self.rng);
+    fn admit(&mut self, sent: &Sent) -> (u64, Vec<Decided>) {
+        let a = &sent.access;
+        let (number, repeat, decided) = self.resource.apply(a, &self.k, &mut self.rng);
         let arms = self.k.arms.iter().zip(&decided);
         let arms = arms
             .map(|(&arm, d)| ArmDecision {
@@ -422,7 +437,18 @@ impl World {
         );
         if let (Some(hold), false) = (a.hold, repeat) {
             let decided = self.k.arms.iter().zip(&decided).map(|(&arm, d)| (arm, d.admitted, d.right)).collect();
-            self.truth.acts.push(TrueAct { number, at: self.now, hold, key: a.key, write: a.write, delays, decided });
+            self.truth.acts.push(TrueAct {
+                number,
+                at: self.now,
+                hold,
+                key: a.key,
+                write: a.write,
+                sent: sent.at,
+                after_next: sent.after_next,
+                delays: sent.delays.clone(),
+                planned: sent.planned,
+                decided,
+            });
         }
         (number, decided)
     }

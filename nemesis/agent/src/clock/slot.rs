@@ -60,6 +60,11 @@ impl Clock {
         self.rate = ((i128::from(ppm) << 32) / 1_000_000) as i64;
     }
 
+    /// Ends a drift without its gain, which is a jump. Earlier jumps stay.
+    fn take_drift_back(&mut self, now_ns: i64) {
+        (self.since_ns, self.rate) = (now_ns, 0);
+    }
+
     /// Returns whether the clock shows the kernel's time.
     fn is_true(&self) -> bool {
         self.base_ns == 0 && self.rate == 0 && (self.strobe_by_ns == 0 || self.strobe_period_ns == 0)
@@ -131,13 +136,14 @@ impl Slot {
     pub fn after(mut self, now: Said, which: WhichClock, change: ClockChange) -> Result<Slot, String> {
         allowed(which, change)?;
         let chosen = [
-            (which.is_wall(), &mut self.wall, now.wall_ns),
-            (which.is_monotonic(), &mut self.monotonic, now.monotonic_ns),
-            (which.is_monotonic(), &mut self.boottime, now.boottime_ns),
+            (which.is_wall(), true, &mut self.wall, now.wall_ns),
+            (which.is_monotonic(), false, &mut self.monotonic, now.monotonic_ns),
+            (which.is_monotonic(), false, &mut self.boottime, now.boottime_ns),
         ];
-        for (_, clock, now_ns) in chosen.into_iter().filter(|(chosen, ..)| *chosen) {
+        for (_, is_wall, clock, now_ns) in chosen.into_iter().filter(|(chosen, ..)| *chosen) {
             match change {
                 ClockChange::JumpMs(by_ms) => clock.base_ns = clock.base_ns.saturating_add(ns(by_ms)),
+                ClockChange::DriftPpm(0) if is_wall => clock.take_drift_back(now_ns),
                 ClockChange::DriftPpm(ppm) => clock.drift(now_ns, ppm),
                 ClockChange::Strobe { by_ms, every_ms } => {
                     clock.go_on(now_ns);
@@ -215,17 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_drift_has_gained_stays_and_nothing_jumps_when_it_ends() {
-        let fast = Slot::default().after(NOW, WhichClock::Both, ClockChange::DriftPpm(200_000)).unwrap();
+    fn the_end_of_a_drift_sets_the_wall_clock_back_and_never_a_monotonic_one() {
+        let ahead = Slot::default().after(NOW, WhichClock::Wall, ClockChange::JumpMs(3_000)).unwrap();
+        let fast = ahead.after(NOW, WhichClock::Both, ClockChange::DriftPpm(200_000)).unwrap();
         let then = later(10 * SECOND);
         assert_eq!(fast.monotonic.shows_ns(NOW.monotonic_ns), NOW.monotonic_ns);
-        assert!((fast.wall.shows_ns(then.wall_ns) - NOW.wall_ns).abs_diff(12 * SECOND) <= 10);
+        assert!((fast.wall.shows_ns(then.wall_ns) - NOW.wall_ns).abs_diff(15 * SECOND) <= 10);
         let right = fast.after(then, WhichClock::Both, ClockChange::DriftPpm(0)).unwrap();
         for after in [then, later(20 * SECOND)] {
             assert_eq!(
                 right.boottime.shows_ns(after.boottime_ns) - after.boottime_ns,
                 fast.boottime.shows_ns(then.boottime_ns) - then.boottime_ns
             );
+            assert_eq!(right.wall.shows_ns(after.wall_ns) - after.wall_ns, 3 * SECOND, "only the jump is left");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Errors in a target's network namespace.
 
-use std::io;
+use std::{io, net::SocketAddrV4};
 
 use history::FaultId;
 
@@ -71,6 +71,14 @@ pub enum NetError {
         fault: FaultId,
         /// A process of the target.
         pid: i32,
+        /// The error.
+        source: io::Error,
+    },
+    /// A server did not set or remove a marker key.
+    #[error("asking the Redis server at {server} about a marker key: {source}; the server must need no password")]
+    Marker {
+        /// The server.
+        server: SocketAddrV4,
         /// The error.
         source: io::Error,
     },

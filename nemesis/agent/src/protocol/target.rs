@@ -54,6 +54,17 @@ pub enum TargetRequest {
         /// The timeout.
         timeout_ms: u64,
     },
+    /// Leaves a marker key on a Redis server, or takes it away, over the network of the agent.
+    RedisMarker {
+        /// The server.
+        at: SocketAddrV4,
+        /// The key.
+        key: String,
+        /// Leave it, or take it away.
+        step: MarkerStep,
+        /// The timeout.
+        timeout_ms: u64,
+    },
     /// Tries the kernel features that faults of packets need.
     Abilities {
         /// Any process of the target.
@@ -73,8 +84,20 @@ pub enum TargetAnswer {
     Reset(Vec<Connection>),
     /// How far the server's wall clock is ahead, by the server's own answer.
     RedisTime(ReportedAhead),
+    /// True if the marker key is there now, or was there before it was taken away.
+    RedisMarker(bool),
     /// The kernel features that work.
     Abilities(PacketAbilities),
+}
+
+/// A step of the proof that a server has lost its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MarkerStep {
+    /// Set the key.
+    Leave,
+    /// Remove the key.
+    Take,
 }
 
 /// Bounds of how far a server's clock is ahead of the kernel's. The server reported its time between two readings of

@@ -1,11 +1,10 @@
 use std::time::Duration;
 
 use history::{
-    ClockChange, Event, FailureReason, Fault, FaultPhase, HoldId, Models, NodeAnswer, Outcome, Persistence, WhichClock,
-    fault,
+    ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Models, NodeAnswer, Outcome, Persistence,
+    WhichClock, fault,
 };
 
-use super::*;
 use crate::history_builder::HistoryBuilder;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,6 +42,21 @@ fn a_node_that_forgot_explains_an_overlap_if_every_common_node_is_explained() {
     s.inject(1, amnesia(), "redis-1", 500, 600).inject(2, wall(20_000), "redis-2", 300, 1_300);
     s.inject(3, amnesia(), "redis-3", 500, 600);
     assert_eq!(cause(&mut s), "amnesia+clock");
+}
+
+#[test]
+fn an_unplanned_restart_explains_an_overlap_like_a_planned_one() {
+    let restarted = |from: u64, over: u64| {
+        let mut s = overlap(1);
+        s.plan.servers.kill_forgets = true;
+        s.unplanned(7, FaultKind::Kill, "redis-1", (from, over - 20), over);
+        (cause(&mut s), s.window())
+    };
+    let (cause, window) = restarted(400, 600);
+    assert_eq!(cause, "kill");
+    let told = |who: &str| window.story.iter().any(|line| line.who == who && line.what.contains("redis-1"));
+    assert!(told("unplanned") && !told("nemesis"), "{window:#?}");
+    assert_eq!(restarted(1_020, 1_100).0, "unexplained", "it came after the overlap had begun");
 }
 
 #[test]
@@ -137,6 +151,10 @@ fn a_jump_explains_an_overlap_if_it_is_long_enough() {
     // The clock drifted at most from 0 (the request) to 1,010.
     for (ppm, expected) in [(500_000, "unexplained"), (-500_000, "unexplained"), (999_000, "clock")] {
         assert_eq!(cause(overlap(1).inject(1, drift(ppm), "redis-1", 5, 1_500)), expected, "{ppm} ppm");
+    }
+    // The heal at 700 takes the gain back, so the clock must have reached the end of the lease before.
+    for (ppm, expected) in [(1_500_000, "unexplained"), (2_000_000, "clock")] {
+        assert_eq!(cause(overlap(1).inject(1, drift(ppm), "redis-1", 5, 700)), expected, "{ppm} ppm, healed");
     }
 }
 

@@ -1,4 +1,5 @@
 mod giving_up;
+mod overrun;
 mod renewals;
 
 use history::{
@@ -128,7 +129,7 @@ fn a_pause_of_the_resource_delays_a_request_that_is_under_way() {
     // Not one that is over when the request leaves.
     let mut s = builder();
     s.pause(1, "resource", 20, 2_400).write(1, 1, 2_450, 2_502);
-    assert_eq!(s.causes(), ["overrun"]);
+    assert_eq!(s.causes(), ["unexplained"]);
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn a_packet_that_was_held_back_delays_the_request_that_it_carried() {
     s.write(1, 1, 100, 2_502)
         .inject(1, delay(2_400), "resource", 90, 2_600)
         .packets_delayed(1, "resource", "worker-1", 101, 2_501);
-    assert_eq!(s.causes(), ["overrun"]);
+    assert_eq!(s.causes(), ["unexplained"]);
     // But that of its own read held up what came after it.
     let mut s = builder();
     s.read(1, 1, 50, 51).event("worker-1", 2_501, read_ok(1, 1)).write(1, 2, 2_502, 2_503);
@@ -222,7 +223,7 @@ fn a_packet_that_was_held_back_delays_the_request_that_it_carried() {
     s.write(1, 1, 100, 2_502)
         .inject(1, delay(2_400), "worker-2", 90, 2_600)
         .packets_delayed(1, "worker-2", "resource", 101, 2_501);
-    assert_eq!(s.causes(), ["overrun"]);
+    assert_eq!(s.causes(), ["unexplained"]);
 }
 
 #[test]

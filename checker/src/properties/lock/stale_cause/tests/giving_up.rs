@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use history::{Event, Fault, HoldId, fault};
+use history::{Event, FailureReason, Fault, HoldId, fault};
 
 use super::{HistoryBuilder, delay};
+use crate::verdict::Verdict;
 
 /// A hold that renews each 600 ms. Its last renewal that counts is sent at 610, so its promise ends at 2,588.
 fn renewing() -> HistoryBuilder {
@@ -17,7 +18,7 @@ fn renewing() -> HistoryBuilder {
 fn renewals_end_when_the_client_gives_up() {
     let mut s = renewing();
     s.write(1, 1, 700, 2_900).give_up(1, 900);
-    assert_eq!(s.causes(), ["overrun"], "nothing delayed the write");
+    assert_eq!(s.causes(), ["unexplained"], "no fault delayed the write");
 }
 
 #[test]
@@ -26,7 +27,7 @@ fn a_renewal_under_way_when_the_client_gives_up_does_not_count() {
     s.write(1, 1, 700, 2_900).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) }).give_up(1, 1_215);
     // The client begins its next attempt: it waits no longer for an answer.
     s.try_to_acquire(3, 1, 1_300);
-    assert_eq!(s.causes(), ["overrun"]);
+    assert_eq!(s.causes(), ["unexplained"]);
 }
 
 #[test]
@@ -79,4 +80,28 @@ fn a_client_that_acts_after_its_own_release_is_stale_and_no_fault_explains_it() 
             assert_eq!(s.causes(), ["unexplained"]);
         }
     }
+}
+
+#[test]
+fn an_act_under_the_last_released_hold_is_judged_after_the_next_attempt() {
+    let judged = |acquires_again: bool, sent: u64| {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 100).acquire(2, 2, 150, 160, 42).release(2, 200);
+        s.try_to_acquire(3, 1, 300).write(1, 1, sent, sent + 2);
+        if acquires_again {
+            s.acquire_failed(3, 400, FailureReason::Held, Vec::new()).acquire(5, 1, 410, 420, 43).release(5, 600);
+        }
+        s
+    };
+    for (acquires_again, sent) in [(false, 350), (true, 500), (true, 600)] {
+        let s = judged(acquires_again, sent);
+        assert_eq!((s.lock().stale_holder, s.causes()), (1, vec!["unexplained".to_owned()]), "sent at {sent}");
+        assert_eq!(s.verdicts().reasons, Vec::<String>::new(), "the record is whole");
+        assert_eq!(s.verdicts().properties.get("resource").map(|p| p.verdict()), Some(Verdict::Upheld));
+    }
+    let older = judged(true, 601);
+    assert_eq!(older.lock().stale_holder, 0);
+    let older = older.verdicts();
+    assert_eq!(older.verdict, Verdict::Inconclusive);
+    assert!(older.reasons.concat().contains("released another hold since"), "{:?}", older.reasons);
 }

@@ -1,8 +1,11 @@
 //! Causes of windows of holds whose last renewal was delayed.
 
-use history::{Direction, Event, FailureReason, Fault, HoldId, NodeAnswer, NodeName, Outcome, ServerFacts, fault};
+use history::{
+    ClockChange, Direction, Event, FailureReason, Fault, HoldId, NodeAnswer, NodeName, Outcome, ServerFacts,
+    WhichClock, fault,
+};
 
-use super::{HistoryBuilder, delay, etcd, redlock};
+use super::{HistoryBuilder, delay, etcd, lost_early, redlock, stale};
 
 /// A hold that renews each 600 ms; its last renewal that counts is sent at 610. Its client is paused, sends a renewal
 /// afterwards, and begins its next attempt before that is answered. Packets that `fault` delays at node 2 until 2,400
@@ -68,4 +71,49 @@ fn a_renewal_lasts_as_long_as_the_server_said_and_not_as_the_client_asked() {
     s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_720);
     s.work(1, 620, 500).pause(1, "worker-1", 700, 2_800).write(1, 1, 2_801, 2_802);
     assert_eq!(s.causes(), ["pause"]);
+}
+
+#[test]
+fn a_store_refuses_renewals_by_its_monotonic_clock_alone() {
+    let refused = |clock, by| {
+        let mut s = lost_early();
+        s.plan.servers = etcd();
+        let change = ClockChange::JumpMs(by);
+        let lasting = std::time::Duration::from_millis(300);
+        s.inject(1, Fault::new(fault::Clock { clock, change }, lasting), "redis-1", 500, 1_500);
+        stale(&s)
+    };
+    assert_eq!(etcd().lease_clock, WhichClock::Both);
+    assert_eq!(refused(WhichClock::Monotonic, 1_385), ["clock"]); // 2,100 - 715
+    assert_eq!(refused(WhichClock::Monotonic, 1_384), ["unexplained"]);
+    assert_eq!(refused(WhichClock::Wall, 5_000), ["unexplained"]);
+}
+
+#[test]
+fn a_clock_that_jumps_forward_makes_a_renewal_early_and_its_loss_too() {
+    let lost = |clock, why| {
+        let (hold, outcome) = (HoldId(1), Outcome::Failed);
+        let answers = HistoryBuilder::answers(&[(1, NodeAnswer::None)]);
+        let mut s = HistoryBuilder::renewing(600);
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 100, 110, 41).work(1, 120, 400);
+        if why == FailureReason::Lost {
+            s.event("worker-1", 125, Event::Renew { hold });
+        }
+        s.event("worker-1", 130, Event::RenewFailed { hold, outcome, why, answers });
+        s.event("worker-1", 130, Event::LossNoticed { hold });
+        s.acquire(2, 2, 200, 210, 42).release(2, 600).write(1, 1, 521, 522).release_refused(1, 700);
+        let change = ClockChange::JumpMs(3_000);
+        s.inject(
+            1,
+            Fault::new(fault::Clock { clock, change }, std::time::Duration::from_secs(1)),
+            "worker-1",
+            111,
+            900,
+        );
+        stale(&s)
+    };
+    assert_eq!(lost(WhichClock::Monotonic, FailureReason::Validity), ["clock"]);
+    assert_eq!(lost(WhichClock::Monotonic, FailureReason::Lost), ["unexplained"], "a node said so");
+    assert_eq!(lost(WhichClock::Wall, FailureReason::Validity), ["unexplained"], "leases count by the other clock");
 }

@@ -1,0 +1,154 @@
+//! The spans in which a step of an act may have waited: for a process that did not run, or for packets.
+
+use history::{FaultKind, Harm, NodeName, Stamp};
+
+use crate::{
+    faults::FaultRecord,
+    holds::{Nodes, Span},
+    intervals::Intervals,
+    run::Run,
+};
+
+use super::suspect::{FrozenSpan, Suspect, SuspectSet, clip};
+
+/// The spans in which processes of a node did not run: those inside its proved faults, and the rest.
+///
+/// A slowed node ran in between. Only its recorded late ticks count as time in which it did not run, as for unplanned
+/// stalls. So a fault never explains more than the record shows.
+pub(super) fn frozen(run: &Run, node: &NodeName, stalls: &[Span]) -> Vec<(Span, Suspect)> {
+    let faults = || run.faults.iter().filter(|(_, l)| l.kind.takes_processor_time() && l.node == *node);
+    let pauses: Vec<(Suspect, Span)> = faults()
+        .filter(|(_, l)| l.proved.is_some())
+        .filter_map(|(id, l)| Some((Suspect::Fault(id, l.kind), l.bracket()?)))
+        .collect();
+    // A process that is killed before it goes on records no stall, but the proof of the freeze shows one.
+    let shown = faults().filter(|(_, l)| l.kind.freezes()).filter_map(|(_, l)| l.proved);
+    let mut found = Vec::new();
+    for stall in stalls.iter().copied().chain(shown) {
+        let mut rest = vec![stall];
+        for &(suspect, pause) in &pauses {
+            if let Some(span) = clip(stall, pause) {
+                found.push((span, suspect));
+                rest = rest.into_iter().flat_map(|part| outside(part, pause)).collect();
+            }
+        }
+        found.extend(rest.into_iter().map(|span| (span, Suspect::Stalls)));
+    }
+    found
+}
+
+/// The spans in which a node was down: a request waited until it was sent again to the next process.
+pub(super) fn down(run: &Run, node: &NodeName) -> impl Iterator<Item = (Span, Suspect)> {
+    let kills = run.faults.iter().filter(move |(_, l)| l.kind.kills() && l.proved.is_some() && l.node == *node);
+    kills.filter_map(|(id, l)| Some((l.bracket()?, Suspect::Fault(id, l.kind))))
+}
+
+/// The spans in which packets from one node to another were delayed. A loss records no packet that was lost, so with
+/// `may_be_lost` the whole time counts in which the connection may have been silent.
+pub(super) fn delayed(run: &Run, from: &NodeName, to: &NodeName, may_be_lost: bool) -> Vec<(Span, Suspect)> {
+    let mut found: Vec<(Span, Suspect)> = run
+        .faults
+        .delayed(from, to)
+        .map(|(delayed, kind)| (delayed.span, Suspect::Fault(delayed.fault, kind)))
+        .collect();
+    let losses = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.kind.harm() == Harm::DropsPackets);
+    for (id, line) in losses.filter(|_| may_be_lost) {
+        let step = run.plan.schedule.iter().find(|step| step.id == id);
+        let is_hit = step.is_some_and(|step| step.fault.hits(&line.node, from, to));
+        found.extend(line.silence().filter(|_| is_hit).map(|span| (span, Suspect::Fault(id, line.kind))));
+    }
+    found
+}
+
+/// The spans in which each lock node, or its links, kept a worker waiting for the answer to its attempt.
+pub(super) fn of_lock_nodes(run: &Run, worker: &NodeName, attempt: Span, may_be_lost: bool) -> Vec<LockDelay> {
+    let nodes = &run.plan.lock_nodes;
+    let mut found = Vec::new();
+    for (node, name) in nodes.iter().enumerate() {
+        let mut add = |(span, suspect)| found.extend(clip(span, attempt).map(|span| LockDelay { node, span, suspect }));
+        for (id, line) in run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == *name) {
+            let Some(bracket) = line.bracket().filter(|_| stops(line)) else { continue };
+            // The members of a store elect a leader, and a client connects again, only after the fault.
+            let is_longer = run.plan.has_one_store() || line.kind.kills();
+            let until = if is_longer && clip(bracket, attempt).is_some() { attempt.1 } else { bracket.1 };
+            add(((bracket.0, until), Suspect::Fault(id, line.kind)));
+        }
+        // The members of a store answer together, so the links between them count too.
+        let members = nodes.iter().filter(|peer| run.plan.has_one_store() && *peer != name);
+        for peer in members.chain([worker]) {
+            delayed(run, peer, name, may_be_lost).into_iter().for_each(&mut add);
+            delayed(run, name, peer, may_be_lost).into_iter().for_each(&mut add);
+        }
+    }
+    found
+}
+
+fn stops(line: &FaultRecord) -> bool {
+    match line.kind.harm() {
+        Harm::Freezes | Harm::Starves | Harm::Kills(_) => true,
+        Harm::SetsClock | Harm::DropsPackets | Harm::DelaysPackets => false,
+    }
+}
+
+/// A span in which a lock node kept an attempt waiting.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LockDelay<S = Suspect> {
+    pub node: usize,
+    pub span: Span,
+    pub suspect: S,
+}
+
+/// The nodes that grant an attempt together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Quorum {
+    /// The number of nodes without which the others are no majority.
+    pub enough: usize,
+    /// The nodes that refused the attempt. The attempt waits for the others.
+    pub refused_on: Nodes,
+}
+
+/// The spans in which so many nodes kept an attempt waiting, because of suspects of `set`, that the other nodes were no
+/// majority.
+pub(super) fn without_majority(delays: &[LockDelay<SuspectSet>], set: SuspectSet, quorum: Quorum) -> Vec<Span> {
+    let delays: Vec<_> = delays.iter().filter(|delay| delay.suspect & set != 0).collect();
+    let mut edges: Vec<Stamp> = delays.iter().flat_map(|delay| [delay.span.0, delay.span.1]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let is_covered = |span: &Span| {
+        let covering = delays.iter().filter(|delay| delay.span.0 <= span.0 && span.1 <= delay.span.1);
+        let mut nodes: Vec<usize> = covering.map(|delay| delay.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.retain(|node| *node >= 64 || quorum.refused_on & (1 << node) == 0);
+        !nodes.is_empty() && nodes.len() + quorum.refused_on.count_ones() as usize >= quorum.enough
+    };
+    edges.windows(2).map(|edge| (edge[0], edge[1])).filter(is_covered).collect()
+}
+
+/// The length of frozen time before an instant, each instant counted once.
+pub(super) fn length(frozen: &[FrozenSpan], others: Vec<Span>, set: SuspectSet, until: Stamp) -> std::time::Duration {
+    let frozen = frozen.iter().filter(|f| f.suspect & set != 0).map(|f| f.span).chain(others);
+    frozen.filter_map(|span| clip(span, (Stamp(0), until))).collect::<Intervals>().length()
+}
+
+/// Returns the proved faults of the clock that clients of a worker use, if the faults overlap the span `within`.
+pub(super) fn clocks_of<'a>(
+    run: &'a Run,
+    worker: &'a NodeName,
+    within: Span,
+) -> impl Iterator<Item = (Span, Suspect)> + 'a {
+    let clocks =
+        run.faults.iter().filter(move |(_, l)| l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *worker);
+    clocks.filter_map(move |(id, l)| {
+        let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+        let is_own = step.fault.clock().is_some_and(|fault| fault.clock.is_monotonic());
+        let (from, to) = l.bracket()?;
+        // A clock keeps the time that it gained or lost, so the span has no end.
+        (is_own && from < within.1 && within.0 < to).then_some(((from, Stamp(u64::MAX)), Suspect::Fault(id, l.kind)))
+    })
+}
+
+/// Returns the parts of a span that lie outside another span.
+fn outside(span: Span, hole: Span) -> impl Iterator<Item = Span> {
+    [clip(span, (Stamp(0), hole.0)), clip(span, (hole.1, Stamp(u64::MAX)))].into_iter().flatten()
+}

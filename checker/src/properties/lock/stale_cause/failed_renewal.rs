@@ -1,0 +1,117 @@
+//! Renewals that failed, or did not leave, because of a fault.
+
+use history::{FailureReason, FaultId, Harm, NodeName, Stamp};
+
+use crate::{
+    faults::FaultRecord,
+    holds::{Attempt, Grant, RenewalFailure, Span},
+    key_lease::KeyLease,
+    rules,
+    run::Run,
+};
+
+use super::{
+    delays::clocks_of,
+    suspect::{Suspect, SuspectSet, clip},
+};
+
+/// A renewal that failed.
+pub(super) struct FailedRenewal<B> {
+    /// The span in which no renewal succeeded.
+    pub span: Span,
+    /// For each node that did not execute the renewal: the suspects, each of which suffices. Empty without suspects.
+    pub missing: Vec<B>,
+    /// The number of missing nodes that makes the renewal fail.
+    pub enough: usize,
+    /// True if the client noticed by this renewal that the hold was lost.
+    pub is_loss: bool,
+}
+
+impl<B> FailedRenewal<B> {
+    pub fn with<C>(&self, missing: Vec<C>) -> FailedRenewal<C> {
+        FailedRenewal { span: self.span, missing, enough: self.enough, is_loss: self.is_loss }
+    }
+}
+
+impl FailedRenewal<SuspectSet> {
+    /// Returns whether suspects of `set` make the renewal fail. At least one node must be missing because of the set. A
+    /// node that is missing without a suspect fails with every set.
+    pub fn is_by(&self, set: SuspectSet) -> bool {
+        let fails = |missing: &&SuspectSet| **missing == 0 || **missing & set != 0;
+        self.missing.iter().any(|missing| missing & set != 0)
+            && self.missing.iter().filter(fails).count() >= self.enough
+    }
+}
+
+/// Returns the renewals that failed or did not leave because of a fault. The fault hit a lock node that did not execute
+/// a renewal sent inside the promise, the links to that node, or the worker's own clock.
+pub(super) fn broken(run: &Run, hold: &Attempt, worker: &NodeName, arrival: Stamp) -> Vec<FailedRenewal<Vec<Suspect>>> {
+    let Some(grant) = hold.grant.filter(|_| run.plan.workload.renew.is_some()) else { return Vec::new() };
+    let unanswered = hold.renewing.or(hold.unanswered).filter(|sent| rules::is_renewed_in_time(sent.at, hold.promise));
+    let unanswered =
+        unanswered.map(|sent| RenewalFailure { span: (sent.at, arrival), done_on: 0, refused_on: 0, loss: None });
+    let failures = || hold.failures.iter().copied().chain(unanswered).filter(|failure| failure.span.0 < arrival);
+    // If a client noticed the loss although no node had refused, it used its own clock.
+    let is_loss = !failures().any(|failure| failure.loss == Some(FailureReason::Lost));
+    let clocks = clocks_of(run, worker, (hold.sent.at, arrival));
+    let clocks = clocks.map(|(span, suspect)| FailedRenewal { span, missing: vec![vec![suspect]], enough: 1, is_loss });
+    let mut found: Vec<FailedRenewal<Vec<Suspect>>> = clocks.collect();
+    for failure in failures() {
+        let nodes = 0..run.plan.lock_nodes.len();
+        let missing = nodes.filter(|i| *i >= 64 || failure.done_on & (1 << i) == 0);
+        let by_node = missing.map(|node| kept_from(run, hold, &grant, worker, &failure, node));
+        let nodes = run.plan.lock_nodes.len();
+        // The members of a store execute a renewal together, so a fault of one member may stop all.
+        let (missing, enough) = match run.plan.has_one_store() {
+            true => (vec![by_node.flatten().collect::<Vec<Suspect>>()], 1),
+            false => (by_node.collect(), nodes - nodes / 2),
+        };
+        let until = if failure.loss.is_some() { Stamp(u64::MAX) } else { failure.span.1 };
+        let (span, is_loss) = ((failure.span.0, until), failure.loss.is_some());
+        found.push(FailedRenewal { span, missing, enough, is_loss });
+    }
+    found
+}
+
+/// Returns the suspects that may have kept a node from executing a renewal.
+fn kept_from(
+    run: &Run,
+    hold: &Attempt,
+    grant: &Grant,
+    worker: &NodeName,
+    failure: &RenewalFailure,
+    node: usize,
+) -> Vec<Suspect> {
+    let name = &run.plan.lock_nodes[node];
+    let has_refused = node < 64 && failure.refused_on & (1 << node) != 0;
+    let key_lease = KeyLease::of(hold, grant, node, failure.span.1);
+    // The node may have refused because the renewal reached it when the lease was over.
+    let is_ready = has_refused && !rules::is_after_end(failure.span.1, hold.promise);
+    let is_to_blame = |id: FaultId, line: &FaultRecord| {
+        let Some(bracket) = line.bracket() else { return false };
+        let is_on = clip(bracket, failure.span).is_some();
+        match line.kind.harm() {
+            // A node that refuses in time is running and reachable, and the hold no longer owns the key there.
+            Harm::DropsPackets | Harm::DelaysPackets => {
+                let step = run.plan.schedule.iter().find(|step| step.id == id);
+                let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
+                let is_silent = line.silence().is_some_and(|silence| clip(silence, failure.span).is_some());
+                // The members of a store execute a renewal together, over the links between them.
+                let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_one_store());
+                let mut peers = members.chain([worker]).filter(|peer| *peer != name);
+                is_silent && !is_ready && peers.any(|peer| hits(peer, name) || hits(name, peer))
+            }
+            _ if line.node != *name => false,
+            _ if has_refused && key_lease.is_refused_by(run, line) => true,
+            _ if is_ready => false,
+            Harm::Freezes | Harm::Starves => is_on,
+            // A client notices a broken connection only when it uses the connection.
+            Harm::Kills(_) => hold.sent.at < bracket.1 && bracket.0 < failure.span.1,
+            // In runs, a leader of etcd 3.4 whose monotonic clock had jumped left renewals unanswered until the lease
+            // had expired.
+            Harm::SetsClock => (is_on && run.plan.has_one_store()) || key_lease.is_taken_by(run, line),
+        }
+    };
+    let faults = run.faults.iter().filter(|(id, line)| line.proved.is_some() && is_to_blame(*id, line));
+    faults.map(|(id, line)| Suspect::Fault(id, line.kind)).collect()
+}

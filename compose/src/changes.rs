@@ -1,0 +1,55 @@
+//! Changes of a node as the engine reports them, and those of them that our own operations cause.
+
+/// A change of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// A server's container has ended.
+    Died,
+    /// A server's container has been started.
+    Started,
+    /// All processes of the container are frozen.
+    Froze,
+    /// The container runs again.
+    Thawed,
+    /// The container has left the run's network.
+    CutOff,
+    /// The container is in the run's network again.
+    Reconnected,
+}
+
+/// The reports that our own operations on a node will still cause.
+#[derive(Debug, Default)]
+pub(crate) struct OwnChanges {
+    pub died: u32,
+    pub started: u32,
+    pub froze: u32,
+    pub thawed: u32,
+}
+
+impl OwnChanges {
+    /// Returns whether a report is about one of our operations, and counts the report.
+    pub fn explain(&mut self, change: Change) -> bool {
+        let due = match change {
+            Change::Died => &mut self.died,
+            Change::Started => &mut self.started,
+            Change::Froze => &mut self.froze,
+            Change::Thawed => &mut self.thawed,
+            Change::CutOff | Change::Reconnected => return false,
+        };
+        let is_due = *due > 0;
+        *due -= u32::from(is_due);
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operation_of_ours_explains_one_report() {
+        let mut own = OwnChanges { froze: 1, ..OwnChanges::default() };
+        assert!(own.explain(Change::Froze) && !own.explain(Change::Froze));
+        assert!(!own.explain(Change::Thawed) && !own.explain(Change::CutOff));
+    }
+}

@@ -1,0 +1,78 @@
+//! The time that the engine needs for its own steps, so that a slow engine is not taken for a slow server.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// Time from which a step of the engine is slow. On an idle machine a step takes 25 to 330 ms.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// The steps of the engine for one node. A step that is cancelled counts, too.
+#[derive(Debug, Default)]
+pub(crate) struct Steps(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    current: Option<Step>,
+    slowest: Option<(&'static str, Duration)>,
+    total: Duration,
+}
+
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    began: Instant,
+}
+
+impl Steps {
+    /// Does one step: `starting its container`. Steps follow each other.
+    pub(crate) async fn time<T>(&self, name: &'static str, step: impl Future<Output = T>) -> T {
+        self.begin(name);
+        let done = step.await;
+        self.end();
+        done
+    }
+
+    /// Begins a step that lasts until [`Steps::end`].
+    pub(crate) fn begin(&self, name: &'static str) {
+        self.state().current = Some(Step { name, began: Instant::now() });
+    }
+
+    /// Ends the present step.
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        let Some(Step { name, began }) = state.current.take() else { return };
+        let took = began.elapsed();
+        tracing::debug!(step = name, ?took, "the engine");
+        state.total += took;
+        if state.slowest.is_none_or(|(_, longest)| took > longest) {
+            state.slowest = Some((name, took));
+        }
+    }
+
+    /// Forgets a step that was not the engine's.
+    pub(crate) fn forget(&self) {
+        self.state().current = None;
+    }
+
+    /// Returns the duration of all steps, also of the present step.
+    pub(crate) fn total(&self) -> Duration {
+        let state = self.state();
+        state.total + state.current.as_ref().map_or(Duration::ZERO, |step| step.began.elapsed())
+    }
+
+    /// Returns the slowest step, if a step was slow.
+    pub(crate) fn slow(&self) -> Option<(&'static str, Duration)> {
+        let state = self.state();
+        let current = state.current.as_ref().map(|step| (step.name, step.began.elapsed()));
+        let slowest = [state.slowest, current].into_iter().flatten().max_by_key(|(_, took)| *took);
+        slowest.filter(|(_, took)| *took >= SLOW)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

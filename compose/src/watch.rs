@@ -1,0 +1,148 @@
+//! Notices faults that nobody planned: a container that dies, starts, freezes or loses its network, though no fault of
+//! the plan did that.
+//!
+//! The engine reports every change of a container. Each operation of ours counts the reports that it will cause, under
+//! the lock of its node. Any report beyond that number is unplanned.
+
+use std::{collections::HashMap, pin::Pin, time::Duration};
+
+use bollard::{
+    errors::Error as EngineError,
+    models::{EventMessage, EventMessageTypeEnum},
+    query_parameters::EventsOptions,
+};
+use futures::{Stream, StreamExt, stream};
+use history::NodeName;
+use tokio::time::sleep;
+
+use crate::{
+    changes::Change,
+    error::{Error, explain},
+    running::{Control, Member, Running},
+    sweep,
+};
+
+/// How often a broken stream of reports is opened again, one after the other, and the time between two tries.
+const TRIES_MAX: u32 = 10;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
+const DOING: &str = "listening to its events";
+
+/// A change of a node that no operation of ours caused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unplanned {
+    /// The node.
+    pub node: NodeName,
+    /// The change.
+    pub change: Change,
+    /// The wall clock of the engine's host when the engine reported the change, in nanoseconds since 1970.
+    pub at_wall_ns: i64,
+}
+
+type Reports = Pin<Box<dyn Stream<Item = Result<EventMessage, EngineError>> + Send>>;
+
+/// Watches the nodes of a running cluster.
+pub struct Watch<'a> {
+    running: &'a Running,
+    reports: Reports,
+    /// The time of the last report, in whole seconds and nanoseconds since 1970.
+    last_ns: Option<i64>,
+}
+
+impl Running {
+    /// Watches the nodes from now on. Stop before the cluster is taken down.
+    pub fn watch(&self) -> Watch<'_> {
+        Watch { running: self, reports: self.reports(None), last_ns: None }
+    }
+
+    /// The engine's reports on the containers of this run and on its network.
+    fn reports(&self, since_ns: Option<i64>) -> Reports {
+        let place = self.place();
+        let since = since_ns.map(|ns| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000));
+        let of = |kind: &str, by: &str, value: String| {
+            let filters = [("type".to_owned(), vec![kind.to_owned()]), (by.to_owned(), vec![value])];
+            let filters = Some(HashMap::from(filters));
+            self.engine().docker().events(Some(EventsOptions { since: since.clone(), until: None, filters }))
+        };
+        let containers = of("container", "label", sweep::label_of(&place.run));
+        let networks = of("network", "network", place.network.clone());
+        Box::pin(stream::select(Box::pin(containers), Box::pin(networks)))
+    }
+
+    fn member_of(&self, container: &str) -> Option<(&NodeName, &Member)> {
+        self.members().find(|(_, member)| member.container() == container)
+    }
+}
+
+impl Watch<'_> {
+    /// Waits for the next change that nobody planned.
+    ///
+    /// # Errors
+    /// The engine reports nothing any more.
+    pub async fn next(&mut self) -> Result<Unplanned, Error> {
+        let mut tries = 0;
+        loop {
+            let report = match self.reports.next().await {
+                Some(Ok(report)) => report,
+                ended => {
+                    let why = ended.and_then(Result::err).map_or("they ended".to_owned(), |error| explain(&error));
+                    tries += 1;
+                    if tries == TRIES_MAX {
+                        return Err(Error::Engine { doing: DOING.to_owned(), why });
+                    }
+                    tracing::debug!(why, "listening to the engine's events again");
+                    sleep(TRY_AGAIN_AFTER).await;
+                    // One nanosecond later: the last report would come twice.
+                    self.reports = self.running.reports(self.last_ns.map(|ns| ns + 1));
+                    continue;
+                }
+            };
+            tries = 0;
+            let at_wall_ns = report.time_nano.unwrap_or_default();
+            self.last_ns = self.last_ns.max(Some(at_wall_ns));
+            if let Some((node, change)) = self.unplanned(&report).await {
+                return Ok(Unplanned { node, change, at_wall_ns });
+            }
+        }
+    }
+
+    /// Returns the change that a report is about, if no operation of ours caused it.
+    async fn unplanned(&self, report: &EventMessage) -> Option<(NodeName, Change)> {
+        let actor = report.actor.as_ref()?;
+        let is_network = report.typ == Some(EventMessageTypeEnum::NETWORK);
+        let attribute = |name: &str| actor.attributes.as_ref()?.get(name).map(String::as_str);
+        let container = if is_network { attribute("container") } else { actor.id.as_deref() }?;
+        let (node, member) = self.running.member_of(container)?;
+        // An operation of ours that is under way counts first.
+        let mut control = member.control.lock().await;
+        let change = if is_network {
+            self.connection(member, &mut control).await?
+        } else {
+            match report.action.as_deref()? {
+                // The ends of our own processes are noticed by their standard output.
+                "die" if member.server().is_some() => Change::Died,
+                "start" if member.server().is_some() => Change::Started,
+                "pause" => Change::Froze,
+                "unpause" => Change::Thawed,
+                _ => return None,
+            }
+        };
+        (!control.own.explain(change)).then(|| (node.clone(), change))
+    }
+
+    /// Returns how the connection of a running container to the run's network has changed. A container leaves the
+    /// network when it ends, too, and enters it when it starts.
+    async fn connection(&self, member: &Member, control: &mut Control) -> Option<Change> {
+        let engine = self.running.engine().docker();
+        let inspected = engine.inspect_container(&member.container(), None).await.ok()?;
+        if inspected.state?.running != Some(true) {
+            return None;
+        }
+        let networks = inspected.network_settings?.networks.unwrap_or_default();
+        let ours = &self.running.place().network;
+        let is_connected = networks.iter().any(|(name, at)| name == ours || at.network_id.as_ref() == Some(ours));
+        if std::mem::replace(&mut control.is_connected, is_connected) == is_connected {
+            return None;
+        }
+        Some(if is_connected { Change::Reconnected } else { Change::CutOff })
+    }
+}

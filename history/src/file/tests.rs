@@ -1,0 +1,163 @@
+use super::*;
+use crate::{ClientId, Event, HoldId, Stamp};
+
+fn written(dir: &Path) -> PathBuf {
+    let path = dir.join("history.jsonl");
+    let mut writer = Writer::create(&path).unwrap();
+    for n in 0..3 {
+        let event =
+            Event::Acquire { client: ClientId(0), attempt: HoldId::of(1, n), key: "k0".into(), intended: Stamp(5) };
+        writer.append(&Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event }).unwrap();
+    }
+    writer.flush().unwrap();
+    path
+}
+
+#[test]
+fn what_is_written_is_read_back_compressed_or_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = written(dir.path());
+    let plain: Vec<_> = Reader::open(&path).unwrap().map(Result::unwrap).collect();
+    assert_eq!(plain.iter().map(|r| r.seq).collect::<Vec<_>>(), [0, 1, 2]);
+    let packed = dir.path().join("history.jsonl.zst");
+    std::fs::write(&packed, zstd::encode_all(File::open(&path).unwrap(), 3).unwrap()).unwrap();
+    let mut reader = Reader::open(&packed).unwrap();
+    assert_eq!(reader.by_ref().map(Result::unwrap).collect::<Vec<_>>(), plain);
+    assert_eq!(reader.tail(), Tail::Whole);
+}
+
+#[test]
+fn a_history_cut_anywhere_is_readable_up_to_its_last_whole_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = written(dir.path());
+    let whole = std::fs::read(&path).unwrap();
+    let packed = zstd::encode_all(whole.as_slice(), 3).unwrap();
+    for cut in 0..whole.len() {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        let lines = reader.by_ref().map(Result::unwrap).count();
+        assert_eq!(lines, whole[..cut].iter().filter(|b| **b == b'\n').count());
+        assert_eq!(reader.tail() == Tail::Cut, cut > 0 && whole[cut - 1] != b'\n');
+    }
+    let path = dir.path().join("cut.zst");
+    std::fs::write(&path, &packed[..packed.len() - 5]).unwrap();
+    let mut reader = Reader::open(&path).unwrap();
+    assert!(reader.by_ref().all(|r| r.is_ok()));
+    assert_eq!(reader.tail(), Tail::Cut);
+}
+
+#[test]
+fn a_broken_line_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = written(dir.path());
+    std::fs::write(&path, "{\"seq\":0,\"process\":\"worker-1\",\"n\":0,\"at\":0,\"event\":\"acquires\"}\n").unwrap();
+    let error = Reader::open(&path).unwrap().find_map(Result::err).unwrap().to_string();
+    assert!(error.contains("line 1") && error.contains("acquires"), "{error}");
+}
+
+/// The lines of a history of three events.
+fn lines() -> Vec<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read(written(dir.path())).unwrap();
+    text.split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+/// Reads these lines: the first error, or the number of events.
+fn read(lines: &[Vec<u8>]) -> Result<usize, HistoryError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    std::fs::write(&path, lines.concat()).unwrap();
+    Reader::open(&path)?.try_fold(0, |count, record| record.map(|_| count + 1))
+}
+
+#[track_caller]
+fn is_damaged(lines: &[Vec<u8>], expected: u64) {
+    match read(lines) {
+        Err(HistoryError::Damaged { line, .. }) => assert_eq!(line, expected),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_found_in_its_line() {
+    let lines = lines();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    let whole = lines.concat();
+    let records: Vec<Record> = {
+        std::fs::write(&path, &whole).unwrap();
+        Reader::open(&path).unwrap().map(Result::unwrap).collect()
+    };
+    for bit in 0..whole.len() * 8 {
+        let mut text = whole.clone();
+        text[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&path, &text).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        let read: Result<Vec<_>, _> = reader.by_ref().collect();
+        let line = whole[..bit / 8].iter().filter(|b| **b == b'\n').count() as u64 + 1;
+        match read {
+            Err(HistoryError::Damaged { line: found, .. } | HistoryError::Line { line: found, .. }) => {
+                assert_eq!(found, line, "bit {bit}");
+            }
+            Ok(read) => {
+                assert!(bit / 8 == whole.len() - 1 && reader.tail() == Tail::Cut, "bit {bit} changed unnoticed");
+                assert_eq!(read, records[..2]);
+            }
+            Err(other) => panic!("bit {bit}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn lost_added_exchanged_and_moved_lines_are_found() {
+    let whole = lines();
+    let [one, two, three] = &whole[..] else { panic!("{whole:?}") };
+    assert_eq!(read(&whole).unwrap(), 3);
+    is_damaged(&[two.clone(), three.clone()], 1);
+    is_damaged(&[one.clone(), three.clone()], 2);
+    is_damaged(&[one.clone(), one.clone(), two.clone(), three.clone()], 2);
+    is_damaged(&[one.clone(), three.clone(), two.clone()], 2);
+    let edited = String::from_utf8(two.clone()).unwrap().replace("k0", "k1").into_bytes();
+    is_damaged(&[one.clone(), edited, three.clone()], 2);
+    // The same line of another history, which has a right checksum there.
+    let mut another = Checksum::default();
+    let mut line = two[..two.len() - 1].to_vec();
+    another.strip(&mut line);
+    let mut another = Checksum::default();
+    another.add(&mut b"{\"seq\":9}".to_vec());
+    another.add(&mut line);
+    line.push(b'\n');
+    is_damaged(&[one.clone(), line, three.clone()], 2);
+}
+
+#[test]
+fn a_history_written_by_hand_needs_no_checksums() {
+    let bare = |line: &Vec<u8>| {
+        let mut line = line[..line.len() - 1].to_vec();
+        Checksum::default().strip(&mut line);
+        line.push(b'\n');
+        line
+    };
+    let whole = lines();
+    let by_hand: Vec<_> = whole.iter().map(bare).collect();
+    assert_eq!(read(&by_hand).unwrap(), 3);
+    is_damaged(&[whole[0].clone(), by_hand[1].clone()], 2);
+    is_damaged(&[by_hand[0].clone(), whole[1].clone()], 2);
+}
+
+#[test]
+fn the_checksum_is_crc_32_as_other_programs_compute_it() {
+    // The check value of CRC-32/ISO-HDLC in the catalogue of parametrised CRC algorithms is that of `123456789`.
+    let mut line = b"123456789".to_vec();
+    Checksum::default().add(&mut line);
+    assert_eq!(line, b"12345678,\"crc\":\"cbf43926\"}");
+}
+
+#[test]
+fn a_file_compressed_by_gzip_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl.gz");
+    std::fs::write(&path, [0x1f, 0x8b, 8, 0]).unwrap();
+    let error = Reader::open(&path).err().unwrap().to_string();
+    assert!(error.contains("gzip") && error.contains("gunzip") && error.contains(".zst"), "{error}");
+}

@@ -1,0 +1,84 @@
+//! `harness check`: judges a recorded run again.
+
+use serde::Deserialize;
+
+use crate::{
+    cli::{CheckArgs, Format},
+    command::{Report, expectation},
+    exit::{Exit, Unusable},
+    expect::Expectation,
+    judge::judge,
+    report::{Terminal, heading, print, versions},
+    run_dir::RunDir,
+};
+
+/// `harness check`
+pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
+    let given = expectation(args.expect.as_deref())?;
+    let unusable = |problem: &str| Unusable(format!("{}: {problem}", args.run.display()));
+    if !args.run.exists() {
+        return Err(unusable("no such run; `harness list --runs` shows the runs").into());
+    }
+    let dir = args.run.is_dir().then(|| RunDir::at(&args.run));
+    let history = dir.as_ref().map_or_else(|| args.run.clone(), RunDir::history);
+    if !history.exists() {
+        return Err(unusable("no history.jsonl and no history.jsonl.zst in it; expected a run directory").into());
+    }
+    let earlier = match (&given, &dir) {
+        (None, Some(dir)) => Earlier::of(dir)?,
+        _ => Earlier::Nothing,
+    };
+    let is_lost = matches!(earlier, Earlier::Lost);
+    let expectation = match earlier {
+        Earlier::Expected(expectation) => Some(expectation),
+        Earlier::Nothing | Earlier::Lost => given,
+    };
+    let mut judged = judge(&history)?;
+    expectation.iter().try_for_each(|expectation| expectation.check(&judged.plan))?;
+    let report = Report::of(&mut judged, expectation.as_ref())?;
+    if args.format == Format::Text {
+        print(&(heading(&judged.plan, &versions(&judged.servers), &args.run) + "\n"))?;
+    }
+    report.print(args.format)?;
+    let Some(dir) = dir else { return Ok(report.exit()) };
+    let warn = |problem: &str| Terminal::new(|_| String::new(), false).progress(problem);
+    if is_lost {
+        let path = dir.verdict();
+        let problem = "says `as_expected`, but not what was expected; the file stays as it is. Give --expect";
+        warn(&format!("warning: {} {problem} to replace it", path.display()));
+    } else if let Err(e) = report.write(&judged, &dir) {
+        warn(&format!("warning: {e:#}; the verdicts above are complete, but the run directory has no new report"));
+    }
+    Ok(report.exit())
+}
+
+/// The expectation with which a run was judged before.
+enum Earlier {
+    /// The run was not judged, or was judged without an expectation.
+    Nothing,
+    /// The expectation, which `verdict.json` contains.
+    Expected(Expectation),
+    /// The run was judged with an expectation that `verdict.json` does not contain: an older harness wrote it.
+    Lost,
+}
+
+impl Earlier {
+    fn of(dir: &RunDir) -> Result<Earlier, Unusable> {
+        #[derive(Deserialize)]
+        struct Outline {
+            as_expected: Option<bool>,
+            expect: Option<String>,
+        }
+        let text = std::fs::read_to_string(dir.verdict()).unwrap_or_default();
+        // A file that is no JSON contains nothing to keep.
+        let Ok(Outline { as_expected, expect }) = serde_json::from_str(&text) else { return Ok(Earlier::Nothing) };
+        match (expect, as_expected) {
+            (Some(expect), _) => {
+                let named = |e: Unusable| Unusable(format!("{}: {e}", dir.verdict().display()));
+                expect.parse().map(Earlier::Expected).map_err(named)
+            }
+            (None, Some(_)) => Ok(Earlier::Lost),
+            (None, None) => Ok(Earlier::Nothing),
+        }
+    }
+}

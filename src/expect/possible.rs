@@ -1,0 +1,206 @@
+//! Checks an expectation before anything starts: no two clauses exclude each other, and a run has every figure.
+
+use checker::{Verdict, Verdicts};
+use history::{Event, Plan, Record, Stamp, Tail};
+use serde_json::Value;
+
+use super::{Clause, Expectation, Relation, Wanted};
+use crate::{exit::Unusable, similar::similar};
+
+/// Figures that `verdict.json` has only if there is something to count.
+const SOMETIMES: [(&str, &[&str]); 7] = [
+    ("lock", &["reasons", "notes"]),
+    ("tokens", &["faults", "sequence", "reasons"]),
+    ("fence", &["witness", "reasons"]),
+    ("data", &["stale_accepted", "late", "witness", "reasons"]),
+    ("resource", &["witness", "reasons"]),
+    ("release", &["faults", "leftovers", "reasons"]),
+    ("activity", &["reasons"]),
+];
+
+impl Expectation {
+    /// Checks that a run of `plan` has everything that the expectation names.
+    ///
+    /// # Errors
+    /// The first clause that no run of the plan can meet.
+    pub fn check(&self, plan: &Plan) -> Result<(), Unusable> {
+        let run = Event::Plan { run: String::new(), plan: Box::new(plan.clone()) };
+        let first = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event: run };
+        let names = Names::of(&checker::check([first], Tail::Whole));
+        self.clauses.iter().try_for_each(|clause| names.check(clause))
+    }
+}
+
+/// Everything that an expectation about a plan can name.
+struct Names {
+    verdicts: Vec<String>,
+    counts: Vec<String>,
+}
+
+impl Names {
+    fn of(verdicts: &Verdicts) -> Names {
+        let mut names = Names { verdicts: vec!["verdict".to_owned()], counts: Vec::new() };
+        for (name, property) in verdicts.properties.iter() {
+            names.add(name, serde_json::to_value(property).unwrap_or_default());
+            let kind = name.rsplit('.').next().unwrap_or(name);
+            let more = SOMETIMES.iter().filter(|(of, _)| *of == kind).flat_map(|(_, figures)| *figures);
+            names.counts.extend(more.map(|figure| format!("{name}.{figure}")));
+            names.verdicts.push(name.to_owned());
+        }
+        names.add("facts", serde_json::to_value(&verdicts.facts).unwrap_or_default());
+        names
+    }
+
+    /// Adds the figures of an object of `verdict.json`. A figure that has no value yet is null.
+    fn add(&mut self, name: &str, object: Value) {
+        let Value::Object(fields) = object else { return };
+        let figures = fields.iter().filter(|(_, value)| value.is_number() || value.is_array() || value.is_null());
+        self.counts.extend(figures.map(|(field, _)| format!("{name}.{field}")));
+    }
+
+    fn check(&self, clause: &Clause) -> Result<(), Unusable> {
+        let Clause { text, path, wanted } = clause;
+        let (is_verdict, is_count) = (self.verdicts.contains(path), self.counts.contains(path));
+        let problem = match wanted {
+            Wanted::Verdict(_) if is_verdict => return Ok(()),
+            Wanted::Count(..) if is_count => return Ok(()),
+            Wanted::Verdict(_) if is_count => format!("`{path}` is a count; expected a number"),
+            Wanted::Count(..) if is_verdict => {
+                format!("`{path}` is a verdict; expected one of {}", Verdict::ALL.map(Verdict::name).join(", "))
+            }
+            _ => {
+                let known = self.verdicts.iter().chain(&self.counts).map(String::as_str);
+                format!("a run of this plan has no figure `{path}`{}", similar(path, known))
+            }
+        };
+        Err(Unusable(format!("--expect: `{text}`: {problem}; `--format json` shows all names")))
+    }
+}
+
+/// Returns the reason why no run can meet all clauses, if there is one.
+pub fn contradiction(clauses: &[Clause]) -> Option<String> {
+    for (n, one) in clauses.iter().enumerate() {
+        if one.is_impossible() {
+            return Some(format!("no run can meet `{}`", one.text));
+        }
+        if let Some(other) = clauses[n + 1..].iter().find(|other| one.excludes(other)) {
+            return Some(format!("`{}` and `{}` exclude each other", one.text, other.text));
+        }
+    }
+    None
+}
+
+impl Clause {
+    fn is_impossible(&self) -> bool {
+        match self.wanted {
+            // No count is negative.
+            Wanted::Count(relation, wanted) => !meet((relation, wanted), (Relation::AtLeast, 0.0)),
+            Wanted::Verdict(wanted) => {
+                self.path == "verdict" && matches!(wanted, Verdict::Measured | Verdict::NotApplicable)
+            }
+        }
+    }
+
+    fn excludes(&self, other: &Clause) -> bool {
+        match (self.wanted, other.wanted) {
+            (Wanted::Verdict(one), Wanted::Verdict(two)) if self.path == other.path => one != two,
+            // The run's verdict is the worst of all.
+            (Wanted::Verdict(run), Wanted::Verdict(one)) if self.path == "verdict" => is_worse(one, run),
+            (Wanted::Verdict(one), Wanted::Verdict(run)) if other.path == "verdict" => is_worse(one, run),
+            (Wanted::Count(r, one), Wanted::Count(s, two)) if self.path == other.path => !meet((r, one), (s, two)),
+            _ => false,
+        }
+    }
+}
+
+fn is_worse(one: Verdict, other: Verdict) -> bool {
+    match one {
+        Verdict::Violated => other != Verdict::Violated,
+        Verdict::Inconclusive => other == Verdict::Upheld,
+        Verdict::Upheld | Verdict::Measured | Verdict::NotApplicable => false,
+    }
+}
+
+/// Returns whether one number meets both relations.
+fn meet(one: (Relation, f64), other: (Relation, f64)) -> bool {
+    let bounds = |(relation, value): (Relation, f64)| match relation {
+        Relation::AtLeast => (value, true, f64::INFINITY, false),
+        Relation::More => (value, false, f64::INFINITY, false),
+        Relation::Equal => (value, true, value, true),
+        Relation::AtMost => (f64::NEG_INFINITY, false, value, true),
+        Relation::Less => (f64::NEG_INFINITY, false, value, false),
+    };
+    let is_below = |(from, has_from, ..): (f64, bool, f64, bool), (_, _, to, has_to): (f64, bool, f64, bool)| {
+        from < to || (from == to && has_from && has_to)
+    };
+    is_below(bounds(one), bounds(other)) && is_below(bounds(other), bounds(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        crate::scenario::Scenario::of("redlock").unwrap().base
+    }
+
+    fn refused(text: &str) -> String {
+        let parsed = text.parse::<Expectation>();
+        parsed.and_then(|e| e.check(&plan())).expect_err(text).0
+    }
+
+    #[test]
+    fn clauses_that_exclude_each_other_are_refused() {
+        for text in [
+            "lock=violated,lock=upheld",
+            "lock.windows>=3,lock.windows<=2",
+            "lock.windows>2,lock.windows<=2",
+            "lock.windows=1,tokens=upheld,lock.windows=2",
+            "verdict=upheld,lock=violated",
+            "lock=inconclusive,verdict=upheld",
+            "lock=violated,verdict=inconclusive",
+        ] {
+            assert!(refused(text).contains("exclude each other"), "{text}");
+        }
+        for text in ["lock.windows<0", "lock.windows=-1", "verdict=measured"] {
+            assert!(refused(text).contains("no run can meet"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_run_has_is_refused_with_similar_names() {
+        assert!(refused("lokc=violated").contains("lock"));
+        assert!(refused("lock.windws>=1").contains("lock.windows"));
+        assert!(refused("cas.data=upheld").contains("`cas.data`"), "the plan has no arm `cas`");
+        assert!(refused("lock>=1").contains("is a verdict"));
+        assert!(refused("lock.windows=upheld").contains("is a count"));
+    }
+
+    #[test]
+    fn every_figure_of_a_recorded_run_can_be_expected() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus");
+        for entry in std::fs::read_dir(corpus).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|e| e != "jsonl") {
+                continue;
+            }
+            let mut reader = history::Reader::open(&path).unwrap();
+            let records: Vec<Record> = reader.by_ref().map(Result::unwrap).collect();
+            let Event::Plan { plan, .. } = &records[0].event else { panic!("{}", path.display()) };
+            let plan = plan.clone();
+            let verdicts = checker::check(records, reader.tail());
+            for (name, property) in verdicts.properties.iter() {
+                let Value::Object(fields) = serde_json::to_value(property).unwrap() else { panic!("{name}") };
+                for figure in fields.keys().map(|field| format!("{name}.{field}")) {
+                    if matches!(verdicts.lookup(&figure), Some(checker::Figure::Count(_))) {
+                        format!("{figure}>=0,{name}={}", property.verdict())
+                            .parse::<Expectation>()
+                            .unwrap()
+                            .check(&plan)
+                            .unwrap();
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The host's wall clock, as the agent samples it: it places the engine's own times among the stamps.
+
+use history::Stamp;
+use parking_lot::Mutex;
+
+/// The time that the engine may take from a change to its report.
+const REPORTED_WITHIN_NS: i64 = 2_000_000_000;
+
+/// The wall clock minus the raw clock, as the agent sampled them last.
+#[derive(Default)]
+pub struct HostClock(Mutex<Option<i64>>);
+
+impl HostClock {
+    /// Takes a sample.
+    pub fn sample(&self, wall_ns: i64) {
+        *self.0.lock() = Some(wall_ns);
+    }
+
+    /// Returns the earliest raw stamp of a change that the engine reported at this wall-clock time.
+    pub fn earliest(&self, at_wall_ns: i64) -> Stamp {
+        let ahead = *self.0.lock();
+        let raw = ahead.map_or(0, |ahead| at_wall_ns - ahead - REPORTED_WITHIN_NS);
+        Stamp(u64::try_from(raw).unwrap_or(0))
+    }
+}

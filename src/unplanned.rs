@@ -1,0 +1,99 @@
+//! Records faults that nobody planned, as the engine reports them.
+//!
+//! The agent stamps each report when it arrives, so the stamp is an upper bound. The lower bound comes from the
+//! engine's own time of the report: the difference between the wall clock and the raw clock is in the agent's samples,
+//! because all containers share one kernel.
+
+use std::collections::BTreeMap;
+
+use compose::{Change, DockerCluster, Running, Unplanned};
+use history::{Event, FaultId, FaultKind, FaultPhase, NodeName, Plan};
+use nemesis::Control;
+
+use crate::{host_clock::HostClock, processes::DockerProcesses};
+
+/// The faults that are on although nobody planned them.
+pub struct UnplannedFaults {
+    next: u32,
+    on: BTreeMap<(NodeName, FaultKind), FaultId>,
+}
+
+impl UnplannedFaults {
+    /// No fault so far. The numbers begin after those of the plan.
+    pub fn new(plan: &Plan) -> UnplannedFaults {
+        let last = plan.schedule.iter().map(|step| step.id.0).max().unwrap_or(0);
+        UnplannedFaults { next: last.saturating_add(1), on: BTreeMap::new() }
+    }
+
+    /// Records all unplanned changes of `running`, until the engine reports no more. A server that was started again
+    /// gets its planned faults again.
+    ///
+    /// # Errors
+    /// The engine reports nothing any more, the agent does not stamp, or a fault could not be injected again.
+    pub async fn record(
+        &mut self,
+        running: &Running,
+        cluster: &DockerCluster<'_>,
+        processes: &DockerProcesses<'_>,
+    ) -> anyhow::Result<()> {
+        let mut watch = running.watch();
+        loop {
+            let unplanned = watch.next().await?;
+            if unplanned.change == Change::Started {
+                cluster.again(&unplanned.node).await?;
+            }
+            if let Some(event) = self.event(&unplanned, processes.host_clock()) {
+                processes.stamp(event).await?;
+            }
+        }
+    }
+
+    /// The event of a change; none for the end of a fault that was not seen to begin.
+    fn event(&mut self, Unplanned { node, change, at_wall_ns }: &Unplanned, clock: &HostClock) -> Option<Event> {
+        let (kind, begins) = match change {
+            Change::Died => (FaultKind::Kill, true),
+            Change::Started => (FaultKind::Kill, false),
+            Change::Froze => (FaultKind::Pause, true),
+            Change::Thawed => (FaultKind::Pause, false),
+            Change::CutOff => (FaultKind::Partition, true),
+            Change::Reconnected => (FaultKind::Partition, false),
+        };
+        let (since, name) = (clock.earliest(*at_wall_ns), (node.clone(), kind));
+        let (fault, phase) = if begins {
+            let fault = FaultId(self.next);
+            self.next = self.next.saturating_add(1);
+            self.on.insert(name, fault);
+            (fault, FaultPhase::Unplanned { since })
+        } else {
+            (self.on.remove(&name)?, FaultPhase::UnplannedOver { since })
+        };
+        Some(Event::Fault { fault, kind, node: node.clone(), phase })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::Stamp;
+
+    use super::*;
+
+    fn told(node: &str, change: Change, at_wall_ns: i64) -> Unplanned {
+        Unplanned { node: node.into(), change, at_wall_ns }
+    }
+
+    #[test]
+    fn a_fault_and_its_end_have_one_number_after_those_of_the_plan() {
+        let plan = crate::scenario::Scenario::of("redis").unwrap().base;
+        let (mut faults, clock) = (UnplannedFaults::new(&plan), HostClock::default());
+        clock.sample(1_000_000_000_000);
+        let mut event = |node, change| faults.event(&told(node, change, 1_005_000_000_000), &clock);
+        let since = Stamp(3_000_000_000);
+        let of = |id, kind, node: &str, phase| Event::Fault { fault: FaultId(id), kind, node: node.into(), phase };
+        let on = FaultPhase::Unplanned { since };
+        assert_eq!(event("redis-1", Change::Died), Some(of(1, FaultKind::Kill, "redis-1", on.clone())));
+        assert_eq!(event("redis-2", Change::Froze), Some(of(2, FaultKind::Pause, "redis-2", on)));
+        let over = FaultPhase::UnplannedOver { since };
+        assert_eq!(event("redis-1", Change::Started), Some(of(1, FaultKind::Kill, "redis-1", over)));
+        assert_eq!(event("redis-1", Change::Started), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! Faults that nobody planned, on real servers: done by hand, with the engine's own commands.
+
+use std::{path::Path, process::Stdio, thread::sleep, time::Duration};
+
+use serde_json::Value;
+
+use crate::support::{container, docker, harness, left_of, may_sweep};
+
+/// Tenths of a second that a run may take until its clients work, on a machine that is busy.
+const LOOKS: u32 = 1_200;
+
+/// Waits until a hold was acquired, and returns the run's id.
+fn works(runs: &Path) -> String {
+    for _ in 0..LOOKS {
+        if let Ok(dir) = runs.join("latest").canonicalize()
+            && std::fs::read_to_string(dir.join("history.jsonl")).is_ok_and(|text| text.contains("\"acquired\""))
+        {
+            return dir.file_name().unwrap().to_str().unwrap().to_owned();
+        }
+        sleep(Duration::from_millis(100));
+    }
+    panic!("no hold was acquired")
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn whatever_nobody_planned_is_recorded_and_spoils_a_control_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let _guard = may_sweep();
+    let flags = ["run", "--cluster", "docker", "--backend", "redlock", "--nemesis", "none", "--time", "25s"];
+    let mut command = harness();
+    command.args(flags).args(["--seed", "1000", "--runs"]).arg(dir.path());
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let run = works(dir.path());
+    let network = docker(&["network", "ls", "-q", "--filter", &format!("label=harness.run={run}")]);
+    docker(&["restart", "-t", "0", &container(&run, "redis-1")]);
+    let second = container(&run, "redis-2");
+    docker(&["pause", &second]);
+    docker(&["unpause", &second]);
+    docker(&["network", "disconnect", "-f", &network, &container(&run, "worker-2")]);
+    docker(&["rm", "-f", &container(&run, "redis-5")]);
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+
+    let run_dir = dir.path().join("latest").canonicalize().unwrap();
+    assert_eq!(left_of(&run_dir), Vec::<String>::new());
+    let verdict: Value = serde_json::from_str(&std::fs::read_to_string(run_dir.join("verdict.json")).unwrap()).unwrap();
+    assert_eq!(verdict["verdict"], "inconclusive");
+    let found = verdict["facts"]["unplanned_faults"].as_array().unwrap();
+    let found: Vec<_> =
+        found.iter().map(|fault| (fault["kind"].as_str(), fault["node"].as_str(), fault["to_ms"].is_null())).collect();
+    let wanted = [
+        ("kill", "redis-1", false),
+        ("pause", "redis-2", false),
+        ("partition", "worker-2", true),
+        ("kill", "redis-5", true),
+    ];
+    assert_eq!(found, wanted.map(|(kind, node, lasts)| (Some(kind), Some(node), lasts)));
+}
