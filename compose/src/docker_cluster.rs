@@ -164,40 +164,40 @@ impl Cluster for DockerCluster<'_> {
             // A node that does not run sends no packet.
             let Some(pid) = self.pid_if_up(from, doing).await? else { return Ok(None) };
             let timeout_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
+            let mut processes = vec![(from, pid)];
             let request = if self.rejects() {
                 // A connection to a closed port is refused with and without the fault, so the agent opens a port for
                 // the probe.
                 let Some(at) = self.pid_if_up(node, doing).await? else { return Ok(None) };
+                processes.push((node, at));
                 TargetRequest::Knock { pid, at, to: *to.ip(), timeout_ms }
             } else {
                 TargetRequest::Probe { pid, to, timeout_ms }
             };
             let is_knock = matches!(request, TargetRequest::Knock { .. });
-            match self.target(from, request).await? {
-                TargetAnswer::Probed(ProbeAnswer::Refused { .. }) if is_knock => Ok(None),
-                TargetAnswer::Probed(ProbeAnswer::Connected { latency_ns } | ProbeAnswer::Refused { latency_ns }) => {
-                    Ok(Some(Duration::from_nanos(latency_ns)))
-                }
-                TargetAnswer::Probed(ProbeAnswer::Silent) => Ok(None),
-                other => Err(failed(from, doing, format!("the probe of {to} came to {other:?}"))),
+            match self.target_if_up(&processes, request).await? {
+                None | Some(TargetAnswer::Probed(ProbeAnswer::Silent)) => Ok(None),
+                Some(TargetAnswer::Probed(ProbeAnswer::Refused { .. })) if is_knock => Ok(None),
+                Some(TargetAnswer::Probed(
+                    ProbeAnswer::Connected { latency_ns } | ProbeAnswer::Refused { latency_ns },
+                )) => Ok(Some(Duration::from_nanos(latency_ns))),
+                Some(other) => Err(failed(from, doing, format!("the probe of {to} came to {other:?}"))),
             }
         })
     }
 
     fn stale_connections<'a>(&'a self, node: &'a NodeName, reset: bool) -> Doing<'a, u32> {
         Box::pin(async move {
-            let pid = self.pid(node, "looking at its connections").await?;
+            // A node that does not run has no connections.
+            let Some(pid) = self.pid_if_up(node, "looking at its connections").await? else { return Ok(0) };
             let all = Links::default();
-            let TargetAnswer::Connections(found) =
-                self.target(node, TargetRequest::Connections { pid, links: all }).await?
-            else {
-                return Ok(0);
-            };
+            let asked = self.target_if_up(&[(node, pid)], TargetRequest::Connections { pid, links: all }).await?;
+            let Some(TargetAnswer::Connections(found)) = asked else { return Ok(0) };
             let stale: Vec<&Connection> = found.iter().filter(|c| c.retransmits > 0).collect();
             if reset {
                 for connection in &stale {
                     let links = Links { peers: vec![*connection.peer.ip()], port: None, direction: Direction::Both };
-                    self.target(node, TargetRequest::Reset { pid, links }).await?;
+                    self.target_if_up(&[(node, pid)], TargetRequest::Reset { pid, links }).await?;
                 }
             }
             Ok(u32::try_from(stale.len()).unwrap_or(u32::MAX))

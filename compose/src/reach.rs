@@ -14,6 +14,7 @@ use agent::protocol::{
 use history::{ClockChange, CutMode, Direction, Fault, FaultId, NodeName, Range, WhichClock, fault::LinkEffect};
 use nemesis::{ClusterError, Doing};
 use parking_lot::{Mutex, MutexGuard};
+use tokio::time::sleep;
 
 use crate::running::{Member, Running};
 
@@ -24,6 +25,9 @@ const UNHELD: Duration = Duration::from_millis(400);
 
 /// The port on which Redis reports its time.
 pub(crate) const REDIS_PORT: u16 = 6379;
+/// The time between two checks whether a process has ended, and their number.
+const ENDED_LOOK: Duration = Duration::from_millis(50);
+const ENDED_LOOKS: u32 = 20;
 /// The timeout of a request for the time.
 pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
@@ -110,6 +114,30 @@ impl<'a> DockerCluster<'a> {
             Answer::Target(answer) => Ok(answer),
             other => Err(failed(node, "asking the agent about packets", format!("it answered {other:?}"))),
         }
+    }
+
+    /// As [`DockerCluster::target`] of the first node; none, if one of these processes has ended meanwhile. Another
+    /// fault may kill a node between the engine's answer and the agent's request.
+    pub(crate) async fn target_if_up(
+        &self,
+        processes: &[(&NodeName, i32)],
+        request: TargetRequest,
+    ) -> Result<Option<TargetAnswer>, ClusterError> {
+        let [(first, _), ..] = processes else { return Ok(None) };
+        let error = match self.target(first, request).await {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) => error,
+        };
+        // The engine learns late of the end of a process.
+        for _ in 0..ENDED_LOOKS {
+            for &(node, pid) in processes {
+                if self.pid_if_up(node, "looking whether it still runs").await? != Some(pid) {
+                    return Ok(None);
+                }
+            }
+            sleep(ENDED_LOOK).await;
+        }
+        Err(error)
     }
 
     /// Converts a fault of links to the agent's protocol; none, if the fault is no fault of links.

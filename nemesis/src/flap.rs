@@ -73,8 +73,10 @@ async fn unexpected(injection: &Injection<'_>, links: &[Link], turn: u32) -> Res
         1 => {
             let judged = links.iter().filter(|(from, to)| !injection.is_disturbed_otherwise(from, to));
             let probes = judged.map(|(from, to)| async move {
-                let latency = injection.cluster.latency(from, to).await?;
-                Ok(latency.is_none().then(|| format!("no packet from {from} to {to} came through between two cuts")))
+                let is_lost = injection.cluster.latency(from, to).await?.is_none();
+                // Another fault may have begun during the probe.
+                Ok((is_lost && !injection.is_disturbed_otherwise(from, to))
+                    .then(|| format!("no packet from {from} to {to} came through between two cuts")))
             });
             Ok(try_join_all(probes).await?.into_iter().flatten().next())
         }

@@ -123,6 +123,7 @@ impl Cluster for SimCluster {
     fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         self.act(node, "killing", |world, node| {
             world.kill(node);
+            members::killed(world, node);
             Ok(())
         })
     }

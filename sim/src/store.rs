@@ -31,6 +31,8 @@ struct PendingRequest {
 pub(crate) struct StoreCluster {
     model: StoreModel,
     leader: Process,
+    /// True from the leader's death to the next election: a member that restarts does not lead.
+    is_leader_lost: bool,
     leader_seen: Stamp,
     /// The time of the last search for expired leases.
     expired: Stamp,
@@ -52,6 +54,7 @@ impl StoreCluster {
         StoreCluster {
             model: StoreModel::new(facts, models),
             leader: 0,
+            is_leader_lost: false,
             leader_seen: start,
             expired: start,
             waiting: Vec::new(),

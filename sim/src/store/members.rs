@@ -35,16 +35,18 @@ fn leads(world: &World, node: Process) -> bool {
 
 /// The leader now; none during an election, and none if the backend is no store.
 pub(crate) fn leader(world: &World) -> Option<Process> {
-    let leader = lock(cluster(world)?).leader;
-    leads(world, leader).then_some(leader)
+    let (leader, is_lost) = {
+        let store = lock(cluster(world)?);
+        (store.leader, store.is_leader_lost)
+    };
+    (!is_lost && leads(world, leader)).then_some(leader)
 }
 
 /// Expires leases and elects leaders, repeatedly.
 pub(crate) fn look_after(world: &Arc<World>) {
     let Some(store) = cluster(world) else { return };
     let now = world.executor.now();
-    let leader = lock(store).leader;
-    if leads(world, leader) {
+    if let Some(leader) = leader(world) {
         let mut store = lock(store);
         store.leader_seen = now;
         if now.since(store.expired) >= StoreModel::LOOKS_EVERY {
@@ -57,7 +59,7 @@ pub(crate) fn look_after(world: &Arc<World>) {
         && let Some(elected) = (0..world.lock_nodes).find(|node| leads(world, *node))
     {
         let mut store = lock(store);
-        (store.leader, store.leader_seen) = (elected, now);
+        (store.leader, store.leader_seen, store.is_leader_lost) = (elected, now, false);
         store.model.leader_changed(clocks(world, elected));
     }
     ask_again(world);
@@ -67,32 +69,35 @@ pub(crate) fn look_after(world: &Arc<World>) {
 /// Gives the leader the waiting requests again.
 fn ask_again(world: &Arc<World>) {
     let Some(store) = cluster(world) else { return };
-    let (leader, asked) = {
+    let asked = {
         let mut store = lock(store);
         let mut asked = std::mem::take(&mut store.stalled);
         asked.append(&mut store.waiting);
-        (store.leader, asked)
+        asked
     };
-    let leads = leads(world, leader);
+    let leader = leader(world);
     for asked in asked {
-        if leads { apply(world, leader, asked) } else { lock(store).stalled.push(asked) }
+        match leader {
+            Some(leader) => apply(world, leader, asked),
+            None => lock(store).stalled.push(asked),
+        }
     }
 }
 
 /// Handles a request at a member: the leader applies it, other members forward it.
 pub(super) fn arrived(world: &Arc<World>, node: Process, asked: PendingRequest) {
     let Some(store) = cluster(world) else { return };
-    let leader = lock(store).leader;
-    if node != leader && world.is_connected(node, leader) {
+    let known = lock(store).leader;
+    if node != known && world.is_connected(node, known) {
         // The answer comes back over the member's own connection, so a restart of the member leaves no old one.
-        world.is_connected(leader, node);
-        return world.send(node, leader, Box::new(move |world| arrived(world, leader, asked)));
+        world.is_connected(known, node);
+        return world.send(node, known, Box::new(move |world| arrived(world, known, asked)));
     }
-    if node != leader || !leads(world, leader) {
+    if leader(world) != Some(node) {
         return lock(store).stalled.push(asked);
     }
     let removes = matches!(asked.op, Op::Delete(..) | Op::Planted(_) | Op::Revoke(..) | Op::Unlock(..));
-    apply(world, leader, asked);
+    apply(world, node, asked);
     if removes {
         ask_again(world);
     }
@@ -130,4 +135,12 @@ pub(crate) fn thawed(world: &Arc<World>, node: Process) {
         world.look_at_owners();
         ask_again(world);
     }
+}
+
+/// Notes that a member was killed. Its memory is gone: if it led, no member leads until an election.
+pub(crate) fn killed(world: &World, node: Process) {
+    let Some(store) = cluster(world) else { return };
+    let mut store = lock(store);
+    store.views.remove(&node);
+    store.is_leader_lost |= store.leader == node;
 }

@@ -59,6 +59,19 @@ fn a_member_of_the_store_that_restarts_answers_again() {
 }
 
 #[test]
+fn a_leader_that_restarts_leads_only_after_an_election() {
+    let kill = Fault::new(fault::Kill {}, SECOND / 2);
+    let records = history(&with("etcd", kill, "etcd-1"), "etcd");
+    let (killed, restarted) = span(&records);
+    let acquired: Vec<Stamp> =
+        records.iter().filter(|r| matches!(r.event, Event::Acquired { .. })).map(|r| r.at).collect();
+    // The election timeout is 1 s; a member's last answer may be under way when the leader is killed.
+    let elected = killed.plus(Duration::from_millis(900));
+    assert!(acquired.iter().all(|at| *at < restarted || *at > elected), "{restarted:?} to {elected:?}: {acquired:?}");
+    assert!(acquired.iter().any(|at| *at > restarted.plus(SECOND)));
+}
+
+#[test]
 fn a_stopped_server_answers_nobody() {
     let records = history(&with("redis", Fault::new(fault::Stop {}, 2 * SECOND), "redis-1"), "redis");
     let (from, to) = span(&records);
