@@ -250,18 +250,21 @@ pub enum SelftestTable {
     Planted,
     /// Correct locks, without faults and with all faults
     Locks,
+    /// Correct locks with each pair of faults
+    Pairs,
     /// Planted bugs, searched by a swarm that knows nothing of them
     Swarm,
 }
 
-/// Four tables: planted bugs; correct locks without faults, and with all faults compared with the truth; planted bugs
-/// that a swarm finds.
+/// Five tables: planted bugs; correct locks without faults, and with all faults compared with the truth; correct locks
+/// with each pair of faults, compared with the truth; planted bugs that a swarm finds.
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
     /// First seed of each correct lock
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
-    /// Seeds of each correct lock [default: 10000; 200 with --short]
+    /// Seeds of each correct lock [default: 10000; 200 with --short]; with `--table pairs`, of each pair of faults on
+    /// each correct lock [default: 200; 2 with --short]
     #[arg(long, value_name = "N")]
     pub seeds: Option<u64>,
     /// Use few seeds: short enough for a test

@@ -1,14 +1,15 @@
 //! `harness selftest`: tests the checker in the simulation.
 //!
-//! The result has four tables. The checker catches every planted bug, and raises no alarm on the correct twin with the
+//! The result has five tables. The checker catches every planted bug, and raises no alarm on the correct twin with the
 //! same plans. It raises no alarm on correct locks without faults. With faults every alarm is true, and every true
-//! overlap is reported; an oracle knows the truth from the simulation. A swarm, which knows nothing of the planted
-//! bugs, finds them too.
+//! overlap is reported; an oracle knows the truth from the simulation. The same holds for each pair of faults. A swarm,
+//! which knows nothing of the planted bugs, finds them too.
 
 mod bugs;
 mod build;
 mod hunt;
 mod oracle;
+mod pairs;
 mod report;
 mod seeds;
 mod soundness;
@@ -22,6 +23,7 @@ use anyhow::anyhow;
 use self::{
     bugs::HUNTS,
     hunt::{Hunt, HuntResult},
+    pairs::Pairs,
     report::{Report, SCHEDULES},
     seeds::{Seeds, across},
     soundness::{WithFaults, WithoutFaults},
@@ -42,6 +44,9 @@ const SEEDS_SHORT: u64 = 200;
 /// Default seeds of the twins of planted bugs.
 const TWINS: u64 = 200;
 const TWINS_SHORT: u64 = 10;
+/// Default seeds of each pair of faults.
+const PAIRS: u64 = 200;
+const PAIRS_SHORT: u64 = 2;
 /// Default schedules of a swarm search with `--short`, and default searches for each planted bug.
 const SCHEDULES_SHORT: u64 = 100;
 const SEARCHES: u64 = 5;
@@ -62,10 +67,10 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
     let mut report = Report::default();
     let hunts: Vec<&Hunt> = HUNTS.iter().filter(|hunt| is_meant(&hunt.name())).collect();
     let locks = CorrectLock::all()?;
+    let uses_locks = has(SelftestTable::Locks) || has(SelftestTable::Pairs);
     let uses_hunts = has(SelftestTable::Planted) || has(SelftestTable::Swarm);
     let bugs = HUNTS.iter().map(Hunt::name).filter(|_| uses_hunts);
-    let names: Vec<String> =
-        bugs.chain(locks.iter().map(ToString::to_string).filter(|_| has(SelftestTable::Locks))).collect();
+    let names: Vec<String> = bugs.chain(locks.iter().map(ToString::to_string).filter(|_| uses_locks)).collect();
     if let Some(word) = args.only.as_ref().filter(|_| !names.iter().any(|name| is_meant(name))) {
         let words = names.iter().flat_map(|name| name.split([',', ' ', '/'])).filter(|word| !word.is_empty());
         let words: BTreeSet<&str> = words.collect();
@@ -75,14 +80,22 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
         terminal.progress(&format!("{} planted bugs", hunts.len()));
         report.bugs = hunted(&hunts, twins)?;
     }
-    let locks = locks.into_iter().filter(|_| has(SelftestTable::Locks));
-    for sound in locks.filter(|sound| is_meant(&sound.to_string())) {
+    let locks: Vec<CorrectLock> = locks.into_iter().filter(|sound| is_meant(&sound.to_string())).collect();
+    for sound in locks.iter().copied().filter(|_| has(SelftestTable::Locks)) {
         let name = format!("{sound}, no faults");
         terminal.progress(&format!("{name}: {count} seeds"));
         report.quiet.push(WithoutFaults::of(sound, seeds));
         let name = format!("{sound}, all faults");
         terminal.progress(&format!("{name}: {count} seeds"));
         report.faulty.push(WithFaults::of(sound, seeds));
+    }
+    let usual = if args.short { PAIRS_SHORT } else { PAIRS };
+    // In a self-test of all tables, many seeds are for the locks: there are more than a hundred pairs.
+    let of_pairs = if args.table == Some(SelftestTable::Pairs) { args.seeds } else { None };
+    let seeds = Seeds { count: of_pairs.unwrap_or(usual.min(count)), ..seeds };
+    for sound in locks.into_iter().filter(|_| has(SelftestTable::Pairs)) {
+        terminal.progress(&format!("{sound}, pairs of faults: {} seeds each", seeds.count));
+        report.pairs.push(Pairs::of(sound, seeds)?);
     }
     if has(SelftestTable::Swarm) {
         let most = args.schedules.unwrap_or(if args.short { SCHEDULES_SHORT } else { SCHEDULES });

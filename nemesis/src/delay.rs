@@ -18,8 +18,13 @@ impl Driver for Delay {
     fn draw(drawing: &mut Drawing<'_>) -> (Delay, Duration) {
         let lasting = drawing.lasting(0.5..=2.5);
         let by = Duration::from_millis(drawing.leases_ms(0.2..=1.5));
-        // Packets that a client sends from its protocol point on arrive when the fault is over.
-        let by = if drawing.spec.is_placed() { lasting } else { by };
+        let by = match drawing.spec.lasting {
+            // Packets that a client sends from its protocol point on arrive when the fault is over.
+            _ if drawing.spec.is_placed() => lasting,
+            // A probe and its answer are both late, and the fault stays on until a probe has come back.
+            Some(lasting) => by.min(lasting / 2),
+            None => by,
+        };
         (Delay { by: by.into() }, lasting)
     }
 

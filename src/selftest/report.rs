@@ -9,17 +9,21 @@ use serde_json::{Value, json};
 use super::{
     bugs::{HUNTS, UNHUNTED},
     hunt::HuntResult,
+    pairs::{Pair, Pairs},
     soundness::{WithFaults, WithoutFaults, plan_with_faults, plan_without_faults},
     swarm_hunt::SwarmResult,
 };
-use crate::{explore::sweep::SeedError, plan_file::PlanFile};
+use crate::{
+    explore::{swarm::CorrectLock, sweep::SeedError},
+    plan_file::PlanFile,
+};
 
 /// Default schedules of each swarm search.
 pub const SCHEDULES: u64 = 20_000;
 /// Failures that are listed per row.
 const LISTED: usize = 10;
 
-/// The four tables.
+/// The five tables.
 #[derive(Default)]
 pub struct Report {
     /// Planted bugs.
@@ -28,8 +32,21 @@ pub struct Report {
     pub quiet: Vec<WithoutFaults>,
     /// Correct locks with all faults.
     pub faulty: Vec<WithFaults>,
+    /// Correct locks with pairs of faults.
+    pub pairs: Vec<Pairs>,
     /// Planted bugs that a swarm searches.
     pub swarm: Vec<SwarmResult>,
+}
+
+/// Names the figures of [`figures`].
+const FIGURES: [&str; 4] = ["unconfirmed", "missed", "unexplained", "ended with an error"];
+
+/// Counts unconfirmed alarms, missed overlaps, unexplained windows and errors.
+fn figures<'p>(pairs: impl Iterator<Item = &'p Pair>) -> [u64; 4] {
+    pairs.fold([0; 4], |sum, Pair { found: WithFaults { compared: c, failed, .. }, .. }| {
+        let of = [c.unconfirmed.len(), c.missed.len(), c.unexplained.len(), failed.len()];
+        std::array::from_fn(|n| sum[n] + of[n] as u64)
+    })
 }
 
 fn mark(is_right: bool) -> &'static str {
@@ -66,13 +83,15 @@ impl Report {
         self.bugs.iter().all(HuntResult::is_right)
             && self.quiet.iter().all(WithoutFaults::is_right)
             && self.faulty.iter().all(WithFaults::is_right)
+            && self.pairs.iter().all(Pairs::is_right)
             && self.is_swarm_right()
     }
 
     /// Returns whether every run could be judged.
     pub fn is_whole(&self) -> bool {
         let of_locks = self.quiet.iter().map(|q| &q.failed).chain(self.faulty.iter().map(|f| &f.failed));
-        of_locks.chain(self.swarm.iter().map(|row| &row.failed)).all(Vec::is_empty)
+        let of_pairs = self.pairs.iter().flat_map(|row| &row.pairs).map(|pair| &pair.found.failed);
+        of_locks.chain(of_pairs).chain(self.swarm.iter().map(|row| &row.failed)).all(Vec::is_empty)
     }
 
     /// Returns whether the swarm finds the planted bugs, but for one in fifty. Rows of a few bugs, or of short
@@ -112,6 +131,13 @@ impl Report {
                 write(dir, name, faulty.sound.backend.into(), None, plan_with_faults(faulty.sound, *seed))?;
             }
         }
+        for pair in self.pairs.iter().flat_map(|row| &row.pairs) {
+            let WithFaults { sound: CorrectLock { backend, tokens }, wrong, failed, .. } = &pair.found;
+            for seed in wrong.iter().take(LISTED).chain(failed.iter().map(|e| &e.seed).take(LISTED)) {
+                let name = format!("pair-{backend}-{tokens}-{}-{seed}", pair.nemesis.replace([',', ':'], "-"));
+                write(dir, name, (*backend).into(), None, pair.plan(*seed))?;
+            }
+        }
         Ok(())
     }
 
@@ -121,10 +147,12 @@ impl Report {
         self.tell_bugs(&mut out);
         self.tell_quiet(&mut out);
         self.tell_faulty(&mut out);
+        self.tell_pairs(&mut out);
         self.tell_swarm(&mut out);
         let wrong = self.bugs.iter().filter(|b| !b.is_right()).count()
             + self.quiet.iter().filter(|q| !q.is_right()).count()
             + self.faulty.iter().filter(|f| !f.is_right()).count()
+            + self.pairs.iter().filter(|row| !row.is_right()).count()
             + usize::from(!self.is_swarm_right());
         let _ = match wrong {
             0 => writeln!(out, "every row is right"),
@@ -209,6 +237,53 @@ impl Report {
         let _ = writeln!(out);
     }
 
+    fn tell_pairs(&self, out: &mut String) {
+        if self.pairs.is_empty() {
+            return;
+        }
+        let _ = writeln!(out, "correct locks, pairs of faults, compared with the truth");
+        let _ = writeln!(
+            out,
+            "  {:<22} {:>5} {:>6} {:>6} {:>11} {:>8} {:>8} {:>9} {:>6} {:>11} {:>6}",
+            "lock",
+            "pairs",
+            "runs",
+            "alarms",
+            "unconfirmed",
+            "overlaps",
+            "reported",
+            "undecided",
+            "missed",
+            "unexplained",
+            "errors"
+        );
+        for row in &self.pairs {
+            let [runs, alarms, overlaps, undecided] = [
+                row.sum(|f| f.runs),
+                row.sum(|f| f.compared.alarms),
+                row.sum(|f| f.compared.overlaps),
+                row.sum(|f| f.compared.undecided),
+            ];
+            let [unconfirmed, missed, unexplained, errors] = figures(row.pairs.iter());
+            let (sound, count, mark) = (&row.sound, row.pairs.len(), mark(row.is_right()));
+            let reported = overlaps - undecided - missed;
+            let _ = writeln!(
+                out,
+                "  {sound:<22} {count:>5} {runs:>6} {alarms:>6} {unconfirmed:>11} {overlaps:>8} {reported:>8} \
+                 {undecided:>9} {missed:>6} {unexplained:>11} {errors:>6}  {mark}"
+            );
+            for (kind, why) in &row.refused {
+                let _ = writeln!(out, "      left out: {kind}: {why}");
+            }
+            for (pair, seed) in row.pairs.iter().filter_map(|pair| Some((pair, pair.first_wrong()?))) {
+                let counts = figures([pair].into_iter()).into_iter().zip(FIGURES).filter(|(count, _)| *count > 0);
+                let counts: Vec<String> = counts.map(|(count, word)| format!("{count} {word}")).collect();
+                let _ = writeln!(out, "      {}: {}", counts.join(", "), pair.command(seed));
+            }
+        }
+        let _ = writeln!(out);
+    }
+
     fn tell_swarm(&self, out: &mut String) {
         let Some(first) = self.swarm.first() else { return };
         let found = self.swarm.iter().filter(|row| row.median().is_some()).count();
@@ -270,6 +345,30 @@ impl Report {
                 "is_right": f.is_right(),
             })
         });
+        let of_pair = |pair: &Pair| {
+            let (seed, c) = (pair.first_wrong()?, &pair.found.compared);
+            Some(json!({
+                "nemesis": pair.nemesis,
+                "command": pair.command(seed),
+                "unconfirmed": c.unconfirmed,
+                "missed": c.missed,
+                "unexplained": c.unexplained,
+                "failed": failed(&pair.found.failed),
+            }))
+        };
+        let pairs = self.pairs.iter().map(|row| {
+            json!({
+                "lock": row.sound.to_string(),
+                "pairs": row.pairs.len(),
+                "runs": row.sum(|f| f.runs),
+                "alarms": row.sum(|f| f.compared.alarms),
+                "overlaps": row.sum(|f| f.compared.overlaps),
+                "undecided": row.sum(|f| f.compared.undecided),
+                "wrong_pairs": row.pairs.iter().filter_map(of_pair).collect::<Vec<_>>(),
+                "left_out": row.refused.iter().map(|(kind, why)| json!({"kind": kind, "why": why})).collect::<Vec<_>>(),
+                "is_right": row.is_right(),
+            })
+        });
         let swarm = self.swarm.iter().map(|row| {
             json!({
                 "bug": row.hunt.name(),
@@ -287,6 +386,7 @@ impl Report {
             "not_hunted": UNHUNTED.iter().map(|(bug, why)| json!({"bug": bug, "why": why})).collect::<Vec<_>>(),
             "no_faults": quiet.collect::<Vec<_>>(),
             "all_faults": faulty.collect::<Vec<_>>(),
+            "pairs": pairs.collect::<Vec<_>>(),
             "swarm": swarm.collect::<Vec<_>>(),
         })
     }

@@ -110,10 +110,19 @@ impl WithFaults {
     /// The share of true overlaps that the checker must report, without those that it calls undecided.
     const REPORTED_PERCENT: u64 = 99;
 
-    /// Runs `seeds` plans.
+    /// Runs `seeds` plans with any faults.
     pub fn of(sound: CorrectLock, seeds: Seeds) -> WithFaults {
+        WithFaults::compared(sound, seeds, &|seed| plan_with_faults(sound, seed))
+    }
+
+    /// Runs the plan of each seed, and compares the verdicts with the truth.
+    pub fn compared(
+        sound: CorrectLock,
+        seeds: Seeds,
+        plan: &(dyn Fn(u64) -> Result<Plan, String> + Sync),
+    ) -> WithFaults {
         let run = |seed| {
-            let plan = plan_with_faults(sound, seed)?;
+            let plan = plan(seed)?;
             let (verdicts, truth) = verdicts_and_truth(&plan, Subject::correct(sound.backend))?;
             Ok(compare(&plan, &truth, &verdicts))
         };

@@ -63,6 +63,34 @@ fn a_member_of_etcd_that_is_paused_or_killed_breaks_nothing() {
     all_proved(&run, &["pause", "kill"]);
 }
 
+/// Fails if two faults of the run were on at the same time.
+fn none_overlap(run: &RealRun) {
+    let mut on: Option<(String, String)> = None;
+    for (kind, node, phase) in phases(run) {
+        match phase.as_str() {
+            "injected" => assert_eq!(on.replace((kind, node)), None, "the fault before was still on"),
+            "healed" => assert_eq!(on.take(), Some((kind, node))),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn every_fault_of_a_member_of_etcd_is_proved_and_healed_while_a_majority_stays() {
+    let nemesis = "partition:etcd-1@2s+2s,delay:etcd-2@6s+2s,loss:etcd-3@10s+2s,reorder:etcd-1@14s+2s,\
+                   slow:etcd-2@18s+4s,stop:etcd-3@24s+2s";
+    let expected = "lock=upheld,lock.windows=0,tokens=upheld,off.data.lost_updates=0";
+    let run = run(&["--backend", "etcd", "--lease", "8s", "--nemesis", nemesis, "--time", "28s", "--expect", expected])
+        .exits(0);
+    let kinds = ["partition", "delay", "loss", "reorder", "slow", "stop"];
+    all_proved(&run, &kinds);
+    let phases = phases(&run);
+    assert_eq!(phases.iter().filter(|(.., phase)| phase == "injected").count(), kinds.len());
+    assert!(!phases.iter().any(|(.., phase)| phase == "unproved"), "{phases:?}");
+    none_overlap(&run);
+}
+
 /// A plan of a short run with these faults: `(fault, node, due)`, in the words of a plan.
 fn plan_with(dir: &Path, faults: &[(&str, &str, &str)]) -> PathBuf {
     let flags = ["run", "--cluster", "sim", "--nemesis", "none", "--time", "12s", "--seed", "1000", "--runs"];

@@ -28,6 +28,14 @@ fn every_hunted_bug_is_caught_and_no_alarm_is_false() {
         assert!(lock["alarms"].as_u64() > Some(0) && lock["unconfirmed"] == Value::Array(vec![]), "{lock}");
         assert!(lock["overlaps"].as_u64() > Some(10), "{lock}");
     }
+    let pairs = rows("pairs");
+    assert_eq!(pairs.len(), quiet.len());
+    for lock in &pairs {
+        let (count, name) = (lock["pairs"].as_u64().unwrap(), lock["lock"].as_str().unwrap());
+        assert_eq!(count, if name.starts_with("etcd") { 165 } else { 66 }, "{lock}");
+        assert!(lock["runs"] == 2 * count && lock["overlaps"].as_u64() > Some(100), "{lock}");
+        assert!(lock["is_right"] == true && lock["wrong_pairs"] == Value::Array(vec![]), "{lock}");
+    }
     let swarm = rows("swarm");
     assert_eq!(swarm.len(), bugs.len());
     let found = swarm.iter().filter(|row| row["median"].as_u64().is_some()).count();

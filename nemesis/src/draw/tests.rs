@@ -109,6 +109,17 @@ fn what_is_placed_is_drawn_as_it_is_written() {
 }
 
 #[test]
+fn a_delay_with_a_given_length_can_be_proved_within_that_length() {
+    let by = |specs: &str, seed| match drawn(seed, specs).unwrap()[0].fault.link_delay() {
+        Some(history::LinkDelay::Fixed(by)) => by,
+        other => panic!("{specs}: {other:?}"),
+    };
+    let second = Duration::from_secs(1);
+    assert!((0..50).all(|seed| by("delay:redis-3@5s+1s", seed) <= second / 2));
+    assert!((0..50).any(|seed| by("delay:redis-3@5s", seed) > second), "a drawn length limits nothing");
+}
+
+#[test]
 fn a_group_is_drawn_into_steps_of_one_moment_and_a_rolling_one_into_a_chain() {
     let at = When::At(Duration::from_secs(5));
     let majority = drawn(1, "kill:majority@5s+1s").unwrap();
