@@ -55,7 +55,11 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The image that the user named is not available.
-    #[error("image {image}, named for role {role}: not found by the engine, and pulling it failed: {why}")]
+    #[error(
+        "image {image}, named for role {role}: not found by the engine, and pulling it failed ({why}); check the name \
+         (--image {role}=NAME), or try `docker pull {image}`, which also uses your login: the harness takes every \
+         image that the engine has"
+    )]
     ImageNotFound {
         /// The role.
         role: String,
@@ -67,7 +71,8 @@ pub enum Error {
     /// An image is missing, cannot be pulled, and cannot be built.
     #[error(
         "image {image} for role {role}: not found by the engine, pulling it failed ({why}), and the Compose file \
-         names no Debian packages (x-harness: packages) to build it from"
+         names no Debian packages (x-harness: packages) to build it from; check the name in the Compose file, or try \
+         `docker pull {image}`, which also uses your login: the harness takes every image that the engine has"
     )]
     NotBuildable {
         /// The role.

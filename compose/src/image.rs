@@ -1,27 +1,24 @@
 //! Finds images in the engine, otherwise pulls them, otherwise builds them from Debian packages.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use bollard::{models::ImageInspect, query_parameters::CreateImageOptions};
-use futures::StreamExt;
-use tokio::time::timeout;
+use bollard::models::ImageInspect;
 
 use crate::{
     Engine, Progress,
-    error::{Error, explain, status},
+    error::{Error, status},
 };
 
 mod build;
+mod pull;
 mod workdir;
 
 use build::Recipe;
+use pull::Registries;
 pub use workdir::remove_dead_builds;
 
 /// The image of our own processes.
 pub(crate) const OWN_IMAGE: &str = "debian:bookworm-slim";
-/// Time within which a registry must send its first message, and longest silence after it.
-const PULL_FIRST: Duration = Duration::from_secs(10);
-const PULL_SILENCE: Duration = Duration::from_secs(60);
 
 /// The image that a role needs.
 #[derive(Debug)]
@@ -50,19 +47,19 @@ impl From<ImageInspect> for Image {
     }
 }
 
-/// Finds the images of one run. A registry that cannot be reached is tried only once.
+/// Finds the images of one run.
 pub(crate) struct Images<'a> {
     engine: &'a Engine,
     named: &'a BTreeMap<String, String>,
     progress: Progress<'a>,
-    unreachable: BTreeMap<String, String>,
+    registries: Registries,
     found: BTreeMap<(String, Vec<String>), Image>,
 }
 
 impl<'a> Images<'a> {
     /// `named` holds the user's images by role.
     pub(crate) fn new(engine: &'a Engine, named: &'a BTreeMap<String, String>, progress: Progress<'a>) -> Self {
-        Self { engine, named, progress, unreachable: BTreeMap::new(), found: BTreeMap::new() }
+        Self { engine, named, progress, registries: Registries::default(), found: BTreeMap::new() }
     }
 
     /// Returns the image for a role. If the user named an image, only this image is used. Otherwise the default image
@@ -85,11 +82,7 @@ impl<'a> Images<'a> {
             return Ok(image.into());
         }
         let not_found = |why| Error::ImageNotFound { role: role.to_owned(), image: name.to_owned(), why };
-        self.pull(name).await.map_err(not_found)?;
-        match self.inspect(name).await? {
-            Some(image) => Ok(image.into()),
-            None => Err(not_found("the engine does not have it after pulling it".to_owned())),
-        }
+        self.pull(name).await?.map_err(not_found)
     }
 
     async fn find_pull_or_build(&mut self, wanted: &Wanted<'_>) -> Result<Image, Error> {
@@ -98,20 +91,19 @@ impl<'a> Images<'a> {
         {
             return Ok(image.into());
         }
-        let local = Recipe::new(if wanted.bare { "own" } else { wanted.role }, wanted.packages);
-        if let Some(image) = self.inspect(&local.name()).await?
-            && local.built(&image)
+        let local = Recipe::new(if wanted.bare { "own" } else { wanted.role }, wanted.image, wanted.packages);
+        let built = self.inspect(&local.name()).await?.filter(|image| local.built(image));
+        // An image that was built in place of another one, perhaps of another version, is only the second choice.
+        if let Some(image) = &built
+            && local.replaces(image)
         {
-            return Ok(image.into());
+            return Ok(image.clone().into());
         }
         let why = match wanted.image {
             None => "nobody publishes it".to_owned(),
             Some(published) => {
-                let why = match self.pull(published).await {
-                    Ok(()) => match self.inspect(published).await? {
-                        Some(image) => return Ok(image.into()),
-                        None => "the engine does not have it after pulling it".to_owned(),
-                    },
+                let why = match self.pull(published).await? {
+                    Ok(image) => return Ok(image),
                     Err(why) => why,
                 };
                 if wanted.packages.is_empty() && !wanted.bare {
@@ -122,11 +114,24 @@ impl<'a> Images<'a> {
                 why
             }
         };
+        if let Some(image) = built {
+            (self.progress)(&format!("using image {}, which was built from Debian packages", local.name()));
+            return Ok(image.into());
+        }
         let id = local.build(self.engine, &why, self.progress).await?;
         let id = local.name_it(self.engine, id).await?;
         (self.progress)(&format!("built image {}", local.name()));
         let image = self.inspect(&id).await?;
         image.map(Image::from).ok_or_else(|| local.failed("the engine does not have it after importing it", ""))
+    }
+
+    /// Pulls the image. The inner error is the reason why this is impossible.
+    async fn pull(&mut self, name: &str) -> Result<Result<Image, String>, Error> {
+        if let Err(why) = self.registries.pull(self.engine, name, self.progress).await {
+            return Ok(Err(why));
+        }
+        let image = self.inspect(name).await?;
+        Ok(image.map(Image::from).ok_or_else(|| "the engine does not have it after pulling it".to_owned()))
     }
 
     async fn inspect(&self, name: &str) -> Result<Option<ImageInspect>, Error> {
@@ -136,71 +141,86 @@ impl<'a> Images<'a> {
             Err(error) => Err(Error::engine(format!("looking for image {name}"), &error)),
         }
     }
-
-    /// Pulls the image, or returns the reason why this is impossible.
-    async fn pull(&mut self, name: &str) -> Result<(), String> {
-        let registry = registry(name).to_owned();
-        if let Some(why) = self.unreachable.get(&registry) {
-            return Err(why.clone());
-        }
-        (self.progress)(&format!("pulling image {name}"));
-        let options = CreateImageOptions { from_image: Some(with_tag(name)), ..Default::default() };
-        let mut answers = self.engine.docker().create_image(Some(options), None, None);
-        let mut patience = PULL_FIRST;
-        loop {
-            match timeout(patience, answers.next()).await {
-                Ok(None) => return Ok(()),
-                Ok(Some(Ok(_))) => patience = PULL_SILENCE,
-                Ok(Some(Err(error))) => {
-                    let why = explain(&error);
-                    // A registry that answers "no such image" can be reached, and may have another image.
-                    if status(&error) != Some(404) {
-                        self.unreachable.insert(registry, why.clone());
-                    }
-                    return Err(why);
-                }
-                Err(_) => {
-                    let why = format!("registry {registry} said nothing for {} s", patience.as_secs());
-                    self.unreachable.insert(registry, why.clone());
-                    return Err(why);
-                }
-            }
-        }
-    }
-}
-
-/// Returns the registry of an image's name: its first part, if this part looks like a host.
-fn registry(image: &str) -> &str {
-    match image.split_once('/') {
-        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
-        _ => "docker.io",
-    }
-}
-
-/// Adds the tag `latest` to a name without a tag. Otherwise the engine would pull every tag.
-fn with_tag(image: &str) -> String {
-    let last = image.rsplit('/').next().unwrap_or(image);
-    if last.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, Ordering},
+        },
+        time::Duration,
+    };
 
-    #[test]
-    fn the_registry_of_an_image_is_its_first_part_if_that_is_a_host() {
-        assert_eq!(registry("redis:7.0.15"), "docker.io");
-        assert_eq!(registry("valkey/valkey:8"), "docker.io");
-        assert_eq!(registry("quay.io/coreos/etcd:v3"), "quay.io");
-        assert_eq!(registry("localhost/redis"), "localhost");
-        assert_eq!(registry("host:5000/redis"), "host:5000");
+    use super::*;
+    use crate::fake_engine::{self, json};
+
+    const NAME: &str = "host:5000/redis:8";
+    const LOCAL: &str = "GET /v1.41/images/harness-debian/redis:bookworm/json";
+    const BROKEN: &str = r#"{"status":"Downloading","id":"a","progressDetail":{"current":1000000}}
+        {"status":"Retrying in 5 seconds","id":"a"}
+        {"errorDetail":{"message":"unexpected EOF"},"error":"unexpected EOF"}"#;
+
+    /// An engine with the image that was built from the package `redis-server` in place of `replaces`. A pull of any
+    /// image has the answer `pull`; the image is there if the answer is empty.
+    async fn engine(dir: &tempfile::TempDir, replaces: &str, pull: &'static str) -> Engine {
+        let labels = format!(r#""harness.packages":"redis-server","harness.replaces":"{replaces}""#);
+        let local = json(&format!(r#"{{"Id":"sha256:local","Config":{{"Labels":{{{labels}}}}}}}"#));
+        let pulled = AtomicBool::new(false);
+        let none = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        let answer = move |request: &str| match request {
+            LOCAL => local.clone(),
+            _ if request.starts_with("POST /v1.41/images/create?") => {
+                pulled.store(pull.is_empty(), Ordering::Relaxed);
+                json(pull)
+            }
+            _ if pulled.load(Ordering::Relaxed) => json(r#"{"Id":"sha256:pulled"}"#),
+            _ => none.to_owned(),
+        };
+        fake_engine::start(dir, move |request| (Duration::ZERO, answer(request))).await
     }
 
-    #[test]
-    fn a_name_without_a_tag_means_the_latest_one_only() {
-        assert_eq!(with_tag("redis"), "redis:latest");
-        assert_eq!(with_tag("host:5000/redis"), "host:5000/redis:latest");
-        assert_eq!(with_tag("redis:7"), "redis:7");
-        assert_eq!(with_tag("redis@sha256:00"), "redis@sha256:00");
+    /// Gets the image `NAME` of the role `redis`. Returns its id or the error, and the progress.
+    async fn get(engine: &Engine, named: &BTreeMap<String, String>) -> (Result<String, String>, String) {
+        let said = Mutex::new(String::new());
+        let progress = |text: &str| {
+            let mut said = said.lock().unwrap();
+            said.push_str(text);
+            said.push('\n');
+        };
+        let packages = ["redis-server".to_owned()];
+        let wanted = Wanted { role: "redis", image: Some(NAME), packages: &packages, bare: false };
+        let got = Images::new(engine, named, &progress).get(&wanted).await;
+        let said = said.lock().unwrap().clone();
+        (got.map(|image| image.id).map_err(|error| error.to_string()), said)
+    }
+
+    #[tokio::test]
+    async fn an_image_built_in_place_of_another_one_is_only_the_second_choice() {
+        let dir = || tempfile::tempdir().unwrap();
+        let (same, reachable, broken) = (dir(), dir(), dir());
+        let none = BTreeMap::new();
+        let (image, said) = get(&engine(&same, NAME, "").await, &none).await;
+        assert_eq!((image.unwrap().as_str(), said.as_str()), ("sha256:local", ""));
+        let (image, said) = get(&engine(&reachable, "redis:7", "").await, &none).await;
+        assert_eq!(image.unwrap(), "sha256:pulled", "{said}");
+        let (image, said) = get(&engine(&broken, "redis:7", BROKEN).await, &none).await;
+        assert_eq!(image.unwrap(), "sha256:local");
+        assert!(said.contains("using image harness-debian/redis:bookworm, which was built from Debian"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn a_pull_that_breaks_off_names_image_registry_reason_and_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = BTreeMap::from([("redis".to_owned(), NAME.to_owned())]);
+        let (error, said) = get(&engine(&dir, NAME, BROKEN).await, &named).await;
+        let error = error.unwrap_err();
+        assert!(error.starts_with("image host:5000/redis:8, named for role redis: "), "{error}");
+        assert!(error.contains("(registry host:5000: the pull broke off: unexpected EOF)"), "{error}");
+        assert!(error.contains("check the name (--image redis=NAME)"), "{error}");
+        assert!(error.contains("`docker pull host:5000/redis:8`"), "{error}");
+        let told = "pulling image host:5000/redis:8: the download broke off, and the engine tries again";
+        assert!(said.contains(told), "{said}");
     }
 }

@@ -83,8 +83,14 @@ impl Wake for ReadWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let before = self.missing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |missing| missing.checked_sub(1));
-        if before.is_ok_and(|missing| missing > 1) {
+        let mut missing = self.missing.load(Ordering::SeqCst);
+        while missing > 0 {
+            match self.missing.compare_exchange(missing, missing - 1, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(now) => missing = now,
+            }
+        }
+        if missing > 1 {
             return;
         }
         let reader = self.reader.lock().clone();

@@ -30,6 +30,8 @@ use crate::{
 const SUITE: &str = "bookworm";
 /// Label of a built image: the packages from which it was built.
 const PACKAGES_LABEL: &str = "harness.packages";
+/// Label of a built image: the published image in whose place it was built.
+const REPLACES_LABEL: &str = "harness.replaces";
 /// Time limit of a whole build. The engine answers an import only at its end.
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 /// Number of the builder's last lines that an error quotes.
@@ -41,14 +43,20 @@ const OWN_NAMESPACES: [&str; 5] = ["--mount", "--pid", "--fork", "--kill-child",
 #[derive(Debug)]
 pub(super) struct Recipe {
     repository: String,
+    /// The published image; empty if nobody publishes it.
+    replaces: String,
     packages: Vec<String>,
 }
 
 impl Recipe {
-    /// The recipe of the image that is called `name`.
-    pub(super) fn new(name: &str, packages: &[String]) -> Self {
+    /// The recipe of the image that is called `name`, in place of a published image.
+    pub(super) fn new(name: &str, published: Option<&str>, packages: &[String]) -> Self {
         let packages: BTreeSet<_> = packages.iter().cloned().collect();
-        Self { repository: format!("harness-debian/{name}"), packages: packages.into_iter().collect() }
+        Self {
+            repository: format!("harness-debian/{name}"),
+            replaces: published.unwrap_or_default().to_owned(),
+            packages: packages.into_iter().collect(),
+        }
     }
 
     pub(super) fn name(&self) -> String {
@@ -57,8 +65,12 @@ impl Recipe {
 
     /// Returns whether `image` was built by this recipe. In another Compose file a role can have other packages.
     pub(super) fn built(&self, image: &ImageInspect) -> bool {
-        let labels = image.config.as_ref().and_then(|config| config.labels.as_ref());
-        labels.and_then(|labels| labels.get(PACKAGES_LABEL)) == Some(&self.packages.join(","))
+        label(image, PACKAGES_LABEL) == Some(&self.packages.join(","))
+    }
+
+    /// Returns whether `image` was built in place of the same published image.
+    pub(super) fn replaces(&self, image: &ImageInspect) -> bool {
+        label(image, REPLACES_LABEL).map_or("", String::as_str) == self.replaces
     }
 
     pub(super) fn failed(&self, why: &str, tail: &str) -> Error {
@@ -80,6 +92,7 @@ impl Recipe {
             from_src: Some("-".to_owned()),
             changes: vec![
                 format!("LABEL {PACKAGES_LABEL}=\"{}\"", self.packages.join(",")),
+                format!("LABEL {REPLACES_LABEL}=\"{}\"", self.replaces),
                 "WORKDIR /data".to_owned(),
             ],
             ..Default::default()
@@ -161,6 +174,10 @@ impl Recipe {
         }
         Ok(command)
     }
+}
+
+fn label<'a>(image: &'a ImageInspect, name: &str) -> Option<&'a String> {
+    image.config.as_ref()?.labels.as_ref()?.get(name)
 }
 
 /// Tries a command that runs another. The error is what it printed.

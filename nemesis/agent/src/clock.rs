@@ -269,8 +269,7 @@ impl Clocks {
     fn interrupted(&self, stack: u64) -> Place {
         const USER_CODE: u64 = 0x33;
         let bytes = self.memory.read_mapped(stack, STACK_LEN);
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(std::array::from_fn(|i| word[i]))).collect();
+        let words: Vec<u64> = bytes.as_chunks().0.iter().copied().map(u64::from_le_bytes).collect();
         let contexts = words.windows(3).filter(|context| context[2] & 0xffff == USER_CODE);
         let places = contexts.map(|context| {
             let inside = Inside { rip: context[0], rdi: 0, rsi: 0, r9: 0, r10: 0 };

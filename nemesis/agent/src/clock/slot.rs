@@ -73,8 +73,8 @@ impl Clock {
     pub fn to_bytes(self) -> [u8; CLOCK_LEN] {
         let mut bytes = [0; CLOCK_LEN];
         let numbers = [self.base_ns, self.since_ns, self.rate, self.strobe_by_ns, self.strobe_period_ns];
-        for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
+        for (place, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *place = number.to_le_bytes();
         }
         bytes
     }
