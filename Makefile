@@ -51,7 +51,7 @@ accept: setup build
 	scripts/accept-claims $(HARNESS)
 
 mutants: setup
-	checker/mutants/run
+	checker/mutants/run --log target/mutants.log
 
 build:
 	$(CARGO) build --quiet
