@@ -1,92 +1,10 @@
 //! `harness`: fault injection for distributed locks.
 
-mod agent;
-mod check;
-mod cli;
-mod command;
-mod docker;
-mod doctor;
-mod dose;
-mod exit;
-mod expect;
-mod explain;
-mod explore;
-mod host_clock;
-mod judge;
-mod measures;
-mod plan_file;
-mod process;
-mod processes;
-mod recorder;
-mod report;
-mod run_dir;
-mod runner;
-mod scenario;
-mod selftest;
-mod similar;
-mod standard_input;
-mod suite;
-mod unplanned;
-
-use std::{io::Write, process::ExitCode};
-
-use clap::Parser;
-
-use crate::{
-    cli::{Cli, Command},
-    exit::Exit,
-};
+use std::process::ExitCode;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            // clap exits with 2 after a usage error, but 2 means inconclusive here.
-            let is_written = match error.print() {
-                Err(e) => error.use_stderr() || e.kind() == std::io::ErrorKind::BrokenPipe,
-                Ok(()) => true,
-            };
-            return match (error.use_stderr(), is_written) {
-                (true, _) => Exit::Usage,
-                (false, true) => Exit::Ok,
-                (false, false) => Exit::Failed,
-            }
-            .into();
-        }
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("HARNESS_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
-    let done = match cli.command {
-        // The run's own processes have one thread, on which stamps, events and the work take turns.
-        Command::Worker => one_thread(process::worker()).map(|()| Exit::Ok),
-        Command::Resource(args) => one_thread(process::resource(args)).map(|()| Exit::Ok),
-        Command::Agent => one_thread(process::agent()).map(|()| Exit::Ok),
-        Command::Run(args) => command::run(*args),
-        Command::Explore(args) => explore::explore(&args),
-        Command::Selftest(args) => selftest::selftest(&args),
-        Command::Suite(args) => suite::suite(&args),
-        Command::Dose(args) => dose::dose(&args),
-        Command::Check(args) => check::check(&args),
-        Command::Doctor(args) => doctor::doctor(&args),
-        Command::Clean(args) => command::clean(&args),
-        Command::List(args) => command::list(&args),
-        Command::Explain(args) => explain::explain(&args),
-    };
-    match done {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            // If standard error is closed, the exit code is enough.
-            let _ = writeln!(std::io::stderr(), "harness: {error:#}");
-            Exit::of(&error).into()
-        }
-    }
-}
-
-fn one_thread(process: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(process)
+    harness::run()
 }

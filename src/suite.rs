@@ -29,6 +29,8 @@ use crate::{
 
 use evidence::Evidence;
 use file::Case;
+#[cfg(fuzzing)]
+pub use file::parse;
 pub use suite_record::{CaseRun, Outcome};
 use suite_record::{SuiteRecord, fingerprint};
 

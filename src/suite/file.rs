@@ -118,9 +118,14 @@ pub struct Case {
 /// # Errors
 /// The first mistake, with its row.
 pub fn read(path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
+    let wrong = |e: std::io::Error| Unusable(format!("suite {}: {e}", path.display()));
+    parse(&std::fs::read_to_string(path).map_err(wrong)?, path, cluster, only)
+}
+
+/// As [`read`], for the text of a suite that comes from `path`.
+pub fn parse(text: &str, path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
     let wrong = |problem: String| Unusable(format!("suite {}: {problem}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-    let suite: SuiteFile = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    let suite: SuiteFile = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
     if suite.schema != 1 {
         return Err(wrong(format!("schema {} is unknown; this version reads schema 1", suite.schema)).into());
     }
