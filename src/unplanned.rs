@@ -57,6 +57,8 @@ impl UnplannedFaults {
             Change::Thawed => (FaultKind::Pause, false),
             Change::CutOff => (FaultKind::Partition, true),
             Change::Reconnected => (FaultKind::Partition, false),
+            Change::Stopped => (FaultKind::Stop, true),
+            Change::Continued => (FaultKind::Stop, false),
         };
         let (since, name) = (clock.earliest(*at_wall_ns), (node.clone(), kind));
         let (fault, phase) = if begins {

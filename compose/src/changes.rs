@@ -15,6 +15,10 @@ pub enum Change {
     CutOff,
     /// The container is in the run's network again.
     Reconnected,
+    /// A signal has stopped the first process of the container.
+    Stopped,
+    /// The first process of the container goes on.
+    Continued,
 }
 
 /// The reports that our own operations on a node will still cause.
@@ -34,7 +38,7 @@ impl OwnChanges {
             Change::Started => &mut self.started,
             Change::Froze => &mut self.froze,
             Change::Thawed => &mut self.thawed,
-            Change::CutOff | Change::Reconnected => return false,
+            Change::CutOff | Change::Reconnected | Change::Stopped | Change::Continued => return false,
         };
         let is_due = *due > 0;
         *due -= u32::from(is_due);

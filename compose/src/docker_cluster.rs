@@ -43,11 +43,11 @@ impl Cluster for DockerCluster<'_> {
     }
 
     fn stop<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        Box::pin(async move { Act { running: self.running, node, doing: "stopping" }.signal("SIGSTOP").await })
+        Box::pin(async move { Act { running: self.running, node, doing: "stopping" }.set_stopped(true).await })
     }
 
     fn resume<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
-        Box::pin(async move { Act { running: self.running, node, doing: "resuming it" }.signal("SIGCONT").await })
+        Box::pin(async move { Act { running: self.running, node, doing: "resuming it" }.set_stopped(false).await })
     }
 
     fn slow_down<'a>(&'a self, node: &'a NodeName, percent: u8) -> Doing<'a, ()> {

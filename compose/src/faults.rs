@@ -142,10 +142,12 @@ impl<'a> Act<'a> {
         })
     }
 
-    /// Sends a signal to the first process of the running container.
-    pub(crate) async fn signal(&self, signal: &str) -> Result<(), ClusterError> {
+    /// Stops the first process of the running container by a signal, or lets it go on.
+    pub(crate) async fn set_stopped(&self, is_stopped: bool) -> Result<(), ClusterError> {
+        let signal = if is_stopped { "SIGSTOP" } else { "SIGCONT" };
         let member = self.member()?;
-        let _alone = member.control.lock().await;
+        let mut control = member.control.lock().await;
+        control.is_stopped = is_stopped;
         let options = KillContainerOptions { signal: signal.to_owned() };
         let sent = self.running.engine().docker().kill_container(&member.container(), Some(options)).await;
         sent.map_err(|error| self.failed(explain(&error)))

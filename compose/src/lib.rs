@@ -24,6 +24,7 @@ mod health;
 mod image;
 mod leader;
 mod lines;
+mod looks;
 mod marker;
 mod network;
 mod process;

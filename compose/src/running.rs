@@ -63,6 +63,8 @@ pub(crate) struct Control {
     pub own: OwnChanges,
     /// True if the container is in the run's network, as far as reported.
     pub is_connected: bool,
+    /// True while a fault of ours stops the node by a signal.
+    pub is_stopped: bool,
 }
 
 impl Member {
@@ -77,6 +79,7 @@ impl Member {
                 starts: 1,
                 own: OwnChanges::default(),
                 is_connected: true,
+                is_stopped: false,
             }),
         }
     }

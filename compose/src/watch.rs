@@ -2,9 +2,14 @@
 //! the plan did that.
 //!
 //! The engine reports every change of a container. Each operation of ours counts the reports that it will cause, under
-//! the lock of its node. Any report beyond that number is unplanned.
+//! the lock of its node. Any report beyond that number is unplanned. The engine does not report a stop by a signal, so
+//! the processes are looked at, too.
 
-use std::{collections::HashMap, pin::Pin, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::Pin,
+    time::Duration,
+};
 
 use bollard::{
     errors::Error as EngineError,
@@ -18,6 +23,7 @@ use tokio::time::sleep;
 use crate::{
     changes::Change,
     error::{Error, explain},
+    looks::Looks,
     running::{Control, Member, Running},
     sweep,
 };
@@ -34,7 +40,8 @@ pub struct Unplanned {
     pub node: NodeName,
     /// The change.
     pub change: Change,
-    /// The wall clock of the engine's host when the engine reported the change, in nanoseconds since 1970.
+    /// The wall clock of the engine's host when the engine reported the change, or at the last look before the change,
+    /// in nanoseconds since 1970.
     pub at_wall_ns: i64,
 }
 
@@ -46,12 +53,16 @@ pub struct Watch<'a> {
     reports: Reports,
     /// The time of the last report, in whole seconds and nanoseconds since 1970.
     last_ns: Option<i64>,
+    looks: Looks,
+    /// Changes that a look has found.
+    found: VecDeque<Unplanned>,
 }
 
 impl Running {
     /// Watches the nodes from now on. Stop before the cluster is taken down.
     pub fn watch(&self) -> Watch<'_> {
-        Watch { running: self, reports: self.reports(None), last_ns: None }
+        let (reports, looks) = (self.reports(None), Looks::new());
+        Watch { running: self, reports, last_ns: None, looks, found: VecDeque::new() }
     }
 
     /// The engine's reports on the containers of this run and on its network.
@@ -81,7 +92,17 @@ impl Watch<'_> {
     pub async fn next(&mut self) -> Result<Unplanned, Error> {
         let mut tries = 0;
         loop {
-            let report = match self.reports.next().await {
+            if let Some(found) = self.found.pop_front() {
+                return Ok(found);
+            }
+            let report = tokio::select! {
+                report = self.reports.next() => report,
+                () = self.looks.due() => {
+                    self.found.extend(self.looks.look(self.running).await);
+                    continue;
+                }
+            };
+            let report = match report {
                 Some(Ok(report)) => report,
                 ended => {
                     let why = ended.and_then(Result::err).map_or("they ended".to_owned(), |error| explain(&error));

@@ -188,6 +188,7 @@ fn a_stopped_process_is_stopped_by_a_signal_and_goes_on_and_nobody_else_is() {
         run.until(id, "heal-proved");
         assert!(!run.is_stopped(node), "{node}");
     }
+    assert!(!run.history().contains("unplanned"), "nobody else has stopped them");
     let run = run.ends();
     all_proved(&run, &["stop"]);
     assert_eq!(crate::support::left_of(&run.latest()), Vec::<String>::new());

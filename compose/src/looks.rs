@@ -1,0 +1,135 @@
+//! Looks at the first process of each node, once a second: the engine does not report that a signal stopped a process.
+//!
+//! The looks need a harness that sees the containers' processes: on the engine's host, outside of containers. Elsewhere
+//! they find nothing.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use history::NodeName;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::{
+    changes::Change,
+    running::{Member, Running},
+    watch::Unplanned,
+};
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The state of a stopped process in `/proc/PID/stat` (proc_pid_stat(5)). A process that a debugger stops has another.
+const STOPPED: char = 'T';
+
+/// The state of one node at the last look.
+#[derive(Debug, Default)]
+struct Node {
+    pid: Option<i32>,
+    is_stopped: bool,
+}
+
+/// The nodes as they were at the last look.
+pub(crate) struct Looks {
+    due: Interval,
+    nodes: BTreeMap<NodeName, Node>,
+    /// The wall clock before the last look, in nanoseconds since 1970.
+    last_wall_ns: i64,
+}
+
+impl Looks {
+    pub fn new() -> Looks {
+        let mut due = interval(LOOK_EVERY);
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Looks { due, nodes: BTreeMap::new(), last_wall_ns: wall_ns() }
+    }
+
+    /// Waits until the next look is due.
+    pub async fn due(&mut self) {
+        self.due.tick().await;
+    }
+
+    /// Looks at all nodes. Returns the processes that were stopped, or continued, and not by us.
+    pub async fn look(&mut self, running: &Running) -> Vec<Unplanned> {
+        let now = wall_ns();
+        let mut found = Vec::new();
+        for (name, member) in running.members() {
+            let node = self.nodes.entry(name.clone()).or_default();
+            // While a fault of ours changes the node, this look is left out.
+            let Ok(control) = member.control.try_lock() else { continue };
+            let Some(is_stopped) = is_stopped(running, member, &mut node.pid).await else { continue };
+            let is_stopped = is_stopped && !control.is_stopped;
+            if std::mem::replace(&mut node.is_stopped, is_stopped) != is_stopped {
+                let change = if is_stopped { Change::Stopped } else { Change::Continued };
+                // It has changed at some time since the last look.
+                found.push(Unplanned { node: name.clone(), change, at_wall_ns: self.last_wall_ns });
+            }
+        }
+        self.last_wall_ns = now;
+        found
+    }
+}
+
+/// Returns whether the first process of a node is stopped by a signal; false, if the node has none; none, if that
+/// cannot be seen. `pid` is the last known pid.
+async fn is_stopped(running: &Running, member: &Member, pid: &mut Option<i32>) -> Option<bool> {
+    let container = member.container();
+    if let Some(known) = *pid
+        && is_of(known, &container)
+    {
+        return state(known).map(|state| state == STOPPED);
+    }
+    *pid = running.pid(member).await.ok()?;
+    let Some(known) = *pid else { return Some(false) };
+    if is_of(known, &container) { state(known).map(|state| state == STOPPED) } else { None }
+}
+
+/// Returns whether a process on this host is of the container: the container's id is in the names of its cgroups.
+fn is_of(pid: i32, container: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(container))
+}
+
+fn state(pid: i32) -> Option<char> {
+    state_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads the state from `/proc/PID/stat`. The name before the state may contain spaces and parentheses.
+fn state_in(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+fn wall_ns() -> i64 {
+    #[expect(clippy::disallowed_methods, reason = "compared with the engine's times, which are wall clock times")]
+    let now = std::time::SystemTime::now();
+    let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::{
+        sys::signal::{Signal, kill},
+        unistd::Pid,
+    };
+
+    use super::*;
+
+    #[test]
+    fn the_state_comes_after_the_last_parenthesis() {
+        assert_eq!(state_in("17 (a) T (b)) S 1 17"), Some('S'));
+        assert_eq!(state_in("17 (redis-server) T 1 17"), Some('T'));
+        assert_eq!(state_in(""), None);
+    }
+
+    #[test]
+    fn a_stopped_process_has_the_state_of_one() {
+        let mut child = Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        let stopped = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            state(pid) == Some(STOPPED)
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(stopped);
+    }
+}
