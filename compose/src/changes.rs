@@ -1,5 +1,7 @@
 //! Changes of a node as the engine reports them, and those of them that our own operations cause.
 
+use history::NodeName;
+
 /// A change of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -19,6 +21,18 @@ pub enum Change {
     Stopped,
     /// The first process of the container goes on.
     Continued,
+}
+
+/// A change of a node that no operation of ours caused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unplanned {
+    /// The node.
+    pub node: NodeName,
+    /// The change.
+    pub change: Change,
+    /// The wall clock of the engine's host when the engine reported the change, or at the last look before the change,
+    /// in nanoseconds since 1970.
+    pub at_wall_ns: i64,
 }
 
 /// The reports that our own operations on a node will still cause.

@@ -39,7 +39,7 @@ mod sweep;
 mod watch;
 
 pub use bring_up::{Spec, up};
-pub use changes::Change;
+pub use changes::{Change, Unplanned};
 pub use engine::{Engine, EngineFacts};
 pub use error::Error;
 pub use file::{BUILTIN, ComposeFile, FileError, LeaderTest, Service};
@@ -49,4 +49,4 @@ pub use progress::Progress;
 pub use reach::{AgentPort, DockerCluster};
 pub use running::Running;
 pub use sweep::{Swept, YOUNG_S, clean_kept, sweep, take_down};
-pub use watch::{Unplanned, Watch};
+pub use watch::Watch;

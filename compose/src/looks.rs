@@ -9,9 +9,8 @@ use history::NodeName;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::{
-    changes::Change,
+    changes::{Change, Unplanned},
     running::{Member, Running},
-    watch::Unplanned,
 };
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);

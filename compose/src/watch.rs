@@ -21,7 +21,7 @@ use history::NodeName;
 use tokio::time::sleep;
 
 use crate::{
-    changes::Change,
+    changes::{Change, Unplanned},
     error::{Error, explain},
     looks::Looks,
     running::{Control, Member, Running},
@@ -32,18 +32,6 @@ use crate::{
 const TRIES_MAX: u32 = 10;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
 const DOING: &str = "listening to its events";
-
-/// A change of a node that no operation of ours caused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unplanned {
-    /// The node.
-    pub node: NodeName,
-    /// The change.
-    pub change: Change,
-    /// The wall clock of the engine's host when the engine reported the change, or at the last look before the change,
-    /// in nanoseconds since 1970.
-    pub at_wall_ns: i64,
-}
 
 type Reports = Pin<Box<dyn Stream<Item = Result<EventMessage, EngineError>> + Send>>;
 
