@@ -10,12 +10,18 @@ use crate::faults::SENT_AGAIN;
 /// The time that servers may take beyond a lease: they look for expired leases only now and then.
 pub(crate) const SLACK: Duration = Duration::from_secs(1);
 
+/// The longest time in which the replicas of a store elect a leader after a fault: etcd's election timeout is drawn
+/// between one and two seconds. The new leader gives each lease its full time again.
+const ELECTED_WITHIN: Duration = Duration::from_secs(2);
+
 /// The disturbances of a run: faults that are on, and the end of the last one.
 #[derive(Debug, Default)]
 pub(crate) struct Disturbances {
     /// Faults that are on.
     on: Vec<FaultId>,
     since: Stamp,
+    /// The stamp since which the servers' clocks have been right.
+    clocks_right_since: Stamp,
     /// The start of the current disturbance: packets lost since then may have silenced their connections.
     lossy_from: Stamp,
 }
@@ -24,6 +30,11 @@ impl Disturbances {
     /// The stamp since which nothing has been disturbed; `None` while a fault is on.
     pub fn quiet_since(&self) -> Option<Stamp> {
         self.on.is_empty().then_some(self.since)
+    }
+
+    /// The stamp since which the servers' clocks have been right. A lease from before may last beyond its length.
+    pub fn clocks_right_since(&self) -> Stamp {
+        self.clocks_right_since
     }
 
     /// Extends the disturbance to a stamp.
@@ -67,6 +78,12 @@ impl Disturbances {
                     None => Duration::ZERO,
                 };
                 self.not_before(at.plus(moved));
+                if !moved.is_zero() {
+                    self.clocks_right_since = self.clocks_right_since.max(at.plus(moved));
+                }
+                if is_of_locks && plan.has_leader() {
+                    self.not_before(at.plus(ELECTED_WITHIN));
+                }
             }
             FaultPhase::HealProved => self.not_before(at),
             _ => {}

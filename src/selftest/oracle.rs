@@ -73,6 +73,9 @@ fn is_reported(hold: HoldId, verdicts: &Verdicts) -> bool {
         .is_some_and(|lock| lock.windows.iter().any(is_of) || lock.dead_claims.iter().any(|claim| claim.hold == hold))
 }
 
+/// The longest time from the stamp of a kill to the death of the process.
+const KILLED_WITHIN: Duration = Duration::from_millis(50);
+
 struct Oracle<'a> {
     plan: &'a Plan,
     truth: &'a Truth,
@@ -161,9 +164,10 @@ impl Oracle<'_> {
     }
 
     /// Returns whether the second hold was claimed, and owned the key, before the promise of the first hold ended,
-    /// whose client had been killed.
+    /// whose client had been killed. The record has only a lower bound of the kill.
     fn was_cut_short(&self, first: &Claim, second: &Claim) -> bool {
-        let is_killed = first.at < second.at && first.ended.is_some_and(|ended| ended < second.at);
+        let is_ended = |ended: Stamp| ended < second.at.plus(KILLED_WITHIN);
+        let is_killed = first.at < second.at && first.ended.is_some_and(is_ended);
         is_killed && self.is_granted_inside(first, second)
     }
 

@@ -245,8 +245,10 @@ impl BlockedKeys {
     fn refused(&mut self, run: &Run, attempt: &Attempt, mark: EventRef) {
         let key = &self.keys[attempt.key];
         let Some(since) = self.free_since(key) else { return };
-        // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`.
-        let is_after_kill = key.is_after_kill && key.until == since;
+        // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`, unless a
+        // clock was ahead when the lease was granted, and was set back later.
+        let is_by_right_clocks = self.disturbances.clocks_right_since().plus(self.lease) <= since;
+        let is_after_kill = key.is_after_kill && key.until == since && is_by_right_clocks;
         let bound = if is_after_kill { SLACK } else { self.lease + SLACK };
         if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(|finding| !finding.is_waiter) {
             return;

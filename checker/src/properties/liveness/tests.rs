@@ -84,6 +84,35 @@ fn a_key_that_outlives_the_lease_of_a_dead_holder_violates_it() {
 }
 
 #[test]
+fn a_lease_from_a_clock_that_was_ahead_outlives_a_dead_holder_for_longer() {
+    let jump = fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(1_500) };
+    let jump = Fault::new(jump, Duration::from_secs(1));
+    // Killed at 4,100: the lease is over at 6,120, and the slack at 7,120.
+    for (from, to, is_stuck) in [(3_000, 4_500, false), (3_000, 4_050, false), (100, 1_000, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 4_000, 4_010, 41).kill(1, "worker-1", 4_100);
+        refused(&mut s, 4_200, 7_100);
+        refused(&mut s, 7_121, 7_121);
+        s.inject(2, jump.clone(), "redis-1", from, to);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "ahead from {from} to {to}");
+    }
+}
+
+#[test]
+fn an_election_after_a_fault_suspends_the_judgement() {
+    let kill = Fault::new(fault::Kill {}, Duration::from_secs(1));
+    // Healed at 5,000: the key must be had within a lease and the slack, or with a leader within two seconds more.
+    for (has_leader, to, is_stuck) in [(false, 8_100, true), (true, 10_000, false), (true, 10_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.servers.has_leader = has_leader;
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        refused(&mut s, 4_000, to);
+        s.inject(1, kill.clone(), "redis-1", 4_000, 5_000);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "leader: {has_leader}, tried until {to}");
+    }
+}
+
+#[test]
 fn a_key_that_nobody_can_hold_any_more_and_that_nobody_gets_violates_it() {
     // Released at 50: the key is free from 2,050 on, even if the release failed. A client must have it by 5,050.
     for (to, is_stuck) in [(5_000, false), (5_100, true)] {
