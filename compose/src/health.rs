@@ -16,12 +16,22 @@ use crate::{
     container::logs,
     error::{Error, explain},
     file::Service,
-    steps::Steps,
+    steps::{SLOW, Steps},
 };
 
 /// Time within which a server must answer. Three Java servers that start together on two busy cores have needed more
 /// than 30 s.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(60);
+/// The times of a wait for a server.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    healthy_within: Duration,
+    /// Time from which a step of the engine is slow.
+    slow: Duration,
+}
+
+const TIMES: Times = Times { healthy_within: HEALTHY_WITHIN, slow: SLOW };
+
 /// Pause between two healthchecks. One costs 130 ms of processor time, so a shorter pause delays the start.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Number of a server's last lines that a message quotes.
@@ -130,6 +140,16 @@ pub(crate) async fn wait_until_healthy(
     service: &Service,
     steps: &Steps,
 ) -> Result<(), Error> {
+    wait_for(engine, container, service, steps, TIMES).await
+}
+
+async fn wait_for(
+    engine: &Engine,
+    container: &str,
+    service: &Service,
+    steps: &Steps,
+    Times { healthy_within, slow }: Times,
+) -> Result<(), Error> {
     let node = &service.name;
     let (mut last, mut refusals) = ("it was never run".to_owned(), 0);
     let former = steps.total();
@@ -150,19 +170,19 @@ pub(crate) async fn wait_until_healthy(
             steps.time("looking whether it runs", refuse_ended(engine, container, node)).await?;
         }
     };
-    if let Ok(result) = timeout(HEALTHY_WITHIN, looking).await {
+    if let Ok(result) = timeout(healthy_within, looking).await {
         return result;
     }
     let node = node.clone();
-    let slow = steps.slow();
+    let slow = steps.slower_than(slow);
     // The server is blamed only if it had its time.
     if let Some((step, took)) = slow
-        && (refusals == 0 || steps.total() - former > HEALTHY_WITHIN / 2)
+        && (refusals == 0 || steps.total() - former > healthy_within / 2)
     {
-        return Err(Error::SlowEngine { node, step, took, within: HEALTHY_WITHIN });
+        return Err(Error::SlowEngine { node, step, took, within: healthy_within });
     }
     let log = last_lines(engine, container).await;
-    Err(Error::Unhealthy { node, within: HEALTHY_WITHIN, last, slow, log })
+    Err(Error::Unhealthy { node, within: healthy_within, last, slow, log })
 }
 
 /// The reason why a healthcheck did not pass.
@@ -235,32 +255,33 @@ mod tests {
         }
     }
 
-    /// The result after the time for a healthcheck.
-    async fn waited(delay: Duration, code: i64) -> Result<(), String> {
+    /// The result within 3 s. A paused clock would advance whenever the fake engine's socket is waited for.
+    async fn waited(delay: Duration, code: i64, slow: Duration) -> Result<(), String> {
         let dir = tempfile::tempdir().unwrap();
         let engine = fake_engine::start(&dir, answers(delay, code)).await;
-        let redis = ComposeFile::builtin("redis").unwrap().services.remove(0);
-        tokio::time::pause();
-        let result = wait_until_healthy(&engine, "c", &redis, &Steps::default()).await;
-        tokio::time::resume();
+        let mut redis = ComposeFile::builtin("redis").unwrap().services.remove(0);
+        redis.health_timeout = Duration::from_millis(50);
+        let times = Times { healthy_within: Duration::from_secs(3), slow };
+        let result = wait_for(&engine, "c", &redis, &Steps::default(), times).await;
         result.map_err(|error| error.to_string())
     }
 
     #[tokio::test]
     async fn a_slow_engine_is_blamed_and_not_the_server() {
-        // 20 s are longer than the timeout of the healthcheck itself.
-        assert_eq!(waited(Duration::from_secs(20), 0).await, Ok(()));
-        let said = waited(Duration::from_secs(25), 1).await.unwrap_err();
-        for words in ["the Docker engine was too slow", "redis-1", "starting a healthcheck took 25.", "of 60 s"] {
+        let slow = Duration::from_millis(200);
+        // A second is longer than the timeout of the healthcheck itself.
+        assert_eq!(waited(Duration::from_secs(1), 0, slow).await, Ok(()));
+        let said = waited(Duration::from_millis(1_700), 1, slow).await.unwrap_err();
+        for words in ["the Docker engine was too slow", "redis-1", "starting a healthcheck took ", "of 3 s"] {
             assert!(said.contains(words), "{words}: {said}");
         }
-        let said = waited(Duration::from_secs(100), 0).await.unwrap_err();
-        assert!(said.contains("too slow") && said.contains("took 60."), "{said}");
+        let said = waited(Duration::from_secs(60), 0, slow).await.unwrap_err();
+        assert!(said.contains("too slow") && said.contains("of 3 s"), "{said}");
     }
 
     #[tokio::test]
     async fn a_server_that_does_not_answer_is_blamed() {
-        let said = waited(Duration::from_millis(300), 1).await.unwrap_err();
-        assert!(said.contains("redis-1: its healthcheck did not pass within 60 s") && !said.contains("slow"), "{said}");
+        let said = waited(Duration::from_millis(100), 1, Duration::from_secs(2)).await.unwrap_err();
+        assert!(said.contains("redis-1: its healthcheck did not pass within 3 s") && !said.contains("slow"), "{said}");
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 
 /// Time from which a step of the engine is slow. On an idle machine a step takes 25 to 330 ms.
-const SLOW: Duration = Duration::from_secs(5);
+pub(crate) const SLOW: Duration = Duration::from_secs(5);
 
 /// The steps of the engine for one node. A step that is cancelled counts, too.
 #[derive(Debug, Default)]
@@ -66,10 +66,15 @@ impl Steps {
 
     /// Returns the slowest step, if a step was slow.
     pub(crate) fn slow(&self) -> Option<(&'static str, Duration)> {
+        self.slower_than(SLOW)
+    }
+
+    /// Returns the slowest step, if it took at least `limit`.
+    pub(crate) fn slower_than(&self, limit: Duration) -> Option<(&'static str, Duration)> {
         let state = self.state();
         let current = state.current.as_ref().map(|step| (step.name, step.began.elapsed()));
         let slowest = [state.slowest, current].into_iter().flatten().max_by_key(|(_, took)| *took);
-        slowest.filter(|(_, took)| *took >= SLOW)
+        slowest.filter(|(_, took)| *took >= limit)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
