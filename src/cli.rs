@@ -264,7 +264,7 @@ pub struct SelftestArgs {
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
     /// Seeds of each correct lock [default: 10000; 200 with --short]; with `--table pairs`, of each pair of faults on
-    /// each correct lock [default: 200; 2 with --short]
+    /// each correct lock [default: 200; 1 with --short]
     #[arg(long, value_name = "N")]
     pub seeds: Option<u64>,
     /// Use few seeds: short enough for a test

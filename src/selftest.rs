@@ -46,7 +46,7 @@ const TWINS: u64 = 200;
 const TWINS_SHORT: u64 = 10;
 /// Default seeds of each pair of faults.
 const PAIRS: u64 = 200;
-const PAIRS_SHORT: u64 = 2;
+const PAIRS_SHORT: u64 = 1;
 /// Default schedules of a swarm search with `--short`, and default searches for each planted bug.
 const SCHEDULES_SHORT: u64 = 100;
 const SEARCHES: u64 = 5;
