@@ -6,7 +6,7 @@ use checker::Checker;
 use history::{ClusterKind, Plan};
 use sim::Setup;
 
-use crate::{expect::Expectation, plan_file::PlanFile, suite};
+use crate::{plan_file::PlanFile, suite};
 
 /// Parses a plan, writes it and parses it again. A small plan that the simulation takes is run there and judged.
 pub fn plan(text: &str) {
@@ -57,9 +57,4 @@ pub fn suite(text: &str) {
     for cluster in [ClusterKind::Sim, ClusterKind::Docker] {
         drop(suite::parse(text, Path::new("suites/fuzz.toml"), cluster, &[]));
     }
-}
-
-/// Parses the words of `--expect`.
-pub fn expectation(text: &str) {
-    drop(text.parse::<Expectation>());
 }
