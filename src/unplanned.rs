@@ -15,7 +15,8 @@ use crate::{host_clock::HostClock, processes::DockerProcesses};
 /// The faults that are on although nobody planned them.
 pub struct UnplannedFaults {
     next: u32,
-    on: BTreeMap<(NodeName, FaultKind), FaultId>,
+    /// By node and by the change that began the fault.
+    on: BTreeMap<(NodeName, Change), FaultId>,
 }
 
 impl UnplannedFaults {
@@ -50,17 +51,16 @@ impl UnplannedFaults {
 
     /// The event of a change; none for the end of a fault that was not seen to begin.
     fn event(&mut self, Unplanned { node, change, at_wall_ns }: &Unplanned, clock: &HostClock) -> Option<Event> {
-        let (kind, begins) = match change {
-            Change::Died => (FaultKind::Kill, true),
-            Change::Started => (FaultKind::Kill, false),
-            Change::Froze => (FaultKind::Pause, true),
-            Change::Thawed => (FaultKind::Pause, false),
-            Change::CutOff => (FaultKind::Partition, true),
-            Change::Reconnected => (FaultKind::Partition, false),
-            Change::Stopped => (FaultKind::Stop, true),
-            Change::Continued => (FaultKind::Stop, false),
+        // A change that ends a fault names the change that began it.
+        let (kind, beginning) = match change {
+            Change::Died | Change::Started => (FaultKind::Kill, Change::Died),
+            Change::Froze | Change::Thawed => (FaultKind::Pause, Change::Froze),
+            Change::CutOff | Change::Reconnected => (FaultKind::Partition, Change::CutOff),
+            Change::Stopped | Change::Continued => (FaultKind::Stop, Change::Stopped),
+            // Rules may do less than a partition does, but not more.
+            Change::Filtered | Change::Unfiltered => (FaultKind::Partition, Change::Filtered),
         };
-        let (since, name) = (clock.earliest(*at_wall_ns), (node.clone(), kind));
+        let (begins, since, name) = (*change == beginning, clock.earliest(*at_wall_ns), (node.clone(), beginning));
         let (fault, phase) = if begins {
             let fault = FaultId(self.next);
             self.next = self.next.saturating_add(1);

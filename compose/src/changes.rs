@@ -3,7 +3,7 @@
 use history::NodeName;
 
 /// A change of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// A server's container has ended.
     Died,
@@ -21,6 +21,11 @@ pub enum Change {
     Stopped,
     /// The first process of the container goes on.
     Continued,
+    /// Somebody has set packet rules in the container's network, or another queueing discipline, or an interface is
+    /// down.
+    Filtered,
+    /// The container's network is as it was at first.
+    Unfiltered,
 }
 
 /// A change of a node that no operation of ours caused.
@@ -53,6 +58,7 @@ impl OwnChanges {
             Change::Froze => &mut self.froze,
             Change::Thawed => &mut self.thawed,
             Change::CutOff | Change::Reconnected | Change::Stopped | Change::Continued => return false,
+            Change::Filtered | Change::Unfiltered => return false,
         };
         let is_due = *due > 0;
         *due -= u32::from(is_due);

@@ -1,12 +1,20 @@
-//! Looks at the first process of each node, once a second: the engine does not report that a signal stopped a process.
+//! Looks at each node once a second: the engine does not report that a signal stopped its first process, or that somebody
+//! set packet rules in its network.
 //!
-//! The looks need a harness that sees the containers' processes: on the engine's host, outside of containers. Elsewhere
-//! they find nothing.
+//! The looks need a harness that sees the containers' processes: on the engine's host, outside of containers. Packet
+//! rules are seen by root only. Elsewhere the looks find nothing.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    time::Duration,
+};
 
 use history::NodeName;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::{
+    task::spawn_blocking,
+    time::{Interval, MissedTickBehavior, interval},
+};
 
 use crate::{
     changes::{Change, Unplanned},
@@ -22,6 +30,9 @@ const STOPPED: char = 'T';
 struct Node {
     pid: Option<i32>,
     is_stopped: bool,
+    is_filtered: bool,
+    /// The packet rules that were there at the first look at this process: they are its own. None before that look.
+    first_rules: Option<BTreeSet<String>>,
 }
 
 /// The nodes as they were at the last look.
@@ -44,7 +55,7 @@ impl Looks {
         self.due.tick().await;
     }
 
-    /// Looks at all nodes. Returns the processes that were stopped, or continued, and not by us.
+    /// Looks at all nodes. Returns the changes of processes and packet rules that are not ours.
     pub async fn look(&mut self, running: &Running) -> Vec<Unplanned> {
         let now = wall_ns();
         let mut found = Vec::new();
@@ -52,31 +63,43 @@ impl Looks {
             let node = self.nodes.entry(name.clone()).or_default();
             // While a fault of ours changes the node, this look is left out.
             let Ok(control) = member.control.try_lock() else { continue };
-            let Some(is_stopped) = is_stopped(running, member, &mut node.pid).await else { continue };
-            let is_stopped = is_stopped && !control.is_stopped;
+            let Some(pid) = pid(running, member, node).await else { continue };
+            // It has changed at some time since the last look.
+            let mut report =
+                |change| found.push(Unplanned { node: name.clone(), change, at_wall_ns: self.last_wall_ns });
+            let is_stopped = pid.and_then(state) == Some(STOPPED) && !control.is_stopped;
             if std::mem::replace(&mut node.is_stopped, is_stopped) != is_stopped {
-                let change = if is_stopped { Change::Stopped } else { Change::Continued };
-                // It has changed at some time since the last look.
-                found.push(Unplanned { node: name.clone(), change, at_wall_ns: self.last_wall_ns });
+                report(if is_stopped { Change::Stopped } else { Change::Continued });
             }
+            let rules = match pid {
+                Some(pid) => spawn_blocking(move || agent::net::foreign(pid)).await.ok().and_then(Result::ok),
+                None => Some(BTreeSet::new()),
+            };
+            let Some(rules) = rules else { continue };
+            let added: Vec<&String> = node.first_rules.iter().flat_map(|first| rules.difference(first)).collect();
+            if std::mem::replace(&mut node.is_filtered, !added.is_empty()) == added.is_empty() {
+                tracing::debug!(node = %name, ?added, "packet rules that are not ours");
+                report(if added.is_empty() { Change::Unfiltered } else { Change::Filtered });
+            }
+            node.first_rules.get_or_insert(rules);
         }
         self.last_wall_ns = now;
         found
     }
 }
 
-/// Returns whether the first process of a node is stopped by a signal; false, if the node has none; none, if that
-/// cannot be seen. `pid` is the last known pid.
-async fn is_stopped(running: &Running, member: &Member, pid: &mut Option<i32>) -> Option<bool> {
+/// Returns the first process of a node, if the node has one; none, if that process cannot be seen from here.
+async fn pid(running: &Running, member: &Member, node: &mut Node) -> Option<Option<i32>> {
     let container = member.container();
-    if let Some(known) = *pid
+    if let Some(known) = node.pid
         && is_of(known, &container)
     {
-        return state(known).map(|state| state == STOPPED);
+        return Some(node.pid);
     }
-    *pid = running.pid(member).await.ok()?;
-    let Some(known) = *pid else { return Some(false) };
-    if is_of(known, &container) { state(known).map(|state| state == STOPPED) } else { None }
+    // Another process has another network.
+    node.first_rules = None;
+    node.pid = running.pid(member).await.ok()?;
+    node.pid.is_none_or(|pid| is_of(pid, &container)).then_some(node.pid)
 }
 
 /// Returns whether a process on this host is of the container: the container's id is in the names of its cgroups.

@@ -7,10 +7,20 @@ use history::{CutMode, Direction, FaultId};
 
 use crate::protocol::{DelayedPart, Links};
 
+/// The beginnings of the names of our tables and chains.
+const TABLE: &str = "harness_";
+const CHAIN: &str = "HARNESS-";
+
+/// Returns whether the bytes have a name of ours in them.
+pub(super) fn is_ours(bytes: &[u8]) -> bool {
+    let has = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+    has(TABLE) || has(CHAIN)
+}
+
 /// Returns the table of a partition. Its hooks come after those of the queues (priority 0 after -150): a packet that
 /// was delayed until the partition was on is cut off like one on its way.
 pub(super) fn partition(fault: FaultId, links: &Links, cut: CutMode) -> String {
-    let mut text = format!("table inet harness_{fault} {{\n");
+    let mut text = format!("table inet {TABLE}{fault} {{\n");
     if !links.peers.is_empty() {
         text += &format!("set peers {{ type ipv4_addr; elements = {{ {} }}; }}\n", list(&links.peers));
     }
@@ -46,7 +56,7 @@ fn hook(name: &str, interface: &str, address: &str, port: &str, links: &Links, c
 
 /// Takes the table of a partition away.
 pub(super) fn no_partition(fault: FaultId) -> String {
-    format!("delete table inet harness_{fault}\n")
+    format!("delete table inet {TABLE}{fault}\n")
 }
 
 /// The chains that send packets to queue `number`. They are called first: where two faults queue the same packet, the
@@ -94,7 +104,7 @@ fn hooks(direction: Direction) -> &'static [&'static str] {
 }
 
 fn chain(fault: FaultId, hook: &str) -> String {
-    format!("HARNESS-{fault}-{hook}")
+    format!("{CHAIN}{fault}-{hook}")
 }
 
 fn jump(fault: FaultId, hook: &str) -> String {

@@ -3,6 +3,7 @@
 //! They need root, and the programs `nft` (nftables), `iptables-nft-restore` (iptables) and `ip` (iproute2):
 //! `cargo test -p agent --test net -- --ignored`.
 
+mod foreign;
 #[path = "../../../../tests/shared/without.rs"]
 mod without;
 mod world;
