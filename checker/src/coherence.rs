@@ -106,6 +106,11 @@ mod tests {
             .acquire_failed(4, 75, FailureReason::Held, Vec::new())
             .try_to_acquire(3, 1, 80);
         is_refused(&builder, "client 0 makes attempt 3 after attempt 4");
+        // An attempt without a hold is forgotten once its client has given it up.
+        let mut builder = overlapping();
+        builder.try_to_acquire(4, 1, 70).acquire_failed(4, 75, FailureReason::Held, Vec::new()).give_up(4, 76);
+        builder.try_to_acquire(4, 1, 80);
+        is_refused(&builder, "client 0 makes attempt 4 after attempt 4");
         let mut builder = overlapping();
         builder.try_to_acquire(2, 1, 55);
         is_refused(&builder, "attempt 2 was made twice");
