@@ -1,6 +1,11 @@
 //! Faults that nobody planned, on real servers: done by hand, with the engine's own commands.
 
-use std::{path::Path, process::Stdio, thread::sleep, time::Duration};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -42,6 +47,16 @@ fn whatever_nobody_planned_is_recorded_and_spoils_a_control_run() {
     kill(stopped, Signal::SIGSTOP).unwrap();
     sleep(Duration::from_millis(2_500));
     kill(stopped, Signal::SIGCONT).unwrap();
+    let filtered = docker(&["inspect", "--format", "{{.State.Pid}}", &container(&run, "redis-3")]);
+    let rules = |words: &str| {
+        let command = ["-t", filtered.trim(), "-n", "nft"];
+        assert!(Command::new("nsenter").args(command).args(words.split(' ')).status().unwrap().success(), "{words}");
+    };
+    rules("add table ip somebody");
+    rules("add chain ip somebody in { type filter hook input priority 0 ; policy drop ; }");
+    sleep(Duration::from_millis(2_500));
+    rules("delete table ip somebody");
+    sleep(Duration::from_millis(1_500));
     docker(&["restart", "-t", "0", &container(&run, "redis-1")]);
     let second = container(&run, "redis-2");
     docker(&["pause", &second]);
@@ -60,6 +75,7 @@ fn whatever_nobody_planned_is_recorded_and_spoils_a_control_run() {
     // The engine reports the restart at once, and a look may see the end of the stop later.
     let wanted = [
         ("stop", "redis-4", false),
+        ("partition", "redis-3", false),
         ("kill", "redis-1", false),
         ("pause", "redis-2", false),
         ("partition", "worker-2", true),
