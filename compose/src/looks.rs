@@ -1,5 +1,5 @@
-//! Looks at each node once a second: the engine does not report that a signal stopped its first process, or that somebody
-//! set packet rules in its network.
+//! Looks at each node once a second: the engine does not report that a signal stopped its first process, or that
+//! somebody set packet rules in its network.
 //!
 //! The looks need a harness that sees the containers' processes: on the engine's host, outside of containers. Packet
 //! rules are seen by root only. Elsewhere the looks find nothing.
