@@ -4,7 +4,6 @@ use std::{path::Path, time::Duration};
 
 use checker::Checker;
 use history::{ClusterKind, Plan};
-use sim::Setup;
 
 use crate::{plan_file::PlanFile, suite};
 
@@ -18,17 +17,9 @@ pub fn plan(text: &str) {
         return;
     }
     let Ok(file) = file.ready() else { return };
-    let setup = Setup {
-        run: &file.run,
-        plan: &file.plan,
-        backend: &file.backend,
-        resource_bug: file.resource_bug.as_deref(),
-        redraw: None,
-        with_truth: false,
-    };
     let mut checker = Checker::new();
     // A plan that cannot be run ends with an error.
-    if sim::simulate(&setup, &mut |record| checker.feed(record)).is_ok() {
+    if sim::simulate(&file.setup(), &mut |record| checker.feed(record)).is_ok() {
         drop(checker.finish(history::Tail::Whole));
     }
 }

@@ -76,6 +76,18 @@ impl PlanFile {
         Ok(servers)
     }
 
+    /// Returns the simulation of the plan, without redraws and without the truth.
+    pub fn setup(&self) -> sim::Setup<'_> {
+        sim::Setup {
+            run: &self.run,
+            plan: &self.plan,
+            backend: &self.backend,
+            resource_bug: self.resource_bug.as_deref(),
+            redraw: None,
+            with_truth: false,
+        }
+    }
+
     /// Completes a plan before its run: the plan gets its own id, and on Docker the lock nodes of its servers.
     pub fn ready(mut self) -> anyhow::Result<PlanFile> {
         match self.plan.cluster {

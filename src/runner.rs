@@ -83,15 +83,7 @@ impl Runner {
         let mut writer = Writer::create(&dir.history())?;
         let mut recording = Ok(());
         let mut is_begun = false;
-        let setup = sim::Setup {
-            run: &file.run,
-            plan: &file.plan,
-            backend: &file.backend,
-            resource_bug: file.resource_bug.as_deref(),
-            redraw: None,
-            with_truth: false,
-        };
-        let simulated = sim::simulate(&setup, &mut |record| {
+        let simulated = sim::simulate(&file.setup(), &mut |record| {
             if let Event::Ready { servers } = &record.event
                 && !std::mem::replace(&mut is_begun, true)
             {

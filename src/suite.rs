@@ -105,15 +105,7 @@ impl CaseRunner<'_> {
     /// Writes a simulated run only if it is not as expected: the same plan gives the same run again.
     fn simulated(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
         let (mut records, mut checker) = (Vec::new(), Checker::new());
-        let setup = sim::Setup {
-            run: &file.run,
-            plan: &file.plan,
-            backend: &file.backend,
-            resource_bug: file.resource_bug.as_deref(),
-            redraw: None,
-            with_truth: false,
-        };
-        sim::simulate(&setup, &mut |record| {
+        sim::simulate(&file.setup(), &mut |record| {
             checker.feed(record.clone());
             records.push(record);
         })?;
