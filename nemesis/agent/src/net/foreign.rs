@@ -39,6 +39,8 @@ const LINK_NAME: u16 = 3;
 const GET_QUEUEING: u16 = 38;
 const QUEUEING_BYTES: usize = 20;
 const QUEUEING_KIND: u16 = 1;
+/// The discipline of every interface of a container that nobody changed. A network that is connected again brings one.
+const NO_QUEUE: &str = "noqueue";
 
 /// How often a list is read again that changed while it was read.
 const TRIES: u32 = 5;
@@ -124,11 +126,11 @@ fn interface_down(rest: &[u8]) -> Option<String> {
     (flags & libc::IFF_UP as u32 == 0).then(|| format!("interface {name} is down"))
 }
 
-/// The words for a queueing discipline.
+/// The words for a queueing discipline that holds packets.
 fn queueing(rest: &[u8]) -> Option<String> {
     let interface = i32::from_ne_bytes(rest.get(4..8)?.try_into().ok()?);
     let kind = text(rest.get(QUEUEING_BYTES..)?, QUEUEING_KIND)?;
-    Some(format!("queueing discipline {kind} on interface {interface}"))
+    (kind != NO_QUEUE).then(|| format!("queueing discipline {kind} on interface {interface}"))
 }
 
 fn value(body: &[u8], kind: u16) -> Option<&[u8]> {

@@ -58,6 +58,11 @@ fn rules_that_are_not_ours_are_found_also_among_ours() {
 fn an_interface_that_is_down_and_a_queueing_discipline_are_found() {
     let world = World::new(2);
     let before = found(&world);
+    // As when somebody connects a network again.
+    inside(&world, "ip link add late0 type veth peer name late1");
+    inside(&world, "ip link set late0 up");
+    inside(&world, "ip link set late1 up");
+    assert_eq!(found(&world), before, "an interface without a queue");
     inside(&world, "ip link set eth0 down");
     assert!(found(&world).contains("interface eth0 is down"), "{:?}", found(&world));
     inside(&world, "ip link set eth0 up");
