@@ -24,9 +24,9 @@ test: setup
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
 	$(CARGO) test --workspace
 	@if [ "$$(id -u)" = 0 ]; then \
-		$(CARGO) test --workspace --test net -- --ignored; \
+		$(CARGO) test --workspace --test net --test power -- --ignored; \
 	else \
-		echo "NOT ROOT: the tests of packet faults in network namespaces were LEFT OUT." >&2; \
+		echo "NOT ROOT: the tests of packet faults and of lost power in namespaces were LEFT OUT." >&2; \
 		test -z "$$CI"; \
 	fi
 	@if said=$$($(HARNESS) clean 2>&1); then \

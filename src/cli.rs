@@ -17,7 +17,7 @@ use self::{
     scenario::{of_explore, of_run},
     values::{cluster, duration, role_and_image},
 };
-use crate::process::ResourceArgs;
+use crate::process::{PowerArgs, ResourceArgs};
 
 /// Tests distributed locks under faults: real servers, real faults, verdicts with evidence
 #[derive(Debug, Parser)]
@@ -61,6 +61,8 @@ pub enum Command {
     Resource(ResourceArgs),
     #[command(hide = true)]
     Agent,
+    #[command(hide = true)]
+    Power(PowerArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -87,6 +87,7 @@ fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
         worker_args: own(&["/harness", "worker"]),
         agent_args: own(&["/harness", "agent"]),
         reaches: file.plan.schedule.iter().any(|step| step.fault.kind().needs_agent()),
+        loses_power: file.loses_power(),
     })
 }
 

@@ -67,6 +67,7 @@ pub fn run() -> ExitCode {
         Command::Worker => one_thread(process::worker()).map(|()| Exit::Ok),
         Command::Resource(args) => one_thread(process::resource(args)).map(|()| Exit::Ok),
         Command::Agent => one_thread(process::agent()).map(|()| Exit::Ok),
+        Command::Power(args) => process::power(&args).map(|()| Exit::Ok),
         Command::Run(args) => command::run(*args),
         Command::Explore(args) => explore::explore(&args),
         Command::Selftest(args) => selftest::selftest(&args),

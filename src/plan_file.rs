@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use compose::ComposeFile;
-use history::{ClusterKind, Persistence, Plan};
+use history::{ClusterKind, FaultKind, Persistence, Plan};
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
 use workloads::backend::Backend;
@@ -73,7 +73,15 @@ impl PlanFile {
     pub fn servers(&self) -> anyhow::Result<ComposeFile> {
         let mut servers = servers(self.compose.as_deref(), &self.backend)?;
         persist(&mut servers, self.plan.models.unwrap_or_default().persistence)?;
+        if self.plan.cluster == ClusterKind::Docker && self.loses_power() {
+            have_data(&servers)?;
+        }
         Ok(servers)
+    }
+
+    /// Returns true if a server of the run loses power.
+    pub fn loses_power(&self) -> bool {
+        self.plan.schedule.iter().any(|step| step.fault.kind() == FaultKind::Powerloss)
     }
 
     /// Returns the simulation of the plan, without redraws and without the truth.
@@ -172,6 +180,14 @@ pub fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile>
             Ok(ComposeFile::builtin(backend.name())?)
         }
     }
+}
+
+/// Refuses servers whose data directory is unknown.
+fn have_data(servers: &ComposeFile) -> anyhow::Result<()> {
+    let Some(service) = servers.services.iter().find(|service| service.data.is_none()) else { return Ok(()) };
+    let (origin, name) = (&servers.origin, &service.name);
+    let problem = format!("expected `data` in the x-harness of {name}: the directory of the server's data");
+    Err(Unusable(format!("{origin}: powerloss: {problem}")).into())
 }
 
 /// Sets the persistence of Redis, as arguments of its server.

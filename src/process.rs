@@ -1,6 +1,7 @@
-//! The run's own processes inside containers: the hidden subcommands `worker`, `resource` and `agent`.
+//! The run's own processes inside containers: the hidden subcommands `worker`, `resource` and `agent`, and `power`,
+//! which becomes a server.
 //!
-//! All three write numbered, stamped events to standard output, read commands from standard input, and tick every
+//! The first three write numbered, stamped events to standard output, read commands from standard input, and tick every
 //! 10 ms.
 //!
 //! Each process runs on **one thread**, where events, ticks and the work take turns. A late tick therefore shows that
@@ -9,11 +10,13 @@
 mod agent;
 mod commands;
 mod journal;
+mod power;
 mod resource;
 mod stamp;
 mod ticks;
 mod worker;
 
 pub use agent::{AgentCommand, agent};
+pub use power::{PowerArgs, power};
 pub use resource::{PORT as RESOURCE_PORT, ResourceArgs, ResourceCommand, resource};
 pub use worker::worker;

@@ -19,6 +19,7 @@ use crate::{
     health::wait_until_healthy,
     image::{Image, Images, OWN_IMAGE, Wanted},
     network::Network,
+    power,
     process::{Outlet, Output, Process},
     running::{Member, Running},
     steps::Steps,
@@ -52,6 +53,8 @@ pub struct Spec {
     pub agent_args: Vec<String>,
     /// True if faults of packets or clocks require the agent to reach into other containers.
     pub reaches: bool,
+    /// True if servers lose power: then a file system of ours lies over their data.
+    pub loses_power: bool,
 }
 
 /// Removes the leftovers of dead runs, finds the images, starts the cluster, and waits until every server has passed
@@ -146,7 +149,7 @@ impl Spec {
         nodes.extend(self.servers.services.iter().map(|service| Node {
             name: service.name.clone(),
             role: service.role.clone(),
-            runs: Runs::Server(service.clone()),
+            runs: Runs::Server(Box::new(service.clone())),
         }));
         nodes.push(own("resource".to_owned(), "resource", &self.resource_args));
         nodes.extend((1..=self.workers).map(|number| own(format!("worker-{number}"), "worker", &self.worker_args)));
@@ -164,8 +167,14 @@ async fn start(
     let labels = sweep::labels(&spec.run, spec.keep);
     let network = Network::create(engine, &format!("harness-{}", spec.run), &labels).await?;
     let addresses = network.addresses(nodes.len())?;
-    let place =
-        Place { engine: engine.clone(), run: spec.run.clone(), keep: spec.keep, network: network.id.clone(), binary };
+    let place = Place {
+        engine: engine.clone(),
+        run: spec.run.clone(),
+        keep: spec.keep,
+        network: network.id.clone(),
+        binary,
+        loses_power: spec.loses_power,
+    };
     let (outlet, output) = Outlet::new(QUEUE_LINES);
     let mut members = BTreeMap::new();
     let recipe = |((node, image), address)| Recipe { node, image, address };
@@ -200,7 +209,8 @@ async fn start_one(
     let process = match &recipe.node.runs {
         Runs::Server(service) => {
             let starting = place.engine.docker().start_container(&container, None::<StartContainerOptions>);
-            steps.time("starting its container", starting).await.map_err(failed)?;
+            let started = steps.time("starting its container", starting).await;
+            started.map_err(|error| power::refused(&node, &error).unwrap_or_else(|| failed(error)))?;
             wait_until_healthy(&place.engine, &container, service, &steps).await?;
             None
         }
@@ -232,6 +242,7 @@ mod tests {
             worker_args: command("worker"),
             agent_args: command("agent"),
             reaches: false,
+            loses_power: false,
         }
     }
 

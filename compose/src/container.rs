@@ -20,7 +20,7 @@ use crate::{
     error::{Error, explain},
     file::Service,
     image::Image,
-    sweep,
+    power, sweep,
 };
 
 /// Capabilities of an agent that reaches into other containers: it enters their network namespaces, changes rules
@@ -28,8 +28,8 @@ use crate::{
 const REACH: [&str; 3] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
 /// The bytes of an upload that are sent at a time.
 const CHUNK: usize = 256 * 1024;
-/// Path of the harness's binary in the containers of our own processes.
-const BINARY_PATH: &str = "harness";
+/// Path of the harness's binary in the containers of our own processes, and of servers that can lose power.
+pub(crate) const BINARY: &str = "/harness";
 
 /// A container that is to be created.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ pub(crate) struct Node {
 #[derive(Debug, Clone)]
 pub(crate) enum Runs {
     /// A server of the backend.
-    Server(Service),
+    Server(Box<Service>),
     /// The harness's own binary, with this command.
     Own(Vec<String>),
     /// The harness's own binary, with access to the processes and networks of other containers.
@@ -67,6 +67,8 @@ pub(crate) struct Place {
     pub network: String,
     /// The archive with the harness's binary at its path.
     pub binary: Bytes,
+    /// True if the servers' machines can lose power.
+    pub loses_power: bool,
 }
 
 impl Place {
@@ -78,7 +80,7 @@ impl Place {
         let options =
             CreateContainerOptions { name: Some(format!("harness-{}-{node}", self.run)), ..Default::default() };
         let created = self.engine.docker().create_container(Some(options), self.body(recipe)).await.map_err(failed)?;
-        if !matches!(recipe.node.runs, Runs::Server(_)) {
+        if self.loses_power || !matches!(recipe.node.runs, Runs::Server(_)) {
             let uploaded = self.upload(&created.id, self.binary.clone()).await;
             uploaded.map_err(|e| Error::engine(format!("{node}: uploading the harness's binary"), &e))?;
         }
@@ -111,12 +113,15 @@ impl Place {
         };
         let host = HostConfig { network_mode: Some(self.network.clone()), mounts: Some(mounts), ..Default::default() };
         match &recipe.node.runs {
-            Runs::Server(service) => ContainerCreateBody {
-                cmd: (!service.command.is_empty()).then(|| service.command.clone()),
-                env: Some(service.environment.iter().map(|(key, value)| format!("{key}={value}")).collect()),
-                host_config: Some(HostConfig { log_config: Some(log_driver("json-file")), ..host }),
-                ..base
-            },
+            Runs::Server(service) => {
+                let body = ContainerCreateBody {
+                    cmd: (!service.command.is_empty()).then(|| service.command.clone()),
+                    env: Some(service.environment.iter().map(|(key, value)| format!("{key}={value}")).collect()),
+                    host_config: Some(HostConfig { log_config: Some(log_driver("json-file")), ..host }),
+                    ..base
+                };
+                if self.loses_power { power::over(body, service, &recipe.image, BINARY) } else { body }
+            }
             Runs::Own(command) | Runs::Reaching(command) => ContainerCreateBody {
                 entrypoint: Some(command.clone()),
                 open_stdin: Some(true),
@@ -179,7 +184,7 @@ fn log_driver(name: &str) -> HostConfigLogConfig {
 
 /// Packs the executable binary at its path into an archive.
 pub(crate) fn archive(binary: &[u8]) -> std::io::Result<Bytes> {
-    archive_of(BINARY_PATH, 0o755, binary)
+    archive_of(BINARY.trim_start_matches('/'), 0o755, binary)
 }
 
 /// Packs one file into an archive. The file's path begins at the root.

@@ -114,6 +114,13 @@ impl Cluster for DockerCluster<'_> {
         Box::pin(async move { Ok(self.marker(node, MarkerStep::Take).await?.unwrap_or(false)) })
     }
 
+    fn kept_unsynced<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<String>> {
+        Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "asking what its loss of power has lost" };
+            self.running.kept_unsynced(act.member()?).await.map_err(|why| act.failed(why))
+        })
+    }
+
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         Box::pin(async move {
             let act = Act { running: self.running, node, doing: "looking whether it runs" };

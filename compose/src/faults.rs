@@ -41,7 +41,7 @@ impl Running {
         }
         match data {
             Data::Kept => {}
-            Data::Synced => return Err(act.failed("its kernel keeps what was not synced, too")),
+            Data::Synced => self.order_power_loss(member).await.map_err(|why| act.failed(why))?,
             Data::Lost if member.server().is_none() => return Err(act.failed("only a server loses its data")),
             Data::Lost => self.replace(member).await.map_err(|why| act.failed(why))?,
         }

@@ -59,6 +59,8 @@ pub struct Service {
     pub command: Vec<String>,
     /// Environment variables. Each value stays as it is written in the file.
     pub environment: BTreeMap<String, String>,
+    /// The directory of the data that the server keeps on its disk; none if the file names none.
+    pub data: Option<String>,
     /// Command that exits with 0 if and only if the server answers.
     pub health_test: Vec<String>,
     /// Time limit of one healthcheck.
@@ -193,6 +195,7 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Servic
         image: literal(raw.image.ok_or_else(|| lacks("image"))?)?,
         command: raw.command.map(strings).transpose()?.unwrap_or_default(),
         environment: environment.collect::<Result<_, _>>()?,
+        data: harness.data.map(directory).transpose()?,
         health_test,
         health_timeout,
         leader: None,
@@ -279,6 +282,14 @@ fn literal(text: Spanned<String>) -> Result<String, Wrong> {
         ));
     }
     Ok(text.value)
+}
+
+/// Returns the path of a directory in a container.
+fn directory(text: Spanned<String>) -> Result<String, Wrong> {
+    let at = text.referenced;
+    let path = literal(text)?;
+    let is_plain = path.starts_with('/') && path != "/" && !path.split('/').any(|part| part == "..");
+    if is_plain { Ok(path) } else { Err(Wrong::new(at, format!("`{path}`: expected a directory such as /data"))) }
 }
 
 /// Returns the name of a Debian package. Another program gets this name, so no option may pass.

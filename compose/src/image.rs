@@ -38,12 +38,20 @@ pub(crate) struct Image {
     pub id: String,
     /// Paths at which the image declares volumes.
     pub volumes: Vec<String>,
+    /// The image's own command: its entrypoint, and the arguments that a command of a container replaces.
+    pub entrypoint: Vec<String>,
+    pub arguments: Vec<String>,
 }
 
 impl From<ImageInspect> for Image {
     fn from(image: ImageInspect) -> Self {
-        let volumes = image.config.and_then(|config| config.volumes).unwrap_or_default();
-        Self { id: image.id.unwrap_or_default(), volumes }
+        let config = image.config.unwrap_or_default();
+        Self {
+            id: image.id.unwrap_or_default(),
+            volumes: config.volumes.unwrap_or_default(),
+            entrypoint: config.entrypoint.unwrap_or_default(),
+            arguments: config.cmd.unwrap_or_default(),
+        }
     }
 }
 

@@ -27,6 +27,8 @@ mod lines;
 mod looks;
 mod marker;
 mod network;
+mod power;
+mod power_loss;
 mod process;
 mod progress;
 mod reach;

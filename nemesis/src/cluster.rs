@@ -51,6 +51,11 @@ pub trait Cluster: Send + Sync {
     fn take_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         impossible(node, "looking for its marker")
     }
+    /// Returns the reason why a server that started after a loss of power may have kept unsynced data; none if that is
+    /// disproved.
+    fn kept_unsynced<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<String>> {
+        impossible(node, "asking what its loss of power has lost")
+    }
     /// Returns whether `node` runs now, according to the engine.
     fn is_running<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool>;
     // Not every cluster has the following operations. A plan that needs a missing operation is refused before its run.

@@ -6,7 +6,8 @@
 //! than the request. The worker's entitlement ends at the agent's stamp before the call, which is a lower bound.
 //!
 //! The proof of a server's restart is no answer while the server is down, and an answer afterwards. The proof of lost
-//! data is a marker key: the key is written before the fault, and is gone after the restart.
+//! data is a marker key: the key is written before the fault, and is gone after the restart. The proof of lost power is
+//! a canary file: of its two lines, only the synced line is there after the restart.
 //!
 //! A server that keeps a log is asked for its pending fsyncs before the SIGKILL: a SIGKILL during an fsync was seen to
 //! lose answered writes.
@@ -161,6 +162,7 @@ async fn server(injection: &Injection<'_>, back_after: Duration, data: Data) -> 
     let missing = match marker {
         _ if !is_down => Some("expected no answer from a server that was killed; there was one".into()),
         Ok(is_left) if is_left => kept(injection, answers).await,
+        Ok(_) if data == Data::Synced => kept_unsynced(injection, answers).await,
         Ok(_) => None,
         Err(error) => Some(format!("expected to write a marker key before the fault; {error}")),
     };
@@ -172,6 +174,15 @@ async fn server(injection: &Injection<'_>, back_after: Duration, data: Data) -> 
         injection.stamp(FaultPhase::HealProved).await?;
     }
     Ok(())
+}
+
+/// Returns the reason why a server that was to lose its unsynced data may have kept them.
+async fn kept_unsynced(injection: &Injection<'_>, answers: bool) -> Option<String> {
+    if !answers {
+        return Some("expected the server to answer after its loss of power; there was no answer".into());
+    }
+    let asked = injection.cluster.kept_unsynced(&injection.node).await;
+    asked.unwrap_or_else(|error| Some(format!("expected a report of the unsynced data that was lost; {error}")))
 }
 
 /// Returns the reason why a server that was to lose its data may have kept them; none if its marker key is gone.

@@ -153,6 +153,11 @@ impl Cluster for SimCluster {
         self.look(node, |world, node| world.servers.redis.get(node).map(|redis| lock(redis).leave_marker()).is_some())
     }
 
+    // The models lose exactly what was not synced.
+    fn kept_unsynced<'a>(&'a self, _: &'a NodeName) -> Doing<'a, Option<String>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn take_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         self.look(node, |world, node| world.servers.redis.get(node).is_some_and(|redis| lock(redis).take_marker()))
     }

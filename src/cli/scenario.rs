@@ -141,7 +141,7 @@ fn faults() -> String {
     let of_links = FaultKind::ALL.into_iter().filter(|kind| kind.is_of_links()).collect();
     format!(
         "Faults, comma-separated: `none`, or KIND[:TARGET][:LINKS][@WHEN][+DURATION], for example \
-         `pause@before-write+5s`. KIND is {} (powerloss only in the simulation). TARGET is holder (default of {}), \
+         `pause@before-write+5s`. KIND is {}. TARGET is holder (default of {}), \
          any-lock-node (default of {}), any-worker, leader, {}, or the name of a node. LINKS is for {}: in, out or \
          one-way; lock-nodes, workers or resource; reject. WHEN is a time, or a protocol point: {}",
         names(FaultKind::ALL.to_vec()),

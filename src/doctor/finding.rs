@@ -70,14 +70,14 @@ mod tests {
         let all = [
             Finding::works("kill", "proved"),
             Finding::fails("clock", "not permitted", "allow it"),
-            Finding::not_tried("powerloss", "simulation only"),
+            Finding::not_tried("powerloss", "no engine"),
         ];
         let text: String = all.iter().map(Finding::text).collect();
         let expected = [
             "  works      kill                proved",
             "  FAILS      clock               not permitted",
             "                                 mend: allow it",
-            "  not tried  powerloss           simulation only",
+            "  not tried  powerloss           no engine",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     }

@@ -55,12 +55,12 @@ fn faults_of_packets_and_clocks_come_and_go_on_real_servers() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_member_of_etcd_that_is_paused_or_killed_breaks_nothing() {
-    let nemesis = "pause:etcd-1@2s+3s,kill:etcd-2@8s+1s";
+fn a_member_of_etcd_that_is_paused_or_killed_or_loses_power_breaks_nothing() {
+    let nemesis = "pause:etcd-1@2s+3s,kill:etcd-2@8s+1s,powerloss:etcd-3@13s+1s";
     let expected = "lock=upheld,lock.windows=0,tokens=upheld,off.data.lost_updates=0";
-    let run = run(&["--backend", "etcd", "--lease", "8s", "--nemesis", nemesis, "--time", "13s", "--expect", expected])
+    let run = run(&["--backend", "etcd", "--lease", "8s", "--nemesis", nemesis, "--time", "17s", "--expect", expected])
         .exits(0);
-    all_proved(&run, &["pause", "kill"]);
+    all_proved(&run, &["pause", "kill", "powerloss"]);
 }
 
 /// Fails if two faults of the run were on at the same time.

@@ -60,8 +60,19 @@ fn what_only_docker_understands_is_refused_by_name() {
         let run = run(args).exits(64);
         assert!(run.ran.stderr.contains(flag) && run.ran.stderr.contains("--cluster docker"), "{}", run.ran.stderr);
     }
-    let powerloss = run(&["--cluster", "docker", "--nemesis", "powerloss"]).exits(64);
-    assert!(powerloss.ran.stderr.contains("--cluster sim"), "{}", powerloss.ran.stderr);
+}
+
+#[test]
+fn a_loss_of_power_needs_to_know_where_the_servers_keep_their_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let mine = dir.path().join("mine.yaml");
+    let text = std::fs::read_to_string("compose/redis.yaml").unwrap();
+    std::fs::write(&mine, text.replace("      data: /data\n", "")).unwrap();
+    let flags = ["--cluster", "docker", "--backend", "redis", "--nemesis", "powerloss", "--compose"];
+    let run = run(&[&flags[..], &[mine.to_str().unwrap()]].concat()).exits(64);
+    for word in ["mine.yaml", "powerloss", "`data`", "redis-1"] {
+        assert!(run.ran.stderr.contains(word), "{word}: {}", run.ran.stderr);
+    }
 }
 
 #[test]

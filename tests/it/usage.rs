@@ -163,7 +163,9 @@ fn unprivileged(dir: &tempfile::TempDir) -> std::process::Command {
         return harness();
     }
     let binary = dir.path().join("harness");
-    fs::copy(harness().get_program(), &binary).unwrap();
+    // A copy by this process would be open for writing in the children of other tests for a moment, and then not run.
+    let copied = std::process::Command::new("cp").arg(harness().get_program()).arg(&binary).status().unwrap();
+    assert!(copied.success(), "{copied}");
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
     let mut command = std::process::Command::new("setpriv");
     command.args(nobody).arg(binary).stdin(std::process::Stdio::null());

@@ -88,8 +88,25 @@ fn a_key_outside_the_subset_is_refused_at_its_place_with_the_keys_that_are_allow
     );
     assert_eq!(
         refusal("services:\n  one: {image: a, healthcheck: {test: [CMD, a]}, x-harness: {rôle: r}}\n"),
-        "f.yaml:2:62: `rôle` is not supported here; supported are: role, packages"
+        "f.yaml:2:62: `rôle` is not supported here; supported are: role, packages, data"
     );
+}
+
+#[test]
+fn a_data_directory_is_an_absolute_path() {
+    let file = |data: &str| {
+        format!(
+            "services:\n  one: {{image: a, healthcheck: {{test: [CMD, a]}}, x-harness: {{role: r, data: {data}}}}}\n"
+        )
+    };
+    for data in ["data", "/", "/data/..", "''"] {
+        let message = refusal(&file(data));
+        assert!(
+            message.starts_with("f.yaml:2:") && message.contains("expected a directory such as /data"),
+            "{message}"
+        );
+    }
+    assert!(refusal(&file("/data")).contains("no x-harness beside the services"));
 }
 
 #[test]

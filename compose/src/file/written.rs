@@ -207,14 +207,16 @@ impl Fields for Facts {
 pub(super) struct Harness {
     pub role: Option<Spanned<String>>,
     pub packages: Vec<Spanned<String>>,
+    pub data: Option<Spanned<String>>,
 }
 
 impl Fields for Harness {
-    const KEYS: &'static [&'static str] = &["role", "packages"];
+    const KEYS: &'static [&'static str] = &["role", "packages", "data"];
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "role" => self.role = map.next_value()?,
-            _ => self.packages = map.next_value()?,
+            "packages" => self.packages = map.next_value()?,
+            _ => self.data = Some(map.next_value()?),
         }
         Ok(())
     }

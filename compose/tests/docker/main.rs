@@ -52,6 +52,7 @@ fn spec(name: &str, backend: &str, workers: usize) -> Spec {
         worker_args: command(),
         agent_args: command(),
         reaches: false,
+        loses_power: false,
     }
 }
 

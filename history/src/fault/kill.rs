@@ -3,12 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::rules::{About, Data, FaultParameters, Harm};
-use crate::{
-    cluster::{ClusterKind, PlannedCluster},
-    names::NodeName,
-    servers,
-    target::Target,
-};
+use crate::{cluster::PlannedCluster, names::NodeName, servers, target::Target};
 
 /// Kills every process of the target, and starts the target again with its data.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -80,15 +75,12 @@ pub struct Powerloss {}
 
 impl FaultParameters for Powerloss {
     const ABOUT: About = About {
-        summary: "The machine of a lock node loses power; it starts again with the synced data (simulation only).",
+        summary: "The machine of a lock node loses power; it starts again with the synced data.",
         past_tense: "cut the power of",
         harm: Harm::Kills(Data::Synced),
     };
 
     fn check_target(&self, cluster: &PlannedCluster<'_>, target: &Target) -> Result<(), String> {
-        if cluster.kind == ClusterKind::Docker {
-            return Err("a container's kernel keeps what was not synced; `--cluster sim` has this fault".into());
-        }
         has_data(cluster, target)
     }
 }

@@ -1,4 +1,5 @@
-//! Faults that the agent injects from its own container into the processes and packets of other containers.
+//! Faults that the agent injects from its own container into the processes and packets of other containers, and the
+//! file system that forgets what was not synced.
 //!
 //! All effects are inside the targets' own namespaces and processes: the removal of their containers heals everything,
 //! and the host's clock and firewall are never touched. For faults of packets the agent enters the target's network
@@ -6,5 +7,6 @@
 
 pub mod clock;
 pub mod net;
+pub mod power;
 pub mod protocol;
 pub mod stamp;

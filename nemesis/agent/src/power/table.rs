@@ -1,0 +1,92 @@
+//! The files that the kernel knows by number, each with a descriptor that stays valid when the file is renamed.
+
+use std::{
+    collections::HashMap,
+    fs::{File, Metadata},
+    io,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use fuser::{FileAttr, FileType, INodeNo};
+
+/// The numbers of files, and their descriptors.
+#[derive(Debug)]
+pub(super) struct Table {
+    known: HashMap<u64, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    file: File,
+    /// Number of look-ups that the kernel has not forgotten.
+    lookups: u64,
+}
+
+impl Table {
+    /// Makes a table of the root directory alone.
+    pub(super) fn new(root: File) -> Self {
+        Self { known: HashMap::from([(INodeNo::ROOT.0, Known { file: root, lookups: 1 })]) }
+    }
+
+    /// Returns a path that leads to the file, whatever its name is.
+    pub(super) fn path(&self, number: INodeNo) -> io::Result<PathBuf> {
+        let known = self.known.get(&number.0).ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))?;
+        Ok(descriptor(&known.file))
+    }
+
+    /// Takes in a file that the kernel has looked up. Returns its attributes.
+    pub(super) fn learn(&mut self, path: &Path) -> io::Result<FileAttr> {
+        // A symbolic link or a socket has no content to lose, so the descriptor only names the file.
+        let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_CLOEXEC;
+        let file = File::from(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?);
+        let attributes = attributes(&file.metadata()?);
+        let known = self.known.entry(attributes.ino.0).or_insert(Known { file, lookups: 0 });
+        known.lookups += 1;
+        Ok(attributes)
+    }
+
+    /// Drops `lookups` look-ups of a file.
+    pub(super) fn forget(&mut self, number: INodeNo, lookups: u64) {
+        if number == INodeNo::ROOT {
+            return;
+        }
+        if let std::collections::hash_map::Entry::Occupied(mut known) = self.known.entry(number.0) {
+            known.get_mut().lookups = known.get().lookups.saturating_sub(lookups);
+            if known.get().lookups == 0 {
+                known.remove();
+            }
+        }
+    }
+}
+
+/// Returns the path of an open file in `/proc`.
+pub(super) fn descriptor(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Converts the attributes of a file of the directory below.
+pub(super) fn attributes(of: &Metadata) -> FileAttr {
+    let at = |seconds: i64, ns: i64| {
+        let since = Duration::new(seconds.unsigned_abs(), u32::try_from(ns).unwrap_or(0));
+        if seconds < 0 { SystemTime::UNIX_EPOCH - since } else { SystemTime::UNIX_EPOCH + since }
+    };
+    FileAttr {
+        ino: INodeNo(of.ino()),
+        size: of.size(),
+        blocks: of.blocks(),
+        atime: at(of.atime(), of.atime_nsec()),
+        mtime: at(of.mtime(), of.mtime_nsec()),
+        ctime: at(of.ctime(), of.ctime_nsec()),
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: FileType::from_std(of.file_type()).unwrap_or(FileType::RegularFile),
+        perm: (of.mode() & 0o7777) as u16,
+        nlink: of.nlink() as u32,
+        uid: of.uid(),
+        gid: of.gid(),
+        rdev: of.rdev() as u32,
+        blksize: of.blksize() as u32,
+        flags: 0,
+    }
+}

@@ -1,0 +1,158 @@
+//! The file system that forgets unsynced data, mounted: needs root and `/dev/fuse`. Each test has a mount namespace of
+//! its own, so nothing stays mounted.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+};
+
+use agent::power::{Canary, Place, RolledBack, roll_back, serve};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+};
+
+/// A machine with one disk.
+struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.dir.path().join("logs")
+    }
+
+    /// Calls `act` with the mounted directory, and ends the file system afterwards.
+    fn runs(&self, act: impl FnOnce(&Path)) {
+        let (mounted, is_mounted) = mpsc::channel();
+        let (data, logs) = (self.data(), self.logs());
+        let serving = thread::spawn(move || {
+            let mounted = || mounted.send(()).map_err(std::io::Error::other);
+            serve(Place { data: &data, logs: &logs }, mounted)
+        });
+        if is_mounted.recv().is_err() {
+            panic!("the file system did not start: {:?}", serving.join().unwrap());
+        }
+        act(&self.data());
+        umount2(&self.data(), MntFlags::MNT_DETACH).unwrap();
+        serving.join().unwrap().unwrap();
+    }
+
+    fn loses_power(&self) -> RolledBack {
+        roll_back(Place { data: &self.data(), logs: &self.logs() }).unwrap()
+    }
+}
+
+/// Calls `test` in a mount namespace that nobody else sees.
+fn on_a_machine(test: impl FnOnce(&Machine) + Send) {
+    if !Path::new("/dev/fuse").exists() {
+        assert!(std::env::var_os("CI").is_none(), "no /dev/fuse: `sudo modprobe fuse`");
+        return eprintln!("LEFT OUT: no /dev/fuse here");
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNS).expect("these tests need root");
+            mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+            let machine = Machine { dir: tempfile::tempdir().unwrap() };
+            fs::create_dir(machine.data()).unwrap();
+            test(&machine);
+        });
+    });
+}
+
+fn append(path: &Path, data: &[u8]) -> File {
+    let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+    file.write_all(data).unwrap();
+    file
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_loss_of_power_forgets_what_was_not_synced_and_nothing_else() {
+    on_a_machine(|machine| {
+        machine.runs(|data| {
+            Canary::leave(data).unwrap();
+            append(&data.join("appended"), b"one\n").sync_data().unwrap();
+            append(&data.join("appended"), b"two\n");
+            append(&data.join("never-synced"), b"x");
+            fs::create_dir(data.join("wal.tmp")).unwrap();
+            append(&data.join("wal.tmp/0"), &[7; 10_000]).sync_all().unwrap();
+            fs::rename(data.join("wal.tmp"), data.join("wal")).unwrap();
+            let mut log = OpenOptions::new().write(true).open(data.join("wal/0")).unwrap();
+            log.seek(SeekFrom::Start(5_000)).unwrap();
+            log.write_all(&[8; 100]).unwrap();
+            log.set_len(6_000).unwrap();
+            let each = OpenOptions::new().create(true).append(true).custom_flags(libc::O_DSYNC).open(data.join("each"));
+            each.unwrap().write_all(b"synced by its flag").unwrap();
+            append(&data.join("removed"), b"x").sync_all().unwrap();
+            fs::remove_file(data.join("removed")).unwrap();
+            // Everything is seen as long as the machine runs.
+            assert_eq!(fs::read(data.join("appended")).unwrap(), b"one\ntwo\n");
+            assert_eq!(fs::metadata(data.join("wal/0")).unwrap().len(), 6_000);
+            assert_eq!(fs::read_dir(data).unwrap().count(), 5);
+        });
+        let lost = machine.loses_power();
+        assert_eq!((lost.files, lost.cut_bytes), (4, 4 + 1 + 11), "{lost:?}");
+        machine.runs(|data| {
+            assert_eq!(Canary::look(data), Canary::LostUnsynced);
+            assert_eq!(fs::read(data.join("appended")).unwrap(), b"one\n");
+            assert_eq!(fs::read(data.join("never-synced")).unwrap(), b"");
+            assert_eq!(fs::read(data.join("wal/0")).unwrap(), [7; 10_000]);
+            assert_eq!(fs::read(data.join("each")).unwrap(), b"synced by its flag");
+            assert!(!data.join("removed").exists());
+        });
+    });
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn an_end_without_a_loss_of_power_keeps_everything() {
+    on_a_machine(|machine| {
+        machine.runs(|data| {
+            Canary::leave(data).unwrap();
+            append(&data.join("file"), b"not synced");
+        });
+        machine.runs(|data| {
+            assert_eq!(Canary::look(data), Canary::Kept);
+            assert_eq!(fs::read(data.join("file")).unwrap(), b"not synced");
+        });
+        // The data are still unsynced.
+        assert_eq!(machine.loses_power().files, 2);
+        machine.runs(|data| assert_eq!(fs::read(data.join("file")).unwrap(), b""));
+    });
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn modes_owners_links_and_allocated_space_are_those_of_a_disk() {
+    on_a_machine(|machine| {
+        machine.runs(|data| {
+            let path = data.join("file");
+            let file = append(&path, b"content");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+            std::os::unix::fs::chown(&path, Some(7), Some(8)).unwrap();
+            nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, 50_000).unwrap();
+            file.sync_all().unwrap();
+            fs::hard_link(&path, data.join("link")).unwrap();
+            let found = fs::metadata(data.join("link")).unwrap();
+            assert_eq!((found.mode() & 0o7777, found.uid(), found.gid(), found.len()), (0o640, 7, 8, 50_000));
+            assert_eq!(fs::remove_dir(data).unwrap_err().raw_os_error(), Some(libc::EBUSY));
+            assert!(File::open(data.join("missing")).unwrap_err().kind() == std::io::ErrorKind::NotFound);
+            let open = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            fs::remove_file(data.join("link")).unwrap();
+            open.write_all_at(b"C", 0).unwrap();
+            let mut first = [0; 7];
+            open.read_exact_at(&mut first, 0).unwrap();
+            assert_eq!(&first, b"Content");
+        });
+    });
+}
