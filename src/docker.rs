@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
-use compose::{DockerCluster, Engine, Spec};
+use compose::{BINARY, DockerCluster, Engine, Spec};
 use nemesis::{Controller, LiveView};
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ pub async fn run(
 fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
     let own = |args: &[&str]| args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
     let arms: Vec<_> = file.plan.arms.iter().map(|a| a.name()).collect();
-    let mut resource_args = own(&["/harness", "resource", "--arms", &arms.join(",")]);
+    let mut resource_args = own(&[BINARY, "resource", "--arms", &arms.join(",")]);
     if file.plan.fence == history::Comparison::Strict {
         resource_args.push("--strict".into());
     }
@@ -84,8 +84,8 @@ fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
         keep,
         binary: binary()?,
         resource_args,
-        worker_args: own(&["/harness", "worker"]),
-        agent_args: own(&["/harness", "agent"]),
+        worker_args: own(&[BINARY, "worker"]),
+        agent_args: own(&[BINARY, "agent"]),
         reaches: file.plan.schedule.iter().any(|step| step.fault.kind().needs_agent()),
         loses_power: file.loses_power(),
     })

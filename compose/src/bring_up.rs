@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
     path::PathBuf,
     sync::LazyLock,
 };
@@ -13,7 +14,8 @@ use tokio::sync::mpsc;
 
 use crate::{
     Engine, Progress,
-    container::{Node, Place, Recipe, Runs, archive},
+    binary::{BinaryVolume, PackedBinary},
+    container::{Node, Place, Recipe, Runs},
     error::{Error, explain},
     file::ComposeFile,
     health::wait_until_healthy,
@@ -23,7 +25,7 @@ use crate::{
     process::{Outlet, Output, Process},
     running::{Member, Running},
     steps::Steps,
-    strip::stripped,
+    strip::read_stripped,
     sweep::{self, AGENT_ROLE},
 };
 
@@ -43,9 +45,9 @@ pub struct Spec {
     pub images: BTreeMap<String, String>,
     /// True if [`Running::down`] leaves servers and networks for [`crate::clean_kept`].
     pub keep: bool,
-    /// The harness's binary, linked statically. In the containers of our own processes its path is `/harness`.
+    /// The harness's binary, linked statically. In the containers of our own processes its path is [`crate::BINARY`].
     pub binary: PathBuf,
-    /// The command of the resource: `["/harness", "resource"]`.
+    /// The command of the resource: [`crate::BINARY`], `resource`.
     pub resource_args: Vec<String>,
     /// The command of each worker.
     pub worker_args: Vec<String>,
@@ -86,15 +88,16 @@ pub async fn up(
     if sweep::exists(engine, &spec.run).await? {
         return Err(Error::Spec(format!("run {} exists already in the engine at {}", spec.run, engine.host())));
     }
-    let binary = tokio::fs::read(&spec.binary).await;
-    let binary = binary.and_then(|binary| archive(&stripped(binary)));
-    let binary = binary.map_err(|source| Error::Binary { path: spec.binary.clone(), source })?;
+    let path = spec.binary.clone();
+    let packing = tokio::task::spawn_blocking(move || PackedBinary::new(&read_stripped(File::open(path)?)?));
     let mut images = Images::new(engine, &spec.images, progress);
     let mut nodes = Vec::new();
     for node in spec.nodes() {
         let image = images.get(&wanted(&node)).await?;
         nodes.push((node, image));
     }
+    let packed = packing.await.unwrap_or_else(|ended| Err(std::io::Error::other(ended)));
+    let binary = packed.map_err(|source| Error::Binary { path: spec.binary.clone(), source })?;
     let started = start(engine, spec, nodes, binary, progress).await;
     if started.is_err()
         && let Err(error) = sweep::take_down(engine, &spec.run).await
@@ -161,18 +164,19 @@ async fn start(
     engine: &Engine,
     spec: &Spec,
     nodes: Vec<(Node, Image)>,
-    binary: bytes::Bytes,
+    binary: PackedBinary,
     progress: Progress<'_>,
 ) -> Result<(Running, mpsc::Receiver<Output>), Error> {
     let labels = sweep::labels(&spec.run, spec.keep);
     let network = Network::create(engine, &format!("harness-{}", spec.run), &labels).await?;
     let addresses = network.addresses(nodes.len())?;
+    let volume = BinaryVolume::create(engine, &spec.run, spec.keep && spec.loses_power).await?;
     let place = Place {
         engine: engine.clone(),
         run: spec.run.clone(),
         keep: spec.keep,
         network: network.id.clone(),
-        binary,
+        binary: volume,
         loses_power: spec.loses_power,
     };
     let (outlet, output) = Outlet::new(QUEUE_LINES);
@@ -180,9 +184,9 @@ async fn start(
     let recipe = |((node, image), address)| Recipe { node, image, address };
     let mut recipes = nodes.into_iter().zip(addresses).map(recipe);
     if let Some(agent) = recipes.next() {
-        members.extend([start_one(&place, agent, &outlet, progress).await?]);
+        members.extend([start_one(&place, agent, Some(binary), &outlet, progress).await?]);
     }
-    members.extend(try_join_all(recipes.map(|recipe| start_one(&place, recipe, &outlet, progress))).await?);
+    members.extend(try_join_all(recipes.map(|recipe| start_one(&place, recipe, None, &outlet, progress))).await?);
     let running = Running::new(place, members, outlet);
     running.refuse_ended().await?;
     Ok((running, output))
@@ -195,15 +199,20 @@ fn reach_packages() -> &'static [String] {
     &PACKAGES
 }
 
-/// Creates and starts one container. For a server, waits until the server answers.
+/// Creates and starts one container. The container of the agent gets the binary for all. For a server, waits until the
+/// server answers.
 async fn start_one(
     place: &Place,
     recipe: Recipe,
+    binary: Option<PackedBinary>,
     outlet: &Outlet,
     progress: Progress<'_>,
 ) -> Result<(NodeName, Member), Error> {
     let steps = Steps::default();
     let container = steps.time("creating its container", place.create(&recipe)).await?;
+    if let Some(binary) = binary {
+        steps.time("uploading the harness's binary", place.fill(&container, binary)).await?;
+    }
     let node = recipe.node.name.clone();
     let failed = |error| Error::Start { node: node.clone(), why: explain(&error) };
     let process = match &recipe.node.runs {
@@ -230,7 +239,7 @@ mod tests {
     use super::*;
 
     fn spec() -> Spec {
-        let command = |name: &str| vec!["/harness".to_owned(), name.to_owned()];
+        let command = |name: &str| vec![crate::BINARY.to_owned(), name.to_owned()];
         Spec {
             run: "r-1".to_owned(),
             servers: ComposeFile::builtin("redlock").unwrap(),

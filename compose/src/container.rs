@@ -17,6 +17,7 @@ use history::NodeName;
 
 use crate::{
     Engine,
+    binary::{BinaryVolume, PackedBinary},
     error::{Error, explain},
     file::Service,
     image::Image,
@@ -28,8 +29,6 @@ use crate::{
 const REACH: [&str; 3] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
 /// The bytes of an upload that are sent at a time.
 const CHUNK: usize = 256 * 1024;
-/// Path of the harness's binary in the containers of our own processes, and of servers that can lose power.
-pub(crate) const BINARY: &str = "/harness";
 
 /// A container that is to be created.
 #[derive(Debug, Clone)]
@@ -65,31 +64,32 @@ pub(crate) struct Place {
     pub run: String,
     pub keep: bool,
     pub network: String,
-    /// The archive with the harness's binary at its path.
-    pub binary: Bytes,
+    /// The volume with the harness's binary.
+    pub binary: BinaryVolume,
     /// True if the servers' machines can lose power.
     pub loses_power: bool,
 }
 
 impl Place {
-    /// Creates the container with its labels, and uploads our binary if the container runs it. Returns the container's
-    /// id.
+    /// Creates the container with its labels. Returns the container's id.
     pub(crate) async fn create(&self, recipe: &Recipe) -> Result<String, Error> {
         let node = &recipe.node.name;
         let failed = |e| Error::engine(format!("{node}: creating its container"), &e);
         let options =
             CreateContainerOptions { name: Some(format!("harness-{}-{node}", self.run)), ..Default::default() };
         let created = self.engine.docker().create_container(Some(options), self.body(recipe)).await.map_err(failed)?;
-        if self.loses_power || !matches!(recipe.node.runs, Runs::Server(_)) {
-            let uploaded = self.upload(&created.id, self.binary.clone()).await;
-            uploaded.map_err(|e| Error::engine(format!("{node}: uploading the harness's binary"), &e))?;
-        }
         Ok(created.id)
     }
 
-    /// Unpacks an archive at the root of a container. The container need not run.
-    pub(crate) async fn upload(&self, container: &str, archive: Bytes) -> Result<(), EngineError> {
-        let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
+    /// Fills the volume with the binary, through the container that may write to it. The container need not run.
+    pub(crate) async fn fill(&self, container: &str, binary: PackedBinary) -> Result<(), Error> {
+        let filled = self.upload(container, binary.dir, binary.archive).await;
+        filled.map_err(|e| Error::engine("uploading the harness's binary", &e))
+    }
+
+    /// Unpacks an archive in a directory of a container. The container need not run.
+    pub(crate) async fn upload(&self, container: &str, dir: &str, archive: Bytes) -> Result<(), EngineError> {
+        let options = UploadToContainerOptions { path: dir.to_owned(), ..Default::default() };
         // A whole body would be copied once more for each upload under way.
         let chunks = (0..archive.len()).step_by(CHUNK);
         let chunks: Vec<Bytes> = chunks.map(|at| archive.slice(at..archive.len().min(at + CHUNK))).collect();
@@ -101,7 +101,10 @@ impl Place {
         let mut labels = sweep::labels(&self.run, keep);
         labels.insert(sweep::NODE_LABEL.to_owned(), recipe.node.name.to_string());
         labels.insert(sweep::ROLE_LABEL.to_owned(), recipe.node.role.clone());
-        let mounts = recipe.image.volumes.iter().map(|path| volume(path, &self.run, keep)).collect();
+        let mut mounts: Vec<_> = recipe.image.volumes.iter().map(|path| volume(path, &self.run, keep)).collect();
+        if self.loses_power || !matches!(recipe.node.runs, Runs::Server(_)) {
+            mounts.push(self.binary.mount(recipe.node.role == sweep::AGENT_ROLE));
+        }
         let base = ContainerCreateBody {
             image: Some(recipe.image.id.clone()),
             hostname: Some(recipe.node.name.to_string()),
@@ -120,7 +123,7 @@ impl Place {
                     host_config: Some(HostConfig { log_config: Some(log_driver("json-file")), ..host }),
                     ..base
                 };
-                if self.loses_power { power::over(body, service, &recipe.image, BINARY) } else { body }
+                if self.loses_power { power::over(body, service, &recipe.image) } else { body }
             }
             Runs::Own(command) | Runs::Reaching(command) => ContainerCreateBody {
                 entrypoint: Some(command.clone()),
@@ -180,22 +183,6 @@ fn volume(path: &str, run: &str, keep: bool) -> Mount {
 
 fn log_driver(name: &str) -> HostConfigLogConfig {
     HostConfigLogConfig { typ: Some(name.to_owned()), ..Default::default() }
-}
-
-/// Packs the executable binary at its path into an archive.
-pub(crate) fn archive(binary: &[u8]) -> std::io::Result<Bytes> {
-    archive_of(BINARY.trim_start_matches('/'), 0o755, binary)
-}
-
-/// Packs one file into an archive. The file's path begins at the root.
-pub(crate) fn archive_of(path: &str, mode: u32, content: &[u8]) -> std::io::Result<Bytes> {
-    let mut header = tar::Header::new_gnu();
-    header.set_size(content.len() as u64);
-    header.set_mode(mode);
-    header.set_entry_type(tar::EntryType::Regular);
-    let mut builder = tar::Builder::new(Vec::with_capacity(content.len() + 4096));
-    builder.append_data(&mut header, path, content)?;
-    builder.into_inner().map(Bytes::from)
 }
 
 /// Reads the output of a server: the last `lines` lines, or all lines, of both streams in their order.

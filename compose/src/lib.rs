@@ -10,6 +10,8 @@
 
 mod ability;
 mod again;
+mod archive;
+mod binary;
 mod bring_up;
 mod changes;
 mod container;
@@ -40,6 +42,7 @@ mod strip;
 mod sweep;
 mod watch;
 
+pub use binary::BINARY;
 pub use bring_up::{Spec, up};
 pub use changes::{Change, Unplanned};
 pub use engine::{Engine, EngineFacts};

@@ -10,6 +10,7 @@ use bollard::{
 use history::{FaultKind, NodeName};
 
 use crate::{
+    binary::BINARY,
     error::{Error, explain},
     file::Service,
     image::Image,
@@ -19,10 +20,10 @@ use crate::{
 pub(crate) const STATE: &str = "/harness-power";
 const DEVICE: &str = "/dev/fuse";
 
-/// Returns the container of a server with the file system over its data. `binary` is the path of the harness in it.
-pub(crate) fn over(body: ContainerCreateBody, service: &Service, image: &Image, binary: &str) -> ContainerCreateBody {
+/// Returns the container of a server with the file system over its data.
+pub(crate) fn over(body: ContainerCreateBody, service: &Service, image: &Image) -> ContainerCreateBody {
     let data = service.data.clone().unwrap_or_default();
-    let ours = [binary, "power", "--data", &data, "--state", STATE, "--"].map(str::to_owned);
+    let ours = [BINARY, "power", "--data", &data, "--state", STATE, "--"].map(str::to_owned);
     let device = DeviceMapping {
         path_on_host: Some(DEVICE.to_owned()),
         path_in_container: Some(DEVICE.to_owned()),
@@ -70,12 +71,12 @@ mod tests {
             arguments: words(&["redis-server"]),
         };
         let service = ComposeFile::builtin("redis").unwrap().services.remove(0);
-        let made = over(ContainerCreateBody::default(), &service, &image, "/harness");
+        let made = over(ContainerCreateBody::default(), &service, &image);
         let entrypoint = made.entrypoint.unwrap();
-        assert_eq!(entrypoint[..4], words(&["/harness", "power", "--data", "/data"]));
+        assert_eq!(entrypoint[..4], words(&[BINARY, "power", "--data", "/data"]));
         assert_eq!(entrypoint[6..], words(&["--", "docker-entrypoint.sh"]));
         assert_eq!(made.cmd, Some(words(&["redis-server"])));
         let written = ContainerCreateBody { cmd: Some(words(&["redis-server", "--save"])), ..Default::default() };
-        assert_eq!(over(written, &service, &image, "/harness").cmd, Some(words(&["redis-server", "--save"])));
+        assert_eq!(over(written, &service, &image).cmd, Some(words(&["redis-server", "--save"])));
     }
 }

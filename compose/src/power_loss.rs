@@ -6,7 +6,8 @@ use agent::power::{Canary, ORDER, PowerReport};
 use tokio::time::timeout;
 
 use crate::{
-    container::{BINARY, archive_of},
+    archive,
+    binary::BINARY,
     error::explain,
     health::run_in,
     power::STATE,
@@ -21,9 +22,8 @@ impl Running {
         if !self.place().loses_power || member.server().is_none() {
             return Err("no file system that forgets unsynced data lies over its data".into());
         }
-        let path = format!("{}/{ORDER}", STATE.trim_start_matches('/'));
-        let archive = archive_of(&path, 0o644, b"").map_err(|error| error.to_string())?;
-        self.place().upload(&member.container(), archive).await.map_err(|error| explain(&error))
+        let archive = archive::of_file(ORDER, 0o644, b"").map_err(|error| error.to_string())?;
+        self.place().upload(&member.container(), STATE, archive).await.map_err(|error| explain(&error))
     }
 
     /// Returns the reason why a server may have kept unsynced data in its last loss of power.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tokio::time::timeout;
 
 use crate::{
-    container::archive_of,
+    archive,
     error::explain,
     health::run_in,
     running::{Member, Running},
@@ -67,10 +67,10 @@ impl Running {
     ) -> Result<(), String> {
         let found = self.redis(like, &["CONFIG", "GET", "dir"]).await?;
         let dir = found.lines().nth(1).ok_or_else(|| format!("`CONFIG GET dir` came to `{}`", found.trim()))?;
-        let path = format!("{}/{SNAPSHOT}", dir.trim_end_matches('/'));
-        let archive =
-            archive_of(path.trim_start_matches('/'), MODE, &snapshot(counters)).map_err(|error| error.to_string())?;
-        self.place().upload(&member.container(), archive).await.map_err(|error| explain(&error))
+        let path = format!("{}/{SNAPSHOT}", dir.trim_matches('/'));
+        let archive = archive::of_file(&path, MODE, &snapshot(counters)).map_err(|error| error.to_string())?;
+        // The directory need not be there before the server's first start.
+        self.place().upload(&member.container(), "/", archive).await.map_err(|error| explain(&error))
     }
 }
 

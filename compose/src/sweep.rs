@@ -40,6 +40,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// Time for which a network without a container may refuse its removal. Engine 20.10 was seen to lose count of such a
 /// network's endpoints when many containers ended at once. Then only a restart of the engine removes the network.
 const ENDPOINTS_GONE_WITHIN: Duration = Duration::from_secs(3);
+/// Time for which a volume may be in use after the removal of all containers that were listed.
+const LATE_CONTAINER: Duration = Duration::from_secs(1);
 /// Time between two inspections. [`take_down`] ends when two inspections found nothing.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 const TAKE_DOWN_WITHIN: Duration = Duration::from_secs(60);
@@ -234,15 +236,21 @@ fn object(
 /// Removes the objects, all of one kind at once. Continues after a failure, and returns the first failure.
 async fn remove(engine: &Engine, mut objects: Vec<Object>) -> Result<Swept, Error> {
     let (mut swept, mut failure) = (Swept::default(), None);
+    let of_containers = |object: &Object| (object.kind == Kind::Container).then(|| object.run.clone());
+    let had_containers: BTreeSet<String> = objects.iter().filter_map(of_containers).collect();
     for kind in [Kind::Container, Kind::Network, Kind::Volume] {
         let (those, others) = objects.into_iter().partition::<Vec<_>, _>(|object| object.kind == kind);
         objects = others;
-        let removals = stream::iter(those).map(async |object| remove_one(engine, object).await);
+        let removals = stream::iter(those).map(async |object| {
+            // Only containers that were removed just now can have endpoints that are still going away.
+            let patience = if had_containers.contains(&object.run) { ENDPOINTS_GONE_WITHIN } else { Duration::ZERO };
+            remove_one(engine, object, patience).await
+        });
         let removed: Vec<_> = removals.buffer_unordered(AT_ONCE).collect().await;
         let count = removed.iter().filter(|result| matches!(result, Ok((Removed::ByUs, _)))).count();
         for (how, object) in removed.iter().flatten() {
             match how {
-                Removed::ByUs | Removed::ByOthers => drop(swept.runs.insert(object.run.clone())),
+                Removed::ByUs | Removed::ByOthers | Removed::InUse => drop(swept.runs.insert(object.run.clone())),
                 Removed::NotBefore => swept.stuck.push(object.id.clone()),
             }
         }
@@ -269,6 +277,8 @@ enum Removed {
     ByOthers,
     /// The object is an empty network that the engine removes only after its restart.
     NotBefore,
+    /// The object is a volume of a container that was not there when the objects were listed: its creation had begun.
+    InUse,
 }
 
 /// Returns whether a network is known to hold no container.
@@ -278,12 +288,12 @@ async fn is_empty(engine: &Engine, network: &str) -> bool {
 }
 
 /// Removes one object, even if another sweep removes it at the same time.
-async fn remove_one(engine: &Engine, object: Object) -> Result<(Removed, Object), Error> {
-    let how = remove_somehow(engine, &object).await?;
+async fn remove_one(engine: &Engine, object: Object, patience: Duration) -> Result<(Removed, Object), Error> {
+    let how = remove_somehow(engine, &object, patience).await?;
     Ok((how, object))
 }
 
-async fn remove_somehow(engine: &Engine, object: &Object) -> Result<Removed, Error> {
+async fn remove_somehow(engine: &Engine, object: &Object, patience: Duration) -> Result<Removed, Error> {
     let Object { kind, id, run, .. } = object;
     let doing = || format!("removing the {} {id} of run {run}", format!("{kind:?}").to_lowercase());
     let (mut last, began) = (String::new(), Instant::now());
@@ -298,9 +308,12 @@ async fn remove_somehow(engine: &Engine, object: &Object) -> Result<Removed, Err
                 Ok(()) => return Ok(Removed::ByUs),
                 Err(error) => match status(&error) {
                     Some(404) => return Ok(Removed::ByOthers),
-                    Some(403) if began.elapsed() > ENDPOINTS_GONE_WITHIN && is_empty(engine, id).await => {
+                    Some(403) if began.elapsed() >= patience && is_empty(engine, id).await => {
                         tracing::debug!(run, id, "the engine has lost count of its endpoints");
                         return Ok(Removed::NotBefore);
+                    }
+                    Some(409) if *kind == Kind::Volume && began.elapsed() >= LATE_CONTAINER => {
+                        return Ok(Removed::InUse);
                     }
                     // The object is in use, or another sweep removes it. No event shows its end, so this tries again.
                     Some(403 | 409 | 500) => last = crate::error::explain(&error),
@@ -373,5 +386,21 @@ mod tests {
         let objects = [kept("a", "a-server"), thing("a", "a-worker", 50), kept("b", "b-server"), agent];
         assert_eq!(ids(&objects, false), ["a-worker"]);
         assert_eq!(ids(&objects, true), ["a-server"]);
+    }
+
+    #[tokio::test]
+    async fn a_network_that_the_engine_holds_fast_delays_no_later_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = "HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        let answer = move |request: &str| match request.starts_with("DELETE /v1.41/networks/") {
+            true => refused.to_owned(),
+            false => crate::fake_engine::json(r#"{"Id":"left","Containers":{}}"#),
+        };
+        let engine = crate::fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let network = Object { kind: Kind::Network, ..thing("a", "left", 500) };
+        let began = Instant::now();
+        let swept = remove(&engine, vec![network]).await.unwrap();
+        assert_eq!(swept.stuck, ["left"]);
+        assert!(began.elapsed() < ENDPOINTS_GONE_WITHIN, "{:?}", began.elapsed());
     }
 }

@@ -52,12 +52,6 @@ fn claim_k4_comes_out_as_expected_on_real_servers() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn claim_k4b_everysec_loses_a_lock_with_the_power_on_real_servers() {
-    claim("K4b-power-everysec", 1);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
 fn claim_k4b_always_keeps_a_lock_without_power_on_real_servers() {
     claim("K4b-power-always", 1);
 }

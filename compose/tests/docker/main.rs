@@ -18,7 +18,7 @@ use bollard::{
         ListVolumesOptions, RemoveImageOptions,
     },
 };
-use compose::{ComposeFile, Engine, Error, Output, Running, Spec, What, clean_kept, sweep, take_down, up};
+use compose::{BINARY, ComposeFile, Engine, Error, Output, Running, Spec, What, clean_kept, sweep, take_down, up};
 use futures::StreamExt;
 use history::NodeName;
 use nemesis::Cluster;
@@ -40,7 +40,7 @@ fn echo_binary() -> PathBuf {
 }
 
 fn spec(name: &str, backend: &str, workers: usize) -> Spec {
-    let command = || vec!["/harness".to_owned(), "echo".to_owned()];
+    let command = || vec![BINARY.to_owned(), "echo".to_owned()];
     Spec {
         run: format!("test-{name}-{}", std::process::id()),
         servers: ComposeFile::builtin(backend).expect("built in"),
@@ -253,7 +253,7 @@ async fn last_written(run: &str, node: &str) -> u64 {
 async fn every_line_written_before_a_kill_arrives_and_a_restart_is_a_new_incarnation() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let engine = engine().await;
-    let spec = Spec { worker_args: vec!["/harness".to_owned(), "flood".to_owned()], ..spec("kill", "redis", 1) };
+    let spec = Spec { worker_args: vec![BINARY.to_owned(), "flood".to_owned()], ..spec("kill", "redis", 1) };
     let (running, mut output) = bring_up(&engine, &spec).await;
     let worker = NodeName::new("worker-1");
     for incarnation in 1..=3 {
@@ -317,7 +317,7 @@ async fn a_node_that_does_not_start_is_named_with_its_last_words_and_nothing_is_
     let quiet: compose::Progress = &|_| {};
 
     let base = spec("fails", "redis", 1);
-    let failing = Spec { worker_args: command(&["/harness", "fail"]), ..base.clone() };
+    let failing = Spec { worker_args: command(&[BINARY, "fail"]), ..base.clone() };
     match up(&engine, &failing, quiet).await {
         Err(error) => {
             let error = error.to_string();
@@ -406,9 +406,9 @@ async fn an_image_named_for_a_role_is_used_and_its_volumes_go_with_the_run() {
 
     let images = BTreeMap::from([("redis".to_owned(), format!("{NAME}:volume"))]);
     let (running, _output) = bring_up(&engine, &Spec { images, ..base.clone() }).await;
-    // Agent, server, resource, worker, network, and the volume under a name of the engine's.
+    // Agent, server, resource, worker, network, the volume of the binary, and the one under a name of the engine's.
     let there = left(&base.run).await;
-    assert_eq!(there.len(), 6, "{there:?}");
+    assert_eq!(there.len(), 7, "{there:?}");
     running.down().await.expect("down");
     let rest = left(&base.run).await;
     docker.remove_image(&format!("{NAME}:volume"), None::<RemoveImageOptions>, None).await.expect("it goes");

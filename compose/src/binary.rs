@@ -1,0 +1,58 @@
+//! The harness's binary in the containers of a run: one volume, which the first container fills and the others read.
+//!
+//! An upload to each container would write 50 MB a time, and each container would have pages of its own in memory.
+
+use bollard::models::{Mount, MountType, VolumeCreateRequest};
+use bytes::Bytes;
+
+use crate::{Engine, error::Error, sweep};
+
+/// Directory of the binary in containers.
+const DIR: &str = "/opt/harness";
+/// Name of the binary in its directory.
+const NAME: &str = "harness";
+/// Path of the harness's binary in the containers of our own processes, and of servers that can lose power.
+pub const BINARY: &str = "/opt/harness/harness";
+
+/// The volume of one run, empty at first.
+#[derive(Debug)]
+pub(crate) struct BinaryVolume {
+    name: String,
+}
+
+impl BinaryVolume {
+    /// Creates the volume. `keep`: kept servers will need it.
+    pub(crate) async fn create(engine: &Engine, run: &str, keep: bool) -> Result<Self, Error> {
+        let name = format!("harness-{run}");
+        let labels = Some(sweep::labels(run, keep));
+        let request = VolumeCreateRequest { name: Some(name.clone()), labels, ..Default::default() };
+        let created = engine.docker().create_volume(request).await;
+        created.map_err(|e| Error::engine(format!("creating the volume {name}"), &e))?;
+        Ok(Self { name })
+    }
+
+    /// Returns the mount of the volume. Only the container that fills the volume may write to it.
+    pub(crate) fn mount(&self, fills: bool) -> Mount {
+        Mount {
+            target: Some(DIR.to_owned()),
+            source: Some(self.name.clone()),
+            typ: Some(MountType::VOLUME),
+            read_only: Some(!fills),
+            ..Default::default()
+        }
+    }
+}
+
+/// The binary as an archive, and the directory in which to unpack the archive.
+#[derive(Debug)]
+pub(crate) struct PackedBinary {
+    pub dir: &'static str,
+    pub archive: Bytes,
+}
+
+impl PackedBinary {
+    /// Packs the executable binary.
+    pub(crate) fn new(binary: &[u8]) -> std::io::Result<Self> {
+        Ok(Self { dir: DIR, archive: crate::archive::of_file(NAME, 0o755, binary)? })
+    }
+}
