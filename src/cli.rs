@@ -326,12 +326,38 @@ pub struct CleanArgs {
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// List the recorded runs of this directory
+    /// List the recorded runs of this directory, the newest first
     #[arg(long, num_args = 0..=1, default_missing_value = "runs")]
     pub runs: Option<PathBuf>,
+    /// Only runs of this backend
+    #[arg(long)]
+    pub backend: Option<String>,
+    /// Only runs with this kind of fault; `none`: runs without faults
+    #[arg(long)]
+    pub nemesis: Option<String>,
+    /// Only runs on this cluster
+    #[arg(long, value_parser = cluster)]
+    pub cluster: Option<ClusterKind>,
+    /// Only runs with this verdict
+    #[arg(long, value_parser = ["upheld", "violated", "inconclusive", "not-judged"])]
+    pub verdict: Option<String>,
+    /// Only runs that did not come out as expected
+    #[arg(long)]
+    pub unexpected: bool,
+    /// Only the newest N of these runs
+    #[arg(long, value_name = "N")]
+    pub last: Option<usize>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
+}
+
+impl ListArgs {
+    /// Whether a flag chooses among recorded runs.
+    pub fn has_filter(&self) -> bool {
+        let texts = [&self.backend, &self.nemesis, &self.verdict];
+        texts.iter().any(|text| text.is_some()) || self.cluster.is_some() || self.unexpected || self.last.is_some()
+    }
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
-//! The commands run, clean and list.
+//! The commands run and clean.
 
-use std::{collections::BTreeMap, fs::DirEntry, path::Path};
+use std::collections::BTreeMap;
 
 use anyhow::Context;
 use checker::Verdicts;
@@ -11,11 +11,12 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::{
-    cli::{CleanArgs, Format, ListArgs, RunArgs},
-    exit::{Exit, Unusable},
+    cli::{CleanArgs, Format, RunArgs},
+    exit::Exit,
     expect::{Comparison, Expectation, compare},
     explore::finding::{Class, classes},
     judge::Judged,
+    made_by::MadeBy,
     plan_file::PlanFile,
     report::{heading, print, summary, versions},
     run_dir::RunDir,
@@ -153,7 +154,8 @@ impl Report {
     pub fn write(&self, judged: &Judged, dir: &RunDir) -> anyhow::Result<()> {
         dir.write(&dir.verdict(), format!("{}\n", self.json))?;
         let heading = heading(&judged.plan, &versions(&judged.servers), dir.path());
-        dir.write(&dir.report(), format!("```\n{heading}\n{}```\n", self.text))
+        let made_by = MadeBy::read(dir).map(|made_by| format!("\n{made_by}")).unwrap_or_default();
+        dir.write(&dir.report(), format!("```\n{heading}\n{}{made_by}```\n", self.text))
     }
 
     /// The exit code of the run.
@@ -199,61 +201,4 @@ pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
         builds?;
         Ok(Exit::Ok)
     })
-}
-
-/// `harness list`
-pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
-    match &args.runs {
-        Some(runs) => list_runs(runs, args.format),
-        None => list_possible(args.format),
-    }
-}
-
-fn list_possible(format: Format) -> anyhow::Result<Exit> {
-    use compose::{BUILTIN, ComposeFile};
-    use history::{Arm, FaultKind, Point};
-    let faults = FaultKind::ALL.map(FaultKind::name);
-    let points = Point::ALL.map(Point::name);
-    let arms = Arm::ALL.map(Arm::name);
-    let built = |(name, _): &(&'static str, _)| Ok((*name, ComposeFile::builtin(name)?));
-    let backends = BUILTIN.iter().map(built).collect::<anyhow::Result<Vec<_>>>()?;
-    if format == Format::Json {
-        let about =
-            |(name, file): (&str, ComposeFile)| json!({"name": name, "about": file.about, "tokens": file.facts.tokens});
-        let backends: Vec<_> = backends.into_iter().map(about).collect();
-        let all = json!({"backends": backends, "faults": faults, "points": points, "arms": arms});
-        print(&format!("{all}\n"))?;
-        return Ok(Exit::Ok);
-    }
-    let mut text = "backends\n".to_owned();
-    for (name, file) in backends {
-        let tokens: Vec<_> = file.facts.tokens.iter().map(ToString::to_string).collect();
-        text += &format!("  {name:<16} {} (tokens: {})\n", file.about, tokens.join(", "));
-    }
-    text += "faults\n";
-    for fault in FaultKind::ALL {
-        text += &format!("  {fault:<16} {}\n", fault.about().summary);
-    }
-    text += &format!("points     {}\n", points.join(", "));
-    text += &format!("arms       {}\n", arms.join(", "));
-    print(&text)?;
-    Ok(Exit::Ok)
-}
-
-fn list_runs(runs: &Path, format: Format) -> anyhow::Result<Exit> {
-    let entries = std::fs::read_dir(runs).map_err(|e| Unusable(format!("{}: {e}", runs.display())))?;
-    let is_run = |entry: &DirEntry| entry.path().join("plan.toml").is_file() && !entry.path().is_symlink();
-    let mut entries: Vec<_> = entries.flatten().filter(is_run).collect();
-    entries.sort_by_key(DirEntry::file_name);
-    for entry in entries {
-        let verdict = std::fs::read_to_string(RunDir::at(&entry.path()).verdict()).ok();
-        let verdict = verdict.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
-        let verdict = verdict.as_ref().and_then(|v| v["verdict"].as_str()).unwrap_or("not judged");
-        let name = entry.file_name().to_string_lossy().into_owned();
-        match format {
-            Format::Json => print(&format!("{}\n", json!({"run": name, "verdict": verdict})))?,
-            Format::Text => print(&format!("{name:<48} {verdict}\n"))?,
-        }
-    }
-    Ok(Exit::Ok)
 }

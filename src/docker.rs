@@ -1,6 +1,6 @@
 //! One run on Docker: brings the cluster up, lets the controller take the run to its end, takes the cluster down.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
 use compose::{BINARY, DockerCluster, Engine, Spec};
@@ -12,14 +12,15 @@ use crate::{
     run_dir::RunDir, unplanned::UnplannedFaults,
 };
 
-/// Runs the plan of `file`. If that fails, the caller takes the cluster down.
+/// Runs the plan of `file`, and returns the ids of the images by role. If that fails, the caller takes the cluster
+/// down.
 pub async fn run(
     engine: &Engine,
     file: &PlanFile,
     dir: &RunDir,
     keep: bool,
     terminal: &Terminal,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<BTreeMap<String, String>> {
     let live_view = Arc::new(LiveView::new());
     let mut recorder = Recorder::new(dir, &file.run, &file.plan, live_view.clone())?;
     let spec = spec(file, keep)?;
@@ -62,7 +63,7 @@ pub async fn run(
     let began = Instant::now();
     running.down().await?;
     terminal.progress(&format!("down after {:.1} s", began.elapsed().as_secs_f64()));
-    Ok(())
+    Ok(running.images())
 }
 
 /// The containers of the run.

@@ -16,6 +16,8 @@ mod explore;
 pub mod fuzzing;
 mod host_clock;
 mod judge;
+mod list;
+mod made_by;
 mod measures;
 mod plan_file;
 mod process;
@@ -76,7 +78,7 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Clean(args) => command::clean(&args),
-        Command::List(args) => command::list(&args),
+        Command::List(args) => list::list(&args),
         Command::Explain(args) => explain::explain(&args),
     };
     match done {

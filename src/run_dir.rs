@@ -41,6 +41,11 @@ impl RunDir {
         self.0.join("plan.toml")
     }
 
+    /// The path of the facts about how the run was made.
+    pub fn made_by(&self) -> PathBuf {
+        self.0.join("run.json")
+    }
+
     /// The path of the history; of a compressed one, if there is no other. The reader refuses gzip by name.
     pub fn history(&self) -> PathBuf {
         let plain = self.0.join("history.jsonl");

@@ -15,6 +15,7 @@ use crate::{
     docker,
     exit::{Exit, Interrupted},
     judge::{Judged, judge},
+    made_by::Making,
     plan_file::PlanFile,
     report::{Terminal, heading, versions},
     run_dir::RunDir,
@@ -49,7 +50,7 @@ impl Runner {
     /// # Errors
     /// The run could not be taken to its end or recorded. The history up to that point stays in the run directory.
     pub fn run(&self, file: &PlanFile, runtime: &Runtime) -> anyhow::Result<(RunDir, Judged)> {
-        let dir = match file.plan.cluster {
+        let (dir, mut making) = match file.plan.cluster {
             ClusterKind::Docker => runtime.block_on(self.run_on_docker(file))?,
             ClusterKind::Sim => self.simulate(file)?,
         };
@@ -63,19 +64,25 @@ impl Runner {
         let judged = judge(&dir.history());
         // During the next run, a signal must take its cluster down.
         waiting.abort();
-        Ok((dir, judged?))
+        let judged = judged?;
+        making.end(&judged.servers);
+        making.write(&dir)?;
+        Ok((dir, judged))
     }
 
-    fn begin(&self, file: &PlanFile) -> anyhow::Result<(RunDir, Terminal)> {
+    fn begin(&self, file: &PlanFile) -> anyhow::Result<(RunDir, Making, Terminal)> {
         let dir = RunDir::create(&self.runs, &file.run)?;
-        dir.write(&dir.plan(), file.to_toml()?)?;
+        let plan_text = file.to_toml()?;
+        let making = Making::begin(file, &plan_text);
+        dir.write(&dir.plan(), plan_text)?;
+        making.write(&dir)?;
         let (plan, shown) = (file.plan.clone(), dir.path().to_owned());
         let terminal = Terminal::new(move |versions| heading(&plan, versions, &shown), self.prints_heading);
-        Ok((dir, terminal))
+        Ok((dir, making, terminal))
     }
 
-    fn simulate(&self, file: &PlanFile) -> anyhow::Result<RunDir> {
-        let (dir, terminal) = self.begin(file)?;
+    fn simulate(&self, file: &PlanFile) -> anyhow::Result<(RunDir, Making)> {
+        let (dir, making, terminal) = self.begin(file)?;
         if let Some(why) = &self.simulated {
             terminal.progress(&format!("{why}: this is a simulation, with models in the place of servers"));
             terminal.progress("for real servers, start Docker and add `--cluster docker`");
@@ -95,13 +102,14 @@ impl Runner {
         });
         recording.and_then(|()| writer.flush())?;
         simulated.with_context(|| format!("the history up to here is in {}", dir.path().display()))?;
-        Ok(dir)
+        Ok((dir, making))
     }
 
     /// Runs a plan on Docker. Afterwards nothing of the run is left in the engine, whatever its outcome.
-    async fn run_on_docker(&self, file: &PlanFile) -> anyhow::Result<RunDir> {
+    async fn run_on_docker(&self, file: &PlanFile) -> anyhow::Result<(RunDir, Making)> {
         let engine = Engine::connect().await?;
-        let (dir, terminal) = self.begin(file)?;
+        let (dir, mut making, terminal) = self.begin(file)?;
+        making.on(engine.facts().await?);
         let mut stop = Stop::listen()?;
 
         // After a panic or a signal, too, the cluster is taken down.
@@ -110,9 +118,18 @@ impl Runner {
             ended = run => Some(ended),
             () = stop.signalled() => None,
         };
-        if matches!(ended, Some(Ok(Ok(())))) {
-            return Ok(dir);
-        }
+        let failure = match ended {
+            Some(Ok(Ok(images))) => {
+                making.with(images);
+                return Ok((dir, making));
+            }
+            Some(Ok(Err(error))) => {
+                Some(error.context(format!("the history up to here is in {}", dir.path().display())))
+            }
+            // The panic's message is on standard error already.
+            Some(Err(_panic)) => Some(anyhow!("the harness panicked, which is a bug of the harness")),
+            None => None,
+        };
         terminal.progress("taking the cluster down");
         let taken_down = tokio::select! {
             taken_down = compose::take_down(&engine, &file.run) => taken_down,
@@ -128,17 +145,12 @@ impl Runner {
         if let Err(left) = &taken_down {
             terminal.progress(&format!("not everything could be removed: {left}; run `harness clean` to remove it"));
         }
-        match ended {
+        match failure {
             None => {
                 taken_down?;
                 Err(Interrupted.into())
             }
-            // The panic's message is on standard error already.
-            Some(Err(_panic)) => Err(anyhow!("the harness panicked, which is a bug of the harness")),
-            Some(Ok(ended)) => {
-                ended.with_context(|| format!("the history up to here is in {}", dir.path().display()))?;
-                Ok(dir)
-            }
+            Some(error) => Err(error),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bollard::Docker;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{CALL_LIMIT, Error, explain, is_forbidden, status},
@@ -21,7 +22,8 @@ pub struct Engine {
 }
 
 /// Facts of an engine, in its own words.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EngineFacts {
     /// The engine's version: `20.10.24`.
     pub version: String,

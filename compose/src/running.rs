@@ -138,6 +138,12 @@ impl Running {
         self.members.iter().map(|(node, member)| (node, member.recipe.address))
     }
 
+    /// Returns the content ids of the images (`sha256:…`), by role.
+    pub fn images(&self) -> BTreeMap<String, String> {
+        let image = |member: &Member| (member.recipe.node.role.clone(), member.recipe.image.id.clone());
+        self.members.values().map(image).collect()
+    }
+
     /// Returns the largest number of lines that have waited in the queue. At 65,536, the queue's capacity, our
     /// processes were blocked.
     pub fn high_water(&self) -> usize {

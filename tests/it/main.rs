@@ -11,6 +11,7 @@ mod etcd;
 mod explore;
 mod faults;
 mod imports;
+mod list;
 mod mutants;
 mod nemesis;
 mod real;
