@@ -110,6 +110,7 @@ impl Runner {
         let engine = Engine::connect().await?;
         let (dir, mut making, terminal) = self.begin(file)?;
         making.on(engine.facts().await?);
+        making.write(&dir)?;
         let mut stop = Stop::listen()?;
 
         // After a panic or a signal, too, the cluster is taken down.
