@@ -2,6 +2,7 @@
 
 mod aims;
 mod arrows;
+mod as_root;
 mod backends;
 mod builds;
 mod check;
@@ -10,6 +11,7 @@ mod doctor;
 mod etcd;
 mod explore;
 mod faults;
+mod going;
 mod imports;
 mod list;
 mod mutants;

@@ -1,0 +1,99 @@
+//! Faults on real servers, seen in the memory of the servers' processes: only root may read it. `make test` leaves these
+//! tests out for other users, and says so.
+
+use std::{fs, process::Command, time::Duration};
+
+use serde_json::Value;
+
+use crate::{
+    going::{Going, all_proved},
+    support::{docker, may_sweep},
+    vdso::vdso,
+};
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_wall_clock_that_jumps_strobes_or_drifts_is_the_hosts_again_when_it_is_healed() {
+    let _guard = may_sweep();
+    let strobe =
+        r#"kind = "clock", clock = "wall", for = "5s", change = { strobe = { by-ms = 4000, every-ms = 150 } }"#;
+    let jump = r#"kind = "clock", clock = "wall", for = "5s", change = { jump-ms = -3000 }"#;
+    let drift = r#"kind = "clock", clock = "wall", for = "5s", change = { drift-ppm = 200000 }"#;
+    let faults = [(strobe, "redis-1", "2s"), (jump, "redis-2", "2s"), (drift, "redis-3", "2s")];
+    let mut run = Going::start(&faults, &[]);
+    for (id, (_, node, _)) in (1..).zip(faults) {
+        run.until(id, "injected");
+        assert_ne!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
+    }
+    assert_eq!(vdso(run.pid("redis-4")), vdso(std::process::id()), "nobody has touched it");
+    for (id, (_, node, _)) in (1..).zip(faults) {
+        run.until(id, "heal-proved");
+        assert_eq!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
+    }
+    let run = run.ends();
+    all_proved(&run, &["clock"]);
+    // The history has the answers of the servers: both places of the strobe, the jump, and a second that was gained.
+    let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+    let told: Vec<i64> = (history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()))
+        .filter_map(|event| event["answer"]["target"]["redis-time"]["least_ns"].as_i64())
+        .collect();
+    for expected_ms in [4_000, 0, -3_000, 1_000] {
+        let is_near = |ns: &&i64| (**ns / 1_000_000 - expected_ms).abs() < 200;
+        assert!(told.iter().any(|ns| is_near(&ns)), "{expected_ms} ms: {told:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_server_that_somebody_restarts_during_a_fault_has_the_fault_again() {
+    let _guard = may_sweep();
+    let jump = r#"kind = "clock", clock = "wall", for = "6s", change = { jump-ms = 3000 }"#;
+    let cut = r#"kind = "partition", for = "6s""#;
+    let mut run = Going::start(&[(jump, "redis-1", "1s"), (cut, "redis-2", "1s")], &[]);
+    for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
+        run.until(id, "injected");
+        docker(&["restart", "-t", "0", &run.container(node)]);
+    }
+    let has_come = |is_on: &dyn Fn() -> bool| {
+        (0..20).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            is_on()
+        })
+    };
+    assert!(has_come(&|| vdso(run.pid("redis-1")) != vdso(std::process::id())), "its new process has right clocks");
+    let (second, third) = (run.container("redis-2"), run.container("redis-3"));
+    let answers =
+        || Command::new("docker").args(["exec", &second, "redis-cli", "ping"]).output().unwrap().status.success();
+    assert!(has_come(&answers), "it does not start again");
+    let reached = || {
+        let ping = ["exec", &third, "timeout", "0.3", "redis-cli", "-h", "redis-2", "ping"];
+        Command::new("docker").args(ping).output().unwrap().status.success()
+    };
+    assert!(has_come(&|| !reached()), "its new network has its links");
+    for id in [1, 2] {
+        run.until(id, "heal-proved");
+    }
+    assert_eq!(vdso(run.pid("redis-1")), vdso(std::process::id()));
+    assert!(has_come(&reached), "its links are cut after the heal");
+    all_proved(&run.ends(), &["clock", "partition"]);
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn servers_that_are_kept_have_the_original_code_of_their_clocks_also_where_a_monotonic_one_had_jumped() {
+    let _guard = may_sweep();
+    let jump = r#"kind = "clock", clock = "both", for = "1s", change = { jump-ms = 3000 }"#;
+    let mut run = Going::start(&[(jump, "redis-1", "1s")], &["--keep"]);
+    run.until(1, "heal-proved");
+    assert_ne!(vdso(run.pid("redis-1")), vdso(std::process::id()), "a monotonic clock never goes back in a run");
+    run.child.wait().unwrap();
+    assert_eq!(vdso(run.pid("redis-1")), vdso(std::process::id()));
+    // By its own label: others may have kept something too.
+    let label = format!("label=harness.run={}", run.latest().unwrap().file_name().unwrap().to_str().unwrap());
+    for (list, remove) in [(&["ps", "-aq"][..], &["rm", "-fv"][..]), (&["network", "ls", "-q"], &["network", "rm"])] {
+        let listed = Command::new("docker").args(list).args(["--filter", &label]).output().unwrap();
+        let ids = String::from_utf8(listed.stdout).unwrap();
+        assert!(Command::new("docker").args(remove).args(ids.lines()).output().unwrap().status.success(), "{ids}");
+    }
+    assert_eq!(crate::support::left_of(&run.latest().unwrap()), Vec::<String>::new());
+}

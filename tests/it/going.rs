@@ -1,0 +1,116 @@
+//! A run on real servers that is looked at while it goes on, and the phases of its faults.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::support::{RealRun, container, docker, harness};
+
+/// Kinds, targets and phases of all faults of a run, in the order of its history.
+pub fn phases(run: &RealRun) -> Vec<(String, String, String)> {
+    let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+    let events = history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
+    events
+        .filter(|event| event["event"] == "fault")
+        .map(|event| (text(&event, "kind"), text(&event, "node"), text(&event, "phase")))
+        .collect()
+}
+
+/// Fails unless every one of `kinds` was injected, and each time proved and proved healed.
+pub fn all_proved(run: &RealRun, kinds: &[&str]) {
+    let phases = phases(run);
+    let count = |kind: &str, phase: &str| phases.iter().filter(|(k, _, p)| k == kind && p == phase).count();
+    for kind in kinds {
+        let injected = count(kind, "injected");
+        assert!(injected > 0, "no {kind} was injected");
+        assert_eq!((count(kind, "proved"), count(kind, "heal-proved")), (injected, injected), "{kind}");
+    }
+}
+
+/// A plan of a short run with these faults: `(fault, node, due)`, in the words of a plan.
+fn plan_with(dir: &Path, faults: &[(&str, &str, &str)]) -> PathBuf {
+    let flags = ["run", "--cluster", "sim", "--nemesis", "none", "--time", "12s", "--seed", "1000", "--runs"];
+    let made = harness().args(flags).arg(dir).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let text = fs::read_to_string(dir.join("latest/plan.toml")).unwrap();
+    let steps = faults.iter().zip(1..).map(|((fault, node, due), id)| {
+        format!(
+            "\n[[plan.schedule]]\nid = {id}\nfault = {{ {fault} }}\ntarget = {{ node = \"{node}\" }}\n\
+             when = {{ at = \"{due}\" }}\n"
+        )
+    });
+    let text = text.replace("schedule = []\n", "").replace("cluster = \"sim\"", "cluster = \"docker\"");
+    let plan = dir.join("faults.toml");
+    fs::write(&plan, text + &steps.collect::<String>()).unwrap();
+    plan
+}
+
+/// A run on real servers that goes on.
+pub struct Going {
+    pub child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Going {
+    /// Starts a run with these faults: `(fault, node, due)`, in the words of a plan.
+    pub fn start(faults: &[(&str, &str, &str)], flags: &[&str]) -> Going {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan_with(&dir.path().join("drawn"), faults);
+        let mut command = harness();
+        command.args(["run", "--cluster", "docker"]).arg(plan).args(flags).arg("--runs").arg(dir.path());
+        let child = command.stdout(Stdio::null()).spawn().unwrap();
+        Going { child, dir }
+    }
+
+    pub fn latest(&self) -> Option<PathBuf> {
+        self.dir.path().join("latest").canonicalize().ok()
+    }
+
+    pub fn history(&self) -> String {
+        let path = self.latest().map(|latest| latest.join("history.jsonl"));
+        path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
+    }
+
+    /// Waits until a fault has come so far.
+    pub fn until(&mut self, id: u32, phase: &str) {
+        let is_it = |line: &str| {
+            serde_json::from_str::<Value>(line)
+                .is_ok_and(|event| event["event"] == "fault" && event["fault"] == id && event["phase"] == phase)
+        };
+        while !self.history().lines().any(is_it) {
+            assert!(self.child.try_wait().unwrap().is_none(), "the run has ended, and fault {id} was never {phase}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn container(&self, node: &str) -> String {
+        container(self.latest().unwrap().file_name().unwrap().to_str().unwrap(), node)
+    }
+
+    /// What the engine says about the container of a node.
+    pub fn inspect(&self, node: &str, format: &str) -> String {
+        docker(&["inspect", "-f", format, &self.container(node)])
+    }
+
+    pub fn pid(&self, node: &str) -> u32 {
+        self.inspect(node, "{{.State.Pid}}").parse().unwrap()
+    }
+
+    /// Whether the first process of a node is stopped by a signal.
+    pub fn is_stopped(&self, node: &str) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid(node))).unwrap();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    }
+
+    /// Waits for its end.
+    pub fn ends(mut self) -> RealRun {
+        let code = self.child.wait().unwrap().code();
+        RealRun { dir: self.dir, ran: crate::support::Ran { code, stdout: String::new(), stderr: String::new() } }
+    }
+}
