@@ -27,7 +27,7 @@ test: setup
 	@if [ -n "$(ROOT)" ]; then \
 		$(CARGO) test --workspace --test net --test power -- --ignored; \
 	else \
-		echo "NOT ROOT: the tests of packet faults and of lost power in namespaces, and those that read the memory of servers, were LEFT OUT." >&2; \
+		echo "NOT ROOT: the tests of packet faults and of lost power in namespaces, and those that reach into the processes of servers, were LEFT OUT." >&2; \
 		test -z "$$CI"; \
 	fi
 	@if said=$$($(HARNESS) clean 2>&1); then \

@@ -1,5 +1,7 @@
-//! Faults on real servers, seen in the memory of the servers' processes: only root may read it. `make test` leaves these
-//! tests out for other users, and says so.
+//! Tests that only root may run: they read the memory of the servers' processes, or interfere with these processes.
+//! `make test` leaves these tests out for other users, and says so.
+
+mod unplanned;
 
 use std::{fs, process::Command, time::Duration};
 

@@ -22,7 +22,6 @@ mod simulated;
 mod suite;
 mod support;
 mod tidy;
-mod unplanned;
 mod usage;
 #[path = "../shared/vdso.rs"]
 mod vdso;
