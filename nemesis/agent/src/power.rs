@@ -62,7 +62,7 @@ pub fn serve(place: Place<'_>, mounted: impl FnOnce() -> io::Result<()>) -> io::
     fs::create_dir_all(place.logs)?;
     // Opened before the mount, so this is the directory below.
     let below = File::open(place.data)?;
-    let files = Files::new(below, UndoLogs::open(place.logs)?)?;
+    let files = Files::new(below, UndoLogs::open(place.logs)?);
     let mut config = fuser::Config::default();
     config.mount_options = vec![fuser::MountOption::FSName(FS_NAME.to_owned()), fuser::MountOption::DefaultPermissions];
     config.acl = fuser::SessionACL::All;

@@ -2,10 +2,10 @@
 
 use std::{
     collections::HashMap,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, File, OpenOptions, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, lchown},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown},
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
@@ -25,7 +25,7 @@ use nix::{
 };
 
 use super::{
-    table::{Table, attributes, descriptor},
+    table::{Table, attributes, descriptor, hold},
     undo::UndoLogs,
 };
 
@@ -42,21 +42,19 @@ pub(super) struct Files {
 #[derive(Debug)]
 struct State {
     table: Table,
-    open: HashMap<u64, Open>,
+    open: HashMap<u64, File>,
+    listed: HashMap<u64, Vec<Entry>>,
     last: u64,
     logs: UndoLogs,
 }
 
-#[derive(Debug)]
-struct Open {
-    file: File,
-    /// True if every write is synced before its answer (`O_SYNC`, `O_DSYNC`).
-    syncs: bool,
-}
+/// An entry of a directory.
+type Entry = (u64, FileType, OsString);
 
 impl Files {
-    pub(super) fn new(below: File, logs: UndoLogs) -> io::Result<Self> {
-        Ok(Self { state: Mutex::new(State { table: Table::new(below), open: HashMap::new(), last: 0, logs }) })
+    pub(super) fn new(below: File, logs: UndoLogs) -> Self {
+        let (open, listed) = (HashMap::new(), HashMap::new());
+        Self { state: Mutex::new(State { table: Table::new(below), open, listed, last: 0, logs }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -71,22 +69,28 @@ impl State {
         Ok(FileAttr { ino: number, ..of })
     }
 
-    fn opened(&mut self, file: File, flags: i32) -> FileHandle {
+    fn next_handle(&mut self) -> FileHandle {
         self.last += 1;
-        self.open.insert(self.last, Open { file, syncs: flags & libc::O_DSYNC != 0 });
         FileHandle(self.last)
     }
 
-    fn handle(&self, handle: FileHandle) -> io::Result<&Open> {
+    fn opened(&mut self, file: File) -> FileHandle {
+        let handle = self.next_handle();
+        self.open.insert(handle.0, file);
+        handle
+    }
+
+    fn handle(&self, handle: FileHandle) -> io::Result<&File> {
         self.open.get(&handle.0).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    fn write(&mut self, handle: FileHandle, at: u64, data: &[u8]) -> io::Result<u32> {
-        let open = self.open.get(&handle.0).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-        let path = descriptor(&open.file);
-        self.logs.before(&path, &open.file, at, at + data.len() as u64)?;
-        open.file.write_all_at(data, at)?;
-        if open.syncs {
+    fn write(&mut self, handle: FileHandle, at: u64, data: &[u8], flags: OpenFlags) -> io::Result<u32> {
+        let file = self.open.get(&handle.0).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        let path = descriptor(file);
+        self.logs.before(&path, file, at, at + data.len() as u64)?;
+        file.write_all_at(data, at)?;
+        // `O_SYNC` contains `O_DSYNC`.
+        if flags.0 & libc::O_DSYNC != 0 {
             self.logs.synced(&path)?;
         }
         u32::try_from(data.len()).map_err(io::Error::other)
@@ -99,24 +103,34 @@ impl State {
     }
 
     fn allocate(&mut self, handle: FileHandle, at: u64, length: u64, mode: i32) -> io::Result<()> {
-        let open = self.open.get(&handle.0).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        let file = self.open.get(&handle.0).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
         let (from, to) = (i64::try_from(at), i64::try_from(length));
         let (from, to) = (from.map_err(io::Error::other)?, to.map_err(io::Error::other)?);
         // Without a flag nothing is overwritten, but the file may become longer.
         let overwritten = if mode == 0 { at } else { u64::MAX };
-        self.logs.before(&descriptor(&open.file), &open.file, at, overwritten)?;
-        Ok(nix::fcntl::fallocate(&open.file, FallocateFlags::from_bits_retain(mode), from, to)?)
+        self.logs.before(&descriptor(file), file, at, overwritten)?;
+        Ok(nix::fcntl::fallocate(file, FallocateFlags::from_bits_retain(mode), from, to)?)
     }
 
-    fn create(&mut self, by: &Request, path: &Path, mode: u32, flags: i32) -> io::Result<(FileAttr, FileHandle)> {
+    /// Calls `act`, which may take a file's name away. A file without a name needs no log any more.
+    fn take_name(&mut self, name: &Path, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let former = hold(name).ok();
+        act()?;
+        match former {
+            Some(file) if file.metadata()?.nlink() == 0 => self.logs.synced(&descriptor(&file)),
+            _ => Ok(()),
+        }
+    }
+
+    fn create(&mut self, by: &Request, path: &Path, mode: u32) -> io::Result<(FileAttr, FileHandle)> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).mode(mode).open(path)?;
         lchown(path, Some(by.uid()), Some(by.gid()))?;
         let attributes = self.table.learn(path)?;
-        Ok((attributes, self.opened(file, flags)))
+        Ok((attributes, self.opened(file)))
     }
 
-    fn list(&self, number: INodeNo) -> io::Result<Vec<(u64, FileType, std::ffi::OsString)>> {
+    fn list(&self, number: INodeNo) -> io::Result<Vec<Entry>> {
         use std::os::unix::fs::DirEntryExt;
         let dots = [".", ".."].map(|name| (number.0, FileType::Directory, name.into()));
         let mut all = Vec::from(dots);
@@ -227,7 +241,9 @@ impl Filesystem for Files {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.state().table.path(parent).and_then(|dir| fs::remove_file(dir.join(name))));
+        let mut state = self.state();
+        let name = state.table.path(parent).map(|dir| dir.join(name));
+        answer(reply, name.and_then(|name| state.take_name(&name, || fs::remove_file(&name))));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -244,11 +260,11 @@ impl Filesystem for Files {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let state = self.state();
-        let rename = || {
+        let mut state = self.state();
+        let mut rename = || {
             let (from, to) = (state.table.path(parent)?.join(name), state.table.path(new_parent)?.join(new_name));
             let flags = Renaming::from_bits_retain(flags.bits());
-            Ok(nix::fcntl::renameat2(AT_FDCWD, &from, AT_FDCWD, &to, flags)?)
+            state.take_name(&to, || Ok(nix::fcntl::renameat2(AT_FDCWD, &from, AT_FDCWD, &to, flags)?))
         };
         answer(reply, rename());
     }
@@ -271,24 +287,15 @@ impl Filesystem for Files {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let path = state.table.path(number);
         match path.and_then(|path| OpenOptions::new().read(true).write(writes).open(path)) {
-            Ok(file) => reply.opened(state.opened(file, flags.0), FopenFlags::empty()),
+            Ok(file) => reply.opened(state.opened(file), FopenFlags::empty()),
             Err(error) => reply.error(Errno::from(error)),
         }
     }
 
-    fn create(
-        &self,
-        by: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
+    fn create(&self, by: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _: i32, reply: ReplyCreate) {
         let mut state = self.state();
         let path = state.table.path(parent).map(|dir| dir.join(name));
-        match path.and_then(|path| state.create(by, &path, mode & !umask, flags)) {
+        match path.and_then(|path| state.create(by, &path, mode & !umask)) {
             Ok((attributes, handle)) => reply.created(&TTL, &attributes, GENERATION, handle, FopenFlags::empty()),
             Err(error) => reply.error(Errno::from(error)),
         }
@@ -307,7 +314,7 @@ impl Filesystem for Files {
     ) {
         let state = self.state();
         let read = || -> io::Result<Vec<u8>> {
-            let file = &state.handle(handle)?.file;
+            let file = state.handle(handle)?;
             let mut content = vec![0; size as usize];
             let mut length = 0;
             while length < content.len() {
@@ -333,11 +340,11 @@ impl Filesystem for Files {
         at: u64,
         data: &[u8],
         _: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.state().write(handle, at, data) {
+        match self.state().write(handle, at, data, flags) {
             Ok(written) => reply.written(written),
             Err(error) => reply.error(Errno::from(error)),
         }
@@ -364,7 +371,7 @@ impl Filesystem for Files {
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         let mut state = self.state();
-        let path = state.handle(handle).map(|open| descriptor(&open.file));
+        let path = state.handle(handle).map(descriptor);
         answer(reply, path.and_then(|path| state.logs.synced(&path)));
     }
 
@@ -373,18 +380,31 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    fn readdir(&self, _: &Request, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        match self.state().list(number) {
-            Ok(all) => {
-                for (at, (number, kind, name)) in (1..).zip(all).skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
-                    if reply.add(INodeNo(number), at, kind, name) {
-                        break;
-                    }
-                }
-                reply.ok();
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(self.state().next_handle(), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let mut state = self.state();
+        if offset == 0 {
+            match state.list(number) {
+                Ok(all) => drop(state.listed.insert(handle.0, all)),
+                Err(error) => return reply.error(Errno::from(error)),
             }
-            Err(error) => reply.error(Errno::from(error)),
         }
+        // The list stays the same until it is read again from its start, so a removal moves no entry.
+        let all = state.listed.get(&handle.0).into_iter().flatten();
+        for (at, (number, kind, name)) in (1..).zip(all).skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+            if reply.add(INodeNo(*number), at, *kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.state().listed.remove(&handle.0);
+        reply.ok();
     }
 
     fn statfs(&self, _: &Request, number: INodeNo, reply: ReplyStatfs) {

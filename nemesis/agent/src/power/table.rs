@@ -38,9 +38,7 @@ impl Table {
 
     /// Takes in a file that the kernel has looked up. Returns its attributes.
     pub(super) fn learn(&mut self, path: &Path) -> io::Result<FileAttr> {
-        // A symbolic link or a socket has no content to lose, so the descriptor only names the file.
-        let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_CLOEXEC;
-        let file = File::from(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?);
+        let file = hold(path)?;
         let attributes = attributes(&file.metadata()?);
         let known = self.known.entry(attributes.ino.0).or_insert(Known { file, lookups: 0 });
         known.lookups += 1;
@@ -59,6 +57,12 @@ impl Table {
             }
         }
     }
+}
+
+/// Opens a file of any kind, only to name it.
+pub(super) fn hold(path: &Path) -> io::Result<File> {
+    let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_CLOEXEC;
+    Ok(File::from(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?))
 }
 
 /// Returns the path of an open file in `/proc`.

@@ -8,8 +8,8 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::FileExt,
+    io,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -59,9 +59,7 @@ impl UndoLogs {
                 continue;
             };
             let saved: HashSet<u64> = pages.map(|(page, _)| page).collect();
-            let file = OpenOptions::new().append(true).open(entry.path())?;
-            // The next record must begin where the last whole record ends.
-            file.set_len((8 + saved.len() * RECORD) as u64)?;
+            let file = OpenOptions::new().write(true).open(entry.path())?;
             open.insert(entry.file_name().to_string_lossy().into_owned(), Log { file, synced_length, saved });
         }
         Ok(Self { dir: dir.to_owned(), open })
@@ -81,9 +79,14 @@ impl UndoLogs {
         let log = match self.open.entry(id) {
             std::collections::hash_map::Entry::Occupied(open) => open.into_mut(),
             std::collections::hash_map::Entry::Vacant(vacant) => {
-                let synced_length = file.metadata()?.len();
-                let mut log = OpenOptions::new().create(true).append(true).open(self.dir.join(vacant.key()))?;
-                log.write_all(&synced_length.to_le_bytes())?;
+                let found = file.metadata()?;
+                if found.nlink() == 0 {
+                    // A file without a name is gone after a loss of power.
+                    return Ok(());
+                }
+                let synced_length = found.len();
+                let log = File::create(self.dir.join(vacant.key()))?;
+                log.write_all_at(&synced_length.to_le_bytes(), 0)?;
                 vacant.insert(Log { file: log, synced_length, saved: HashSet::new() })
             }
         };
@@ -98,7 +101,8 @@ impl UndoLogs {
             let mut record = vec![0; RECORD];
             record[..8].copy_from_slice(&page.to_le_bytes());
             read_page(file, page, &mut record[8..])?;
-            log.file.write_all(&record)?;
+            // The record begins where the last whole record ends: a full disk may have cut a record off.
+            log.file.write_all_at(&record, (8 + log.saved.len() * RECORD) as u64)?;
             log.saved.insert(page);
         }
         Ok(())
@@ -107,8 +111,9 @@ impl UndoLogs {
     /// Forgets the log of a file: the file as it is now stays.
     pub(super) fn synced(&mut self, path: &Path) -> io::Result<()> {
         let Some(id) = id_of(path)? else { return Ok(()) };
-        if self.open.remove(&id).is_some() {
-            fs::remove_file(self.dir.join(id))?;
+        if self.open.contains_key(&id) {
+            fs::remove_file(self.dir.join(&id))?;
+            self.open.remove(&id);
         }
         Ok(())
     }

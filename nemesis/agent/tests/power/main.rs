@@ -156,3 +156,66 @@ fn modes_owners_links_and_allocated_space_are_those_of_a_disk() {
         });
     });
 }
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_full_disk_of_the_logs_refuses_changes_and_loses_nothing_synced() {
+    on_a_machine(|machine| {
+        let log_disk = |flags, size| {
+            mount(Some("logs"), &machine.logs(), Some("tmpfs"), flags, Some(size)).unwrap();
+        };
+        fs::create_dir(machine.logs()).unwrap();
+        // Room for the log of three pages, and for a part of the fourth.
+        log_disk(MsFlags::empty(), "size=16k");
+        machine.runs(|data| {
+            let file = append(&data.join("file"), &[1; 16 * 4096]);
+            file.sync_all().unwrap();
+            let file = OpenOptions::new().write(true).open(data.join("file")).unwrap();
+            let written = |page: u64| file.write_all_at(&[2; 4096], page * 4096);
+            assert_eq!((0..3).map(written).filter(Result::is_ok).count(), 3);
+            assert_eq!(written(3).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+            log_disk(MsFlags::MS_REMOUNT, "size=1m");
+            assert_eq!((5..9).map(written).filter(Result::is_ok).count(), 4);
+        });
+        assert_eq!(machine.loses_power(), RolledBack { files: 1, pages: 7, cut_bytes: 0 });
+        assert!(fs::read(machine.data().join("file")).unwrap() == [1; 16 * 4096]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_file_that_is_removed_or_replaced_leaves_no_log() {
+    on_a_machine(|machine| {
+        machine.runs(|data| {
+            append(&data.join("removed"), b"not synced");
+            fs::remove_file(data.join("removed")).unwrap();
+            let mut open = append(&data.join("removed-while-open"), b"not synced");
+            fs::remove_file(data.join("removed-while-open")).unwrap();
+            open.write_all(b"nor this").unwrap();
+            append(&data.join("replaced"), b"old and not synced");
+            append(&data.join("new"), b"new").sync_all().unwrap();
+            fs::rename(data.join("new"), data.join("replaced")).unwrap();
+            append(&data.join("linked"), b"not synced");
+            fs::hard_link(data.join("linked"), data.join("link")).unwrap();
+            fs::remove_file(data.join("linked")).unwrap();
+            assert_eq!(fs::read_dir(machine.logs()).unwrap().count(), 1, "of the file that still has a name");
+        });
+        assert_eq!(machine.loses_power(), RolledBack { files: 1, pages: 0, cut_bytes: 10 });
+        assert_eq!(fs::read(machine.data().join("replaced")).unwrap(), b"new");
+    });
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_directory_that_is_emptied_while_it_is_read_is_read_to_its_end() {
+    on_a_machine(|machine| {
+        machine.runs(|data| {
+            let names = (0..2000).map(|number| format!("a-file-whose-name-is-long-enough-for-many-reads-{number}"));
+            names.for_each(|name| drop(File::create(data.join(name)).unwrap()));
+            for entry in fs::read_dir(data).unwrap() {
+                fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+            assert_eq!(fs::read_dir(data).unwrap().count(), 0);
+        });
+    });
+}
