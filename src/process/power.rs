@@ -6,13 +6,13 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, ErrorKind, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use agent::power::{Canary, Place, PowerReport, RolledBack, roll_back, serve};
+use agent::power::{Canary, ORDER, Place, PowerReport, RolledBack, roll_back, serve};
 use anyhow::{Context, bail};
 
 /// The line that the file system prints when it is mounted.
@@ -61,15 +61,7 @@ fn become_the_server(args: &PowerArgs, place: Place<'_>, report: &Path) -> anyho
     let Some((program, arguments)) = args.command.split_first() else {
         bail!("no command of a server after `--`");
     };
-    let order = args.state.join(agent::power::ORDER);
-    if order.exists() {
-        let rolled_back = roll_back(place).context("putting back what was not synced")?;
-        let said = PowerReport { rolled_back, canary: Canary::look(place.data) };
-        fs::write(report, serde_json::to_vec(&said)?).with_context(|| format!("writing {}", report.display()))?;
-        fs::remove_file(&order).with_context(|| format!("removing {}", order.display()))?;
-        let RolledBack { files, pages, cut_bytes } = rolled_back;
-        eprintln!("harness: power was lost: {files} files put back, {pages} pages, {cut_bytes} bytes shorter");
-    }
+    lose_if_ordered(&args.state.join(ORDER), place, report)?;
     let inside = std::env::current_dir().context("looking for the working directory")?;
     let mut serving = Command::new("/proc/self/exe")
         .args(["power", "--serve", "--data"])
@@ -93,4 +85,43 @@ fn become_the_server(args: &PowerArgs, place: Place<'_>, report: &Path) -> anyho
     Canary::leave(place.data).context("leaving the canary")?;
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("running {program}"))
+}
+
+/// Loses what was not synced, if that was ordered. Otherwise removes the report of an earlier loss: it would be taken
+/// for the report of a loss that did not happen.
+fn lose_if_ordered(order: &Path, place: Place<'_>, report: &Path) -> anyhow::Result<()> {
+    if !order.exists() {
+        return match fs::remove_file(report) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+        .with_context(|| format!("removing {}", report.display()));
+    }
+    let rolled_back = roll_back(place).context("putting back what was not synced")?;
+    let said = PowerReport { rolled_back, canary: Canary::look(place.data) };
+    fs::write(report, serde_json::to_vec(&said)?).with_context(|| format!("writing {}", report.display()))?;
+    fs::remove_file(order).with_context(|| format!("removing {}", order.display()))?;
+    let RolledBack { files, pages, cut_bytes } = rolled_back;
+    eprintln!("harness: power was lost: {files} files put back, {pages} pages, {cut_bytes} bytes shorter");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_without_an_order_leaves_no_report_of_an_earlier_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        let (order, report, logs) = (dir.path().join(ORDER), dir.path().join("report.json"), dir.path().join("logs"));
+        let data = dir.path().join("data");
+        fs::create_dir(&data).unwrap();
+        let place = Place { data: &data, logs: &logs };
+        lose_if_ordered(&order, place, &report).unwrap();
+        fs::write(&order, "").unwrap();
+        lose_if_ordered(&order, place, &report).unwrap();
+        assert!(report.exists() && !order.exists());
+        lose_if_ordered(&order, place, &report).unwrap();
+        assert!(!report.exists());
+    }
 }
