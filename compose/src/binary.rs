@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::{Engine, error::Error, sweep};
 
 /// Directory of the binary in containers.
-const DIR: &str = "/opt/harness";
+pub(crate) const DIR: &str = "/opt/harness";
 /// Name of the binary in its directory.
 const NAME: &str = "harness";
 /// Path of the harness's binary in the containers of our own processes, and of servers that can lose power.
@@ -43,16 +43,7 @@ impl BinaryVolume {
     }
 }
 
-/// The binary as an archive, and the directory in which to unpack the archive.
-#[derive(Debug)]
-pub(crate) struct PackedBinary {
-    pub dir: &'static str,
-    pub archive: Bytes,
-}
-
-impl PackedBinary {
-    /// Packs the executable binary.
-    pub(crate) fn new(binary: &[u8]) -> std::io::Result<Self> {
-        Ok(Self { dir: DIR, archive: crate::archive::of_file(NAME, 0o755, binary)? })
-    }
+/// Packs the executable binary into an archive for [`DIR`].
+pub(crate) fn packed(binary: &[u8]) -> std::io::Result<Bytes> {
+    crate::archive::of_file(NAME, 0o755, binary)
 }

@@ -8,13 +8,14 @@ use std::{
 };
 
 use bollard::query_parameters::StartContainerOptions;
+use bytes::Bytes;
 use futures::future::try_join_all;
 use history::NodeName;
 use tokio::sync::mpsc;
 
 use crate::{
     Engine, Progress,
-    binary::{BinaryVolume, PackedBinary},
+    binary::{self, BinaryVolume},
     container::{Node, Place, Recipe, Runs},
     error::{Error, explain},
     file::ComposeFile,
@@ -89,7 +90,7 @@ pub async fn up(
         return Err(Error::Spec(format!("run {} exists already in the engine at {}", spec.run, engine.host())));
     }
     let path = spec.binary.clone();
-    let packing = tokio::task::spawn_blocking(move || PackedBinary::new(&read_stripped(File::open(path)?)?));
+    let packing = tokio::task::spawn_blocking(move || binary::packed(&read_stripped(File::open(path)?)?));
     let mut images = Images::new(engine, &spec.images, progress);
     let mut nodes = Vec::new();
     for node in spec.nodes() {
@@ -164,7 +165,7 @@ async fn start(
     engine: &Engine,
     spec: &Spec,
     nodes: Vec<(Node, Image)>,
-    binary: PackedBinary,
+    binary: Bytes,
     progress: Progress<'_>,
 ) -> Result<(Running, mpsc::Receiver<Output>), Error> {
     let labels = sweep::labels(&spec.run, spec.keep);
@@ -204,7 +205,7 @@ fn reach_packages() -> &'static [String] {
 async fn start_one(
     place: &Place,
     recipe: Recipe,
-    binary: Option<PackedBinary>,
+    binary: Option<Bytes>,
     outlet: &Outlet,
     progress: Progress<'_>,
 ) -> Result<(NodeName, Member), Error> {

@@ -17,7 +17,7 @@ use history::NodeName;
 
 use crate::{
     Engine,
-    binary::{BinaryVolume, PackedBinary},
+    binary::{self, BinaryVolume},
     error::{Error, explain},
     file::Service,
     image::Image,
@@ -81,9 +81,9 @@ impl Place {
         Ok(created.id)
     }
 
-    /// Fills the volume with the binary, through the container that may write to it. The container need not run.
-    pub(crate) async fn fill(&self, container: &str, binary: PackedBinary) -> Result<(), Error> {
-        let filled = self.upload(container, binary.dir, binary.archive).await;
+    /// Fills the volume with the packed binary, through the container that may write to it. The container need not run.
+    pub(crate) async fn fill(&self, container: &str, binary: Bytes) -> Result<(), Error> {
+        let filled = self.upload(container, binary::DIR, binary).await;
         filled.map_err(|e| Error::engine("uploading the harness's binary", &e))
     }
 

@@ -288,7 +288,8 @@ fn literal(text: Spanned<String>) -> Result<String, Wrong> {
 fn directory(text: Spanned<String>) -> Result<String, Wrong> {
     let at = text.referenced;
     let path = literal(text)?;
-    let is_plain = path.starts_with('/') && path != "/" && !path.split('/').any(|part| part == "..");
+    let mut names = path.split('/').filter(|part| !matches!(*part, "" | "."));
+    let is_plain = path.starts_with('/') && names.clone().next().is_some() && names.all(|name| name != "..");
     if is_plain { Ok(path) } else { Err(Wrong::new(at, format!("`{path}`: expected a directory such as /data"))) }
 }
 

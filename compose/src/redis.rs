@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use tokio::time::timeout;
 
 use crate::{
@@ -67,11 +68,16 @@ impl Running {
     ) -> Result<(), String> {
         let found = self.redis(like, &["CONFIG", "GET", "dir"]).await?;
         let dir = found.lines().nth(1).ok_or_else(|| format!("`CONFIG GET dir` came to `{}`", found.trim()))?;
-        let path = format!("{}/{SNAPSHOT}", dir.trim_matches('/'));
-        let archive = archive::of_file(&path, MODE, &snapshot(counters)).map_err(|error| error.to_string())?;
+        let archive = packed(dir, counters).map_err(|error| error.to_string())?;
         // The directory need not be there before the server's first start.
         self.place().upload(&member.container(), "/", archive).await.map_err(|error| explain(&error))
     }
+}
+
+/// Packs the snapshot with these counters into an archive for the root directory. `dir` is the server's directory.
+fn packed(dir: &str, counters: &Counters) -> std::io::Result<Bytes> {
+    let path = format!("{dir}/{SNAPSHOT}");
+    archive::of_file(path.trim_start_matches('/'), MODE, &snapshot(counters))
 }
 
 /// Reads the number of pending fsyncs from `INFO persistence`. Redis prints the number only with an append-only file.
@@ -126,6 +132,16 @@ mod tests {
         assert_eq!(counters("fence:{k1}\n26\nfence:{k2}\n3\n").unwrap().into_values().collect::<Vec<_>>(), [26, 3]);
         assert!(counters("\n").unwrap().is_empty());
         assert!(counters("fence:{k1}\n").is_err() && counters("fence:{k1}\nmany\n").is_err());
+    }
+
+    #[test]
+    fn a_snapshot_goes_to_any_directory_of_a_server() {
+        for (dir, path) in [("/data", "data/dump.rdb"), ("/", "dump.rdb")] {
+            let archive = packed(dir, &Counters::new()).unwrap();
+            let mut archive = tar::Archive::new(&*archive);
+            let entry = archive.entries().unwrap().next().unwrap().unwrap();
+            assert_eq!(entry.path().unwrap(), std::path::Path::new(path));
+        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn a_data_directory_is_an_absolute_path() {
             "services:\n  one: {{image: a, healthcheck: {{test: [CMD, a]}}, x-harness: {{role: r, data: {data}}}}}\n"
         )
     };
-    for data in ["data", "/", "/data/..", "''"] {
+    for data in ["data", "/", "//", "/.", "/data/..", "''"] {
         let message = refusal(&file(data));
         assert!(
             message.starts_with("f.yaml:2:") && message.contains("expected a directory such as /data"),
