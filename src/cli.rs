@@ -353,7 +353,7 @@ pub struct ListArgs {
 }
 
 impl ListArgs {
-    /// Whether a flag chooses among recorded runs.
+    /// Returns true if a flag chooses among recorded runs.
     pub fn has_filter(&self) -> bool {
         let texts = [&self.backend, &self.nemesis, &self.verdict];
         texts.iter().any(|text| text.is_some()) || self.cluster.is_some() || self.unexpected || self.last.is_some()

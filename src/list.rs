@@ -87,7 +87,7 @@ struct Listed {
     windows: Option<u64>,
     /// `upheld`, `violated` or `inconclusive`. None if the run was not judged.
     verdict: Option<String>,
-    /// Whether the run came out as expected. None without an expectation.
+    /// True if the run came out as expected. None without an expectation.
     as_expected: Option<bool>,
 }
 

@@ -93,7 +93,7 @@ impl Going {
         container(self.latest().unwrap().file_name().unwrap().to_str().unwrap(), node)
     }
 
-    /// What the engine says about the container of a node.
+    /// Asks the engine about the container of a node.
     pub fn inspect(&self, node: &str, format: &str) -> String {
         docker(&["inspect", "-f", format, &self.container(node)])
     }
@@ -102,7 +102,7 @@ impl Going {
         self.inspect(node, "{{.State.Pid}}").parse().unwrap()
     }
 
-    /// Whether the first process of a node is stopped by a signal.
+    /// Returns true if a signal has stopped the first process of a node.
     pub fn is_stopped(&self, node: &str) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid(node))).unwrap();
         status.lines().any(|line| line.starts_with("State:\tT"))
