@@ -7,8 +7,9 @@
 //! first puts the saved pages and the lengths back ([`roll_back`]).
 //!
 //! Names are durable at once: a file that was created, renamed or removed stays so. Only the content and the length of
-//! files are lost, as with LazyFS (Ramos et al., VLDB 2024). A file that was created and never synced is there, empty.
-//! The directory below is not synced itself, so a sync costs less than on a disk.
+//! files are lost. A file that was created and never synced is there, empty. The directory below is not synced itself,
+//! so a sync costs less than on a disk. The idea is that of LazyFS (Ramos et al., VLDB 2024,
+//! <https://doi.org/10.14778/3681954.3681980>).
 
 mod canary;
 mod files;
