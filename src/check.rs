@@ -8,22 +8,15 @@ use crate::{
     exit::{Exit, Unusable},
     expect::Expectation,
     judge::judge,
+    made_by,
     report::{Terminal, heading, print, versions},
-    run_dir::RunDir,
+    run_dir::{Recorded, RunDir},
 };
 
 /// `harness check`
 pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
     let given = expectation(args.expect.as_deref())?;
-    let unusable = |problem: &str| Unusable(format!("{}: {problem}", args.run.display()));
-    if !args.run.exists() {
-        return Err(unusable("no such run; `harness list --runs` shows the runs").into());
-    }
-    let dir = args.run.is_dir().then(|| RunDir::at(&args.run));
-    let history = dir.as_ref().map_or_else(|| args.run.clone(), RunDir::history);
-    if !history.exists() {
-        return Err(unusable("no history.jsonl and no history.jsonl.zst in it; expected a run directory").into());
-    }
+    let Recorded { dir, history } = Recorded::find(&args.run)?;
     let earlier = match (&given, &dir) {
         (None, Some(dir)) => Earlier::of(dir)?,
         _ => Earlier::Nothing,
@@ -34,6 +27,9 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
         Earlier::Nothing | Earlier::Lost => given,
     };
     let mut judged = judge(&history)?;
+    if let Some(made_by) = dir.as_ref().and_then(|dir| made_by::read(dir, judged.made_by.as_ref())) {
+        judged.made_by = Some(made_by);
+    }
     expectation.iter().try_for_each(|expectation| expectation.check(&judged.plan))?;
     let report = Report::of(&mut judged, expectation.as_ref())?;
     if args.format == Format::Text {

@@ -1,6 +1,7 @@
 //! The command line. `scenario` turns flags into plans.
 
 mod scenario;
+mod suite;
 mod values;
 
 use std::{
@@ -10,9 +11,13 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use history::ClusterKind;
+use history::{Arm, ClusterKind};
 
-pub use self::scenario::{ModelArgs, ScenarioArgs};
+pub use self::{
+    scenario::{ModelArgs, ScenarioArgs},
+    suite::{MergeArgs, SuiteArgs},
+    values::Format,
+};
 use self::{
     scenario::{of_explore, of_run},
     values::{cluster, duration, role_and_image},
@@ -43,10 +48,18 @@ pub enum Command {
     Selftest(SelftestArgs),
     /// Run every row of a suite: the claim, the observation, and whether they agree
     Suite(SuiteArgs),
+    /// Join the results of a suite's shards: one table, one JUnit file, one exit code
+    Merge(MergeArgs),
     /// Measure how often and for how long two clients hold the lock, by the length of a fault
     Dose(DoseArgs),
     /// Judge a recorded run again
     Check(CheckArgs),
+    /// Write a recorded run in a format of another program
+    Export(ExportArgs),
+    /// Compare two runs, or two sets of runs: verdicts, windows, latencies
+    Compare(CompareArgs),
+    /// Write the pages of the findings from their templates and the recorded runs
+    Findings(FindingsArgs),
     /// Try what clusters and faults need on this machine, and say how to mend what does not work
     Doctor(DoctorArgs),
     /// Remove containers, networks and volumes of runs that have ended, and interrupted image builds
@@ -63,14 +76,6 @@ pub enum Command {
     Agent,
     #[command(hide = true)]
     Power(PowerArgs),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people
-    Text,
-    /// For programs; of one run the content of `verdict.json`
-    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -180,37 +185,38 @@ pub struct ExploreArgs {
     pub format: Format,
 }
 
-/// A suite: a file of claims, each with a plan, the evidence that it needs, and the verdicts that it must give.
-#[derive(Debug, Args)]
-pub struct SuiteArgs {
-    /// The suite file
-    pub suite: PathBuf,
-    /// Cluster of every run: docker, or sim
-    #[arg(long, value_parser = cluster, default_value = "docker")]
-    pub cluster: ClusterKind,
-    /// Run every row N times, each time with another seed
-    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
-    pub repeat: NonZeroU32,
-    /// Only these rows, comma-separated
-    #[arg(long, value_name = "ID", value_delimiter = ',')]
-    pub only: Vec<String>,
-    /// Continue an interrupted suite: skip the runs that it has recorded
-    #[arg(long)]
-    pub resume: bool,
-    /// Output format
-    #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
-    pub format: Format,
-    /// Directory of the run directories, and of the suite's own record
-    #[arg(long, default_value = "runs", help_heading = "Output")]
-    pub runs: PathBuf,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DoseOf {
     /// Pauses of the lock's holder; Redlock on five nodes
     Pause,
     /// Jumps of the wall clock of the only lock node; Redis on one node
     Clock,
+}
+
+/// Every run is judged again from its history. A scenario is a plan without its seed.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// The first side: a run directory, a history, or a directory with runs
+    pub a: PathBuf,
+    /// The second side
+    pub b: PathBuf,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
+
+/// Each page is `NAME.md` of the directory, made from the template `pages/NAME.md` and the runs in `data/`.
+#[derive(Debug, Args)]
+pub struct FindingsArgs {
+    /// Directory of the findings
+    #[arg(long, value_name = "DIR", default_value = "docs/findings")]
+    pub dir: PathBuf,
+    /// Suite of the claims, for their plans
+    #[arg(long, default_value = "suites/kleppmann.toml")]
+    pub suite: PathBuf,
+    /// Write nothing; fail if a page differs from its template and data
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// One fault per run, at a random time. The length of the fault is given in leases.
@@ -305,6 +311,38 @@ pub struct CheckArgs {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
+}
+
+/// A model of Knossos or Elle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum JepsenModel {
+    /// Knossos: `:acquire` and `:release` of one key
+    Mutex,
+    /// Knossos: reads of one key on one arm, and writes as compare-and-set from the version they were computed from
+    CasRegister,
+    /// Elle: each critical section as one transaction on one arm
+    RwRegister,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// A run directory, or a history (.jsonl, .jsonl.zst)
+    pub run: PathBuf,
+    /// Format: csv, jepsen, perfetto, porcupine; parquet, if the harness was built with `--features parquet`
+    #[arg(long, value_name = "FORMAT")]
+    pub to: String,
+    /// File to write; `-` is standard output
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub output: PathBuf,
+    /// Model for which `--to jepsen` writes [default: mutex]
+    #[arg(long, value_enum)]
+    pub model: Option<JepsenModel>,
+    /// Only this key (jepsen, porcupine) [default: the key of the run, if there is only one]
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Arm whose data is written (jepsen, porcupine) [default: off, or else the first arm of the run]
+    #[arg(long, value_parser = str::parse::<Arm>)]
+    pub arm: Option<Arm>,
 }
 
 #[derive(Debug, Args)]

@@ -1,11 +1,11 @@
 //! The commands run and clean.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context;
 use checker::Verdicts;
 use compose::{Engine, YOUNG_S};
-use history::ClusterKind;
+use history::{ClusterKind, MadeBy};
 use serde::Serialize;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -16,9 +16,8 @@ use crate::{
     expect::{Comparison, Expectation, compare},
     explore::finding::{Class, classes},
     judge::Judged,
-    made_by::MadeBy,
     plan_file::PlanFile,
-    report::{heading, print, summary, versions},
+    report::{TestedRun, junit, markdown, print, summary, test_cases, title},
     run_dir::RunDir,
     runner::{Runner, runtime},
     scenario::{self, Chosen},
@@ -133,10 +132,13 @@ impl Report {
             /// The expectation, so that `harness check` can compare the run with it again.
             #[serde(skip_serializing_if = "Option::is_none")]
             expect: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            made_by: Option<&'a MadeBy>,
         }
         let compared = compare(expectation, &judged.verdicts);
         judged.verdicts.as_expected = compared.as_expected;
-        let written = Written { verdicts: &judged.verdicts, expect: expectation.map(Expectation::text) };
+        let expect = expectation.map(Expectation::text);
+        let written = Written { verdicts: &judged.verdicts, expect, made_by: judged.made_by.as_ref() };
         let json = serde_json::to_string_pretty(&written).context("writing the verdicts as JSON")?;
         let text = summary(judged, &compared);
         Ok(Report { compared, json, text })
@@ -153,9 +155,17 @@ impl Report {
     /// Writes the report into the run directory.
     pub fn write(&self, judged: &Judged, dir: &RunDir) -> anyhow::Result<()> {
         dir.write(&dir.verdict(), format!("{}\n", self.json))?;
-        let heading = heading(&judged.plan, &versions(&judged.servers), dir.path());
-        let made_by = MadeBy::read(dir).map(|made_by| format!("\n{made_by}")).unwrap_or_default();
-        dir.write(&dir.report(), format!("```\n{heading}\n{}{made_by}```\n", self.text))
+        dir.write(&dir.report(), markdown(judged, &self.compared, dir.path()))?;
+        dir.write(&dir.junit(), self.junit(judged)?)
+    }
+
+    fn junit(&self, judged: &Judged) -> anyhow::Result<String> {
+        let (verdicts, compared) = (&judged.verdicts, &self.compared);
+        let cases = test_cases(verdicts, &compared.misses, compared.exit);
+        let took = judged.made_by.as_ref().and_then(|made_by| made_by.took_ms).unwrap_or_default();
+        let class = format!("{} ({})", title(&judged.plan), verdicts.cluster);
+        let run = TestedRun { class, number: None, took: Duration::from_millis(took), cases: &cases };
+        junit(&[(verdicts.run.clone(), vec![run])])
     }
 
     /// The exit code of the run.

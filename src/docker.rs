@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
 use compose::{BINARY, DockerCluster, Engine, Spec};
+use history::MadeBy;
 use nemesis::{Controller, LiveView};
 use tokio::time::Instant;
 
@@ -18,11 +19,12 @@ pub async fn run(
     engine: &Engine,
     file: &PlanFile,
     dir: &RunDir,
+    made_by: MadeBy,
     keep: bool,
     terminal: &Terminal,
 ) -> anyhow::Result<BTreeMap<String, String>> {
     let live_view = Arc::new(LiveView::new());
-    let mut recorder = Recorder::new(dir, &file.run, &file.plan, live_view.clone())?;
+    let mut recorder = Recorder::new(dir, file, made_by, live_view.clone())?;
     let spec = spec(file, keep)?;
     terminal.progress("bringing the cluster up");
     let began = Instant::now();

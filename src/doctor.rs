@@ -4,8 +4,9 @@ mod faults;
 mod finding;
 mod host;
 
-use compose::{Engine, EngineFacts};
+use compose::Engine;
 use finding::{Finding, Outcome};
+use history::EngineFacts;
 use serde_json::json;
 
 use crate::{

@@ -23,6 +23,7 @@ use crate::{
     scenario::Scenario,
 };
 
+pub use plot::svg;
 pub use series::{Measurement, Series};
 
 /// The time of the fault after the start, in milliseconds. Clients contend for the key by then.
@@ -60,7 +61,8 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
         print(&(serde_json::to_string_pretty(&series)? + "\n"))?;
     }
     if let Some(path) = &args.svg {
-        plot::draw(&series, path).with_context(|| format!("drawing {}", path.display()))?;
+        let drawn = plot::svg(&series).and_then(|svg| Ok(std::fs::write(path, svg)?));
+        drawn.with_context(|| format!("drawing {}", path.display()))?;
     }
     Ok(Exit::Ok)
 }

@@ -2,7 +2,7 @@
 
 mod possible;
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use checker::{Figure, Verdict, Verdicts};
 
@@ -124,13 +124,28 @@ impl Clause {
     }
 }
 
+/// A clause that a run did not meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Miss {
+    /// The property or count of the clause: `lock`, `off.data.lost_updates`.
+    pub path: String,
+    /// The clause, and the figure that was found instead.
+    pub text: String,
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// The comparison of a run with its expectation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// True if the run met the expectation; `None` without an expectation.
     pub as_expected: Option<bool>,
     /// The clauses that the run did not meet.
-    pub misses: Vec<String>,
+    pub misses: Vec<Miss>,
     /// The exit code.
     pub exit: Exit,
     /// The verdicts that the expectation names, by property.
@@ -149,7 +164,8 @@ impl Comparison {
 /// A violation that was not expected is 1; otherwise anything inconclusive is 2; otherwise any other miss is 1.
 pub fn compare(expectation: Option<&Expectation>, verdicts: &Verdicts) -> Comparison {
     let clauses = expectation.map_or(&[][..], |e| &e.clauses);
-    let mut misses: Vec<String> = clauses.iter().filter_map(|c| c.met(verdicts).err()).collect();
+    let miss = |c: &Clause| c.met(verdicts).err().map(|text| Miss { path: c.path.clone(), text });
+    let mut misses: Vec<Miss> = clauses.iter().filter_map(miss).collect();
     let expected = |path: &str| {
         clauses.iter().find_map(|c| match c.wanted {
             Wanted::Verdict(verdict) if c.path == path => Some(verdict),
@@ -170,7 +186,7 @@ pub fn compare(expectation: Option<&Expectation>, verdicts: &Verdicts) -> Compar
             _ => continue,
         }
         if expected(name).is_none() {
-            misses.push(format!("expected {name}=upheld, found {found}"));
+            misses.push(Miss { path: name.to_owned(), text: format!("expected {name}=upheld, found {found}") });
         }
     }
     // A run that was not judged to its end is inconclusive even where a violation was expected and found.

@@ -46,6 +46,6 @@ fn is_small(plan: &Plan) -> bool {
 /// Parses a suite with its expectations, witnesses and plans.
 pub fn suite(text: &str) {
     for cluster in [ClusterKind::Sim, ClusterKind::Docker] {
-        drop(suite::parse(text, Path::new("suites/fuzz.toml"), cluster, &[]));
+        drop(suite::parse(text, Path::new("suites/fuzz.toml"), cluster));
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use checker::{Checker, Verdicts};
-use history::{Event, NodeName, Plan, Reader};
+use history::{Event, MadeBy, NodeName, Plan, Reader, Record};
 
 use crate::{exit::Unusable, measures::Measures};
 
@@ -15,6 +15,8 @@ pub struct Judged {
     pub verdicts: Verdicts,
     /// Latencies, rates.
     pub measures: Measures,
+    /// The facts about how the run was made; None if an older harness made it.
+    pub made_by: Option<MadeBy>,
     /// The servers, each with the version that it reported.
     pub servers: Vec<(NodeName, String)>,
 }
@@ -24,21 +26,32 @@ pub struct Judged {
 /// # Errors
 /// The file is no history, is damaged, or has a plan that no run can have.
 pub fn judge(history: &Path) -> anyhow::Result<Judged> {
+    judge_and_show(history, |_| ())
+}
+
+/// Does as [`judge`], and shows each record to `show` in the order of the file. The plan is the first record, and is
+/// valid.
+///
+/// # Errors
+/// Those of [`judge`].
+pub fn judge_and_show(history: &Path, mut show: impl FnMut(&Record)) -> anyhow::Result<Judged> {
     let mut reader = Reader::open(history)?;
     let mut checker = Checker::new();
     let mut measures = Measures::default();
-    let (mut plan, mut servers) = (None, Vec::new());
+    let (mut plan, mut made_by, mut servers) = (None, None, Vec::new());
     for record in reader.by_ref() {
         let record = record?;
         match &record.event {
-            Event::Plan { plan: planned, .. } => {
+            Event::Plan { plan: planned, made_by: made, .. } => {
                 let wrong = |e| Unusable(format!("{}: the plan in event {}: {e}", history.display(), record.seq));
                 planned.validate().map_err(wrong)?;
                 plan = Some((**planned).clone());
+                made_by = made.as_deref().cloned();
             }
             Event::Ready { servers: ready } => servers.clone_from(ready),
             _ => {}
         }
+        show(&record);
         measures.add(&record);
         checker.feed(record);
     }
@@ -46,5 +59,5 @@ pub fn judge(history: &Path) -> anyhow::Result<Judged> {
         let problem = "the first event is not the plan. The file is no history, or was cut before its first event";
         return Err(Unusable(format!("{}: {problem}", history.display())).into());
     };
-    Ok(Judged { plan, verdicts: checker.finish(reader.tail()), measures, servers })
+    Ok(Judged { plan, verdicts: checker.finish(reader.tail()), measures, made_by, servers })
 }

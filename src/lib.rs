@@ -5,6 +5,7 @@ mod agent;
 mod check;
 mod cli;
 mod command;
+mod compare;
 mod docker;
 mod doctor;
 mod dose;
@@ -12,6 +13,8 @@ mod exit;
 mod expect;
 mod explain;
 mod explore;
+mod export;
+mod findings;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod host_clock;
@@ -28,9 +31,13 @@ mod run_dir;
 mod runner;
 mod scenario;
 mod selftest;
+mod shard;
 mod similar;
 mod standard_input;
+mod statistics;
 mod suite;
+#[allow(dead_code, unused_imports, reason = "the page that draws the timeline comes next")]
+mod timeline;
 mod unplanned;
 
 use std::{io::Write, process::ExitCode};
@@ -74,8 +81,12 @@ pub fn run() -> ExitCode {
         Command::Explore(args) => explore::explore(&args),
         Command::Selftest(args) => selftest::selftest(&args),
         Command::Suite(args) => suite::suite(&args),
+        Command::Merge(args) => suite::merge(&args),
         Command::Dose(args) => dose::dose(&args),
         Command::Check(args) => check::check(&args),
+        Command::Export(args) => export::export(&args),
+        Command::Compare(args) => compare::compare(&args),
+        Command::Findings(args) => findings::findings(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => list::list(&args),

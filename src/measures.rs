@@ -128,6 +128,12 @@ impl Measures {
         self.last_intended.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first))
     }
 
+    /// The quantile of the time from a section that was due to its hold, in milliseconds. None without holds.
+    pub fn acquire_ms(&self, quantile: f64) -> Option<f64> {
+        let us = || self.acquire_us.value_at_quantile(quantile);
+        (!self.acquire_us.is_empty()).then(|| us() as f64 / 1e3)
+    }
+
     /// A few lines for people; `time` is the length of the fault phase, for which sections were offered.
     pub fn lines(&self, time: Duration) -> String {
         let mut out = String::new();

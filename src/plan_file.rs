@@ -79,6 +79,11 @@ impl PlanFile {
         Ok(servers)
     }
 
+    /// Returns true if a client or the resource has a planted bug.
+    pub fn plants_a_bug(&self) -> bool {
+        self.resource_bug.is_some() || self.backend.starts_with("buggy:")
+    }
+
     /// Returns true if a server of the run loses power.
     pub fn loses_power(&self) -> bool {
         self.plan.schedule.iter().any(|step| step.fault.kind() == FaultKind::Powerloss)

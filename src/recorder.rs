@@ -10,12 +10,12 @@ use std::{
 
 use anyhow::{Context, bail};
 use compose::{Output, What};
-use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Stamp, Writer};
+use history::{Event, FaultPhase, MadeBy, NodeName, Plan, ProcessName, Stamp, Writer};
 use nemesis::{Controller, LiveView, Progress};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use crate::{processes::DockerProcesses, run_dir::RunDir};
+use crate::{plan_file::PlanFile, processes::DockerProcesses, run_dir::RunDir};
 
 /// The largest number of lines of standard error that are kept of a node, so that no process fills the disk.
 const STDERR_LINES: usize = 10_000;
@@ -45,10 +45,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins the history in `dir` with the plan.
-    pub fn new(dir: &RunDir, run: &str, plan: &Plan, live_view: Arc<LiveView>) -> anyhow::Result<Recorder> {
+    /// Begins the history in `dir` with the plan of `file`.
+    pub fn new(dir: &RunDir, file: &PlanFile, made_by: MadeBy, live_view: Arc<LiveView>) -> anyhow::Result<Recorder> {
         let mut recorder = Recorder {
-            recorder: nemesis::Recorder::new(run, plan, BATCH),
+            recorder: nemesis::Recorder::new(&file.run, &file.plan, Some(made_by), BATCH),
             writer: Writer::create(&dir.history())?,
             dir: dir.clone(),
             live_view,

@@ -1,7 +1,11 @@
 //! Reports: the summary of a run, its stories, its progress.
 
+mod junit;
+mod markdown;
 mod summary;
 mod terminal;
 
-pub use summary::{heading, story, summary, versions};
+pub use junit::{TestCase, TestResult, TestedRun, junit, test_cases};
+pub use markdown::{markdown, text as without_markup, title};
+pub use summary::{heading, scenario, story, summary, versions};
 pub use terminal::{Terminal, print};

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::exit::Unusable;
+
 /// The directory of one run.
 #[derive(Debug, Clone)]
 pub struct RunDir(PathBuf);
@@ -64,6 +66,11 @@ impl RunDir {
         self.0.join("report.md")
     }
 
+    /// The path of the test cases of the run.
+    pub fn junit(&self) -> PathBuf {
+        self.0.join("junit.xml")
+    }
+
     /// The path of a server's log, or of the standard error of one of the run's own processes.
     pub fn log(&self, node: &str) -> PathBuf {
         self.0.join("logs").join(format!("{node}.log"))
@@ -72,6 +79,33 @@ impl RunDir {
     /// Writes a file of the run.
     pub fn write(&self, path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+/// A recorded run, as a user names it: its directory, or its history alone.
+pub struct Recorded {
+    /// The directory; none if the history was named.
+    pub dir: Option<RunDir>,
+    /// The path of the history, which exists.
+    pub history: PathBuf,
+}
+
+impl Recorded {
+    /// Finds the history of `run`.
+    ///
+    /// # Errors
+    /// There is no such path, or the directory contains no history.
+    pub fn find(run: &Path) -> Result<Recorded, Unusable> {
+        let unusable = |problem: &str| Unusable(format!("{}: {problem}", run.display()));
+        if !run.exists() {
+            return Err(unusable("no such run; `harness list --runs` shows the runs"));
+        }
+        let dir = run.is_dir().then(|| RunDir::at(run));
+        let history = dir.as_ref().map_or_else(|| run.to_owned(), RunDir::history);
+        if !history.exists() {
+            return Err(unusable("no history.jsonl and no history.jsonl.zst in it; expected a run directory"));
+        }
+        Ok(Recorded { dir, history })
     }
 }
 

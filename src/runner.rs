@@ -64,8 +64,9 @@ impl Runner {
         let judged = judge(&dir.history());
         // During the next run, a signal must take its cluster down.
         waiting.abort();
-        let judged = judged?;
+        let mut judged = judged?;
         making.end(&judged.servers);
+        judged.made_by = Some(making.facts().clone());
         making.write(&dir)?;
         Ok((dir, judged))
     }
@@ -90,7 +91,10 @@ impl Runner {
         let mut writer = Writer::create(&dir.history())?;
         let mut recording = Ok(());
         let mut is_begun = false;
-        let simulated = sim::simulate(&file.setup(), &mut |record| {
+        let simulated = sim::simulate(&file.setup(), &mut |mut record| {
+            if let Event::Plan { made_by, .. } = &mut record.event {
+                *made_by = Some(Box::new(making.head()));
+            }
             if let Event::Ready { servers } = &record.event
                 && !std::mem::replace(&mut is_begun, true)
             {
@@ -114,7 +118,8 @@ impl Runner {
         let mut stop = Stop::listen()?;
 
         // After a panic or a signal, too, the cluster is taken down.
-        let run = AssertUnwindSafe(docker::run(&engine, file, &dir, self.keep, &terminal)).catch_unwind();
+        let run =
+            AssertUnwindSafe(docker::run(&engine, file, &dir, making.head(), self.keep, &terminal)).catch_unwind();
         let ended = tokio::select! {
             ended = run => Some(ended),
             () = stop.signalled() => None,

@@ -3,183 +3,114 @@
 //! A case is as expected only if the history contains its activation witnesses: a run in which the claimed situation
 //! never occurred says nothing, whatever its verdicts are.
 
+mod case_runner;
+mod counts;
 mod evidence;
+mod facts;
 mod field;
 mod file;
+mod fingerprint;
+#[cfg(test)]
+mod fixtures;
+mod github;
+mod judgement;
+mod merge;
+mod output;
+mod progress;
+mod results;
 mod suite_record;
 mod table;
 mod witness;
 
-use std::time::Instant;
-
 use anyhow::Context;
-use checker::{CauseSet, Checker, Property, Verdict, Verdicts, joined};
 use compose::Engine;
-use history::{ClusterKind, Record, Tail};
-use tokio::runtime::Runtime;
+use history::ClusterKind;
 
 use crate::{
     cli::{Format, SuiteArgs},
     exit::Exit,
-    expect::compare,
-    plan_file::PlanFile,
-    report::{print, versions},
-    runner::{Runner, runtime},
+    report::{Terminal, print},
+    runner::runtime,
 };
 
-use evidence::Evidence;
-use file::Case;
+use case_runner::CaseRunner;
+pub use facts::RunFacts;
+use file::Suite;
 #[cfg(fuzzing)]
 pub use file::parse;
-pub use suite_record::{CaseRun, Outcome};
-use suite_record::{SuiteRecord, fingerprint};
+pub use file::{Case, read as read_suite};
+pub use merge::merge;
+use output::Output;
+use progress::Progress;
+pub use results::Outcome;
+use results::{Head, Results};
+use suite_record::{SuiteRecord, lock};
 
 /// `harness suite`
 pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     let cluster = args.cluster;
-    let cases = file::read(&args.suite, cluster, &args.only)?;
+    let suites = file::read(&args.suites, cluster, &args.only)?;
+    let output = Output::new(args.format, args.junit.clone())?;
     let runtime = runtime()?;
     if cluster == ClusterKind::Docker {
         // A broken engine must not give a verdict.
         runtime.block_on(Engine::connect())?;
     }
-    let mut state = SuiteRecord::open(&args.runs, &args.suite, cluster, args.resume)?;
-    let runner = CaseRunner { args, cluster, runtime: &runtime };
-    let times = args.repeat.get();
-    for n in 0..times {
-        for case in &cases {
-            let print_of = fingerprint(case)?;
-            if state.has(&case.name, n, &print_of) {
-                continue;
-            }
-            let done = runner.one(case, n).with_context(|| format!("{}, run {} of {times}", case.name, n + 1))?;
-            if args.format == Format::Text {
-                print(&table::line(case, &done))?;
-            }
-            state.add(done)?;
+    // Held as long as the suites run.
+    let _lock = lock(&args.runs)?;
+    let mut records =
+        suites.iter().enumerate().map(|(place, suite)| open(args, place, suite)).collect::<anyhow::Result<Vec<_>>>()?;
+    let terminal = Terminal::new(|_| String::new(), false);
+    let runner = CaseRunner { runs: args.runs.clone(), cluster, runtime: &runtime, terminal: &terminal };
+    let todo = todo(args, &suites, &records);
+    if todo.is_empty() && records.iter().all(|record| record.results().planned() == 0) {
+        terminal.progress(&format!("shard {} has no row: there are more shards than rows", args.shard));
+    }
+    let mut progress = Progress::new(&todo.iter().map(|todo| todo.case.planned()).collect::<Vec<_>>());
+    for (made, &Todo { suite, case, n }) in todo.iter().enumerate() {
+        let of = || format!("{}, run {} of {}", case.name, n + 1, args.repeat);
+        let done = runner.one(case, n).with_context(of)?;
+        if args.format == Format::Text {
+            print(&table::line(&done))?;
+        }
+        if let Some(line) = progress.add(&done, case.planned()) {
+            terminal.progress(&line);
+        }
+        let is_red = matches!(done.outcome, Outcome::NotAsExpected | Outcome::Infrastructure);
+        records[suite].add(done)?;
+        let left = todo.len() - made - 1;
+        if is_red && !args.keep_going && left > 0 {
+            terminal.progress(&format!("{left} runs are left out after this one; --keep-going makes them too"));
+            break;
         }
     }
-    let (table, exit) = table::table(&cases, &state, times);
-    match args.format {
-        Format::Text => print(&table)?,
-        Format::Json => print(&(serde_json::to_string_pretty(&state.of(&cases, times))? + "\n"))?,
-    }
-    Ok(exit)
+    let results: Vec<&Results> = records.iter().map(SuiteRecord::results).collect();
+    output.write(&results)
 }
 
-/// Runs the cases of a suite.
-struct CaseRunner<'a> {
-    args: &'a SuiteArgs,
-    cluster: ClusterKind,
-    runtime: &'a Runtime,
+fn open(args: &SuiteArgs, place: usize, suite: &Suite) -> anyhow::Result<SuiteRecord> {
+    let head = Head::of(suite, place, args.cluster, &fingerprint::build()?, args.repeat.get(), args.shard)?;
+    SuiteRecord::open(&args.runs, head, args.resume)
 }
 
-impl CaseRunner<'_> {
-    /// Runs a case once, with its own seed.
-    fn one(&self, case: &Case, n: u32) -> anyhow::Result<CaseRun> {
-        let mut file = case.file.clone().ready()?;
-        file.plan.seed += u64::from(n);
-        #[expect(clippy::disallowed_methods, reason = "the time that a person waited; orders nothing")]
-        let began = Instant::now();
-        let mut done = match self.cluster {
-            ClusterKind::Docker => self.recorded(case, &file)?,
-            ClusterKind::Sim => self.simulated(case, &file)?,
-        };
-        (done.n, done.took_s) = (n, began.elapsed().as_secs_f64());
-        done.fingerprint = fingerprint(case)?;
-        Ok(done)
-    }
+/// A run that is to be made.
+struct Todo<'a> {
+    /// The position of the suite.
+    suite: usize,
+    case: &'a Case,
+    n: u32,
+}
 
-    fn runner(&self) -> Runner {
-        Runner::new(self.args.runs.clone())
-    }
-
-    fn recorded(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
-        let (dir, judged) = self.runner().run(file, self.runtime)?;
-        let records = history::Reader::open(&dir.history())?.collect::<Result<Vec<Record>, _>>()?;
-        let done = judge(case, file, &records, &judged.verdicts, versions(&judged.servers));
-        crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
-        Ok(done)
-    }
-
-    /// Writes a simulated run only if it is not as expected: the same plan gives the same run again.
-    fn simulated(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
-        let (mut records, mut checker) = (Vec::new(), Checker::new());
-        sim::simulate(&file.setup(), &mut |record| {
-            checker.feed(record.clone());
-            records.push(record);
-        })?;
-        let servers = records.iter().find_map(|record| match &record.event {
-            history::Event::Ready { servers } => Some(versions(servers)),
-            _ => None,
-        });
-        let mut done = judge(case, file, &records, &checker.finish(Tail::Whole), servers.unwrap_or_default());
-        if done.outcome == Outcome::AsExpected {
-            done.run = String::new();
-        } else {
-            let (dir, judged) = self.runner().run(file, self.runtime)?;
-            crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
+/// Returns the runs of the shard that are not recorded yet: the first run of every row, then the second runs.
+fn todo<'a>(args: &SuiteArgs, suites: &'a [Suite], records: &[SuiteRecord]) -> Vec<Todo<'a>> {
+    let mut todo = Vec::new();
+    for n in 0..args.repeat.get() {
+        for (suite, (of, record)) in suites.iter().zip(records).enumerate() {
+            let head = &record.results().head;
+            let rows = of.cases.iter().zip(&head.rows);
+            let open = rows.filter(|(_, row)| head.has(row) && !record.has(row, n));
+            todo.extend(open.map(|(case, _)| Todo { suite, case, n }));
         }
-        Ok(done)
     }
-}
-
-/// Judges a run of a row without an expectation. A fault alone may make two clients hold the lock, by windows that have
-/// a cause. It may violate nothing else.
-fn unexpected(verdicts: &Verdicts) -> (Vec<String>, Exit) {
-    let is_explained = |property: &Property| match property {
-        Property::Lock(lock) => !lock.windows.is_empty() && lock.unexplained == 0,
-        _ => false,
-    };
-    let violated = verdicts.properties.iter().filter(|(_, property)| property.verdict() == Verdict::Violated);
-    let misses = violated
-        .filter(|(_, property)| !is_explained(property))
-        .map(|(name, _)| format!("expected {name}=upheld, found violated"));
-    let misses: Vec<String> = misses.collect();
-    let exit = if misses.is_empty() { Exit::Ok } else { Exit::Violated };
-    (misses, exit)
-}
-
-/// Judges a run of a case.
-fn judge(case: &Case, file: &PlanFile, records: &[Record], verdicts: &Verdicts, servers: String) -> CaseRun {
-    let evidence = Evidence::of(&file.plan, records.iter());
-    let missing: Vec<String> =
-        case.witnesses.iter().filter(|w| !evidence.has(w, verdicts)).map(ToString::to_string).collect();
-    let (mut misses, exit) = match &case.expectation {
-        Some((expectation, _)) => {
-            let compared = compare(Some(expectation), verdicts);
-            (compared.misses, compared.exit)
-        }
-        None => unexpected(verdicts),
-    };
-    let found: Vec<&[CauseSet]> =
-        verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
-    if let Some(causes) = &case.causes
-        && let Some(other) = found.iter().find(|found| *found != causes)
-    {
-        misses.push(format!("expected the cause {}, found {}", joined(causes, " and "), joined(*other, " and ")));
-    }
-    let is_known = case.is_about(&servers, file.plan.cluster);
-    let outcome = match (missing.is_empty() && is_known, misses.is_empty() && exit == Exit::Ok) {
-        (true, true) => Outcome::AsExpected,
-        (true, false) if exit != Exit::Inconclusive => Outcome::NotAsExpected,
-        _ => Outcome::Inconclusive,
-    };
-    if !is_known {
-        misses.push(format!("expected {}, this is {servers}", case.holds_for.join(" or ")));
-    }
-    CaseRun {
-        case: case.name.clone(),
-        build: String::new(),
-        n: 0,
-        seed: file.plan.seed,
-        fingerprint: String::new(),
-        outcome,
-        missing,
-        misses,
-        seen: table::figures(verdicts),
-        servers,
-        run: file.run.clone(),
-        took_s: 0.0,
-    }
+    todo
 }

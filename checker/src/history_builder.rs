@@ -411,7 +411,7 @@ impl HistoryBuilder {
                 records.push((name, last, Event::Finished));
             }
         }
-        let plan = Event::Plan { run: "test".into(), plan: Box::new(self.plan.clone()) };
+        let plan = Event::Plan { run: "test".into(), plan: Box::new(self.plan.clone()), made_by: None };
         records.insert(0, ("controller".into(), Stamp(0), plan));
         records.push(("controller".into(), Stamp(0), Event::End));
         number(records)

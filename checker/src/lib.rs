@@ -39,8 +39,10 @@ use history::{Record, Tail};
 
 pub use cause::{Cause, CauseSet, joined};
 pub use legend::{explain, words};
+pub use order::Standings;
 pub use properties::{PROPERTIES, Property, Window, WindowKind};
 pub use report::{Report, Story, Violation};
+pub use rules::{is_renewed_in_time, promise_end};
 pub use sweep::Checker;
 pub use verdict::Verdict;
 pub use verdicts::{Figure, Verdicts};

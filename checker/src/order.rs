@@ -15,6 +15,33 @@ pub(crate) enum Standing {
     Stale,
 }
 
+/// The most writes of one standing that are listed.
+const LISTED: usize = 10_000;
+
+/// The admitted writes of one arm that were stale or late, by the sequence number of their admission: for drawings.
+/// The first 10,000 of each; the counts of the verdict are of all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standings {
+    /// Writes that were admitted after a later hold's first operation on the arm.
+    pub stale: Vec<u64>,
+    /// Writes that were admitted after a later hold was acquired and before its first operation on the arm.
+    pub late: Vec<u64>,
+}
+
+impl Standings {
+    /// Adds an admitted write.
+    pub(crate) fn add(&mut self, seq: u64, standing: Standing) {
+        let list = match standing {
+            Standing::Current => return,
+            Standing::Late => &mut self.late,
+            Standing::Stale => &mut self.stale,
+        };
+        if list.len() < LISTED {
+            list.push(seq);
+        }
+    }
+}
+
 /// The largest value that came with an event before an instant; events come in the order of their stamps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Largest<T = Stamp> {

@@ -39,14 +39,14 @@ pub(crate) fn is_behind(place: Option<u64>, other: Option<u64>) -> bool {
 /// Returns the end of the service's promise. The service cannot start to count before the request was sent, so the
 /// lease lasts at least until `sent + lease`. `drift` is the time that clocks of different speeds may take from the
 /// lease.
-pub(crate) fn promise_end(sent: Stamp, lease: Duration) -> Stamp {
+pub fn promise_end(sent: Stamp, lease: Duration) -> Stamp {
     sent.plus(lease).minus(drift(lease))
 }
 
 /// Returns whether a renewal that was answered at `ok` extends a promise that ends at `end`. A renewal counts at an
 /// instant only if it was answered before that instant. So a renewal answered at `end` is too late: a promise that has
 /// ended stays ended.
-pub(crate) fn is_renewed_in_time(ok: Stamp, end: Stamp) -> bool {
+pub fn is_renewed_in_time(ok: Stamp, end: Stamp) -> bool {
     ok < end
 }
 

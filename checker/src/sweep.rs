@@ -90,7 +90,7 @@ impl Checker {
 
     /// Judges the next record of the history.
     pub fn feed(&mut self, record: Record) {
-        if let (None, Event::Plan { run, plan }) = (&self.sweep, &record.event) {
+        if let (None, Event::Plan { run, plan, .. }) = (&self.sweep, &record.event) {
             self.name.clone_from(run);
             self.merge.expect(plan);
             self.sweep = Some(Sweep::new(Plan::clone(plan)));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bollard::Docker;
-use serde::{Deserialize, Serialize};
+use history::EngineFacts;
 
 use crate::{
     error::{CALL_LIMIT, Error, explain, is_forbidden, status},
@@ -19,20 +19,6 @@ const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 pub struct Engine {
     docker: Docker,
     host: String,
-}
-
-/// Facts of an engine, in its own words.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EngineFacts {
-    /// The engine's version: `20.10.24`.
-    pub version: String,
-    /// The version of the API that both sides know: `1.41`.
-    pub api: String,
-    /// The version of the kernel's control groups: `1` or `2`.
-    pub cgroup: String,
-    /// The storage driver: `overlay2`.
-    pub storage: String,
 }
 
 impl Engine {

@@ -45,7 +45,7 @@ mod watch;
 pub use binary::BINARY;
 pub use bring_up::{Spec, up};
 pub use changes::{Change, Unplanned};
-pub use engine::{Engine, EngineFacts};
+pub use engine::Engine;
 pub use error::Error;
 pub use file::{BUILTIN, ComposeFile, FileError, LeaderTest, Service};
 pub use image::remove_dead_builds;

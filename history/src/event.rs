@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, FailureReason, FaultId, FaultKind, FaultPhase,
-    HoldId, Key, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role, StallCause, Stamp, Token,
-    no_fields,
+    HoldId, Key, MadeBy, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role, StallCause, Stamp,
+    Token, no_fields,
 };
 
 /// Everything that a history can contain.
@@ -22,6 +22,9 @@ pub enum Event {
         run: String,
         /// The plan of the run.
         plan: Box<Plan>,
+        /// The facts about how the run was made, as far as they are known before it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made_by: Option<Box<MadeBy>>,
     },
     /// The stream of a process has ended: no event of that process follows.
     ProcessEnded {

@@ -10,6 +10,7 @@ mod event;
 pub mod fault;
 mod file;
 mod human;
+mod made_by;
 mod names;
 mod no_fields;
 mod operation;
@@ -32,6 +33,7 @@ pub use cluster::{ClusterKind, Models, Persistence, PlannedCluster};
 pub use event::Event;
 pub use fault::{ClockChange, CutMode, Direction, Fault, FaultId, FaultKind, Harm, LinkDelay};
 pub use file::{HistoryError, Reader, Tail, Writer};
+pub use made_by::{Build, EngineFacts, Host, MadeBy};
 pub use names::{Key, NodeName, ProcessName};
 pub use operation::{
     Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, FailureReason, NodeAnswer, Outcome, RequestKind,

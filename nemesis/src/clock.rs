@@ -15,9 +15,6 @@ use crate::{ClusterError, drawing::Drawing, driver::Driver, injection::Injection
 
 /// The largest accepted difference between the measured and the planned offset.
 const TOLERANCE_NS: i64 = 5_000_000;
-/// The usual longest time between the server's report and the reading of its process. A drifting clock changes in
-/// between.
-const ASKED_BEFORE: Duration = Duration::from_millis(100);
 /// The time between two readings that show that a drift has ended.
 const STEADY: Duration = Duration::from_millis(200);
 /// The shortest time between two readings of a strobe.
@@ -26,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The offset of a clock from the host's clock, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 struct ClockReading {
+    /// The offset before the server was asked. A drifting clock changes from here to `read_ns`.
+    first_ns: i64,
     read_ns: i64,
     /// The least and the largest offset that agree with the server's report.
     told_ns: Option<(i64, i64)>,
@@ -35,19 +34,25 @@ impl ClockReading {
     async fn of(injection: &Injection<'_>, clock: WhichClock) -> Result<ClockReading, ClusterError> {
         let told_ns = if clock.is_wall() { injection.cluster.told_ahead_ns(&injection.node).await? } else { None };
         let read_ns = injection.cluster.clock_ahead_ns(&injection.node, clock).await?;
-        Ok(ClockReading { read_ns, told_ns })
+        Ok(ClockReading { first_ns: read_ns, read_ns, told_ns })
     }
 
-    /// Returns whether process and server show the offset `ahead_ns`, for a clock that drifts by `ppm`.
-    fn is(self, ahead_ns: i64, ppm: i32) -> bool {
-        self.read_ns.abs_diff(ahead_ns) <= TOLERANCE_NS.unsigned_abs() && self.may_be(ahead_ns, ppm)
+    async fn of_drifting(injection: &Injection<'_>, clock: WhichClock) -> Result<ClockReading, ClusterError> {
+        let first_ns = injection.cluster.clock_ahead_ns(&injection.node, clock).await?;
+        Ok(ClockReading { first_ns, ..ClockReading::of(injection, clock).await? })
     }
 
-    /// Returns whether the server's report agrees with the offset `ahead_ns`.
-    fn may_be(self, ahead_ns: i64, ppm: i32) -> bool {
+    /// Returns whether process and server show the offset `ahead_ns`.
+    fn is(self, ahead_ns: i64) -> bool {
+        self.read_ns.abs_diff(ahead_ns) <= TOLERANCE_NS.unsigned_abs() && self.may_be(ahead_ns)
+    }
+
+    /// Returns whether the server's report agrees with the offset `ahead_ns` of the last reading. The server reported
+    /// its time between the two readings, however far apart they are.
+    fn may_be(self, ahead_ns: i64) -> bool {
         let Some((least, most)) = self.told_ns else { return true };
-        let slack = TOLERANCE_NS + ASKED_BEFORE.as_micros() as i64 * i64::from(ppm.unsigned_abs()) / 1_000;
-        least - slack <= ahead_ns && ahead_ns <= most + slack
+        let first_ns = ahead_ns - (self.read_ns - self.first_ns);
+        least - TOLERANCE_NS <= ahead_ns.max(first_ns) && ahead_ns.min(first_ns) <= most + TOLERANCE_NS
     }
 }
 
@@ -85,7 +90,7 @@ async fn set_clock(
             let seen = ClockReading::of(injection, shown).await?;
             injection.let_go().await?;
             injection.control.sleep(lasting).await?;
-            expected(seen, before, by * 1_000_000, 0)
+            expected(seen, before, by * 1_000_000)
         }
         ClockChange::Strobe { by_ms, every_ms } => {
             injection.let_go().await?;
@@ -98,13 +103,16 @@ async fn set_clock(
             None
         }
     };
-    let drifted = ClockReading::of(injection, shown).await?;
+    let drifted = match change {
+        ClockChange::DriftPpm(_) => ClockReading::of_drifting(injection, shown).await?,
+        _ => ClockReading::of(injection, shown).await?,
+    };
     let to = injection.stamp(FaultPhase::HealRequested).await?;
     let missing = match change {
         ClockChange::DriftPpm(ppm) => {
             // The drift began between `from` and `injected`. The clock was read between the end of the sleep and `to`.
             let (least, most) = (lasting.min(to.since(injected)), to.since(from));
-            expected(drifted, before, gained_ns(drifted.read_ns - before, least, most, ppm), ppm)
+            expected(drifted, before, gained_ns(drifted.read_ns - before, least, most, ppm))
         }
         _ => missing,
     };
@@ -138,11 +146,11 @@ async fn is_healed(
         return Ok(false);
     }
     if clock.is_wall() {
-        return Ok(ClockReading::of(injection, WhichClock::Wall).await?.is(before, 0));
+        return Ok(ClockReading::of(injection, WhichClock::Wall).await?.is(before));
     }
     // The offset of a monotonic clock stays: a jump, or the gain of a drift.
     let is_drift = matches!(change, ClockChange::DriftPpm(_));
-    Ok(is_drift || ClockReading::of(injection, WhichClock::Monotonic).await?.is(changed, 0))
+    Ok(is_drift || ClockReading::of(injection, WhichClock::Monotonic).await?.is(changed))
 }
 
 /// Returns whether each clock that drifted by `ppm` gains no more.
@@ -179,7 +187,7 @@ fn gained_ns(seen_ns: i64, least: Duration, most: Duration, ppm: i32) -> i64 {
 }
 
 /// Describes the reading, if the clock did not change by `asked_ns`.
-fn expected(seen: ClockReading, before: i64, asked_ns: i64, ppm: i32) -> Option<String> {
+fn expected(seen: ClockReading, before: i64, asked_ns: i64) -> Option<String> {
     let ms = |ns: i64| ns / 1_000_000;
     let told = match seen.told_ns {
         Some((least, most)) => {
@@ -190,7 +198,7 @@ fn expected(seen: ClockReading, before: i64, asked_ns: i64, ppm: i32) -> Option<
     let why = || {
         format!("expected the clock to be changed by {} ms, seen: {} ms{told}", ms(asked_ns), ms(seen.read_ns - before))
     };
-    (!seen.is(before + asked_ns, ppm)).then(why)
+    (!seen.is(before + asked_ns)).then(why)
 }
 
 /// Waits for `lasting`, and reads the clock until it was seen at both places: by the process, and by the server if the
@@ -213,7 +221,7 @@ async fn strobe(
             tells |= seen.told_ns.is_some();
             for (i, place) in places.into_iter().enumerate() {
                 read[i] |= seen.read_ns.abs_diff(place) <= TOLERANCE_NS.unsigned_abs();
-                told[i] |= seen.told_ns.is_some() && seen.may_be(place, 0);
+                told[i] |= seen.told_ns.is_some() && seen.may_be(place);
             }
         }
         let nap = look.min(left);
@@ -231,6 +239,19 @@ async fn strobe(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_report_of_a_server_lies_between_two_readings_of_its_clock() {
+        let is = |first_ms: i64, read_ms: i64, told_ms: i64| {
+            let ns = |ms: i64| ms * 1_000_000;
+            let told_ns = Some((ns(told_ms), ns(told_ms)));
+            ClockReading { first_ns: ns(first_ms), read_ns: ns(read_ms), told_ns }.is(ns(read_ms))
+        };
+        // The machine was busy for 130 ms between the report and the last reading, while the clock drifted by a fifth.
+        assert!(is(400, 427, 401) && is(-400, -427, -401), "a late reading is no contradiction");
+        assert!(!is(400, 427, 390) && !is(400, 427, 437) && !is(-400, -427, -390), "the server reads another clock");
+        assert!(is(427, 427, 424) && !is(427, 427, 401), "a clock that stands has no such excuse");
+    }
 
     #[test]
     fn a_drift_is_proved_by_what_it_can_have_gained_and_by_nothing_else() {

@@ -1,6 +1,6 @@
 //! Numbers the events of a run and shows them to the nemesis.
 
-use history::{Event, NodeName, Plan, ProcessName, Record, Stamp};
+use history::{Event, MadeBy, NodeName, Plan, ProcessName, Record, Stamp};
 
 use crate::LiveView;
 
@@ -16,9 +16,10 @@ pub struct Recorder {
 
 impl Recorder {
     /// Begins a history, whose first event is the plan. The recorder makes room for `batch` records at a time.
-    pub fn new(run: &str, plan: &Plan, batch: usize) -> Recorder {
+    pub fn new(run: &str, plan: &Plan, made_by: Option<MadeBy>, batch: usize) -> Recorder {
         let mut recorder = Recorder { next: 0, next_of_controller: 0, batch: Vec::with_capacity(batch), shown: 0 };
-        recorder.record_own(Event::Plan { run: run.to_owned(), plan: Box::new(plan.clone()) });
+        let (plan, made_by) = (Box::new(plan.clone()), made_by.map(Box::new));
+        recorder.record_own(Event::Plan { run: run.to_owned(), plan, made_by });
         recorder
     }
 

@@ -129,7 +129,7 @@ impl World {
             connections: vec![Connection { incarnation: 1, is_lost: false }; count * count],
             rng,
             // The last step before a batch is handed over may record several events.
-            recorder: Recorder::new(run, &plan, BATCH * 5 / 4),
+            recorder: Recorder::new(run, &plan, None, BATCH * 5 / 4),
             messages: 0,
             sent_early: None,
         };

@@ -2,12 +2,24 @@
 
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{
+    ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use history::ClusterKind;
 use serde::{
     Deserialize,
     de::{IntoDeserializer, value::Error},
 };
+
+/// The format of an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs; of one run the content of `verdict.json`
+    Json,
+}
 
 /// Names of `--client`, as plans write them, with their help.
 pub const CLIENTS: Words = &[

@@ -1,6 +1,6 @@
 //! Plots the measurements: the share of runs with a window above, overlap and staleness below.
 
-use std::{error::Error, path::Path};
+use std::error::Error;
 
 use anyhow::anyhow;
 use plotters::{
@@ -11,14 +11,16 @@ use plotters::{
     },
 };
 
-use super::series::{Measurement, Series, quantile};
+use super::series::{Measurement, Series};
+use crate::statistics::quantile;
 
 const SIZE: (u32, u32) = (720, 640);
 
-/// Writes the SVG.
-pub fn draw(series: &Series, path: &Path) -> anyhow::Result<()> {
-    let draw = || -> Result<(), Box<dyn Error>> {
-        let root = SVGBackend::new(path, SIZE).into_drawing_area();
+/// Draws the SVG.
+pub fn svg(series: &Series) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let mut draw = || -> Result<(), Box<dyn Error>> {
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let (above, below) = root.split_vertically(SIZE.1 / 2);
         share(series, &above)?;
@@ -26,7 +28,8 @@ pub fn draw(series: &Series, path: &Path) -> anyhow::Result<()> {
         root.present()?;
         Ok(())
     };
-    draw().map_err(|e| anyhow!("{e}"))
+    draw().map_err(|e| anyhow!("{e}"))?;
+    Ok(text)
 }
 
 fn width(series: &Series) -> std::ops::Range<f64> {

@@ -24,7 +24,7 @@ impl Expectation {
     /// # Errors
     /// The first clause that no run of the plan can meet.
     pub fn check(&self, plan: &Plan) -> Result<(), Unusable> {
-        let run = Event::Plan { run: String::new(), plan: Box::new(plan.clone()) };
+        let run = Event::Plan { run: String::new(), plan: Box::new(plan.clone()), made_by: None };
         let first = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event: run };
         let names = Names::of(&checker::check([first], Tail::Whole));
         self.clauses.iter().try_for_each(|clause| names.check(clause))

@@ -17,6 +17,28 @@ const STORIES: usize = 3;
 /// `redlock · pause faults on the lock holder at random times · lease 2s · 5 workers · 30s · seed 42 · docker, redis
 /// 7.0.15`, and where the run is.
 pub fn heading(plan: &Plan, versions: &str, dir: &Path) -> String {
+    format!("{} · {}", described(plan, versions), dir.display())
+}
+
+/// The heading without the run's directory.
+pub fn described(plan: &Plan, versions: &str) -> String {
+    let (lock, lease, length) = parts(plan);
+    format!("{lock} · {} · {lease} · {length} · seed {} · {}, {versions}", faults(plan), plan.seed, plan.cluster.name())
+}
+
+/// The heading without all that differs between runs of one scenario: the seed, and the nodes that it draws.
+pub fn scenario(plan: &Plan) -> String {
+    let (lock, lease, length) = parts(plan);
+    let kinds: Vec<_> = plan.kinds().into_iter().map(FaultKind::name).collect();
+    let faults = match &kinds[..] {
+        [] => "no faults".to_owned(),
+        kinds => format!("{} {}", kinds.join(" and "), times(plan).join(" and ")),
+    };
+    format!("{lock} · {faults} · {lease} · {length} · {}", plan.cluster.name())
+}
+
+/// The lock; the lease and the kind of client; the workers and the length.
+fn parts(plan: &Plan) -> (String, String, String) {
     let lock = match plan.tokens {
         history::Tokens::TwoPhase | history::Tokens::Counter => plan.backend.clone(),
         other => format!("{}, tokens {other}", plan.backend),
@@ -28,15 +50,10 @@ pub fn heading(plan: &Plan, versions: &str, dir: &Path) -> String {
     if let Some(renew) = plan.workload.renew {
         let _ = write!(extras, " · renewed every {}", humantime::format_duration(renew));
     }
-    format!(
-        "{lock} · {} · lease {}{extras} · {} workers · {} · seed {} · {}, {versions} · {}",
-        faults(plan),
-        humantime::format_duration(plan.lease),
-        plan.workload.workers,
-        humantime::format_duration(plan.time),
-        plan.seed,
-        plan.cluster.name(),
-        dir.display()
+    (
+        lock,
+        format!("lease {}{extras}", humantime::format_duration(plan.lease)),
+        format!("{} workers · {}", plan.workload.workers, humantime::format_duration(plan.time)),
     )
 }
 
@@ -57,6 +74,22 @@ fn faults(plan: &Plan) -> String {
         return "no faults".into();
     }
     let kinds: Vec<_> = plan.kinds().into_iter().map(FaultKind::name).collect();
+    let mut whom: Vec<&str> = plan
+        .schedule
+        .iter()
+        .map(|step| match &step.target {
+            Target::Holder => "the lock holder",
+            Target::Leader => "the leader",
+            Target::Node(node) => node.as_str(),
+        })
+        .collect();
+    whom.sort_unstable();
+    whom.dedup();
+    format!("{} faults on {} {}", kinds.join(" and "), whom.join(", "), times(plan).join(" and "))
+}
+
+/// The times of the faults in words, each once.
+fn times(plan: &Plan) -> Vec<String> {
     let mut when = Vec::new();
     let timed = plan.schedule.iter().filter(|step| matches!(step.when, When::At(_))).count();
     for step in &plan.schedule {
@@ -75,18 +108,7 @@ fn faults(plan: &Plan) -> String {
             when.push(how);
         }
     }
-    let mut whom: Vec<&str> = plan
-        .schedule
-        .iter()
-        .map(|step| match &step.target {
-            Target::Holder => "the lock holder",
-            Target::Leader => "the leader",
-            Target::Node(node) => node.as_str(),
-        })
-        .collect();
-    whom.sort_unstable();
-    whom.dedup();
-    format!("{} faults on {} {}", kinds.join(" and "), whom.join(", "), when.join(" and "))
+    when
 }
 
 /// The whole summary that is printed after a run.
@@ -97,15 +119,14 @@ pub fn summary(judged: &Judged, compared: &Comparison) -> String {
         let _ = writeln!(out, "  not judged to the end: {reason}");
     }
     table(&mut out, verdicts, compared);
-    notes(&mut out, verdicts);
+    notes(verdicts).iter().for_each(|line| _ = writeln!(out, "  {line}"));
     stories(&mut out, verdicts);
     let _ = writeln!(
         out,
         "\n  (all times count from the start of the run's first process; `harness explain WORD` defines a word)"
     );
     out.push('\n');
-    out += &judged.measures.lines(judged.plan.time);
-    facts(&mut out, verdicts);
+    out += &figures(judged);
     let _ = writeln!(out, "\n  verdict: {}", verdicts.verdict);
     match compared.as_expected {
         Some(true) => out += "  as expected\n",
@@ -120,19 +141,36 @@ pub fn summary(judged: &Judged, compared: &Comparison) -> String {
     out
 }
 
-fn table(out: &mut String, verdicts: &Verdicts, compared: &Comparison) {
-    let mut arm_before = "";
-    for (name, property) in verdicts.properties.iter() {
-        let (left, right) = name.split_once('.').unwrap_or((name, ""));
-        let shown = if !right.is_empty() && left == arm_before { "" } else { left };
-        arm_before = left;
+/// One property in the table of verdicts.
+pub struct Row<'a> {
+    /// The name: `lock`, `off.data`.
+    pub name: &'a str,
+    /// The verdict as a word.
+    pub verdict: &'static str,
+    /// The figures in one line.
+    pub figures: String,
+}
+
+/// Returns the table of verdicts.
+pub fn rows<'a>(verdicts: &'a Verdicts, compared: &Comparison) -> Vec<Row<'a>> {
+    let row = |(name, property): (&'a str, &'a checker::Property)| {
         let report = property.report();
         let mut figures = report.figures();
         if property.verdict() == Verdict::Violated && compared.expects(name, Verdict::Violated) {
             figures += " (as expected)";
         }
-        let _ =
-            writeln!(out, "  {}", format!("{shown:<9}{right:<7}{:<13} {figures}", report.shown_verdict()).trim_end());
+        Row { name, verdict: report.shown_verdict(), figures }
+    };
+    verdicts.properties.iter().map(row).collect()
+}
+
+fn table(out: &mut String, verdicts: &Verdicts, compared: &Comparison) {
+    let mut arm_before = "";
+    for Row { name, verdict, figures } in rows(verdicts, compared) {
+        let (left, right) = name.split_once('.').unwrap_or((name, ""));
+        let shown = if !right.is_empty() && left == arm_before { "" } else { left };
+        arm_before = left;
+        let _ = writeln!(out, "  {}", format!("{shown:<9}{right:<7}{verdict:<13} {figures}").trim_end());
     }
 }
 
@@ -144,17 +182,23 @@ fn seconds(ms: f64) -> String {
     format!("{:.2} s", ms / 1e3)
 }
 
-fn notes(out: &mut String, verdicts: &Verdicts) {
-    for (name, property) in verdicts.properties.iter() {
+/// Returns the lines below the table: why a verdict is inconclusive, and what its figures do not say.
+pub fn notes(verdicts: &Verdicts) -> Vec<String> {
+    let lines = |(name, property): (&str, &checker::Property)| {
         let report = property.report();
-        for line in report.reasons().iter().chain(&report.notes()) {
-            let _ = writeln!(out, "  {name}: {line}");
-        }
-    }
+        let notes = report.notes();
+        report.reasons().iter().chain(&notes).map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
+    };
+    verdicts.properties.iter().flat_map(lines).collect()
+}
+
+/// Returns the stories of all violations.
+pub fn all_stories(verdicts: &Verdicts) -> Vec<Story> {
+    verdicts.properties.iter().flat_map(|(_, property)| property.report().stories()).collect()
 }
 
 fn stories(out: &mut String, verdicts: &Verdicts) {
-    let all: Vec<Story> = verdicts.properties.iter().flat_map(|(_, property)| property.report().stories()).collect();
+    let all = all_stories(verdicts);
     for told in all.iter().take(STORIES) {
         story(out, told);
     }
@@ -201,6 +245,13 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
         }
     }
     lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// Returns the measures and the facts of a run, a line each.
+pub fn figures(judged: &Judged) -> String {
+    let mut out = judged.measures.lines(judged.plan.time);
+    facts(&mut out, &judged.verdicts);
+    out
 }
 
 fn facts(out: &mut String, verdicts: &Verdicts) {

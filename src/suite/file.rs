@@ -3,9 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use checker::CauseSet;
+use checker::{CauseSet, joined};
 use clap::Parser;
 use history::ClusterKind;
 use serde::Deserialize;
@@ -113,45 +114,93 @@ pub struct Case {
     pub holds_for: Vec<String>,
 }
 
-/// Reads a suite. Every plan and every word is checked before the first run.
-///
-/// # Errors
-/// The first mistake, with its row.
-pub fn read(path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
-    let wrong = |e: std::io::Error| Unusable(format!("suite {}: {e}", path.display()));
-    parse(&std::fs::read_to_string(path).map_err(wrong)?, path, cluster, only)
+/// The rows of a suite that a call has chosen.
+#[derive(Debug, Clone)]
+pub struct Suite {
+    /// The name of the file without `.toml`.
+    pub name: String,
+    /// The chosen rows, and their twins.
+    pub cases: Vec<Case>,
 }
 
-/// As [`read`], for the text of a suite that comes from `path`.
-pub fn parse(text: &str, path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
-    let wrong = |problem: String| Unusable(format!("suite {}: {problem}", path.display()));
-    let suite: SuiteFile = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
-    if suite.schema != 1 {
-        return Err(wrong(format!("schema {} is unknown; this version reads schema 1", suite.schema)).into());
-    }
-    let mut ids: Vec<&str> = suite.rows.iter().map(|row| row.id.as_str()).collect();
+/// Reads suites. Every plan and every word is checked before the first run.
+///
+/// # Errors
+/// The first mistake, with its row; a row of `only` that no suite has; two suites of one name, or without rows.
+pub fn read(paths: &[PathBuf], cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Suite>> {
+    let text_of = |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| wrong(path, e));
+    let files = paths.iter().map(|path| SuiteFile::parse(&text_of(path)?, path)).collect::<Result<Vec<_>, _>>()?;
+    let ids: Vec<&str> = files.iter().flat_map(SuiteFile::ids).collect();
     if let Some(unknown) = only.iter().find(|id| !ids.contains(&id.as_str())) {
         let near = similar(unknown, ids.iter().copied());
-        return Err(wrong(format!("--only: there is no row `{unknown}`{near}; there are: {}", ids.join(", "))).into());
+        let all = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        let problem = format!("--only: there is no row `{unknown}`{near}; there are: {}", ids.join(", "));
+        return Err(Unusable(format!("suite {all}: {problem}")).into());
     }
-    ids.sort_unstable();
-    if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(wrong(format!("two rows are called {}", twice[0])).into());
+    let mut suites: Vec<Suite> = Vec::new();
+    for (path, file) in paths.iter().zip(&files) {
+        // A file of several may have none of the rows of `only`.
+        if !only.is_empty() && paths.len() > 1 && !file.ids().any(|id| only.iter().any(|only| only == id)) {
+            continue;
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if suites.iter().any(|suite| suite.name == name) {
+            return Err(
+                wrong(path, format!("two suites are called `{name}`; run one of them in a call of its own")).into()
+            );
+        }
+        suites.push(Suite { name, cases: file.cases(path, cluster, only)? });
     }
-    let base = path.parent().unwrap_or(Path::new("."));
-    let runs_on = |row: &Row| row.clusters.is_empty() || row.clusters.contains(&cluster);
-    if let Some(row) = suite.rows.iter().find(|row| only.contains(&row.id) && !runs_on(row)) {
-        return Err(wrong(format!("--only: row `{}` does not run on --cluster {}", row.id, cluster.name())).into());
+    Ok(suites)
+}
+
+/// Parses the text of a suite that comes from `path`, and all plans and words of its rows.
+#[cfg(fuzzing)]
+pub fn parse(text: &str, path: &Path, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
+    SuiteFile::parse(text, path)?.cases(path, cluster, &[])
+}
+
+fn wrong(path: &Path, problem: impl std::fmt::Display) -> Unusable {
+    Unusable(format!("suite {}: {problem}", path.display()))
+}
+
+impl SuiteFile {
+    fn parse(text: &str, path: &Path) -> Result<SuiteFile, Unusable> {
+        let suite: SuiteFile = toml::from_str(text).map_err(|e| wrong(path, e))?;
+        if suite.schema != 1 {
+            return Err(wrong(path, format!("schema {} is unknown; this version reads schema 1", suite.schema)));
+        }
+        let mut ids: Vec<&str> = suite.ids().collect();
+        ids.sort_unstable();
+        if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(wrong(path, format!("two rows are called {}", twice[0])));
+        }
+        Ok(suite)
     }
-    let chosen = suite.rows.iter().filter(|row| only.is_empty() || only.contains(&row.id));
-    let mut cases = Vec::new();
-    for row in chosen.filter(|row| runs_on(row)) {
-        cases.extend(row.cases(base, cluster).map_err(|e| e.context(format!("row {} of {}", row.id, path.display())))?);
+
+    fn ids(&self) -> impl Iterator<Item = &str> {
+        self.rows.iter().map(|row| row.id.as_str())
     }
-    if cases.is_empty() {
-        return Err(wrong(format!("no row runs on --cluster {}", cluster.name())).into());
+
+    /// Returns the cases of the rows that `only` names (if empty: of all rows) and that run on `cluster`.
+    fn cases(&self, path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
+        let base = path.parent().unwrap_or(Path::new("."));
+        let runs_on = |row: &Row| row.clusters.is_empty() || row.clusters.contains(&cluster);
+        if let Some(row) = self.rows.iter().find(|row| only.contains(&row.id) && !runs_on(row)) {
+            let problem = format!("--only: row `{}` does not run on --cluster {}", row.id, cluster.name());
+            return Err(wrong(path, problem).into());
+        }
+        let chosen = self.rows.iter().filter(|row| only.is_empty() || only.contains(&row.id));
+        let mut cases = Vec::new();
+        for row in chosen.filter(|row| runs_on(row)) {
+            let of_row = || format!("row {} of {}", row.id, path.display());
+            cases.extend(row.cases(base, cluster).map_err(|e| e.context(of_row()))?);
+        }
+        if cases.is_empty() {
+            return Err(wrong(path, format!("no row runs on --cluster {}", cluster.name())).into());
+        }
+        Ok(cases)
     }
-    Ok(cases)
 }
 
 impl Row {
@@ -222,6 +271,20 @@ impl Case {
         let plan = &self.file.plan;
         self.witnesses.iter().try_for_each(|witness| witness.check(plan)).map_err(named)?;
         self.expectation.iter().try_for_each(|(expectation, _)| expectation.check(plan)).map_err(named)
+    }
+
+    /// Returns the time that a run is planned to take, with about the time in which containers start and end.
+    pub fn planned(&self) -> Duration {
+        const CONTAINERS: Duration = Duration::from_secs(10);
+        self.file.plan.time + CONTAINERS
+    }
+
+    /// Returns the expected verdicts and causes, in words.
+    pub fn expected(&self) -> String {
+        let causes = self.causes.as_ref().filter(|causes| !causes.is_empty());
+        let causes = causes.map(|causes| format!("; cause {}", joined(causes, " and "))).unwrap_or_default();
+        let expected = self.expectation.as_ref().map_or("its witness".to_owned(), |(_, text)| text.replace(',', ", "));
+        format!("{expected}{causes}")
     }
 
     /// Returns whether the expectation is about these servers. The models of the simulation count as the servers they

@@ -3,73 +3,69 @@
 use checker::{Property, Verdict, Verdicts, joined};
 
 use super::{
-    file::Case,
-    suite_record::{CaseRun, Outcome, SuiteRecord},
+    counts::Counts,
+    results::{CaseRun, Outcome, Results, RowFacts},
 };
-use crate::exit::Exit;
 
 /// The width of the column of names, and the indent of the lines below a claim.
 const WIDTH: usize = 19;
 const INDENT: usize = WIDTH + 15;
 
 /// Returns the line of one run, for print as soon as the run ends.
-pub fn line(case: &Case, done: &CaseRun) -> String {
-    let word = word(done.outcome);
-    let mut line = format!("{:<WIDTH$} {word:<16} {} ({:.0} s) {}\n", case.name, done.seen, done.took_s, done.run);
-    for why in &done.missing {
+pub fn line(run: &CaseRun) -> String {
+    let word = word(run.outcome);
+    let mut line = format!("{:<WIDTH$} {word:<16} {} ({:.0} s) {}\n", run.case, run.seen, run.took_s, run.run);
+    for why in &run.missing {
         line += &format!("{:WIDTH$} not seen: {why}\n", "");
     }
-    for why in &done.misses {
+    for why in &run.misses {
         line += &format!("{:WIDTH$} {why}\n", "");
+    }
+    for (try_, error) in (1..).zip(&run.errors) {
+        line += &format!("{:WIDTH$} try {try_} failed: {error}\n", "");
     }
     line
 }
 
-fn word(outcome: Outcome) -> &'static str {
+/// The word for an outcome.
+pub fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::AsExpected => "as expected",
         Outcome::NotAsExpected => "NOT AS EXPECTED",
         Outcome::Inconclusive => "INCONCLUSIVE",
+        Outcome::Infrastructure => "INFRASTRUCTURE",
     }
 }
 
-/// Returns the whole table and the exit code. One unexpected run makes its case unexpected.
-pub fn table(cases: &[Case], state: &SuiteRecord, times: u32) -> (String, Exit) {
-    let mut text = format!("\n{:<WIDTH$} {:<12} {:<13} claim\n", "row", "as expected", "by");
-    let mut exit = Exit::Ok;
-    for case in cases {
-        let runs = state.runs(case, times);
-        let count = |outcome| runs.iter().filter(|d| d.outcome == outcome).count();
-        let expected = count(Outcome::AsExpected);
-        if count(Outcome::NotAsExpected) > 0 {
-            exit = Exit::Violated;
-        } else if expected < times as usize && exit == Exit::Ok {
-            exit = Exit::Inconclusive;
+/// Returns the whole table. The same results give the same table, whether one call made all runs or shards did.
+pub fn table(suites: &[&Results]) -> String {
+    let mut text = String::new();
+    for results in suites {
+        if suites.len() > 1 {
+            text += &format!("\nsuite {} on {}\n", results.head.suite, results.head.cluster.name());
         }
-        let witnessed = runs.iter().filter(|d| d.missing.is_empty()).count();
-        let witnesses: Vec<String> = case.witnesses.iter().map(ToString::to_string).collect();
-        text +=
-            &format!("{:<WIDTH$} {:<12} {:<13} {}\n", case.name, format!("{expected} of {times}"), case.by, case.claim);
+        text += &format!("\n{:<WIDTH$} {:<12} {:<13} claim\n", "row", "as expected", "by");
+        results.rows().for_each(|row| text += &of_row(results, row));
+    }
+    text + "\n" + &Counts::of(suites).text()
+}
+
+fn of_row(results: &Results, row: &RowFacts) -> String {
+    let (runs, times) = (results.of(row), results.head.repeat);
+    let expected = runs.iter().filter(|run| run.outcome == Outcome::AsExpected).count();
+    let is_witnessed = |run: &&&CaseRun| run.missing.is_empty() && run.outcome != Outcome::Infrastructure;
+    let witnessed = runs.iter().filter(is_witnessed).count();
+    let RowFacts { case, claim, by, witnesses, expected: wanted, .. } = row;
+    let mut text = format!("{case:<WIDTH$} {:<12} {by:<13} {claim}\n", format!("{expected} of {times}"));
+    if !witnesses.is_empty() {
         text += &format!("{:INDENT$}witness   {witnessed} of {times}: {}\n", "", witnesses.join("; "));
-        text += &format!("{:INDENT$}expected  {}\n", "", expected_text(case));
-        if let Some(last) = runs.last() {
-            let run = if last.run.is_empty() { "" } else { " · " };
-            text += &format!("{:INDENT$}seen      {}{run}{}\n", "", last.seen, last.run);
-        }
     }
-    let expected = cases.iter().flat_map(|case| state.runs(case, times));
-    let expected = expected.filter(|done| done.outcome == Outcome::AsExpected).count();
-    let all = cases.len() * times as usize;
-    let took: f64 = state.of(cases, times).iter().map(|done| done.took_s).sum();
-    text += &format!("\n{expected} of {all} runs came out as expected, in {:.0} s\n", took);
-    (text, exit)
-}
-
-fn expected_text(case: &Case) -> String {
-    let causes = case.causes.as_ref().filter(|causes| !causes.is_empty());
-    let causes = causes.map(|causes| format!("; cause {}", joined(causes, " and "))).unwrap_or_default();
-    let expected = case.expectation.as_ref().map_or("its witness".to_owned(), |(_, text)| text.replace(',', ", "));
-    format!("{expected}{causes}")
+    text += &format!("{:INDENT$}expected  {wanted}\n", "");
+    if let Some(last) = runs.last() {
+        let run = if last.run.is_empty() { "" } else { " · " };
+        text += &format!("{:INDENT$}seen      {}{run}{}\n", "", last.seen, last.run);
+    }
+    text
 }
 
 /// Summarizes the verdicts in one line: every property that is not upheld, and the windows.

@@ -85,9 +85,28 @@ fn a_run_says_how_it_was_made_and_a_second_judgement_says_the_same() {
     assert_eq!(digest.split(' ').next(), made_by["plan_sha256"].as_str());
 
     let report = fs::read_to_string(run.join("report.md")).unwrap();
-    assert!(report.contains("\nmade by   harness ") && report.contains("\ncommand   "), "{report}");
+    assert!(report.contains("\n| made by | harness ") && report.contains("\n| command | "), "{report}");
     let checked: Ran = harness().arg("check").arg(run.canonicalize().unwrap()).output().unwrap().into();
     assert!(checked.stderr.is_empty(), "{}", checked.stderr);
+    let verdict: Value = serde_json::from_str(&fs::read_to_string(run.join("verdict.json")).unwrap()).unwrap();
+    assert_eq!(verdict["made_by"], made_by, "the reports say the same");
     let made_by = |report: &str| report.split_once("made by").unwrap().1.to_owned();
     assert_eq!(made_by(&fs::read_to_string(run.join("report.md")).unwrap()), made_by(&report));
+}
+
+#[test]
+fn the_head_of_a_history_says_how_the_run_was_made_but_names_no_planted_bug() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = |flags: &[&str]| {
+        ran(&[&["run", "--cluster", "sim", "--time", "2s", "--nemesis", "none"], flags].concat(), dir.path());
+        let history = fs::read_to_string(dir.path().join("latest/history.jsonl")).unwrap();
+        serde_json::from_str::<Value>(history.lines().next().unwrap()).unwrap()["made_by"].clone()
+    };
+    let correct = head(&["--backend", "redis"]);
+    assert_eq!(correct["harness"]["version"], env!("CARGO_PKG_VERSION"), "{correct}");
+    assert!(correct["started"].as_str().is_some_and(|at| at.ends_with('Z')), "{correct}");
+    assert!(correct["command"].to_string().contains("\"--backend\",\"redis\""), "{correct}");
+    assert!(correct["took_ms"].is_null(), "{correct}");
+    let planted = head(&["--backend", "buggy:forgets-nx"]);
+    assert!(planted["harness"].is_object() && !planted.to_string().contains("nx"), "{planted}");
 }

@@ -241,7 +241,7 @@ fn recorded(works: bool, plan: &Plan) -> (Double, Vec<Record>) {
 }
 
 fn recorded_by(double: Double, plan: &Plan) -> (Double, Vec<Record>) {
-    double.record("controller", Event::Plan { run: "double".into(), plan: Box::new(plan.clone()) });
+    double.record("controller", Event::Plan { run: "double".into(), plan: Box::new(plan.clone()), made_by: None });
     let roles =
         [("agent", Role::Agent), ("resource", Role::Resource), ("worker-1", Role::Worker), ("worker-2", Role::Worker)];
     for (process, role) in roles {

@@ -159,10 +159,11 @@ fn the_documents_name_every_flag() {
     assert!(missing.is_empty(), "neither README.md nor docs name: {missing:?}");
 }
 
-/// Returns the numbers that come right before `words` in a text: 54 in "54 planted bugs". Headings such as "planted
-/// bugs: …" follow a number by chance.
+/// Returns the numbers that come right before `words` in a text: 54 in "54 planted bugs". The headings of the
+/// self-test's tables, "planted bugs: …" and "planted bugs that a swarm finds: …", follow a number by chance.
 fn counts(text: &str, words: &str) -> Vec<usize> {
-    let is_count = |at: &usize| !text[at + words.len()..].starts_with(':');
+    let is_heading = |after: &str| after.starts_with(':') || after.starts_with(" that a swarm finds:");
+    let is_count = |at: &usize| !is_heading(&text[at + words.len()..]);
     let before = text.match_indices(words).map(|(at, _)| at).filter(is_count).map(|at| text[..at].trim_end());
     let number = |text: &str| {
         let digits: String = text.chars().rev().take_while(char::is_ascii_digit).collect();

@@ -13,7 +13,7 @@ use crate::{
     holds::{Attempt, Grant},
     judge::{Ending, Judge},
     merge::Entry,
-    order::{Order, Standing},
+    order::{Order, Standing, Standings},
     report::{Report, Violation, counted, nonzero, plural},
     run::Run,
     verdict::Verdict,
@@ -48,6 +48,9 @@ pub struct DataVerdict {
     /// Reasons for the verdict beyond the counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
+    /// On arms without a fence: the admitted writes that were stale or late.
+    #[serde(skip)]
+    pub standings: Standings,
 }
 
 /// One key on one arm.
@@ -190,6 +193,7 @@ impl DataArm {
             let count = |n: &mut Option<u64>, is: bool| *n = n.map(|n| n + u64::from(is));
             count(&mut self.found.stale_accepted, standing == Standing::Stale);
             count(&mut self.found.late, standing == Standing::Late);
+            self.found.standings.add(request.entry.seq, standing);
         }
     }
 }
@@ -219,6 +223,7 @@ impl Judge for Data {
                     disagreements: 0,
                     witness: Vec::new(),
                     reasons: Vec::new(),
+                    standings: Standings::default(),
                 },
             }
         });

@@ -8,7 +8,7 @@ use crate::{
     holds::{Attempt, Grant},
     judge::{Ending, Judge},
     merge::Entry,
-    order::{Order, Standing},
+    order::{Order, Standing, Standings},
     report::{Report, Violation, counted, nonzero, plural},
     rules::{self, Refusal},
     run::Run,
@@ -42,6 +42,9 @@ pub struct FenceVerdict {
     /// Reasons for the verdict beyond the counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
+    /// The admitted writes that were stale or late.
+    #[serde(skip)]
+    pub standings: Standings,
 }
 
 /// The largest token registered, and the hold that first brought it.
@@ -82,6 +85,7 @@ fn nothing() -> FenceVerdict {
         stale_reads: 0,
         witness: Vec::new(),
         reasons: Vec::new(),
+        standings: Standings::default(),
     }
 }
 
@@ -132,6 +136,7 @@ impl FencedArm {
 
     fn admitted(&mut self, request: &Request, refusal: Refusal) {
         let standing = self.order.admitted(request.hold.key, request.kind, request.at, &request.grant);
+        self.found.standings.add(request.seq, standing);
         self.found.late += u64::from(standing == Standing::Late);
         let is_stale = standing == Standing::Stale;
         let is_unjustified = refusal != Refusal::Unjustified;

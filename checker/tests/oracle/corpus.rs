@@ -209,7 +209,7 @@ impl Tale {
         let processes: BTreeMap<String, ()> = self.told.iter().map(|t| (t.1.clone(), ())).collect();
         self.told.sort_by_key(|t| t.0);
         let controller = || ProcessName::from("controller");
-        let plan = Event::Plan { run: "corpus".into(), plan: Box::new(self.plan) };
+        let plan = Event::Plan { run: "corpus".into(), plan: Box::new(self.plan), made_by: None };
         let mut all = vec![(controller(), Stamp(0), plan)];
         all.extend(self.told.into_iter().map(|(ms, p, e)| (ProcessName::new(p), stamp(ms), e)));
         let finished = processes.keys().filter(|p| !self.killed.contains(&p.as_str()));

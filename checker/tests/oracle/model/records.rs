@@ -70,7 +70,7 @@ pub fn records(world: &World, seed: u64) -> Vec<Record> {
     let mut all = vec![(
         controller.clone(),
         Stamp(0),
-        Event::Plan { run: format!("seed-{}", world.k.seed), plan: Box::new(plan(&world.k)) },
+        Event::Plan { run: format!("seed-{}", world.k.seed), plan: Box::new(plan(&world.k)), made_by: None },
     )];
     let mut heads = vec![0; world.processes.len()];
     let mut open: Vec<usize> = (0..world.processes.len()).collect();

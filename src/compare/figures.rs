@@ -1,0 +1,60 @@
+//! The figures of one run that are compared.
+
+use checker::{Figure, Verdict};
+use history::ClusterKind;
+
+use crate::judge::Judged;
+
+/// A number that is compared.
+pub struct Number {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// Its unit, after a space.
+    pub unit: &'static str,
+    of: fn(&Judged) -> Option<f64>,
+}
+
+/// The numbers that are compared.
+pub const NUMBERS: [Number; 7] = [
+    Number { name: "windows", unit: "", of: |run| number(run, "lock.windows") },
+    Number { name: "longest overlap", unit: " ms", of: |run| longest(run, "lock.overlap_ms_max") },
+    Number { name: "longest staleness", unit: " ms", of: |run| longest(run, "lock.staleness_ms_max") },
+    Number { name: "lost updates on off", unit: "", of: |run| number(run, "off.data.lost_updates") },
+    Number { name: "holds", unit: "", of: |run| number(run, "facts.holds") },
+    Number { name: "time to acquire, p50", unit: " ms", of: |run| run.measures.acquire_ms(0.5) },
+    Number { name: "time to acquire, p99", unit: " ms", of: |run| run.measures.acquire_ms(0.99) },
+];
+
+/// The figures of one run.
+#[derive(Debug)]
+pub struct Figures {
+    /// The seed of a simulated run. None on real servers, where a second run of a seed is another run.
+    pub simulated: Option<u64>,
+    /// The verdict on mutual exclusion.
+    pub lock: Option<Verdict>,
+    /// The numbers, in the order of [`NUMBERS`]; none if the run does not have one.
+    pub numbers: [Option<f64>; NUMBERS.len()],
+}
+
+impl Figures {
+    /// The figures of a run.
+    pub fn of(run: &Judged) -> Figures {
+        Figures {
+            simulated: (run.plan.cluster == ClusterKind::Sim).then_some(run.plan.seed),
+            lock: run.verdicts.lock().map(|lock| lock.verdict),
+            numbers: NUMBERS.map(|number| (number.of)(run)),
+        }
+    }
+}
+
+fn number(run: &Judged, path: &str) -> Option<f64> {
+    match run.verdicts.lookup(path)? {
+        Figure::Count(number) => Some(number),
+        Figure::Verdict(_) => None,
+    }
+}
+
+/// The length of a run's longest window; none without windows.
+fn longest(run: &Judged, path: &str) -> Option<f64> {
+    number(run, path).filter(|length| *length > 0.0)
+}

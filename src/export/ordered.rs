@@ -1,0 +1,179 @@
+//! The records of a history in the order of their stamps.
+//!
+//! A history is in the order in which the recorder received its records, and a stream that a fault held back is late.
+//! A first pass has counted the records of each process. So the second pass knows which processes still have records,
+//! and keeps only those records that a late process may still precede.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
+    path::Path,
+};
+
+use history::{Event, HistoryError, ProcessName, Reader, Record, Stamp};
+
+/// One item of the order.
+pub enum Item {
+    /// A record.
+    Record(Record),
+    /// No record of the process follows; with the stamp of its last one.
+    Gone(ProcessName, Stamp),
+}
+
+/// The number of records of each process.
+#[derive(Default)]
+pub struct Counts(HashMap<ProcessName, u64>);
+
+impl Counts {
+    /// Counts the next record of the file.
+    pub fn add(&mut self, record: &Record) {
+        if is_stamped(&record.event) {
+            match self.0.get_mut(&record.process) {
+                Some(count) => *count += 1,
+                None => drop(self.0.insert(record.process.clone(), 1)),
+            }
+        }
+    }
+}
+
+/// The controller's records have no stamps.
+fn is_stamped(event: &Event) -> bool {
+    !matches!(event, Event::Plan { .. } | Event::ProcessEnded { .. } | Event::End)
+}
+
+struct Stream {
+    name: ProcessName,
+    /// Records that the file still has.
+    left: u64,
+    last: Stamp,
+    queue: VecDeque<(Stamp, Record)>,
+}
+
+/// The next stamp of a stream, and the stream.
+type Head = Reverse<(Stamp, usize)>;
+
+/// Equal stamps: workers first, then the agent, then the resource, by name; as the checker reads them.
+fn rank(name: &ProcessName) -> u8 {
+    match name.node().as_str() {
+        "resource" => 2,
+        "agent" => 1,
+        _ => 0,
+    }
+}
+
+/// Iterates over the records, without those of the controller.
+pub struct Ordered {
+    reader: Reader,
+    streams: Vec<Stream>,
+    index: HashMap<ProcessName, usize>,
+    heads: BinaryHeap<Head>,
+    /// The least last stamp of the processes that have records left: earlier records are complete.
+    horizon: Option<Stamp>,
+    gone: Option<usize>,
+}
+
+impl Ordered {
+    /// Opens a history whose records were counted.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(history: &Path, counts: &Counts) -> Result<Ordered, HistoryError> {
+        let mut named: Vec<(&ProcessName, u64)> = counts.0.iter().map(|(name, count)| (name, *count)).collect();
+        named.sort_by_key(|(name, _)| (rank(name), *name));
+        let stream = |(name, left): &(&ProcessName, u64)| Stream {
+            name: (*name).clone(),
+            left: *left,
+            last: Stamp(0),
+            queue: VecDeque::new(),
+        };
+        let streams: Vec<Stream> = named.iter().map(stream).collect();
+        let index = streams.iter().enumerate().map(|(i, stream)| (stream.name.clone(), i)).collect();
+        let horizon = (!streams.is_empty()).then_some(Stamp(0));
+        Ok(Ordered { reader: Reader::open(history)?, streams, index, heads: BinaryHeap::new(), horizon, gone: None })
+    }
+
+    fn feed(&mut self, record: Record) {
+        let Some(&i) = self.index.get(&record.process) else { return };
+        let stream = &mut self.streams[i];
+        // A stamp that goes back contradicts the record; the order of the process is kept.
+        let at = record.at.max(stream.last);
+        let was = std::mem::replace(&mut stream.last, at);
+        stream.left = stream.left.saturating_sub(1);
+        let has_ended = stream.left == 0;
+        if stream.queue.is_empty() {
+            self.heads.push(Reverse((at, i)));
+        }
+        stream.queue.push_back((at, record));
+        if has_ended || Some(was) == self.horizon {
+            self.horizon = self.streams.iter().filter(|stream| stream.left > 0).map(|stream| stream.last).min();
+        }
+    }
+
+    fn pop(&mut self) -> Option<Item> {
+        if let Some(i) = self.gone.take() {
+            let stream = &self.streams[i];
+            return Some(Item::Gone(stream.name.clone(), stream.last));
+        }
+        let Reverse((at, _)) = self.heads.peek()?;
+        if self.horizon.is_some_and(|horizon| *at >= horizon) {
+            return None;
+        }
+        let Reverse((_, i)) = self.heads.pop()?;
+        let stream = &mut self.streams[i];
+        let (_, record) = stream.queue.pop_front()?;
+        match stream.queue.front() {
+            Some((next, _)) => self.heads.push(Reverse((*next, i))),
+            None => self.gone = (stream.left == 0).then_some(i),
+        }
+        Some(Item::Record(record))
+    }
+}
+
+impl Iterator for Ordered {
+    type Item = Result<Item, HistoryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(item) = self.pop() {
+                return Some(Ok(item));
+            }
+            match self.reader.next()? {
+                Ok(record) if is_stamped(&record.event) => self.feed(record),
+                Ok(_) => {}
+                Err(e) => return Some(Err(e)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The processes and stamps in order, with `!` for the end of a process.
+    fn order(records: &[(&str, u64)]) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history.jsonl");
+        let line = |(seq, (process, at)): (usize, &(&str, u64))| {
+            format!("{{\"seq\":{seq},\"process\":\"{process}\",\"n\":0,\"at\":{at},\"event\":\"watermark\"}}\n")
+        };
+        std::fs::write(&path, records.iter().enumerate().map(line).collect::<String>()).unwrap();
+        let mut counts = Counts::default();
+        Reader::open(&path).unwrap().for_each(|record| counts.add(&record.unwrap()));
+        let told = |item: Result<Item, HistoryError>| match item.unwrap() {
+            Item::Record(record) => format!("{}{}", record.process, record.at.0),
+            Item::Gone(process, _) => format!("{process}!"),
+        };
+        Ordered::open(&path, &counts).unwrap().map(told).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_late_stream_takes_its_place_by_its_stamps() {
+        assert_eq!(order(&[("b", 5), ("b", 9), ("a", 1), ("a", 7), ("c", 8)]), "a1 b5 a7 a! c8 c! b9 b!");
+    }
+
+    #[test]
+    fn equal_stamps_do_not_depend_on_the_order_of_the_file() {
+        assert_eq!(order(&[("b", 5), ("a", 5), ("a", 6)]), order(&[("a", 5), ("a", 6), ("b", 5)]));
+    }
+}

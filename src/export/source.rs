@@ -1,0 +1,223 @@
+//! A recorded run as the formats read it: facts about the whole record, and then its records in order.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    path::{Path, PathBuf},
+};
+
+use checker::Verdicts;
+use history::{
+    Arm, ClientId, Event, HistoryError, HoldId, Key, OpId, Outcome, Plan, Record, RequestKind, Stamp, Token,
+};
+
+use super::ordered::{Counts, Ordered};
+use crate::judge::judge_and_show;
+
+/// The decision of one arm about one access.
+#[derive(Debug, Clone, Copy)]
+pub struct Decision {
+    /// The admission number; of an admitted write also its version.
+    pub number: u64,
+    /// The version from which a write was computed.
+    pub base: u64,
+    /// The version on the arm afterwards.
+    pub version: u64,
+    /// True if the arm admitted the access.
+    pub admitted: bool,
+}
+
+/// A recorded run.
+pub struct Source {
+    history: PathBuf,
+    counts: Counts,
+    /// The run's id.
+    pub run: String,
+    /// The plan.
+    pub plan: Plan,
+    /// The verdicts on the record.
+    pub verdicts: Verdicts,
+    /// The start of the run's first process: all times count from it.
+    pub zero: Stamp,
+    /// The keys that clients tried to acquire.
+    pub keys: BTreeSet<Key>,
+    /// The arm of `decisions`.
+    pub arm: Arm,
+    /// The accesses of each hold, in order.
+    pub sections: HashMap<HoldId, Vec<(OpId, RequestKind)>>,
+    /// The decisions of the arm.
+    pub decisions: HashMap<(HoldId, OpId), Decision>,
+    /// Accesses that certainly did not happen.
+    pub failed: HashSet<(HoldId, OpId)>,
+    /// The largest admission number.
+    pub largest: u64,
+}
+
+/// The first pass.
+struct Survey {
+    counts: Counts,
+    run: String,
+    zero: Option<Stamp>,
+    keys: BTreeSet<Key>,
+    arm: Option<Arm>,
+    has_sections: bool,
+    sections: HashMap<HoldId, Vec<(OpId, RequestKind)>>,
+    decisions: HashMap<(HoldId, OpId), Decision>,
+    failed: HashSet<(HoldId, OpId)>,
+    largest: u64,
+}
+
+impl Survey {
+    fn add(&mut self, record: &Record) {
+        self.counts.add(record);
+        match &record.event {
+            Event::Plan { run, plan, .. } => {
+                self.run.clone_from(run);
+                let usual = plan.arms.iter().find(|arm| **arm == Arm::Off).or(plan.arms.first());
+                self.arm = self.arm.or(usual.copied());
+            }
+            Event::Started { .. } => self.zero = Some(self.zero.map_or(record.at, |zero| zero.min(record.at))),
+            Event::Acquire { key, .. } if !self.keys.contains(key) => drop(self.keys.insert(key.clone())),
+            Event::Read { hold, op } if self.has_sections => {
+                self.sections.entry(*hold).or_default().push((*op, RequestKind::Read));
+            }
+            Event::Write { hold, op } if self.has_sections => {
+                self.sections.entry(*hold).or_default().push((*op, RequestKind::Write));
+            }
+            Event::AccessFailed { hold, op, outcome: Outcome::Failed, .. } if self.has_sections => {
+                self.failed.insert((*hold, *op));
+            }
+            Event::Admission { number, hold: Some(hold), op: Some(op), repeat: false, arms, .. }
+                if self.has_sections =>
+            {
+                self.largest = self.largest.max(*number);
+                // A request that a restart of the resource undid is decided again, and the later decision counts.
+                if let Some(decision) = arms.iter().find(|decision| Some(decision.arm) == self.arm) {
+                    let (base, version) = (decision.base.unwrap_or_default(), decision.version);
+                    let decision = Decision { number: *number, base, version, admitted: decision.admitted };
+                    self.decisions.insert((*hold, *op), decision);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Source {
+    /// Reads a history once, to its end. Only with `has_sections` there are sections and decisions.
+    ///
+    /// # Errors
+    /// Those of `harness check`: the file is no history, is damaged, or has a plan that no run can have.
+    pub fn read(history: &Path, arm: Option<Arm>, has_sections: bool) -> anyhow::Result<Source> {
+        let mut survey = Survey {
+            counts: Counts::default(),
+            run: String::new(),
+            zero: None,
+            keys: BTreeSet::new(),
+            arm,
+            has_sections,
+            sections: HashMap::new(),
+            decisions: HashMap::new(),
+            failed: HashSet::new(),
+            largest: 0,
+        };
+        let judged = judge_and_show(history, |record| survey.add(record))?;
+        Ok(Source {
+            history: history.to_owned(),
+            counts: survey.counts,
+            run: survey.run,
+            plan: judged.plan,
+            verdicts: judged.verdicts,
+            zero: survey.zero.unwrap_or_default(),
+            keys: survey.keys,
+            arm: survey.arm.unwrap_or(Arm::Off),
+            sections: survey.sections,
+            decisions: survey.decisions,
+            failed: survey.failed,
+            largest: survey.largest,
+        })
+    }
+
+    /// Reads the records again, in the order of their stamps.
+    ///
+    /// # Errors
+    /// The history cannot be opened.
+    pub fn ordered(&self) -> Result<Ordered, HistoryError> {
+        Ordered::open(&self.history, &self.counts)
+    }
+
+    /// Nanoseconds since the start of the run's first process.
+    pub fn ns(&self, at: Stamp) -> i64 {
+        at.0 as i64 - self.zero.0 as i64
+    }
+}
+
+/// An attempt, or the hold that came from it.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    /// The client.
+    pub client: ClientId,
+    /// The key.
+    pub key: Key,
+    /// The token, from the grant on.
+    pub token: Option<Token>,
+}
+
+/// The attempts so far.
+#[derive(Default)]
+pub struct Holds(HashMap<HoldId, Hold>);
+
+impl Holds {
+    /// Notes the next event.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Acquire { client, attempt, key, .. } => {
+                self.0.insert(*attempt, Hold { client: *client, key: key.clone(), token: None });
+            }
+            Event::Acquired { attempt, token, .. } => {
+                if let Some(hold) = self.0.get_mut(attempt) {
+                    hold.token = *token;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The attempt or hold of this id.
+    pub fn get(&self, id: HoldId) -> Option<&Hold> {
+        self.0.get(&id)
+    }
+}
+
+/// The attempt or hold of an event.
+pub fn hold_of(event: &Event) -> Option<HoldId> {
+    match event {
+        Event::Acquire { attempt, .. }
+        | Event::WriteBack { attempt }
+        | Event::Acquired { attempt, .. }
+        | Event::Behind { attempt }
+        | Event::WithoutKey { attempt }
+        | Event::AcquireFailed { attempt, .. }
+        | Event::Undo { attempt }
+        | Event::Undone { attempt, .. } => Some(*attempt),
+        Event::Renew { hold }
+        | Event::Renewed { hold, .. }
+        | Event::RenewFailed { hold, .. }
+        | Event::LossNoticed { hold }
+        | Event::Release { hold }
+        | Event::Released { hold, .. }
+        | Event::ReleaseFailed { hold, .. }
+        | Event::GaveUp { hold }
+        | Event::Read { hold, .. }
+        | Event::ReadOk { hold, .. }
+        | Event::AccessFailed { hold, .. }
+        | Event::Work { hold, .. }
+        | Event::Check { hold, .. }
+        | Event::Write { hold, .. }
+        | Event::Resend { hold, .. }
+        | Event::WriteOk { hold, .. }
+        | Event::AtPoint { hold, .. }
+        | Event::LeftPoint { hold, .. } => Some(*hold),
+        Event::Admission { hold, .. } => *hold,
+        _ => None,
+    }
+}

@@ -1,0 +1,342 @@
+//! The recorded runs that the findings are made from.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use history::{ClusterKind, MadeBy};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    dose::{Measurement, Series},
+    exit::Unusable,
+    similar::similar,
+    statistics::quantile,
+    suite::{Case, Outcome, RunFacts, read_suite},
+};
+
+/// One recorded run: the fields of a line of a suite's record that the pages need.
+#[derive(Debug, Clone, Deserialize)]
+struct CaseRun {
+    case: String,
+    seed: u64,
+    outcome: Outcome,
+    missing: Vec<String>,
+    misses: Vec<String>,
+    servers: String,
+    facts: RunFacts,
+}
+
+/// All recorded runs: `claims-CLUSTER.jsonl` has the record of a suite, `dose-OF-CLUSTER.json` the output of
+/// `harness dose --format json`.
+#[derive(Debug, Clone)]
+pub struct Data {
+    runs: BTreeMap<String, Vec<CaseRun>>,
+    doses: Vec<Series>,
+    cases: Vec<Case>,
+}
+
+/// The smallest, the middle and the largest of some numbers, and their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Span {
+    min: f64,
+    median: f64,
+    max: f64,
+    sum: f64,
+}
+
+/// A run that did not come out as expected.
+#[derive(Debug, Clone, Serialize)]
+struct Otherwise {
+    case: String,
+    seed: u64,
+    /// Missing evidence, and expectations that were not met.
+    why: String,
+}
+
+/// The runs of one case on one cluster, for a template.
+#[derive(Debug, Clone, Serialize)]
+pub struct Claim {
+    claim: String,
+    by: String,
+    /// `etcd 3.4.23`
+    servers: String,
+    /// Number of runs.
+    n: usize,
+    /// Runs that came out as expected.
+    k: usize,
+    /// `5 of 5`
+    count: String,
+    /// `1–5`
+    seeds: String,
+    /// Double-holder windows of all runs.
+    windows: usize,
+    /// The longest overlap of each run with a window, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlap: Option<Span>,
+    /// The longest staleness of each run with a stale holder, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    staleness: Option<Span>,
+    /// The sequences of tokens that were seen, each once: `4, 5, 2`.
+    tokens: Vec<String>,
+    otherwise: Vec<Otherwise>,
+}
+
+/// The runs of all cases on one cluster, for a template.
+#[derive(Debug, Clone, Serialize)]
+pub struct Total {
+    n: usize,
+    k: usize,
+    count: String,
+    /// Number of cases.
+    cases: usize,
+    otherwise: Vec<Otherwise>,
+}
+
+/// The origin of the runs on one cluster, for a template.
+#[derive(Debug, Clone, Serialize)]
+pub struct Origin {
+    /// `etcd 3.4.23, redis 7.0.15`
+    servers: String,
+    /// All facts in one sentence.
+    words: String,
+}
+
+/// One point of a dose–response curve, for a template.
+#[derive(Debug, Clone, Serialize)]
+pub struct Point {
+    /// `5 of 5`
+    count: String,
+    share: f64,
+    from: f64,
+    to: f64,
+    left_out: u64,
+    /// Medians in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlap: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    staleness: Option<f64>,
+}
+
+impl Span {
+    fn of(values: impl IntoIterator<Item = f64>) -> Option<Span> {
+        let values: Vec<f64> = values.into_iter().collect();
+        let at = |share| quantile(&values, share);
+        Some(Span { min: at(0.0)?, median: at(0.5)?, max: at(1.0)?, sum: values.iter().sum() })
+    }
+}
+
+fn otherwise(run: &CaseRun) -> Otherwise {
+    let missing = run.missing.iter().map(|missing| format!("not seen: {missing}"));
+    let why: Vec<String> = missing.chain(run.misses.iter().cloned()).collect();
+    Otherwise { case: run.case.clone(), seed: run.seed, why: why.join("; ") }
+}
+
+fn is_expected(run: &&CaseRun) -> bool {
+    run.outcome == Outcome::AsExpected
+}
+
+/// `1–5`, or a list if the seeds are not consecutive.
+fn seeds(runs: &[&CaseRun]) -> String {
+    let mut seeds: Vec<u64> = runs.iter().map(|run| run.seed).collect();
+    seeds.sort_unstable();
+    match (seeds.first(), seeds.last()) {
+        (Some(first), Some(last)) if last > first && last - first + 1 == seeds.len() as u64 => {
+            format!("{first}–{last}")
+        }
+        _ => seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn one_of<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut values: Vec<T> = values.collect();
+    values.sort();
+    values.dedup();
+    values
+}
+
+/// The versions of the servers of some runs, each once.
+fn servers<'a>(runs: impl IntoIterator<Item = &'a CaseRun>) -> String {
+    let all = runs.into_iter().flat_map(|run| run.servers.split(", "));
+    one_of(all.filter(|server| !server.is_empty())).join(", ")
+}
+
+impl Data {
+    /// Reads all files of the directory, and the plans of the suite.
+    ///
+    /// # Errors
+    /// A file cannot be read, has another name or another content, or a run of the data is no case of the suite.
+    pub fn read(dir: &Path, suite: &Path) -> anyhow::Result<Data> {
+        let mut cases: Vec<Case> = Vec::new();
+        for cluster in [ClusterKind::Docker, ClusterKind::Sim] {
+            for case in read_suite(&[PathBuf::from(suite)], cluster, &[])?.into_iter().flat_map(|suite| suite.cases) {
+                if !cases.iter().any(|known| known.name == case.name) {
+                    cases.push(case);
+                }
+            }
+        }
+        let mut data = Data { runs: BTreeMap::new(), doses: Vec::new(), cases };
+        let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
+        let mut paths = Vec::new();
+        for entry in entries {
+            paths.push(entry.with_context(|| format!("listing {}", dir.display()))?.path());
+        }
+        paths.sort();
+        for path in paths {
+            data.add(&path)?;
+        }
+        Ok(data)
+    }
+
+    fn add(&mut self, path: &Path) -> anyhow::Result<()> {
+        let wrong = |problem: String| Unusable(format!("{}: {problem}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(cluster) = name.strip_prefix("claims-").and_then(|name| name.strip_suffix(".jsonl")) {
+            let runs = text
+                .lines()
+                .enumerate()
+                .map(|(index, line)| parse::<CaseRun>(line).map_err(|e| wrong(format!("line {}: {e}", index + 1))));
+            let runs = runs.collect::<Result<Vec<_>, _>>()?;
+            if let Some(run) = runs.iter().find(|run| !self.cases.iter().any(|case| case.name == run.case)) {
+                return Err(wrong(format!("`{}` is no case of the suite", run.case)).into());
+            }
+            self.runs.insert(cluster.to_owned(), runs);
+        } else if name.starts_with("dose-") && name.ends_with(".json") {
+            self.doses.push(parse(&text).map_err(wrong)?);
+        } else {
+            return Err(wrong("expected claims-CLUSTER.jsonl or dose-OF-CLUSTER.json".to_owned()).into());
+        }
+        Ok(())
+    }
+
+    /// The dose–response curves, in the order of their files.
+    pub fn doses(&self) -> &[Series] {
+        &self.doses
+    }
+
+    /// The planned run of a case.
+    pub fn case(&self, name: &str) -> Result<&Case, String> {
+        let names = || self.cases.iter().map(|case| case.name.as_str());
+        let found = self.cases.iter().find(|case| case.name == name);
+        found.ok_or_else(|| format!("the suite has no case `{name}`{}", similar(name, names())))
+    }
+
+    fn recorded(&self, cluster: &str) -> Result<&[CaseRun], String> {
+        let runs = self.runs.get(cluster).filter(|runs| !runs.is_empty());
+        runs.map(Vec::as_slice).ok_or_else(|| format!("the data has no runs in claims-{cluster}.jsonl"))
+    }
+
+    fn runs(&self, name: &str, cluster: &str) -> Result<Vec<&CaseRun>, String> {
+        self.case(name)?;
+        let runs: Vec<&CaseRun> = self.recorded(cluster)?.iter().filter(|run| run.case == name).collect();
+        if runs.is_empty() { Err(format!("claims-{cluster}.jsonl has no run of {name}")) } else { Ok(runs) }
+    }
+
+    /// The runs of a case.
+    pub fn claim(&self, name: &str, cluster: &str) -> Result<Claim, String> {
+        let (case, runs) = (self.case(name)?, self.runs(name, cluster)?);
+        let windows = || runs.iter().map(|run| &run.facts.windows).filter(|windows| !windows.is_empty());
+        let longest = |values: Vec<f64>| values.into_iter().reduce(f64::max);
+        let overlaps = windows().filter_map(|w| longest(w.iter().map(|w| w.overlap_ms).collect()));
+        let staleness = windows().filter_map(|w| longest(w.iter().filter_map(|w| w.staleness_ms).collect()));
+        let joined = |tokens: &[u64]| tokens.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let k = runs.iter().copied().filter(is_expected).count();
+        Ok(Claim {
+            claim: case.claim.clone(),
+            by: case.by.clone(),
+            servers: servers(runs.iter().copied()),
+            n: runs.len(),
+            k,
+            count: format!("{k} of {}", runs.len()),
+            seeds: seeds(&runs),
+            windows: windows().map(Vec::len).sum(),
+            overlap: Span::of(overlaps),
+            staleness: Span::of(staleness),
+            tokens: one_of(runs.iter().map(|run| joined(&run.facts.tokens)).filter(|tokens| !tokens.is_empty())),
+            otherwise: runs.iter().filter(|run| !is_expected(run)).map(|run| otherwise(run)).collect(),
+        })
+    }
+
+    /// One number of `verdict.json` over the runs of a case: `lock.lease_overlap`.
+    pub fn figure(&self, name: &str, path: &str, cluster: &str) -> Result<Span, String> {
+        // A record leaves out zeros, so a path that no run has is a mistake.
+        let is_known = |run: &CaseRun| run.facts.figures.contains_key(path);
+        if !self.runs.values().flatten().any(is_known) {
+            let known = one_of(self.runs.values().flatten().flat_map(|run| run.facts.figures.keys()));
+            return Err(format!(
+                "no run has a figure `{path}`{}",
+                similar(path, known.into_iter().map(String::as_str))
+            ));
+        }
+        let runs = self.runs(name, cluster)?;
+        let values = runs.iter().map(|run| run.facts.figures.get(path).copied().unwrap_or_default());
+        Span::of(values).ok_or_else(|| format!("{name} has no runs"))
+    }
+
+    /// The runs of all cases.
+    pub fn total(&self, cluster: &str) -> Result<Total, String> {
+        let runs = self.recorded(cluster)?;
+        let k = runs.iter().filter(is_expected).count();
+        Ok(Total {
+            n: runs.len(),
+            k,
+            count: format!("{k} of {}", runs.len()),
+            cases: one_of(runs.iter().map(|run| &run.case)).len(),
+            otherwise: runs.iter().filter(|run| !is_expected(run)).map(otherwise).collect(),
+        })
+    }
+
+    /// The origin of the runs on real servers. All are of one build.
+    pub fn origin(&self, cluster: &str) -> Result<Origin, String> {
+        let runs = self.recorded(cluster)?;
+        let made: Vec<_> = runs.iter().filter_map(|run| run.facts.made_by.as_ref()).collect();
+        let lines_of = |made: &MadeBy| made.lines().into_iter().collect::<BTreeMap<String, String>>();
+        let builds = one_of(made.iter().filter_map(|made| lines_of(made).remove("made by")));
+        let (Some(first), [_]) = (made.first(), &builds[..]) else {
+            return Err(format!("claims-{cluster}.jsonl has runs of {} builds; expected one", builds.len()));
+        };
+        let lines: BTreeMap<String, String> = lines_of(first);
+        let line = |name: &str| lines.get(name).cloned().unwrap_or_default();
+        let days = one_of(made.iter().filter_map(|made| made.started.split('T').next()));
+        let date = match &days[..] {
+            [first, .., last] => format!("{first} to {last}"),
+            days => days.concat(),
+        };
+        let (servers, made_by) = (servers(runs), line("made by"));
+        let words = format!("Runs of {date}, made by {made_by}; {servers}; {}; {}.", line("host"), line("engine"));
+        Ok(Origin { words, servers })
+    }
+
+    /// One curve.
+    pub fn series(&self, of: &str, cluster: &str) -> Result<&Series, String> {
+        let found = self.doses.iter().find(|series| (series.of.as_str(), series.cluster.as_str()) == (of, cluster));
+        found.ok_or_else(|| format!("the data has no dose-{of}-{cluster}.json"))
+    }
+
+    /// One point of a curve.
+    pub fn point(&self, of: &str, cluster: &str, ratio: f64) -> Result<Point, String> {
+        let points = &self.series(of, cluster)?.points;
+        let is_it = |point: &&Measurement| (point.ratio - ratio).abs() < 1e-9;
+        let point = points.iter().find(is_it).ok_or_else(|| {
+            let ratios: Vec<String> = points.iter().map(|point| point.ratio.to_string()).collect();
+            format!("dose-{of}-{cluster}.json has no point at {ratio} leases; it has {}", ratios.join(", "))
+        })?;
+        let (share, from, to) = point.share();
+        Ok(Point {
+            count: format!("{} of {}", point.windows, point.runs),
+            share,
+            from,
+            to,
+            left_out: point.left_out,
+            overlap: quantile(&point.overlap_ms, 0.5),
+            staleness: quantile(&point.staleness_ms, 0.5),
+        })
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|e| e.to_string())
+}

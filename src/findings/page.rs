@@ -1,0 +1,82 @@
+//! Renders the templates of the pages.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use anyhow::Context;
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context, value::Serde};
+
+use super::{data::Data, filters, typed, wrap::wrapped};
+use crate::exit::Unusable;
+
+/// The cluster that a template means unless it names one.
+const CLUSTER: &str = "docker";
+
+/// Renders all templates of the directory. Returns the pages by their names.
+///
+/// # Errors
+/// A template cannot be read, contains a figure that is typed by hand, or asks for what the data does not have.
+pub fn render(dir: &Path, data: Data) -> anyhow::Result<BTreeMap<String, String>> {
+    let environment = environment(data);
+    let mut pages = BTreeMap::new();
+    let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
+    for entry in entries {
+        let path = entry.with_context(|| format!("listing {}", dir.display()))?.path();
+        let wrong = |problem: String| Unusable(format!("{}: {problem}", path.display()));
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.ends_with(".md") {
+            return Err(wrong("expected a template, NAME.md".to_owned()).into());
+        }
+        let template = std::fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
+        if let Some((line, figure)) = typed::figures(&template).first() {
+            return Err(wrong(format!("line {line}: `{figure}` is typed by hand; take it from the data")).into());
+        }
+        let page = environment.render_named_str(&name, &template, context! {}).map_err(|e| {
+            let line = e.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+            wrong(line + e.detail().unwrap_or(&e.to_string()))
+        })?;
+        let head = format!("<!-- `harness findings` writes this page from pages/{name} and data/: edit those. -->\n\n");
+        pages.insert(name, head + &wrapped(page.trim_end()));
+    }
+    Ok(pages)
+}
+
+fn refused(problem: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, problem)
+}
+
+fn environment(data: Data) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.add_filter("seconds", filters::seconds);
+    environment.add_filter("range", filters::range);
+    environment.add_filter("percent", filters::percent);
+    environment.add_filter("duration", filters::duration);
+    let data = Arc::new(data);
+    let cluster = |cluster: Option<String>| cluster.unwrap_or_else(|| CLUSTER.to_owned());
+    let source = data.clone();
+    environment.add_function("claim", move |name: String, of: Option<String>| {
+        source.claim(&name, &cluster(of)).map(Serde).map_err(refused)
+    });
+    let source = data.clone();
+    environment.add_function("figure", move |name: String, path: String, of: Option<String>| {
+        source.figure(&name, &path, &cluster(of)).map(Serde).map_err(refused)
+    });
+    let source = data.clone();
+    environment.add_function("total", move |of: Option<String>| source.total(&cluster(of)).map(Serde).map_err(refused));
+    let source = data.clone();
+    environment
+        .add_function("origin", move |of: Option<String>| source.origin(&cluster(of)).map(Serde).map_err(refused));
+    let source = data.clone();
+    environment.add_function("plan", move |name: String| {
+        let file = &source.case(&name).map_err(refused)?.file;
+        Ok::<_, Error>(Serde(toml::Value::try_from(file).map_err(|e| refused(e.to_string()))?))
+    });
+    let source = data.clone();
+    environment.add_function("dose", move |of: String, cluster: String, ratio: f64| {
+        source.point(&of, &cluster, ratio).map(Serde).map_err(refused)
+    });
+    environment.add_function("dose_table", move |of: String, cluster: String| {
+        data.series(&of, &cluster).map(|series| series.table()).map_err(refused)
+    });
+    environment
+}

@@ -1,0 +1,176 @@
+//! `report.md`: the summary as Markdown, for a pull request or an issue.
+
+use std::{fmt::Write, path::Path};
+
+use checker::Story;
+use history::{Plan, When};
+
+use super::summary::{all_stories, described, figures, notes, rows, versions};
+use crate::{expect::Comparison, judge::Judged};
+
+/// The most stories in the file. GitHub takes 65,536 characters in a comment, and a story has about 1,000.
+const STORIES: usize = 20;
+
+/// Returns the report of a run, as GitHub's Markdown. `dir` is the directory of the run.
+pub fn markdown(judged: &Judged, compared: &Comparison, dir: &Path) -> String {
+    let (plan, verdicts) = (&judged.plan, &judged.verdicts);
+    let mut out = format!("## {}: {}\n\n", text(&title(plan)), verdicts.verdict);
+    let _ = writeln!(out, "{}\n", text(&described(plan, &versions(&judged.servers))));
+    if let Some(placement) = placement(plan) {
+        let _ = writeln!(out, "{placement}\n");
+    }
+    match compared.as_expected {
+        Some(true) => out += "As expected.\n\n",
+        Some(false) => out += "**Not as expected**:\n\n",
+        None => {}
+    }
+    if compared.as_expected.is_some() {
+        out += &list(compared.misses.iter().map(|miss| miss.text.as_str()));
+    }
+    let _ = writeln!(out, "To repeat the run:\n\n{}", code("sh", &again(judged, dir)));
+    let reasons: Vec<String> =
+        verdicts.reasons.iter().map(|reason| format!("not judged to the end: {reason}")).collect();
+    out += "| property | verdict | figures |\n| --- | --- | --- |\n";
+    for row in rows(verdicts, compared) {
+        let _ = writeln!(out, "| `{}` | {} | {} |", row.name, row.verdict, text(&row.figures));
+    }
+    out.push('\n');
+    out += &list(reasons.iter().chain(&notes(verdicts)).map(String::as_str));
+    let stories = all_stories(verdicts);
+    stories.iter().take(STORIES).for_each(|told| story(&mut out, told));
+    if stories.len() > STORIES {
+        let _ = writeln!(out, "`verdict.json` has {} more windows.\n", stories.len() - STORIES);
+    }
+    out += "All times count from the start of the run's first process. `harness explain WORD` defines a word.\n\n";
+    out += &folded("Latencies, rates and faults", &code("text", &figures(judged)));
+    if let Some(made_by) = &judged.made_by {
+        let mut table = "| | |\n| --- | --- |\n".to_owned();
+        for (name, value) in made_by.lines() {
+            let _ = writeln!(table, "| {name} | {} |", text(&value));
+        }
+        out += &folded("How the run was made", &table);
+    }
+    out
+}
+
+/// Returns the backend and the faults: `redlock, pause`.
+pub fn title(plan: &Plan) -> String {
+    let kinds: Vec<_> = plan.kinds().into_iter().map(|kind| kind.name()).collect();
+    let kinds = if kinds.is_empty() { "no faults".to_owned() } else { kinds.join(" and ") };
+    format!("{}, {kinds}", plan.backend)
+}
+
+/// Says whether the faults of the plan are placed or random, and what that shows. None without faults.
+pub fn placement(plan: &Plan) -> Option<&'static str> {
+    let is_random = |when: &When| matches!(when, When::AfterHeal(_));
+    let random = plan.schedule.iter().filter(|step| is_random(&step.when)).count();
+    match (plan.schedule.len(), random) {
+        (0, _) => None,
+        (_, 0) => Some("The faults were **placed** at exact moments: the run shows what is possible, not how often."),
+        (all, random) if all == random => {
+            Some("The faults came at **random** times: the run is one sample of how often this happens.")
+        }
+        _ => Some("Some faults were **placed** at exact moments, others came at **random** times."),
+    }
+}
+
+/// Returns the commands that repeat the run: from its plan, and by the flags and the seed of the first run.
+pub fn again(judged: &Judged, dir: &Path) -> String {
+    let mut commands = format!("harness run {}", dir.join("plan.toml").display());
+    if let Some(made_by) = &judged.made_by
+        && made_by.command.get(1).is_some_and(|word| word == "run")
+        && !made_by.command.iter().any(|word| word.ends_with(".toml"))
+    {
+        let has_seed = made_by.command.iter().any(|word| word == "--seed" || word.starts_with("--seed="));
+        let seed = if has_seed { String::new() } else { format!(" --seed {}", made_by.seed) };
+        let line = made_by.command_line();
+        // The first word is the path of the program.
+        let flags = line.split_once(' ').map_or("", |(_, flags)| flags);
+        let _ = write!(commands, "\nharness {flags}{seed}");
+    }
+    commands
+}
+
+fn story(out: &mut String, story: &Story) {
+    let mut table = "| time | who | event |\n| ---: | --- | --- |\n".to_owned();
+    for line in &story.lines {
+        let _ = writeln!(table, "| {:.3} s | {} | {} |", line.at_ms / 1e3, text(&line.who), text(&line.what));
+    }
+    let _ = writeln!(table, "\n{}", text(&story.closing));
+    *out += &folded(&text(&story.headline), &table);
+}
+
+fn folded(summary: &str, content: &str) -> String {
+    format!("<details><summary>{summary}</summary>\n\n{}\n\n</details>\n\n", content.trim_end())
+}
+
+fn list<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    let list: String = lines.map(|line| format!("- {}\n", text(line))).collect();
+    if list.is_empty() { list } else { list + "\n" }
+}
+
+/// A block of code, by indentation if the text contains a fence.
+fn code(language: &str, text: &str) -> String {
+    let text = text.trim_end();
+    match text.contains("```") {
+        true => text.lines().map(|line| format!("    {line}\n")).collect(),
+        false => format!("```{language}\n{text}\n```\n"),
+    }
+}
+
+/// Text from a run, so that none of it is markup: keys and errors may contain anything.
+pub fn text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '&' => out += "&amp;",
+            '|' | '*' | '_' | '`' | '[' | ']' | '\\' | '~' => out.extend(['\\', c]),
+            '\n' | '\r' => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{expect::compare, judge::judge};
+
+    fn report(expectation: Option<&str>) -> (Judged, String) {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let judged = judge(history.as_ref()).unwrap();
+        let expectation = expectation.map(|text| text.parse().unwrap());
+        let compared = compare(expectation.as_ref(), &judged.verdicts);
+        let report = markdown(&judged, &compared, Path::new("runs/x"));
+        (judged, report)
+    }
+
+    #[test]
+    fn every_property_is_a_row_and_every_window_a_folded_story() {
+        let (judged, report) = report(None);
+        let rows = report.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(rows, judged.verdicts.properties.iter().count(), "{report}");
+        let stories = report.matches("<details><summary>k0: ").count();
+        assert_eq!(stories, judged.verdicts.lock().unwrap().windows.len(), "{report}");
+        assert_eq!(report.matches("<details>").count(), report.matches("</details>").count());
+        assert!(report.contains("```sh\nharness run runs/x/plan.toml\n```\n"), "{report}");
+        assert!(report.starts_with("## ") && report.lines().next().unwrap().ends_with(": violated"), "{report}");
+    }
+
+    #[test]
+    fn a_missed_expectation_is_named() {
+        assert!(report(Some("lock=violated")).1.contains("\nAs expected.\n"));
+        let (_, report) = report(Some("lock=upheld"));
+        assert!(report.contains("**Not as expected**:\n\n- ") && report.contains("lock"), "{report}");
+    }
+
+    #[test]
+    fn text_of_a_run_is_no_markup() {
+        let shown = text("<b>`k|0`</b>\n*x*");
+        assert_eq!(shown, "&lt;b&gt;\\`k\\|0\\`&lt;/b&gt; \\*x\\*");
+        assert!(code("text", "a\n```\nb").starts_with("    a\n"));
+    }
+}

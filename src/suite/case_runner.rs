@@ -1,0 +1,126 @@
+//! Makes the runs of a suite, each with its own seed. A run that the harness could not make is tried once more.
+
+use std::{path::PathBuf, time::Instant};
+
+use checker::Checker;
+use history::{ClusterKind, Record, Tail};
+use tokio::runtime::Runtime;
+
+use super::{
+    facts::RunFacts,
+    file::Case,
+    fingerprint::fingerprint,
+    judgement::judge,
+    results::{CaseRun, Outcome},
+};
+use crate::{
+    exit::Exit,
+    plan_file::PlanFile,
+    report::{Terminal, TestCase, TestResult, versions},
+    runner::Runner,
+};
+
+/// The number of tries for each run. An engine may hiccup once; what fails twice needs a look.
+const TRIES: usize = 2;
+
+/// Runs the cases of a suite.
+pub struct CaseRunner<'a> {
+    /// The directory of the run directories.
+    pub runs: PathBuf,
+    /// The cluster of every run.
+    pub cluster: ClusterKind,
+    /// For the engine.
+    pub runtime: &'a Runtime,
+    /// For the error of a first try.
+    pub terminal: &'a Terminal,
+}
+
+impl CaseRunner<'_> {
+    /// Makes run `n` of a case, with its own seed.
+    ///
+    /// # Errors
+    /// The user interrupted, or the plan cannot be used. Other errors are the outcome of the run.
+    pub fn one(&self, case: &Case, n: u32) -> anyhow::Result<CaseRun> {
+        #[expect(clippy::disallowed_methods, reason = "the time that a person waited; orders nothing")]
+        let began = Instant::now();
+        let mut errors = Vec::new();
+        let done = loop {
+            match self.attempt(case, n) {
+                Ok(done) => break done,
+                Err(error) if Exit::of(&error) == Exit::Failed => {
+                    errors.push(format!("{error:#}"));
+                    if errors.len() == TRIES {
+                        break failed(case, n, &errors)?;
+                    }
+                    self.terminal.progress(&format!("{}, run {}: {error:#}; second try", case.name, n + 1));
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        Ok(CaseRun { n, errors, took_s: began.elapsed().as_secs_f64(), ..done })
+    }
+
+    fn attempt(&self, case: &Case, n: u32) -> anyhow::Result<CaseRun> {
+        let mut file = case.file.clone().ready()?;
+        file.plan.seed += u64::from(n);
+        match self.cluster {
+            ClusterKind::Docker => self.recorded(case, &file),
+            ClusterKind::Sim => self.simulated(case, &file),
+        }
+    }
+
+    fn runner(&self) -> Runner {
+        Runner::new(self.runs.clone())
+    }
+
+    fn recorded(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
+        let (dir, judged) = self.runner().run(file, self.runtime)?;
+        let records = history::Reader::open(&dir.history())?.collect::<Result<Vec<Record>, _>>()?;
+        let made_by = judged.made_by.as_ref();
+        let done = judge(case, file, &records, &judged.verdicts, made_by, versions(&judged.servers))?;
+        crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
+        Ok(done)
+    }
+
+    /// Writes a simulated run only if it is not as expected: the same plan gives the same run again.
+    fn simulated(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
+        let (mut records, mut checker) = (Vec::new(), Checker::new());
+        sim::simulate(&file.setup(), &mut |record| {
+            checker.feed(record.clone());
+            records.push(record);
+        })?;
+        let servers = records.iter().find_map(|record| match &record.event {
+            history::Event::Ready { servers } => Some(versions(servers)),
+            _ => None,
+        });
+        let verdicts = checker.finish(Tail::Whole);
+        let mut done = judge(case, file, &records, &verdicts, None, servers.unwrap_or_default())?;
+        if done.outcome == Outcome::AsExpected {
+            done.run = String::new();
+        } else {
+            let (dir, judged) = self.runner().run(file, self.runtime)?;
+            crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
+        }
+        Ok(done)
+    }
+}
+
+/// Returns the record of a run that the harness could not make.
+fn failed(case: &Case, n: u32, errors: &[String]) -> anyhow::Result<CaseRun> {
+    Ok(CaseRun {
+        case: case.name.clone(),
+        n,
+        seed: case.file.plan.seed + u64::from(n),
+        fingerprint: fingerprint(case)?,
+        outcome: Outcome::Infrastructure,
+        missing: Vec::new(),
+        misses: Vec::new(),
+        errors: Vec::new(),
+        seen: "the harness could not make the run".to_owned(),
+        servers: String::new(),
+        run: String::new(),
+        took_s: 0.0,
+        facts: RunFacts::default(),
+        tests: vec![TestCase::new("run", TestResult::Error, errors.to_vec())],
+    })
+}

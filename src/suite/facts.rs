@@ -1,0 +1,89 @@
+//! The figures of one run, for the findings: small enough to be committed.
+
+use std::collections::BTreeMap;
+
+use checker::Verdicts;
+use history::{Event, MadeBy, Record};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The most holds of a run whose tokens are kept.
+const HOLDS: usize = 64;
+
+/// The figures of one run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunFacts {
+    /// The facts about how the run was made, without its command and its images, which the run's directory has. None
+    /// in the simulation: nothing but the plan and the build decides such a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<MadeBy>,
+    /// The numbers of `verdict.json` that are not zero, by the paths of `--expect`: `lock.stale_holder`.
+    pub figures: BTreeMap<String, f64>,
+    /// The double-holder windows.
+    pub windows: Vec<WindowFacts>,
+    /// The tokens of the holds in the order of their acquisition. Empty if a hold has no token, and in a long run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<u64>,
+}
+
+/// The figures of one window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WindowFacts {
+    /// The kind, as in `verdict.json`.
+    pub kind: String,
+    /// The causes.
+    pub causes: Vec<String>,
+    /// Two clients were entitled for this time, in milliseconds.
+    pub overlap_ms: f64,
+    /// From the later acquisition to the last stale act, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staleness_ms: Option<f64>,
+}
+
+impl RunFacts {
+    /// The figures of a run.
+    pub fn of(records: &[Record], verdicts: &Verdicts, made_by: Option<&MadeBy>) -> RunFacts {
+        let mut figures = BTreeMap::new();
+        for (name, property) in verdicts.properties.iter() {
+            add(&mut figures, name, serde_json::to_value(property));
+        }
+        add(&mut figures, "facts", serde_json::to_value(&verdicts.facts));
+        let windows = verdicts.lock().map_or(&[][..], |lock| &lock.windows).iter().map(|window| WindowFacts {
+            kind: window.kind.name().to_owned(),
+            causes: window.causes.iter().map(ToString::to_string).collect(),
+            overlap_ms: window.overlap_ms,
+            staleness_ms: window.staleness_ms,
+        });
+        RunFacts {
+            made_by: made_by.map(|made| MadeBy { command: Vec::new(), images: BTreeMap::new(), ..made.clone() }),
+            figures,
+            windows: windows.collect(),
+            tokens: tokens(records),
+        }
+    }
+}
+
+/// Adds the numbers of a property that are not zero.
+fn add(figures: &mut BTreeMap<String, f64>, name: &str, value: Result<Value, serde_json::Error>) {
+    let Ok(Value::Object(fields)) = value else { return };
+    for (field, value) in fields {
+        if let Some(number) = value.as_f64().filter(|number| *number != 0.0) {
+            figures.insert(format!("{name}.{field}"), number);
+        }
+    }
+}
+
+fn tokens(records: &[Record]) -> Vec<u64> {
+    let mut holds: Vec<_> = records
+        .iter()
+        .filter_map(|record| match &record.event {
+            Event::Acquired { token, .. } => Some((record.at, *token)),
+            _ => None,
+        })
+        .collect();
+    holds.sort_by_key(|(at, _)| *at);
+    let tokens: Option<Vec<u64>> = holds.into_iter().map(|(_, token)| token.map(|token| token.0)).collect();
+    tokens.filter(|tokens| tokens.len() <= HOLDS).unwrap_or_default()
+}

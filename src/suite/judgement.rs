@@ -1,0 +1,95 @@
+//! Judges a run of a case: the evidence, the expected verdicts, the causes, the servers.
+
+use checker::{CauseSet, Property, Verdict, Verdicts, joined};
+use history::{MadeBy, Record};
+
+use super::{
+    evidence::Evidence,
+    facts::RunFacts,
+    file::Case,
+    fingerprint::fingerprint,
+    results::{CaseRun, Outcome},
+    table,
+};
+use crate::{
+    exit::Exit,
+    expect::{Miss, compare},
+    plan_file::PlanFile,
+    report::{TestCase, TestResult, test_cases},
+};
+
+/// Judges a run of a row without an expectation. A fault alone may make two clients hold the lock, by windows that have
+/// a cause. It may violate nothing else.
+fn unexpected(verdicts: &Verdicts) -> (Vec<Miss>, Exit) {
+    let is_explained = |property: &Property| match property {
+        Property::Lock(lock) => !lock.windows.is_empty() && lock.unexplained == 0,
+        _ => false,
+    };
+    let violated = verdicts.properties.iter().filter(|(_, property)| property.verdict() == Verdict::Violated);
+    let miss = |name: &str| Miss { path: name.to_owned(), text: format!("expected {name}=upheld, found violated") };
+    let misses = violated.filter(|(_, property)| !is_explained(property)).map(|(name, _)| miss(name));
+    let misses: Vec<Miss> = misses.collect();
+    let exit = if misses.is_empty() { Exit::Ok } else { Exit::Violated };
+    (misses, exit)
+}
+
+/// Judges a run of a case.
+pub fn judge(
+    case: &Case,
+    file: &PlanFile,
+    records: &[Record],
+    verdicts: &Verdicts,
+    made_by: Option<&MadeBy>,
+    servers: String,
+) -> anyhow::Result<CaseRun> {
+    let evidence = Evidence::of(&file.plan, records.iter());
+    let missing: Vec<String> =
+        case.witnesses.iter().filter(|w| !evidence.has(w, verdicts)).map(ToString::to_string).collect();
+    let (mut misses, exit) = match &case.expectation {
+        Some((expectation, _)) => {
+            let compared = compare(Some(expectation), verdicts);
+            (compared.misses, compared.exit)
+        }
+        None => unexpected(verdicts),
+    };
+    let found: Vec<&[CauseSet]> =
+        verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
+    if let Some(causes) = &case.causes
+        && let Some(other) = found.iter().find(|found| *found != causes)
+    {
+        let text = format!("expected the cause {}, found {}", joined(causes, " and "), joined(*other, " and "));
+        misses.push(Miss { path: "lock".into(), text });
+    }
+    let is_known = case.is_about(&servers, file.plan.cluster);
+    let outcome = match (missing.is_empty() && is_known, misses.is_empty() && exit == Exit::Ok) {
+        (true, true) => Outcome::AsExpected,
+        (true, false) if exit != Exit::Inconclusive => Outcome::NotAsExpected,
+        _ => Outcome::Inconclusive,
+    };
+    let exit = if outcome == Outcome::Inconclusive { Exit::Inconclusive } else { exit };
+    let mut tests = test_cases(verdicts, &misses, exit);
+    let unseen = missing.iter().map(|witness| format!("not seen: {witness}")).collect();
+    tests.push(TestCase::new("witness", TestResult::Skipped, unseen));
+    let mut misses: Vec<String> = misses.into_iter().map(|miss| miss.text).collect();
+    if !is_known {
+        let other = format!("expected {}, this is {servers}", case.holds_for.join(" or "));
+        tests.push(TestCase::new("servers", TestResult::Skipped, vec![other.clone()]));
+        misses.push(other);
+    }
+    Ok(CaseRun {
+        case: case.name.clone(),
+        n: 0,
+        seed: file.plan.seed,
+        fingerprint: fingerprint(case)?,
+        outcome,
+        missing,
+        misses,
+        errors: Vec::new(),
+        seen: table::figures(verdicts),
+        servers,
+        run: file.run.clone(),
+        took_s: 0.0,
+        facts: RunFacts::of(records, verdicts, made_by),
+        tests,
+    })
+}

@@ -1,0 +1,246 @@
+//! The results of a suite: the rows, and the runs of one shard or of all shards.
+
+use std::{collections::BTreeSet, path::Path};
+
+use history::ClusterKind;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    facts::RunFacts,
+    file::{Case, Suite},
+    fingerprint::fingerprint,
+};
+use crate::{
+    exit::Unusable,
+    report::TestCase,
+    shard::{Shard, partition},
+};
+
+/// The version of the format of a record.
+const SCHEMA: u32 = 2;
+
+/// The outcome of one run of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The evidence is there, and all verdicts are as the row expects.
+    AsExpected,
+    /// The evidence is there, and a verdict is not as expected.
+    NotAsExpected,
+    /// The evidence is missing, or a property is inconclusive: the run says nothing about the claim.
+    Inconclusive,
+    /// The harness failed twice to make the run.
+    Infrastructure,
+}
+
+/// One run of a case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaseRun {
+    /// The name of the case: `K1`, `K5 twin`.
+    pub case: String,
+    /// The number of the run among the runs of its case, from 0.
+    pub n: u32,
+    /// The seed.
+    pub seed: u64,
+    /// The fingerprint of plan and expectation: a changed plan or expectation has another fingerprint.
+    pub fingerprint: String,
+    /// The outcome.
+    pub outcome: Outcome,
+    /// Evidence that is missing.
+    pub missing: Vec<String>,
+    /// Expectations that are not met.
+    pub misses: Vec<String>,
+    /// The errors of attempts that the harness could not take to their end, at most two.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+    /// The verdicts, in one line.
+    pub seen: String,
+    /// The versions of the servers.
+    pub servers: String,
+    /// The run directory; empty if nothing was written.
+    pub run: String,
+    /// The duration in seconds.
+    pub took_s: f64,
+    /// The figures of the run.
+    pub facts: RunFacts,
+    /// A test case for each property.
+    pub tests: Vec<TestCase>,
+}
+
+/// A row of the table, as the suite file describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowFacts {
+    /// The name of the case: `K1`, `K5 twin`.
+    pub case: String,
+    /// The claim.
+    pub claim: String,
+    /// The author of the claim.
+    pub by: String,
+    /// The evidence that a run needs, in words.
+    pub witnesses: Vec<String>,
+    /// The expected verdicts.
+    pub expected: String,
+    /// The fingerprint of plan and expectation.
+    pub fingerprint: String,
+    /// The number of the shard that runs the row.
+    pub shard: u32,
+}
+
+/// The facts that the results of all shards of a suite share, but for the number of the shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// Version of this format.
+    pub schema: u32,
+    /// The name of the suite file without `.toml`.
+    pub suite: String,
+    /// The position of the suite among the suites of the call, from 0.
+    pub place: usize,
+    /// The cluster of every run.
+    pub cluster: ClusterKind,
+    /// The build of the harness that makes the runs.
+    pub build: String,
+    /// The number of runs of each row.
+    pub repeat: u32,
+    /// The shard of these results.
+    pub shard: Shard,
+    /// All chosen rows, those of other shards too.
+    pub rows: Vec<RowFacts>,
+}
+
+impl Head {
+    /// Describes a suite, and divides its rows among the shards.
+    pub fn of(
+        suite: &Suite,
+        place: usize,
+        cluster: ClusterKind,
+        build: &str,
+        repeat: u32,
+        shard: Shard,
+    ) -> anyhow::Result<Head> {
+        let shards = partition(&suite.cases.iter().map(Case::planned).collect::<Vec<_>>(), shard.of);
+        let row = |(case, shard): (&Case, u32)| -> anyhow::Result<RowFacts> {
+            Ok(RowFacts {
+                case: case.name.clone(),
+                claim: case.claim.clone(),
+                by: case.by.clone(),
+                witnesses: case.witnesses.iter().map(ToString::to_string).collect(),
+                expected: case.expected(),
+                fingerprint: fingerprint(case)?,
+                shard,
+            })
+        };
+        let rows = suite.cases.iter().zip(shards).map(row).collect::<anyhow::Result<_>>()?;
+        let (suite, build) = (suite.name.clone(), build.to_owned());
+        Ok(Head { schema: SCHEMA, suite, place, cluster, build, repeat, shard, rows })
+    }
+
+    /// The name of the file with these results.
+    pub fn file_name(&self) -> String {
+        let part = match self.shard {
+            Shard::WHOLE => String::new(),
+            Shard { number, of } => format!("-{number}of{of}"),
+        };
+        format!("suite-{}-{}{part}.jsonl", self.suite, self.cluster.name())
+    }
+
+    /// Returns true if the row is in the shard of these results.
+    pub fn has(&self, row: &RowFacts) -> bool {
+        self.shard == Shard::WHOLE || row.shard == self.shard.number
+    }
+}
+
+/// The results of a suite, or of a shard of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Results {
+    /// The rows, and how they are run.
+    pub head: Head,
+    /// The runs in the order of their end. It may contain runs of rows that are not in the head.
+    pub runs: Vec<CaseRun>,
+}
+
+impl Results {
+    /// The rows of the shard.
+    pub fn rows(&self) -> impl Iterator<Item = &RowFacts> {
+        self.head.rows.iter().filter(|row| self.head.has(row))
+    }
+
+    /// Returns the runs of a row, with its present plan and expectation, in the order of their numbers.
+    pub fn of(&self, row: &RowFacts) -> Vec<&CaseRun> {
+        let is_it =
+            |run: &&CaseRun| run.case == row.case && run.n < self.head.repeat && run.fingerprint == row.fingerprint;
+        let mut runs: Vec<&CaseRun> = self.runs.iter().filter(is_it).collect();
+        runs.sort_by_key(|run| run.n);
+        runs
+    }
+
+    /// Returns the runs of all rows, in the order of the rows.
+    pub fn all(&self) -> Vec<&CaseRun> {
+        self.rows().flat_map(|row| self.of(row)).collect()
+    }
+
+    /// The number of runs that the results have if the shard was run to its end.
+    pub fn planned(&self) -> usize {
+        self.rows().count() * self.head.repeat as usize
+    }
+
+    /// Reads results. The last line may be incomplete.
+    ///
+    /// # Errors
+    /// A line cannot be parsed, or the first line is no head of this version.
+    pub fn parse(text: &str, path: &Path) -> Result<Results, Unusable> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let wrong = |number: usize, problem: String| Unusable(format!("{}, line {number}: {problem}", path.display()));
+        let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line)).peekable();
+        let (_, first) = lines.next().ok_or_else(|| wrong(1, "expected the head of a suite's results".into()))?;
+        let version: Version =
+            serde_json::from_str(first).map_err(|e| wrong(1, format!("no head of a suite's results: {e}")))?;
+        if version.schema != SCHEMA {
+            let problem = format!("schema {} is unknown; this version reads schema {SCHEMA}", version.schema);
+            return Err(wrong(1, problem));
+        }
+        let head = serde_json::from_str(first).map_err(|e| wrong(1, e.to_string()))?;
+        let (mut runs, mut known) = (Vec::new(), BTreeSet::new());
+        while let Some((number, line)) = lines.next() {
+            match serde_json::from_str::<CaseRun>(line) {
+                Ok(run) if !known.insert((run.case.clone(), run.n, run.fingerprint.clone())) => {
+                    return Err(wrong(number, format!("run {} of {} is there twice", run.n + 1, run.case)));
+                }
+                Ok(run) => runs.push(run),
+                Err(_) if lines.peek().is_none() && !text.ends_with('\n') => {}
+                Err(e) => return Err(wrong(number, e.to_string())),
+            }
+        }
+        Ok(Results { head, runs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::fixtures::{HEAD, RUN};
+
+    #[test]
+    fn an_incomplete_last_line_is_ignored_and_any_other_refused() {
+        let path = Path::new("s.jsonl");
+        let cut = &RUN[..RUN.len() / 2];
+        assert_eq!(Results::parse(&format!("{HEAD}\n{RUN}\n{cut}"), path).unwrap().runs.len(), 1);
+        let error = Results::parse(&format!("{HEAD}\n{cut}\n{RUN}\n"), path).unwrap_err().to_string();
+        assert!(error.contains("line 2"), "{error}");
+        let twice = format!("{HEAD}\n{RUN}\n{RUN}\n");
+        for (text, words) in [
+            ("", "line 1"),
+            (RUN, "no head"),
+            ("{\"schema\":9}", "schema 9 is unknown"),
+            (&twice, "line 3: run 1 of K1"),
+        ] {
+            let error = Results::parse(text, path).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

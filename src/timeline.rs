@@ -1,0 +1,166 @@
+//! The timeline of a run: holds, acts, faults, stalls and clocks as plain data, for pictures.
+//!
+//! A timeline is built in a second pass over the history, when the verdicts are known: so it keeps everything near a
+//! window whole. Of a long run it keeps the rest as counts. It judges nothing. Windows, stale and late writes are those
+//! of the verdicts, and the end of a promise is computed by the checker's own rules.
+
+mod disturbances;
+mod focus;
+mod holds;
+mod model;
+mod series;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+};
+
+use checker::Verdicts;
+use history::{Arm, ClientId, Event, FailureReason, Key, NodeName, Plan, Reader, Record, RequestKind, Stamp};
+
+use self::{disturbances::Disturbances, focus::Focus, holds::Holds, series::SeriesBuilder};
+
+pub use self::{
+    model::{Act, ClockStep, Decision, FaultSpan, Hold, Lane, LeftOut, Stall, Standing, Timeline, WindowSpan},
+    series::{BUCKETS, Bucket, Series, TokenPoint},
+};
+
+/// Reads a history for its timeline. The verdicts are those on the same history.
+///
+/// # Errors
+/// The file cannot be read, or is damaged.
+pub fn read(history: &Path, verdicts: &Verdicts) -> anyhow::Result<Timeline> {
+    let mut builder = Builder::new(verdicts);
+    for record in Reader::open(history)? {
+        builder.add(&record?);
+    }
+    Ok(builder.finish())
+}
+
+/// Builds a [`Timeline`] from the records of a history, in the order of the file.
+pub struct Builder {
+    focus: Focus,
+    zero: Option<Stamp>,
+    until: Stamp,
+    plan: Option<Plan>,
+    clients: BTreeMap<ClientId, NodeName>,
+    holds: Holds,
+    disturbances: Disturbances,
+    series: SeriesBuilder,
+    /// The last counter of each key on each arm, with the admission's number.
+    values: HashMap<Key, (u64, Vec<(Arm, u64)>)>,
+    failed: Vec<(FailureReason, u64)>,
+}
+
+impl Builder {
+    /// Begins a timeline of the run with these verdicts.
+    pub fn new(verdicts: &Verdicts) -> Builder {
+        Builder {
+            focus: Focus::of(verdicts),
+            zero: None,
+            until: Stamp(0),
+            plan: None,
+            clients: BTreeMap::new(),
+            holds: Holds::new(std::time::Duration::ZERO),
+            disturbances: Disturbances::default(),
+            series: SeriesBuilder::default(),
+            values: HashMap::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// Adds the next record.
+    pub fn add(&mut self, record: &Record) {
+        let at = record.at;
+        self.until = self.until.max(at);
+        match &record.event {
+            Event::Plan { plan, .. } => {
+                self.holds = Holds::new(plan.lease);
+                self.plan = Some(Plan::clone(plan));
+            }
+            Event::Started { .. } => {
+                self.zero = Some(self.zero.map_or(at, |zero| zero.min(at)));
+                self.series.started(at);
+            }
+            Event::Acquire { client, attempt, key, intended } => {
+                self.clients.entry(*client).or_insert_with(|| record.process.node());
+                self.series.attempt(*client, *attempt, key, *intended, at);
+            }
+            Event::AcquireFailed { attempt, why, .. } => {
+                self.series.failed(*attempt, at);
+                match self.failed.iter_mut().find(|(reason, _)| reason == why) {
+                    Some((_, count)) => *count += 1,
+                    None => self.failed.push((*why, 1)),
+                }
+            }
+            Event::Acquired { attempt, token, .. } => self.series.acquired(*attempt, *token, at),
+            // A read of a client is no news.
+            Event::Admission { number, key, kind, arms, repeat: false, hold, .. }
+                if *kind == RequestKind::Write || hold.is_none() =>
+            {
+                self.value(*number, key, arms.iter().map(|decision| (decision.arm, decision.value)).collect());
+            }
+            _ => {}
+        }
+        self.disturbances.add(record);
+        self.holds.add(record, &self.focus, self.zero.unwrap_or_default());
+        for (client, at) in self.holds.left_out.drain(..) {
+            self.series.left_out(client, at);
+        }
+    }
+
+    fn value(&mut self, number: u64, key: &Key, values: Vec<(Arm, u64)>) {
+        match self.values.get_mut(key) {
+            Some(last) if last.0 <= number => *last = (number, values),
+            Some(_) => {}
+            None => drop(self.values.insert(key.clone(), (number, values))),
+        }
+    }
+
+    /// Ends the timeline.
+    pub fn finish(mut self) -> Timeline {
+        let zero = self.zero.unwrap_or_default();
+        let mut holds = self.holds.finish(&self.focus, zero);
+        for (client, at) in self.holds.left_out.drain(..) {
+            self.series.left_out(client, at);
+        }
+        for hold in holds.iter_mut().filter(|hold| hold.release.is_none() && hold.gave_up.is_none()) {
+            hold.killed = self.disturbances.killed(&hold.process.node(), hold.acquired);
+        }
+        let (faults, stalls, clocks, mut left_out) = self.disturbances.finish();
+        let (series, mut by_client) = self.series.finish();
+        let is_crowded = self.plan.as_ref().is_some_and(|plan| plan.workload.clients_per_worker > 1);
+        let lane = |(client, worker): (ClientId, NodeName)| {
+            let name = if is_crowded { format!("{worker}/c{client}") } else { worker.to_string() };
+            Lane { client, worker, name, left_out: by_client.remove(&client).unwrap_or_default() }
+        };
+        let lanes: Vec<Lane> = self.clients.into_iter().map(lane).collect();
+        let mut values: BTreeMap<usize, (Arm, u64)> = BTreeMap::new();
+        for (arm, value) in self.values.into_values().flat_map(|(_, values)| values) {
+            let place = Arm::ALL.iter().position(|a| *a == arm).unwrap_or_default();
+            values.entry(place).or_insert((arm, 0)).1 += value;
+        }
+        self.failed.sort_by_key(|(why, count)| (std::cmp::Reverse(*count), format!("{why:?}")));
+        left_out.holds_of_run = self.holds.count;
+        left_out.holds = self.holds.count - holds.len() as u64;
+        left_out.wrong_holds = self.holds.wrong_left_out;
+        left_out.attempts = self.failed.iter().map(|(_, count)| count).sum();
+        left_out.failed = self.failed;
+        Timeline {
+            zero,
+            until: self.until,
+            lanes,
+            holds,
+            windows: self.focus.windows,
+            faults,
+            stalls,
+            clocks,
+            series,
+            values: values.into_values().collect(),
+            left_out,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
