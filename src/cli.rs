@@ -68,6 +68,10 @@ pub enum Command {
     List(ListArgs),
     /// Define a word of the reports, or all words
     Explain(ExplainArgs),
+    /// Print the completions of this command line for a shell
+    Completions(CompletionsArgs),
+    /// Print the page for `man`, or write one page for each command
+    Man(ManArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
@@ -402,6 +406,20 @@ impl ListArgs {
 pub struct ExplainArgs {
     /// A word of the reports, such as `stale-holder` [default: the whole legend]
     pub word: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Shell whose script is printed
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write one page for each command into this directory
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
 }
 
 #[cfg(test)]

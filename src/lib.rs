@@ -32,6 +32,7 @@ mod runner;
 mod scenario;
 mod selftest;
 mod shard;
+mod shell;
 mod similar;
 mod standard_input;
 mod statistics;
@@ -91,6 +92,8 @@ pub fn run() -> ExitCode {
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => list::list(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
     };
     match done {
         Ok(exit) => exit.into(),

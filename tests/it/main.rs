@@ -21,6 +21,7 @@ mod nemesis;
 mod real;
 mod selftest;
 mod shards;
+mod shell;
 mod simulated;
 mod suite;
 mod support;
