@@ -68,6 +68,8 @@ pub enum Command {
     List(ListArgs),
     /// Define a word of the reports, or all words
     Explain(ExplainArgs),
+    /// Show recorded runs in a browser
+    Serve(ServeArgs),
     /// Print the completions of this command line for a shell
     Completions(CompletionsArgs),
     /// Print the page for `man`, or write one page for each command
@@ -406,6 +408,17 @@ impl ListArgs {
 pub struct ExplainArgs {
     /// A word of the reports, such as `stale-holder` [default: the whole legend]
     pub word: Option<String>,
+}
+
+/// Anybody who reaches the address can read the runs. Nothing can be changed.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Directory of the run directories
+    #[arg(long, default_value = "runs")]
+    pub runs: PathBuf,
+    /// Address and port to listen on; port 0 takes a free port
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8300")]
+    pub listen: std::net::SocketAddr,
 }
 
 #[derive(Debug, Args)]

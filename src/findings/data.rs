@@ -17,8 +17,8 @@ use crate::{
     suite::{Case, CaseRun, Outcome, Results, fingerprint_of, read_suite},
 };
 
-/// All recorded runs: `claims-CLUSTER.jsonl` has the records of a suite, one after the other; `dose-OF-CLUSTER.json` has
-/// the output of `harness dose --format json`.
+/// All recorded runs: `claims-CLUSTER.jsonl` has the records of a suite, one after the other; `dose-OF-CLUSTER.json`
+/// has the output of `harness dose --format json`.
 #[derive(Debug, Clone)]
 pub struct Data {
     runs: BTreeMap<String, Vec<CaseRun>>,

@@ -20,6 +20,7 @@ mod mutants;
 mod nemesis;
 mod real;
 mod selftest;
+mod serve;
 mod shards;
 mod shell;
 mod simulated;
