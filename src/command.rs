@@ -17,10 +17,11 @@ use crate::{
     explore::finding::{Class, classes},
     judge::Judged,
     plan_file::PlanFile,
-    report::{TestedRun, junit, markdown, print, summary, test_cases, title},
+    report::{TestedRun, html, junit, markdown, print, summary, test_cases, title},
     run_dir::RunDir,
     runner::{Runner, runtime},
     scenario::{self, Chosen},
+    timeline,
 };
 
 /// Parses `--expect`.
@@ -156,7 +157,9 @@ impl Report {
     pub fn write(&self, judged: &Judged, dir: &RunDir) -> anyhow::Result<()> {
         dir.write(&dir.verdict(), format!("{}\n", self.json))?;
         dir.write(&dir.report(), markdown(judged, &self.compared, dir.path()))?;
-        dir.write(&dir.junit(), self.junit(judged)?)
+        dir.write(&dir.junit(), self.junit(judged)?)?;
+        let timeline = timeline::read(&dir.history(), &judged.verdicts)?;
+        dir.write(&dir.page(), html(judged, &self.compared, &timeline, dir.path())?)
     }
 
     fn junit(&self, judged: &Judged) -> anyhow::Result<String> {

@@ -25,21 +25,17 @@ mod measures;
 mod plan_file;
 mod process;
 mod processes;
-mod recorded_run;
 mod recorder;
 mod report;
 mod run_dir;
 mod runner;
 mod scenario;
 mod selftest;
-mod serve;
 mod shard;
-mod shell;
 mod similar;
 mod standard_input;
 mod statistics;
 mod suite;
-#[allow(dead_code, unused_imports, reason = "the page that draws the timeline comes next")]
 mod timeline;
 mod unplanned;
 
@@ -94,9 +90,6 @@ pub fn run() -> ExitCode {
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => list::list(&args),
         Command::Explain(args) => explain::explain(&args),
-        Command::Serve(args) => serve::serve(&args),
-        Command::Completions(args) => shell::completions(&args),
-        Command::Man(args) => shell::man(&args),
     };
     match done {
         Ok(exit) => exit.into(),

@@ -66,6 +66,11 @@ impl RunDir {
         self.0.join("report.md")
     }
 
+    /// The path of the report as a page.
+    pub fn page(&self) -> PathBuf {
+        self.0.join("report.html")
+    }
+
     /// The path of the test cases of the run.
     pub fn junit(&self) -> PathBuf {
         self.0.join("junit.xml")

@@ -18,11 +18,11 @@ use std::{
 use checker::Verdicts;
 use history::{Arm, ClientId, Event, FailureReason, Key, NodeName, Plan, Reader, Record, RequestKind, Stamp};
 
-use self::{disturbances::Disturbances, focus::Focus, holds::Holds, series::SeriesBuilder};
+use self::{disturbances::Disturbances, focus::Focus, holds::Holds, model::Lane, series::SeriesBuilder};
 
 pub use self::{
-    model::{Act, ClockStep, Decision, FaultSpan, Hold, Lane, LeftOut, Stall, Standing, Timeline, WindowSpan},
-    series::{BUCKETS, Bucket, Series, TokenPoint},
+    model::{Act, Decision, FaultSpan, Hold, Standing, Timeline, WindowSpan},
+    series::Bucket,
 };
 
 /// Reads a history for its timeline. The verdicts are those on the same history.

@@ -1,0 +1,168 @@
+// ---- charts over time
+
+const S = DATA.series;
+const buckets = S.due.length;
+const perSecond = counts => counts.map(n => n / (S.width / 1e3));
+let waiting = 0;
+const queue = S.due.map((due, n) => waiting += due - S.acquired[n]);
+const plots = [
+  {
+    title: "Latency", unit: "ms", isLog: true,
+    note: "From the time at which a critical section was due to its lock. The scale is logarithmic.",
+    lines: [{ name: "median", values: S.p50, color: "one" }, { name: "99 %", values: S.p99, color: "red", dash: [6, 3] }],
+  },
+  {
+    title: "Rate", unit: "/s",
+    note: "Critical sections that became due, locks that were acquired, attempts that failed, per second.",
+    lines: [{ name: "due", values: perSecond(S.due), color: "dim" },
+      { name: "acquired", values: perSecond(S.acquired), color: "two", dash: [6, 3] },
+      { name: "failed", values: perSecond(S.failed), color: "red", dash: [2, 3] }],
+  },
+  {
+    title: "Queue", unit: "", note: "Critical sections that were due and had not acquired the lock yet.",
+    lines: [{ name: "waiting", values: queue, color: "one" }],
+  },
+  { title: "Tokens", unit: "", isTokens: true },
+];
+const back = S.tokens.filter(point => point[3]).length;
+plots[3].note = S.tokens.length === 0 ? "The lock gives no tokens." :
+  `One mark for each hold. ${back === 0 ? "No token went back." :
+    `${back} tokens went back (red triangles): the lock gave a smaller or equal token after a larger one.`}`;
+
+const PLOT = 150;
+let pointed = null;
+function nice(most) {
+  const power = 10 ** Math.floor(Math.log10(most || 1));
+  return [1, 2, 5, 10].find(n => n * power >= most) * power;
+}
+function grid(context, plot, y, ticks) {
+  context.textAlign = "right";
+  context.strokeStyle = color("line");
+  for (const tick of ticks) {
+    context.beginPath();
+    context.moveTo(names, y(tick));
+    context.lineTo(width - 8, y(tick));
+    context.stroke();
+    context.fillStyle = color("dim");
+    context.fillText(Number(tick.toPrecision(4)).toLocaleString("en") + " " + plot.unit, names - 8, y(tick) + 4, names - 10);
+  }
+}
+function drawLine(context, line, y) {
+  context.strokeStyle = color(line.color);
+  context.setLineDash(line.dash || []);
+  context.lineWidth = 1.8;
+  context.beginPath();
+  let isBroken = true;
+  line.values.forEach((value, n) => {
+    if (value === null) return isBroken = line.values.length < 400 || isBroken;
+    const px = x(S.from + (n + 0.5) * S.width);
+    if (isBroken) context.moveTo(px - 1, y(value));
+    context.lineTo(px, y(value));
+    isBroken = false;
+  });
+  context.stroke();
+  context.setLineDash([]);
+  context.lineWidth = 1;
+}
+function drawPlot(plot) {
+  const context = prepared(plot.canvas, PLOT);
+  const top = 24, bottom = PLOT - 8;
+  axis(context, bottom);
+  clip(context, PLOT);
+  context.fillStyle = color("ice");
+  DATA.faults.filter(fault => isIn(...faultSpan(fault))).forEach(fault => band(context, faultSpan(fault), top, bottom - top));
+  context.restore();
+  if (plot.isTokens) drawTokens(context, plot, top, bottom); else drawLines(context, plot, top, bottom);
+  if (pointed !== null) {
+    context.strokeStyle = color("ink");
+    context.beginPath();
+    context.moveTo(x(pointed), top);
+    context.lineTo(x(pointed), bottom);
+    context.stroke();
+  }
+}
+function drawLines(context, plot, top, bottom) {
+  const first = clamp(Math.floor((view.from - S.from) / S.width), 0, buckets - 1);
+  const last = clamp(Math.ceil((view.to - S.from) / S.width), 0, buckets - 1);
+  const shown = plot.lines.flatMap(line => line.values.slice(first, last + 1)).filter(value => value !== null);
+  const most = Math.max(...shown, plot.isLog ? 1 : 0) || 1;
+  let y, ticks;
+  if (plot.isLog) {
+    const least = Math.min(...shown, most), low = Math.floor(Math.log10(Math.max(least, 0.01)));
+    const high = Math.max(Math.ceil(Math.log10(most)), low + 1);
+    y = value => bottom - (Math.log10(Math.max(value, 0.001)) - low) / (high - low) * (bottom - top);
+    ticks = Array.from({ length: high - low + 1 }, (_, n) => 10 ** (low + n));
+  } else {
+    const end = nice(most);
+    y = value => bottom - value / end * (bottom - top);
+    ticks = [0, end / 2, end];
+  }
+  grid(context, plot, y, ticks);
+  clip(context, PLOT);
+  plot.lines.forEach(line => drawLine(context, line, y));
+  context.restore();
+  const place = pointed === null ? -1 : Math.floor((pointed - S.from) / S.width);
+  context.textAlign = "left";
+  let left = names + 6;
+  plot.lines.forEach(line => {
+    const value = line.values[place];
+    const told = value === undefined ? "" : value === null ? ": none" : `: ${Number(value.toPrecision(4))} ${plot.unit}`;
+    const text = line.name + told;
+    context.fillStyle = color("bg");
+    context.globalAlpha = 0.85;
+    context.fillRect(left - 3, top, context.measureText(text).width + 34, 16);
+    context.globalAlpha = 1;
+    context.strokeStyle = context.fillStyle = color(line.color);
+    context.setLineDash(line.dash || []);
+    context.lineWidth = 2;
+    context.beginPath();
+    context.moveTo(left, top + 8);
+    context.lineTo(left + 24, top + 8);
+    context.stroke();
+    context.setLineDash([]);
+    context.lineWidth = 1;
+    context.fillText(text, left + 28, top + 12);
+    left += context.measureText(text).width + 46;
+  });
+}
+function drawTokens(context, plot, top, bottom) {
+  const points = S.tokens.filter(point => isShown(point[1]) && isIn(point[0], point[0]));
+  const values = points.map(point => point[2]);
+  let [least, most] = [Math.min(...values), Math.max(...values)];
+  if (!points.length) [least, most] = [0, 1];
+  if (least === most) [least, most] = [least - 1, most + 1];
+  const y = token => bottom - 6 - (token - least) / (most - least) * (bottom - top - 10);
+  grid(context, plot, y, [least, most]);
+  clip(context, PLOT);
+  for (const isBack of [0, 1]) {
+    context.fillStyle = color(isBack ? "red" : "one");
+    points.filter(point => point[3] === isBack).forEach(point => {
+      const px = x(point[0]), py = y(point[2]);
+      context.beginPath();
+      if (isBack) {
+        context.moveTo(px - 5, py - 4);
+        context.lineTo(px + 5, py - 4);
+        context.lineTo(px, py + 5);
+      } else context.arc(px, py, 2.2, 0, 7);
+      context.fill();
+    });
+  }
+  context.restore();
+}
+plots.forEach(plot => {
+  const box = el("div", undefined, $("plots"));
+  box.className = "plot";
+  el("h3", plot.title, box);
+  el("p", plot.note, box).className = "dim";
+  plot.canvas = el("canvas", undefined, box);
+  plot.canvas.setAttribute("role", "img");
+  plot.canvas.setAttribute("aria-label", `${plot.title} over time. ${plot.note}`);
+  plot.canvas.addEventListener("pointermove", event => {
+    pointed = time(event.offsetX);
+    schedule();
+  });
+  plot.canvas.addEventListener("pointerleave", () => {
+    pointed = null;
+    schedule();
+  });
+});

@@ -1,0 +1,195 @@
+//! The timeline as JSON for the page's script: times in milliseconds since the start of the run's first process.
+//!
+//! Holds and requests are arrays, because a page may have thousands of them. `page.js` names their fields.
+
+use std::collections::BTreeMap;
+
+use history::{Key, RequestKind, Stamp};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::timeline::{Act, Decision, Hold, Standing, Timeline};
+
+/// The most requests in the page. If there are more, only holds that are wrong keep theirs.
+const ACTS: usize = 40_000;
+
+/// Milliseconds with three digits: a microsecond is finer than every picture.
+#[derive(Debug, Clone, Copy)]
+struct Ms(f64);
+
+impl Serialize for Ms {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let rounded = (self.0 * 1e3).round() / 1e3;
+        // A whole number is shorter without its fraction.
+        if rounded.fract() == 0.0 { s.serialize_i64(rounded as i64) } else { s.serialize_f64(rounded) }
+    }
+}
+
+/// Places of keys in the list of keys.
+struct Keys<'a>(BTreeMap<&'a Key, usize>);
+
+impl<'a> Keys<'a> {
+    fn of(timeline: &'a Timeline) -> Keys<'a> {
+        let held = timeline.holds.iter().map(|hold| &hold.key);
+        let keys = held.chain(timeline.windows.iter().map(|window| &window.key));
+        let keys = keys.chain(timeline.series.tokens.iter().map(|point| &point.key));
+        let mut places: BTreeMap<&Key, usize> = keys.map(|key| (key, 0)).collect();
+        places.values_mut().enumerate().for_each(|(n, place)| *place = n);
+        Keys(places)
+    }
+
+    fn place(&self, key: &Key) -> usize {
+        self.0.get(key).copied().unwrap_or_default()
+    }
+}
+
+/// Returns the data of the page as text that may be part of a script element. The page shows the window `worst` first.
+pub fn script(timeline: &Timeline, worst: Option<usize>) -> serde_json::Result<String> {
+    Ok(inert(&serde_json::to_string(&data(timeline, worst))?))
+}
+
+/// JSON that cannot end a script element or begin a comment: `<`, `>` and `&` only occur in strings of JSON.
+fn inert(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' => out += "\\u003c",
+            '>' => out += "\\u003e",
+            '&' => out += "\\u0026",
+            '\u{2028}' => out += "\\u2028",
+            '\u{2029}' => out += "\\u2029",
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn data(timeline: &Timeline, worst: Option<usize>) -> Value {
+    let keys = Keys::of(timeline);
+    let at = |stamp: Stamp| Ms(timeline.ms(stamp));
+    let some = |stamp: Option<Stamp>| stamp.map(at);
+    let acts: usize = timeline.holds.iter().map(|hold| hold.acts.len()).sum();
+    let is_full = acts > ACTS;
+    let lane_of: BTreeMap<_, usize> = timeline.lanes.iter().enumerate().map(|(n, lane)| (lane.client, n)).collect();
+    let holds: Vec<Value> = (timeline.holds.iter())
+        .map(|hold| {
+            let lane = lane_of.get(&hold.client).copied().unwrap_or_default();
+            let shown = if is_full && !hold.is_wrong { &[][..] } else { &hold.acts };
+            held(timeline, hold, lane, keys.place(&hold.key), shown)
+        })
+        .collect();
+    let acts_shown = holds.iter().map(|hold| hold[16].as_array().map_or(0, Vec::len)).sum::<usize>();
+    let windows: Vec<Value> = (timeline.windows.iter())
+        .map(|w| {
+            let (from, to) = (Ms(w.from_ms), Ms(w.to_ms));
+            let story = [Ms(w.story_ms.0), Ms(w.story_ms.1)];
+            let holds: Vec<String> = w.holds.iter().map(|hold| hold.0.to_string()).collect();
+            json!({"kind": w.kind, "key": keys.place(&w.key), "holds": holds, "from": from, "to": to,
+                   "story": story, "headline": w.headline, "causes": w.causes})
+        })
+        .collect();
+    let faults: Vec<Value> = (timeline.faults.iter())
+        .map(|f| {
+            json!({"id": f.id.0, "kind": f.kind.name(), "node": f.node, "asked": some(f.requested),
+                   "on": some(f.injected), "heal": some(f.heal_requested), "off": some(f.healed),
+                   "over": some(f.heal_proved), "proved": f.proved.map(|(from, to)| [at(from), at(to)]),
+                   "why": f.unproved, "missed": f.is_missed, "unplanned": f.is_unplanned})
+        })
+        .collect();
+    let lanes: Vec<Value> = (timeline.lanes.iter())
+        .map(|lane| json!({"name": lane.name, "node": lane.worker, "left": lane.left_out}))
+        .collect();
+    let stalls: Vec<Value> = (timeline.stalls.iter())
+        .map(|s| json!([s.process.node(), at(s.from), at(s.to), s.process.to_string()]))
+        .collect();
+    let clocks: Vec<Value> = (timeline.clocks.iter())
+        .map(|c| json!([c.process.to_string(), at(c.at), Ms(c.wall_ms), Ms(c.boot_ms)]))
+        .collect();
+    let left = &timeline.left_out;
+    json!({
+        "until": at(timeline.until), "worst": worst,
+        "keys": keys.0.keys().map(ToString::to_string).collect::<Vec<_>>(),
+        "lanes": lanes, "holds": holds, "windows": windows, "faults": faults, "stalls": stalls, "clocks": clocks,
+        "series": series(timeline, &keys),
+        "left": {"all": left.holds_of_run, "holds": left.holds, "wrong": left.wrong_holds, "faults": left.faults,
+                 "stalls": left.stalls, "clocks": left.clocks, "acts": acts - acts_shown,
+                 "tokens": timeline.series.tokens_left_out},
+    })
+}
+
+fn held(timeline: &Timeline, hold: &Hold, lane: usize, key: usize, acts: &[Act]) -> Value {
+    let at = |stamp: Stamp| Ms(timeline.ms(stamp));
+    let some = |stamp: Option<Stamp>| stamp.map(at);
+    let acts: Vec<Value> = (acts.iter())
+        .map(|act| {
+            let kind = if act.kind == RequestKind::Write { "w" } else { "r" };
+            let decisions: Vec<Value> = act.decisions.iter().map(decided).collect();
+            json!([act.seq, at(act.at), kind, decisions])
+        })
+        .collect();
+    let removed = hold.released.map(|(_, removed)| u8::from(removed));
+    json!([
+        hold.id.0.to_string(),
+        lane,
+        key,
+        hold.seq,
+        hold.token.map(|token| token.0.to_string()),
+        at(hold.intended),
+        at(hold.acquired),
+        at(hold.entitled_until()),
+        at(hold.used_until()),
+        at(hold.promise_end),
+        some(hold.release),
+        removed,
+        some(hold.lost),
+        some(hold.gave_up),
+        some(hold.killed),
+        u8::from(hold.is_wrong),
+        acts,
+        hold.renewed,
+    ])
+}
+
+/// One letter for the decision of an arm, and the largest token that the arm had seen.
+fn decided(decision: &Decision) -> Value {
+    let word = match (decision.admitted, decision.standing) {
+        (false, _) => "x",
+        (true, Standing::Current) => "a",
+        (true, Standing::Late) => "l",
+        (true, Standing::Stale) => "s",
+    };
+    match decision.seen.filter(|_| !decision.admitted) {
+        Some(seen) => json!([decision.arm.name(), word, seen.0.to_string()]),
+        None => json!([decision.arm.name(), word]),
+    }
+}
+
+fn series(timeline: &Timeline, keys: &Keys<'_>) -> Value {
+    let series = &timeline.series;
+    let all = |of: fn(&crate::timeline::Bucket) -> u64| series.buckets.iter().map(of).collect::<Vec<_>>();
+    let quantile = |q: f64| series.buckets.iter().map(|bucket| bucket.latency_ms(q).map(Ms)).collect::<Vec<_>>();
+    let tokens: Vec<Value> = (series.tokens.iter())
+        .map(|point| {
+            let (at, key) = (Ms(timeline.ms(point.at)), keys.place(&point.key));
+            json!([at, key, point.token.0 as f64, u8::from(point.is_back)])
+        })
+        .collect();
+    json!({
+        "from": Ms(timeline.ms(series.from)), "width": Ms(series.width.as_secs_f64() * 1e3),
+        "due": all(|b| b.due), "attempts": all(|b| b.attempts), "failed": all(|b| b.failed),
+        "acquired": all(|b| b.acquired), "p50": quantile(0.5), "p99": quantile(0.99), "tokens": tokens,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_run_can_end_the_script_element() {
+        let json = inert(&serde_json::to_string("</script><!--<script>&\u{2028}").unwrap());
+        assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
+        let read: String = serde_json::from_str(&json).unwrap();
+        assert_eq!(read, "</script><!--<script>&\u{2028}");
+    }
+}

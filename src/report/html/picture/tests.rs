@@ -1,0 +1,51 @@
+use std::path::PathBuf;
+
+use super::*;
+use crate::{judge::judge, timeline::read};
+
+fn timeline(name: &str) -> Timeline {
+    let corpus = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus"));
+    let path = corpus.join(format!("{name}.jsonl"));
+    read(&path, &judge(&path).unwrap().verdicts).unwrap()
+}
+
+#[test]
+fn the_picture_of_a_pause_names_both_holders_and_the_refused_write() {
+    let timeline = timeline("kleppmann-pause");
+    let svg = picture(&timeline, &timeline.windows[0]).unwrap();
+    for part in ["worker-1", "worker-2", "has the lock, token 41", "frozen 5.00 s", "late write with token 41"] {
+        assert!(svg.contains(part), "{part}: {svg}");
+    }
+    assert!(svg.contains("fence: refused · without fence: admitted"), "{svg}");
+    assert!(svg.contains("prefers-color-scheme:dark") && !svg.contains("http://www.w3.org/1999"));
+}
+
+#[test]
+fn text_of_a_run_is_no_markup_in_a_picture() {
+    let mut timeline = timeline("kleppmann-pause");
+    timeline.lanes[0].name = "<b>\"&'\u{1b}".to_owned();
+    timeline.windows[0].headline = "</title><script>".to_owned();
+    let svg = picture(&timeline, &timeline.windows[0]).unwrap();
+    assert!(svg.contains("&lt;b&gt;&quot;&amp;&#39; "), "{svg}");
+    assert!(!svg.contains("<script") && !svg.contains("<b>"), "{svg}");
+}
+
+#[test]
+fn every_window_of_the_corpus_has_a_picture_or_lacks_a_hold() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus")).unwrap() {
+        let path = entry.unwrap().path();
+        let Some(judged) = judge(&path).ok().filter(|_| path.extension().is_some_and(|e| e == "jsonl")) else {
+            continue;
+        };
+        let timeline = read(&path, &judged.verdicts).unwrap();
+        for window in &timeline.windows {
+            let has_both = window.holds.iter().all(|id| timeline.hold(*id).is_some());
+            let svg = picture(&timeline, window);
+            assert_eq!(svg.is_some(), has_both, "{}", path.display());
+            assert!(svg.is_none_or(|svg| !svg.contains("NaN")), "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "{seen}");
+}

@@ -1,0 +1,80 @@
+use std::path::PathBuf;
+
+use checker::Figure;
+
+use super::*;
+use crate::{expect::compare, judge::judge, timeline::read};
+
+fn page(name: &str) -> (Judged, View, String) {
+    let corpus = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus"));
+    of(&corpus.join(format!("{name}.jsonl")))
+}
+
+fn of(history: &Path) -> (Judged, View, String) {
+    let judged = judge(history).unwrap();
+    let compared = compare(None, &judged.verdicts);
+    let timeline = read(history, &judged.verdicts).unwrap();
+    let dir = Path::new("runs/x");
+    let view = view(&judged, &compared, &timeline, dir).unwrap();
+    let html = html(&judged, &compared, &timeline, dir).unwrap();
+    (judged, view, html)
+}
+
+#[test]
+fn the_first_screen_tells_the_pause() {
+    let (_, view, html) = page("kleppmann-pause");
+    let claim = &view.claim;
+    assert!(claim.starts_with("worker-1 was frozen for 5.00 s until its lease had ended, and it wrote "), "{claim}");
+    assert!(claim.contains(" after worker-2 had taken the lock. The fence refused the late write"), "{claim}");
+    assert!(html.contains("<svg class=\"pic\"") && html.contains("harness run runs&#x2f;x&#x2f;plan.toml"));
+}
+
+#[test]
+fn the_figures_are_those_of_the_verdicts() {
+    for name in ["kleppmann-pause", "unsafe-release", "overrun", "given-up"] {
+        let (judged, view, html) = page(name);
+        let count = |path: &str| match judged.verdicts.lookup(path) {
+            Some(Figure::Count(n)) => n as u64,
+            other => panic!("{name}: {path}: {other:?}"),
+        };
+        for arm in &view.arms {
+            let shown = serde_json::to_value(arm).unwrap();
+            let arm = shown["name"].as_str().unwrap();
+            assert_eq!(shown["lost"], count(&format!("{arm}.data.lost_updates")), "{name}");
+            assert_eq!(shown["updates"], count(&format!("{arm}.data.updates")), "{name}");
+            assert_eq!(shown["refused"], count(&format!("{arm}.data.refused")), "{name}");
+            let of = if judged.verdicts.properties.get(&format!("{arm}.fence")).is_some() { "fence" } else { "data" };
+            assert_eq!(shown["stale"], count(&format!("{arm}.{of}.stale_accepted")), "{name}");
+        }
+        let tile = |label: &str| view.tiles.iter().find(|t| t.label.contains(label)).map(|t| t.count.clone());
+        assert_eq!(tile("a client got the lock"), Some(count("facts.holds").to_string()), "{name}");
+        assert_eq!(tile("with two lock holders"), Some(count("lock.windows").to_string()), "{name}");
+        let data = html.split("type=\"application/json\">").nth(1).unwrap().split("</script>").next().unwrap();
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["windows"].as_array().unwrap().len() as u64, count("lock.windows"), "{name}");
+        let rows = html.matches("<th scope=\"row\" title=").count();
+        assert_eq!(rows, judged.verdicts.properties.iter().count(), "{name}");
+    }
+}
+
+#[test]
+fn the_page_is_the_same_twice_and_loads_nothing() {
+    let (_, _, html) = page("kleppmann-pause");
+    assert_eq!(html, page("kleppmann-pause").2);
+    for part in ["src=", "@import", "url(http", "href=\"http", "<link"] {
+        assert!(!html.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn text_of_a_history_is_no_markup_of_the_page() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+    let evil = "</script><img src=x onerror=alert(1)>";
+    let text = std::fs::read_to_string(path).unwrap().replace("\"k0\"", &format!("\"{evil}\""));
+    let dir = tempfile::tempdir().unwrap();
+    let history = dir.path().join("history.jsonl");
+    std::fs::write(&history, text).unwrap();
+    let (_, view, html) = of(&history);
+    assert!(view.worst.unwrap().headline.contains(evil));
+    assert!(!html.contains("<img") && html.matches("</script>").count() == 2);
+}
