@@ -1,18 +1,20 @@
 # Two commands for newcomers: `make demo` shows the anomaly on real servers, `make test` tests everything.
 
 HARNESS := target/x86_64-unknown-linux-gnu/debug/harness
+IMAGE ?= harness:latest
 RELEASE := $(subst debug,release,$(HARNESS))
 # One flag set for everything that is built here, so that nothing is built twice.
 CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test accept mutants setup build
+.PHONY: help demo test accept mutants image setup build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
 	@echo 'make test     format, lints, docs, unit and property tests, then each real run once'
 	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 80 minutes; an interrupted one goes on)'
+	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
 
 demo: setup build
@@ -50,6 +52,10 @@ test: setup
 accept: setup
 	$(CARGO) build --quiet --release
 	@exec scripts/accept $(RELEASE) runs/accept-$$(cat $(RELEASE) suites/*.toml suites/*/*.toml | sha256sum | cut -c1-12)
+
+image: setup
+	$(CARGO) build --quiet --release
+	scripts/image $(RELEASE) $(IMAGE)
 
 mutants: setup
 	checker/mutants/run --log target/mutants.log

@@ -68,6 +68,12 @@ pub enum Command {
     List(ListArgs),
     /// Define a word of the reports, or all words
     Explain(ExplainArgs),
+    /// Show recorded runs in a browser
+    Serve(ServeArgs),
+    /// Print the completions of this command line for a shell
+    Completions(CompletionsArgs),
+    /// Print the page for `man`, or write one page for each command
+    Man(ManArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
@@ -402,6 +408,31 @@ impl ListArgs {
 pub struct ExplainArgs {
     /// A word of the reports, such as `stale-holder` [default: the whole legend]
     pub word: Option<String>,
+}
+
+/// Anybody who reaches the address can read the runs. Nothing can be changed.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Directory of the run directories
+    #[arg(long, default_value = "runs")]
+    pub runs: PathBuf,
+    /// Address and port to listen on; port 0 takes a free port
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8300")]
+    pub listen: std::net::SocketAddr,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Shell whose script is printed
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Write one page for each command into this directory
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -25,13 +25,16 @@ mod measures;
 mod plan_file;
 mod process;
 mod processes;
+mod recorded_run;
 mod recorder;
 mod report;
 mod run_dir;
 mod runner;
 mod scenario;
 mod selftest;
+mod serve;
 mod shard;
+mod shell;
 mod similar;
 mod standard_input;
 mod statistics;
@@ -90,6 +93,9 @@ pub fn run() -> ExitCode {
         Command::Clean(args) => command::clean(&args),
         Command::List(args) => list::list(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Serve(args) => serve::serve(&args),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
     };
     match done {
         Ok(exit) => exit.into(),

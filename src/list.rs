@@ -1,23 +1,19 @@
 //! `harness list`: everything that a run can have, or the recorded runs.
 
-use std::{cmp::Reverse, path::Path};
+use std::path::Path;
 
-use history::{ClusterKind, FaultKind};
-use serde::Serialize;
-use serde_json::{Value, json};
+use history::FaultKind;
+use serde_json::json;
 use workloads::backend::Backend;
 
 use crate::{
     cli::{Format, ListArgs},
-    exit::{Exit, Unusable, usage},
-    plan_file::PlanFile,
+    exit::{Exit, usage},
+    recorded_run::{NO_FAULTS, RecordedRun, recorded_runs},
     report::print,
-    run_dir::RunDir,
     similar::similar,
 };
 
-/// Stands for the faults of a run without faults.
-const NO_FAULTS: &str = "none";
 /// Stands for the verdict of a run that was not judged.
 const NOT_JUDGED: &str = "not-judged";
 
@@ -71,105 +67,43 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// One recorded run, as far as its files can be read.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Listed {
-    /// The name of its directory.
-    run: String,
-    /// Start of the run: date and time in UTC, RFC 3339. None for a directory with another name.
-    started: Option<String>,
-    backend: Option<String>,
-    /// The kinds of faults, each once, sorted; `none` without faults.
-    nemesis: Option<Vec<String>>,
-    cluster: Option<ClusterKind>,
-    seed: Option<u64>,
-    /// Number of double-holder windows.
-    windows: Option<u64>,
-    /// `upheld`, `violated` or `inconclusive`. None if the run was not judged.
-    verdict: Option<String>,
-    /// True if the run came out as expected. None without an expectation.
-    as_expected: Option<bool>,
+fn row(run: &RecordedRun) -> [String; 9] {
+    let or = |text: Option<String>, other: &str| text.unwrap_or_else(|| other.to_owned());
+    let started = run.started.as_ref().map(|text| text.replace('T', " ").replace('Z', ""));
+    [
+        or(started, "?"),
+        or(run.backend.clone(), "?"),
+        or(run.nemesis.as_ref().map(|kinds| kinds.join(",")), "?"),
+        or(run.cluster.map(|cluster| cluster.name().to_owned()), "?"),
+        or(run.seed.map(|seed| seed.to_string()), "?"),
+        or(run.windows.map(|windows| windows.to_string()), "–"),
+        or(run.verdict.clone(), NOT_JUDGED),
+        match run.as_expected {
+            Some(true) => "yes".to_owned(),
+            Some(false) => "NO".to_owned(),
+            None => "–".to_owned(),
+        },
+        run.run.clone(),
+    ]
 }
 
-impl Listed {
-    fn read(dir: &RunDir, run: String) -> Listed {
-        let plan = PlanFile::read(&dir.plan()).ok();
-        let verdict = std::fs::read_to_string(dir.verdict()).ok();
-        let verdict: Value = verdict.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        let nemesis = plan.as_ref().map(|file| {
-            let mut kinds: Vec<String> = file.plan.schedule.iter().map(|step| step.fault.kind().to_string()).collect();
-            kinds.sort();
-            kinds.dedup();
-            if kinds.is_empty() { vec![NO_FAULTS.to_owned()] } else { kinds }
-        });
-        Listed {
-            started: started(&run),
-            run,
-            nemesis,
-            backend: plan.as_ref().map(|file| file.backend.clone()),
-            cluster: plan.as_ref().map(|file| file.plan.cluster),
-            seed: plan.as_ref().map(|file| file.plan.seed),
-            windows: verdict["properties"]["lock"]["windows"].as_array().map(|windows| windows.len() as u64),
-            verdict: verdict["verdict"].as_str().map(str::to_owned),
-            as_expected: verdict["as_expected"].as_bool(),
-        }
-    }
-
-    fn row(&self) -> [String; 9] {
-        let or = |text: Option<String>, other: &str| text.unwrap_or_else(|| other.to_owned());
-        let started = self.started.as_ref().map(|text| text.replace('T', " ").replace('Z', ""));
-        [
-            or(started, "?"),
-            or(self.backend.clone(), "?"),
-            or(self.nemesis.as_ref().map(|kinds| kinds.join(",")), "?"),
-            or(self.cluster.map(|cluster| cluster.name().to_owned()), "?"),
-            or(self.seed.map(|seed| seed.to_string()), "?"),
-            or(self.windows.map(|windows| windows.to_string()), "–"),
-            or(self.verdict.clone(), NOT_JUDGED),
-            match self.as_expected {
-                Some(true) => "yes".to_owned(),
-                Some(false) => "NO".to_owned(),
-                None => "–".to_owned(),
-            },
-            self.run.clone(),
-        ]
-    }
-
-    fn passes(&self, args: &ListArgs) -> bool {
-        let is = |wanted: &Option<String>, found: Option<&str>| wanted.as_deref().is_none_or(|it| Some(it) == found);
-        let has = |kind: &String| self.nemesis.as_ref().is_some_and(|kinds| kinds.contains(kind));
-        is(&args.backend, self.backend.as_deref())
-            && is(&args.verdict, Some(self.verdict.as_deref().unwrap_or(NOT_JUDGED)))
-            && args.nemesis.as_ref().is_none_or(has)
-            && args.cluster.is_none_or(|cluster| Some(cluster) == self.cluster)
-            && !(args.unexpected && self.as_expected != Some(false))
-    }
-}
-
-/// Returns the time in the name of a run's directory (`20261123t143439-redlock-none-b2665ea8`), in RFC 3339.
-fn started(run: &str) -> Option<String> {
-    let (date, time) = run.split('-').next()?.split_once('t')?;
-    let digits = |text: &str, count| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(date, 8) || !digits(time, 6) {
-        return None;
-    }
-    let (year, month, day) = (&date[..4], &date[4..6], &date[6..]);
-    let (hour, minute, second) = (&time[..2], &time[2..4], &time[4..]);
-    Some(format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z"))
+fn passes(run: &RecordedRun, args: &ListArgs) -> bool {
+    let is = |wanted: &Option<String>, found: Option<&str>| wanted.as_deref().is_none_or(|it| Some(it) == found);
+    let has = |kind: &String| run.nemesis.as_ref().is_some_and(|kinds| kinds.contains(kind));
+    is(&args.backend, run.backend.as_deref())
+        && is(&args.verdict, Some(run.verdict.as_deref().unwrap_or(NOT_JUDGED)))
+        && args.nemesis.as_ref().is_none_or(has)
+        && args.cluster.is_none_or(|cluster| Some(cluster) == run.cluster)
+        && !(args.unexpected && run.as_expected != Some(false))
 }
 
 const HEAD: [&str; 9] =
     ["started (UTC)", "backend", "nemesis", "cluster", "seed", "windows", "verdict", "as expected", "run"];
 
 fn list_runs(runs: &Path, args: &ListArgs) -> anyhow::Result<Exit> {
-    let entries = std::fs::read_dir(runs).map_err(|e| Unusable(format!("{}: {e}", runs.display())))?;
-    let mut all: Vec<Listed> = entries
-        .flatten()
-        .filter(|entry| entry.path().join("plan.toml").is_file() && !entry.path().is_symlink())
-        .map(|entry| Listed::read(&RunDir::at(&entry.path()), entry.file_name().to_string_lossy().into_owned()))
-        .filter(|listed| listed.passes(args))
-        .collect();
-    all.sort_by(|one, other| Reverse(&one.run).cmp(&Reverse(&other.run)));
+    let names = recorded_runs(runs)?;
+    let read = names.iter().map(|name| RecordedRun::read(runs, name));
+    let mut all: Vec<RecordedRun> = read.filter(|run| passes(run, args)).collect();
     all.truncate(args.last.unwrap_or(usize::MAX));
     match args.format {
         Format::Json => {
@@ -182,8 +116,8 @@ fn list_runs(runs: &Path, args: &ListArgs) -> anyhow::Result<Exit> {
 }
 
 /// Returns the runs as aligned columns under a head.
-fn table(all: &[Listed]) -> String {
-    let rows: Vec<[String; 9]> = std::iter::once(HEAD.map(str::to_owned)).chain(all.iter().map(Listed::row)).collect();
+fn table(all: &[RecordedRun]) -> String {
+    let rows: Vec<[String; 9]> = std::iter::once(HEAD.map(str::to_owned)).chain(all.iter().map(row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 9] = std::array::from_fn(width);
     let line = |row: &[String; 9]| {

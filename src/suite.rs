@@ -34,16 +34,16 @@ use crate::{
 };
 
 use case_runner::CaseRunner;
-pub use facts::RunFacts;
 use file::Suite;
 #[cfg(fuzzing)]
 pub use file::parse;
 pub use file::{Case, read as read_suite};
+pub use fingerprint::fingerprint as fingerprint_of;
 pub use merge::merge;
 use output::Output;
 use progress::Progress;
-pub use results::Outcome;
-use results::{Head, Results};
+use results::Head;
+pub use results::{CaseRun, Outcome, Results};
 use suite_record::{SuiteRecord, lock};
 
 /// `harness suite`

@@ -7,35 +7,25 @@ use std::{
 
 use anyhow::Context;
 use history::{ClusterKind, MadeBy};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     dose::{Measurement, Series},
     exit::Unusable,
     similar::similar,
     statistics::quantile,
-    suite::{Case, Outcome, RunFacts, read_suite},
+    suite::{Case, CaseRun, Outcome, Results, fingerprint_of, read_suite},
 };
 
-/// One recorded run: the fields of a line of a suite's record that the pages need.
-#[derive(Debug, Clone, Deserialize)]
-struct CaseRun {
-    case: String,
-    seed: u64,
-    outcome: Outcome,
-    missing: Vec<String>,
-    misses: Vec<String>,
-    servers: String,
-    facts: RunFacts,
-}
-
-/// All recorded runs: `claims-CLUSTER.jsonl` has the record of a suite, `dose-OF-CLUSTER.json` the output of
-/// `harness dose --format json`.
+/// All recorded runs: `claims-CLUSTER.jsonl` has the records of a suite, one after the other; `dose-OF-CLUSTER.json`
+/// has the output of `harness dose --format json`.
 #[derive(Debug, Clone)]
 pub struct Data {
     runs: BTreeMap<String, Vec<CaseRun>>,
     doses: Vec<Series>,
     cases: Vec<Case>,
+    /// The fingerprints of the cases, by cluster and name.
+    fingerprints: BTreeMap<(&'static str, String), String>,
 }
 
 /// The smallest, the middle and the largest of some numbers, and their sum.
@@ -169,15 +159,16 @@ impl Data {
     /// # Errors
     /// A file cannot be read, has another name or another content, or a run of the data is no case of the suite.
     pub fn read(dir: &Path, suite: &Path) -> anyhow::Result<Data> {
-        let mut cases: Vec<Case> = Vec::new();
+        let (mut cases, mut fingerprints) = (Vec::<Case>::new(), BTreeMap::new());
         for cluster in [ClusterKind::Docker, ClusterKind::Sim] {
             for case in read_suite(&[PathBuf::from(suite)], cluster, &[])?.into_iter().flat_map(|suite| suite.cases) {
+                fingerprints.insert((cluster.name(), case.name.clone()), fingerprint_of(&case)?);
                 if !cases.iter().any(|known| known.name == case.name) {
                     cases.push(case);
                 }
             }
         }
-        let mut data = Data { runs: BTreeMap::new(), doses: Vec::new(), cases };
+        let mut data = Data { runs: BTreeMap::new(), doses: Vec::new(), cases, fingerprints };
         let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
         let mut paths = Vec::new();
         for entry in entries {
@@ -195,13 +186,10 @@ impl Data {
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if let Some(cluster) = name.strip_prefix("claims-").and_then(|name| name.strip_suffix(".jsonl")) {
-            let runs = text
-                .lines()
-                .enumerate()
-                .map(|(index, line)| parse::<CaseRun>(line).map_err(|e| wrong(format!("line {}: {e}", index + 1))));
-            let runs = runs.collect::<Result<Vec<_>, _>>()?;
-            if let Some(run) = runs.iter().find(|run| !self.cases.iter().any(|case| case.name == run.case)) {
-                return Err(wrong(format!("`{}` is no case of the suite", run.case)).into());
+            let results = Results::parse_all(&text, path)?;
+            let runs: Vec<CaseRun> = results.into_iter().flat_map(|results| results.runs).collect();
+            for run in &runs {
+                self.check(run, cluster).map_err(&wrong)?;
             }
             self.runs.insert(cluster.to_owned(), runs);
         } else if name.starts_with("dose-") && name.ends_with(".json") {
@@ -210,6 +198,21 @@ impl Data {
             return Err(wrong("expected claims-CLUSTER.jsonl or dose-OF-CLUSTER.json".to_owned()).into());
         }
         Ok(())
+    }
+
+    /// Refuses a run that was made with another plan, or judged by other expectations, than the suite has now.
+    fn check(&self, run: &CaseRun, cluster: &str) -> Result<(), String> {
+        let present = self.fingerprints.iter().find(|((of, name), _)| (*of, name) == (cluster, &run.case));
+        match present {
+            Some((_, present)) if *present == run.fingerprint => Ok(()),
+            Some(_) => Err(format!(
+                "run {} of {} was made with another plan, or with other expectations, than the suite has now; make \
+                 the runs of this row again",
+                run.n + 1,
+                run.case
+            )),
+            None => Err(format!("`{}` is no case of the suite on {cluster}", run.case)),
+        }
     }
 
     /// The dose–response curves, in the order of their files.

@@ -1,24 +1,26 @@
 //! Fingerprints: of a case, and of the harness's own binary.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use anyhow::Context;
+use sha2::{Digest, Sha256};
 
 use super::file::Case;
 
-/// Returns the fingerprint of a case. Another version of the standard library may give another fingerprint; then the
-/// case runs again.
+/// Returns the fingerprint of a case: of its plan and of what it expects.
 pub fn fingerprint(case: &Case) -> anyhow::Result<String> {
-    let mut hash = DefaultHasher::new();
-    (case.file.to_toml()?, format!("{:?}{:?}{:?}", case.expectation, case.witnesses, case.causes)).hash(&mut hash);
-    Ok(format!("{:016x}", hash.finish()))
+    let expected = format!("{:?}{:?}{:?}", case.expectation, case.witnesses, case.causes);
+    Ok(short(Sha256::new().chain_update(case.file.to_toml()?).chain_update([0]).chain_update(expected)))
 }
 
 /// Returns the fingerprint of this very binary. Another build may give other verdicts.
 pub fn build() -> anyhow::Result<String> {
     let path = std::env::current_exe().context("finding the harness's own binary")?;
     let binary = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let mut hash = DefaultHasher::new();
-    binary.hash(&mut hash);
-    Ok(format!("{:016x}", hash.finish()))
+    Ok(short(Sha256::new().chain_update(binary)))
+}
+
+/// The first 16 hexadecimal digits of a digest.
+fn short(digest: Sha256) -> String {
+    let mut digits = format!("{:x}", digest.finalize());
+    digits.truncate(16);
+    digits
 }

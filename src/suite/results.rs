@@ -186,37 +186,56 @@ impl Results {
         self.rows().count() * self.head.repeat as usize
     }
 
-    /// Reads results. The last line may be incomplete.
+    /// Reads the results of one call. The last line may be incomplete.
     ///
     /// # Errors
-    /// A line cannot be parsed, or the first line is no head of this version.
+    /// A line cannot be parsed, the first line is no head of this version, or a second head follows.
     pub fn parse(text: &str, path: &Path) -> Result<Results, Unusable> {
+        let mut all = Results::parse_all(text, path)?;
+        match (all.pop(), all.len()) {
+            (Some(only), 0) => Ok(only),
+            (_, others) => {
+                let problem = format!("expected one head of a suite's results, and found {}", others + 1);
+                Err(Unusable(format!("{}: {problem}", path.display())))
+            }
+        }
+    }
+
+    /// Reads the results of calls, one after the other in one file.
+    ///
+    /// # Errors
+    /// As [`Results::parse`], but every line may be a head.
+    pub fn parse_all(text: &str, path: &Path) -> Result<Vec<Results>, Unusable> {
         #[derive(Deserialize)]
         struct Version {
             schema: u32,
         }
         let wrong = |number: usize, problem: String| Unusable(format!("{}, line {number}: {problem}", path.display()));
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line)).peekable();
-        let (_, first) = lines.next().ok_or_else(|| wrong(1, "expected the head of a suite's results".into()))?;
-        let version: Version =
-            serde_json::from_str(first).map_err(|e| wrong(1, format!("no head of a suite's results: {e}")))?;
-        if version.schema != SCHEMA {
-            let problem = format!("schema {} is unknown; this version reads schema {SCHEMA}", version.schema);
-            return Err(wrong(1, problem));
-        }
-        let head = serde_json::from_str(first).map_err(|e| wrong(1, e.to_string()))?;
-        let (mut runs, mut known) = (Vec::new(), BTreeSet::new());
+        let (mut all, mut known) = (Vec::<Results>::new(), BTreeSet::new());
         while let Some((number, line)) = lines.next() {
-            match serde_json::from_str::<CaseRun>(line) {
-                Ok(run) if !known.insert((run.case.clone(), run.n, run.fingerprint.clone())) => {
-                    return Err(wrong(number, format!("run {} of {} is there twice", run.n + 1, run.case)));
+            let (version, last) = (serde_json::from_str::<Version>(line), all.last_mut());
+            match (version, last) {
+                (Ok(Version { schema: SCHEMA }), _) => {
+                    let head = serde_json::from_str(line).map_err(|e| wrong(number, e.to_string()))?;
+                    all.push(Results { head, runs: Vec::new() });
                 }
-                Ok(run) => runs.push(run),
-                Err(_) if lines.peek().is_none() && !text.ends_with('\n') => {}
-                Err(e) => return Err(wrong(number, e.to_string())),
+                (Ok(Version { schema }), _) => {
+                    let problem = format!("schema {schema} is unknown; this version reads schema {SCHEMA}");
+                    return Err(wrong(number, problem));
+                }
+                (Err(e), None) => return Err(wrong(number, format!("no head of a suite's results: {e}"))),
+                (Err(_), Some(results)) => match serde_json::from_str::<CaseRun>(line) {
+                    Ok(run) if !known.insert((run.case.clone(), run.n, run.fingerprint.clone())) => {
+                        return Err(wrong(number, format!("run {} of {} is there twice", run.n + 1, run.case)));
+                    }
+                    Ok(run) => results.runs.push(run),
+                    Err(_) if lines.peek().is_none() && !text.ends_with('\n') => {}
+                    Err(e) => return Err(wrong(number, e.to_string())),
+                },
             }
         }
-        Ok(Results { head, runs })
+        if all.is_empty() { Err(wrong(1, "expected the head of a suite's results".into())) } else { Ok(all) }
     }
 }
 

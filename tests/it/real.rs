@@ -426,7 +426,8 @@ fn a_worker_that_dies_at_once_is_named_with_its_last_words() {
 #[test]
 #[ignore = "needs a Docker engine"]
 fn kept_servers_stay_until_they_are_asked_to_go() {
-    let run = run(&["--backend", "redis", "--workers", "2", "--time", "8s", "--rate", "8", "--keep"]);
+    // The run's objects must be older than a run that may be starting, or `clean` leaves them.
+    let run = run(&["--backend", "redis", "--workers", "2", "--time", "14s", "--rate", "8", "--keep"]);
     let left = left_of(&run.latest());
     assert_eq!(left.len(), 2, "one server and its network: {left:?}");
     ran(&["clean"]).exits(0);

@@ -103,7 +103,8 @@ impl Canvas {
         let width = (to - from).max(3.0);
         let _ = writeln!(
             self.out,
-            "<rect class=\"{class}\" x=\"{from:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\"/>"
+            "<rect class=\"{class}\" x=\"{from:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             rx=\"2\"/>"
         );
         (from, from + width)
     }
