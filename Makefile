@@ -1,8 +1,8 @@
 # Two commands for newcomers: `make demo` shows the anomaly on real servers, `make test` tests everything.
 
-HARNESS := target/x86_64-unknown-linux-gnu/debug/harness
+HARNESS = target/$(shell rustc -vV | sed -n 's/^host: //p')/debug/harness
 IMAGE ?= harness:latest
-RELEASE := $(subst debug,release,$(HARNESS))
+RELEASE = $(subst debug,release,$(HARNESS))
 # One flag set for everything that is built here, so that nothing is built twice.
 CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
@@ -25,6 +25,7 @@ test: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
+	scripts/check-aarch64
 	$(CARGO) test --workspace
 	@if [ -n "$(ROOT)" ]; then \
 		$(CARGO) test --workspace --test net --test power -- --ignored; \

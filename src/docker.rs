@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
 use compose::{BINARY, DockerCluster, Engine, Spec};
-use history::MadeBy;
+use history::{FaultKind, MadeBy, Plan};
 use nemesis::{Controller, LiveView};
 use tokio::time::Instant;
 
 use crate::{
-    agent::Agent, plan_file::PlanFile, processes::DockerProcesses, recorder::Recorder, report::Terminal,
-    run_dir::RunDir, unplanned::UnplannedFaults,
+    agent::Agent, exit::Unusable, plan_file::PlanFile, processes::DockerProcesses, recorder::Recorder,
+    report::Terminal, run_dir::RunDir, unplanned::UnplannedFaults,
 };
 
 /// Runs the plan of `file`, and returns the ids of the images by role. If that fails, the caller takes the cluster
@@ -70,6 +70,7 @@ pub async fn run(
 
 /// The containers of the run.
 fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
+    check_machine(&file.plan, std::env::consts::ARCH)?;
     let own = |args: &[&str]| args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
     let arms: Vec<_> = file.plan.arms.iter().map(|a| a.name()).collect();
     let mut resource_args = own(&[BINARY, "resource", "--arms", &arms.join(",")]);
@@ -94,13 +95,45 @@ fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
     })
 }
 
+/// Refuses faults that the agent cannot inject on this machine.
+///
+/// # Errors
+///
+/// The plan moves clocks, and the machine is no x86-64.
+fn check_machine(plan: &Plan, machine: &str) -> Result<(), Unusable> {
+    let moves_clocks = plan.schedule.iter().any(|step| step.fault.kind() == FaultKind::Clock);
+    if moves_clocks && machine != "x86_64" {
+        return Err(Unusable(format!(
+            "the plan has the fault `clock`: on real servers it needs an x86-64 machine, and this one is {machine}; \
+             leave it out, or simulate it with --cluster sim"
+        )));
+    }
+    Ok(())
+}
+
 /// The path of this very binary. The binary must run in any container, so it must be static.
 pub fn binary() -> anyhow::Result<PathBuf> {
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64", target_feature = "crt-static")) {
+    if !cfg!(all(target_os = "linux", target_feature = "crt-static")) {
         bail!(
-            "this harness was not built as a static binary for x86-64 Linux, so it cannot run inside containers; \
+            "this harness was not built as a static binary for Linux, so it cannot run inside containers; \
              build it with `cargo build` in its repository"
         );
     }
     std::env::current_exe().context("finding the harness's own binary")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_fault_of_clocks_is_refused_by_name_on_other_machines() {
+        let plan = |name: &str| PlanFile::read(&Path::new("suites/kleppmann").join(name)).unwrap().plan;
+        let refused = check_machine(&plan("e2-both.toml"), "aarch64").unwrap_err().to_string();
+        assert!(refused.contains("`clock`") && refused.contains("aarch64"), "{refused}");
+        assert!(check_machine(&plan("e2-both.toml"), "x86_64").is_ok());
+        assert!(check_machine(&plan("c1-pause.toml"), "aarch64").is_ok());
+    }
 }

@@ -5,6 +5,7 @@
 mod data;
 mod filters;
 mod page;
+mod picture;
 mod typed;
 mod wrap;
 
@@ -27,6 +28,9 @@ pub fn findings(args: &FindingsArgs) -> anyhow::Result<Exit> {
     let mut files = page::render(&args.dir.join("pages"), data.clone())?;
     for series in data.doses() {
         files.insert(format!("dose-{}-{}.svg", series.of, series.cluster), svg(series)?);
+    }
+    for picture in data.pictures() {
+        files.insert(picture.file_name(), picture.svg.clone());
     }
     if args.check { check(&args.dir, &files) } else { write(&args.dir, &files) }
 }

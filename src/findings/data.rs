@@ -9,6 +9,7 @@ use anyhow::Context;
 use history::{ClusterKind, MadeBy};
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::picture::Picture;
 use crate::{
     dose::{Measurement, Series},
     exit::Unusable,
@@ -18,11 +19,13 @@ use crate::{
 };
 
 /// All recorded runs: `claims-CLUSTER.jsonl` has the records of a suite, one after the other; `dose-OF-CLUSTER.json`
-/// has the output of `harness dose --format json`.
+/// has the output of `harness dose --format json`; `CASE-CLUSTER.history.jsonl` is the history of one run, to draw its
+/// worst window.
 #[derive(Debug, Clone)]
 pub struct Data {
     runs: BTreeMap<String, Vec<CaseRun>>,
     doses: Vec<Series>,
+    pictures: Vec<Picture>,
     cases: Vec<Case>,
     /// The fingerprints of the cases, by cluster and name.
     fingerprints: BTreeMap<(&'static str, String), String>,
@@ -140,6 +143,13 @@ fn seeds(runs: &[&CaseRun]) -> String {
     }
 }
 
+/// The case and the cluster in the name of a history: `K1-docker.history.jsonl`.
+fn history_of(path: &Path) -> Option<(String, String)> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".history.jsonl")?;
+    let (case, cluster) = name.rsplit_once('-')?;
+    Some((case.to_owned(), cluster.to_owned()))
+}
+
 fn one_of<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut values: Vec<T> = values.collect();
     values.sort();
@@ -168,13 +178,14 @@ impl Data {
                 }
             }
         }
-        let mut data = Data { runs: BTreeMap::new(), doses: Vec::new(), cases, fingerprints };
+        let mut data = Data { runs: BTreeMap::new(), doses: Vec::new(), pictures: Vec::new(), cases, fingerprints };
         let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
         let mut paths = Vec::new();
         for entry in entries {
             paths.push(entry.with_context(|| format!("listing {}", dir.display()))?.path());
         }
-        paths.sort();
+        // Histories are last: they are of runs that the other files record.
+        paths.sort_by_key(|path| (history_of(path).is_some(), path.clone()));
         for path in paths {
             data.add(&path)?;
         }
@@ -183,6 +194,11 @@ impl Data {
 
     fn add(&mut self, path: &Path) -> anyhow::Result<()> {
         let wrong = |problem: String| Unusable(format!("{}: {problem}", path.display()));
+        if let Some((case, cluster)) = history_of(path) {
+            let runs = self.recorded(&cluster).map_err(wrong)?;
+            self.pictures.push(Picture::read(path, &case, runs)?);
+            return Ok(());
+        }
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if let Some(cluster) = name.strip_prefix("claims-").and_then(|name| name.strip_suffix(".jsonl")) {
@@ -195,7 +211,8 @@ impl Data {
         } else if name.starts_with("dose-") && name.ends_with(".json") {
             self.doses.push(parse(&text).map_err(wrong)?);
         } else {
-            return Err(wrong("expected claims-CLUSTER.jsonl or dose-OF-CLUSTER.json".to_owned()).into());
+            let expected = "expected claims-CLUSTER.jsonl, dose-OF-CLUSTER.json or CASE-CLUSTER.history.jsonl";
+            return Err(wrong(expected.to_owned()).into());
         }
         Ok(())
     }
@@ -213,6 +230,17 @@ impl Data {
             )),
             None => Err(format!("`{}` is no case of the suite on {cluster}", run.case)),
         }
+    }
+
+    /// The pictures of single runs.
+    pub fn pictures(&self) -> &[Picture] {
+        &self.pictures
+    }
+
+    /// The picture of a run of the case.
+    pub fn picture(&self, case: &str) -> Result<&Picture, String> {
+        let found = self.pictures.iter().find(|picture| picture.case == case);
+        found.ok_or_else(|| format!("the data has no history of a run of {case}"))
     }
 
     /// The dose–response curves, in the order of their files.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use anyhow::Context;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context, value::Serde};
 
-use super::{data::Data, filters, typed, wrap::wrapped};
+use super::{data::Data, filters, picture::Picture, typed, wrap::wrapped};
 use crate::exit::Unusable;
 
 /// The cluster that a template means unless it names one.
@@ -66,6 +66,9 @@ fn environment(data: Data) -> Environment<'static> {
     let source = data.clone();
     environment
         .add_function("origin", move |of: Option<String>| source.origin(&cluster(of)).map(Serde).map_err(refused));
+    let source = data.clone();
+    environment
+        .add_function("picture", move |case: String| source.picture(&case).map(Picture::markdown).map_err(refused));
     let source = data.clone();
     environment.add_function("plan", move |name: String| {
         let file = &source.case(&name).map_err(refused)?.file;

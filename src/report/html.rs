@@ -132,7 +132,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &Path)
         placement: placement(plan).map(|text| text.replace("**", "")),
         again: again(judged, dir).lines().map(str::to_owned).collect(),
         tiles: tiles(verdicts, timeline),
-        picture: worst.and_then(|index| picture::picture(timeline, timeline.windows.get(index)?)),
+        picture: worst_window(verdicts, timeline).map(|(_, picture)| picture),
         worst: told_first,
         stories,
         stories_left,
@@ -147,6 +147,13 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &Path)
         script: SCRIPT,
         data: data::script(timeline, worst)?,
     })
+}
+
+/// Returns the headline of the worst window of a run, and its picture as an SVG file. None without a window that can be
+/// drawn.
+pub fn worst_window(verdicts: &Verdicts, timeline: &Timeline) -> Option<(String, String)> {
+    let window = timeline.windows.get(words::worst(&verdicts.lock()?.windows)?)?;
+    Some((window.headline.clone(), picture::picture(timeline, window)?))
 }
 
 fn story(told: &checker::Story, window: Option<usize>) -> StoryView {

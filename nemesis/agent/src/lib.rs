@@ -5,6 +5,10 @@
 //! and the host's clock and firewall are never touched. For faults of packets the agent enters the target's network
 //! namespace; for faults of clocks it writes to the memory of the target's processes.
 
+#[cfg(target_arch = "x86_64")]
+pub mod clock;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_clock.rs"]
 pub mod clock;
 pub mod net;
 pub mod power;
