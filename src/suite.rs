@@ -18,6 +18,9 @@ mod merge;
 mod output;
 mod progress;
 mod results;
+mod rows;
+#[cfg(test)]
+mod shipped;
 mod suite_record;
 mod table;
 mod witness;

@@ -1,7 +1,6 @@
 //! The suite file: rows, each with a claim, a plan, the evidence that the plan needs, and the expected verdicts.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -9,10 +8,10 @@ use std::{
 use checker::{CauseSet, joined};
 use clap::Parser;
 use history::ClusterKind;
-use serde::Deserialize;
 
 use super::{
     field::{differences, replaced},
+    rows::{self, Row, SuiteFile, wrong},
     witness::Witness,
 };
 use crate::{
@@ -23,75 +22,6 @@ use crate::{
     scenario::Scenario,
     similar::similar,
 };
-
-/// A suite as its author wrote it.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuiteFile {
-    /// Version of this format: 1.
-    pub schema: u32,
-    /// The rows.
-    #[serde(rename = "row")]
-    pub rows: Vec<Row>,
-}
-
-/// One claim.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Row {
-    /// The name in the table: `K1`.
-    pub id: String,
-    /// The claim.
-    pub claim: String,
-    /// The author of the claim.
-    pub by: String,
-    /// The path of the plan, relative to the suite file.
-    #[serde(default)]
-    pub plan: Option<PathBuf>,
-    /// Flags of `harness run`, in place of a plan: `--nemesis delay:redis-2@2s+2s --time 6s`.
-    #[serde(default)]
-    pub run: Option<String>,
-    /// Fields of the plan to replace in this row, by their paths as in [`Twin::field`]. So rows can share a plan.
-    #[serde(default)]
-    pub set: BTreeMap<String, toml::Value>,
-    /// The evidence that the history must contain; otherwise the run is inconclusive.
-    pub witness: Vec<String>,
-    /// The expected verdicts, as for `--expect`. Without them a run may violate nothing but the lock, and that only by
-    /// windows that have a cause.
-    #[serde(default)]
-    pub expect: Option<String>,
-    /// The exact causes of every window.
-    #[serde(default)]
-    pub causes: Option<Vec<CauseSet>>,
-    /// The clusters that can run the row; all if left out. A container cannot lose power, for example.
-    #[serde(default)]
-    pub clusters: Vec<ClusterKind>,
-    /// The servers that the expectation is about: the version must begin with one of these. All if left out.
-    #[serde(default)]
-    pub holds_for: Vec<String>,
-    /// The same plan with one changed field.
-    #[serde(default)]
-    pub twin: Option<Twin>,
-}
-
-/// The same plan with one changed field, which shows the effect of the field.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Twin {
-    /// The path of the field in the plan file: `plan.tokens`, `plan.schedule.5.fault.back_after`. Steps and waits are
-    /// named by their ids.
-    pub field: String,
-    /// The value in the twin's plan.
-    pub value: toml::Value,
-    /// The expected verdicts.
-    pub expect: String,
-    /// The evidence; that of the row if left out.
-    #[serde(default)]
-    pub witness: Option<Vec<String>>,
-    /// The exact causes of every window.
-    #[serde(default)]
-    pub causes: Option<Vec<CauseSet>>,
-}
 
 /// A planned run of a suite: a row, or the twin of a row.
 #[derive(Debug, Clone)]
@@ -128,10 +58,9 @@ pub struct Suite {
 /// # Errors
 /// The first mistake, with its row; a row of `only` that no suite has; two suites of one name, or without rows.
 pub fn read(paths: &[PathBuf], cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Suite>> {
-    let text_of = |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| wrong(path, e));
-    let files = paths.iter().map(|path| SuiteFile::parse(&text_of(path)?, path)).collect::<Result<Vec<_>, _>>()?;
+    let files = paths.iter().map(|path| rows::read(path)).collect::<Result<Vec<_>, _>>()?;
     let ids: Vec<&str> = files.iter().flat_map(SuiteFile::ids).collect();
-    if let Some(unknown) = only.iter().find(|id| !ids.contains(&id.as_str())) {
+    if let Some(unknown) = only.iter().find(|only| !files.iter().any(|file| file.has(only))) {
         let near = similar(unknown, ids.iter().copied());
         let all = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         let problem = format!("--only: there is no row `{unknown}`{near}; there are: {}", ids.join(", "));
@@ -140,7 +69,7 @@ pub fn read(paths: &[PathBuf], cluster: ClusterKind, only: &[String]) -> anyhow:
     let mut suites: Vec<Suite> = Vec::new();
     for (path, file) in paths.iter().zip(&files) {
         // A file of several may have none of the rows of `only`.
-        if !only.is_empty() && paths.len() > 1 && !file.ids().any(|id| only.iter().any(|only| only == id)) {
+        if !only.is_empty() && paths.len() > 1 && !only.iter().any(|only| file.has(only)) {
             continue;
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -157,44 +86,32 @@ pub fn read(paths: &[PathBuf], cluster: ClusterKind, only: &[String]) -> anyhow:
 /// Parses the text of a suite that comes from `path`, and all plans and words of its rows.
 #[cfg(fuzzing)]
 pub fn parse(text: &str, path: &Path, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
-    SuiteFile::parse(text, path)?.cases(path, cluster, &[])
-}
-
-fn wrong(path: &Path, problem: impl std::fmt::Display) -> Unusable {
-    Unusable(format!("suite {}: {problem}", path.display()))
+    rows::parse(text, path)?.cases(path, cluster, &[])
 }
 
 impl SuiteFile {
-    fn parse(text: &str, path: &Path) -> Result<SuiteFile, Unusable> {
-        let suite: SuiteFile = toml::from_str(text).map_err(|e| wrong(path, e))?;
-        if suite.schema != 1 {
-            return Err(wrong(path, format!("schema {} is unknown; this version reads schema 1", suite.schema)));
-        }
-        let mut ids: Vec<&str> = suite.ids().collect();
-        ids.sort_unstable();
-        if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(wrong(path, format!("two rows are called {}", twice[0])));
-        }
-        Ok(suite)
-    }
-
     fn ids(&self) -> impl Iterator<Item = &str> {
         self.rows.iter().map(|row| row.id.as_str())
     }
 
+    fn has(&self, only: &str) -> bool {
+        self.rows.iter().any(|row| row.is_named(only))
+    }
+
     /// Returns the cases of the rows that `only` names (if empty: of all rows) and that run on `cluster`.
     fn cases(&self, path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
-        let base = path.parent().unwrap_or(Path::new("."));
-        let runs_on = |row: &Row| row.clusters.is_empty() || row.clusters.contains(&cluster);
-        if let Some(row) = self.rows.iter().find(|row| only.contains(&row.id) && !runs_on(row)) {
-            let problem = format!("--only: row `{}` does not run on --cluster {}", row.id, cluster.name());
-            return Err(wrong(path, problem).into());
+        for id in only {
+            let mut named = self.rows.iter().filter(|row| row.is_named(id)).peekable();
+            if named.peek().is_some() && !named.any(|row| row.runs_on(cluster)) {
+                let problem = format!("--only: row `{id}` does not run on --cluster {}", cluster.name());
+                return Err(wrong(path, problem).into());
+            }
         }
-        let chosen = self.rows.iter().filter(|row| only.is_empty() || only.contains(&row.id));
+        let chosen = self.rows.iter().filter(|row| only.is_empty() || only.iter().any(|only| row.is_named(only)));
         let mut cases = Vec::new();
-        for row in chosen.filter(|row| runs_on(row)) {
-            let of_row = || format!("row {} of {}", row.id, path.display());
-            cases.extend(row.cases(base, cluster).map_err(|e| e.context(of_row()))?);
+        for row in chosen.filter(|row| row.runs_on(cluster)) {
+            let of_row = || format!("row {} of {}", row.id, row.file.display());
+            cases.extend(row.cases(cluster).map_err(|e| e.context(of_row()))?);
         }
         if cases.is_empty() {
             return Err(wrong(path, format!("no row runs on --cluster {}", cluster.name())).into());
@@ -205,10 +122,10 @@ impl SuiteFile {
 
 impl Row {
     /// Returns the origin and the text of the plan file.
-    fn text(&self, base: &Path, cluster: ClusterKind) -> anyhow::Result<(String, String)> {
+    fn text(&self, cluster: ClusterKind) -> anyhow::Result<(String, String)> {
         match (&self.plan, &self.run) {
             (Some(plan), None) => {
-                let origin = base.join(plan).display().to_string();
+                let origin = self.file.parent().unwrap_or(Path::new(".")).join(plan).display().to_string();
                 let text = std::fs::read_to_string(&origin).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
                 Ok((origin, text))
             }
@@ -224,8 +141,8 @@ impl Row {
         }
     }
 
-    fn cases(&self, base: &Path, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
-        let (origin, mut text) = self.text(base, cluster)?;
+    fn cases(&self, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
+        let (origin, mut text) = self.text(cluster)?;
         for (field, value) in &self.set {
             text = replaced(&text, field, value).map_err(|e| Unusable(format!("set: {e}")))?;
         }

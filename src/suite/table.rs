@@ -7,9 +7,8 @@ use super::{
     results::{CaseRun, Outcome, Results, RowFacts},
 };
 
-/// The width of the column of names, and the indent of the lines below a claim.
+/// The least width of the column of names.
 const WIDTH: usize = 19;
-const INDENT: usize = WIDTH + 15;
 
 /// Returns the line of one run, for print as soon as the run ends.
 pub fn line(run: &CaseRun) -> String {
@@ -44,26 +43,29 @@ pub fn table(suites: &[&Results]) -> String {
         if suites.len() > 1 {
             text += &format!("\nsuite {} on {}\n", results.head.suite, results.head.cluster.name());
         }
-        text += &format!("\n{:<WIDTH$} {:<12} {:<13} claim\n", "row", "as expected", "by");
-        results.rows().for_each(|row| text += &of_row(results, row));
+        let width = results.rows().map(|row| row.case.len()).max().unwrap_or_default().max(WIDTH);
+        text += &format!("\n{:<width$} {:<12} {:<13} claim\n", "row", "as expected", "by");
+        results.rows().for_each(|row| text += &of_row(results, row, width));
     }
     text + "\n" + &Counts::of(suites).text()
 }
 
-fn of_row(results: &Results, row: &RowFacts) -> String {
+/// Returns the lines of a row; its name has `width` columns.
+fn of_row(results: &Results, row: &RowFacts, width: usize) -> String {
+    let indent = width + 15;
     let (runs, times) = (results.of(row), results.head.repeat);
     let expected = runs.iter().filter(|run| run.outcome == Outcome::AsExpected).count();
     let is_witnessed = |run: &&&CaseRun| run.missing.is_empty() && run.outcome != Outcome::Infrastructure;
     let witnessed = runs.iter().filter(is_witnessed).count();
     let RowFacts { case, claim, by, witnesses, expected: wanted, .. } = row;
-    let mut text = format!("{case:<WIDTH$} {:<12} {by:<13} {claim}\n", format!("{expected} of {times}"));
+    let mut text = format!("{case:<width$} {:<12} {by:<13} {claim}\n", format!("{expected} of {times}"));
     if !witnesses.is_empty() {
-        text += &format!("{:INDENT$}witness   {witnessed} of {times}: {}\n", "", witnesses.join("; "));
+        text += &format!("{:indent$}witness   {witnessed} of {times}: {}\n", "", witnesses.join("; "));
     }
-    text += &format!("{:INDENT$}expected  {wanted}\n", "");
+    text += &format!("{:indent$}expected  {wanted}\n", "");
     if let Some(last) = runs.last() {
         let run = if last.run.is_empty() { "" } else { " · " };
-        text += &format!("{:INDENT$}seen      {}{run}{}\n", "", last.seen, last.run);
+        text += &format!("{:indent$}seen      {}{run}{}\n", "", last.seen, last.run);
     }
     text
 }

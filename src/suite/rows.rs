@@ -1,0 +1,275 @@
+//! The format of a suite file, and its rows: the own rows, each once for every backend of its list, and the rows of the
+//! included files.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use checker::CauseSet;
+use compose::BUILTIN;
+use history::ClusterKind;
+use serde::Deserialize;
+
+use crate::{exit::Unusable, scenario::Scenario};
+
+/// Stands for every backend in the list of a row.
+const ALL: &str = "all";
+
+/// A suite as its author wrote it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuiteFile {
+    /// Version of this format: 1.
+    pub schema: u32,
+    /// The paths of suite files whose rows come before the own rows, relative to this file.
+    #[serde(default)]
+    pub include: Vec<PathBuf>,
+    /// The rows.
+    #[serde(rename = "row", default)]
+    pub rows: Vec<Row>,
+}
+
+/// One claim.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// The name in the table: `K1`.
+    pub id: String,
+    /// The claim.
+    pub claim: String,
+    /// The author of the claim.
+    pub by: String,
+    /// The path of the plan, relative to the suite file.
+    #[serde(default)]
+    pub plan: Option<PathBuf>,
+    /// Flags of `harness run`, in place of a plan: `--nemesis delay:redis-2@2s+2s --time 6s`.
+    #[serde(default)]
+    pub run: Option<String>,
+    /// The row is made once for each of these backends: names as in `--backend`, or `all`.
+    #[serde(default)]
+    pub backends: Option<Vec<String>>,
+    /// Fields of the plan to replace in this row, by their paths as in [`Twin::field`]. So rows can share a plan.
+    #[serde(default)]
+    pub set: BTreeMap<String, toml::Value>,
+    /// The evidence that the history must contain; otherwise the run is inconclusive.
+    pub witness: Vec<String>,
+    /// The expected verdicts, as for `--expect`. Without them a run may violate nothing but the lock, and that only by
+    /// windows that have a cause.
+    #[serde(default)]
+    pub expect: Option<String>,
+    /// The exact causes of every window.
+    #[serde(default)]
+    pub causes: Option<Vec<CauseSet>>,
+    /// The clusters that can run the row; all if left out. A container cannot lose power, for example.
+    #[serde(default)]
+    pub clusters: Vec<ClusterKind>,
+    /// The servers that the expectation is about: the version must begin with one of these. All if left out.
+    #[serde(default)]
+    pub holds_for: Vec<String>,
+    /// The same plan with one changed field.
+    #[serde(default)]
+    pub twin: Option<Twin>,
+    /// The file of the row: that of the suite, or an included one.
+    #[serde(skip)]
+    pub file: PathBuf,
+    /// The id of the row whose list of backends this row comes from.
+    #[serde(skip)]
+    pub group: Option<String>,
+    /// The backend that must have a model for a simulated run; otherwise the simulation leaves the row out.
+    #[serde(skip)]
+    pub needs_model_of: Option<String>,
+}
+
+/// The same plan with one changed field, which shows the effect of the field.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Twin {
+    /// The path of the field in the plan file: `plan.tokens`, `plan.schedule.5.fault.back_after`. Steps and waits are
+    /// named by their ids.
+    pub field: String,
+    /// The value in the twin's plan.
+    pub value: toml::Value,
+    /// The expected verdicts.
+    pub expect: String,
+    /// The evidence; that of the row if left out.
+    #[serde(default)]
+    pub witness: Option<Vec<String>>,
+    /// The exact causes of every window.
+    #[serde(default)]
+    pub causes: Option<Vec<CauseSet>>,
+}
+
+/// Reads a suite file, and the files that it includes. The result has rows only: no includes, and no lists of backends.
+///
+/// # Errors
+/// A file cannot be read or parsed, a file includes itself, or two rows have one name.
+pub fn read(path: &Path) -> Result<SuiteFile, Unusable> {
+    let text = std::fs::read_to_string(path).map_err(|e| wrong(path, e))?;
+    parse(&text, path)
+}
+
+/// Parses the text of a suite file that comes from `path`, as [`read`] does.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(text: &str, path: &Path) -> Result<SuiteFile, Unusable> {
+    let suite = with_included(text, path, &mut Vec::new())?;
+    let mut rows: Vec<&Row> = suite.rows.iter().collect();
+    rows.sort_by_key(|row| &row.id);
+    match rows.windows(2).find(|pair| pair[0].id == pair[1].id) {
+        Some(pair) if pair[0].file == pair[1].file => Err(wrong(path, format!("two rows are called {}", pair[0].id))),
+        Some(pair) => {
+            let (one, other) = (pair[0].file.display(), pair[1].file.display());
+            Err(wrong(path, format!("two rows are called {}: one in {one}, the other in {other}", pair[0].id)))
+        }
+        None => Ok(suite),
+    }
+}
+
+/// `above` are the files whose includes led to this file.
+fn with_included(text: &str, path: &Path, above: &mut Vec<PathBuf>) -> Result<SuiteFile, Unusable> {
+    let suite: SuiteFile = toml::from_str(text).map_err(|e| wrong(path, e))?;
+    if suite.schema != 1 {
+        return Err(wrong(path, format!("schema {} is unknown; this version reads schema 1", suite.schema)));
+    }
+    let base = path.parent().unwrap_or(Path::new("."));
+    above.push(path.canonicalize().unwrap_or(path.to_owned()));
+    let mut rows = Vec::new();
+    for file in suite.include {
+        let included = base.join(&file);
+        let of_file = |problem: String| wrong(path, format!("include `{}`: {problem}", file.display()));
+        let canonical = included.canonicalize().map_err(|e| of_file(format!("{}: {e}", included.display())))?;
+        if above.contains(&canonical) {
+            return Err(of_file("the file includes itself, directly or through others".to_owned()));
+        }
+        let text = std::fs::read_to_string(&included).map_err(|e| of_file(e.to_string()))?;
+        rows.extend(with_included(&text, &included, above)?.rows);
+    }
+    above.pop();
+    for row in suite.rows {
+        let of_row = |problem: &str| wrong(path, format!("row {}: {problem}", row.id));
+        rows.extend(Row { file: path.to_owned(), ..row.clone() }.for_each_backend().map_err(of_row)?);
+    }
+    Ok(SuiteFile { include: Vec::new(), rows, ..suite })
+}
+
+/// Names the suite file of a problem.
+pub fn wrong(path: &Path, problem: impl std::fmt::Display) -> Unusable {
+    Unusable(format!("suite {}: {problem}", path.display()))
+}
+
+impl Row {
+    /// Returns the row once for each backend of its list, with names such as `pause/etcd`.
+    fn for_each_backend(self) -> Result<Vec<Row>, &'static str> {
+        let Some(listed) = &self.backends else { return Ok(vec![self]) };
+        let Some(flags) = &self.run else {
+            return Err("`backends` needs `run`; a plan has one backend of its own");
+        };
+        if listed.is_empty() {
+            return Err("`backends` is empty; expected names of backends, or [\"all\"]");
+        }
+        let has_all = listed.iter().any(|name| name == ALL);
+        if has_all && listed.len() > 1 {
+            return Err("`backends` has \"all\" and other names; expected only one of both");
+        }
+        let names: Vec<&str> = if has_all {
+            BUILTIN.iter().map(|(name, _)| *name).collect()
+        } else {
+            listed.iter().map(String::as_str).collect()
+        };
+        let for_one = |name: &&str| Row {
+            id: format!("{}/{name}", self.id),
+            group: Some(self.id.clone()),
+            run: Some(format!("--backend {name} {flags}")),
+            backends: None,
+            needs_model_of: Some((*name).to_owned()),
+            ..self.clone()
+        };
+        Ok(names.iter().map(for_one).collect())
+    }
+
+    /// Returns whether `only` names the row, or the row whose list of backends it comes from.
+    pub fn is_named(&self, only: &str) -> bool {
+        self.id == only || self.group.as_deref() == Some(only)
+    }
+
+    /// Returns whether the row runs on a cluster. Of a list of backends, those without a model are not simulated.
+    pub fn runs_on(&self, cluster: ClusterKind) -> bool {
+        let is_modelled = |name: &String| Scenario::of(name).is_ok_and(|of| of.base.servers.model().is_some());
+        let can = cluster != ClusterKind::Sim || self.needs_model_of.as_ref().is_none_or(is_modelled);
+        can && (self.clusters.is_empty() || self.clusters.contains(&cluster))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn row(id: &str, more: &str) -> String {
+        format!("[[row]]\nid = \"{id}\"\nclaim = \"c\"\nby = \"b\"\nwitness = []\n{more}\n")
+    }
+
+    fn ids(suite: &SuiteFile) -> Vec<&str> {
+        suite.rows.iter().map(|row| row.id.as_str()).collect()
+    }
+
+    #[test]
+    fn included_rows_come_first_and_keep_their_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("below")).unwrap();
+        let inner = format!("schema = 1\n{}", row("a", "plan = \"a.toml\""));
+        fs::write(dir.path().join("below/inner.toml"), inner).unwrap();
+        let outer = format!("schema = 1\ninclude = [\"below/inner.toml\"]\n{}", row("b", "plan = \"b.toml\""));
+        let suite = parse(&outer, &dir.path().join("outer.toml")).unwrap();
+        assert_eq!(ids(&suite), ["a", "b"]);
+        assert_eq!(suite.rows[0].file, dir.path().join("below/inner.toml"));
+        assert_eq!(suite.rows[1].file, dir.path().join("outer.toml"));
+    }
+
+    #[test]
+    fn includes_that_cannot_be_followed_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("one.toml"), "schema = 1\ninclude = [\"two.toml\"]\n").unwrap();
+        fs::write(at("two.toml"), "schema = 1\ninclude = [\"one.toml\"]\n").unwrap();
+        fs::write(at("a.toml"), format!("schema = 1\n{}", row("a", "run = \"--nemesis none\""))).unwrap();
+        fs::write(at("old.toml"), "schema = 9\n").unwrap();
+        let again = format!("schema = 1\ninclude = [\"a.toml\"]\n{}", row("a", "run = \"\""));
+        for (text, words) in [
+            ("schema = 1\ninclude = [\"one.toml\"]\n", "include `one.toml`: the file includes itself"),
+            ("schema = 1\ninclude = [\"none.toml\"]\n", "include `none.toml`"),
+            ("schema = 1\ninclude = [\"old.toml\"]\n", "old.toml: schema 9"),
+            ("schema = 1\ninclude = [\"a.toml\", \"a.toml\"]\n", "two rows are called a"),
+            (&again, "one in "),
+        ] {
+            let error = parse(text, &at("one.toml")).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_made_once_for_each_of_its_backends() {
+        let suite = |more: &str| parse(&format!("schema = 1\n{}", row("p", more)), Path::new("s.toml"));
+        let two = suite("backends = [\"redis\", \"etcd\"]\nrun = \"--nemesis pause\"").unwrap();
+        assert_eq!(ids(&two), ["p/redis", "p/etcd"]);
+        assert_eq!(two.rows[1].run.as_deref(), Some("--backend etcd --nemesis pause"));
+        assert!(two.rows[0].is_named("p") && two.rows[0].is_named("p/redis") && !two.rows[0].is_named("p/etcd"));
+        let all = suite("backends = [\"all\"]\nrun = \"--nemesis pause\"").unwrap();
+        assert_eq!(all.rows.len(), BUILTIN.len());
+        let on = |cluster| all.rows.iter().filter(|row| row.runs_on(cluster)).count();
+        assert_eq!(on(ClusterKind::Docker), BUILTIN.len());
+        assert!((1..BUILTIN.len()).contains(&on(ClusterKind::Sim)), "ZooKeeper has no model");
+        for (more, words) in [
+            ("backends = []\nrun = \"\"", "is empty"),
+            ("backends = [\"all\", \"etcd\"]\nrun = \"\"", "only one of both"),
+            ("backends = [\"etcd\"]\nplan = \"p.toml\"", "needs `run`"),
+            ("backends = [\"etcd\", \"etcd\"]\nrun = \"\"", "two rows are called p/etcd"),
+        ] {
+            let error = suite(more).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Tests of the suites in `suites/`: everything in them can be run, and the nightly suite leaves nothing out.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use clap::Parser;
+use compose::BUILTIN;
+use history::{Arm, ClusterKind, FaultKind};
+
+use super::file::{Case, read};
+use crate::{
+    cli::{Cli, Command},
+    scenario::Scenario,
+};
+
+fn cases(name: &str, cluster: ClusterKind) -> Vec<Case> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("suites").join(name);
+    read(&[path], cluster, &[]).unwrap_or_else(|e| panic!("{name}: {e:#}")).remove(0).cases
+}
+
+/// Whether the servers of a backend can have a fault, by the checks of `harness run`.
+fn is_possible(backend: &str, kind: FaultKind) -> bool {
+    let cli = Cli::try_parse_from(["harness", "run", "--backend", backend, "--nemesis", kind.name()]).unwrap();
+    let Command::Run(args) = cli.command else { unreachable!("`run` is its first word") };
+    Scenario::from_flags(&args.scenario, ClusterKind::Docker, None).and_then(|of| of.plan(1)).is_ok()
+}
+
+#[test]
+fn every_shipped_suite_can_be_run() {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("suites");
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let suites: Vec<String> = files.filter(|name| name.ends_with(".toml")).collect();
+    assert!(suites.len() >= 4, "{suites:?}");
+    for (suite, cluster) in suites.iter().flat_map(|s| [(s, ClusterKind::Docker), (s, ClusterKind::Sim)]) {
+        assert!(!cases(suite, cluster).is_empty());
+    }
+}
+
+#[test]
+fn the_nightly_suite_has_every_fault_that_a_backend_can_have() {
+    let nightly = cases("nightly.toml", ClusterKind::Docker);
+    let there: BTreeSet<(String, FaultKind)> = nightly
+        .iter()
+        .filter(|case| BUILTIN.iter().any(|(name, _)| *name == case.file.backend))
+        .flat_map(|case| case.file.plan.kinds().into_iter().map(|kind| (case.file.backend.clone(), kind)))
+        .collect();
+    let all = BUILTIN.iter().flat_map(|(name, _)| FaultKind::ALL.map(|kind| ((*name).to_owned(), kind)));
+    let possible: BTreeSet<(String, FaultKind)> = all.filter(|(name, kind)| is_possible(name, *kind)).collect();
+    assert!(possible.len() > 60 && !possible.contains(&("etcd".to_owned(), FaultKind::Amnesia)), "{possible:?}");
+    assert_eq!(there, possible);
+}
+
+#[test]
+fn the_nightly_suite_has_a_control_with_every_arm_on_every_backend() {
+    let nightly = cases("nightly.toml", ClusterKind::Docker);
+    for (backend, _) in BUILTIN {
+        let is_control = |case: &&Case| case.file.backend == *backend && case.file.plan.kinds().is_empty();
+        let mut controls = nightly.iter().filter(is_control);
+        assert!(controls.any(|case| Arm::ALL.iter().all(|arm| case.file.plan.arms.contains(arm))), "{backend}");
+    }
+}
