@@ -79,7 +79,7 @@ fn environment(data: Data) -> Environment<'static> {
         source.point(&of, &cluster, ratio).map(Serde).map_err(refused)
     });
     environment.add_function("dose_table", move |of: String, cluster: String| {
-        data.series(&of, &cluster).map(|series| series.table()).map_err(refused)
+        data.series(&of, &cluster).map(|series| series.table().replacen('|', "\n|", 1)).map_err(refused)
     });
     environment
 }

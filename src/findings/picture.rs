@@ -39,9 +39,9 @@ impl Picture {
         format!("window-{}.svg", self.case)
     }
 
-    /// The picture in a page, with a line that says which run it shows.
+    /// The picture in a page, with a line that says which run and which window it shows.
     pub fn markdown(&self) -> String {
         let Picture { case, seed, headline, .. } = self;
-        format!("![{headline}]({})\n\nThe picture is drawn from the run of {case} with seed {seed}.", self.file_name())
+        format!("![{headline}]({})\n\n*{case}, seed {seed}. {headline}.*", self.file_name())
     }
 }

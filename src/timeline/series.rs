@@ -5,9 +5,9 @@ use std::{collections::HashMap, time::Duration};
 use history::{ClientId, HoldId, Key, Stamp, Token};
 
 /// The most buckets. If a run needs more, two become one.
-pub const BUCKETS: usize = 512;
+pub const BUCKETS: usize = 256;
 /// The first length of a bucket.
-const FIRST_NS: u64 = 50_000_000;
+const FIRST_NS: u64 = 500_000_000;
 /// Classes of latencies: four for each power of two of microseconds.
 const CLASSES: usize = 128;
 /// The most tokens that are kept; beyond that, every second one goes.

@@ -13,6 +13,7 @@ mod etcd;
 mod explore;
 mod export;
 mod faults;
+mod findings;
 mod going;
 mod imports;
 mod list;

@@ -52,16 +52,23 @@ function drawLine(context, line, y) {
   context.setLineDash(line.dash || []);
   context.lineWidth = 1.8;
   context.beginPath();
-  let isBroken = true;
+  const isGap = n => (line.values[n] ?? null) === null;
+  const alone = [];
   line.values.forEach((value, n) => {
-    if (value === null) return isBroken = line.values.length < 400 || isBroken;
+    if (value === null) return;
     const px = x(S.from + (n + 0.5) * S.width);
-    if (isBroken) context.moveTo(px - 1, y(value));
-    context.lineTo(px, y(value));
-    isBroken = false;
+    if (isGap(n - 1) && isGap(n + 1)) alone.push([px, y(value)]);
+    if (isGap(n - 1)) context.moveTo(px, y(value)); else context.lineTo(px, y(value));
   });
   context.stroke();
   context.setLineDash([]);
+  // A value between two gaps is a dot.
+  context.fillStyle = color(line.color);
+  for (const [px, py] of alone) {
+    context.beginPath();
+    context.arc(px, py, 2.2, 0, 2 * Math.PI);
+    context.fill();
+  }
   context.lineWidth = 1;
 }
 function drawPlot(plot) {
