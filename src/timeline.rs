@@ -1,7 +1,7 @@
 //! The timeline of a run: holds, acts, faults, stalls and clocks as plain data, for pictures.
 //!
-//! A timeline is built in a second pass over the history, when the verdicts are known: so it keeps everything near a
-//! window whole. Of a long run it keeps the rest as counts. It judges nothing. Windows, stale and late writes are those
+//! A timeline is built in a second pass over the history, when the verdicts are known: so it keeps the windows and what
+//! is near them. Of a long run it keeps the rest as counts. It judges nothing. Windows, stale and late writes are those
 //! of the verdicts, and the end of a promise is computed by the checker's own rules.
 
 mod disturbances;
@@ -21,6 +21,7 @@ use history::{Arm, ClientId, Event, FailureReason, Key, NodeName, Plan, Reader, 
 use self::{disturbances::Disturbances, focus::Focus, holds::Holds, model::Lane, series::SeriesBuilder};
 
 pub use self::{
+    focus::worst_first,
     model::{Act, Decision, FaultSpan, Hold, Standing, Timeline, WindowSpan},
     series::Bucket,
 };
@@ -144,6 +145,7 @@ impl Builder {
         left_out.holds_of_run = self.holds.count;
         left_out.holds = self.holds.count - holds.len() as u64;
         left_out.wrong_holds = self.holds.wrong_left_out;
+        left_out.near_holds = self.holds.near_left_out;
         left_out.attempts = self.failed.iter().map(|(_, count)| count).sum();
         left_out.failed = self.failed;
         Timeline {

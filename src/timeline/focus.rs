@@ -1,27 +1,68 @@
-//! The part of a run that must be drawn whole: everything near a window, and every write that was stale or late.
+//! The part of a run that is drawn first: windows, writes that were stale or late, and everything near a window.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
 use checker::{Property, Verdicts, Window, WindowKind, joined};
-use history::{Arm, HoldId};
+use history::{Arm, HoldId, Key};
 
 use super::model::{Standing, WindowSpan};
 
-/// The most windows whose surroundings are drawn whole.
-const WINDOWS: usize = 300;
+/// A hold's place in the order in which holds are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// A hold of a window; 0 is the worst window.
+    Window(usize),
+    /// A hold with a stale or late write.
+    Wrong,
+    /// A hold on the key of a window, and near that window.
+    Near(usize),
+    /// Any other hold.
+    Ordinary,
+}
 
-/// Spans and events that must be drawn whole.
+/// Milliseconds near one or more windows of a key.
+#[derive(Debug)]
+struct Near {
+    from: f64,
+    to: f64,
+    /// The place of the worst of these windows.
+    place: usize,
+}
+
+/// Holds, spans and writes that are drawn first.
 #[derive(Debug, Default)]
 pub struct Focus {
     /// All windows.
     pub windows: Vec<WindowSpan>,
-    holds: HashSet<HoldId>,
+    /// The places of the windows to which a hold belongs: the worst one.
+    places: HashMap<HoldId, usize>,
     standings: HashMap<(u64, Arm), Standing>,
-    /// Disjoint spans in milliseconds, in order.
-    spans: Vec<(f64, f64)>,
+    /// Disjoint spans, in order.
+    near: BTreeMap<Key, Vec<Near>>,
+}
+
+/// Returns the indices of the windows, the one that tells most first: the one with the longest time in which a client
+/// did not know.
+pub fn worst_first(windows: &[Window]) -> Vec<usize> {
+    let rank = |window: &Window| {
+        let kind = match window.kind {
+            WindowKind::StaleHolder => 2,
+            WindowKind::LeaseOverlap => 1,
+            WindowKind::CutShort => 0,
+        };
+        let length = window.staleness_ms.or(window.cut_ms).unwrap_or(window.overlap_ms);
+        ((window.writes > 0, kind), length)
+    };
+    let mut order: Vec<usize> = (0..windows.len()).collect();
+    // The sort is stable: of two windows that tell as much, the first one.
+    order.sort_by(|a, b| {
+        let [(a, length), (b, other)] = [*a, *b].map(|index| rank(&windows[index]));
+        b.cmp(&a).then(other.total_cmp(&length))
+    });
+    order
 }
 
 fn span(window: &Window) -> WindowSpan {
@@ -53,17 +94,19 @@ fn span(window: &Window) -> WindowSpan {
 impl Focus {
     /// The focus of a run with these verdicts.
     pub fn of(verdicts: &Verdicts) -> Focus {
-        let windows: Vec<WindowSpan> = verdicts.lock().map_or(&[][..], |lock| &lock.windows).iter().map(span).collect();
-        let holds = windows.iter().flat_map(|window| window.holds.iter().copied()).collect();
-        let mut spans: Vec<(f64, f64)> = windows.iter().take(WINDOWS).map(|window| window.story_ms).collect();
-        spans.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut merged: Vec<(f64, f64)> = Vec::new();
-        for (from, to) in spans {
-            match merged.last_mut().filter(|last| last.1 >= from) {
-                Some(last) => last.1 = last.1.max(to),
-                None => merged.push((from, to)),
+        let found = verdicts.lock().map_or(&[][..], |lock| &lock.windows);
+        let windows: Vec<WindowSpan> = found.iter().map(span).collect();
+        let mut places = HashMap::new();
+        let mut near: BTreeMap<Key, Vec<Near>> = BTreeMap::new();
+        for (place, index) in worst_first(found).into_iter().enumerate() {
+            let window = &windows[index];
+            for hold in &window.holds {
+                places.entry(*hold).or_insert(place);
             }
+            let (from, to) = window.story_ms;
+            near.entry(window.key.clone()).or_default().push(Near { from, to, place });
         }
+        near.values_mut().for_each(merge);
         let mut standings = HashMap::new();
         for (name, property) in verdicts.properties.iter() {
             let found = match property {
@@ -75,12 +118,7 @@ impl Focus {
             standings.extend(found.stale.iter().map(|seq| ((*seq, arm), Standing::Stale)));
             standings.extend(found.late.iter().map(|seq| ((*seq, arm), Standing::Late)));
         }
-        Focus { windows, holds, standings, spans: merged }
-    }
-
-    /// True if the hold is one of a window.
-    pub fn has(&self, hold: HoldId) -> bool {
-        self.holds.contains(&hold)
+        Focus { windows, places, standings, near }
     }
 
     /// The checker's finding about an admission.
@@ -88,10 +126,33 @@ impl Focus {
         self.standings.get(&(seq, arm)).copied().unwrap_or_default()
     }
 
-    /// True if the span, in milliseconds, is nearer than `margin` to a window.
-    pub fn is_near(&self, (from, to): (f64, f64), margin: Duration) -> bool {
-        let margin = margin.as_secs_f64() * 1e3;
-        let next = self.spans.partition_point(|span| span.1 + margin < from);
-        self.spans.get(next).is_some_and(|span| span.0 - margin <= to)
+    /// True if the hold is one of a window.
+    pub fn has(&self, hold: HoldId) -> bool {
+        self.places.contains_key(&hold)
     }
+
+    /// The rank of a hold without wrong writes. `span` is in milliseconds; `margin` is the distance that is still near.
+    pub fn rank(&self, hold: HoldId, key: &Key, (from, to): (f64, f64), margin: Duration) -> Rank {
+        if let Some(place) = self.places.get(&hold) {
+            return Rank::Window(*place);
+        }
+        let margin = margin.as_secs_f64() * 1e3;
+        let spans = self.near.get(key).map_or(&[][..], |spans| spans);
+        let next = spans.partition_point(|span| span.to + margin < from);
+        let near = spans[next..].iter().take_while(|span| span.from - margin <= to);
+        near.map(|span| span.place).min().map_or(Rank::Ordinary, Rank::Near)
+    }
+}
+
+/// Sorts spans, and joins those that touch.
+fn merge(spans: &mut Vec<Near>) {
+    spans.sort_by(|a, b| a.from.total_cmp(&b.from));
+    spans.dedup_by(|next, last| {
+        let touches = last.to >= next.from;
+        if touches {
+            last.to = last.to.max(next.to);
+            last.place = last.place.min(next.place);
+        }
+        touches
+    });
 }

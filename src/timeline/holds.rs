@@ -1,21 +1,21 @@
 //! Collects holds and their acts, and forgets the ones that are too many to be drawn.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
 use history::{ClientId, Event, HoldId, Key, OpId, ProcessName, Record, Stamp};
 
 use super::{
-    focus::Focus,
+    focus::{Focus, Rank},
     model::{Act, Decision, Hold, Standing},
 };
 
 /// Holds that have ended and still wait for requests that arrive late, or are recorded late.
 const RECENT: usize = 2_048;
-/// The most holds that are kept whole because something near them is wrong.
-const NEAR: usize = 6_000;
+/// The most holds that are kept because something is wrong with them, or near them. If there are more, the worst ones.
+pub const WRONG: usize = 6_000;
 /// The most other holds. If there are more, only the first ones are kept.
 const OTHERS: usize = 4_000;
 /// The number of other holds that are kept of a run that has too many.
@@ -53,15 +53,18 @@ pub struct Holds {
     /// Closed holds, in the order in which they closed.
     closed: VecDeque<HoldId>,
     unknown: HashMap<HoldId, Vec<Act>>,
-    near: HashMap<HoldId, Hold>,
-    others: HashMap<HoldId, Hold>,
-    /// The ids of `others`, in order.
-    order: Vec<HoldId>,
+    kept: HashMap<HoldId, Hold>,
+    /// The holds of `kept` that are wrong or near a window, the worst first.
+    wrong: BTreeSet<(Rank, HoldId)>,
+    /// The other holds of `kept`, in order.
+    others: Vec<HoldId>,
     is_full: bool,
     /// Holds of the run.
     pub count: u64,
     /// Holds in a window, or with a wrong write, that are left out.
     pub wrong_left_out: u64,
+    /// Other holds near a window, on its key, that are left out.
+    pub near_left_out: u64,
     /// Holds that are left out: client and acquisition.
     pub left_out: Vec<(ClientId, Stamp)>,
 }
@@ -76,12 +79,13 @@ impl Holds {
             last: HashMap::new(),
             closed: VecDeque::new(),
             unknown: HashMap::new(),
-            near: HashMap::new(),
-            others: HashMap::new(),
-            order: Vec::new(),
+            kept: HashMap::new(),
+            wrong: BTreeSet::new(),
+            others: Vec::new(),
             is_full: false,
             count: 0,
             wrong_left_out: 0,
+            near_left_out: 0,
             left_out: Vec::new(),
         }
     }
@@ -174,8 +178,7 @@ impl Holds {
         let decisions = arms.iter().map(decision).collect();
         let act = Act { seq: record.seq, at: record.at, kind: *kind, op, token: *token, decisions };
         let kept = self.open.get_mut(&id).map(|open| &mut open.hold);
-        let kept = kept.or_else(|| self.near.get_mut(&id)).or_else(|| self.others.get_mut(&id));
-        match kept {
+        match kept.or_else(|| self.kept.get_mut(&id)) {
             Some(hold) => {
                 hold.is_wrong |= is_wrong(&act);
                 if hold.acts.len() < ACTS || is_wrong(&act) {
@@ -188,7 +191,7 @@ impl Holds {
                     acts.push(act);
                 }
             }
-            None => {}
+            None => self.wrong_left_out += u64::from(is_wrong(&act)),
         }
     }
 
@@ -210,28 +213,37 @@ impl Holds {
         let Some(Open { hold, .. }) = self.open.remove(&id) else { return };
         let ms = |at: Stamp| (at.0 as f64 - zero.0 as f64) / 1e6;
         let span = (ms(hold.sent), ms(hold.used_until().max(hold.entitled_until())));
-        if hold.is_wrong || focus.is_near(span, self.lease) {
-            if self.near.len() < NEAR {
-                self.near.insert(id, hold);
-            } else {
-                self.wrong_left_out += u64::from(hold.is_wrong);
-                self.left_out.push((hold.client, hold.acquired));
-            }
-            return;
+        let mut rank = focus.rank(id, &hold.key, span, self.lease);
+        if hold.is_wrong {
+            rank = rank.min(Rank::Wrong);
         }
-        if self.is_full {
-            self.left_out.push((hold.client, hold.acquired));
-            return;
-        }
-        self.order.push(id);
-        self.others.insert(id, hold);
-        if self.others.len() > OTHERS {
-            self.is_full = true;
-            for id in self.order.drain(FIRST..) {
-                if let Some(hold) = self.others.remove(&id) {
-                    self.left_out.push((hold.client, hold.acquired));
+        if rank < Rank::Ordinary {
+            self.wrong.insert((rank, id));
+            self.kept.insert(id, hold);
+            if self.wrong.len() > WRONG
+                && let Some((rank, id)) = self.wrong.pop_last()
+            {
+                match rank {
+                    Rank::Near(_) => self.near_left_out += 1,
+                    _ => self.wrong_left_out += 1,
                 }
+                self.leave_out(id);
             }
+        } else if self.is_full {
+            self.left_out.push((hold.client, hold.acquired));
+        } else {
+            self.others.push(id);
+            self.kept.insert(id, hold);
+            if self.others.len() > OTHERS {
+                self.is_full = true;
+                self.others.split_off(FIRST).into_iter().for_each(|id| self.leave_out(id));
+            }
+        }
+    }
+
+    fn leave_out(&mut self, id: HoldId) {
+        if let Some(hold) = self.kept.remove(&id) {
+            self.left_out.push((hold.client, hold.acquired));
         }
     }
 
@@ -240,7 +252,9 @@ impl Holds {
         let mut rest: Vec<HoldId> = self.open.keys().copied().collect();
         rest.sort_unstable();
         rest.into_iter().for_each(|id| self.decide(id, focus, zero));
-        let mut holds: Vec<Hold> = self.near.drain().chain(self.others.drain()).map(|(_, hold)| hold).collect();
+        // The requests of holds that were forgotten before: their holds are among those that are left out.
+        self.wrong_left_out += self.unknown.values().filter(|acts| acts.iter().any(is_wrong)).count() as u64;
+        let mut holds: Vec<Hold> = self.kept.drain().map(|(_, hold)| hold).collect();
         holds.sort_by_key(|hold| (hold.acquired, hold.id));
         holds
     }

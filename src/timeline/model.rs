@@ -250,6 +250,8 @@ pub struct LeftOut {
     pub holds: u64,
     /// Holds among them that belong to a window or had a stale or late write.
     pub wrong_holds: u64,
+    /// Other holds among them that are near a window, on its key.
+    pub near_holds: u64,
     /// Attempts that failed; [`Series`] has their counts by time.
     pub attempts: u64,
     /// The reasons for which attempts failed, with their counts.

@@ -65,38 +65,96 @@ fn every_history_of_the_corpus_has_a_timeline_with_all_its_windows() {
     assert!(seen > 20, "{seen}");
 }
 
-/// The sections of one client, one after the other, each with a read and a write.
-fn long(sections: u64) -> Vec<Record> {
+/// The sections of a client, one after the other. `at` is the time of the first, in milliseconds.
+struct Sections {
+    client: u64,
+    count: u64,
+    at: u64,
+    key: &'static str,
+}
+
+/// The history of these sections, in the order of time.
+fn long(all: &[Sections]) -> Vec<Record> {
     let text = std::fs::read_to_string(corpus("kleppmann-pause")).unwrap();
-    let mut records: Vec<Record> = text.lines().take(6).map(|line| serde_json::from_str(line).unwrap()).collect();
-    let mut add = |process: &str, at: u64, event: String| {
-        let line = format!(r#"{{"seq":0,"process":"{process}","n":0,"at":{at},"event":{event}}}"#);
-        records.push(serde_json::from_str(&line).unwrap());
-    };
-    for id in 1..=sections {
-        let at = 11_000_000_000 + id * 10_000_000;
-        let acquire = format!(r#""acquire","client":0,"attempt":{id},"key":"k0","intended":{at}"#);
-        add("worker-1", at, acquire);
-        let acquired = format!(
-            r#""acquired","attempt":{id},"token":{id},"lease_ns":2000000000,"granted_after":{at},"valid_ns":1,{}"#,
-            r#""answers":[]"#
-        );
-        add("worker-1", at + 1_000_000, acquired);
-        add("worker-1", at + 3_000_000, format!(r#""release","hold":{id}"#));
-        add("worker-1", at + 4_000_000, format!(r#""released","hold":{id},"removed":true,"answers":[]"#));
+    let lines: Vec<&str> = text.lines().collect();
+    let parsed = |line: &&str| serde_json::from_str::<Record>(line).unwrap();
+    // The plan and the starts; the ends of the processes and of the run.
+    let mut records: Vec<Record> = lines[..6].iter().map(parsed).collect();
+    let ends = lines[lines.len() - 6..].iter().map(parsed);
+    let mut lines = Vec::new();
+    for Sections { client, count, at, key } in all {
+        for id in 1..=*count {
+            let at = 11_000_000_000 + (at + id * 10) * 1_000_000;
+            let (token, hold) = (2 * id + client, client * 1_000_000_000 + id);
+            let granted = r#""lease_ns":2000000000,"valid_ns":1,"answers":[["redis","granted"]]"#;
+            let acquired = format!(r#""acquired","attempt":{hold},"token":{token},"granted_after":{at},{granted}"#);
+            let events = [
+                (0, format!(r#""acquire","client":{client},"attempt":{hold},"key":"{key}","intended":{at}"#)),
+                (1, acquired),
+                (6, format!(r#""release","hold":{hold}"#)),
+                (7, format!(r#""released","hold":{hold},"removed":true,"answers":[]"#)),
+            ];
+            for (after, event) in events {
+                lines.push((at + after * 1_000_000, client, event));
+            }
+        }
     }
+    lines.sort_by_key(|(at, client, _)| (*at, *client));
+    let last = lines.last().map_or(0, |(at, ..)| *at);
+    let lines = lines.into_iter().map(|(at, client, event)| (at, format!("worker-{}", client + 1), event));
+    let names = ["agent", "resource", "worker-1", "worker-2", "worker-3"];
+    let finished = names.map(|name| (last, name.to_owned(), r#""finished""#.to_owned()));
+    let mut numbers: HashMap<String, u64> = HashMap::new();
+    for (at, process, event) in lines.chain(finished) {
+        let (seq, n) = (records.len(), numbers.entry(process.clone()).or_default());
+        *n += 1;
+        let line = format!(r#"{{"seq":{seq},"process":"{process}","n":{n},"at":{at},"event":{event}}}"#);
+        records.push(serde_json::from_str(&line).unwrap());
+    }
+    records.extend(ends);
     records
+}
+
+fn built(records: &[Record]) -> Timeline {
+    let mut builder = Builder::new(&checker::check(records.to_vec(), history::Tail::Whole));
+    records.iter().for_each(|record| builder.add(record));
+    builder.finish()
 }
 
 #[test]
 fn a_long_run_is_counted_where_it_is_not_drawn() {
-    let sections = 20_000;
-    let mut builder = Builder::new(&checker::check(long(3), history::Tail::Whole));
-    long(sections).iter().for_each(|record| builder.add(record));
-    let timeline = builder.finish();
+    let count = 20_000;
+    let timeline = built(&long(&[Sections { client: 0, count, at: 0, key: "k0" }]));
     assert!(timeline.holds.len() <= 4_000, "{}", timeline.holds.len());
-    assert_eq!(timeline.holds.len() as u64 + timeline.left_out.holds, sections);
+    assert_eq!(timeline.holds.len() as u64 + timeline.left_out.holds, count);
     let counted: u32 = timeline.lanes[0].left_out.iter().sum();
     assert_eq!(u64::from(counted), timeline.left_out.holds);
-    assert_eq!(timeline.series.buckets.iter().map(|bucket| bucket.acquired).sum::<u64>(), sections);
+    assert_eq!(timeline.series.buckets.iter().map(|bucket| bucket.acquired).sum::<u64>(), count);
+}
+
+#[test]
+fn no_hold_of_a_window_is_left_out_for_holds_of_other_keys() {
+    let double = |client| Sections { client, count: 1_000, at: 150_000 + client, key: "k0" };
+    let timeline = built(&long(&[Sections { client: 0, count: 20_000, at: 0, key: "k1" }, double(1), double(2)]));
+    assert!(timeline.windows.len() >= 1_000, "{}", timeline.windows.len());
+    let holds = timeline.windows.iter().flat_map(|window| &window.holds);
+    assert_eq!(holds.filter(|id| timeline.hold(**id).is_none()).count(), 0);
+    assert_eq!((timeline.left_out.wrong_holds, timeline.left_out.near_holds), (0, 0));
+    assert!(timeline.left_out.holds > 15_000, "{}", timeline.left_out.holds);
+}
+
+#[test]
+fn of_too_many_windows_the_worst_are_drawn() {
+    let double = |client| Sections { client, count: 4_000, at: client, key: "k0" };
+    let records = long(&[double(0), double(1)]);
+    let verdicts = checker::check(records.clone(), history::Tail::Whole);
+    let windows = &verdicts.lock().unwrap().windows;
+    let timeline = built(&records);
+    let worst = worst_first(windows);
+    let is_drawn = |window: &usize| windows[*window].holds.iter().all(|id| timeline.hold(*id).is_some());
+    assert!(worst[..2_000].iter().all(is_drawn));
+    assert!(!worst.iter().all(is_drawn));
+    assert_eq!(timeline.holds.len(), holds::WRONG);
+    assert_eq!(timeline.left_out.wrong_holds + timeline.left_out.near_holds, timeline.left_out.holds);
+    assert_eq!(timeline.left_out.holds, 8_000 - holds::WRONG as u64);
 }

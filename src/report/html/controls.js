@@ -257,6 +257,7 @@ const n = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? o
 const missing = [];
 if (L.holds) missing.push(`${n(L.holds, "hold", "holds")} of ${L.all.toLocaleString("en")} (grey columns in the lanes)`);
 if (L.wrong) missing.push(`among them ${n(L.wrong, "hold", "holds")} with a window or a stale write`);
+if (L.near) missing.push(`${n(L.near, "other hold", "other holds")} near a window`);
 if (L.acts) missing.push(n(L.acts, "request", "requests"));
 if (DATA.lanes.length > LANES_MAX) missing.push(n(DATA.lanes.length - LANES_MAX, "client", "clients"));
 if (L.faults) missing.push(n(L.faults, "fault", "faults"));
@@ -264,8 +265,10 @@ if (L.stalls) missing.push(n(L.stalls, "stall", "stalls"));
 if (L.clocks) missing.push(n(L.clocks, "change of a clock", "changes of clocks"));
 if (L.tokens) missing.push(n(L.tokens, "token", "tokens"));
 $("left").textContent = missing.length === 0 ? "Nothing is left out." :
-  `Too much to draw one by one. Left out: ${missing.join(", ")}. Everything near a window is complete; ` +
-  "history.jsonl has all.";
+  `Too much to draw one by one. Left out: ${missing.join(", ")}. ` + (!DATA.windows.length ? "" : L.wrong ?
+    "The holds of the worst windows are drawn. " : L.near ? "Every hold of a window is drawn. " :
+    "Every hold of a window is drawn, and so is every other hold near it on its key. ") +
+  "The file history.jsonl has everything.";
 const legend = [["one", "hold, entitled"], ["past", "used after its end"], ["tint", "window: two holders"],
   ["ice", "fault"]];
 legend.forEach(([name, text]) => {

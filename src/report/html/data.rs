@@ -111,8 +111,8 @@ fn data(timeline: &Timeline, worst: Option<usize>) -> Value {
         "keys": keys.0.keys().map(ToString::to_string).collect::<Vec<_>>(),
         "lanes": lanes, "holds": holds, "windows": windows, "faults": faults, "stalls": stalls, "clocks": clocks,
         "series": series(timeline, &keys),
-        "left": {"all": left.holds_of_run, "holds": left.holds, "wrong": left.wrong_holds, "faults": left.faults,
-                 "stalls": left.stalls, "clocks": left.clocks, "acts": acts - acts_shown,
+        "left": {"all": left.holds_of_run, "holds": left.holds, "wrong": left.wrong_holds, "near": left.near_holds,
+                 "faults": left.faults, "stalls": left.stalls, "clocks": left.clocks, "acts": acts - acts_shown,
                  "tokens": timeline.series.tokens_left_out},
     })
 }

@@ -7,24 +7,11 @@ use super::{
     arms::lost_updates,
     picture::{fault_span, name},
 };
-use crate::timeline::{FaultSpan, Hold, Timeline};
+use crate::timeline::{FaultSpan, Hold, Timeline, worst_first};
 
-/// The index of the window that tells most: the one with the longest time in which a client did not know.
+/// The index of the window that tells most.
 pub fn worst(windows: &[Window]) -> Option<usize> {
-    let rank = |window: &Window| {
-        let kind = match window.kind {
-            WindowKind::StaleHolder => 2,
-            WindowKind::LeaseOverlap => 1,
-            WindowKind::CutShort => 0,
-        };
-        (window.writes > 0, kind, window.staleness_ms.or(window.cut_ms).unwrap_or(window.overlap_ms))
-    };
-    let better = |a: &(usize, &Window), b: &(usize, &Window)| {
-        let ((wrote, kind, length), (other_wrote, other_kind, other_length)) = (rank(a.1), rank(b.1));
-        // Of two windows that tell as much, the first one.
-        (wrote, kind).cmp(&(other_wrote, other_kind)).then(length.total_cmp(&other_length)).then(b.0.cmp(&a.0))
-    };
-    windows.iter().enumerate().max_by(better).map(|(index, _)| index)
+    worst_first(windows).first().copied()
 }
 
 fn seconds(ms: f64) -> String {
