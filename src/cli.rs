@@ -15,7 +15,7 @@ use history::{Arm, ClusterKind};
 
 pub use self::{
     scenario::{ModelArgs, ScenarioArgs},
-    suite::{MergeArgs, SuiteArgs},
+    suite::{MergeArgs, ShardArgs, SuiteArgs},
     values::Format,
 };
 use self::{
@@ -48,7 +48,7 @@ pub enum Command {
     Selftest(SelftestArgs),
     /// Run every row of a suite: the claim, the observation, and whether they agree
     Suite(SuiteArgs),
-    /// Join the results of a suite's shards: one table, one JUnit file, one exit code
+    /// Join the results of shards, of a suite or of `explore`: one table, one JUnit file, one exit code
     Merge(MergeArgs),
     /// Measure how often and for how long two clients hold the lock, by the length of a fault
     Dose(DoseArgs),
@@ -169,6 +169,8 @@ pub struct ExploreArgs {
     #[arg(long, help_heading = "Scenario", conflicts_with_all = DRAWN_BY_SWARM)]
     pub swarm: bool,
 
+    #[command(flatten)]
+    pub shard: ShardArgs,
     /// Threads [default: one per core]
     #[arg(long)]
     pub jobs: Option<usize>,
@@ -182,8 +184,9 @@ pub struct ExploreArgs {
     /// inevitable; 0 leaves this out. 24 redraws cost about 1,000 simulations for each finding
     #[arg(long, value_name = "N", default_value_t = 24)]
     pub redraws: u32,
-    /// Write to this directory, for `harness run`: the minimized plans, and of each finding the plan with its exact
-    /// times beside the chart that shows when the violation became inevitable
+    /// Write to this directory the results (`explore.json`, of a shard `explore-2of8.json`, for `harness merge`), and
+    /// for `harness run`: the minimized plans, and of each finding the plan with its exact times beside the chart that
+    /// shows when the violation became inevitable
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub save: Option<PathBuf>,
     /// Output format

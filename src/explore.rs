@@ -11,6 +11,7 @@ mod inevitable;
 mod numbers;
 mod reduce;
 mod report;
+pub mod results;
 mod simplify;
 mod strengthen;
 pub mod swarm;
@@ -32,14 +33,16 @@ use self::{
     finding::Class,
     inevitable::inevitability,
     reduce::{Limits, Reduced, reduce},
-    report::{Exploration, Finding, short},
+    report::Finding,
+    results::{Head, Results, short},
     swarm::{Swarm, search::search, signal::Watch},
     sweep::{Occurrences, SeedError, Seeds, Tally, caught, each, sweep},
     trial::{Trial, trial, watched},
 };
 use crate::{
-    cli::{ExploreArgs, Format},
+    cli::{ExploreArgs, Format, MergeArgs},
     exit::{Exit, usage},
+    fingerprint,
     report::{Terminal, print},
     run_dir::can_be_written,
     scenario::Scenario,
@@ -52,14 +55,14 @@ const PROGRESS_EVERY: u64 = 1_024;
 pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     let mut source = Source::of(args)?;
     args.save.iter().try_for_each(|dir| can_be_written(dir))?;
-    let first = args.scenario.seed.unwrap_or_default();
+    let (first, count) = args.range()?;
     let jobs = args.jobs.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let terminal = Terminal::new(|_| String::new(), false);
-    let seeds = Seeds { first, count: args.seeds, kept: args.limit.max(1), jobs };
+    let seeds = Seeds { first, count, kept: args.limit.max(1), jobs };
     let began = Instant::now();
     let progress = |done: u64| {
         let rate = short(done as f64 / began.elapsed().as_secs_f64().max(1e-3));
-        terminal.progress(&format!("{done} of {} schedules, {rate} a second", args.seeds));
+        terminal.progress(&format!("{done} of {count} schedules, {rate} a second"));
     };
     let tally = source.tally(seeds, &progress)?;
     let took = began.elapsed();
@@ -78,22 +81,61 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
         if let Some(dir) = &args.save {
             finding.save(dir)?;
         }
+        let results = finding.results()?;
         if args.format == Format::Text {
-            print(&finding.text(args.seeds))?;
+            print(&results.text(count))?;
         }
-        Ok(finding)
+        Ok(results)
     });
     let findings = findings.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     if let (Some(error), Some(dir)) = (&tally.first_error, &args.save) {
         source.save_failed(error.seed, dir)?;
     }
     let is_cut_short = args.limit > 0 && !findings.is_empty() && Instant::now() >= deadline;
-    let exploration = Exploration { tally, took, findings, is_cut_short };
+    let results = Results::new(source.head(args)?, tally, took.as_secs_f64(), findings, is_cut_short);
+    let json = serde_json::to_string_pretty(&results)? + "\n";
     match args.format {
-        Format::Text => print(&exploration.text())?,
-        Format::Json => print(&format!("{:#}\n", exploration.json()))?,
+        Format::Text => print(&results.text())?,
+        Format::Json => print(&json)?,
     }
-    Ok(exploration.exit())
+    if let Some(dir) = &args.save {
+        write(dir, results.file_name(), &json)?;
+    }
+    Ok(results.exit())
+}
+
+/// Returns whether a file in a directory of saved plans has the results of an exploration, by its name.
+pub fn is_results(name: &str) -> bool {
+    name == "explore.json" || name.starts_with("explore-") && name.ends_with(".json")
+}
+
+/// Joins and prints the results of the shards of an exploration.
+pub fn merge(args: &MergeArgs, files: Vec<PathBuf>) -> anyhow::Result<Exit> {
+    let part = |path: PathBuf| Results::read(&path).map(|results| (path, results));
+    let results = Results::joined(files.into_iter().map(part).collect::<Result<_, _>>()?)?;
+    match args.format {
+        Format::Text => {
+            results.classes.iter().try_for_each(|class| print(&class.text(results.schedules + results.failed)))?;
+            print(&results.text())?;
+        }
+        Format::Json => print(&(serde_json::to_string_pretty(&results)? + "\n"))?,
+    }
+    Ok(results.exit())
+}
+
+impl ExploreArgs {
+    fn first_seed(&self) -> u64 {
+        self.scenario.seed.unwrap_or_default()
+    }
+
+    /// The first seed of the shard, and the number of its seeds.
+    fn range(&self) -> anyhow::Result<(u64, u64)> {
+        let shard = self.shard.get();
+        if self.seeds < u64::from(shard.of) {
+            return Err(usage("shard", format!("{shard} of {} seeds: there are more shards than seeds", self.seeds)));
+        }
+        Ok(shard.seeds(self.first_seed(), self.seeds))
+    }
 }
 
 /// The source of an exploration's plans.
@@ -112,7 +154,7 @@ impl Source {
             return Err(usage("seeds", "there must be at least one"));
         }
         let scenario = Scenario::from_flags(&args.scenario, ClusterKind::Sim, None)?;
-        let first = args.scenario.seed.unwrap_or_default();
+        let first = args.first_seed();
         let last = first.checked_add(args.seeds - 1).ok_or_else(|| usage("seeds", "more than there are seeds"))?;
         let tokens = args.scenario.tokens.as_ref().map(|_| scenario.base.tokens);
         let swarm = if args.swarm { Some(Swarm::of(&scenario.backend, tokens)?) } else { None };
@@ -120,6 +162,17 @@ impl Source {
             swarm.as_ref().map_or_else(|| scenario.plan(seed), |swarm| swarm.plan(seed))?;
         }
         Ok(Source { scenario, swarm, plans: BTreeMap::new() })
+    }
+
+    /// The origin of the results.
+    fn head(&self, args: &ExploreArgs) -> anyhow::Result<Head> {
+        let first_seed = args.first_seed();
+        let scenario = &self.scenario;
+        let plan = self.swarm.as_ref().map_or_else(|| scenario.plan(first_seed), |swarm| swarm.plan(first_seed))?;
+        let plan = scenario.file(String::new(), plan).to_toml()?;
+        let search = format!("{:?}", (args.swarm, args.limit, args.redraws));
+        let flags = fingerprint::of([plan.as_str(), &search]);
+        Ok(Head { build: fingerprint::build()?, flags, first_seed, seeds: args.seeds, shard: args.shard.get() })
     }
 
     /// Simulates all seeds. `progress` gets the number of finished seeds now and then.
@@ -218,22 +271,6 @@ impl Source {
     }
 }
 
-impl Exploration {
-    /// A violation is one, whatever became of other schedules. Without a violation, a search with errors has not done
-    /// its job.
-    fn exit(&self) -> Exit {
-        if self.tally.findings() > 0 {
-            Exit::Violated
-        } else if self.tally.failed > 0 {
-            Exit::Failed
-        } else if self.tally.inconclusive == self.tally.schedules {
-            Exit::Inconclusive
-        } else {
-            Exit::Ok
-        }
-    }
-}
-
 impl Scenario {
     fn simulated(&self, plan: &Plan) -> Result<Trial, sim::SimError> {
         trial(plan, &self.backend, self.resource_bug.as_deref())
@@ -262,8 +299,11 @@ impl Finding {
 
 fn write(dir: &Path, name: String, text: &str) -> anyhow::Result<PathBuf> {
     let path = dir.join(name);
+    // All at once: `merge` must not find half of it.
+    let beside = path.with_extension("new");
     std::fs::create_dir_all(dir)
-        .and_then(|()| std::fs::write(&path, text))
+        .and_then(|()| std::fs::write(&beside, text))
+        .and_then(|()| std::fs::rename(&beside, &path))
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(path)
 }

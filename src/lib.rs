@@ -15,6 +15,7 @@ mod explain;
 mod explore;
 mod export;
 mod findings;
+mod fingerprint;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod host_clock;
@@ -22,6 +23,7 @@ mod judge;
 mod list;
 mod made_by;
 mod measures;
+mod merge;
 mod plan_file;
 mod process;
 mod processes;
@@ -83,7 +85,7 @@ pub fn run() -> ExitCode {
         Command::Explore(args) => explore::explore(&args),
         Command::Selftest(args) => selftest::selftest(&args),
         Command::Suite(args) => suite::suite(&args),
-        Command::Merge(args) => suite::merge(&args),
+        Command::Merge(args) => merge::merge(&args),
         Command::Dose(args) => dose::dose(&args),
         Command::Check(args) => check::check(&args),
         Command::Export(args) => export::export(&args),

@@ -1,10 +1,13 @@
-//! Shards: parts of a suite that different machines run. Each machine computes the same partition from the rows alone.
+//! Shards: parts of a suite or of a search that different machines run. Each machine computes the same partition from
+//! the rows, or from the seeds, alone.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, path::Path, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// One part of a suite: `2/8` is the second of eight parts.
+use crate::exit::Unusable;
+
+/// One part of a suite or of a search: `2/8` is the second of eight parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
@@ -15,8 +18,56 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The only part of a suite that is not divided.
+    /// The only part of a whole that is not divided.
     pub const WHOLE: Shard = Shard { number: 1, of: 1 };
+
+    /// Parses a shard that is counted from 0: `0/8` is the first of eight parts.
+    pub fn from_zero(text: &str) -> Result<Shard, String> {
+        let expected = "expected INDEX/COUNT, such as `0/8` for the first of eight shards";
+        let (index, of) = text.split_once('/').ok_or(expected)?;
+        let (Ok(index), Ok(of)) = (index.parse::<u32>(), of.parse()) else { return Err(expected.into()) };
+        match (index, of) {
+            (_, 0) => Err(format!("there are no shards to choose from; {expected}")),
+            _ if index >= of => Err(format!("the last index of {of} shards is {}; {expected}", of - 1)),
+            _ => Ok(Shard { number: index + 1, of }),
+        }
+    }
+}
+
+impl Shard {
+    /// Returns the first one and the number of the shard's seeds. The shards of a range are consecutive ranges, whose
+    /// sizes differ by at most one.
+    pub fn seeds(self, first: u64, count: u64) -> (u64, u64) {
+        // The quotient is at most `count`.
+        let before = |shards: u32| (u128::from(count) * u128::from(shards) / u128::from(self.of)) as u64;
+        let (from, to) = (before(self.number - 1), before(self.number));
+        (first + from, to - from)
+    }
+}
+
+/// Checks that each shard of a whole, which is called `name`, is there exactly once. Each comes with its file.
+pub fn complete(name: &str, parts: &[(Shard, &Path)]) -> Result<(), Unusable> {
+    let refused = |problem: String| Err(Unusable(format!("{name}: {problem}")));
+    let Some((Shard { of, .. }, first)) = parts.first() else { return refused("no results".to_owned()) };
+    if let Some((shard, path)) = parts.iter().find(|(shard, _)| shard.of != *of) {
+        let (one, other) = (first.display(), path.display());
+        return refused(format!("{one} and {other} are shards of different partitions: {} and {shard}", parts[0].0));
+    }
+    for number in 1..=*of {
+        let shard = Shard { number, of: *of };
+        let mut files = parts.iter().filter(|(part, _)| *part == shard).map(|(_, path)| path.display());
+        if let (Some(one), Some(other)) = (files.next(), files.next()) {
+            return refused(format!("shard {shard} is given twice: {one} and {other}; name one of them"));
+        }
+    }
+    let is_missing = |shard: &Shard| parts.iter().all(|(part, _)| part != shard);
+    let missing = (1..=*of).map(|number| Shard { number, of: *of }).filter(is_missing);
+    let missing = missing.map(|shard| shard.to_string()).collect::<Vec<_>>().join(", ");
+    if !missing.is_empty() {
+        let there = parts.iter().map(|(_, path)| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        return refused(format!("no results of shard {missing}; there are only: {there}"));
+    }
+    Ok(())
 }
 
 impl FromStr for Shard {
@@ -75,6 +126,38 @@ mod tests {
             assert!(text.parse::<Shard>().unwrap_err().contains(words), "{text}");
         }
         assert_eq!("2/8".parse::<Shard>().unwrap().to_string(), "2/8");
+    }
+
+    #[test]
+    fn an_index_counts_from_zero() {
+        assert_eq!(Shard::from_zero("0/8").unwrap(), "1/8".parse().unwrap());
+        assert_eq!(Shard::from_zero("7/8").unwrap(), "8/8".parse().unwrap());
+        for (text, words) in [
+            ("8/8", "the last index of 8 shards is 7"),
+            ("0/0", "no shards to choose from"),
+            ("-1/8", "expected INDEX/COUNT"),
+            ("1", "expected INDEX/COUNT"),
+            ("4294967295/8", "the last index"),
+            ("$(JOB_COMPLETION_INDEX)/8", "expected INDEX/COUNT"),
+        ] {
+            assert!(Shard::from_zero(text).unwrap_err().contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_seed_is_in_one_shard() {
+        for (count, of) in [(10, 3), (3, 8), (1_000, 7), (1, 1)] {
+            let parts: Vec<_> = (1..=of).map(|number| Shard { number, of }.seeds(5, count)).collect();
+            let mut next = 5;
+            for (first, length) in &parts {
+                assert_eq!(*first, next, "{count} seeds in {of} shards");
+                assert!(length.abs_diff(count / u64::from(of)) <= 1, "{parts:?}");
+                next += length;
+            }
+            assert_eq!(next, 5 + count);
+        }
+        let (first, length) = Shard { number: u32::MAX, of: u32::MAX }.seeds(0, u64::MAX);
+        assert_eq!(first + length, u64::MAX);
     }
 
     #[test]

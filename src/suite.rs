@@ -9,7 +9,6 @@ mod evidence;
 mod facts;
 mod field;
 mod file;
-mod fingerprint;
 #[cfg(test)]
 mod fixtures;
 mod github;
@@ -32,6 +31,7 @@ use history::ClusterKind;
 use crate::{
     cli::{Format, SuiteArgs},
     exit::Exit,
+    fingerprint,
     report::{Terminal, print},
     runner::runtime,
 };
@@ -41,8 +41,7 @@ use file::Suite;
 #[cfg(fuzzing)]
 pub use file::parse;
 pub use file::{Case, read as read_suite};
-pub use fingerprint::fingerprint as fingerprint_of;
-pub use merge::merge;
+pub use merge::{is_results, merge};
 use output::Output;
 use progress::Progress;
 use results::Head;
@@ -61,13 +60,16 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     }
     // Held as long as the suites run.
     let _lock = lock(&args.runs)?;
+    let terminal = Terminal::new(|_| String::new(), false);
     let mut records =
         suites.iter().enumerate().map(|(place, suite)| open(args, place, suite)).collect::<anyhow::Result<Vec<_>>>()?;
-    let terminal = Terminal::new(|_| String::new(), false);
+    if args.resume && records.iter().all(|record| record.results().all().is_empty()) {
+        terminal.progress(&format!("--resume: no runs are recorded in {}: the suite begins anew", args.runs.display()));
+    }
     let runner = CaseRunner { runs: args.runs.clone(), cluster, runtime: &runtime, terminal: &terminal };
     let todo = todo(args, &suites, &records);
     if todo.is_empty() && records.iter().all(|record| record.results().planned() == 0) {
-        terminal.progress(&format!("shard {} has no row: there are more shards than rows", args.shard));
+        terminal.progress(&format!("shard {} has no row: there are more shards than rows", args.shard.get()));
     }
     let mut progress = Progress::new(&todo.iter().map(|todo| todo.case.planned()).collect::<Vec<_>>());
     for (made, &Todo { suite, case, n }) in todo.iter().enumerate() {
@@ -92,7 +94,7 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
 }
 
 fn open(args: &SuiteArgs, place: usize, suite: &Suite) -> anyhow::Result<SuiteRecord> {
-    let head = Head::of(suite, place, args.cluster, &fingerprint::build()?, args.repeat.get(), args.shard)?;
+    let head = Head::of(suite, place, args.cluster, &fingerprint::build()?, args.repeat.get(), args.shard.get())?;
     SuiteRecord::open(&args.runs, head, args.resume)
 }
 

@@ -8,6 +8,24 @@ use history::ClusterKind;
 use super::values::{Format, cluster};
 use crate::shard::Shard;
 
+/// The part of the work that this machine does.
+#[derive(Debug, Args)]
+pub struct ShardArgs {
+    /// Do the work of this shard only: 2/8 is the second of eight. `harness merge` joins the results of all shards
+    #[arg(long, value_name = "N/OF")]
+    shard: Option<Shard>,
+    /// The same, but counted from 0, as Kubernetes' JOB_COMPLETION_INDEX counts: 0/8 is the first of eight
+    #[arg(long, value_name = "INDEX/OF", value_parser = Shard::from_zero, conflicts_with = "shard")]
+    shard_index: Option<Shard>,
+}
+
+impl ShardArgs {
+    /// The shard; all of the work without a flag.
+    pub fn get(&self) -> Shard {
+        self.shard.or(self.shard_index).unwrap_or(Shard::WHOLE)
+    }
+}
+
 /// A suite: a file of claims, each with a plan, the evidence that it needs, and the verdicts that it must give.
 #[derive(Debug, Args)]
 pub struct SuiteArgs {
@@ -23,9 +41,8 @@ pub struct SuiteArgs {
     /// Only these rows, comma-separated
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Run the rows of this shard only: 2/8 is the second of eight. `harness merge` joins the results of all shards
-    #[arg(long, value_name = "N/OF", default_value_t = Shard::WHOLE, hide_default_value = true)]
-    pub shard: Shard,
+    #[command(flatten)]
+    pub shard: ShardArgs,
     /// Run the rest too after a run that is not as expected, or that the harness could not make
     #[arg(long)]
     pub keep_going: bool,
@@ -43,13 +60,14 @@ pub struct SuiteArgs {
     pub runs: PathBuf,
 }
 
-/// The results of all shards of a suite; of several suites, if each has all of its shards.
+/// The results of all shards: of one or several suites, or of an exploration.
 #[derive(Debug, Args)]
 pub struct MergeArgs {
-    /// The --runs directories of the shards, or their files suite-NAME-CLUSTER-NofM.jsonl
+    /// The --runs directories of a suite's shards, or the --save directories of an exploration's; or their files
+    /// suite-NAME-CLUSTER-NofM.jsonl, explore-NofM.json
     #[arg(value_name = "DIR", required = true)]
     pub results: Vec<PathBuf>,
-    /// Write the results to this file as JUnit XML
+    /// Write the results of suites to this file as JUnit XML
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub junit: Option<PathBuf>,
     /// Output format

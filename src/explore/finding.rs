@@ -29,12 +29,14 @@ impl Class {
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.property)?;
-        for word in [self.kind, &joined(&self.causes, ", ")].into_iter().filter(|word| !word.is_empty()) {
-            write!(f, " {word}")?;
-        }
-        Ok(())
+        f.write_str(&name(&self.property, self.kind, &self.causes))
     }
+}
+
+/// The name of a class.
+pub fn name(property: &str, kind: &str, causes: &[CauseSet]) -> String {
+    let causes = joined(causes, ", ");
+    [property, kind, &causes].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// The classes that the violations of a run belong to.

@@ -15,7 +15,7 @@ use crate::{
     exit::Unusable,
     similar::similar,
     statistics::quantile,
-    suite::{Case, CaseRun, Outcome, Results, fingerprint_of, read_suite},
+    suite::{Case, CaseRun, Outcome, Results, read_suite},
 };
 
 /// All recorded runs: `claims-CLUSTER.jsonl` has the records of a suite, one after the other; `dose-OF-CLUSTER.json`
@@ -172,7 +172,7 @@ impl Data {
         let (mut cases, mut fingerprints) = (Vec::<Case>::new(), BTreeMap::new());
         for cluster in [ClusterKind::Docker, ClusterKind::Sim] {
             for case in read_suite(&[PathBuf::from(suite)], cluster, &[])?.into_iter().flat_map(|suite| suite.cases) {
-                fingerprints.insert((cluster.name(), case.name.clone()), fingerprint_of(&case)?);
+                fingerprints.insert((cluster.name(), case.name.clone()), case.fingerprint()?);
                 if !cases.iter().any(|known| known.name == case.name) {
                     cases.push(case);
                 }

@@ -9,7 +9,6 @@ use tokio::runtime::Runtime;
 use super::{
     facts::RunFacts,
     file::Case,
-    fingerprint::fingerprint,
     judgement::judge,
     results::{CaseRun, Outcome},
 };
@@ -111,7 +110,7 @@ fn failed(case: &Case, n: u32, errors: &[String]) -> anyhow::Result<CaseRun> {
         case: case.name.clone(),
         n,
         seed: case.file.plan.seed + u64::from(n),
-        fingerprint: fingerprint(case)?,
+        fingerprint: case.fingerprint()?,
         outcome: Outcome::Infrastructure,
         missing: Vec::new(),
         misses: Vec::new(),

@@ -18,6 +18,7 @@ use crate::{
     cli::{Cli, Command},
     exit::Unusable,
     expect::Expectation,
+    fingerprint,
     plan_file::PlanFile,
     scenario::Scenario,
     similar::similar,
@@ -188,6 +189,12 @@ impl Case {
         let plan = &self.file.plan;
         self.witnesses.iter().try_for_each(|witness| witness.check(plan)).map_err(named)?;
         self.expectation.iter().try_for_each(|(expectation, _)| expectation.check(plan)).map_err(named)
+    }
+
+    /// Returns the fingerprint of the plan and of what it expects.
+    pub fn fingerprint(&self) -> anyhow::Result<String> {
+        let expected = format!("{:?}{:?}{:?}", self.expectation, self.witnesses, self.causes);
+        Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected]))
     }
 
     /// Returns the time that a run is planned to take, with about the time in which containers start and end.

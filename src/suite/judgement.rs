@@ -7,7 +7,6 @@ use super::{
     evidence::Evidence,
     facts::RunFacts,
     file::Case,
-    fingerprint::fingerprint,
     results::{CaseRun, Outcome},
     table,
 };
@@ -80,7 +79,7 @@ pub fn judge(
         case: case.name.clone(),
         n: 0,
         seed: file.plan.seed,
-        fingerprint: fingerprint(case)?,
+        fingerprint: case.fingerprint()?,
         outcome,
         missing,
         misses,

@@ -1,4 +1,4 @@
-//! `harness merge`: joins the results of the shards of suites.
+//! Joins the results of the shards of suites.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{
     cli::MergeArgs,
     exit::{Exit, Unusable},
     report::Terminal,
-    shard::Shard,
+    shard::{Shard, complete},
 };
 
 /// The results of one shard, and the file that they come from.
@@ -19,10 +19,15 @@ struct Part {
     results: Results,
 }
 
-/// `harness merge`
-pub fn merge(args: &MergeArgs) -> anyhow::Result<Exit> {
+/// Returns whether a file in a directory of runs has the results of a suite, by its name.
+pub fn is_results(name: &str) -> bool {
+    name.starts_with("suite-") && name.ends_with(".jsonl")
+}
+
+/// Joins and prints the results of suites.
+pub fn merge(args: &MergeArgs, files: Vec<PathBuf>) -> anyhow::Result<Exit> {
     let mut suites: BTreeMap<(usize, String, &str), Vec<Part>> = BTreeMap::new();
-    for path in files(&args.results)? {
+    for path in files {
         let text = std::fs::read_to_string(&path).map_err(|e| Unusable(format!("{}: {e}", path.display())))?;
         let results = Results::parse(&text, &path)?;
         let Head { place, suite, cluster, .. } = &results.head;
@@ -33,39 +38,6 @@ pub fn merge(args: &MergeArgs) -> anyhow::Result<Exit> {
     Output::new(args.format, args.junit.clone())?.write(&joined.iter().collect::<Vec<_>>())
 }
 
-/// Finds the results in directories; a file is taken as it is.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Unusable> {
-    let mut found = Vec::new();
-    for path in paths {
-        let wrong = |e: std::io::Error| Unusable(format!("{}: {e}", path.display()));
-        if !path.is_dir() {
-            found.push(path.canonicalize().map_err(wrong)?);
-            continue;
-        }
-        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(wrong)?;
-        let is_results = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("suite-") && name.ends_with(".jsonl")
-        };
-        let mut of_dir: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).filter(is_results).collect();
-        if of_dir.is_empty() {
-            let problem = "no results of a suite in it; expected the --runs directory of `harness suite`, with a file \
-                           suite-NAME-CLUSTER.jsonl";
-            return Err(Unusable(format!("{}: {problem}", path.display())));
-        }
-        of_dir.sort();
-        found.extend(of_dir.into_iter().map(|path| path.canonicalize().unwrap_or(path)));
-    }
-    // One file under two names is the same results.
-    let mut once = Vec::new();
-    for path in found {
-        if !once.contains(&path) {
-            once.push(path);
-        }
-    }
-    Ok(once)
-}
-
 /// Joins the shards of one suite.
 fn joined(mut parts: Vec<Part>, terminal: &Terminal) -> Result<Results, Unusable> {
     parts.sort_by_key(|part| part.results.head.shard.number);
@@ -73,19 +45,7 @@ fn joined(mut parts: Vec<Part>, terminal: &Terminal) -> Result<Results, Unusable
     others.iter().try_for_each(|other| are_of_one_suite(first, other))?;
     let head = &first.results.head;
     let name = format!("suite {} on {}", head.suite, head.cluster.name());
-    if let Some(pair) = parts.windows(2).find(|pair| pair[0].results.head.shard == pair[1].results.head.shard) {
-        let (shard, one, other) = (pair[0].results.head.shard, pair[0].path.display(), pair[1].path.display());
-        return Err(Unusable(format!("{name}: shard {shard} is given twice: {one} and {other}; name one of them")));
-    }
-    let of = head.shard.of;
-    let is_there = |number: &u32| parts.iter().any(|part| part.results.head.shard.number == *number);
-    let missing: Vec<String> =
-        (1..=of).filter(|number| !is_there(number)).map(|number| Shard { number, of }.to_string()).collect();
-    if !missing.is_empty() {
-        let there: Vec<String> = parts.iter().map(|part| part.path.display().to_string()).collect();
-        let (missing, there) = (missing.join(", "), there.join(", "));
-        return Err(Unusable(format!("{name}: no results of shard {missing}; there are only: {there}")));
-    }
+    complete(&name, &parts.iter().map(|part| (part.results.head.shard, part.path.as_path())).collect::<Vec<_>>())?;
     let mut all = Results { head: Head { shard: Shard::WHOLE, ..head.clone() }, runs: Vec::new() };
     for Part { path, results } in &parts {
         let (made, planned) = (results.all().len(), results.planned());
@@ -105,8 +65,6 @@ fn are_of_one_suite(one: &Part, other: &Part) -> Result<(), Unusable> {
         "come from different builds of the harness: run all shards with the same binary".to_owned()
     } else if a.repeat != b.repeat {
         format!("have another --repeat: {} and {}", a.repeat, b.repeat)
-    } else if a.shard.of != b.shard.of {
-        format!("are shards of different partitions: {} and {}", a.shard, b.shard)
     } else if a.rows == b.rows {
         return Ok(());
     } else {

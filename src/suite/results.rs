@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::{
     facts::RunFacts,
     file::{Case, Suite},
-    fingerprint::fingerprint,
 };
 use crate::{
     exit::Unusable,
@@ -128,7 +127,7 @@ impl Head {
                 by: case.by.clone(),
                 witnesses: case.witnesses.iter().map(ToString::to_string).collect(),
                 expected: case.expected(),
-                fingerprint: fingerprint(case)?,
+                fingerprint: case.fingerprint()?,
                 shard,
             })
         };

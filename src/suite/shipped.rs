@@ -46,7 +46,10 @@ fn the_nightly_suite_has_every_fault_that_a_backend_can_have() {
     let all = BUILTIN.iter().flat_map(|(name, _)| FaultKind::ALL.map(|kind| ((*name).to_owned(), kind)));
     let possible: BTreeSet<(String, FaultKind)> = all.filter(|(name, kind)| is_possible(name, *kind)).collect();
     assert!(possible.len() > 60 && !possible.contains(&("etcd".to_owned(), FaultKind::Amnesia)), "{possible:?}");
-    assert_eq!(there, possible);
+    // Possible, but ZooKeeper often does not start again, so that no verdict can be expected (docs/backends.md).
+    let is_tried =
+        |(name, kind): &&(String, FaultKind)| !(name.starts_with("zookeeper") && *kind == FaultKind::Powerloss);
+    assert_eq!(there, possible.iter().filter(is_tried).cloned().collect());
 }
 
 #[test]

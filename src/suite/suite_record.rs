@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -21,7 +21,8 @@ pub struct SuiteRecord {
 }
 
 impl SuiteRecord {
-    /// Opens the record of a suite in `runs`: an empty record, or with `resume` the record of the interrupted suite.
+    /// Opens the record of a suite in `runs`: an empty record, or with `resume` the record of the interrupted suite, if
+    /// there is one.
     ///
     /// # Errors
     /// The file cannot be read or written, a line cannot be parsed, or another build of the harness made the runs. The
@@ -65,8 +66,12 @@ impl SuiteRecord {
 /// Reads the runs of an interrupted suite. Runs that the harness could not make are left out: they are tried again.
 fn recorded(path: &Path, head: &Head) -> Result<Vec<CaseRun>, Unusable> {
     let unusable = |problem: String| Unusable(format!("--resume: {problem}"));
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| unusable(format!("{}: {e}; run the suite without it first", path.display())))?;
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        // A job that a cluster starts again cannot know whether it was interrupted before its first run.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(unusable(format!("{}: {error}", path.display()))),
+    };
     let anew = "run the suite without --resume to begin anew";
     let Results { head: recorded, mut runs } =
         Results::parse(&text, path).map_err(|e| unusable(format!("{e}; {anew}")))?;

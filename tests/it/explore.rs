@@ -1,6 +1,6 @@
 //! `harness explore`, and its plans run again.
 
-use std::fs;
+use std::{collections::BTreeSet, fs, path::Path};
 
 use serde_json::Value;
 
@@ -49,7 +49,8 @@ fn a_saved_plan_violates_each_time_it_is_run() {
     assert!(said.stdout.contains("schedules/s"), "{}", said.stdout);
     let mut saved: Vec<_> = fs::read_dir(&plans).unwrap().map(|entry| entry.unwrap().path()).collect();
     saved.sort();
-    let [exact, chart, plan] = saved.as_slice() else { panic!("{saved:?}") };
+    let [results, exact, chart, plan] = saved.as_slice() else { panic!("{saved:?}") };
+    assert_eq!(results.file_name().unwrap(), "explore.json");
     let chart = fs::read_to_string(chart).unwrap();
     assert!(chart.contains("inevitable from ") && said.stdout.contains(&chart), "{chart}");
     ran(&["run", exact.to_str().unwrap(), "--cluster", "sim", "--runs", runs.to_str().unwrap()]).exits(1);
@@ -156,4 +157,60 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
     for (args, words) in table {
         ran(args).exits(64).says(words);
     }
+}
+
+/// The lines that have counts of schedules, without rates. A search prints each finding when it has it, in any order.
+fn counts(text: &str) -> BTreeSet<String> {
+    let is_count = |line: &&str| line.contains(" schedules, ");
+    text.lines().filter(is_count).map(|line| line.split(" · ").next().unwrap().to_owned()).collect()
+}
+
+/// The lines without rates, and with the name of the directory of saved plans in place of its path.
+fn lines(text: &str, dir: &Path) -> BTreeSet<String> {
+    let dirs = [dir.display().to_string(), dir.canonicalize().unwrap().display().to_string()];
+    let text = dirs.iter().fold(text.to_owned(), |text, dir| text.replace(dir, "DIR"));
+    let without_rates = |line: &str| match line.split_once(" schedules/s ") {
+        Some((before, _)) => before.rsplit_once(" · ").unwrap().0.to_owned(),
+        None => line.to_owned(),
+    };
+    text.lines().map(without_rates).collect()
+}
+
+#[test]
+fn shards_joined_find_what_one_search_finds() {
+    let dir = tempfile::tempdir().unwrap();
+    // A reduction tries at most --limit seeds of its class in each shard, so the first one must be enough.
+    let flags = ["explore", "--nemesis", "pause,clock", "--seeds", "121", "--limit", "1", "--redraws", "4", "--save"];
+    let save = |name: &str| dir.path().join(name).display().to_string();
+    let whole = save("whole");
+    let one = ran(&[&flags[..], &[whole.as_str()]].concat()).exits(1).stdout;
+    // Each kind of fault alone gives a class, and both classes are in several shards.
+    assert!(one.contains("lock stale-holder pause: in") && one.contains("of 121 schedules"), "{one}");
+    let dirs: Vec<String> = (1..=3).map(|n| save(&n.to_string())).collect();
+    for (n, part) in (0..).zip(&dirs) {
+        let shard = format!("{n}/3");
+        ran(&[&flags[..], &[part.as_str(), "--shard-index", &shard]].concat()).exits(1);
+    }
+    let reversed: Vec<&str> = dirs.iter().rev().map(String::as_str).collect();
+    let merged = ran(&[&["merge"], &reversed[..]].concat()).exits(1).stdout;
+    assert_eq!(counts(&merged), counts(&one), "{merged}");
+    assert!(counts(&one).len() > 2, "{one}");
+    let alone = ran(&["merge", &whole]).exits(1).stdout;
+    assert_eq!(lines(&alone, dir.path()), lines(&one, dir.path()));
+    // The plan that is named is there.
+    let plan = merged.lines().find_map(|line| line.trim().strip_prefix("run this plan: harness run ")).unwrap();
+    assert!(Path::new(plan).is_file(), "{plan}");
+    let json: Value =
+        serde_json::from_str(&ran(&[&["merge", "--format", "json"], &reversed[..]].concat()).stdout).unwrap();
+    assert_eq!((&json["schedules"], &json["head"]["shard"]["of"]), (&121.into(), &1.into()));
+
+    ran(&["merge", &dirs[0], &dirs[2]]).exits(64).says(&["no results of shard 2/3", "explore-1of3.json"]);
+    ran(&["merge", &dirs[0], &dirs[1], &dirs[2], "--junit", "x.xml"]).exits(64).says(&["--junit", "no expectations"]);
+    let other = save("other");
+    ran(&["explore", "--seeds", "121", "--limit", "0", "--shard", "2/3", "--save", &other]);
+    ran(&["merge", &dirs[0], &other, &dirs[2]]).exits(64).says(&["different flags", "explore-2of3.json"]);
+    fs::write(dir.path().join("suite-x-sim.jsonl"), "").unwrap();
+    let suite = dir.path().join("suite-x-sim.jsonl").display().to_string();
+    ran(&["merge", &whole, &suite]).exits(64).says(&["explore.json", "suite-x-sim.jsonl", "two calls"]);
+    ran(&["explore", "--seeds", "3", "--shard", "2/8"]).exits(64).says(&["more shards than seeds"]);
 }

@@ -47,9 +47,11 @@ fn shards_joined_give_the_table_of_one_call() {
     let shards: Vec<PathBuf> = (1..=3).map(|n| dir.path().join(n.to_string())).collect();
     let mut names = Vec::new();
     for (n, runs) in (1..).zip(&shards) {
-        let shard = format!("{n}/3");
+        // The last shard is named as Kubernetes counts.
+        let shard =
+            if n < 3 { ["--shard".to_owned(), format!("{n}/3")] } else { ["--shard-index", "2/3"].map(str::to_owned) };
         // The order of the files and a directory of their own change nothing.
-        suite(&[KLEPPMANN, FAULTS], runs, &["--repeat", "2", "--shard", &shard]).exits(0);
+        suite(&[KLEPPMANN, FAULTS], runs, &["--repeat", "2", &shard[0], &shard[1]]).exits(0);
         names.extend(rows_made(runs));
     }
     let all = rows_made(&dir.path().join("whole"));
@@ -92,6 +94,8 @@ fn a_shard_that_cannot_be_is_refused() {
     for (shard, words) in [("0/8", "count from 1"), ("9/8", "no shard 9 of 8"), ("a/b", "NUMBER/COUNT")] {
         ran(&["suite", FAULTS, "--cluster", "sim", "--shard", shard]).exits(64).says(&[words, "2/8"]);
     }
+    ran(&["suite", FAULTS, "--cluster", "sim", "--shard-index", "8/8"]).exits(64).says(&["index of 8 shards is 7"]);
+    ran(&["suite", FAULTS, "--shard-index", "0/8", "--shard", "1/8"]).exits(64).says(&["--shard-index"]);
     let dir = tempfile::tempdir().unwrap();
     let args = ["--only", "pause", "--shard", "2/2"];
     suite(&[FAULTS], dir.path(), &args).exits(0).says(&["shard 2/2 has no row"]);

@@ -1,0 +1,39 @@
+//! Fingerprints: of data that determines a result, and of the harness's own binary.
+
+use anyhow::Context;
+use sha2::{Digest, Sha256};
+
+/// Returns the fingerprint of texts: 16 hexadecimal digits. The texts are kept apart.
+pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut digest = Sha256::new();
+    for (n, text) in texts.into_iter().enumerate() {
+        // No text contains this byte.
+        digest.update(if n > 0 { "\0" } else { "" });
+        digest.update(text);
+    }
+    short(digest)
+}
+
+/// Returns the fingerprint of this very binary. Another build may give other verdicts.
+pub fn build() -> anyhow::Result<String> {
+    let path = std::env::current_exe().context("finding the harness's own binary")?;
+    let binary = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(short(Sha256::new().chain_update(binary)))
+}
+
+fn short(digest: Sha256) -> String {
+    let mut digits = format!("{:x}", digest.finalize());
+    digits.truncate(16);
+    digits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_kept_apart() {
+        assert_eq!(of(["ab", "c"]).len(), 16);
+        assert_ne!(of(["ab", "c"]), of(["a", "bc"]));
+    }
+}
