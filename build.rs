@@ -2,6 +2,22 @@
 
 use std::{path::Path, process::Command};
 
+/// The files and directories that the program is made of.
+const SOURCES: [&str; 12] = [
+    "build.rs",
+    "Cargo.toml",
+    "Cargo.lock",
+    "src",
+    "checker",
+    "compose",
+    "history",
+    "locks",
+    "nemesis",
+    "resource",
+    "sim",
+    "workloads",
+];
+
 /// Returns the output of git, or nothing: outside of a repository, or without git.
 fn git(arguments: &[&str]) -> Option<String> {
     let done = Command::new("git").args(arguments).output().ok().filter(|done| done.status.success())?;
@@ -10,7 +26,11 @@ fn git(arguments: &[&str]) -> Option<String> {
 
 fn main() {
     let commit = git(&["rev-parse", "HEAD"]).unwrap_or_default();
-    let is_changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    let has_changes = |arguments: &[&str]| git(arguments).is_some_and(|changes| !changes.is_empty());
+    // A new file of the sources is compiled, although git does not know it yet.
+    let untracked = ["ls-files", "--others", "--exclude-standard", "--"];
+    let is_changed = has_changes(&["status", "--porcelain", "--untracked-files=no"])
+        || has_changes(&[&untracked[..], &SOURCES[..]].concat());
     println!("cargo::rustc-env=HARNESS_COMMIT={commit}");
     println!("cargo::rustc-env=HARNESS_CHANGED={is_changed}");
     // The log changes with each commit and each checkout, and the index with what is staged.
@@ -19,10 +39,7 @@ fn main() {
             println!("cargo::rerun-if-changed={path}");
         }
     }
-    for source in ["build.rs", "Cargo.toml", "Cargo.lock", "src", "checker", "compose", "history", "locks", "nemesis"] {
-        println!("cargo::rerun-if-changed={source}");
-    }
-    for source in ["resource", "sim", "workloads"] {
+    for source in SOURCES {
         println!("cargo::rerun-if-changed={source}");
     }
 }

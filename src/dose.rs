@@ -9,7 +9,9 @@ mod series;
 use std::time::Duration;
 
 use anyhow::Context;
-use history::{Activity, ClockChange, ClusterKind, Fault, FaultId, Plan, Range, Step, Target, When, WhichClock, fault};
+use history::{
+    Activity, ClockChange, ClusterKind, Fault, FaultId, MadeBy, Plan, Range, Step, Target, When, WhichClock, fault,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -17,6 +19,7 @@ use crate::{
     cli::{DoseArgs, DoseOf, Format},
     exit::{Exit, usage},
     explore::trial::trial,
+    made_by::Making,
     plan_file::PlanFile,
     report::print,
     runner::{Runner, runtime},
@@ -43,11 +46,19 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
         for seed in args.seed..args.seed + args.seeds.get() {
             let plan = plan(args, ratio, seed).with_context(|| format!("{ratio} leases, seed {seed}"))?;
             let backend = plan.backend.clone();
+            let file = PlanFile::new(String::new(), backend, None, plan);
             let verdicts = match cluster {
-                ClusterKind::Sim => trial(&plan, &backend, None)?.verdicts,
+                ClusterKind::Sim => {
+                    if series.made_by.is_none() {
+                        series.made_by = Some(Making::begin(&file, &file.to_toml()?).facts().origin());
+                    }
+                    trial(&file.plan, &file.backend, None)?.verdicts
+                }
                 ClusterKind::Docker => {
-                    let file = PlanFile::new(String::new(), backend, None, plan).ready()?;
-                    runner.run(&file, &runtime).with_context(|| format!("{ratio} leases, seed {seed}"))?.1.verdicts
+                    let run = runner.run(&file.ready()?, &runtime);
+                    let (_, judged) = run.with_context(|| format!("{ratio} leases, seed {seed}"))?;
+                    series.made_by = series.made_by.or_else(|| judged.made_by.as_ref().map(MadeBy::origin));
+                    judged.verdicts
                 }
             };
             measurement.add(&verdicts);

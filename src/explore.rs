@@ -56,6 +56,8 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     let mut source = Source::of(args)?;
     args.save.iter().try_for_each(|dir| can_be_written(dir))?;
     let (first, count) = args.range()?;
+    // Before the search: meanwhile the binary may be replaced.
+    let head = source.head(args)?;
     let jobs = args.jobs.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let terminal = Terminal::new(|_| String::new(), false);
     let seeds = Seeds { first, count, kept: args.limit.max(1), jobs };
@@ -92,7 +94,7 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
         source.save_failed(error.seed, dir)?;
     }
     let is_cut_short = args.limit > 0 && !findings.is_empty() && Instant::now() >= deadline;
-    let results = Results::new(source.head(args)?, tally, took.as_secs_f64(), findings, is_cut_short);
+    let results = Results::new(head, tally, took.as_secs_f64(), findings, is_cut_short);
     let json = serde_json::to_string_pretty(&results)? + "\n";
     match args.format {
         Format::Text => print(&results.text())?,
@@ -132,7 +134,8 @@ impl ExploreArgs {
     fn range(&self) -> anyhow::Result<(u64, u64)> {
         let shard = self.shard.get();
         if self.seeds < u64::from(shard.of) {
-            return Err(usage("shard", format!("{shard} of {} seeds: there are more shards than seeds", self.seeds)));
+            let problem = format!("more shards than seeds: {} shards, --seeds {}", shard.of, self.seeds);
+            return Err(usage(self.shard.flag(), problem));
         }
         Ok(shard.seeds(self.first_seed(), self.seeds))
     }

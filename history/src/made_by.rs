@@ -101,6 +101,12 @@ impl MadeBy {
         self.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
+    /// Returns the facts without the command and the images, which the run's directory has. They name files of one
+    /// machine.
+    pub fn origin(&self) -> MadeBy {
+        MadeBy { command: Vec::new(), images: BTreeMap::new(), ..self.clone() }
+    }
+
     /// Returns the facts as pairs of a name and a value, for reports.
     pub fn lines(&self) -> Vec<(String, String)> {
         let mut lines = Vec::new();

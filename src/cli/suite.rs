@@ -24,6 +24,11 @@ impl ShardArgs {
     pub fn get(&self) -> Shard {
         self.shard.or(self.shard_index).unwrap_or(Shard::WHOLE)
     }
+
+    /// The name of the flag that was given.
+    pub fn flag(&self) -> &'static str {
+        if self.shard_index.is_some() { "shard-index" } else { "shard" }
+    }
 }
 
 /// A suite: a file of claims, each with a plan, the evidence that it needs, and the verdicts that it must give.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use checker::{Verdicts, WindowKind};
-use history::ClusterKind;
+use history::{ClusterKind, MadeBy};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,6 +23,9 @@ pub struct Series {
     pub lease_ms: u64,
     /// The first seed of each length.
     pub seed: u64,
+    /// The facts about how the first run was made. None in the record of an older harness.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<MadeBy>,
     /// The measurements.
     pub points: Vec<Measurement>,
 }
@@ -85,7 +88,14 @@ impl Series {
             DoseOf::Clock => "clock",
         };
         let lease_ms = u64::try_from(args.lease.as_millis()).unwrap_or(u64::MAX);
-        Series { of: of.to_owned(), cluster: cluster.name().to_owned(), lease_ms, seed: args.seed, points: Vec::new() }
+        Series {
+            of: of.to_owned(),
+            cluster: cluster.name().to_owned(),
+            lease_ms,
+            seed: args.seed,
+            made_by: None,
+            points: Vec::new(),
+        }
     }
 
     /// Returns the whole table.

@@ -218,7 +218,7 @@ impl Results {
         }
     }
 
-    /// Reads a file of results. The saved plans are expected beside it.
+    /// Reads a file of results. The saved plans are named if they lie beside it.
     pub fn read(path: &Path) -> Result<Results, Unusable> {
         let refused = |problem: String| Unusable(format!("{}: {problem}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
@@ -236,7 +236,8 @@ impl Results {
         }
         for reduced in results.classes.iter_mut().filter_map(|class| class.reduced.as_mut()) {
             let name = reduced.saved.as_deref().and_then(Path::file_name);
-            reduced.saved = name.map(|name| path.with_file_name(name));
+            // Without the file, the plan itself is printed.
+            reduced.saved = name.map(|name| path.with_file_name(name)).filter(|plan| plan.is_file());
         }
         Ok(results)
     }

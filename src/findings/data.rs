@@ -324,21 +324,17 @@ impl Data {
     pub fn origin(&self, cluster: &str) -> Result<Origin, String> {
         let runs = self.recorded(cluster)?;
         let made: Vec<_> = runs.iter().filter_map(|run| run.facts.made_by.as_ref()).collect();
-        let lines_of = |made: &MadeBy| made.lines().into_iter().collect::<BTreeMap<String, String>>();
-        let builds = one_of(made.iter().filter_map(|made| lines_of(made).remove("made by")));
-        let (Some(first), [_]) = (made.first(), &builds[..]) else {
-            return Err(format!("claims-{cluster}.jsonl has runs of {} builds; expected one", builds.len()));
-        };
-        let lines: BTreeMap<String, String> = lines_of(first);
-        let line = |name: &str| lines.get(name).cloned().unwrap_or_default();
-        let days = one_of(made.iter().filter_map(|made| made.started.split('T').next()));
-        let date = match &days[..] {
-            [first, .., last] => format!("{first} to {last}"),
-            days => days.concat(),
-        };
-        let (servers, made_by) = (servers(runs), line("made by"));
-        let words = format!("Runs of {date}, made by {made_by}; {servers}; {}; {}.", line("host"), line("engine"));
+        let servers = servers(runs);
+        let words = origin_words(&made, &servers).map_err(|problem| format!("claims-{cluster}.jsonl {problem}"))?;
         Ok(Origin { words, servers })
+    }
+
+    /// The origin of one curve.
+    pub fn dose_origin(&self, of: &str, cluster: &str) -> Result<String, String> {
+        let made_by = self.series(of, cluster)?.made_by.iter().collect::<Vec<_>>();
+        let versions = made_by.iter().flat_map(|made| made.servers.iter().map(|(_, version)| version));
+        let servers = one_of(versions).into_iter().cloned().collect::<Vec<_>>().join(", ");
+        origin_words(&made_by, &servers).map_err(|problem| format!("dose-{of}-{cluster}.json {problem}"))
     }
 
     /// One curve.
@@ -366,6 +362,24 @@ impl Data {
             staleness: quantile(&point.staleness_ms, 0.5),
         })
     }
+}
+
+/// Tells the origin of runs in one sentence. All must be of one build.
+fn origin_words(made: &[&MadeBy], servers: &str) -> Result<String, String> {
+    let lines_of = |made: &MadeBy| made.lines().into_iter().collect::<BTreeMap<String, String>>();
+    let builds = one_of(made.iter().filter_map(|made| lines_of(made).remove("made by")));
+    let (Some(first), [made_by]) = (made.first(), &builds[..]) else {
+        return Err(format!("has runs of {} builds; expected one", builds.len()));
+    };
+    let days = one_of(made.iter().filter_map(|made| made.started.split('T').next()));
+    let date = match &days[..] {
+        [first, .., last] => format!("{first} to {last}"),
+        days => days.concat(),
+    };
+    let mut lines = lines_of(first);
+    let parts = [Some(servers.to_owned()), lines.remove("host"), lines.remove("engine")];
+    let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    Ok(format!("Runs of {date}, made by {made_by}; {}.", parts.join("; ")))
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {

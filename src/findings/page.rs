@@ -67,6 +67,10 @@ fn environment(data: Data) -> Environment<'static> {
     environment
         .add_function("origin", move |of: Option<String>| source.origin(&cluster(of)).map(Serde).map_err(refused));
     let source = data.clone();
+    environment.add_function("dose_origin", move |of: String, cluster: String| {
+        source.dose_origin(&of, &cluster).map_err(refused)
+    });
+    let source = data.clone();
     environment
         .add_function("picture", move |case: String| source.picture(&case).map(Picture::markdown).map_err(refused));
     let source = data.clone();

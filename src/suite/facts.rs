@@ -14,8 +14,8 @@ const HOLDS: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunFacts {
-    /// The facts about how the run was made, without its command and its images, which the run's directory has. None
-    /// in the simulation: nothing but the plan and the build decides such a run.
+    /// The facts about how the run was made. None in the simulation: nothing but the plan and the build decides such
+    /// a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<MadeBy>,
     /// The numbers of `verdict.json` that are not zero, by the paths of `--expect`: `lock.stale_holder`.
@@ -56,12 +56,7 @@ impl RunFacts {
             overlap_ms: window.overlap_ms,
             staleness_ms: window.staleness_ms,
         });
-        RunFacts {
-            made_by: made_by.map(|made| MadeBy { command: Vec::new(), images: BTreeMap::new(), ..made.clone() }),
-            figures,
-            windows: windows.collect(),
-            tokens: tokens(records),
-        }
+        RunFacts { made_by: made_by.map(MadeBy::origin), figures, windows: windows.collect(), tokens: tokens(records) }
     }
 }
 

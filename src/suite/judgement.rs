@@ -18,17 +18,24 @@ use crate::{
 };
 
 /// Judges a run of a row without an expectation. A fault alone may make two clients hold the lock, by windows that have
-/// a cause. It may violate nothing else.
+/// a cause. It may violate nothing else, and everything must be judged.
 fn unexpected(verdicts: &Verdicts) -> (Vec<Miss>, Exit) {
     let is_explained = |property: &Property| match property {
         Property::Lock(lock) => !lock.windows.is_empty() && lock.unexplained == 0,
         _ => false,
     };
-    let violated = verdicts.properties.iter().filter(|(_, property)| property.verdict() == Verdict::Violated);
-    let miss = |name: &str| Miss { path: name.to_owned(), text: format!("expected {name}=upheld, found violated") };
-    let misses = violated.filter(|(_, property)| !is_explained(property)).map(|(name, _)| miss(name));
-    let misses: Vec<Miss> = misses.collect();
-    let exit = if misses.is_empty() { Exit::Ok } else { Exit::Violated };
+    let mut misses = Vec::new();
+    let mut exit = if verdicts.reasons.is_empty() { Exit::Ok } else { Exit::Inconclusive };
+    for (name, property) in verdicts.properties.iter() {
+        let found = property.verdict();
+        match found {
+            Verdict::Violated if !is_explained(property) => exit = Exit::Violated,
+            Verdict::Inconclusive if exit != Exit::Violated => exit = Exit::Inconclusive,
+            Verdict::Inconclusive => {}
+            _ => continue,
+        }
+        misses.push(Miss { path: name.to_owned(), text: format!("expected {name}=upheld, found {found}") });
+    }
     (misses, exit)
 }
 
@@ -44,12 +51,15 @@ pub fn judge(
     let evidence = Evidence::of(&file.plan, records.iter());
     let missing: Vec<String> =
         case.witnesses.iter().filter(|w| !evidence.has(w, verdicts)).map(ToString::to_string).collect();
-    let (mut misses, exit) = match &case.expectation {
+    let (mut misses, exit, is_violated) = match &case.expectation {
         Some((expectation, _)) => {
             let compared = compare(Some(expectation), verdicts);
-            (compared.misses, compared.exit)
+            (compared.misses, compared.exit, compared.is_violated)
         }
-        None => unexpected(verdicts),
+        None => {
+            let (misses, exit) = unexpected(verdicts);
+            (misses, exit, exit == Exit::Violated)
+        }
     };
     let found: Vec<&[CauseSet]> =
         verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
@@ -61,6 +71,8 @@ pub fn judge(
     }
     let is_known = case.is_about(&servers, file.plan.cluster);
     let outcome = match (missing.is_empty() && is_known, misses.is_empty() && exit == Exit::Ok) {
+        // A violation that must not be is one, whatever evidence for the claim is missing.
+        _ if is_known && is_violated => Outcome::NotAsExpected,
         (true, true) => Outcome::AsExpected,
         (true, false) if exit != Exit::Inconclusive => Outcome::NotAsExpected,
         _ => Outcome::Inconclusive,

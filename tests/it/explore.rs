@@ -204,6 +204,13 @@ fn shards_joined_find_what_one_search_finds() {
         serde_json::from_str(&ran(&[&["merge", "--format", "json"], &reversed[..]].concat()).stdout).unwrap();
     assert_eq!((&json["schedules"], &json["head"]["shard"]["of"]), (&121.into(), &1.into()));
 
+    // Without the plans beside the results, the plan itself is printed.
+    let only = dir.path().join("only");
+    fs::create_dir(&only).unwrap();
+    fs::copy(Path::new(&whole).join("explore.json"), only.join("explore.json")).unwrap();
+    let said = ran(&["merge", only.to_str().unwrap()]).exits(1).stdout;
+    assert!(said.contains("plan.toml (--save DIR writes it)") && !said.contains("run this plan"), "{said}");
+
     ran(&["merge", &dirs[0], &dirs[2]]).exits(64).says(&["no results of shard 2/3", "explore-1of3.json"]);
     ran(&["merge", &dirs[0], &dirs[1], &dirs[2], "--junit", "x.xml"]).exits(64).says(&["--junit", "no expectations"]);
     let other = save("other");
@@ -212,5 +219,5 @@ fn shards_joined_find_what_one_search_finds() {
     fs::write(dir.path().join("suite-x-sim.jsonl"), "").unwrap();
     let suite = dir.path().join("suite-x-sim.jsonl").display().to_string();
     ran(&["merge", &whole, &suite]).exits(64).says(&["explore.json", "suite-x-sim.jsonl", "two calls"]);
-    ran(&["explore", "--seeds", "3", "--shard", "2/8"]).exits(64).says(&["more shards than seeds"]);
+    ran(&["explore", "--seeds", "3", "--shard-index", "2/8"]).exits(64).says(&["--shard-index", "8 shards, --seeds 3"]);
 }

@@ -213,6 +213,21 @@ fn a_row_without_an_expectation_may_violate_only_the_lock() {
 }
 
 #[test]
+fn a_run_that_judges_too_little_is_not_green_without_an_expectation() {
+    let busy = "set = { \"plan.activity.holds\" = 1000 }\nwitness =";
+    let idle = |text: &str| text.replace("expect = \"lock=violated\"\n", "").replace("witness =", busy);
+    let ran = one(&row(idle), &[]).exits(2);
+    assert!(ran.stdout.contains("expected activity=upheld, found inconclusive"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_violation_that_must_not_be_is_red_without_its_witness_too() {
+    let both = |text: &str| text.replace("proved:pause", "tokens-behind").replace("lock=violated", "lock=upheld");
+    let ran = one(&row(both), &[]).exits(1);
+    assert!(ran.stdout.contains("expected lock=upheld, found violated"), "{}", ran.stdout);
+}
+
+#[test]
 fn a_suite_says_where_its_verdicts_come_from() {
     ran(&["suite", KLEPPMANN, "--cluster", "auto"]).exits(64).says(&["docker or sim"]);
     let mut command = harness();
