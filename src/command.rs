@@ -156,10 +156,10 @@ impl Report {
     /// Writes the report into the run directory.
     pub fn write(&self, judged: &Judged, dir: &RunDir) -> anyhow::Result<()> {
         dir.write(&dir.verdict(), format!("{}\n", self.json))?;
-        dir.write(&dir.report(), markdown(judged, &self.compared, dir.path()))?;
+        dir.write(&dir.report(), markdown(judged, &self.compared))?;
         dir.write(&dir.junit(), self.junit(judged)?)?;
         let timeline = timeline::read(&dir.history(), &judged.verdicts)?;
-        dir.write(&dir.page(), html(judged, &self.compared, &timeline, dir.path())?)
+        dir.write(&dir.page(), html(judged, &self.compared, &timeline)?)
     }
 
     fn junit(&self, judged: &Judged) -> anyhow::Result<String> {

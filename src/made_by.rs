@@ -42,6 +42,7 @@ impl Making {
             host: Host {
                 cores: std::thread::available_parallelism().map_or(0, usize::from),
                 kernel: kernel.trim_end().to_owned(),
+                cgroup: cgroup(),
             },
             engine: None,
             images: BTreeMap::new(),
@@ -85,6 +86,14 @@ impl Making {
         let text = serde_json::to_string_pretty(&self.facts).context("writing how the run was made")?;
         dir.write(&dir.made_by(), text + "\n")
     }
+}
+
+/// The version of this machine's control groups.
+fn cgroup() -> Option<String> {
+    let root = std::path::Path::new("/sys/fs/cgroup");
+    // Only version 2 has this file in its root.
+    let version = if root.join("cgroup.controllers").exists() { "2" } else { "1" };
+    root.exists().then(|| version.to_owned())
 }
 
 /// Reads the facts from a run's directory, if they are those of the history whose head contains `head`. None if an

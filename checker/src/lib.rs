@@ -40,7 +40,7 @@ use history::{Record, Tail};
 pub use cause::{Cause, CauseSet, joined};
 pub use legend::{explain, words};
 pub use order::Standings;
-pub use properties::{PROPERTIES, Property, Window, WindowKind};
+pub use properties::{PROPERTIES, Property, Recovered, Window, WindowKind};
 pub use report::{Report, Story, Violation};
 pub use rules::{is_renewed_in_time, promise_end};
 pub use sweep::Checker;

@@ -28,6 +28,7 @@ use crate::{
 };
 
 pub use lock::{Window, WindowKind};
+pub use recovery::Recovered;
 
 /// Makes the enum of verdicts, the set of judges and the table of documentation from the rows `file: Judge => Verdict`.
 macro_rules! properties {

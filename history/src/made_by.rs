@@ -1,7 +1,7 @@
 //! The facts about how a run was made.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{self, Display, Formatter},
     time::Duration,
 };
@@ -66,6 +66,9 @@ pub struct Host {
     pub cores: usize,
     /// Release of the kernel: `6.1.0-28-amd64`.
     pub kernel: String,
+    /// The version of the kernel's control groups: `1` or `2`. None if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
 }
 
 /// Facts of a Docker engine, in its own words.
@@ -121,13 +124,21 @@ impl MadeBy {
         let took = self.took_ms.map(Duration::from_millis).map(|took| format!(", took {:.1} s", took.as_secs_f64()));
         let started = self.started.replace('T', " ").replace('Z', " UTC");
         add("started", started + &took.unwrap_or_default());
-        add("plan", format!("seed {}, SHA-256 {}", self.seed, short(&self.plan_sha256)));
-        add("host", format!("{} cores, Linux {}", self.host.cores, self.host.kernel));
+        add("plan", format!("seed {}, SHA-256 {}", self.seed, self.plan_sha256));
+        let Host { cores, kernel, cgroup } = &self.host;
+        // The engine says which version its containers use.
+        let cgroup = cgroup.as_ref().filter(|_| self.engine.is_none());
+        let cgroup = cgroup.map(|version| format!(", cgroup v{version}")).unwrap_or_default();
+        add("host", format!("{cores} cores, Linux {kernel}{cgroup}"));
         if let Some(EngineFacts { version, api, cgroup, storage }) = &self.engine {
             add("engine", format!("Docker {version}, API {api}, cgroup v{cgroup}, {storage}"));
         }
+        let versions: BTreeSet<&str> = self.servers.iter().map(|(_, version)| version.as_str()).collect();
+        if !versions.is_empty() {
+            add("servers", versions.into_iter().collect::<Vec<_>>().join(", "));
+        }
         for (role, id) in &self.images {
-            add("image", format!("{role} {}", short(id.trim_start_matches("sha256:"))));
+            add("image", format!("{role} {id}"));
         }
         lines
     }
@@ -152,7 +163,7 @@ mod tests {
             took_ms: None,
             seed: 42,
             plan_sha256: "fedcba9876543210".into(),
-            host: Host { cores: 2, kernel: "6.1".into() },
+            host: Host { cores: 2, kernel: "6.1".into(), cgroup: Some("2".into()) },
             engine: None,
             images: BTreeMap::new(),
             servers: Vec::new(),
@@ -164,6 +175,18 @@ mod tests {
         let text = made_by().to_string();
         assert!(text.contains("command   harness run --expect 'off.data.lost_updates>=1'\n"), "{text}");
         assert!(text.starts_with("made by   harness 0.1.0, commit 0123456789ab with changes\n"), "{text}");
+    }
+
+    #[test]
+    fn digests_and_versions_of_servers_are_whole() {
+        let mut facts = made_by();
+        facts.images.insert("redis".into(), "sha256:0123456789abcdef".into());
+        facts.servers = ["redis-1", "redis-2"].map(|node| (node.into(), "redis 7.0.15".to_owned())).to_vec();
+        let text = facts.to_string();
+        for line in ["SHA-256 fedcba9876543210\n", "redis sha256:0123456789abcdef\n", "servers   redis 7.0.15\n"] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(text.contains("Linux 6.1, cgroup v2\n"), "{text}");
     }
 
     #[test]

@@ -325,7 +325,13 @@ impl Data {
         let runs = self.recorded(cluster)?;
         let made: Vec<_> = runs.iter().filter_map(|run| run.facts.made_by.as_ref()).collect();
         let servers = servers(runs);
-        let words = origin_words(&made, &servers).map_err(|problem| format!("claims-{cluster}.jsonl {problem}"))?;
+        let of_case = |case: &Case| {
+            let runs: Vec<&CaseRun> = runs.iter().filter(|run| run.case == case.name).collect();
+            (!runs.is_empty()).then(|| seeds(&runs))
+        };
+        let seeds = one_of(self.cases.iter().filter_map(of_case)).join(" or ");
+        let words = origin_words(&made, &servers, &format!("seeds {seeds} of each scenario"))
+            .map_err(|problem| format!("claims-{cluster}.jsonl {problem}"))?;
         Ok(Origin { words, servers })
     }
 
@@ -334,7 +340,8 @@ impl Data {
         let made_by = self.series(of, cluster)?.made_by.iter().collect::<Vec<_>>();
         let versions = made_by.iter().flat_map(|made| made.servers.iter().map(|(_, version)| version));
         let servers = one_of(versions).into_iter().cloned().collect::<Vec<_>>().join(", ");
-        origin_words(&made_by, &servers).map_err(|problem| format!("dose-{of}-{cluster}.json {problem}"))
+        let seeds = format!("seeds from {} on of each point", self.series(of, cluster)?.seed);
+        origin_words(&made_by, &servers, &seeds).map_err(|problem| format!("dose-{of}-{cluster}.json {problem}"))
     }
 
     /// One curve.
@@ -365,7 +372,7 @@ impl Data {
 }
 
 /// Tells the origin of runs in one sentence. All must be of one build.
-fn origin_words(made: &[&MadeBy], servers: &str) -> Result<String, String> {
+fn origin_words(made: &[&MadeBy], servers: &str, seeds: &str) -> Result<String, String> {
     let lines_of = |made: &MadeBy| made.lines().into_iter().collect::<BTreeMap<String, String>>();
     let builds = one_of(made.iter().filter_map(|made| lines_of(made).remove("made by")));
     let (Some(first), [made_by]) = (made.first(), &builds[..]) else {
@@ -377,7 +384,7 @@ fn origin_words(made: &[&MadeBy], servers: &str) -> Result<String, String> {
         days => days.concat(),
     };
     let mut lines = lines_of(first);
-    let parts = [Some(servers.to_owned()), lines.remove("host"), lines.remove("engine")];
+    let parts = [Some(seeds.to_owned()), Some(servers.to_owned()), lines.remove("host"), lines.remove("engine")];
     let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     Ok(format!("Runs of {date}, made by {made_by}; {}.", parts.join("; ")))
 }

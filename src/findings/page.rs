@@ -1,6 +1,10 @@
 //! Renders the templates of the pages.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use anyhow::Context;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context, value::Serde};
@@ -14,10 +18,13 @@ const CLUSTER: &str = "docker";
 /// Renders all templates of the directory. Returns the pages by their names.
 ///
 /// # Errors
-/// A template cannot be read, contains a figure that is typed by hand, or asks for what the data does not have.
+/// A template cannot be read, contains a figure that is typed by hand, or asks for what the data does not have; or no
+/// page has a command for a row.
 pub fn render(dir: &Path, data: Data) -> anyhow::Result<BTreeMap<String, String>> {
-    let environment = environment(data);
+    let used = Used::default();
+    let environment = environment(data, &used);
     let mut pages = BTreeMap::new();
+    let mut repeated = BTreeSet::new();
     let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
     for entry in entries {
         let path = entry.with_context(|| format!("listing {}", dir.display()))?.path();
@@ -36,15 +43,36 @@ pub fn render(dir: &Path, data: Data) -> anyhow::Result<BTreeMap<String, String>
         })?;
         let head = format!("<!-- `harness findings` writes this page from pages/{name} and data/: edit those. -->\n\n");
         pages.insert(name, head + &wrapped(page.trim_end()));
+        repeated.extend(page.lines().flat_map(rows));
+    }
+    let used = used.lock().map_err(|_| Unusable("a template could not be rendered".to_owned()))?;
+    if let Some(row) = used.iter().find(|row| !repeated.contains(*row)) {
+        let problem = format!("no page says how to repeat {row}: name it in a command with `--only {row}`");
+        return Err(Unusable(format!("{}: {problem}", dir.display())).into());
     }
     Ok(pages)
+}
+
+/// The rows of the suite that the templates ask for.
+type Used = Arc<Mutex<BTreeSet<String>>>;
+
+fn add_to(used: &Used, case: &str) {
+    // A twin is run with its row.
+    let row = case.strip_suffix(" twin").unwrap_or(case).to_owned();
+    used.lock().map(|mut used| used.insert(row)).ok();
+}
+
+/// The rows that a line of commands runs.
+fn rows(line: &str) -> Vec<String> {
+    let lists = line.split("--only ").skip(1).filter_map(|rest| rest.split([' ', '`']).next());
+    lists.flat_map(|list| list.split(',')).map(str::to_owned).collect()
 }
 
 fn refused(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
-fn environment(data: Data) -> Environment<'static> {
+fn environment(data: Data, used: &Used) -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_filter("seconds", filters::seconds);
@@ -53,12 +81,14 @@ fn environment(data: Data) -> Environment<'static> {
     environment.add_filter("duration", filters::duration);
     let data = Arc::new(data);
     let cluster = |cluster: Option<String>| cluster.unwrap_or_else(|| CLUSTER.to_owned());
-    let source = data.clone();
+    let (source, asked) = (data.clone(), used.clone());
     environment.add_function("claim", move |name: String, of: Option<String>| {
+        add_to(&asked, &name);
         source.claim(&name, &cluster(of)).map(Serde).map_err(refused)
     });
-    let source = data.clone();
+    let (source, asked) = (data.clone(), used.clone());
     environment.add_function("figure", move |name: String, path: String, of: Option<String>| {
+        add_to(&asked, &name);
         source.figure(&name, &path, &cluster(of)).map(Serde).map_err(refused)
     });
     let source = data.clone();

@@ -5,10 +5,8 @@ mod data;
 mod picture;
 mod words;
 
-use std::path::Path;
-
 use anyhow::Context;
-use checker::{Property, Verdicts};
+use checker::{Property, Verdict, Verdicts, WindowKind};
 use history::Arm;
 use minijinja::{Environment, UndefinedBehavior, context, value::Serde};
 use serde::Serialize;
@@ -62,7 +60,10 @@ struct View {
     verdict: &'static str,
     as_expected: Option<bool>,
     misses: Vec<String>,
+    /// The violated properties in words: `mutual exclusion`.
+    subject: String,
     claim: String,
+    lesson: Option<&'static str>,
     described: String,
     placement: Option<String>,
     again: Vec<String>,
@@ -83,12 +84,12 @@ struct View {
     data: String,
 }
 
-/// Returns the page of a run. `dir` is the directory of the run.
+/// Returns the page of a run.
 ///
 /// # Errors
 /// The page cannot be rendered: a bug of the harness.
-pub fn html(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &Path) -> anyhow::Result<String> {
-    let view = view(judged, compared, timeline, dir).context("writing the timeline as JSON")?;
+pub fn html(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::Result<String> {
+    let view = view(judged, compared, timeline).context("writing the timeline as JSON")?;
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     // The name ends in .html, so every value is escaped unless the template says that the value is safe.
@@ -96,7 +97,7 @@ pub fn html(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &P
     page.context("rendering report.html")
 }
 
-fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &Path) -> anyhow::Result<View> {
+fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::Result<View> {
     let (plan, verdicts) = (&judged.plan, &judged.verdicts);
     let windows = verdicts.lock().map_or(&[][..], |lock| &lock.windows);
     let worst = words::worst(windows);
@@ -127,10 +128,12 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &Path)
             Some(_) => compared.misses.iter().map(|miss| miss.text.clone()).collect(),
             None => Vec::new(),
         },
+        subject: subject(verdicts),
         claim: words::claim(verdicts, timeline, worst),
+        lesson: words::lesson(verdicts, worst),
         described: described(plan, &versions(&judged.servers)),
         placement: placement(plan).map(|text| text.replace("**", "")),
-        again: again(judged, dir).lines().map(str::to_owned).collect(),
+        again: again(judged).lines().map(str::to_owned).collect(),
         tiles: tiles(verdicts, timeline),
         picture: worst_window(verdicts, timeline).map(|(_, picture)| picture),
         worst: told_first,
@@ -145,7 +148,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &Path)
         run: verdicts.run.clone(),
         style: include_str!("html/page.css"),
         script: SCRIPT,
-        data: data::script(timeline, worst)?,
+        data: data::script(timeline, verdicts, worst)?,
     })
 }
 
@@ -154,6 +157,13 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline, dir: &Path)
 pub fn worst_window(verdicts: &Verdicts, timeline: &Timeline) -> Option<(String, String)> {
     let window = timeline.windows.get(words::worst(&verdicts.lock()?.windows)?)?;
     Some((window.headline.clone(), picture::picture(timeline, window)?))
+}
+
+/// Names the violated properties for readers who do not know their names yet.
+fn subject(verdicts: &Verdicts) -> String {
+    let violated = verdicts.properties.iter().filter(|(_, property)| property.verdict() == Verdict::Violated);
+    let names = violated.map(|(name, _)| if name == "lock" { "mutual exclusion" } else { name });
+    names.collect::<Vec<_>>().join(", ")
 }
 
 fn story(told: &checker::Story, window: Option<usize>) -> StoryView {
@@ -185,14 +195,18 @@ fn tiles(verdicts: &Verdicts, timeline: &Timeline) -> Vec<Tile> {
     tile(timeline.lanes.len() as u64, "client", "clients", false);
     tile(facts.holds, "time a client got the lock", "times a client got the lock", false);
     if facts.faults_requested > 0 {
-        tile(facts.faults_proved, "fault, proved at its target", "faults, proved at their targets", false);
+        tile(facts.faults_proved, "fault, seen to work", "faults, seen to work", false);
     }
     if let Some(lock) = verdicts.lock() {
-        let windows = lock.windows.len() as u64;
-        tile(windows, "time with two lock holders", "times with two lock holders", true);
+        let cut = lock.windows.iter().filter(|window| window.kind == WindowKind::CutShort).count() as u64;
+        let two = lock.windows.len() as u64 - cut;
+        tile(two, "time two clients acted as the holder", "times two clients acted as the holder", true);
+        if cut > 0 {
+            tile(cut, "time the lock was given away too early", "times the lock was given away too early", true);
+        }
     }
     if let Some(Property::Fence(fence)) = verdicts.properties.get("writes.fence") {
-        tile(fence.stale_rejected, "late write refused by the fence", "late writes refused by the fence", false);
+        tile(fence.stale_rejected, "stale write refused by the fence", "stale writes refused by the fence", false);
     }
     if let Some((lost, _)) = arms::lost_updates(verdicts, Arm::Off) {
         tile(lost, "update lost without a fence", "updates lost without a fence", true);

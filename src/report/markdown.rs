@@ -1,6 +1,6 @@
 //! `report.md`: the summary as Markdown, for a pull request or an issue.
 
-use std::{fmt::Write, path::Path};
+use std::fmt::Write;
 
 use checker::Story;
 use history::{Plan, When};
@@ -11,8 +11,8 @@ use crate::{expect::Comparison, judge::Judged};
 /// The most stories in the file. GitHub takes 65,536 characters in a comment, and a story has about 1,000.
 const STORIES: usize = 20;
 
-/// Returns the report of a run, as GitHub's Markdown. `dir` is the directory of the run.
-pub fn markdown(judged: &Judged, compared: &Comparison, dir: &Path) -> String {
+/// Returns the report of a run, as GitHub's Markdown.
+pub fn markdown(judged: &Judged, compared: &Comparison) -> String {
     let (plan, verdicts) = (&judged.plan, &judged.verdicts);
     let mut out = format!("## {}: {}\n\n", text(&title(plan)), verdicts.verdict);
     let _ = writeln!(out, "{}\n", text(&described(plan, &versions(&judged.servers))));
@@ -27,7 +27,7 @@ pub fn markdown(judged: &Judged, compared: &Comparison, dir: &Path) -> String {
     if compared.as_expected.is_some() {
         out += &list(compared.misses.iter().map(|miss| miss.text.as_str()));
     }
-    let _ = writeln!(out, "To repeat the run:\n\n{}", code("sh", &again(judged, dir)));
+    let _ = writeln!(out, "To repeat the run:\n\n{}", code("sh", &again(judged)));
     let reasons: Vec<String> =
         verdicts.reasons.iter().map(|reason| format!("not judged to the end: {reason}")).collect();
     out += "| property | verdict | figures |\n| --- | --- | --- |\n";
@@ -74,9 +74,10 @@ pub fn placement(plan: &Plan) -> Option<&'static str> {
     }
 }
 
-/// Returns the commands that repeat the run: from its plan, and by the flags and the seed of the first run.
-pub fn again(judged: &Judged, dir: &Path) -> String {
-    let mut commands = format!("harness run {}", dir.join("plan.toml").display());
+/// Returns the commands that repeat the run: from its plan, and by the flags and the seed of the first run. They do not
+/// name the directory of the run, so that a report is the same wherever the directory is.
+pub fn again(judged: &Judged) -> String {
+    let mut commands = "harness run plan.toml    # in the directory of this report".to_owned();
     if let Some(made_by) = &judged.made_by
         && made_by.command.get(1).is_some_and(|word| word == "run")
         && !made_by.command.iter().any(|word| word.ends_with(".toml"))
@@ -144,7 +145,7 @@ mod tests {
         let judged = judge(history.as_ref()).unwrap();
         let expectation = expectation.map(|text| text.parse().unwrap());
         let compared = compare(expectation.as_ref(), &judged.verdicts);
-        let report = markdown(&judged, &compared, Path::new("runs/x"));
+        let report = markdown(&judged, &compared);
         (judged, report)
     }
 
@@ -156,7 +157,10 @@ mod tests {
         let stories = report.matches("<details><summary>k0: ").count();
         assert_eq!(stories, judged.verdicts.lock().unwrap().windows.len(), "{report}");
         assert_eq!(report.matches("<details>").count(), report.matches("</details>").count());
-        assert!(report.contains("```sh\nharness run runs/x/plan.toml\n```\n"), "{report}");
+        assert!(
+            report.contains("```sh\nharness run plan.toml    # in the directory of this report\n```\n"),
+            "{report}"
+        );
         assert!(report.starts_with("## ") && report.lines().next().unwrap().ends_with(": violated"), "{report}");
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use history::{Event, FaultId, FaultKind, FaultPhase, NodeName, ProcessName, Record, Stamp};
+use history::{Event, Fault, FaultId, FaultKind, FaultPhase, NodeName, ProcessName, Record, Stamp};
 
 use super::model::{ClockStep, FaultSpan, LeftOut, Stall};
 
@@ -19,6 +19,7 @@ const CHANGE_NS: i64 = 1_000_000;
 #[derive(Debug, Default)]
 pub struct Disturbances {
     faults: BTreeMap<FaultId, FaultSpan>,
+    planned: HashMap<FaultId, Fault>,
     left_out: LeftOut,
     stalls: Vec<Stall>,
     clocks: Vec<ClockStep>,
@@ -32,6 +33,9 @@ impl Disturbances {
     /// Adds a record.
     pub fn add(&mut self, record: &Record) {
         match &record.event {
+            Event::Plan { plan, .. } => {
+                self.planned = plan.schedule.iter().map(|step| (step.id, step.fault.clone())).collect();
+            }
             Event::Fault { fault, kind, node, phase } => self.fault(*fault, *kind, node, phase, record.at),
             Event::Stall { from, to, late } => {
                 self.stalls.push(Stall { process: record.process.clone(), from: *from, to: *to, late: *late });
@@ -56,6 +60,7 @@ impl Disturbances {
             id,
             kind,
             node: node.clone(),
+            planned: self.planned.get(&id).cloned(),
             requested: None,
             injected: None,
             heal_requested: None,
@@ -77,6 +82,7 @@ impl Disturbances {
             FaultPhase::MissedTarget => fault.is_missed = true,
             FaultPhase::Unplanned { since } => {
                 (fault.is_unplanned, fault.requested, fault.injected) = (true, Some(*since), Some(at));
+                fault.planned = None;
             }
             FaultPhase::UnplannedOver { since } => {
                 (fault.heal_requested, fault.healed) = (Some(*since), Some(at));

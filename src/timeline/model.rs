@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use history::{
-    Arm, ClientId, FailureReason, FaultId, FaultKind, HoldId, Key, NodeName, OpId, ProcessName, RequestKind,
+    Arm, ClientId, FailureReason, Fault, FaultId, FaultKind, HoldId, Key, NodeName, OpId, ProcessName, RequestKind,
     StallCause, Stamp, Token,
 };
 
@@ -195,6 +195,8 @@ pub struct FaultSpan {
     pub kind: FaultKind,
     /// The node.
     pub node: NodeName,
+    /// The fault as the plan has it. None if nobody planned the fault.
+    pub planned: Option<Fault>,
     /// The fault is about to be injected. For an unplanned fault: it did not begin before.
     pub requested: Option<Stamp>,
     /// The engine reported that the fault is on.

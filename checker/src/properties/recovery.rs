@@ -1,5 +1,7 @@
 //! Property 9, measured: how soon after the heal of a fault each key is acquired again.
 
+use std::time::Duration;
+
 use history::{Arm, Event, FaultId, FaultPhase, Plan, Stamp};
 use serde::Serialize;
 
@@ -28,6 +30,20 @@ pub struct RecoveryVerdict {
     pub longest_after: Option<FaultId>,
     /// Pairs of a healed fault and a key that no client acquired afterwards: the run ended first, or the key is stuck.
     pub unrecovered: u64,
+    /// All pairs of a healed fault and a key, for pictures.
+    #[serde(skip)]
+    pub pairs: Vec<Recovered>,
+}
+
+/// A healed fault and a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered {
+    /// The fault.
+    pub fault: FaultId,
+    /// The heal.
+    pub healed: Stamp,
+    /// The time from the heal to the next acquisition of the key. None if there was none.
+    pub lasted: Option<Duration>,
 }
 
 /// A key that was not acquired yet since the heal of a fault.
@@ -42,8 +58,8 @@ struct Waiting {
 pub(crate) struct Recovery {
     healed: u64,
     waiting: Vec<Waiting>,
-    /// From heal to acquisition, and after which fault.
-    recovered: Vec<(std::time::Duration, FaultId)>,
+    /// From heal to acquisition, after which fault, and its heal.
+    recovered: Vec<(Duration, FaultId, Stamp)>,
 }
 
 impl Recovery {
@@ -52,10 +68,19 @@ impl Recovery {
         self.waiting.retain(|waiting| {
             let is_over = waiting.key == hold.key && waiting.healed < at;
             if is_over {
-                recovered.push((at.since(waiting.healed), waiting.fault));
+                recovered.push((at.since(waiting.healed), waiting.fault, waiting.healed));
             }
             !is_over
         });
+    }
+
+    fn pairs(&self) -> Vec<Recovered> {
+        let over = self.recovered.iter().map(|(lasted, fault, healed)| (*fault, *healed, Some(*lasted)));
+        let open = self.waiting.iter().map(|waiting| (waiting.fault, waiting.healed, None));
+        let mut pairs: Vec<Recovered> =
+            over.chain(open).map(|(fault, healed, lasted)| Recovered { fault, healed, lasted }).collect();
+        pairs.sort_by_key(|pair| (pair.healed, pair.fault, pair.lasted));
+        pairs
     }
 }
 
@@ -91,10 +116,11 @@ impl Judge for Recovery {
         let recovery = RecoveryVerdict {
             verdict: if self.healed == 0 { Verdict::NotApplicable } else { Verdict::Measured },
             healed: self.healed,
-            p50_ms: median.map(|(lasted, _)| millis(*lasted)),
-            longest_ms: longest.map(|(lasted, _)| millis(*lasted)),
-            longest_after: longest.map(|(_, fault)| *fault),
+            p50_ms: median.map(|(lasted, ..)| millis(*lasted)),
+            longest_ms: longest.map(|(lasted, ..)| millis(*lasted)),
+            longest_after: longest.map(|(_, fault, _)| *fault),
             unrecovered: self.waiting.len() as u64,
+            pairs: self.pairs(),
         };
         vec![(None, recovery)]
     }
@@ -143,6 +169,8 @@ mod tests {
         let found = measured(&builder);
         assert_eq!((found.verdict, found.healed, found.unrecovered), (Verdict::Measured, 1, 0));
         assert_eq!((found.p50_ms, found.longest_ms, found.longest_after), (Some(200.0), Some(200.0), Some(FaultId(1))));
+        let [pair] = found.pairs.as_slice() else { panic!("{:?}", found.pairs) };
+        assert_eq!((pair.fault, pair.lasted), (FaultId(1), Some(Duration::from_millis(200))));
     }
 
     #[test]

@@ -7,8 +7,9 @@ let waiting = 0;
 const queue = S.due.map((due, n) => waiting += due - S.acquired[n]);
 const plots = [
   {
-    title: "Latency", unit: "ms", isLog: true,
-    note: "From the time at which a critical section was due to its lock. The scale is logarithmic.",
+    title: "Waiting time", unit: "ms", isLog: true,
+    note: "From the time at which a client is due to use the lock until it has the lock. The scale is logarithmic. " +
+      "No line: nobody got the lock.",
     lines: [{ name: "median", values: S.p50, color: "one" }, { name: "99 %", values: S.p99, color: "red", dash: [6, 3] }],
   },
   {
@@ -19,13 +20,20 @@ const plots = [
       { name: "failed", values: perSecond(S.failed), color: "red", dash: [2, 3] }],
   },
   {
-    title: "Queue", unit: "", note: "Critical sections that were due and had not acquired the lock yet.",
+    title: "Queue", unit: "",
+    note: "Critical sections that are due and wait for the lock. They become due whether or not a client is free.",
     lines: [{ name: "waiting", values: queue, color: "one" }],
   },
-  { title: "Tokens", unit: "", isTokens: true },
+  { title: "Recovery", unit: "ms", draw: drawRecovery },
+  { title: "Tokens", unit: "", draw: drawTokens },
 ];
+const R = DATA.recovery, open = R.filter(point => point[1] === null).length;
+plots[3].note = R.length === 0 ? "No fault was healed." :
+  "From the end of each fault until each key was acquired again: one mark for each pair of a fault and a key." +
+  (open ? ` Red triangles: ${open} not acquired again before the end of the run.` : "") +
+  (DATA.left.recovery ? ` The ${DATA.left.recovery} shortest are left out.` : "");
 const back = S.tokens.filter(point => point[3]).length;
-plots[3].note = S.tokens.length === 0 ? "The lock gives no tokens." :
+plots[4].note = S.tokens.length === 0 ? "The lock gives no tokens." :
   `One mark for each hold. ${back === 0 ? "No token went back." :
     `${back} tokens went back (red triangles): the lock gave a smaller or equal token after a larger one.`}`;
 
@@ -79,7 +87,7 @@ function drawPlot(plot) {
   context.fillStyle = color("ice");
   DATA.faults.filter(fault => isIn(...faultSpan(fault))).forEach(fault => band(context, faultSpan(fault), top, bottom - top));
   context.restore();
-  if (plot.isTokens) drawTokens(context, plot, top, bottom); else drawLines(context, plot, top, bottom);
+  (plot.draw || drawLines)(context, plot, top, bottom);
   if (pointed !== null) {
     context.strokeStyle = color("ink");
     context.beginPath();
@@ -132,6 +140,32 @@ function drawLines(context, plot, top, bottom) {
     left += context.measureText(text).width + 46;
   });
 }
+function mark(context, px, py, isBad) {
+  context.fillStyle = color(isBad ? "red" : "one");
+  context.beginPath();
+  if (isBad) {
+    context.moveTo(px - 5, py - 4);
+    context.lineTo(px + 5, py - 4);
+    context.lineTo(px, py + 5);
+  } else context.arc(px, py, 2.2, 0, 7);
+  context.fill();
+}
+function drawRecovery(context, plot, top, bottom) {
+  const points = R.filter(point => isIn(point[0], point[0]));
+  const end = nice(Math.max(...points.map(point => point[1] ?? 0), 1));
+  const y = ms => bottom - ms / end * (bottom - top - 8);
+  grid(context, plot, y, [0, end / 2, end]);
+  clip(context, PLOT);
+  context.strokeStyle = color("one");
+  for (const [at, lasted] of points) {
+    context.beginPath();
+    context.moveTo(x(at), bottom);
+    context.lineTo(x(at), y(lasted ?? end));
+    context.stroke();
+    mark(context, x(at), y(lasted ?? end), lasted === null);
+  }
+  context.restore();
+}
 function drawTokens(context, plot, top, bottom) {
   const points = S.tokens.filter(point => isShown(point[1]) && isIn(point[0], point[0]));
   const values = points.map(point => point[2]);
@@ -142,17 +176,7 @@ function drawTokens(context, plot, top, bottom) {
   grid(context, plot, y, [least, most]);
   clip(context, PLOT);
   for (const isBack of [0, 1]) {
-    context.fillStyle = color(isBack ? "red" : "one");
-    points.filter(point => point[3] === isBack).forEach(point => {
-      const px = x(point[0]), py = y(point[2]);
-      context.beginPath();
-      if (isBack) {
-        context.moveTo(px - 5, py - 4);
-        context.lineTo(px + 5, py - 4);
-        context.lineTo(px, py + 5);
-      } else context.arc(px, py, 2.2, 0, 7);
-      context.fill();
-    });
+    points.filter(point => point[3] === isBack).forEach(point => mark(context, x(point[0]), y(point[2]), isBack));
   }
   context.restore();
 }

@@ -96,6 +96,7 @@ function tellAct(hold, act) {
 function tellFault(fault) {
   const at = ms => ms === null ? "not on record" : seconds(ms);
   tell(`Fault ${fault.id}: ${fault.kind} on ${fault.node}${fault.unplanned ? ", unplanned" : ""}`, [
+    ["what it did", fault.what],
     ["requested", `${at(fault.asked)}, on at ${at(fault.on)}`],
     ["proved", fault.proved ? `${at(fault.proved[0])} to ${at(fault.proved[1])} (` +
       `${length(fault.proved[1] - fault.proved[0])})` : `no${fault.why ? ": " + fault.why : ""}`],
@@ -131,11 +132,12 @@ function found(px, py) {
     const lines = [["from", `${seconds(stall[1])} to ${seconds(stall[2])} (${length(stall[2] - stall[1])})`]];
     return { tell: () => tell(`${stall[3]} did not run, and no fault stopped it`, lines) };
   }
-  const change = row.steps && row.steps.filter(step => step[1] <= at).pop();
+  const change = row.points && row.points.filter(point => point[0] <= at).pop();
   if (change) {
     const offset = n => `${n.toFixed(1)} ms`;
-    return { tell: () => tell(`Clock of ${change[0]} at ${seconds(change[1])}`,
-      [["wall clock", offset(change[2])], ["boot-time clock", offset(change[3])]]) };
+    return { tell: () => tell(`${row.name[0].toUpperCase()}${row.name.slice(1)} from ${seconds(change[0])} on`,
+      [["wall clock", offset(change[1])], [row.second, offset(change[2])],
+        ["", row.isPlanned ? "The offsets are those of the plan, from the proof of the fault to its heal." : null]]) };
   }
   const n = DATA.windows.findIndex(w => isShown(w.key) && at >= w.from && at <= w.to);
   return n < 0 ? null : { tell: () => tellWindow(n) };
@@ -264,13 +266,15 @@ if (L.faults) missing.push(n(L.faults, "fault", "faults"));
 if (L.stalls) missing.push(n(L.stalls, "stall", "stalls"));
 if (L.clocks) missing.push(n(L.clocks, "change of a clock", "changes of clocks"));
 if (L.tokens) missing.push(n(L.tokens, "token", "tokens"));
-$("left").textContent = missing.length === 0 ? "Nothing is left out." :
+$("left").textContent = missing.length === 0 ? "Every hold, request and fault of the run is drawn." :
   `Too much to draw one by one. Left out: ${missing.join(", ")}. ` + (!DATA.windows.length ? "" : L.wrong ?
     "The holds of the worst windows are drawn. " : L.near ? "Every hold of a window is drawn. " :
     "Every hold of a window is drawn, and so is every other hold near it on its key. ") +
   "The file history.jsonl has everything.";
-const legend = [["one", "hold, entitled"], ["past", "used after its end"], ["tint", "window: two holders"],
-  ["ice", "fault"]];
+const legend = [["one", "hold, entitled"], ["past", "used after its end"],
+  ["tint", "window: two clients act as the holder; its holds have a red frame"],
+  ["ice", "fault, as its target shows it; the line below goes from its request to the proof of its heal"],
+  ["dim", "strip above: the process did not run"]];
 legend.forEach(([name, text]) => {
   const item = el("li", undefined, $("legend"));
   const sample = el("canvas", undefined, item);
@@ -278,8 +282,8 @@ legend.forEach(([name, text]) => {
   el("span", text, item);
 });
 for (const [sign, text] of [["●", "write admitted"], ["✕", "write refused by an arm"],
-  ["▲", "stale or late write admitted by an arm; boxed: refused by another arm"], ["│", "read"], ["L", "loss noticed"],
-  ["K", "killed"]]) {
+  ["▲", "stale write admitted by an arm; boxed: refused by another arm"], ["▲▼", "late write admitted"], ["│", "read"],
+  ["▏", "released"], ["L", "loss noticed"], ["K", "killed"]]) {
   const item = el("li", undefined, $("legend"));
   el("b", sign, item);
   el("span", text, item);
@@ -289,13 +293,16 @@ function drawLegend() {
     sample.width = 26;
     sample.height = 14;
     const context = sample.getContext("2d"), name = sample.dataset.name;
-    context.fillStyle = name === "past" ? hatch(context, name, -1) : color(name);
+    context.fillStyle = name === "past" || name === "dim" ? hatch(context, name, -1) : color(name);
     context.strokeStyle = name === "tint" ? color("red") : name === "ice" ? color("ices") : color(name);
     context.fillRect(0, 0, 26, 14);
     if (name === "tint") context.setLineDash([4, 3]);
     context.strokeRect(0.5, 0.5, 25, 13);
   });
 }
+// On a narrow screen the picture shows its end first: the window and the stale write.
+const picture = document.querySelector("figure .wide");
+if (picture) picture.scrollLeft = picture.scrollWidth;
 fit();
 if (DATA.worst !== null && (L.holds || DATA.holds.length > 400)) goTo(DATA.worst); else show(0, END);
 if (DATA.worst !== null && view.window < 0) tellWindow(DATA.worst);

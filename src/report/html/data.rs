@@ -4,14 +4,17 @@
 
 use std::collections::BTreeMap;
 
-use history::{Key, RequestKind, Stamp};
+use checker::{Property, Recovered, Verdicts};
+use history::{ClockChange, Key, RequestKind, Stamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::timeline::{Act, Decision, Hold, Standing, Timeline};
+use crate::timeline::{Act, Decision, FaultSpan, Hold, Standing, Timeline};
 
 /// The most requests in the page. If there are more, only holds that are wrong keep theirs.
 const ACTS: usize = 40_000;
+/// The most recoveries in the page. If there are more, the longest ones.
+const RECOVERIES: usize = 4_000;
 
 /// Milliseconds with three digits: a microsecond is finer than every picture.
 #[derive(Debug, Clone, Copy)]
@@ -44,8 +47,45 @@ impl<'a> Keys<'a> {
 }
 
 /// Returns the data of the page as text that may be part of a script element. The page shows the window `worst` first.
-pub fn script(timeline: &Timeline, worst: Option<usize>) -> serde_json::Result<String> {
-    Ok(inert(&serde_json::to_string(&data(timeline, worst))?))
+pub fn script(timeline: &Timeline, verdicts: &Verdicts, worst: Option<usize>) -> serde_json::Result<String> {
+    let mut data = data(timeline, worst);
+    let (shown, left) = recoveries(timeline, verdicts);
+    data["recovery"] = shown;
+    data["left"]["recovery"] = left.into();
+    Ok(inert(&serde_json::to_string(&data)?))
+}
+
+/// The recoveries by the time of the heal, and the number of those that are left out.
+fn recoveries(timeline: &Timeline, verdicts: &Verdicts) -> (Value, usize) {
+    let mut pairs: Vec<Recovered> = match verdicts.properties.get("recovery") {
+        Some(Property::Recovery(found)) => found.pairs.clone(),
+        _ => Vec::new(),
+    };
+    let all = pairs.len();
+    if all > RECOVERIES {
+        // No recovery at all is the longest.
+        pairs.sort_by_key(|pair| std::cmp::Reverse((pair.lasted.is_none(), pair.lasted)));
+        pairs.truncate(RECOVERIES);
+        pairs.sort_by_key(|pair| (pair.healed, pair.fault, pair.lasted));
+    }
+    let point = |pair: &Recovered| {
+        let lasted = pair.lasted.map(|lasted| Ms(lasted.as_secs_f64() * 1e3));
+        json!([Ms(timeline.ms(pair.healed)), lasted, pair.fault.0])
+    };
+    (pairs.iter().map(point).collect(), all - pairs.len())
+}
+
+/// The change of a clock, if the fault is one: in milliseconds, or in parts per million.
+fn clock(fault: &FaultSpan) -> Value {
+    let Some(clock) = fault.planned.as_ref().and_then(|planned| planned.clock()) else { return Value::Null };
+    let (wall, monotonic) = (clock.clock.is_wall(), clock.clock.is_monotonic());
+    match clock.change {
+        ClockChange::JumpMs(by) => json!({"wall": wall, "monotonic": monotonic, "jump": by}),
+        ClockChange::DriftPpm(ppm) => json!({"wall": wall, "monotonic": monotonic, "ppm": ppm}),
+        ClockChange::Strobe { by_ms, every_ms } => {
+            json!({"wall": wall, "monotonic": monotonic, "jump": by_ms, "every": every_ms})
+        }
+    }
 }
 
 /// JSON that cannot end a script element or begin a comment: `<`, `>` and `&` only occur in strings of JSON.
@@ -90,7 +130,10 @@ fn data(timeline: &Timeline, worst: Option<usize>) -> Value {
         .collect();
     let faults: Vec<Value> = (timeline.faults.iter())
         .map(|f| {
-            json!({"id": f.id.0, "kind": f.kind.name(), "node": f.node, "asked": some(f.requested),
+            let lasted = f.injected.zip(f.healed).map(|(on, off)| off.since(on));
+            let what = f.planned.as_ref().map(|planned| planned.story(&f.node, lasted));
+            json!({"id": f.id.0, "kind": f.kind.name(), "node": f.node, "what": what, "clock": clock(f),
+                   "asked": some(f.requested),
                    "on": some(f.injected), "heal": some(f.heal_requested), "off": some(f.healed),
                    "over": some(f.heal_proved), "proved": f.proved.map(|(from, to)| [at(from), at(to)]),
                    "why": f.unproved, "missed": f.is_missed, "unplanned": f.is_unplanned})

@@ -47,9 +47,55 @@ drawnLanes.forEach(n => {
 });
 const nodes = [...new Set([...DATA.faults.map(f => f.node), ...DATA.stalls.map(s => s[0])])].sort();
 nodes.filter(node => !rowsOfNode.has(node)).forEach(node => addRow(node, node, 24, {}));
+// Lanes of clocks: lines through points of time, offset of the wall clock, offset of the second clock.
 const clocks = new Map();
 DATA.clocks.forEach(c => clocks.set(c[0], [...(clocks.get(c[0]) || []), c]));
-clocks.forEach((steps, process) => addRow("clock " + process, "clock " + process, 26, { steps }));
+clocks.forEach((steps, process) => {
+  const points = [[0, 0, 0]];
+  steps.forEach(([, at, wall, boot]) => points.push([at, ...points[points.length - 1].slice(1)], [at, wall, boot]));
+  addRow("host clock, " + process, "host clock " + process, 26, { points, second: "boot-time clock" });
+});
+const STROBES = 400;
+// The offsets that the plan asks for, from the proof of a fault to its heal: no process of ours sees a server's clock.
+function planned(faults) {
+  const points = [[0, 0, 0]];
+  let wall = 0, monotonic = 0;
+  const to = (at, changed) => {
+    points.push([at, wall, monotonic]);
+    changed();
+    points.push([at, wall, monotonic]);
+  };
+  for (const fault of faults) {
+    const { clock } = fault, [on, proved] = faultSpan(fault), off = Math.max(fault.off ?? proved, on);
+    const add = by => () => {
+      if (clock.wall) wall += by;
+      if (clock.monotonic) monotonic += by;
+    };
+    if (clock.every) {
+      const count = Math.min(Math.floor((off - on) / clock.every), STROBES);
+      for (let n = 0; n < count; n++) to(on + n * clock.every, add(n % 2 ? -clock.jump : clock.jump));
+      to(off, () => { if (count % 2) wall -= clock.jump; });
+    } else {
+      const by = clock.jump ?? (off - on) * clock.ppm / 1e6;
+      if (clock.jump !== undefined) to(on, add(by)); else {
+        to(on, () => {});
+        add(by)();
+        points.push([off, wall, monotonic]);
+      }
+      // The heal sets a wall clock right. A monotonic clock never goes back.
+      to(off, () => { if (clock.wall) wall -= by; });
+    }
+  }
+  points.push([END, wall, monotonic]);
+  return points;
+}
+const clockFaults = new Map();
+DATA.faults.filter(f => f.clock && (f.proved || f.on !== null)).forEach(f =>
+  clockFaults.set(f.node, [...(clockFaults.get(f.node) || []), f]));
+clockFaults.forEach((faults, node) => {
+  const more = { points: planned(faults), second: "monotonic clock", isPlanned: true };
+  addRow("clock of " + node, "clock of " + node, 30, more);
+});
 const HEIGHT = rows.length ? rows[rows.length - 1].y + rows[rows.length - 1].height + 4 : 40;
 const holdsByLane = DATA.lanes.map(() => []);
 DATA.holds.forEach(hold => holdsByLane[hold[LANE]].push(hold));
@@ -121,6 +167,7 @@ function band(context, [from, to], y, height) {
   context.fillRect(left, y, Math.max(right - left, 2), height);
 }
 function drawFaults(context) {
+  const named = [];
   for (const fault of DATA.faults) {
     const span = faultSpan(fault);
     if (!isIn(...span)) continue;
@@ -131,20 +178,28 @@ function drawFaults(context) {
       context.fillStyle = hatch(context, "ices", 1);
       band(context, span, row.y + row.height - 8, 6);
       context.globalAlpha = 1;
-      // From the request to the proof, and from the heal to its proof.
-      context.strokeStyle = color("ices");
+      // From the request to the proof, and from the heal to its proof, with a mark at the request and at the end.
+      context.strokeStyle = color("dim");
       context.beginPath();
       const base = row.y + row.height - 2;
-      context.moveTo(x(fault.asked ?? span[0]), base);
-      context.lineTo(x(fault.over ?? fault.off ?? span[1]), base);
+      const asked = x(fault.asked ?? span[0]), over = x(fault.over ?? fault.off ?? span[1]);
+      context.moveTo(asked, base - 7);
+      context.lineTo(asked, base);
+      context.lineTo(over, base);
+      context.lineTo(over, base - 7);
       context.stroke();
-      const wide = x(span[1]) - x(span[0]);
-      if (wide > 60 && row.lane === undefined) {
-        context.fillStyle = color("ink");
-        context.textAlign = "left";
-        context.fillText(fault.kind, Math.max(x(span[0]), names) + 4, row.y + 13);
-      }
+      if (row.lane === undefined) named.push([fault.kind, Math.max(x(span[0]), names) + 4, row.y + 13, x(span[1])]);
     }
+  }
+  // The names of faults do not overlap.
+  const ends = new Map();
+  context.fillStyle = color("ink");
+  context.textAlign = "left";
+  for (const [name, left, y, end] of named.sort((a, b) => a[1] - b[1])) {
+    const wide = context.measureText(name).width;
+    if (left < (ends.get(y) ?? 0) || (left + wide > end && end - left < 24)) continue;
+    context.fillText(name, left, y);
+    ends.set(y, left + wide + 6);
   }
   for (const [node, from, to] of DATA.stalls) {
     if (!isIn(from, to)) continue;
@@ -215,6 +270,13 @@ function drawHold(context, hold, row) {
     context.textAlign = "center";
     context.fillText(text, x(at), top - 1 + high / 2 + 5);
   };
+  if (hold[RELEASE] !== null) {
+    context.strokeStyle = color("ink");
+    context.beginPath();
+    context.moveTo(x(hold[RELEASE]), top - 2);
+    context.lineTo(x(hold[RELEASE]), top + high + 2);
+    context.stroke();
+  }
   if (hold[LOST] !== null) letter(hold[LOST], "L");
   if (hold[KILLED] !== null) letter(hold[KILLED], "K");
   if (hold === view.chosen) {
@@ -260,26 +322,21 @@ function drawAct(context, act, row) {
   }
 }
 function drawClocks(context, row) {
-  const most = Math.max(...row.steps.map(step => Math.max(Math.abs(step[2]), Math.abs(step[3]))), 1);
+  const most = Math.max(...row.points.map(point => Math.max(Math.abs(point[1]), Math.abs(point[2]))), 1);
   const y = ms => row.y + row.height / 2 - ms / most * (row.height / 2 - 4);
-  [[2, "one", []], [3, "past", [4, 3]]].forEach(([field, name, dash]) => {
+  [[1, "one", []], [2, "past", [4, 3]]].forEach(([field, name, dash]) => {
     context.strokeStyle = color(name);
     context.setLineDash(dash);
     context.beginPath();
     context.moveTo(x(0), y(0));
-    let last = 0;
-    row.steps.forEach(step => {
-      context.lineTo(x(step[1]), y(last));
-      last = step[field];
-      context.lineTo(x(step[1]), y(last));
-    });
-    context.lineTo(x(END), y(last));
+    row.points.forEach(point => context.lineTo(x(point[0]), y(point[field])));
+    context.lineTo(x(END), y(row.points[row.points.length - 1][field]));
     context.stroke();
   });
   context.setLineDash([]);
   context.fillStyle = color("dim");
   context.textAlign = "right";
-  context.fillText("± " + length(most), width - 12, row.y + 12);
+  context.fillText("± " + length(most) + (row.isPlanned ? ", as planned" : ""), width - 12, row.y + 12);
 }
 const ACTS_DRAWN = 6000;
 function draw() {
@@ -305,7 +362,7 @@ function draw() {
       if (!isFull || worstDecision(act) !== "a") drawAct(context, act, rowOfLane.get(hold[LANE]));
     }
   }
-  rows.filter(row => row.steps).forEach(row => drawClocks(context, row));
+  rows.filter(row => row.points).forEach(row => drawClocks(context, row));
   context.restore();
   context.textAlign = "right";
   context.fillStyle = color("ink");

@@ -6,7 +6,7 @@ mod canvas;
 
 use history::{Arm, RequestKind};
 
-use crate::timeline::{Act, FaultSpan, Hold, Timeline, WindowSpan};
+use crate::timeline::{Act, FaultSpan, Hold, Standing, Timeline, WindowSpan};
 
 use canvas::{Canvas, Scale};
 
@@ -85,7 +85,9 @@ pub fn name(timeline: &Timeline, hold: &Hold) -> String {
 fn window_label(timeline: &Timeline, window: &WindowSpan, first: &Hold, second: &Hold) -> String {
     let (length, later) = (seconds(window.to_ms - window.from_ms), name(timeline, second));
     match window.kind {
-        "stale-holder" => format!("{later} has the lock, {} does not know it: {length}", name(timeline, first)),
+        "stale-holder" => {
+            format!("{} has lost the lock to {later} and does not know it: {length}", name(timeline, first))
+        }
         "lease-overlap" => format!("both are entitled: {length}"),
         _ => format!("granted too early: {length}"),
     }
@@ -133,7 +135,7 @@ fn others(canvas: &mut Canvas, timeline: &Timeline, own: [&Hold; 2], (from, to):
             (Some(token), _) => format!(", token {token}"),
             _ => String::new(),
         };
-        canvas.note(y + 6.0, &format!("{count} other {holds}{tokens}"));
+        canvas.note(y + 6.0, &format!("{count} later {holds}{tokens}"));
     }
 }
 
@@ -233,7 +235,9 @@ fn requests(canvas: &mut Canvas, timeline: &Timeline, window: &WindowSpan, holds
             if is_late && !labelled {
                 labelled = true;
                 let token = hold.token.map(|token| format!(" with token {token}")).unwrap_or_default();
-                canvas.told(y, at, &format!("late write{token}"), &decided(act));
+                let is_stale = act.decisions.iter().any(|one| !one.admitted || one.standing == Standing::Stale);
+                let write = if is_stale { "stale write" } else { "late write" };
+                canvas.told(y, at, &format!("{write}{token}"), &decided(act));
             } else if index == 1 && first {
                 canvas.told(y, at, "write", if is_refused { "" } else { "admitted" });
             }

@@ -1,6 +1,6 @@
 //! The claim of a run in a few sentences, for readers who do not know the words of the verdicts.
 
-use checker::{Verdict, Verdicts, Window, WindowKind};
+use checker::{Cause, Verdict, Verdicts, Window, WindowKind};
 use history::{Arm, FaultKind, RequestKind};
 
 use super::{
@@ -47,6 +47,28 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
     }
 }
 
+/// Returns the lesson of the window that the claim tells of, for readers who ask who is to blame.
+pub fn lesson(verdicts: &Verdicts, worst: Option<usize>) -> Option<&'static str> {
+    let window = &verdicts.lock()?.windows[worst?];
+    let is_by = |cause| window.causes.iter().any(|set| set.is(cause));
+    match window.kind {
+        WindowKind::StaleHolder if is_by(Cause::Unexplained) => None,
+        WindowKind::StaleHolder if is_by(Cause::Overclaim) => {
+            Some("The client is wrong here: it trusted the lock for longer than the service had promised.")
+        }
+        WindowKind::StaleHolder => Some(
+            "The lock service kept its promise: it gave the lock to the next client after the lease had ended. \
+             Every lock with a lease allows this. A client that is stopped or cut off cannot notice the end of its \
+             lease, and a check before the write does not help, because the client can stop, or the network delay \
+             the write, after the check. Only the resource can refuse the write, by a token that grows from holder \
+             to holder.",
+        ),
+        WindowKind::LeaseOverlap | WindowKind::CutShort => {
+            Some("The lock service broke its promise: it gave the lock away before the first lease had ended.")
+        }
+    }
+}
+
 fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: usize) -> String {
     let hold = |n: usize| window.holds.get(n).and_then(|id| timeline.hold(*id));
     let who = |n: usize| match hold(n) {
@@ -85,7 +107,7 @@ fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: u
     sentences.extend(hold(0).and_then(|hold| fence(timeline, hold, index)));
     if let Some((lost, updates)) = lost_updates(verdicts, Arm::Off) {
         sentences.push(format!(
-            "Without a fence, {lost} of {} were lost in this run.",
+            "The same requests also went to a copy of the resource without a fence: it lost {lost} of {}.",
             plural(updates, "update", "updates")
         ));
     }
@@ -135,15 +157,15 @@ fn cause(timeline: &Timeline, index: usize) -> String {
     }
 }
 
-/// One sentence on the decision of the fence about the late write of a window.
+/// One sentence on the decision of the fence about the old holder's write in a window.
 fn fence(timeline: &Timeline, stale: &Hold, index: usize) -> Option<String> {
     let from = timeline.windows.get(index)?.from_ms;
-    let is_late_write = |act: &&crate::timeline::Act| act.kind == RequestKind::Write && timeline.ms(act.at) >= from;
-    let act = stale.acts.iter().find(is_late_write)?;
+    let is_old_write = |act: &&crate::timeline::Act| act.kind == RequestKind::Write && timeline.ms(act.at) >= from;
+    let act = stale.acts.iter().find(is_old_write)?;
     let of = |arm: Arm| act.decisions.iter().find(|decision| decision.arm == arm);
     let fence = of(Arm::Writes).or(of(Arm::Reads))?;
     Some(match fence.admitted {
-        false => "The fence refused the late write, because its token was too old.".to_owned(),
-        true => "The fence admitted the late write.".to_owned(),
+        false => "The fence refused this write, because it had seen a newer token.".to_owned(),
+        true => "The fence admitted this write.".to_owned(),
     })
 }

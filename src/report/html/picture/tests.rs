@@ -13,7 +13,7 @@ fn timeline(name: &str) -> Timeline {
 fn the_picture_of_a_pause_names_both_holders_and_the_refused_write() {
     let timeline = timeline("kleppmann-pause");
     let svg = picture(&timeline, &timeline.windows[0]).unwrap();
-    for part in ["worker-1", "worker-2", "has the lock, token 41", "frozen 5.00 s", "late write with token 41"] {
+    for part in ["worker-1", "worker-2", "has the lock, token 41", "frozen 5.00 s", "stale write with token 41"] {
         assert!(svg.contains(part), "{part}: {svg}");
     }
     assert!(svg.contains("fence: refused · without fence: admitted"), "{svg}");
