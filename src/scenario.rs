@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use workloads::backend::Backend;
 
 use crate::{
-    cli::{ClusterArg, ModelArgs, RunArgs, ScenarioArgs},
+    cli::{ClusterArg, Format, ModelArgs, RunArgs, ScenarioArgs},
     exit::{Unusable, usage},
     plan_file::{PlanFile, is_modelled},
 };
@@ -169,8 +169,7 @@ pub fn cluster(args: &RunArgs, no_engine: impl FnOnce() -> anyhow::Result<Option
 
 /// Makes the plan of `harness run`: from its flags, or from the plan file that the flags name.
 pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
-    let of_docker = [("compose", args.compose.is_some()), ("image", !args.image.is_empty()), ("keep", args.keep)];
-    if let Some((flag, _)) = of_docker.into_iter().find(|(_, is_given)| *is_given && cluster == ClusterKind::Sim) {
+    if let Some(flag) = flag_of_docker(args).filter(|_| cluster == ClusterKind::Sim) {
         return Err(usage(flag, "only Docker has this flag, and this run is simulated; add `--cluster docker`"));
     }
     let mut file = match &args.plan {
@@ -190,12 +189,49 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
     };
     file.plan.cluster = cluster;
     file.plan.validate().map_err(|e| usage(e.field, e.problem))?;
-    if let Some(own) = &args.compose {
+    own_servers(&mut file, args, args.compose.as_deref())?;
+    file.ready()
+}
+
+/// The first flag that only Docker has.
+fn flag_of_docker(args: &RunArgs) -> Option<&'static str> {
+    let all = [("compose", args.compose.is_some()), ("image", !args.image.is_empty()), ("keep", args.keep)];
+    all.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+}
+
+/// Puts the user's own servers and images into the plan file.
+fn own_servers(file: &mut PlanFile, args: &RunArgs, compose: Option<&Path>) -> anyhow::Result<()> {
+    if let Some(own) = compose {
         file.plan.servers = ComposeFile::read(own)?.facts;
-        file.compose = Some(own.clone());
+        file.compose = Some(own.to_owned());
     }
     file.images.extend(args.image.iter().cloned());
-    file.ready()
+    Ok(())
+}
+
+/// Makes the plan of the flags that a row of a suite has. The row says the rest itself, so other flags are refused. A
+/// Compose file is relative to `dir`.
+pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Result<PlanFile> {
+    let others = [
+        ("PLAN", args.plan.is_some(), "use the key `plan` in place of `run`"),
+        ("cluster", args.cluster.is_some(), "use the key `clusters`"),
+        ("expect", args.expect.is_some(), "use the key `expect`"),
+        ("repeat", args.repeat.is_some(), "give `--repeat` to `harness suite`"),
+        ("keep", args.keep, "the servers of a suite are always removed"),
+        ("format", args.format != Format::Text, "give `--format` to `harness suite`"),
+        ("runs", args.runs != Path::new("runs"), "give `--runs` to `harness suite`"),
+    ];
+    if let Some((flag, _, instead)) = others.into_iter().find(|(_, is_given, _)| *is_given) {
+        return Err(usage(flag, format!("a row has no such flag: {instead}")));
+    }
+    if let Some(flag) = flag_of_docker(args).filter(|_| cluster == ClusterKind::Sim) {
+        return Err(usage(flag, "only Docker has this flag; add the key `clusters = [\"docker\"]` to the row"));
+    }
+    let compose = args.compose.as_ref().map(|own| dir.join(own));
+    let scenario = Scenario::from_flags(&args.scenario, cluster, compose.as_deref())?;
+    let mut file = scenario.file(String::new(), scenario.plan(args.scenario.seed.unwrap_or_default())?);
+    own_servers(&mut file, args, compose.as_deref())?;
+    Ok(file)
 }
 
 fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {

@@ -63,7 +63,7 @@ struct View {
     /// The violated properties in words: `mutual exclusion`.
     subject: String,
     claim: String,
-    lesson: Option<&'static str>,
+    lesson: Option<String>,
     described: String,
     placement: Option<String>,
     again: Vec<String>,
@@ -119,7 +119,10 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         figures: row.figures,
     };
     let quantile = |(name, q): (&'static str, f64)| Some((name, milliseconds(judged.measures.acquire_ms(q)?)));
+    // One of so many values at least is above a quantile.
+    let is_shown = |(_, q): &(&str, f64)| *q == 1.0 || verdicts.facts.holds as f64 * (1.0 - q) >= 1.0;
     let quantiles = [("median", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("longest", 1.0)];
+    let quantiles = quantiles.into_iter().filter(is_shown);
     Ok(View {
         title: title(plan),
         verdict: verdicts.verdict.name(),
@@ -130,7 +133,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         },
         subject: subject(verdicts),
         claim: words::claim(verdicts, timeline, worst),
-        lesson: words::lesson(verdicts, worst),
+        lesson: words::lesson(verdicts, plan.workload.client, worst),
         described: described(plan, &versions(&judged.servers)),
         placement: placement(plan).map(|text| text.replace("**", "")),
         again: again(judged).lines().map(str::to_owned).collect(),
@@ -143,7 +146,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         notes: reasons.chain(notes(verdicts)).collect(),
         arms: arms::arms(verdicts, timeline),
         figures: figures(judged),
-        quantiles: quantiles.into_iter().filter_map(quantile).collect(),
+        quantiles: quantiles.filter_map(quantile).collect(),
         made_by: judged.made_by.iter().flat_map(|made_by| made_by.lines()).collect(),
         run: verdicts.run.clone(),
         style: include_str!("html/page.css"),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use checker::Story;
-use history::{Plan, When};
+use history::{Plan, Target, When};
 
 use super::summary::{all_stories, described, figures, notes, rows, versions};
 use crate::{expect::Comparison, judge::Judged};
@@ -67,6 +67,10 @@ pub fn placement(plan: &Plan) -> Option<&'static str> {
     match (plan.schedule.len(), random) {
         (0, _) => None,
         (_, 0) => Some("The faults were **placed** at exact moments: the run shows what is possible, not how often."),
+        (all, random) if all == random && plan.schedule.iter().all(|step| step.target == Target::Holder) => Some(
+            "The faults came at **random** times, each on the client that had the lock then, or on the next one to get \
+             it: the run is one sample of how often this happens.",
+        ),
         (all, random) if all == random => {
             Some("The faults came at **random** times: the run is one sample of how often this happens.")
         }

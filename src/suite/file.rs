@@ -20,7 +20,7 @@ use crate::{
     expect::Expectation,
     fingerprint,
     plan_file::PlanFile,
-    scenario::Scenario,
+    scenario::of_row,
     similar::similar,
 };
 
@@ -134,9 +134,8 @@ impl Row {
                 let words = ["harness", "run", "--seed", "1"].into_iter().chain(flags.split_whitespace());
                 let cli = Cli::try_parse_from(words).map_err(|e| Unusable(format!("run `{flags}`: {e}")))?;
                 let Command::Run(args) = cli.command else { unreachable!("`run` is its first word") };
-                let scenario = Scenario::from_flags(&args.scenario, cluster, None)?;
-                let plan = scenario.plan(args.scenario.seed.unwrap_or_default())?;
-                Ok((format!("run {flags}"), scenario.file(String::new(), plan).to_toml()?))
+                let dir = self.file.parent().unwrap_or(Path::new("."));
+                Ok((format!("run {flags}"), of_row(&args, cluster, dir)?.to_toml()?))
             }
             _ => Err(Unusable("expected either `plan` or `run`".into()).into()),
         }
@@ -191,10 +190,14 @@ impl Case {
         self.expectation.iter().try_for_each(|(expectation, _)| expectation.check(plan)).map_err(named)
     }
 
-    /// Returns the fingerprint of the plan and of what it expects.
+    /// Returns the fingerprint of the plan, of what it expects, and of the user's own Compose file.
     pub fn fingerprint(&self) -> anyhow::Result<String> {
         let expected = format!("{:?}{:?}{:?}", self.expectation, self.witnesses, self.causes);
-        Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected]))
+        let servers = match &self.file.compose {
+            Some(own) => std::fs::read_to_string(own).map_err(|e| Unusable(format!("{}: {e}", own.display())))?,
+            None => return Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected])),
+        };
+        Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected, &servers]))
     }
 
     /// Returns the time that a run is planned to take, with about the time in which containers start and end.

@@ -227,6 +227,41 @@ fn a_violation_that_must_not_be_is_red_without_its_witness_too() {
     assert!(ran.stdout.contains("expected lock=upheld, found violated"), "{}", ran.stdout);
 }
 
+/// A suite with one row of these flags.
+fn flags(flags: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let text = format!("schema = 1\n[[row]]\nid = \"a\"\nclaim = \"c\"\nby = \"b\"\nwitness = []\nrun = \"{flags}\"\n");
+    fs::write(dir.path().join("s.toml"), text).unwrap();
+    dir
+}
+
+#[test]
+fn flags_that_a_row_cannot_have_are_refused() {
+    for (given, words) in [
+        ("--nemesis none --expect lock=upheld", ["--expect", "the key `expect`"]),
+        ("--nemesis none --cluster sim", ["--cluster", "the key `clusters`"]),
+        ("--nemesis none --keep", ["--keep", "always removed"]),
+        ("--nemesis none --compose redis.yaml", ["--compose", "only Docker"]),
+        ("--nemesis none --image redis=x", ["--image", "only Docker"]),
+        ("plan.toml", ["PLAN", "the key `plan`"]),
+    ] {
+        let dir = flags(given);
+        let suite = dir.path().join("s.toml").display().to_string();
+        ran(&["suite", &suite, "--cluster", "sim", "--runs", "/nonexistent"]).exits(64).says(&words);
+    }
+}
+
+#[test]
+fn a_rows_own_servers_are_read_beside_the_suite() {
+    let dir = flags("--backend redis --nemesis none --compose mine.yaml");
+    let suite = dir.path().join("s.toml").display().to_string();
+    let docker = ["suite", &suite, "--cluster", "docker", "--runs", "/dev/null/runs"];
+    let path = dir.path().join("mine.yaml").display().to_string();
+    ran(&docker).exits(64).says(&[&path]);
+    fs::write(dir.path().join("mine.yaml"), "services:\n  a:\n    imagge: x\n").unwrap();
+    ran(&docker).exits(64).says(&[&path, "imagge"]);
+}
+
 #[test]
 fn a_suite_says_where_its_verdicts_come_from() {
     ran(&["suite", KLEPPMANN, "--cluster", "auto"]).exits(64).says(&["docker or sim"]);

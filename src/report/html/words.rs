@@ -1,7 +1,7 @@
 //! The claim of a run in a few sentences, for readers who do not know the words of the verdicts.
 
 use checker::{Cause, Verdict, Verdicts, Window, WindowKind};
-use history::{Arm, FaultKind, RequestKind};
+use history::{Arm, ClientKind, FaultKind, RequestKind};
 
 use super::{
     arms::lost_updates,
@@ -48,25 +48,33 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
 }
 
 /// Returns the lesson of the window that the claim tells of, for readers who ask who is to blame.
-pub fn lesson(verdicts: &Verdicts, worst: Option<usize>) -> Option<&'static str> {
+pub fn lesson(verdicts: &Verdicts, client: ClientKind, worst: Option<usize>) -> Option<String> {
     let window = &verdicts.lock()?.windows[worst?];
     let is_by = |cause| window.causes.iter().any(|set| set.is(cause));
-    match window.kind {
-        WindowKind::StaleHolder if is_by(Cause::Unexplained) => None,
+    let text = match window.kind {
+        WindowKind::StaleHolder if is_by(Cause::Unexplained) => return None,
         WindowKind::StaleHolder if is_by(Cause::Overclaim) => {
-            Some("The client is wrong here: it trusted the lock for longer than the service had promised.")
+            "The client is wrong here: it trusted the lock for longer than the service had promised.".to_owned()
         }
-        WindowKind::StaleHolder => Some(
-            "The lock service kept its promise: it gave the lock to the next client after the lease had ended. \
-             Every lock with a lease allows this. A client that is stopped or cut off cannot notice the end of its \
-             lease, and a check before the write does not help, because the client can stop, or the network delay \
-             the write, after the check. Only the resource can refuse the write, by a token that grows from holder \
-             to holder.",
-        ),
+        WindowKind::StaleHolder => {
+            let check = match client {
+                ClientKind::Checking => "The clients of this run check their deadline just before each write; ",
+                ClientKind::Unchecked => {
+                    "The clients of this run do not check their deadline, and a check would not help: "
+                }
+            };
+            format!(
+                "The lock service kept its promise: it gave the lock to the next client after the lease had ended. \
+                 Every lock with a lease allows this. A client does not notice the end of its lease while it is stopped \
+                 or cut off. {check}a client can be stopped, or its write be delayed, after the check. Only the \
+                 resource can refuse the write, by a token that grows from holder to holder."
+            )
+        }
         WindowKind::LeaseOverlap | WindowKind::CutShort => {
-            Some("The lock service broke its promise: it gave the lock away before the first lease had ended.")
+            "The lock service broke its promise: it gave the lock away before the first lease had ended.".to_owned()
         }
-    }
+    };
+    Some(text)
 }
 
 fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: usize) -> String {
