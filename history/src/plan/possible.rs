@@ -57,7 +57,10 @@ impl Plan {
             return err("keys", "expected at least one key".into());
         }
         if !(w.rate_per_s.is_finite() && w.rate_per_s > 0.0 && w.rate_per_s <= 100_000.0) {
-            return err("rate", format!("{} is outside 0 to 100000 critical sections per second", w.rate_per_s));
+            return err(
+                "rate",
+                format!("{} critical sections per second: expected more than 0, and at most 100000", w.rate_per_s),
+            );
         }
         for (field, range) in [("work", w.work), ("retry-delay", w.retry_delay)] {
             if range.from > range.to {
