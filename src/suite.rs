@@ -44,7 +44,7 @@ pub use file::{Case, read as read_suite};
 pub use merge::{is_results, merge};
 use output::Output;
 use progress::Progress;
-use results::Head;
+use results::{Head, RowFacts};
 pub use results::{CaseRun, Outcome, Results};
 use suite_record::{SuiteRecord, lock};
 
@@ -67,6 +67,7 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
         terminal.progress(&format!("--resume: no runs are recorded in {}: the suite begins anew", args.runs.display()));
     }
     let runner = CaseRunner { runs: args.runs.clone(), cluster, runtime: &runtime, terminal: &terminal };
+    judge_older(&suites, &mut records, &runner)?;
     let todo = todo(args, &suites, &records);
     if todo.is_empty() && records.iter().all(|record| record.results().planned() == 0) {
         terminal.progress(&format!("shard {} has no row: there are more shards than rows", args.shard.get()));
@@ -91,6 +92,34 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     }
     let results: Vec<&Results> = records.iter().map(SuiteRecord::results).collect();
     output.write(&results)
+}
+
+/// Judges the runs of another build again, from their histories. A run without one is made again.
+fn judge_older(suites: &[Suite], records: &mut [SuiteRecord], runner: &CaseRunner<'_>) -> anyhow::Result<()> {
+    for (suite, record) in suites.iter().zip(records) {
+        let older = record.older();
+        let mut judged = 0;
+        for run in &older {
+            let rows = &record.results().head.rows;
+            // A row whose plan or expectation has changed has another fingerprint.
+            let is_its_row = |row: &&RowFacts| row.case == run.case && row.fingerprint == run.fingerprint;
+            let Some(row) = rows.iter().find(is_its_row) else { continue };
+            let Some(case) = suite.cases.iter().find(|case| case.name == row.case) else { continue };
+            if let Some(done) = runner.again(case, run).with_context(|| format!("judging {} again", run.run))? {
+                record.add(done)?;
+                judged += 1;
+            }
+        }
+        if !older.is_empty() {
+            let all = older.len();
+            runner.terminal.progress(&format!(
+                "--resume: another build of the harness made {all} runs of {}: {judged} are judged again from their \
+                 histories, the others are made again",
+                record.results().head.suite
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn open(args: &SuiteArgs, place: usize, suite: &Suite) -> anyhow::Result<SuiteRecord> {

@@ -14,8 +14,11 @@ use super::{
 };
 use crate::{
     exit::Exit,
+    judge::Judged,
+    made_by,
     plan_file::PlanFile,
     report::{Terminal, TestCase, TestResult, versions},
+    run_dir::RunDir,
     runner::Runner,
 };
 
@@ -59,6 +62,20 @@ impl CaseRunner<'_> {
         Ok(CaseRun { n, errors, took_s: began.elapsed().as_secs_f64(), ..done })
     }
 
+    /// Judges a run again that another build of the harness made. None if its history is not there any more, or cannot be
+    /// read.
+    pub fn again(&self, case: &Case, recorded: &CaseRun) -> anyhow::Result<Option<CaseRun>> {
+        let dir = RunDir::at(&self.runs.join(&recorded.run));
+        if recorded.run.is_empty() || !dir.history().is_file() {
+            return Ok(None);
+        }
+        let Ok(mut judged) = crate::judge::judge(&dir.history()) else { return Ok(None) };
+        judged.made_by = made_by::read(&dir, judged.made_by.as_ref()).or(judged.made_by);
+        let file = PlanFile { run: recorded.run.clone(), plan: judged.plan.clone(), ..case.file.clone() };
+        let done = self.judged(case, &file, judged, &dir)?;
+        Ok(Some(CaseRun { n: recorded.n, errors: recorded.errors.clone(), took_s: recorded.took_s, ..done }))
+    }
+
     fn attempt(&self, case: &Case, n: u32) -> anyhow::Result<CaseRun> {
         let mut file = case.file.clone().ready()?;
         file.plan.seed += u64::from(n);
@@ -74,10 +91,14 @@ impl CaseRunner<'_> {
 
     fn recorded(&self, case: &Case, file: &PlanFile) -> anyhow::Result<CaseRun> {
         let (dir, judged) = self.runner().run(file, self.runtime)?;
+        self.judged(case, file, judged, &dir)
+    }
+
+    fn judged(&self, case: &Case, file: &PlanFile, judged: Judged, dir: &RunDir) -> anyhow::Result<CaseRun> {
         let records = history::Reader::open(&dir.history())?.collect::<Result<Vec<Record>, _>>()?;
         let made_by = judged.made_by.as_ref();
         let done = judge(case, file, &records, &judged.verdicts, made_by, versions(&judged.servers))?;
-        crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), &dir)?;
+        crate::command::save(judged, case.expectation.as_ref().map(|(e, _)| e), dir)?;
         Ok(done)
     }
 

@@ -18,18 +18,29 @@ pub struct SuiteRecord {
     path: PathBuf,
     file: File,
     results: Results,
+    older: Vec<CaseRun>,
 }
 
 impl SuiteRecord {
     /// Opens the record of a suite in `runs`: an empty record, or with `resume` the record of the interrupted suite, if
-    /// there is one.
+    /// there is one. A record of another build is kept beside the new one, and its runs are [`SuiteRecord::older`].
     ///
     /// # Errors
-    /// The file cannot be read or written, a line cannot be parsed, or another build of the harness made the runs. The
-    /// last line may be incomplete.
+    /// The file cannot be read or written, or a line cannot be parsed. The last line may be incomplete.
     pub fn open(runs: &Path, head: Head, resume: bool) -> anyhow::Result<SuiteRecord> {
         let path = runs.join(head.file_name());
-        let done = if resume { recorded(&path, &head)? } else { Vec::new() };
+        let recorded = if resume { recorded(&path)? } else { None };
+        let (mut done, mut older) = (Vec::new(), Vec::new());
+        if let Some(Results { head: of, mut runs }) = recorded {
+            runs.retain(|run| run.outcome != Outcome::Infrastructure);
+            if of.build == head.build {
+                done = runs;
+            } else {
+                let kept = path.with_extension("jsonl.older");
+                std::fs::copy(&path, &kept).with_context(|| format!("writing {}", kept.display()))?;
+                older = runs;
+            }
+        }
         let results = Results { head, runs: done };
         // The kept lines are written again: nothing may follow an incomplete line.
         let mut text = line(&results.head)?;
@@ -41,12 +52,18 @@ impl SuiteRecord {
         let beside = path.with_extension("jsonl.new");
         std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &path)).with_context(writing)?;
         let file = OpenOptions::new().append(true).open(&path).with_context(writing)?;
-        Ok(SuiteRecord { path, file, results })
+        Ok(SuiteRecord { path, file, results, older })
     }
 
     /// Returns whether the record has this run of a row, with the row's present plan and expectation.
     pub fn has(&self, row: &RowFacts, n: u32) -> bool {
         self.results.of(row).iter().any(|run| run.n == n)
+    }
+
+    /// The runs that another build of the harness made. They are not in the record, because their verdicts may be others
+    /// now.
+    pub fn older(&mut self) -> Vec<CaseRun> {
+        std::mem::take(&mut self.older)
     }
 
     /// Adds a run to the record.
@@ -63,24 +80,17 @@ impl SuiteRecord {
     }
 }
 
-/// Reads the runs of an interrupted suite. Runs that the harness could not make are left out: they are tried again.
-fn recorded(path: &Path, head: &Head) -> Result<Vec<CaseRun>, Unusable> {
+/// Reads the runs of an interrupted suite. None if there are none.
+fn recorded(path: &Path) -> Result<Option<Results>, Unusable> {
     let unusable = |problem: String| Unusable(format!("--resume: {problem}"));
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         // A job that a cluster starts again cannot know whether it was interrupted before its first run.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unusable(format!("{}: {error}", path.display()))),
     };
     let anew = "run the suite without --resume to begin anew";
-    let Results { head: recorded, mut runs } =
-        Results::parse(&text, path).map_err(|e| unusable(format!("{e}; {anew}")))?;
-    if recorded.build != head.build {
-        let problem = format!("{}: another build of the harness made these runs; {anew}", path.display());
-        return Err(unusable(problem));
-    }
-    runs.retain(|run| run.outcome != Outcome::Infrastructure);
-    Ok(runs)
+    Results::parse(&text, path).map(Some).map_err(|e| unusable(format!("{e}; {anew}")))
 }
 
 fn line(of: &impl Serialize) -> anyhow::Result<String> {

@@ -190,16 +190,31 @@ fn a_second_suite_in_one_directory_is_refused_until_the_first_has_ended() {
 }
 
 #[test]
-fn runs_of_another_build_are_not_resumed() {
-    let dir = row(str::to_owned);
-    one(&dir, &[]).exits(0);
+fn runs_of_another_build_are_judged_again_or_made_again() {
+    // What is not as expected has a history, also in the simulation.
+    let dir = row(|text| text.replace("lock=violated", "lock=upheld"));
+    one(&dir, &[]).exits(1);
     let state = dir.path().join("runs/suite-s-sim.jsonl");
     let text = fs::read_to_string(&state).unwrap();
     let at = text.find("\"build\":\"").unwrap() + 9;
     let another = format!("{}0123456789abcdef{}", &text[..at], &text[at + 16..]);
     fs::write(&state, &another).unwrap();
-    one(&dir, &["--resume"]).exits(64).says(&["another build", "without --resume"]);
-    assert_eq!(fs::read_to_string(&state).unwrap(), another, "nothing of the record is lost");
+    let runs = || fs::read_dir(dir.path().join("runs")).unwrap().count();
+    let before = runs();
+    one(&dir, &["--resume"]).exits(1).says(&["another build", "made 1 runs of", "1 are judged again"]);
+    let kept = state.with_extension("jsonl.older");
+    assert_eq!(fs::read_to_string(&kept).unwrap(), another, "nothing of the record is lost");
+    assert_eq!(runs(), before + 1, "no run was made");
+    assert!(fs::read_to_string(&state).unwrap().lines().count() == 2);
+    // Without its history, the run is made again.
+    fs::write(&state, &another).unwrap();
+    for entry in fs::read_dir(dir.path().join("runs")).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() && !entry.is_symlink() {
+            fs::remove_file(entry.join("history.jsonl")).unwrap();
+        }
+    }
+    one(&dir, &["--resume"]).exits(1).says(&["0 are judged again"]);
+    assert_eq!(runs(), before + 2, "the run was made again");
 }
 
 #[test]
