@@ -146,8 +146,6 @@ pub struct Comparison {
     pub as_expected: Option<bool>,
     /// The clauses that the run did not meet.
     pub misses: Vec<Miss>,
-    /// True if a property is violated that must not be.
-    pub is_violated: bool,
     /// The exit code.
     pub exit: Exit,
     /// The verdicts that the expectation names, by property.
@@ -206,8 +204,7 @@ pub fn compare(expectation: Option<&Expectation>, verdicts: &Verdicts) -> Compar
         Wanted::Verdict(verdict) => Some((clause.path.clone(), verdict)),
         Wanted::Count(..) => None,
     });
-    let as_expected = expectation.map(|_| exit == Exit::Ok);
-    Comparison { as_expected, misses, is_violated: violated, exit, verdicts: named.collect() }
+    Comparison { as_expected: expectation.map(|_| exit == Exit::Ok), misses, exit, verdicts: named.collect() }
 }
 
 #[cfg(test)]

@@ -44,8 +44,8 @@ pub use file::{Case, read as read_suite};
 pub use merge::{is_results, merge};
 use output::Output;
 use progress::Progress;
-use results::{Head, RowFacts};
 pub use results::{CaseRun, Outcome, Results};
+use results::{Head, RowFacts};
 use suite_record::{SuiteRecord, lock};
 
 /// `harness suite`
