@@ -229,7 +229,8 @@ pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Resul
     }
     let compose = args.compose.as_ref().map(|own| dir.join(own));
     let scenario = Scenario::from_flags(&args.scenario, cluster, compose.as_deref())?;
-    let mut file = scenario.file(String::new(), scenario.plan(args.scenario.seed.unwrap_or_default())?);
+    // The seed of the first run; further runs take the next seeds.
+    let mut file = scenario.file(String::new(), scenario.plan(args.scenario.seed.unwrap_or(1))?);
     own_servers(&mut file, args, compose.as_deref())?;
     Ok(file)
 }

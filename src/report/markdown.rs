@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use checker::Story;
-use history::{Plan, Target, When};
+use history::{MadeBy, Plan, Target, When};
 
 use super::summary::{all_stories, described, figures, notes, rows, versions};
 use crate::{expect::Comparison, judge::Judged};
@@ -88,12 +88,27 @@ pub fn again(judged: &Judged) -> String {
     {
         let has_seed = made_by.command.iter().any(|word| word == "--seed" || word.starts_with("--seed="));
         let seed = if has_seed { String::new() } else { format!(" --seed {}", made_by.seed) };
-        let line = made_by.command_line();
+        let line = MadeBy { command: scenario_words(&made_by.command), ..made_by.clone() }.command_line();
         // The first word is the path of the program.
         let flags = line.split_once(' ').map_or("", |(_, flags)| flags);
         let _ = write!(commands, "\nharness {flags}{seed}");
     }
     commands
+}
+
+/// Leaves out the flags that do not change a run.
+fn scenario_words(command: &[String]) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut left = command.iter();
+    while let Some(word) = left.next() {
+        let is_flag = |flag: &&str| word == *flag || word.strip_prefix(*flag).is_some_and(|rest| rest.starts_with('='));
+        match ["--expect", "--runs", "--format"].into_iter().find(is_flag) {
+            Some(flag) if word == flag => drop(left.next()),
+            Some(_) => {}
+            None => words.push(word.clone()),
+        }
+    }
+    words
 }
 
 fn story(out: &mut String, story: &Story) {
@@ -166,6 +181,13 @@ mod tests {
             "{report}"
         );
         assert!(report.starts_with("## ") && report.lines().next().unwrap().ends_with(": violated"), "{report}");
+    }
+
+    #[test]
+    fn the_command_that_repeats_a_run_has_no_flags_that_change_nothing() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let command = words("harness run --expect lock=violated --nemesis pause --runs=/tmp/x --format json --seed 7");
+        assert_eq!(scenario_words(&command), words("harness run --nemesis pause --seed 7"));
     }
 
     #[test]

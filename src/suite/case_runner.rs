@@ -62,8 +62,8 @@ impl CaseRunner<'_> {
         Ok(CaseRun { n, errors, took_s: began.elapsed().as_secs_f64(), ..done })
     }
 
-    /// Judges a run again that another build of the harness made. None if its history is not there any more, or cannot be
-    /// read.
+    /// Judges a run again that another build of the harness made. None if its history is not there any more, or cannot
+    /// be read.
     pub fn again(&self, case: &Case, recorded: &CaseRun) -> anyhow::Result<Option<CaseRun>> {
         let dir = RunDir::at(&self.runs.join(&recorded.run));
         if recorded.run.is_empty() || !dir.history().is_file() {

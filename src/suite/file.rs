@@ -131,7 +131,7 @@ impl Row {
                 Ok((origin, text))
             }
             (None, Some(flags)) => {
-                let words = ["harness", "run", "--seed", "1"].into_iter().chain(flags.split_whitespace());
+                let words = ["harness", "run"].into_iter().chain(flags.split_whitespace());
                 let cli = Cli::try_parse_from(words).map_err(|e| Unusable(format!("run `{flags}`: {e}")))?;
                 let Command::Run(args) = cli.command else { unreachable!("`run` is its first word") };
                 let dir = self.file.parent().unwrap_or(Path::new("."));

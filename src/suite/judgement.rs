@@ -67,8 +67,8 @@ pub fn judge(
         misses.push(Miss { path: "lock".into(), text });
     }
     let is_known = case.is_about(&servers, file.plan.cluster);
-    // Without its witness a run says nothing, not even by a violation: a pause that lasts longer than planned, for example,
-    // violates what a shorter one must uphold. The misses are shown all the same.
+    // Without its witness a run says nothing, not even by a violation: a pause that lasts longer than planned, for
+    // example, violates what a shorter one must uphold. The misses are shown all the same.
     let outcome = match (missing.is_empty() && is_known, misses.is_empty() && exit == Exit::Ok) {
         (true, true) => Outcome::AsExpected,
         (true, false) if exit != Exit::Inconclusive => Outcome::NotAsExpected,

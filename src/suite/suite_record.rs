@@ -60,8 +60,8 @@ impl SuiteRecord {
         self.results.of(row).iter().any(|run| run.n == n)
     }
 
-    /// The runs that another build of the harness made. They are not in the record, because their verdicts may be others
-    /// now.
+    /// The runs that another build of the harness made. They are not in the record, because their verdicts may be
+    /// others now.
     pub fn older(&mut self) -> Vec<CaseRun> {
         std::mem::take(&mut self.older)
     }

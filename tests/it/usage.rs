@@ -16,7 +16,7 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["run", "--lease", "1ms"], &["--lease", "outside 50ms"]),
         (&["run", "--work", "2s..1s"], &["--work", "upside down"]),
         (&["run", "--workers", "0"], &["--workers", "outside 1 to 64"]),
-        (&["run", "--rate", "0"], &["--rate", "outside 0"]),
+        (&["run", "--rate", "0"], &["--rate", "expected more than 0"]),
         (&["run", "--renew", "3s"], &["--renew", "the lease"]),
         (&["run", "--arms", "off,wriets"], &["--arms", "`wriets`", "off, writes, reads, cas"]),
         (&["run", "--arms", "reads", "--fence", "strict"], &["--fence", "reads"]),

@@ -65,9 +65,9 @@ pub fn lesson(verdicts: &Verdicts, client: ClientKind, worst: Option<usize>) -> 
             };
             format!(
                 "The lock service kept its promise: it gave the lock to the next client after the lease had ended. \
-                 Every lock with a lease allows this. A client does not notice the end of its lease while it is stopped \
-                 or cut off. {check}a client can be stopped, or its write be delayed, after the check. Only the \
-                 resource can refuse the write, by a token that grows from holder to holder."
+                 Every lock with a lease allows this. A client does not notice the end of its lease while it is \
+                 stopped or cut off. {check}a client can be stopped, or its write be delayed, after the check. Only \
+                 the resource can refuse the write, by a token that grows from holder to holder."
             )
         }
         WindowKind::LeaseOverlap | WindowKind::CutShort => {
