@@ -32,9 +32,7 @@ impl Shard {
             _ => Ok(Shard { number: index + 1, of }),
         }
     }
-}
 
-impl Shard {
     /// Returns the first one and the number of the shard's seeds. The shards of a range are consecutive ranges, whose
     /// sizes differ by at most one.
     pub fn seeds(self, first: u64, count: u64) -> (u64, u64) {

@@ -51,7 +51,8 @@ pub struct SuiteArgs {
     /// Run the rest too after a run that is not as expected, or that the harness could not make
     #[arg(long)]
     pub keep_going: bool,
-    /// Continue an interrupted suite: skip the runs that it has recorded
+    /// Continue an interrupted suite: skip the runs that it has recorded. Runs of another build of the harness are
+    /// judged again from their histories, or made again
     #[arg(long)]
     pub resume: bool,
     /// Write the results to this file as JUnit XML: a test case for each property of each run

@@ -337,11 +337,12 @@ impl Data {
 
     /// The origin of one curve.
     pub fn dose_origin(&self, of: &str, cluster: &str) -> Result<String, String> {
-        let made_by = self.series(of, cluster)?.made_by.iter().collect::<Vec<_>>();
-        let versions = made_by.iter().flat_map(|made| made.servers.iter().map(|(_, version)| version));
-        let servers = one_of(versions).into_iter().cloned().collect::<Vec<_>>().join(", ");
-        let seeds = format!("seeds from {} on of each point", self.series(of, cluster)?.seed);
-        origin_words(&made_by, &servers, &seeds).map_err(|problem| format!("dose-{of}-{cluster}.json {problem}"))
+        let series = self.series(of, cluster)?;
+        let older = || format!("dose-{of}-{cluster}.json does not say how its runs were made; make them again");
+        let made_by = series.made_by.as_ref().ok_or_else(older)?;
+        let servers = made_by.lines().into_iter().find(|(name, _)| name == "servers").map(|(_, versions)| versions);
+        let seeds = format!("seeds from {} on of each point", series.seed);
+        origin_words(&[made_by], &servers.unwrap_or_default(), &seeds)
     }
 
     /// One curve.

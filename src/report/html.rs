@@ -119,7 +119,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         figures: row.figures,
     };
     let quantile = |(name, q): (&'static str, f64)| Some((name, milliseconds(judged.measures.acquire_ms(q)?)));
-    // One of so many values at least is above a quantile.
+    // Of fewer values, a high quantile would be the longest one under another name.
     let is_shown = |(_, q): &(&str, f64)| *q == 1.0 || verdicts.facts.holds as f64 * (1.0 - q) >= 1.0;
     let quantiles = [("median", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("longest", 1.0)];
     let quantiles = quantiles.into_iter().filter(is_shown);

@@ -191,7 +191,7 @@ fn a_second_suite_in_one_directory_is_refused_until_the_first_has_ended() {
 
 #[test]
 fn runs_of_another_build_are_judged_again_or_made_again() {
-    // What is not as expected has a history, also in the simulation.
+    // A run that is not as expected has a history, also in the simulation.
     let dir = row(|text| text.replace("lock=violated", "lock=upheld"));
     one(&dir, &[]).exits(1);
     let state = dir.path().join("runs/suite-s-sim.jsonl");
