@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use compose::{BINARY, DockerCluster, Engine, Spec};
 use history::{FaultKind, MadeBy, Plan};
 use nemesis::{Controller, LiveView};
@@ -111,7 +111,8 @@ fn check_machine(plan: &Plan, machine: &str) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// The path of this very binary. The binary must run in any container, so it must be static.
+/// The path of this very binary, which stays readable if a new build has taken the place of its file. The binary must
+/// run in any container, so it must be static.
 pub fn binary() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_feature = "crt-static")) {
         bail!(
@@ -119,7 +120,7 @@ pub fn binary() -> anyhow::Result<PathBuf> {
              build it with `cargo build` in its repository"
         );
     }
-    std::env::current_exe().context("finding the harness's own binary")
+    Ok(crate::fingerprint::OWN_BINARY.into())
 }
 
 #[cfg(test)]

@@ -14,10 +14,12 @@ pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     short(digest)
 }
 
+/// The binary that runs, also if its file was replaced or removed since (proc(5)).
+pub const OWN_BINARY: &str = "/proc/self/exe";
+
 /// Returns the fingerprint of this very binary. Another build may give other verdicts.
 pub fn build() -> anyhow::Result<String> {
-    let path = std::env::current_exe().context("finding the harness's own binary")?;
-    let binary = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let binary = std::fs::read(OWN_BINARY).context("reading the harness's own binary")?;
     Ok(short(Sha256::new().chain_update(binary)))
 }
 

@@ -47,7 +47,7 @@ pub enum Error {
     #[error("{0}")]
     Spec(String),
     /// The harness's own binary cannot be read.
-    #[error("cannot read the binary to upload, {path}: {source}")]
+    #[error("cannot read the binary to upload, {path}")]
     Binary {
         /// The binary's path.
         path: PathBuf,

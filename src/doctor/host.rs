@@ -32,7 +32,10 @@ pub fn findings(runs: &Path) -> Vec<Finding> {
 
 fn binary() -> Finding {
     match crate::docker::binary() {
-        Ok(path) => Finding::works("binary", path.display().to_string()),
+        Ok(path) => {
+            let path = fs::read_link(&path).unwrap_or(path);
+            Finding::works("binary", path.display().to_string())
+        }
         Err(error) => Finding::fails("binary", format!("{error:#}"), "cargo build"),
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use checker::Verdicts;
 use history::{
-    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, NodeAnswer, NodeName, Plan, Record,
+    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, NodeAnswer, NodeName, OpId, Plan, Record,
     RequestKind, Stamp, Token,
 };
 
@@ -30,6 +30,8 @@ struct Attempt {
     released: Option<Stamp>,
     yes: Vec<NodeName>,
     points: Vec<history::Point>,
+    /// The last check of the deadline that passed.
+    checked: Option<Stamp>,
 }
 
 /// The facts of a history that witnesses need.
@@ -39,6 +41,10 @@ pub struct Evidence {
     attempts: BTreeMap<HoldId, Attempt>,
     /// Writes in the order of their arrival.
     writes: Vec<(HoldId, Stamp)>,
+    /// The operations of the writes that arrived, in the order of the record.
+    arrived: Vec<((HoldId, OpId), Stamp)>,
+    /// The last check before each write was sent.
+    checked: BTreeMap<(HoldId, OpId), Stamp>,
     recovered: Vec<Stamp>,
     proved: Vec<(FaultKind, NodeName, Stamp, Stamp)>,
     unproved: Vec<FaultKind>,
@@ -57,10 +63,13 @@ impl Evidence {
         let (injected, healed) = (Vec::new(), Vec::new());
         let plan = plan.clone();
         let has_renewal_failed = false;
+        let (arrived, checked) = (Vec::new(), BTreeMap::new());
         let mut evidence = Evidence {
             plan,
             attempts,
             writes,
+            arrived,
+            checked,
             recovered,
             proved,
             unproved,
@@ -87,9 +96,9 @@ impl Evidence {
         match &record.event {
             Event::Acquire { client, attempt, key, .. } => {
                 let (acquired, failed, released, behind) = (None, None, None, None);
-                let (yes, points) = (Vec::new(), Vec::new());
+                let (yes, points, checked) = (Vec::new(), Vec::new(), None);
                 let (id, client, key, sent) = (*attempt, *client, key.clone(), at);
-                let new = Attempt { id, client, key, sent, behind, acquired, failed, released, yes, points };
+                let new = Attempt { id, client, key, sent, behind, acquired, failed, released, yes, points, checked };
                 self.attempts.insert(id, new);
             }
             Event::Acquired { attempt, token, answers, .. } => self.change(*attempt, |a| {
@@ -100,8 +109,14 @@ impl Evidence {
             }),
             Event::Release { hold } => self.change(*hold, |a| a.released = Some(at)),
             Event::AtPoint { hold, point, .. } => self.change(*hold, |a| a.points.push(*point)),
-            Event::Admission { kind: RequestKind::Write, hold: Some(hold), repeat: false, .. } => {
+            Event::Check { hold, passed: true } => self.change(*hold, |a| a.checked = Some(at)),
+            Event::Write { hold, op } => {
+                let checked = self.attempts.get(hold).and_then(|a| a.checked);
+                self.checked.extend(checked.map(|at| ((*hold, *op), at)));
+            }
+            Event::Admission { kind: RequestKind::Write, hold: Some(hold), op, repeat: false, .. } => {
                 self.writes.push((*hold, at));
+                self.arrived.extend(op.map(|op| ((*hold, op), at)));
             }
             Event::Recovered { .. } => self.recovered.push(at),
             Event::Fault { kind, node, phase: FaultPhase::Proved { from, to }, .. } => {
@@ -171,6 +186,7 @@ impl Evidence {
                 let over = self.attempts.get(hold).map(|a| a.sent.plus(self.plan.deadline()));
                 over.is_some_and(|over| *arrived > over)
             }),
+            Witness::CheckToWrite(bound) => self.check_to_write().is_some_and(|time| bound.is_kept(time)),
             Witness::WriteAfterRestart => self.stale_writes().any(|(_, arrived)| {
                 // The restart is between the registered token and this write.
                 let first = self.writes.first().map(|(_, at)| *at);
@@ -183,6 +199,13 @@ impl Evidence {
             }
             Witness::Proved(kind) => self.proved.iter().any(|(k, ..)| k == kind) && !self.unproved.contains(kind),
         }
+    }
+
+    /// The longest time from the last check of a deadline before a write to the arrival of the write. None if no write
+    /// arrived after a check.
+    pub fn check_to_write(&self) -> Option<Duration> {
+        let of_write = |(of, arrived): &((HoldId, OpId), Stamp)| self.checked.get(of).map(|at| arrived.since(*at));
+        self.arrived.iter().filter_map(of_write).max()
     }
 
     /// Returns the writes that arrived after another client had acquired a later hold.

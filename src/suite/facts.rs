@@ -7,6 +7,8 @@ use history::{Event, MadeBy, Record};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::evidence::Evidence;
+
 /// The most holds of a run whose tokens are kept.
 const HOLDS: usize = 64;
 
@@ -18,7 +20,8 @@ pub struct RunFacts {
     /// a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<MadeBy>,
-    /// The numbers of `verdict.json` that are not zero, by the paths of `--expect`: `lock.stale_holder`.
+    /// The numbers of `verdict.json` that are not zero, by the paths of `--expect`: `lock.stale_holder`; and what
+    /// witnesses measured: `evidence.check_to_write_ms`.
     pub figures: BTreeMap<String, f64>,
     /// The double-holder windows.
     pub windows: Vec<WindowFacts>,
@@ -44,12 +47,14 @@ pub struct WindowFacts {
 
 impl RunFacts {
     /// The figures of a run.
-    pub fn of(records: &[Record], verdicts: &Verdicts, made_by: Option<&MadeBy>) -> RunFacts {
+    pub fn of(records: &[Record], evidence: &Evidence, verdicts: &Verdicts, made_by: Option<&MadeBy>) -> RunFacts {
         let mut figures = BTreeMap::new();
         for (name, property) in verdicts.properties.iter() {
             add(&mut figures, name, serde_json::to_value(property));
         }
         add(&mut figures, "facts", serde_json::to_value(&verdicts.facts));
+        let check_to_write = evidence.check_to_write().map(|time| time.as_secs_f64() * 1e3);
+        figures.extend(check_to_write.map(|ms| ("evidence.check_to_write_ms".to_owned(), ms)));
         let windows = verdicts.lock().map_or(&[][..], |lock| &lock.windows).iter().map(|window| WindowFacts {
             kind: window.kind.name().to_owned(),
             causes: window.causes.iter().map(ToString::to_string).collect(),

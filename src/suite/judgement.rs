@@ -97,7 +97,7 @@ pub fn judge(
         servers,
         run: file.run.clone(),
         took_s: 0.0,
-        facts: RunFacts::of(records, verdicts, made_by),
+        facts: RunFacts::of(records, &evidence, verdicts, made_by),
         tests,
     })
 }

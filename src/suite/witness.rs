@@ -2,9 +2,9 @@
 //!
 //! A witness is a clause over the verdicts (`writes.fence.late>=1`, as for `--expect`), or a word of [`Witness`].
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
-use history::{FaultKind, NodeName, Plan};
+use history::{ClientKind, FaultKind, NodeName, Plan};
 
 use crate::{exit::Unusable, expect::Expectation, similar::similar};
 
@@ -41,6 +41,9 @@ pub enum Witness {
     Restored(NodeName),
     /// `write-after-deadline`: a write arrived after the deadline of its client.
     WriteAfterDeadline,
+    /// `check-to-write<=1800ms` or `check-to-write>=2700ms`: the longest time from a client's last check of its deadline
+    /// before a write to the arrival of that write.
+    CheckToWrite(Bound),
     /// `write-after-restart`: after a restart of the resource a write arrived whose token is smaller than a token
     /// that was registered before.
     WriteAfterRestart,
@@ -52,9 +55,44 @@ pub enum Witness {
     Proved(FaultKind),
 }
 
+/// A bound of a measured time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// `<=`
+    AtMost(Duration),
+    /// `>=`
+    AtLeast(Duration),
+}
+
+impl Bound {
+    /// Returns whether a time keeps to the bound.
+    pub fn is_kept(self, time: Duration) -> bool {
+        match self {
+            Bound::AtMost(most) => time <= most,
+            Bound::AtLeast(least) => time >= least,
+        }
+    }
+}
+
+impl FromStr for Bound {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bound, String> {
+        let (bound, length): (fn(Duration) -> Bound, _) = match (text.strip_prefix("<="), text.strip_prefix(">=")) {
+            (Some(length), _) => (Bound::AtMost, length),
+            (_, Some(length)) => (Bound::AtLeast, length),
+            _ => return Err("expected `<=` or `>=`, and a duration, such as `check-to-write<=1800ms`".into()),
+        };
+        let length = humantime::parse_duration(length.trim());
+        length.map(bound).map_err(|e| format!("expected a duration such as `1800ms`: {e}"))
+    }
+}
+
+const CHECK_TO_WRITE: &str = "check-to-write";
+
 const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, \
     tokens-behind, quorums:1,2,3/3,4,5, refused-by-validity:POINT, frozen-in-queue, flushed:NODE, restored:NODE, \
-    write-after-deadline, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as \
+    write-after-deadline, check-to-write<=TIME, check-to-write>=TIME, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as \
     `lock.windows>=1`";
 
 impl FromStr for Witness {
@@ -65,6 +103,10 @@ impl FromStr for Witness {
             let near = similar(text, WORDS.split(", ").map(|word| word.split(':').next().unwrap_or(word)));
             Unusable(format!("witness `{text}`: expected one of: {WORDS}{near}"))
         };
+        if let Some(bound) = text.strip_prefix(CHECK_TO_WRITE) {
+            let bound = bound.trim().parse().map_err(|problem| Unusable(format!("witness `{text}`: {problem}")))?;
+            return Ok(Witness::CheckToWrite(bound));
+        }
         if text.contains(['=', '<', '>']) {
             return Ok(Witness::Figure(text.parse()?, text.to_owned()));
         }
@@ -115,6 +157,9 @@ impl Witness {
             Witness::Quorums(quorums) if quorums.iter().flatten().any(|n| *n < 1 || *n > plan.lock_nodes.len()) => {
                 wrong(format!("expected numbers from 1 to {}, the number of lock nodes", plan.lock_nodes.len()))
             }
+            Witness::CheckToWrite(_) if plan.workload.client != ClientKind::Checking => {
+                wrong("the clients of the plan do not check; set `client = \"checking\"` in `plan.workload`".into())
+            }
             Witness::Proved(kind) | Witness::Healed(kind) if !plan.kinds().contains(kind) => {
                 wrong(format!("the plan has no fault `{kind}`"))
             }
@@ -138,6 +183,12 @@ impl std::fmt::Display for Witness {
             Witness::Flushed(node) => write!(f, "{node} had synced everything before each kill"),
             Witness::Restored(node) => write!(f, "{node} restarted with its counters"),
             Witness::WriteAfterDeadline => f.write_str("a write after its client's deadline"),
+            Witness::CheckToWrite(Bound::AtMost(most)) => {
+                write!(f, "each write at most {} after its check", humantime::format_duration(*most))
+            }
+            Witness::CheckToWrite(Bound::AtLeast(least)) => {
+                write!(f, "a write at least {} after its check", humantime::format_duration(*least))
+            }
             Witness::WriteAfterRestart => f.write_str("a stale write after the restart"),
             Witness::RenewalFailed => f.write_str("a renewal that failed"),
             Witness::Healed(kind) => write!(f, "every {kind} proved healed"),

@@ -379,6 +379,24 @@ fn a_closed_standard_output_does_not_stop_a_run() {
     assert_eq!(left_of(&run), Vec::<String>::new());
 }
 
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_new_build_in_the_place_of_the_binary_does_not_stop_a_run() {
+    let _guard = may_sweep();
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("harness");
+    // `cp`, not this process: a test that forks meanwhile would inherit the open file, and nobody could run it.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_harness")).arg(&binary).status().unwrap();
+    assert!(copied.success());
+    let mut command = Command::new(&binary);
+    command.args(["run", "--cluster", "docker", "--backend", "redis", "--workers", "1", "--time", "2s", "--runs"]);
+    let child = command.arg(dir.path()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    std::fs::remove_file(&binary).unwrap();
+    let ran = child.wait_with_output().unwrap();
+    // One worker meets no other, so the run is inconclusive.
+    assert_eq!(ran.status.code(), Some(2), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
 /// A Compose file with one Redis that is started with `command`.
 fn redis_started_with(dir: &std::path::Path, command: &str, health: &str) -> std::path::PathBuf {
     let file = dir.join("mine.yaml");

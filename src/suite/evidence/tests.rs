@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use history::{Answers, Outcome};
+use history::{Answers, OpId, Outcome};
 
 use super::*;
 use crate::plan_file::PlanFile;
@@ -128,20 +128,60 @@ fn a_client_was_frozen_in_the_queue_for_a_lease_before_its_turn() {
     assert!(!is_seen("frozen-in-queue", &records), "its turn came at 3 s");
 }
 
+fn admitted(hold: u64, op: Option<u64>, repeat: bool, at_ms: u64) -> Record {
+    let (kind, hold, op) = (RequestKind::Write, Some(HoldId(hold)), op.map(OpId));
+    let (key, arms) = ("k0".into(), Vec::new());
+    at(at_ms, Event::Admission { number: 1, key, kind, hold, op, token: None, repeat, arms })
+}
+
+#[test]
+fn the_time_from_check_to_write_counts_from_the_last_check_to_the_first_arrival() {
+    let check = |at_ms, passed| at(at_ms, Event::Check { hold: HoldId(1), passed });
+    let write = |at_ms, op| at(at_ms, Event::Write { hold: HoldId(1), op: OpId(op) });
+    let hold = [acquire(1, 0, 1_000), acquired(1, 1_010, 5, &FIRST)];
+    let once = vec![check(2_000, true), check(2_500, true), write(2_600, 7), admitted(1, Some(7), false, 4_300)];
+    let repeated = [once.clone(), vec![admitted(1, Some(7), true, 9_000)]].concat();
+    let twice = [once.clone(), vec![check(5_000, true), write(5_001, 8), admitted(1, Some(8), false, 7_000)]].concat();
+    let late_check = [once.clone(), vec![check(4_000, true)]].concat();
+    // The log of the resource may come first in the record.
+    let log_first = [vec![admitted(1, Some(7), false, 4_300)], once[..3].to_vec()].concat();
+    // Each hold numbers its operations anew.
+    let next = vec![
+        acquire(2, 1, 4_000),
+        acquired(2, 4_010, 6, &LAST),
+        at(4_100, Event::Check { hold: HoldId(2), passed: true }),
+        at(4_200, Event::Write { hold: HoldId(2), op: OpId(7) }),
+        admitted(2, Some(7), false, 4_250),
+    ];
+    let both = [once[..3].to_vec(), next, once[3..].to_vec()].concat();
+    for (records, longest, why) in [
+        (both, 1_800, "another hold has an operation of the same number"),
+        (once.clone(), 1_800, "from the second check"),
+        (repeated, 1_800, "the repeat of a request is no arrival"),
+        (twice, 2_000, "the longest of two"),
+        (late_check, 1_800, "a check after the write was sent"),
+        (log_first, 1_800, "the order of the record does not matter"),
+    ] {
+        let records = [hold.to_vec(), records].concat();
+        for (witness, expected) in [
+            (format!("check-to-write<={longest}ms"), true),
+            (format!("check-to-write<={}ms", longest - 1), false),
+            (format!("check-to-write>={longest}ms"), true),
+            (format!("check-to-write>={}ms", longest + 1), false),
+        ] {
+            assert_eq!(is_seen(&witness, &records), expected, "{witness}: {why}");
+        }
+    }
+    let none = [hold.to_vec(), vec![check(2_000, false)], once[2..].to_vec()].concat();
+    for witness in ["check-to-write<=9s", "check-to-write>=0s"] {
+        assert!(!is_seen(witness, &none), "{witness}: no check passed");
+    }
+}
+
 #[test]
 fn a_write_after_the_deadline_counts_from_the_attempt() {
     for (arrived, expected) in [(7_000, false), (7_001, true)] {
-        let write = Event::Admission {
-            number: 1,
-            key: "k0".into(),
-            kind: RequestKind::Write,
-            hold: Some(HoldId(1)),
-            op: None,
-            token: None,
-            repeat: false,
-            arms: Vec::new(),
-        };
-        let records = [acquire(1, 0, 1_000), acquired(1, 1_010, 5, &FIRST), at(arrived, write)];
+        let records = [acquire(1, 0, 1_000), acquired(1, 1_010, 5, &FIRST), admitted(1, None, false, arrived)];
         assert_eq!(is_seen("write-after-deadline", &records), expected, "at {arrived} ms");
     }
 }
