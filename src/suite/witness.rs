@@ -41,8 +41,8 @@ pub enum Witness {
     Restored(NodeName),
     /// `write-after-deadline`: a write arrived after the deadline of its client.
     WriteAfterDeadline,
-    /// `check-to-write<=1800ms` or `check-to-write>=2700ms`: the longest time from a client's last check of its deadline
-    /// before a write to the arrival of that write.
+    /// `check-to-write<=1800ms` or `check-to-write>=2700ms`: the longest time from a client's last check of its
+    /// deadline before a write to the arrival of that write.
     CheckToWrite(Bound),
     /// `write-after-restart`: after a restart of the resource a write arrived whose token is smaller than a token
     /// that was registered before.
@@ -92,8 +92,8 @@ const CHECK_TO_WRITE: &str = "check-to-write";
 
 const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, \
     tokens-behind, quorums:1,2,3/3,4,5, refused-by-validity:POINT, frozen-in-queue, flushed:NODE, restored:NODE, \
-    write-after-deadline, check-to-write<=TIME, check-to-write>=TIME, write-after-restart, renewal-failed, proved:KIND, healed:KIND, or a clause such as \
-    `lock.windows>=1`";
+    write-after-deadline, check-to-write<=TIME, check-to-write>=TIME, write-after-restart, renewal-failed, \
+    proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
 
 impl FromStr for Witness {
     type Err = Unusable;
