@@ -6,6 +6,7 @@ mod data;
 mod filters;
 mod page;
 mod picture;
+mod tokens;
 mod typed;
 mod wrap;
 

@@ -9,7 +9,7 @@ use anyhow::Context;
 use history::{ClusterKind, MadeBy};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::picture::Picture;
+use super::{picture::Picture, tokens::TokenLine};
 use crate::{
     dose::{Measurement, Series},
     exit::Unusable,
@@ -289,6 +289,16 @@ impl Data {
             tokens: one_of(runs.iter().map(|run| joined(&run.facts.tokens)).filter(|tokens| !tokens.is_empty())),
             otherwise: runs.iter().filter(|run| !is_expected(run)).map(|run| otherwise(run)).collect(),
         })
+    }
+
+    /// The tokens of the first run of a case that has tokens.
+    pub fn tokens(&self, name: &str, cluster: &str) -> Result<TokenLine, String> {
+        let plan = &self.case(name)?.file.plan;
+        let runs = self.runs(name, cluster)?;
+        let run = runs.iter().find(|run| !run.facts.tokens.is_empty());
+        let run = run.ok_or_else(|| format!("the runs of {name} have no tokens"))?;
+        let kind = plan.tokens.to_string();
+        Ok(TokenLine { kind, seed: run.seed, tokens: run.facts.tokens.clone() })
     }
 
     /// One number of `verdict.json` over the runs of a case: `lock.lease_overlap`.

@@ -9,20 +9,20 @@ use std::{
 use anyhow::Context;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context, value::Serde};
 
-use super::{data::Data, filters, picture::Picture, typed, wrap::wrapped};
+use super::{data::Data, filters, picture::Picture, tokens, typed, wrap::wrapped};
 use crate::exit::Unusable;
 
 /// The cluster that a template means unless it names one.
 const CLUSTER: &str = "docker";
 
-/// Renders all templates of the directory. Returns the pages by their names.
+/// Renders all templates of the directory. Returns the pages, and the charts that they ask for, by their names.
 ///
 /// # Errors
 /// A template cannot be read, contains a figure that is typed by hand, or asks for what the data does not have; or no
 /// page has a command for a row.
 pub fn render(dir: &Path, data: Data) -> anyhow::Result<BTreeMap<String, String>> {
-    let used = Used::default();
-    let environment = environment(data, &used);
+    let (used, charts) = (Used::default(), Charts::default());
+    let environment = environment(data, &used, &charts);
     let mut pages = BTreeMap::new();
     let mut repeated = BTreeSet::new();
     let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
@@ -50,7 +50,21 @@ pub fn render(dir: &Path, data: Data) -> anyhow::Result<BTreeMap<String, String>
         let problem = format!("no page says how to repeat {row}: name it in a command with `--only {row}`");
         return Err(Unusable(format!("{}: {problem}", dir.display())).into());
     }
+    pages.extend(charts.lock().map(|mut charts| std::mem::take(&mut *charts)).unwrap_or_default());
     Ok(pages)
+}
+
+/// The charts that the templates ask for, by the names of their files.
+type Charts = Arc<Mutex<BTreeMap<String, String>>>;
+
+/// Draws the tokens of a case and of its twin. Returns the words by which a page shows them.
+fn token_chart(data: &Data, case: &str, charts: &Charts) -> Result<String, Error> {
+    let of = |name: &str| data.tokens(name, CLUSTER).map_err(refused);
+    let (of_case, of_twin) = (of(case)?, of(&format!("{case} twin"))?);
+    let svg = tokens::svg(&of_case, &of_twin).map_err(|e| refused(e.to_string()))?;
+    let (file, kinds) = (format!("tokens-{case}.svg"), format!("{} and {}", of_case.kind, of_twin.kind));
+    charts.lock().map(|mut charts| charts.insert(file.clone(), svg)).ok();
+    Ok(format!("![tokens in the order of acquisition: {kinds}]({file})"))
 }
 
 /// The rows of the suite that the templates ask for.
@@ -72,7 +86,7 @@ fn refused(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
-fn environment(data: Data, used: &Used) -> Environment<'static> {
+fn environment(data: Data, used: &Used, charts: &Charts) -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_filter("seconds", filters::seconds);
@@ -103,6 +117,11 @@ fn environment(data: Data, used: &Used) -> Environment<'static> {
     let source = data.clone();
     environment
         .add_function("picture", move |case: String| source.picture(&case).map(Picture::markdown).map_err(refused));
+    let (source, asked, drawn) = (data.clone(), used.clone(), charts.clone());
+    environment.add_function("token_chart", move |case: String| {
+        add_to(&asked, &case);
+        token_chart(&source, &case, &drawn)
+    });
     let source = data.clone();
     environment.add_function("plan", move |name: String| {
         let file = &source.case(&name).map_err(refused)?.file;
