@@ -27,11 +27,10 @@ pub async fn run(
     let spec = spec(file, keep)?;
     terminal.progress("bringing the cluster up");
     let began = Instant::now();
-    let up = compose::up(engine, &spec, &|what| terminal.progress(what)).await;
+    let (running, mut queue) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
     // The head of the history names the images, which are known only now.
-    let images = up.as_ref().map(|(running, _)| running.images()).unwrap_or_default();
-    let mut recorder = Recorder::new(dir, file, MadeBy { images, ..made_by }, live_view.clone())?;
-    let (running, mut queue) = up?;
+    let made_by = MadeBy { images: running.images(), ..made_by };
+    let mut recorder = Recorder::new(dir, file, made_by, live_view.clone())?;
     terminal.progress(&format!("up and answering after {:.1} s", began.elapsed().as_secs_f64()));
 
     let agent = Agent::new(&running);

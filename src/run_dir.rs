@@ -108,7 +108,12 @@ impl Recorded {
         let dir = run.is_dir().then(|| RunDir::at(run));
         let history = dir.as_ref().map_or_else(|| run.to_owned(), RunDir::history);
         if !history.exists() {
-            return Err(unusable("no history.jsonl and no history.jsonl.zst in it; expected a run directory"));
+            let is_run = dir.is_some_and(|dir| dir.path().join("plan.toml").exists());
+            return Err(unusable(if is_run {
+                "no history: the run ended before its cluster was up"
+            } else {
+                "no history.jsonl and no history.jsonl.zst in it; expected a run directory"
+            }));
         }
         Ok(Recorded { dir, history })
     }

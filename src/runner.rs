@@ -129,9 +129,10 @@ impl Runner {
                 making.with(images);
                 return Ok((dir, making));
             }
-            Some(Ok(Err(error))) => {
+            Some(Ok(Err(error))) if dir.history().exists() => {
                 Some(error.context(format!("the history up to here is in {}", dir.path().display())))
             }
+            Some(Ok(Err(error))) => Some(error),
             // The panic's message is on standard error already.
             Some(Err(_panic)) => Some(anyhow!("the harness panicked, which is a bug of the harness")),
             None => None,

@@ -38,7 +38,7 @@ pub struct MadeBy {
     /// The Docker engine. None in the simulation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineFacts>,
-    /// The content ids of the images, by role. Empty in the simulation, and if the cluster did not come up.
+    /// The content ids of the images, by role. Empty in the simulation, and before the cluster is up.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub images: BTreeMap<String, String>,
     /// The servers, each with the version that it reported. Empty before the run has ended.

@@ -291,17 +291,18 @@ impl Data {
         })
     }
 
-    /// The tokens of the first run of a case that has tokens.
+    /// The tokens of the first run of a case that came out as expected.
     pub fn tokens(&self, name: &str, cluster: &str) -> Result<TokenLine, String> {
         let plan = &self.case(name)?.file.plan;
         let runs = self.runs(name, cluster)?;
-        let run = runs.iter().find(|run| !run.facts.tokens.is_empty());
-        let run = run.ok_or_else(|| format!("the runs of {name} have no tokens"))?;
+        let run = runs.iter().find(|run| is_expected(run) && !run.facts.tokens.is_empty());
+        let run = run.ok_or_else(|| format!("no run of {name} that came out as expected has tokens"))?;
         let kind = plan.tokens.to_string();
         Ok(TokenLine { kind, seed: run.seed, tokens: run.facts.tokens.clone() })
     }
 
-    /// One number of `verdict.json` over the runs of a case: `lock.lease_overlap`.
+    /// One number of `verdict.json` over the runs of a case: `lock.lease_overlap`; or one that was measured
+    /// (`evidence.…`), over the runs that came out as expected.
     pub fn figure(&self, name: &str, path: &str, cluster: &str) -> Result<Span, String> {
         // A record leaves out zeros, so a path that no run has is a mistake.
         let is_known = |run: &CaseRun| run.facts.figures.contains_key(path);
@@ -313,8 +314,14 @@ impl Data {
             ));
         }
         let runs = self.runs(name, cluster)?;
-        let values = runs.iter().map(|run| run.facts.figures.get(path).copied().unwrap_or_default());
-        Span::of(values).ok_or_else(|| format!("{name} has no runs"))
+        // A record leaves zeros out of its counts. A time that was not measured is no zero.
+        let is_measured = path.starts_with("evidence.");
+        let value = |run: &&CaseRun| match run.facts.figures.get(path) {
+            Some(value) => Some(*value),
+            None => (!is_measured).then_some(0.0),
+        };
+        let counted = runs.iter().filter(|run| !is_measured || is_expected(run));
+        Span::of(counted.filter_map(value)).ok_or_else(|| format!("no run of {name} has a figure `{path}`"))
     }
 
     /// The runs of all cases.
