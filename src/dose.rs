@@ -26,7 +26,7 @@ use crate::{
     scenario::Scenario,
 };
 
-pub use plot::svg;
+pub use plot::{legend, svg};
 pub use series::{Measurement, Series};
 
 /// The time of the fault after the start, in milliseconds. Clients contend for the key by then.
@@ -72,7 +72,7 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
         print(&(serde_json::to_string_pretty(&series)? + "\n"))?;
     }
     if let Some(path) = &args.svg {
-        let drawn = plot::svg(&series).and_then(|svg| Ok(std::fs::write(path, svg)?));
+        let drawn = svg(&series).and_then(|svg| Ok(std::fs::write(path, svg)?));
         drawn.with_context(|| format!("drawing {}", path.display()))?;
     }
     Ok(Exit::Ok)

@@ -4,10 +4,10 @@ use std::error::Error;
 
 use anyhow::anyhow;
 use plotters::{
-    coord::Shift,
+    coord::{CoordTranslate, Shift},
     prelude::{
-        BLACK, BLUE, ChartBuilder, Circle, Color, DrawingArea, DrawingBackend, ErrorBar, IntoDrawingArea, LineSeries,
-        RED, SVGBackend, SeriesLabelPosition, WHITE,
+        BLACK, BLUE, ChartBuilder, ChartContext, Circle, Color, DrawingArea, DrawingBackend, ErrorBar, IntoDrawingArea,
+        LineSeries, RED, SVGBackend, SeriesLabelPosition, WHITE,
     },
 };
 
@@ -88,6 +88,19 @@ where
             bars.into_iter().map(|(x, y, high)| ErrorBar::new_vertical(x, y, y, high, color.filled(), 6)),
         )?;
     }
+    legend(&mut chart)
+}
+
+/// Draws a box with the names of the chart's lines.
+///
+/// # Errors
+/// Drawing failed.
+pub fn legend<'a, B: DrawingBackend + 'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, B, C>,
+) -> Result<(), Box<dyn Error>>
+where
+    B::ErrorType: 'static,
+{
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperLeft)

@@ -4,9 +4,11 @@ use std::error::Error;
 
 use anyhow::anyhow;
 use plotters::prelude::{
-    BLACK, BLUE, ChartBuilder, Circle, Color, DashedLineSeries, IntoDrawingArea, LineSeries, RED, SVGBackend,
-    SeriesLabelPosition, ShapeStyle, TriangleMarker, WHITE,
+    BLUE, ChartBuilder, Circle, Color, DashedLineSeries, IntoDrawingArea, LineSeries, RED, SVGBackend, ShapeStyle,
+    TriangleMarker, WHITE,
 };
+
+use crate::dose::legend;
 
 const SIZE: (u32, u32) = (720, 320);
 
@@ -57,23 +59,18 @@ fn draw(text: &mut String, of_case: &TokenLine, of_twin: &TokenLine) -> Result<(
         .y_label_formatter(&whole)
         .draw()?;
     // The two lines differ in form as well as in colour.
-    let legend = |line: &TokenLine| format!("{}, seed {}", line.kind, line.seed);
+    let name = |line: &TokenLine| format!("{}, seed {}", line.kind, line.seed);
     chart
         .draw_series(LineSeries::new(of_case.points(), RED))?
-        .label(legend(of_case))
+        .label(name(of_case))
         .legend(|(x, y)| Circle::new((x + 8, y), 4, RED.filled()));
     chart.draw_series(of_case.points().map(|point| Circle::new(point, 4, RED.filled())))?;
     chart
         .draw_series(DashedLineSeries::new(of_twin.points(), 6, 4, ShapeStyle::from(BLUE)))?
-        .label(legend(of_twin))
+        .label(name(of_twin))
         .legend(|(x, y)| TriangleMarker::new((x + 8, y), 5, BLUE.filled()));
     chart.draw_series(of_twin.points().map(|point| TriangleMarker::new(point, 5, BLUE.filled())))?;
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .border_style(BLACK)
-        .background_style(WHITE)
-        .draw()?;
+    legend(&mut chart)?;
     root.present()?;
     Ok(())
 }
