@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use crate::{
+    connection::connect_all,
     etcd::{self, Etcd},
     etcd_server_lock::{self, EtcdServerLock},
     etcd_store,
     ports::{Clock, Lock, NodeError, Reply},
     redis::{self, Redis},
-    redis_node,
+    redis_node::RedisProtocol,
     redlock::{self, Redlock},
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource},
     zookeeper,
@@ -32,8 +33,8 @@ pub struct Client {
 
 /// All clients.
 pub const CLIENTS: &[Client] = &[
-    Client { name: "redis", tokens: Redis::TOKENS, connect: redis_node::connect_all, build: redis::build },
-    Client { name: "redlock", tokens: Redlock::TOKENS, connect: redis_node::connect_all, build: redlock::build },
+    Client { name: "redis", tokens: Redis::TOKENS, connect: connect_all::<RedisProtocol>, build: redis::build },
+    Client { name: "redlock", tokens: Redlock::TOKENS, connect: connect_all::<RedisProtocol>, build: redlock::build },
     Client { name: "etcd", tokens: Etcd::TOKENS, connect: etcd_store::connect_members, build: etcd::build },
     Client {
         name: "etcd-server-lock",

@@ -31,6 +31,7 @@
 
 mod clients;
 mod clock;
+mod connection;
 pub mod etcd;
 pub mod etcd_server_lock;
 mod etcd_store;

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     hold::{Hold, Key, Owner, Released, Renewed},
     ports::{Cleanup, Clock, Lock, Node, Operation, Watch},
-    redlock::Redlock,
+    redlock::{self, Redlock},
     servers::{CannotBuild, Servers, TokenSource},
 };
 
@@ -21,10 +21,7 @@ pub(crate) fn build(
     tokens: TokenSource,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Lock>, CannotBuild> {
-    tokens.check("redis", Redis::TOKENS)?;
-    let [node] = <[_; 1]>::try_from(servers.nodes("redis")?)
-        .map_err(|_| CannotBuild::Servers { lock: "redis", needs: "one node" })?;
-    Ok(Arc::new(Redis(Redlock::on_one(node, clock, tokens))))
+    redlock::build_on_one("redis", Redis::TOKENS, servers, tokens, clock)
 }
 
 impl Redis {

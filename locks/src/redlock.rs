@@ -106,6 +106,20 @@ pub(crate) fn build(
     Ok(Arc::new(Redlock::new(servers.nodes("redlock")?, clock, tokens)?))
 }
 
+/// Builds the lock of this name over one independent node, of which that node is the majority.
+pub(crate) fn build_on_one(
+    lock: &'static str,
+    makes: &'static [TokenSource],
+    servers: Servers,
+    tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, CannotBuild> {
+    tokens.check(lock, makes)?;
+    let [node] = <[_; 1]>::try_from(servers.nodes(lock)?)
+        .map_err(|_| CannotBuild::Servers { lock, needs: "one node" })?;
+    Ok(Arc::new(Redlock::on_one(node, clock, tokens)))
+}
+
 impl Redlock {
     /// The token sources of this lock; the first is the one to prefer.
     pub const TOKENS: &[TokenSource] = &[TokenSource::TwoPhase, TokenSource::MajorityMax, TokenSource::None];

@@ -1,0 +1,312 @@
+//! The connection to one independent server, whatever protocol the server speaks: one task for each connection.
+//!
+//! The task owns the connection and polls its driver. The task takes steps from a bounded queue in order, makes each
+//! step a request, and polls the request once, which queues the request in the driver. Then the task keeps the request
+//! until it is answered, whether a client waits for the answer or not. Both matter: a driver queues a request only
+//! when the request is polled, and may skip a request whose receiver is gone.
+//!
+//! The failure of a step is *definite* as long as the step has not become a request: the queue is full, or there is no
+//! connection. After that the loss of the connection is indeterminate, and the [`Protocol`] decides about an error that
+//! the server answers.
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot},
+    time,
+};
+
+use crate::{
+    ports::{Node, NodeError, Reply, Step, StepAnswer},
+    servers::{Connected, ServerAddress, Servers, ask_versions},
+};
+
+/// The number of steps that may wait for the task.
+const QUEUE: usize = 4096;
+
+/// The number of requests that may wait for the server. A driver must have room for as many, so that the first poll of
+/// a request always finds a free place: a later request could overtake a request that had to wait for a place.
+pub(crate) const IN_FLIGHT: usize = 4096;
+
+/// The timeout of connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The timeout of opening a session on a connection. A frozen server accepts connections, and answers none of them.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The timeout of a question about the server's version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The delay before the next try to connect.
+const RECONNECT_DELAY: Duration = Duration::from_millis(50);
+
+/// The time without an acknowledgement by the server's *kernel* after which a connection is dead. A frozen server keeps
+/// its connection, because its kernel still acknowledges. The task never gives up a slow answer; the lock does, by its
+/// own timeout.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(15);
+
+/// The future that reads and writes a connection's bytes while it is polled. It ends with the connection.
+pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The answer to a step that is on its way.
+pub(crate) type Answer = Reply<Result<StepAnswer, NodeError>>;
+
+type Answered = oneshot::Sender<Result<StepAnswer, NodeError>>;
+
+/// A protocol of independent servers.
+pub(crate) trait Protocol: 'static {
+    /// The client's end of an open connection.
+    type Session: Send + Sync;
+
+    /// Opens a session on a connection. The driver reads and writes the bytes of all later requests.
+    fn open(stream: TcpStream) -> impl Future<Output = Result<(Self::Session, Driver), String>> + Send;
+
+    /// Makes the step a request. The first poll of the answer queues the request in the driver; later polls only wait.
+    fn request(session: &Self::Session, step: Step) -> Answer;
+
+    /// Asks for the version of the server, such as `7.0.15`.
+    fn version(session: Self::Session) -> impl Future<Output = Result<String, String>> + Send;
+}
+
+/// A server, connected or not.
+struct Connection {
+    name: Arc<str>,
+    queue: mpsc::Sender<(Step, Answered)>,
+}
+
+/// The server at `addr` (`host:port`). A task connects in the background, and again whenever the connection is lost.
+/// Steps that are sent before the first try to connect has ended wait for it. Later steps fail at once while there is
+/// no connection.
+///
+/// The connection lasts until the node is dropped and all sent steps are answered.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+pub(crate) fn connect<P: Protocol>(name: &str, addr: &str) -> Arc<dyn Node> {
+    let (queue, steps) = mpsc::channel(QUEUE);
+    let (name, addr) = (Arc::<str>::from(name), Arc::<str>::from(addr));
+    // Without Tokio's budget: if the budget were used up, the first poll of a request would not queue the request, and
+    // a later request could overtake it.
+    tokio::spawn(tokio::task::unconstrained(keep_connected::<P>(name.clone(), addr, steps)));
+    Arc::new(Connection { name, queue })
+}
+
+/// Connects to independent servers, and asks each for its version.
+pub(crate) fn connect_all<P: Protocol>(
+    _client: &'static str,
+    servers: Vec<ServerAddress>,
+    _process: usize,
+) -> Reply<Result<Connected, NodeError>> {
+    Box::pin(async move {
+        let versions = ask_versions(&servers, server_version::<P>).await;
+        let nodes = servers.iter().map(|server| connect::<P>(&server.name, &server.address)).collect();
+        Ok(Connected { servers: Servers::Nodes(nodes), versions })
+    })
+}
+
+/// Asks the server at `addr` (`host:port`) for its version, such as `7.0.15`.
+///
+/// # Errors
+/// The server gave no answer. The error is always definite: asking changes nothing.
+pub(crate) async fn server_version<P: Protocol>(addr: &str) -> Result<String, NodeError> {
+    let asked = time::timeout(VERSION_TIMEOUT, async {
+        let (session, driver) = open::<P>(addr).await?;
+        driven(driver, P::version(session)).await
+    });
+    match asked.await {
+        Ok(Ok(version)) => Ok(version),
+        Ok(Err(error)) => Err(NodeError::Definite(format!("{addr}: {error}"))),
+        Err(_) => Err(NodeError::Definite(format!("{addr}: no answer within {VERSION_TIMEOUT:?}"))),
+    }
+}
+
+/// Runs requests of a session together with its driver.
+pub(crate) async fn driven<T>(
+    driver: impl Future<Output = ()>,
+    requests: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    tokio::select! {
+        biased;
+        answer = requests => answer,
+        () = driver => Err("connection lost".to_owned()),
+    }
+}
+
+impl Node for Connection {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn send(&self, step: Step) -> Answer {
+        let (answered, answer) = oneshot::channel();
+        if let Err(error) = self.queue.try_send((step, answered)) {
+            let why = match error {
+                mpsc::error::TrySendError::Full(_) => format!("{QUEUE} steps are waiting already"),
+                mpsc::error::TrySendError::Closed(_) => "the connection's task has ended".to_owned(),
+            };
+            return Box::pin(std::future::ready(Err(NodeError::Definite(why))));
+        }
+        Box::pin(async move {
+            answer.await.unwrap_or_else(|_| Err(NodeError::Indeterminate("the connection's task has ended".to_owned())))
+        })
+    }
+}
+
+/// The task: connects, serves, and connects again, until the node is dropped.
+async fn keep_connected<P: Protocol>(name: Arc<str>, addr: Arc<str>, mut steps: mpsc::Receiver<(Step, Answered)>) {
+    let mut connected = open::<P>(&addr).await;
+    loop {
+        let lost = match connected {
+            Ok((session, driver)) => match serve::<P>(session, driver, &mut steps).await {
+                Served::AllAnswered => return,
+                Served::ConnectionLost => "connection lost".to_owned(),
+            },
+            Err(error) => error,
+        };
+        tracing::debug!(node = %name, %addr, "{lost}");
+        let reopen = async {
+            time::sleep(RECONNECT_DELAY).await;
+            open::<P>(&addr).await
+        };
+        let mut reopen = pin!(reopen);
+        connected = loop {
+            tokio::select! {
+                biased;
+                connected = &mut reopen => break connected,
+                step = steps.recv() => match step {
+                    Some((_, answered)) => {
+                        let error = NodeError::Definite(format!("not connected: {lost}"));
+                        drop(answered.send(Err(error)));
+                    }
+                    None => return,
+                },
+            }
+        };
+    }
+}
+
+/// Connects, and opens a session.
+async fn open<P: Protocol>(addr: &str) -> Result<(P::Session, Driver), String> {
+    let stream = tcp(addr).await?;
+    time::timeout(LOGIN_TIMEOUT, P::open(stream))
+        .await
+        .unwrap_or_else(|_| Err(format!("no session within {LOGIN_TIMEOUT:?}")))
+}
+
+/// Connects. It sends nothing, so it can connect to a frozen server too.
+pub(crate) async fn tcp(addr: &str) -> Result<TcpStream, String> {
+    let stream = match time::timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err(format!("no connection within {CONNECT_TIMEOUT:?}")),
+    };
+    prepare(&stream).map_err(|error| error.to_string())?;
+    Ok(stream)
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    use nix::sys::socket::{setsockopt, sockopt};
+    stream.set_nodelay(true)?;
+    let unacknowledged_ms = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).unwrap_or(u32::MAX);
+    Ok(setsockopt(stream, sockopt::TcpUserTimeout, &unacknowledged_ms)?)
+}
+
+/// The reason why serving a connection ended.
+enum Served {
+    /// The node was dropped, and all its steps are answered.
+    AllAnswered,
+    /// The connection is gone. The waiting requests have failed.
+    ConnectionLost,
+}
+
+/// A request in the driver's queue.
+struct Request {
+    answer: Answer,
+    answered: Answered,
+}
+
+impl Request {
+    fn pass_on(self, answer: Result<StepAnswer, NodeError>) {
+        // The client may have stopped waiting.
+        drop(self.answered.send(answer));
+    }
+}
+
+async fn serve<P: Protocol>(
+    session: P::Session,
+    mut driver: Driver,
+    steps: &mut mpsc::Receiver<(Step, Answered)>,
+) -> Served {
+    let mut waiting = VecDeque::new();
+    let served = poll_fn(|cx| {
+        loop {
+            let intake = take_steps::<P>(cx, &session, steps, &mut waiting);
+            let lost = driver.as_mut().poll(cx).is_ready();
+            // Also after a loss: answers may have come before the loss.
+            give_answers(cx, &mut waiting);
+            match intake {
+                _ if lost => return Poll::Ready(Served::ConnectionLost),
+                Intake::Closed if waiting.is_empty() => return Poll::Ready(Served::AllAnswered),
+                // There is room again, and nothing else would wake this task for the waiting steps.
+                Intake::Full if waiting.len() < IN_FLIGHT => {}
+                _ => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+    for request in waiting {
+        request.pass_on(Err(NodeError::Indeterminate("connection lost".to_owned())));
+    }
+    served
+}
+
+/// The reason why no more steps were taken.
+enum Intake {
+    /// There are no steps.
+    Empty,
+    /// Too many requests are waiting.
+    Full,
+    /// The node was dropped.
+    Closed,
+}
+
+fn take_steps<P: Protocol>(
+    cx: &mut Context<'_>,
+    session: &P::Session,
+    steps: &mut mpsc::Receiver<(Step, Answered)>,
+    waiting: &mut VecDeque<Request>,
+) -> Intake {
+    while waiting.len() < IN_FLIGHT {
+        match steps.poll_recv(cx) {
+            Poll::Ready(Some((step, answered))) => {
+                let mut request = Request { answer: P::request(session, step), answered };
+                match request.answer.as_mut().poll(cx) {
+                    Poll::Ready(answer) => request.pass_on(answer),
+                    Poll::Pending => waiting.push_back(request),
+                }
+            }
+            Poll::Ready(None) => return Intake::Closed,
+            Poll::Pending => return Intake::Empty,
+        }
+    }
+    Intake::Full
+}
+
+/// Passes answers on. A server answers in order, so only the oldest request can be answered.
+fn give_answers(cx: &mut Context<'_>, waiting: &mut VecDeque<Request>) {
+    while let Some(oldest) = waiting.front_mut() {
+        let Poll::Ready(answer) = oldest.answer.as_mut().poll(cx) else { return };
+        if let Some(request) = waiting.pop_front() {
+            request.pass_on(answer);
+        }
+    }
+}
