@@ -243,15 +243,16 @@ fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {
 /// Returns the first flag that changes nothing on these servers, and the reason.
 fn without_effect(args: &ScenarioArgs, plan: &Plan) -> Option<(&'static str, String)> {
     let (models, backend) = (&args.models, &plan.backend);
-    let is_redis = plan.servers.topology == Topology::Independent;
+    let is_store = plan.servers.topology == Topology::OneStore;
+    let is_redis = !is_store && plan.servers.kill_forgets;
     let of_redis = format!("the servers of `{backend}` are not Redis");
     let of_store = format!("the servers of `{backend}` are no store with leases");
     let of_service = format!("`{backend}` does not use etcd's Lock service; use `--backend etcd-server-lock`");
     let checks_tokens = plan.arms.iter().any(|arm| arm.fences());
     let all = [
         ("persistence", args.persistence.is_some() && !is_redis, of_redis),
-        ("lease-clock", models.lease_clock.is_some() && is_redis, of_store.clone()),
-        ("revokes-on-resume", models.revokes_on_resume && is_redis, of_store),
+        ("lease-clock", models.lease_clock.is_some() && !is_store, of_store.clone()),
+        ("revokes-on-resume", models.revokes_on_resume && !is_store, of_store),
         ("lock-checks-key", models.lock_checks_key && backend != "etcd-server-lock", of_service),
         ("fence", args.fence == Comparison::Strict && !checks_tokens, "no arm compares tokens".to_owned()),
     ];

@@ -19,7 +19,7 @@ const SYNCED_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns whether a restart of this kind may lose a lease that the node had granted.
 pub(crate) fn forgets(run: &Run, kind: FaultKind) -> bool {
-    let persistence = run.plan.models.unwrap_or_default().persistence;
+    let persistence = run.plan.persistence();
     match kind.harm() {
         Harm::Kills(Data::Lost) => true,
         Harm::Kills(Data::Synced) => run.plan.has_one_store() || persistence != Persistence::Always,
@@ -76,7 +76,7 @@ impl KeyLease {
 
     /// The stamp at which an independent server was about to restart without the key.
     pub fn forgotten(&self, run: &Run, line: &FaultRecord) -> Option<Stamp> {
-        let persistence = run.plan.models.unwrap_or_default().persistence;
+        let persistence = run.plan.persistence();
         // The process ended at some instant between these two.
         let (at, gone) = (line.requested?.at, line.injected.or(line.healed).unwrap_or(Stamp(u64::MAX)));
         // A server keeps the data that it had synced before a power loss, and the data of its snapshot.

@@ -25,8 +25,8 @@ use crate::{
 };
 
 /// Capabilities of an agent that reaches into other containers: it enters their network namespaces, changes rules
-/// there, and writes to the memory of their processes.
-const REACH: [&str; 3] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"];
+/// there, and writes to the memory of their processes, also of processes of another user.
+const REACH: [&str; 4] = ["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "DAC_OVERRIDE"];
 /// The bytes of an upload that are sent at a time.
 const CHUNK: usize = 256 * 1024;
 

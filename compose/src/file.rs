@@ -26,6 +26,7 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("zookeeper", include_str!("../zookeeper.yaml")),
     // The same servers: the client watches more of them.
     ("zookeeper-herd", include_str!("../zookeeper.yaml")),
+    ("postgres", include_str!("../postgres.yaml")),
 ];
 
 /// Time limit of one healthcheck if the file sets none.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     arm::{Arm, Comparison},
-    cluster::{ClusterKind, Models, PlannedCluster},
+    cluster::{ClusterKind, Models, Persistence, PlannedCluster},
     fault::FaultKind,
     human,
     names::NodeName,
@@ -111,6 +111,15 @@ impl Plan {
     /// Returns whether the lock nodes elect a leader that a fault can hit.
     pub fn has_leader(&self) -> bool {
         self.servers.has_leader
+    }
+
+    /// Returns the persistence of each independent server, as its model has it. A server that forgets nothing in a
+    /// SIGKILL syncs each change before its answer.
+    pub fn persistence(&self) -> Persistence {
+        if !self.has_one_store() && !self.servers.kill_forgets {
+            return Persistence::Always;
+        }
+        self.models.unwrap_or_default().persistence
     }
 
     /// Returns the kinds of faults in the schedule, each once.

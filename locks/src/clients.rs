@@ -11,6 +11,7 @@ use crate::{
     etcd_server_lock::{self, EtcdServerLock},
     etcd_store,
     ports::{Clock, Lock, NodeError, Reply},
+    postgres::{self, PostgresProtocol},
     redis::{self, Redis},
     redis_node::RedisProtocol,
     redlock::{self, Redlock},
@@ -45,6 +46,12 @@ pub const CLIENTS: &[Client] = &[
     // The algorithm of `etcd`, over another store.
     Client { name: "zookeeper", tokens: Etcd::TOKENS, connect: zookeeper::connect, build: etcd::build },
     Client { name: "zookeeper-herd", tokens: Etcd::TOKENS, connect: zookeeper::connect_herd, build: etcd::build },
+    Client {
+        name: "postgres",
+        tokens: postgres::TOKENS,
+        connect: connect_all::<PostgresProtocol>,
+        build: postgres::build,
+    },
 ];
 
 /// Connects the client of this name to real servers in the background, and asks each server for its version. The last

@@ -1,4 +1,5 @@
-//! Lock clients over small ports: Redis, Redlock, a queue lock on etcd and on ZooKeeper, and etcd's own Lock service.
+//! Lock clients over small ports: Redis, Redlock, a queue lock on etcd and on ZooKeeper, etcd's own Lock service, and
+//! Postgres.
 //!
 //! The algorithms are written over `dyn` ports ([`Node`] or [`Store`], [`Clock`], [`Watch`]), so that the same code
 //! runs on real servers and under virtual time. Each lock offers the port [`Lock`].
@@ -11,8 +12,9 @@
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
+//! | the lock in a row of a table | [`postgres`] |
 //! | repeated attempts | [`Retry`] |
-//! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`BootClock`] |
+//! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
 //!
 //! The feature `planted` adds the module `planted`: lock clients that are wrong on purpose, to test a checker with.
 //!
@@ -40,6 +42,7 @@ mod leases;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod ports;
+pub mod postgres;
 pub mod redis;
 mod redis_command;
 mod redis_node;
@@ -63,6 +66,7 @@ pub use ports::{
     Cleanup, Clock, LeaseId, Lock, Node, NodeError, Op, Operation, Reply, Revision, Round, Step, StepAnswer, Store,
     StoreAnswer, Unwatched, Watch,
 };
+pub use postgres::connect as connect_postgres;
 pub use redis::Redis;
 pub use redis_node::{connect as connect_redis, server_version};
 pub use redlock::Redlock;

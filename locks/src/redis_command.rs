@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use crate::hold::{Key, Owner, Token};
+use crate::{
+    hold::{Key, Owner, Token},
+    validity::whole_ms,
+};
 
 /// A command with one argument.
 #[cfg(feature = "planted")]
@@ -49,20 +52,9 @@ pub(crate) fn fence_name(key: &Key) -> String {
     format!("fence:{{{key}}}")
 }
 
-/// The lease in milliseconds, rounded up: a key must not expire before the client's belief ends.
-pub(crate) fn whole_ms(lease: Duration) -> u64 {
-    u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_lease_is_rounded_up_to_whole_milliseconds() {
-        let leases = [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(2001), Duration::from_secs(2)];
-        assert_eq!(leases.map(whole_ms), [1, 1, 3, 2000]);
-    }
 
     #[test]
     fn key_and_counter_share_a_hash_tag() {

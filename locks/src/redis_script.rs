@@ -11,7 +11,8 @@ use crate::planted::scripts;
 use crate::{
     hold::Token,
     ports::{NodeError, Step, StepAnswer},
-    redis_command::{eval, lock_name, whole_ms, with_lease, with_token},
+    redis_command::{eval, lock_name, with_lease, with_token},
+    validity::whole_ms,
 };
 
 /// KEYS: lock, fence. ARGV: owner, lease in ms. The answer is the counter, or 0: a counter that was just incremented is

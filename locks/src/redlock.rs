@@ -115,8 +115,8 @@ pub(crate) fn build_on_one(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Lock>, CannotBuild> {
     tokens.check(lock, makes)?;
-    let [node] = <[_; 1]>::try_from(servers.nodes(lock)?)
-        .map_err(|_| CannotBuild::Servers { lock, needs: "one node" })?;
+    let [node] =
+        <[_; 1]>::try_from(servers.nodes(lock)?).map_err(|_| CannotBuild::Servers { lock, needs: "one node" })?;
     Ok(Arc::new(Redlock::on_one(node, clock, tokens)))
 }
 

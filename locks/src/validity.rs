@@ -24,6 +24,11 @@ pub fn node_timeout(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }
 
+/// The lease in milliseconds, rounded up: a key must not expire before the client's belief ends.
+pub(crate) fn whole_ms(lease: Duration) -> u64 {
+    u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+}
+
 /// The smallest number of nodes of which any two sets share one.
 pub fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
@@ -39,6 +44,12 @@ mod tests {
     fn drift_is_one_percent_and_two_milliseconds() {
         assert_eq!(drift(2000 * MS), 22 * MS);
         assert_eq!(drift(Duration::ZERO), 2 * MS);
+    }
+
+    #[test]
+    fn a_lease_is_rounded_up_to_whole_milliseconds() {
+        let leases = [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(2001), Duration::from_secs(2)];
+        assert_eq!(leases.map(whole_ms), [1, 1, 3, 2000]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Servers {
         let drops_counters = bug.is_some_and(|bug| bug.name == planted::DROPS_COUNTERS);
         let redis = || {
             let wall = duration(Clocks::right(START).wall.shows_ns(START));
-            let model = RedisModel::new(models.persistence).started(wall);
+            let model = RedisModel::new(plan.persistence()).started(wall);
             if drops_counters { model.dropping_counters() } else { model }
         };
         let nodes = plan.lock_nodes.iter().filter(|_| !is_store);

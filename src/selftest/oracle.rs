@@ -214,7 +214,7 @@ impl Oracle<'_> {
 
     /// Returns whether a fault of the plan can make a node forget its counter.
     fn may_lose_counters(&self) -> bool {
-        let persistence = self.plan.models.unwrap_or_default().persistence;
+        let persistence = self.plan.persistence();
         self.plan.kinds().iter().any(|kind| match kind.harm() {
             Harm::Kills(Data::Lost) => true,
             Harm::Kills(Data::Synced) => persistence != Persistence::Always,

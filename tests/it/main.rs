@@ -19,6 +19,7 @@ mod imports;
 mod list;
 mod mutants;
 mod nemesis;
+mod postgres;
 mod real;
 mod selftest;
 mod serve;

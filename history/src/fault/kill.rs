@@ -59,6 +59,9 @@ impl Amnesia {
             _ if cluster.has_one_store() => {
                 Err("`counters_of`: members of one store have no counters of their own".into())
             }
+            _ if !cluster.servers.kill_forgets => {
+                Err(format!("`counters_of`: only a Redis takes over counters, not the servers of {}", cluster.backend))
+            }
             _ if cluster.models.is_some_and(|models| models.persistence.has_log()) => {
                 Err("`counters_of`: a Redis with an append-only file looks at nothing else when it starts".into())
             }

@@ -1,8 +1,14 @@
-//! Simulations as whole runs.
+//! Simulations as whole runs, and the models against real servers.
 
+mod conformance;
 mod determinism;
 mod faults;
 mod plans;
+#[path = "../../../tests/shared/postgres_binary.rs"]
+mod postgres_binary;
+mod postgres_conformance;
+mod postgres_server;
+mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;
 mod redis_conformance;

@@ -2,16 +2,16 @@
 
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
-use std::{io::Write, net::TcpListener, process::Child, sync::Arc, time::Duration};
+use std::{process::Child, sync::Arc, time::Duration};
 
 use history::Persistence;
 use locks::{Node, connect_redis};
 use tempfile::TempDir;
 
-use crate::redis_binary::redis_server;
-
-/// For how long a test may wait for something that must come.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+use crate::{
+    real::{PATIENCE, free_port, say},
+    redis_binary::redis_server,
+};
 
 /// One server, and the directory of its data.
 pub struct Server {
@@ -123,17 +123,7 @@ fn spawn(port: u16, dir: &TempDir, persistence: Persistence) -> Child {
         .unwrap()
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// Returns whether a whole line equals `wanted`: `async_loading:0` must not count as `loading:0`.
 fn says(info: &str, wanted: &str) -> bool {
     info.lines().any(|line| line == wanted)
-}
-
-/// Prints a line. The output of the print macros is lost if the test passes.
-pub fn say(line: &str) {
-    let mut terminal = std::io::stderr();
-    writeln!(terminal, "{line}").unwrap();
 }

@@ -1,0 +1,22 @@
+//! The locks over Postgres on real servers.
+
+use crate::support::run;
+
+/// A holder acts after a pause that is longer than its lease, and the token fences it.
+const FENCED: &str = "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,\
+    writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0";
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn counters_of_a_row_fence_a_holder_that_was_paused() {
+    let flags = ["--backend", "postgres", "--nemesis", "pause@before-write+6s", "--time", "10s", "--workers", "2"];
+    run(&[&flags[..], &["--rate", "8", "--expect", FENCED]].concat()).exits(0);
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_killed_server_keeps_the_rows_of_its_table() {
+    let expected = "lock=upheld,lock.windows=0,tokens=upheld,off.data.lost_updates=0";
+    let flags = ["--backend", "postgres", "--nemesis", "kill:postgres-1@1500ms+1s", "--time", "16s", "--lease", "6s"];
+    run(&[&flags[..], &["--workers", "2", "--rate", "8", "--expect", expected]].concat()).exits(0);
+}
