@@ -5,8 +5,8 @@ use std::{path::Path, time::Duration};
 use anyhow::Context;
 use compose::ComposeFile;
 use history::{
-    Activity, Arm, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ServerFacts, Step, Tokens, Topology, When,
-    Workload,
+    Activity, Arm, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, Promise, ServerFacts, Step, Tokens,
+    Topology, When, Workload,
 };
 use nemesis::{Draw, FaultSpec};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
@@ -244,7 +244,7 @@ fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {
 fn without_effect(args: &ScenarioArgs, plan: &Plan) -> Option<(&'static str, String)> {
     let (models, backend) = (&args.models, &plan.backend);
     let is_store = plan.servers.topology == Topology::OneStore;
-    let is_redis = !is_store && plan.servers.kill_forgets;
+    let is_redis = !is_store && plan.servers.kill_forgets && plan.servers.promise == Promise::Lease;
     let of_redis = format!("the servers of `{backend}` are not Redis");
     let of_store = format!("the servers of `{backend}` are no store with leases");
     let of_service = format!("`{backend}` does not use etcd's Lock service; use `--backend etcd-server-lock`");

@@ -27,6 +27,7 @@ pub const BUILTIN: &[(&str, &str)] = &[
     // The same servers: the client watches more of them.
     ("zookeeper-herd", include_str!("../zookeeper.yaml")),
     ("postgres", include_str!("../postgres.yaml")),
+    ("postgres-advisory", include_str!("../postgres-advisory.yaml")),
 ];
 
 /// Time limit of one healthcheck if the file sets none.

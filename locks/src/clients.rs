@@ -12,6 +12,7 @@ use crate::{
     etcd_store,
     ports::{Clock, Lock, NodeError, Reply},
     postgres::{self, PostgresProtocol},
+    postgres_advisory::{self, PostgresAdvisory},
     redis::{self, Redis},
     redis_node::RedisProtocol,
     redlock::{self, Redlock},
@@ -51,6 +52,12 @@ pub const CLIENTS: &[Client] = &[
         tokens: postgres::TOKENS,
         connect: connect_all::<PostgresProtocol>,
         build: postgres::build,
+    },
+    Client {
+        name: "postgres-advisory",
+        tokens: PostgresAdvisory::TOKENS,
+        connect: postgres_advisory::connect,
+        build: postgres_advisory::build,
     },
 ];
 

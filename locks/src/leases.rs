@@ -1,10 +1,11 @@
 //! The parts that the locks over a store share: requests with a timeout, leases that are kept alive, the undo.
 
-use std::{collections::BTreeMap, future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
 use crate::{
+    answer::within,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Renewed},
     ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Store, StoreAnswer, Watch},
     validity,
@@ -13,10 +14,6 @@ use crate::{
 /// The part of a lease's time after which the client keeps the lease alive. Each keep-alive waits for a quarter of the
 /// time, so one keep-alive may stay unanswered.
 pub(crate) const KEEP_ALIVES: u32 = 3;
-
-/// The time for which a request still reads after its timer has fired. A process that was frozen wakes up with the
-/// answer *and* the timer due, and the answer must pass through the connection's task before the client can read it.
-const GRACE: Duration = Duration::from_millis(2);
 
 /// The time for which the client remembers a lease that should have expired. Its owner may have been frozen, and may
 /// still want to release.
@@ -62,29 +59,10 @@ impl Leases {
         self.read(self.store.send(op), lease).await
     }
 
-    /// Reads the answer. The timeout counts from now on. An answer that has arrived comes before the timer: after a
-    /// freeze both are due.
+    /// Reads the answer. The timeout counts from now on.
     pub async fn read(&self, mut reply: Reply<StoreResult>, lease: Duration) -> StoreResult {
-        let mut timer = self.clock.sleep_until(self.clock.now().saturating_add(self.timeout(lease)));
-        let mut has_grace = false;
-        poll_fn(|cx| {
-            loop {
-                if let Poll::Ready(answer) = reply.as_mut().poll(cx) {
-                    return Poll::Ready(answer);
-                }
-                match timer.as_mut().poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(()) if has_grace => {
-                        return Poll::Ready(Err(NodeError::Indeterminate("no answer in time".into())));
-                    }
-                    Poll::Ready(()) => {
-                        has_grace = true;
-                        timer = self.clock.sleep_until(self.clock.now().saturating_add(GRACE));
-                    }
-                }
-            }
-        })
-        .await
+        let answer = within(&*self.clock, self.timeout(lease), &mut reply).await;
+        answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())))
     }
 
     /// Asks for the lease of an attempt: its first request. The client remembers the lease before it awaits anything

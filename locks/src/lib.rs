@@ -12,7 +12,7 @@
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
-//! | the lock in a row of a table | [`postgres`] |
+//! | the lock in a row of a table, and the lock of a session | [`postgres`], [`postgres_advisory`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
 //!
@@ -31,6 +31,7 @@
 //! # Ok(()) }
 //! ```
 
+mod answer;
 mod clients;
 mod clock;
 mod connection;
@@ -43,6 +44,7 @@ mod leases;
 pub mod planted;
 mod ports;
 pub mod postgres;
+pub mod postgres_advisory;
 pub mod redis;
 mod redis_command;
 mod redis_node;
@@ -67,6 +69,7 @@ pub use ports::{
     StoreAnswer, Unwatched, Watch,
 };
 pub use postgres::connect as connect_postgres;
+pub use postgres_advisory::PostgresAdvisory;
 pub use redis::Redis;
 pub use redis_node::{connect as connect_redis, server_version};
 pub use redlock::Redlock;

@@ -53,6 +53,8 @@ pub enum Servers {
     Nodes(Vec<Arc<dyn Node>>),
     /// One store with revisions and leases, however many members it has.
     Store(Arc<dyn Store>),
+    /// Servers to which the client connects anew for each attempt.
+    Addresses(Vec<ServerAddress>),
 }
 
 /// The source of a hold's fencing token.

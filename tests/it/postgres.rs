@@ -20,3 +20,10 @@ fn a_killed_server_keeps_the_rows_of_its_table() {
     let flags = ["--backend", "postgres", "--nemesis", "kill:postgres-1@1500ms+1s", "--time", "16s", "--lease", "6s"];
     run(&[&flags[..], &["--workers", "2", "--rate", "8", "--expect", expected]].concat()).exits(0);
 }
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn the_sequence_fences_a_session_that_the_server_ended() {
+    let flags = ["--backend", "postgres-advisory", "--nemesis", "pause@before-write+6s", "--time", "10s"];
+    run(&[&flags[..], &["--workers", "2", "--rate", "8", "--expect", FENCED]].concat()).exits(0);
+}

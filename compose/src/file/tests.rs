@@ -41,7 +41,7 @@ fn a_name_that_is_not_built_in_is_refused_with_those_that_are() {
     assert_eq!(
         message,
         "there is no built-in Compose file for `etcd9`; there are: redis, redlock, etcd, etcd-server-lock, \
-         zookeeper, zookeeper-herd, postgres"
+         zookeeper, zookeeper-herd, postgres, postgres-advisory"
     );
 }
 

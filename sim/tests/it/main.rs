@@ -4,6 +4,7 @@ mod conformance;
 mod determinism;
 mod faults;
 mod plans;
+mod postgres_advisory;
 #[path = "../../../tests/shared/postgres_binary.rs"]
 mod postgres_binary;
 mod postgres_conformance;
