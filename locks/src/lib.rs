@@ -11,6 +11,7 @@
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
+//! | the lock of a program in any language | [`program`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`BootClock`] |
 //!
@@ -39,6 +40,7 @@ mod leases;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod ports;
+pub mod program;
 pub mod redis;
 mod redis_command;
 mod redis_node;
@@ -62,6 +64,7 @@ pub use ports::{
     Cleanup, Clock, LeaseId, Lock, Node, NodeError, Op, Operation, Reply, Revision, Round, Step, StepAnswer, Store,
     StoreAnswer, Unwatched, Watch,
 };
+pub use program::Program;
 pub use redis::Redis;
 pub use redis_node::{connect as connect_redis, server_version};
 pub use redlock::Redlock;
