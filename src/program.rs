@@ -41,7 +41,11 @@ pub fn program(client: &ClientFlag, args: &ProgramArgs) -> anyhow::Result<Option
     let mut files = Vec::new();
     for (flag, path) in named.map(|word| ("client", word)).chain(args.client_file.iter().map(|f| ("client-file", f))) {
         let name = relative(path).map_err(|problem| usage(flag, problem))?;
-        let (_, content) = read(Path::new(&name)).map_err(|problem| usage(flag, problem))?;
+        let (mode, content) = read(Path::new(&name)).map_err(|problem| usage(flag, problem))?;
+        if mode & 0o111 == 0 && flag == "client" && *path == command[0] {
+            let remedy = "use `chmod +x`, or put the interpreter before it, as in `python3 lock.py`";
+            return Err(usage(flag, format!("`{name}` is not executable; {remedy}")));
+        }
         let file = ProgramFile { name, sha256: format!("{:x}", Sha256::digest(&content)) };
         if !files.contains(&file) {
             files.push(file);

@@ -4,7 +4,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::{Either, select, try_join_all};
 use history::{NodeName, Program};
-use locks::{Clock, Lock, program::ProgramCommand};
+use locks::{
+    Clock, Lock,
+    program::{Broken, ProgramCommand},
+};
 
 use crate::{
     backend::{Backend, addresses, source},
@@ -42,7 +45,15 @@ pub(crate) async fn start(
         (0..plan.workload.clients_per_worker).map(of_client).collect::<Result<_, _>>()?;
     let started = try_join_all(programs.iter().map(|program| program.start())).await;
     if !is_late {
-        started.map_err(|broken| format!("--client `{}`: {broken}", program.text()))?;
+        started.map_err(|broken| {
+            let hint = match broken {
+                Broken::NotStarted { .. } | Broken::Ended { .. } => {
+                    "; the image of the workers must have what the program needs (--client-packages, --client-image)"
+                }
+                _ => "",
+            };
+            format!("--client `{}`: {broken}{hint}", program.text())
+        })?;
     }
     let versions = std::pin::pin!(backend.connect(lock_nodes, *process, true));
     let timer = clock.sleep_until(clock.now() + VERSIONS_WITHIN);
