@@ -68,6 +68,9 @@ impl PlanFile {
         // The added table comes last, so that errors name the lines of the file.
         let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| wrong(e.to_string()))?;
         Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
+        if !file.plan.possible_tokens().contains(&file.plan.tokens) {
+            return Err(wrong(format!("{} does not make tokens `{}`", file.plan.lock_name(), file.plan.tokens)).into());
+        }
         file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
         file.plan.validate().map_err(|e| wrong(e.to_string()))?;
         Ok(file)
