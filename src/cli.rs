@@ -1,5 +1,6 @@
 //! The command line. `scenario` turns flags into plans.
 
+mod client;
 mod scenario;
 mod suite;
 mod values;
@@ -14,9 +15,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use history::{Arm, ClusterKind};
 
 pub use self::{
-    scenario::{ModelArgs, ScenarioArgs},
+    client::{CheckArgs as ClientCheckArgs, ClientArgs, ClientCommand},
+    scenario::{ModelArgs, ProgramArgs, ScenarioArgs},
     suite::{MergeArgs, ShardArgs, SuiteArgs},
-    values::Format,
+    values::{ClientFlag, Format},
 };
 use self::{
     scenario::{of_explore, of_run},
@@ -54,6 +56,8 @@ pub enum Command {
     Dose(DoseArgs),
     /// Judge a recorded run again
     Check(CheckArgs),
+    /// Test the program of your own lock, before it takes part in a run
+    Client(ClientArgs),
     /// Write a recorded run in a format of another program
     Export(ExportArgs),
     /// Compare two runs, or two sets of runs: verdicts, windows, latencies
@@ -115,6 +119,8 @@ pub struct RunArgs {
     /// Keep servers and network after the run; `harness clean --kept` removes them
     #[arg(long, help_heading = "Docker")]
     pub keep: bool,
+    #[command(flatten)]
+    pub program: ProgramArgs,
 
     /// Verdicts and counts that the run must give, comma-separated: lock=violated,off.data.lost_updates>=1
     #[arg(long, help_heading = "Output")]

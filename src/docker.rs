@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::bail;
-use compose::{BINARY, DockerCluster, Engine, Spec};
+use compose::{BINARY, DockerCluster, Engine, File, Spec};
 use history::{FaultKind, MadeBy, Plan};
 use nemesis::{Controller, LiveView};
 use tokio::time::Instant;
 
 use crate::{
-    agent::Agent, exit::Unusable, plan_file::PlanFile, processes::DockerProcesses, recorder::Recorder,
+    agent::Agent, exit::Unusable, plan_file::PlanFile, processes::DockerProcesses, program, recorder::Recorder,
     report::Terminal, run_dir::RunDir, unplanned::UnplannedFaults,
 };
 
@@ -24,7 +24,9 @@ pub async fn run(
     terminal: &Terminal,
 ) -> anyhow::Result<BTreeMap<String, String>> {
     let live_view = Arc::new(LiveView::new());
-    let spec = spec(file, keep)?;
+    let files = program::files(file)?;
+    program::keep(&files, dir)?;
+    let spec = spec(file, files, keep)?;
     terminal.progress("bringing the cluster up");
     let began = Instant::now();
     let (running, mut queue) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
@@ -71,7 +73,7 @@ pub async fn run(
 }
 
 /// The containers of the run.
-fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
+fn spec(file: &PlanFile, files: Vec<File>, keep: bool) -> anyhow::Result<Spec> {
     check_machine(&file.plan, std::env::consts::ARCH)?;
     let own = |args: &[&str]| args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
     let arms: Vec<_> = file.plan.arms.iter().map(|a| a.name()).collect();
@@ -94,6 +96,8 @@ fn spec(file: &PlanFile, keep: bool) -> anyhow::Result<Spec> {
         agent_args: own(&[BINARY, "agent"]),
         reaches: file.plan.schedule.iter().any(|step| step.fault.kind().needs_agent()),
         loses_power: file.loses_power(),
+        worker_files: (history::Program::DIR.to_owned(), files),
+        worker_packages: file.client_packages.clone(),
     })
 }
 

@@ -40,7 +40,7 @@ use self::{
     trial::{Trial, trial, watched},
 };
 use crate::{
-    cli::{ExploreArgs, Format, MergeArgs},
+    cli::{ExploreArgs, Format, MergeArgs, ProgramArgs},
     exit::{Exit, usage},
     fingerprint,
     report::{Terminal, print},
@@ -156,7 +156,7 @@ impl Source {
         if args.seeds == 0 {
             return Err(usage("seeds", "there must be at least one"));
         }
-        let scenario = Scenario::from_flags(&args.scenario, ClusterKind::Sim, None)?;
+        let scenario = Scenario::from_flags(&args.scenario, &ProgramArgs::default(), ClusterKind::Sim, None)?;
         let first = args.first_seed();
         let last = first.checked_add(args.seeds - 1).ok_or_else(|| usage("seeds", "more than there are seeds"))?;
         let tokens = args.scenario.tokens.as_ref().map(|_| scenario.base.tokens);

@@ -4,6 +4,7 @@
 mod agent;
 mod check;
 mod cli;
+mod client_check;
 mod command;
 mod compare;
 mod docker;
@@ -27,6 +28,7 @@ mod merge;
 mod plan_file;
 mod process;
 mod processes;
+mod program;
 mod recorded_run;
 mod recorder;
 mod report;
@@ -88,6 +90,7 @@ pub fn run() -> ExitCode {
         Command::Merge(args) => merge::merge(&args),
         Command::Dose(args) => dose::dose(&args),
         Command::Check(args) => check::check(&args),
+        Command::Client(args) => client_check::client(&args),
         Command::Export(args) => export::export(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Findings(args) => findings::findings(&args),

@@ -12,7 +12,10 @@ use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
 use workloads::backend::Backend;
 
-use crate::exit::{Unusable, usage};
+use crate::{
+    exit::{Unusable, usage},
+    run_dir::RunDir,
+};
 
 /// A plan as `harness run` reads and writes it. Planted bugs are named here only: the history names the correct backend
 /// and resource, so that no checker can read the answer from the history.
@@ -29,6 +32,12 @@ pub struct PlanFile {
     /// The user's own Compose file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compose: Option<PathBuf>,
+    /// Debian packages of the image of the workers, for a client program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_packages: Vec<String>,
+    /// The directory with the files of the client program, if the plan comes from the directory of a run.
+    #[serde(skip)]
+    pub kept_files: Option<PathBuf>,
     /// Images by role.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub images: BTreeMap<String, String>,
@@ -39,14 +48,17 @@ pub struct PlanFile {
 impl PlanFile {
     /// Wraps a plan that needs neither images nor a Compose file of the user's own.
     pub fn new(run: String, backend: String, resource_bug: Option<String>, plan: Plan) -> PlanFile {
-        PlanFile { run, backend, resource_bug, compose: None, images: BTreeMap::new(), plan }
+        let (compose, images, kept_files) = (None, BTreeMap::new(), None);
+        PlanFile { run, backend, resource_bug, compose, images, client_packages: Vec::new(), kept_files, plan }
     }
 
     /// Reads a saved plan.
     pub fn read(path: &Path) -> anyhow::Result<PlanFile> {
         let origin = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
-        PlanFile::parse(&text, &origin, None)
+        let file = PlanFile::parse(&text, &origin, None)?;
+        let kept_files = Some(RunDir::at(path.parent().unwrap_or(Path::new("."))).client());
+        Ok(PlanFile { kept_files, ..file })
     }
 
     /// Parses a plan that comes from `origin`. The plan is for `cluster`, or for the cluster that it names.
@@ -55,9 +67,9 @@ impl PlanFile {
         let servers = missing_servers(text).map_err(|e| wrong(format!("{e:#}")))?.unwrap_or_default();
         // The added table comes last, so that errors name the lines of the file.
         let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| wrong(e.to_string()))?;
-        let backend = Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
-        if !file.plan.servers.tokens.contains(&file.plan.tokens) {
-            return Err(wrong(format!("{} does not make tokens `{}`", backend.name(), file.plan.tokens)).into());
+        Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
+        if !file.plan.possible_tokens().contains(&file.plan.tokens) {
+            return Err(wrong(format!("{} does not make tokens `{}`", file.plan.lock_name(), file.plan.tokens)).into());
         }
         file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
         file.plan.validate().map_err(|e| wrong(e.to_string()))?;

@@ -76,6 +76,11 @@ impl RunDir {
         self.0.join("junit.xml")
     }
 
+    /// The directory with copies of the files of the client program.
+    pub fn client(&self) -> PathBuf {
+        self.0.join("client")
+    }
+
     /// The path of a server's log, or of the standard error of one of the run's own processes.
     pub fn log(&self, node: &str) -> PathBuf {
         self.0.join("logs").join(format!("{node}.log"))

@@ -5,8 +5,8 @@ use std::{path::Path, time::Duration};
 use anyhow::Context;
 use compose::ComposeFile;
 use history::{
-    Activity, Arm, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, Promise, ServerFacts, Step, Tokens,
-    Topology, When, Workload,
+    Activity, Arm, ClientKind, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, Promise, ServerFacts, Step,
+    Tokens, Topology, When, Workload,
 };
 use nemesis::{Draw, FaultSpec};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
@@ -14,9 +14,10 @@ use rand_chacha::ChaCha8Rng;
 use workloads::backend::Backend;
 
 use crate::{
-    cli::{ClusterArg, Format, ModelArgs, RunArgs, ScenarioArgs},
+    cli::{ClientFlag, ClusterArg, Format, ModelArgs, ProgramArgs, RunArgs, ScenarioArgs},
     exit::{Unusable, usage},
     plan_file::{PlanFile, is_modelled},
+    program::program,
 };
 
 /// A run before a seed decides its faults. All defaults are filled in.
@@ -57,6 +58,7 @@ impl Scenario {
             activity: Activity::default(),
             nemesis: Vec::new(),
             models: None,
+            program: None,
             waits: Vec::new(),
             schedule: Vec::new(),
         };
@@ -64,7 +66,12 @@ impl Scenario {
     }
 
     /// Resolves flags. The servers are those of the backend's Compose file, or of `compose`.
-    pub fn from_flags(args: &ScenarioArgs, cluster: ClusterKind, compose: Option<&Path>) -> anyhow::Result<Scenario> {
+    pub fn from_flags(
+        args: &ScenarioArgs,
+        own: &ProgramArgs,
+        cluster: ClusterKind,
+        compose: Option<&Path>,
+    ) -> anyhow::Result<Scenario> {
         if cluster == ClusterKind::Docker
             && let Some(flag) = model_flag(&args.models)
         {
@@ -83,7 +90,12 @@ impl Scenario {
             plan.servers = own.facts;
         }
         plan.servers.lease_clock = args.models.lease_clock.unwrap_or(plan.servers.lease_clock);
-        plan.tokens = tokens(args.tokens.as_deref(), &plan.backend, &plan.servers)?;
+        plan.program = program(&args.client, own)?;
+        if plan.program.is_some() && scenario.backend.starts_with("buggy:") {
+            let problem = "takes the place of the client in which the bug is planted";
+            return Err(usage("client", format!("the program {problem}; use `--backend {}`", plan.backend)));
+        }
+        plan.tokens = tokens(args.tokens.as_deref(), plan)?;
         plan.fence = args.fence;
         plan.arms = arms(args.arms.as_deref(), plan.tokens, plan.fence)?;
         plan.time = args.time.unwrap_or(Duration::from_secs(if is_placed { 12 } else { 30 }));
@@ -183,7 +195,7 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
             file
         }
         None => {
-            let scenario = Scenario::from_flags(&args.scenario, cluster, args.compose.as_deref())?;
+            let scenario = Scenario::from_flags(&args.scenario, &args.program, cluster, args.compose.as_deref())?;
             scenario.file(String::new(), scenario.plan(seed(args.scenario.seed)?)?)
         }
     };
@@ -206,6 +218,14 @@ fn own_servers(file: &mut PlanFile, args: &RunArgs, compose: Option<&Path>) -> a
         file.compose = Some(own.to_owned());
     }
     file.images.extend(args.image.iter().cloned());
+    let ProgramArgs { client_image, client_packages, .. } = &args.program;
+    let own =
+        client_image.as_ref().map(|_| "client-image").or((!client_packages.is_empty()).then_some("client-packages"));
+    if let Some(flag) = own.filter(|_| file.images.contains_key("worker")) {
+        return Err(usage(flag, "`--image worker=NAME` names the image of the workers too; leave one of them out"));
+    }
+    file.images.extend(client_image.iter().map(|image| ("worker".to_owned(), image.clone())));
+    file.client_packages.extend(client_packages.iter().cloned());
     Ok(())
 }
 
@@ -228,7 +248,7 @@ pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Resul
         return Err(usage(flag, "only Docker has this flag; add the key `clusters = [\"docker\"]` to the row"));
     }
     let compose = args.compose.as_ref().map(|own| dir.join(own));
-    let scenario = Scenario::from_flags(&args.scenario, cluster, compose.as_deref())?;
+    let scenario = Scenario::from_flags(&args.scenario, &args.program, cluster, compose.as_deref())?;
     // The seed of the first run; further runs take the next seeds.
     let mut file = scenario.file(String::new(), scenario.plan(args.scenario.seed.unwrap_or(1))?);
     own_servers(&mut file, args, compose.as_deref())?;
@@ -274,7 +294,10 @@ fn workload(args: &ScenarioArgs) -> Workload {
         rate_per_s: args.rate,
         work: args.work,
         retry_delay: args.retry_delay,
-        client: args.client,
+        client: match args.client {
+            ClientFlag::Kind(kind) => kind,
+            ClientFlag::Program(_) => ClientKind::Unchecked,
+        },
         renew: args.renew,
         renew_for: args.renew_for,
         writes: args.writes,
@@ -310,11 +333,12 @@ fn model_flag(args: &ModelArgs) -> Option<&'static str> {
 }
 
 /// Returns the token source that `--tokens` names, or the backend's default.
-fn tokens(name: Option<&str>, backend: &str, servers: &ServerFacts) -> anyhow::Result<Tokens> {
-    let Some(name) = name else { return Ok(servers.tokens[0]) };
-    servers.tokens.iter().copied().find(|tokens| tokens.to_string() == name).ok_or_else(|| {
-        let known: Vec<_> = servers.tokens.iter().map(Tokens::to_string).collect();
-        usage("tokens", format!("{backend} does not make `{name}`; it makes: {}", known.join(", ")))
+fn tokens(name: Option<&str>, plan: &Plan) -> anyhow::Result<Tokens> {
+    let possible = plan.possible_tokens();
+    let Some(name) = name else { return Ok(possible[0]) };
+    possible.iter().copied().find(|tokens| tokens.to_string() == name).ok_or_else(|| {
+        let known: Vec<_> = possible.iter().map(Tokens::to_string).collect();
+        usage("tokens", format!("{} does not make `{name}`; it makes: {}", plan.lock_name(), known.join(", ")))
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
+    fs,
     path::PathBuf,
     sync::LazyLock,
 };
@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Engine, Progress,
+    archive::{self, File},
     binary::{self, BinaryVolume},
     container::{Node, Place, Recipe, Runs},
     error::{Error, explain},
@@ -30,6 +31,8 @@ use crate::{
     sweep::{self, AGENT_ROLE},
 };
 
+/// The role of the workers.
+const WORKER_ROLE: &str = "worker";
 /// Number of lines from our processes that may wait for the controller. Further lines wait in the processes' pipes.
 const QUEUE_LINES: usize = 65_536;
 
@@ -52,6 +55,10 @@ pub struct Spec {
     pub resource_args: Vec<String>,
     /// The command of each worker.
     pub worker_args: Vec<String>,
+    /// Files that every worker gets before it starts, below this directory.
+    pub worker_files: (String, Vec<File>),
+    /// Debian packages of the image of the workers. Without any, workers run in the image of the resource.
+    pub worker_packages: Vec<String>,
     /// The command of the agent.
     pub agent_args: Vec<String>,
     /// True if faults of packets or clocks require the agent to reach into other containers.
@@ -90,11 +97,11 @@ pub async fn up(
         return Err(Error::Spec(format!("run {} exists already in the engine at {}", spec.run, engine.host())));
     }
     let path = spec.binary.clone();
-    let packing = tokio::task::spawn_blocking(move || binary::packed(&read_stripped(File::open(path)?)?));
+    let packing = tokio::task::spawn_blocking(move || binary::packed(&read_stripped(fs::File::open(path)?)?));
     let mut images = Images::new(engine, &spec.images, progress);
     let mut nodes = Vec::new();
     for node in spec.nodes() {
-        let image = images.get(&wanted(&node)).await?;
+        let image = images.get(&wanted(&node, spec)).await?;
         nodes.push((node, image));
     }
     let packed = packing.await.unwrap_or_else(|ended| Err(std::io::Error::other(ended)));
@@ -108,10 +115,13 @@ pub async fn up(
     started
 }
 
-fn wanted(node: &Node) -> Wanted<'_> {
+fn wanted<'a>(node: &'a Node, spec: &'a Spec) -> Wanted<'a> {
     match &node.runs {
         Runs::Server(service) => {
             Wanted { role: &service.role, image: Some(&service.image), packages: &service.packages, bare: false }
+        }
+        Runs::Own(_) if node.role == WORKER_ROLE && !spec.worker_packages.is_empty() => {
+            Wanted { role: WORKER_ROLE, image: None, packages: &spec.worker_packages, bare: false }
         }
         Runs::Own(_) => Wanted { role: &node.role, image: Some(OWN_IMAGE), packages: &[], bare: true },
         Runs::Reaching(_) => Wanted { role: &node.role, image: None, packages: reach_packages(), bare: false },
@@ -156,7 +166,7 @@ impl Spec {
             runs: Runs::Server(Box::new(service.clone())),
         }));
         nodes.push(own("resource".to_owned(), "resource", &self.resource_args));
-        nodes.extend((1..=self.workers).map(|number| own(format!("worker-{number}"), "worker", &self.worker_args)));
+        nodes.extend((1..=self.workers).map(|number| own(format!("worker-{number}"), WORKER_ROLE, &self.worker_args)));
         nodes
     }
 }
@@ -179,6 +189,7 @@ async fn start(
         network: network.id.clone(),
         binary: volume,
         loses_power: spec.loses_power,
+        worker_files: files_of(spec)?,
     };
     let (outlet, output) = Outlet::new(QUEUE_LINES);
     let mut members = BTreeMap::new();
@@ -191,6 +202,13 @@ async fn start(
     let running = Running::new(place, members, outlet);
     running.refuse_ended().await?;
     Ok((running, output))
+}
+
+/// Packs the files of the workers; none if there are none.
+fn files_of(spec: &Spec) -> Result<Option<Bytes>, Error> {
+    let (dir, files) = &spec.worker_files;
+    let packed = (!files.is_empty()).then(|| archive::of_files(dir, files)).transpose();
+    packed.map_err(|error| Error::Spec(format!("packing the files of the workers: {error}")))
 }
 
 /// Packages of the agent's image if the agent reaches into other containers. No registry publishes this image, so each
@@ -213,6 +231,12 @@ async fn start_one(
     let container = steps.time("creating its container", place.create(&recipe)).await?;
     if let Some(binary) = binary {
         steps.time("uploading the harness's binary", place.fill(&container, binary)).await?;
+    }
+    if let Some(files) = place.worker_files.as_ref().filter(|_| recipe.node.role == WORKER_ROLE) {
+        let uploading =
+            steps.time("uploading the files of the client program", place.upload(&container, "/", files.clone()));
+        let doing = || format!("{}: uploading the files of the client program", recipe.node.name);
+        uploading.await.map_err(|e| Error::engine(doing(), &e))?;
     }
     let node = recipe.node.name.clone();
     let failed = |error| Error::Start { node: node.clone(), why: explain(&error) };
@@ -250,6 +274,8 @@ mod tests {
             binary: PathBuf::from("/nonexistent"),
             resource_args: command("resource"),
             worker_args: command("worker"),
+            worker_files: (String::new(), Vec::new()),
+            worker_packages: Vec::new(),
             agent_args: command("agent"),
             reaches: false,
             loses_power: false,

@@ -68,6 +68,8 @@ pub(crate) struct Place {
     pub binary: BinaryVolume,
     /// True if the servers' machines can lose power.
     pub loses_power: bool,
+    /// Packed files that each worker gets before it starts.
+    pub worker_files: Option<Bytes>,
 }
 
 impl Place {

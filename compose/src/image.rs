@@ -31,6 +31,18 @@ pub(crate) struct Wanted<'a> {
     pub bare: bool,
 }
 
+impl Wanted<'_> {
+    /// The name of the image that is built. The image of a client program is named by its packages, so that two
+    /// programs do not take turns in building one image.
+    fn name(&self) -> String {
+        match self.role {
+            _ if self.bare => "own".to_owned(),
+            "worker" => format!("client-{}", self.packages.join("-").replace('+', "p")),
+            role => role.to_owned(),
+        }
+    }
+}
+
 /// An image in the engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
@@ -99,7 +111,7 @@ impl<'a> Images<'a> {
         {
             return Ok(image.into());
         }
-        let local = Recipe::new(if wanted.bare { "own" } else { wanted.role }, wanted.image, wanted.packages);
+        let local = Recipe::new(&wanted.name(), wanted.image, wanted.packages);
         let built = self.inspect(&local.name()).await?.filter(|image| local.built(image));
         // An image that was built in place of another one, perhaps of another version, is only the second choice.
         if let Some(image) = &built

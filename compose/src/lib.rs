@@ -42,6 +42,7 @@ mod strip;
 mod sweep;
 mod watch;
 
+pub use archive::File;
 pub use binary::BINARY;
 pub use bring_up::{Spec, up};
 pub use changes::{Change, Unplanned};

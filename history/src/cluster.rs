@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     names::NodeName,
+    program::Program,
     servers::{ServerFacts, Topology},
     workload::Workload,
 };
@@ -86,6 +87,8 @@ pub struct PlannedCluster<'a> {
     pub servers: &'a ServerFacts,
     /// Switches of the models in a simulation.
     pub models: Option<Models>,
+    /// The user's own lock, in the place of the backend's client.
+    pub program: Option<&'a Program>,
     /// Work of the clients.
     pub workload: &'a Workload,
 }

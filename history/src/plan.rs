@@ -10,6 +10,7 @@ use crate::{
     fault::FaultKind,
     human,
     names::NodeName,
+    program::Program,
     servers::{ServerFacts, Tokens},
     stamp::ClientId,
     step::Step,
@@ -52,6 +53,9 @@ pub struct Plan {
     pub cluster: ClusterKind,
     /// Name of the lock under test, for reports. A planted bug is named in `plan.toml` only, and never here.
     pub backend: String,
+    /// The user's own lock, in the place of the backend's client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Program>,
     /// Source of the fencing tokens.
     pub tokens: Tokens,
     /// Length of the fault phase.
@@ -99,8 +103,22 @@ impl Plan {
             lock_nodes: &self.lock_nodes,
             servers: &self.servers,
             models: self.models,
+            program: self.program.as_ref(),
             workload: &self.workload,
         }
+    }
+
+    /// Returns the lock under test in words, for reports.
+    pub fn lock_name(&self) -> String {
+        match &self.program {
+            Some(program) => format!("{} on {}", program.text(), self.backend),
+            None => self.backend.clone(),
+        }
+    }
+
+    /// Returns the token sources that the lock under test can have; the first is the default.
+    pub fn possible_tokens(&self) -> &[Tokens] {
+        if self.program.is_some() { &[Tokens::None, Tokens::Own] } else { &self.servers.tokens }
     }
 
     /// Returns whether the lock nodes are replicas of one store. Otherwise they are independent servers.

@@ -50,6 +50,8 @@ pub enum Tokens {
     TwoPhase,
     /// The store's revision at which the hold's key was created.
     Revision,
+    /// Tokens that a client program makes by itself.
+    Own,
 }
 
 impl Tokens {
@@ -68,6 +70,7 @@ impl std::fmt::Display for Tokens {
             Tokens::MajorityMax => "majority-max",
             Tokens::TwoPhase => "two-phase",
             Tokens::Revision => "revision",
+            Tokens::Own => "own",
         })
     }
 }

@@ -13,6 +13,7 @@
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
 //! | the lock in a row of a table, and the lock of a session | [`postgres`], [`postgres_advisory`] |
+//! | the lock of a program in any language | [`program`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
 //!
@@ -45,6 +46,7 @@ pub mod planted;
 mod ports;
 pub mod postgres;
 pub mod postgres_advisory;
+pub mod program;
 pub mod redis;
 mod redis_command;
 mod redis_node;
@@ -70,6 +72,7 @@ pub use ports::{
 };
 pub use postgres::connect as connect_postgres;
 pub use postgres_advisory::PostgresAdvisory;
+pub use program::Program;
 pub use redis::Redis;
 pub use redis_node::{connect as connect_redis, server_version};
 pub use redlock::Redlock;

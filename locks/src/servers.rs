@@ -71,6 +71,8 @@ pub enum TokenSource {
     TwoPhase,
     /// The revision of the store at which the hold's key was created.
     Revision,
+    /// Tokens that a client program makes by itself.
+    Own,
 }
 
 /// The reason why a lock cannot be built.
@@ -129,6 +131,7 @@ impl TokenSource {
             TokenSource::MajorityMax => "majority-max",
             TokenSource::TwoPhase => "two-phase",
             TokenSource::Revision => "revision",
+            TokenSource::Own => "own",
         }
     }
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::{Arg, Args};
 use compose::{BUILTIN, ComposeFile};
-use history::{Arm, ClientKind, Comparison, FaultKind, Persistence, Point, WhichClock};
+use history::{Arm, Comparison, FaultKind, Persistence, Point, WhichClock};
 use nemesis::FaultSpec;
 
-use super::values::{CLIENTS, COMPARISONS, LEASE_CLOCKS, PERSISTENCES, duration, named, range};
+use super::values::{COMPARISONS, ClientFlag, LEASE_CLOCKS, PERSISTENCES, client, duration, named, package, range};
 
 /// Flags that describe one run. The defaults are those of `harness run`; [`of_explore`] replaces some of them.
 #[derive(Debug, Clone, Args)]
@@ -44,9 +44,12 @@ pub struct ScenarioArgs {
     /// Clients in each worker
     #[arg(long, default_value_t = 1)]
     pub clients_per_worker: u32,
-    /// How clients treat their deadline
-    #[arg(long, value_parser = named::<ClientKind>(CLIENTS), default_value = "unchecked")]
-    pub client: ClientKind,
+    /// How clients treat their deadline: `unchecked` (acquire, read, work, write, release, as most code does) or
+    /// `checking` (verifies its deadline just before each write). Or the command of your own lock, in any language:
+    /// `--client './my-client --fast'` starts this program beside each client (docs/client-protocol.md); --backend
+    /// still chooses the servers
+    #[arg(long, value_name = "KIND|COMMAND", value_parser = client, default_value = "unchecked")]
+    pub client: ClientFlag,
     /// Interval of renewals while a client holds the lock [default: never]
     #[arg(long, value_name = "EVERY", value_parser = duration)]
     pub renew: Option<Duration>,
@@ -77,6 +80,21 @@ pub struct ScenarioArgs {
     pub persistence: Option<Persistence>,
     #[command(flatten)]
     pub models: ModelArgs,
+}
+
+/// The place in which the program of `--client` runs.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Docker")]
+pub struct ProgramArgs {
+    /// Image for the workers, with what the program of --client needs; the same as --image worker=IMAGE
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "client_packages"])]
+    pub client_image: Option<String>,
+    /// Debian packages that the program of --client needs, comma-separated: an image for the workers is built from them
+    #[arg(long, value_name = "PACKAGE", value_delimiter = ',', value_parser = package, conflicts_with = "plan")]
+    pub client_packages: Vec<String>,
+    /// Another file that the program of --client needs; may be repeated. Files that the command names are found
+    #[arg(long, value_name = "FILE", conflicts_with = "plan")]
+    pub client_file: Vec<String>,
 }
 
 /// Switches of the simulation's models of servers.
@@ -159,7 +177,8 @@ fn tokens() -> String {
         format!("{name}: {}", tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
     let all: Vec<String> = BUILTIN.iter().map(made).collect();
-    format!("Source of fencing tokens [default: the backend's first]. {}", all.join("; "))
+    let all = all.join("; ");
+    format!("Source of fencing tokens [default: the first one]. {all}; a program of --client: none, own")
 }
 
 fn arms() -> String {

@@ -6,7 +6,7 @@ use clap::{
     ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
-use history::ClusterKind;
+use history::{ClientKind, ClusterKind};
 use serde::{
     Deserialize,
     de::{IntoDeserializer, value::Error},
@@ -21,11 +21,46 @@ pub enum Format {
     Json,
 }
 
-/// Names of `--client`, as plans write them, with their help.
-pub const CLIENTS: Words = &[
-    ("unchecked", "Acquire, read, work, write, release: the usual code"),
-    ("checking", "The same, but the client verifies its deadline just before each write"),
-];
+/// The value of `--client`: a kind of client, or the command of a client program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientFlag {
+    /// A built-in kind.
+    Kind(ClientKind),
+    /// The command.
+    Program(String),
+}
+
+/// Parses `--client`. Every value that is no kind of client is a command.
+pub fn client(text: &str) -> Result<ClientFlag, String> {
+    Ok(match text {
+        "unchecked" => ClientFlag::Kind(ClientKind::Unchecked),
+        "checking" => ClientFlag::Kind(ClientKind::Checking),
+        command => ClientFlag::Program(command.to_owned()),
+    })
+}
+
+/// Parses the name of a Debian package. Another program gets this name, so no option may pass.
+pub fn package(text: &str) -> Result<String, String> {
+    let is_plain = text.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
+    if is_plain {
+        Ok(text.to_owned())
+    } else {
+        Err("expected names of Debian packages, such as `python3-redis`".into())
+    }
+}
+
+/// Parses the address of a server: `redis-1=127.0.0.1:6379`.
+pub fn named_server(text: &str) -> Result<(String, String), String> {
+    let is_port = |address: &str| {
+        let split = address.rsplit_once(':');
+        split.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+    };
+    match text.split_once('=') {
+        Some((name, address)) if !name.is_empty() && is_port(address) => Ok((name.to_owned(), address.to_owned())),
+        _ => Err("expected NAME=HOST:PORT, such as `redis-1=127.0.0.1:6379`".into()),
+    }
+}
 
 /// Names of `--fence`.
 pub const COMPARISONS: Words = &[

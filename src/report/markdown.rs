@@ -57,7 +57,7 @@ pub fn markdown(judged: &Judged, compared: &Comparison) -> String {
 pub fn title(plan: &Plan) -> String {
     let kinds: Vec<_> = plan.kinds().into_iter().map(|kind| kind.name()).collect();
     let kinds = if kinds.is_empty() { "no faults".to_owned() } else { kinds.join(" and ") };
-    format!("{}, {kinds}", plan.backend)
+    format!("{}, {kinds}", plan.lock_name())
 }
 
 /// Says whether the faults of the plan are placed or random, and what that shows. None without faults.

@@ -40,8 +40,8 @@ pub fn scenario(plan: &Plan) -> String {
 /// The lock; the lease and the kind of client; the workers and the length.
 fn parts(plan: &Plan) -> (String, String, String) {
     let lock = match plan.tokens {
-        history::Tokens::TwoPhase | history::Tokens::Counter => plan.backend.clone(),
-        other => format!("{}, tokens {other}", plan.backend),
+        history::Tokens::TwoPhase | history::Tokens::Counter => plan.lock_name(),
+        other => format!("{}, tokens {other}", plan.lock_name()),
     };
     let mut extras = String::new();
     if plan.workload.client == history::ClientKind::Checking {

@@ -117,7 +117,7 @@ fn command(CorrectLock { backend, tokens }: CorrectLock, nemesis: &str) -> Strin
 fn scenario(sound: CorrectLock, nemesis: &str) -> anyhow::Result<Scenario> {
     let line = command(sound, nemesis);
     match Cli::try_parse_from(line.split(' ')).with_context(|| line.clone())?.command {
-        Command::Run(args) => Scenario::from_flags(&args.scenario, ClusterKind::Sim, None),
+        Command::Run(args) => Scenario::from_flags(&args.scenario, &args.program, ClusterKind::Sim, None),
         _ => Err(anyhow!("{line}: expected the command `run`")),
     }
 }

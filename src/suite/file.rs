@@ -131,7 +131,10 @@ impl Row {
                 Ok((origin, text))
             }
             (None, Some(flags)) => {
-                let words = ["harness", "run"].into_iter().chain(flags.split_whitespace());
+                let Some(flags_of_row) = shlex::split(flags) else {
+                    return Err(Unusable(format!("run `{flags}`: a quote is not closed")).into());
+                };
+                let words = ["harness", "run"].map(str::to_owned).into_iter().chain(flags_of_row);
                 let cli = Cli::try_parse_from(words).map_err(|e| Unusable(format!("run `{flags}`: {e}")))?;
                 let Command::Run(args) = cli.command else { unreachable!("`run` is its first word") };
                 let dir = self.file.parent().unwrap_or(Path::new("."));

@@ -21,7 +21,7 @@ fn cases(name: &str, cluster: ClusterKind) -> Vec<Case> {
 fn is_possible(backend: &str, kind: FaultKind) -> bool {
     let cli = Cli::try_parse_from(["harness", "run", "--backend", backend, "--nemesis", kind.name()]).unwrap();
     let Command::Run(args) = cli.command else { unreachable!("`run` is its first word") };
-    Scenario::from_flags(&args.scenario, ClusterKind::Docker, None).and_then(|of| of.plan(1)).is_ok()
+    Scenario::from_flags(&args.scenario, &args.program, ClusterKind::Docker, None).and_then(|of| of.plan(1)).is_ok()
 }
 
 #[test]

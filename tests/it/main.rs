@@ -6,6 +6,7 @@ mod as_root;
 mod backends;
 mod builds;
 mod check;
+mod client;
 mod compare;
 mod cut_off;
 mod doctor;

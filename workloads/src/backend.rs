@@ -92,11 +92,7 @@ impl Backend {
         process: u32,
         is_late: bool,
     ) -> Result<(Servers, Vec<(NodeName, String)>), NodeError> {
-        let addresses = nodes
-            .iter()
-            .map(|(name, address)| ServerAddress { name: name.to_string(), address: address.clone() })
-            .collect();
-        let connected = (self.client.connect)(self.client.name, addresses, process as usize).await?;
+        let connected = (self.client.connect)(self.client.name, addresses(nodes), process as usize).await?;
         let versions = nodes.iter().zip(connected.versions);
         let versions = versions.filter(|(_, version)| version.is_ok() || !is_late);
         let versions = versions.map(|((name, _), version)| Ok((name.clone(), version?)));
@@ -104,14 +100,20 @@ impl Backend {
     }
 }
 
+/// The addresses of lock nodes, as `locks` takes them.
+pub(crate) fn addresses(nodes: &[(NodeName, String)]) -> Vec<ServerAddress> {
+    nodes.iter().map(|(name, address)| ServerAddress { name: name.to_string(), address: address.clone() }).collect()
+}
+
 /// The token source of `locks` for the plan's token source.
-fn source(tokens: Tokens) -> TokenSource {
+pub(crate) fn source(tokens: Tokens) -> TokenSource {
     match tokens {
         Tokens::None => TokenSource::None,
         Tokens::Counter => TokenSource::Counter,
         Tokens::MajorityMax => TokenSource::MajorityMax,
         Tokens::TwoPhase => TokenSource::TwoPhase,
         Tokens::Revision => TokenSource::Revision,
+        Tokens::Own => TokenSource::Own,
     }
 }
 

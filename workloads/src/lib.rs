@@ -16,6 +16,7 @@ pub mod admission;
 pub mod attempt;
 pub mod backend;
 pub mod client;
+mod client_program;
 pub mod generate;
 pub mod points;
 pub mod ports;

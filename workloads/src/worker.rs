@@ -16,6 +16,7 @@ use crate::{
     attempt::Recording,
     backend::Backend,
     client::{AttemptIds, Client, Ended},
+    client_program,
     generate::Sections,
     points::Points,
     ports::{Journal, Resource},
@@ -36,7 +37,8 @@ fn blocked_at_most(lease: Duration) -> Duration {
 pub struct Worker {
     configuration: Configuration,
     recording: Recording,
-    lock: Arc<dyn Lock>,
+    /// One lock for all clients, or one for each.
+    locks: Vec<Arc<dyn Lock>>,
     resource: Arc<dyn Resource>,
     stop: Arc<StopSignal>,
     redraw: Option<Redraw>,
@@ -51,10 +53,11 @@ struct Tally {
 }
 
 impl Worker {
-    /// Connects to the lock nodes and the resource, and reports the servers' versions in the event `ready`.
+    /// Connects to the lock nodes and the resource, starts the client programs of a plan that has one, and reports the
+    /// servers' versions in the event `ready`.
     ///
     /// # Errors
-    /// The configuration names an unknown lock, or a server gives no answer.
+    /// The configuration names an unknown lock, a server gives no answer, or a client program cannot be started.
     pub async fn connect(
         configuration: Configuration,
         journal: Arc<dyn Journal>,
@@ -63,12 +66,17 @@ impl Worker {
         let Configuration { backend, lock_nodes, process, plan, .. } = &configuration;
         let is_late = *process >= plan.workload.workers;
         let client = Backend::named(backend)?;
-        let (locked_on, servers) = client.connect(lock_nodes, *process, is_late).await?;
-        let lock = client.build(locked_on, plan.tokens, clock.clone())?;
+        let (locks, servers) = match &plan.program {
+            Some(program) => client_program::start(program, client, &configuration, is_late, &clock).await?,
+            None => {
+                let (locked_on, servers) = client.connect(lock_nodes, *process, is_late).await?;
+                (vec![client.build(locked_on, plan.tokens, clock.clone())?], servers)
+            }
+        };
         let resource = Arc::new(resource::Client::new(&configuration.resource, ACCESS_TIMEOUT)?);
         let recording = Recording { journal, clock, points: Arc::new(Points::default()) };
         recording.journal.record(Event::Ready { servers });
-        Ok(Worker::over(configuration, recording, lock, resource))
+        Ok(Worker { configuration, recording, locks, resource, stop: Arc::default(), redraw: None })
     }
 
     /// Makes a worker over a connected lock and resource.
@@ -78,7 +86,7 @@ impl Worker {
         lock: Arc<dyn Lock>,
         resource: Arc<dyn Resource>,
     ) -> Worker {
-        Worker { configuration, recording, lock, resource, stop: Arc::default(), redraw: None }
+        Worker { configuration, recording, locks: vec![lock], resource, stop: Arc::default(), redraw: None }
     }
 
     /// Returns the worker with clients that draw other random numbers from an instant on.
@@ -107,7 +115,7 @@ impl Worker {
         let clients = (0..workload.clients_per_worker).map(|index| {
             let client = Client {
                 id: ClientId(self.configuration.first_client.0 + index),
-                lock: self.lock.clone(),
+                lock: self.locks[index as usize % self.locks.len()].clone(),
                 resource: self.resource.clone(),
                 recording: self.recording.clone(),
                 workload: workload.clone(),

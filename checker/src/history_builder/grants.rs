@@ -1,6 +1,6 @@
 //! Details of a builder's grant beyond the usual ones.
 
-use history::Event;
+use history::{Event, NodeAnswer, Program};
 
 use super::{HistoryBuilder, ms};
 
@@ -18,6 +18,21 @@ impl HistoryBuilder {
         self.acquire_knowing(hold, worker, sent, promised, ok, token);
         if let Some((.., Event::Acquired { promised_from, .. })) = self.events.last_mut() {
             *promised_from = Some(ms(promised));
+        }
+        self
+    }
+
+    /// Makes the clients use a program, which tells no answers of the nodes.
+    pub fn by_program(&mut self) -> &mut Self {
+        self.plan.program = Some(Program { command: vec!["./my-client".into()], files: Vec::new() });
+        for (_, _, event) in &mut self.events {
+            match event {
+                Event::Acquired { answers, .. } => *answers = vec![("program".into(), NodeAnswer::Granted)],
+                Event::Renewed { answers, .. } | Event::Released { answers, .. } => {
+                    *answers = vec![("program".into(), NodeAnswer::Done)];
+                }
+                _ => {}
+            }
         }
         self
     }

@@ -306,8 +306,13 @@ impl Judge for Release {
         let left = self.unreleased.found();
         let left_behind = left.len();
         let reason = format!("{left_behind} times a node refused an attempt for a key that everybody had let go of");
+        // A program does not tell the answers of the nodes, by which releases are judged.
+        let verdict = match run.plan.program {
+            Some(_) => Verdict::NotApplicable,
+            None => Verdict::judged(!found.is_empty() || left_behind > 0, !ending.is_whole),
+        };
         let release = ReleaseVerdict {
-            verdict: Verdict::judged(!found.is_empty() || left_behind > 0, !ending.is_whole),
+            verdict,
             unsafe_releases: places.len() as u64,
             left_behind: left_behind as u64,
             faults: faults.collect(),
@@ -328,6 +333,9 @@ impl Report for ReleaseVerdict {
     }
 
     fn figures(&self) -> String {
+        if self.verdict == Verdict::NotApplicable {
+            return "a client program does not tell the answers of the servers".to_owned();
+        }
         match (self.unsafe_releases, self.left_behind) {
             (0, 0) => String::new(),
             (0, n) => plural(n, "key left behind", "keys left behind"),

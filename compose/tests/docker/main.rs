@@ -50,6 +50,8 @@ fn spec(name: &str, backend: &str, workers: usize) -> Spec {
         binary: echo_binary(),
         resource_args: command(),
         worker_args: command(),
+        worker_files: (String::new(), Vec::new()),
+        worker_packages: Vec::new(),
         agent_args: command(),
         reaches: false,
         loses_power: false,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::rules::{About, FaultParameters, Harm};
-use crate::names::NodeName;
+use crate::{cluster::PlannedCluster, names::NodeName, target::Target};
 
 /// Freezes every process of the target's container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -34,6 +34,21 @@ impl FaultParameters for Stop {
         past_tense: "stopped",
         harm: Harm::Freezes,
     };
+
+    /// Refuses to stop a worker beside its client program: the program would go on, which no real freeze does.
+    fn check_target(&self, cluster: &PlannedCluster<'_>, target: &Target) -> Result<(), String> {
+        let is_worker = match target {
+            Target::Holder => true,
+            Target::Leader => false,
+            Target::Node(node) => cluster.workload.workers().any(|worker| worker == *node),
+        };
+        if cluster.program.is_some() && is_worker {
+            return Err("SIGSTOP stops the worker, and the client program beside it would go on; use `pause`, which \
+                        freezes both"
+                .into());
+        }
+        Ok(())
+    }
 
     fn story(&self, node: &NodeName, lasted: &str) -> String {
         format!("stopped {node} ({lasted})")

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::Plan;
 use crate::{
     arm::{Arm, Comparison},
+    cluster::ClusterKind,
     point::Point,
     servers::Tokens,
     step::{Step, When},
@@ -38,6 +39,15 @@ impl Plan {
         }
         if self.schema != 1 {
             return err("schema", format!("{} is unknown; this version reads schema 1", self.schema));
+        }
+        if let Some(program) = &self.program {
+            if self.cluster == ClusterKind::Sim {
+                let problem = "the simulation cannot run a program, because a program has no virtual time";
+                return err("client", format!("`{}`: {problem}; use `--cluster docker`", program.text()));
+            }
+            if program.command.first().is_none_or(String::is_empty) {
+                return err("client", "the command is empty; expected a program and its arguments".into());
+            }
         }
         if self.lock_nodes.is_empty() {
             return err("lock_nodes", "expected at least one lock node".into());

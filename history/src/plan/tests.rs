@@ -30,6 +30,7 @@ pub(crate) fn plan() -> Plan {
         activity: Activity::default(),
         nemesis: vec!["pause".into()],
         models: None,
+        program: None,
         waits: Vec::new(),
         schedule: vec![
             Step {
@@ -238,6 +239,28 @@ fn a_restart_without_data_is_refused_on_both_clusters_where_it_ends_a_membership
         let problem = plan.validate().unwrap_err().problem;
         assert!(problem.contains("no longer a member of its store; use `kill`"), "{problem}");
     }
+}
+
+#[test]
+fn a_program_is_refused_in_a_simulation_and_beside_a_stopped_worker() {
+    let program = Program { command: vec!["./my client".into(), "-x".into()], files: Vec::new() };
+    let own = Plan { program: Some(program), tokens: Tokens::Own, ..plan() };
+    assert_eq!(own.validate(), Ok(()));
+    assert_eq!(own.lock_name(), "'./my client' -x on redlock");
+    assert_eq!(Plan::from_toml(&own.to_toml().unwrap()).unwrap(), own);
+    let simulated = Plan { cluster: ClusterKind::Sim, ..own.clone() }.validate().unwrap_err();
+    assert_eq!((simulated.field, simulated.problem.contains("use `--cluster docker`")), ("client", true));
+    let stop = |target: Target| {
+        let fault = Fault::new(fault::Stop {}, Duration::from_secs(1));
+        let step = Step { fault, target, ..plan().schedule[0].clone() };
+        (Plan { schedule: vec![step.clone()], ..own.clone() }, Plan { schedule: vec![step], ..plan() })
+    };
+    for target in [Target::Holder, Target::Node("worker-1".into())] {
+        let (with, without) = stop(target);
+        assert!(with.validate().unwrap_err().problem.contains("use `pause`"));
+        assert_eq!(without.validate(), Ok(()));
+    }
+    assert_eq!(stop(Target::Node("redis-1".into())).0.validate(), Ok(()));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod attempt;
 mod cluster;
 #[cfg(feature = "planted")]
 mod planted;
+mod program;
 mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;

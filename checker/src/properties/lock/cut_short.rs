@@ -30,7 +30,8 @@ impl KilledHolds {
 
     /// A hold was acquired: it may cut killed holds short.
     pub fn acquired(&mut self, run: &Run, second: &Attempt, grant: &Grant) {
-        if run.plan.servers.promise != Promise::Lease {
+        // The lock of a program may be a session, which ends with the program.
+        if run.plan.servers.promise != Promise::Lease || run.plan.program.is_some() {
             return;
         }
         for hold in &mut self.running {

@@ -31,6 +31,8 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
     let mut causes: Vec<Cause> = Vec::new();
     if run.plan.has_one_store() {
         causes.extend(orders.iter().find_map(|(first, second)| in_store(run, first, second, ending)));
+    } else if run.plan.program.is_some() {
+        causes.extend(orders.iter().find_map(|(first, second)| on_any_node(run, first, second, ending)));
     } else {
         for node in (0..run.plan.lock_nodes.len().min(64)).filter(|i| both & (1 << i) != 0) {
             // A node that did not execute a renewal may have removed the key when its lease expired.
@@ -74,6 +76,12 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
     let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
     let moved = NodeClocks::of(run, name).first_to_reach(until, told, gone_by, run.plan.servers.lease_clock);
     restarts.chain(removed).chain(moved.map(|at| (at, Cause::Fault(FaultKind::Clock)))).min().map(|(_, cause)| cause)
+}
+
+/// Returns the event that removed the first hold's key on any of several independent servers. A client program does not
+/// tell which servers granted its holds, so an event of any server may explain the overlap.
+fn on_any_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> Option<Cause> {
+    (0..run.plan.lock_nodes.len().min(64)).find_map(|node| on_node(run, first, second, ending, node))
 }
 
 /// Returns the event that removed the first hold's key in a store whose replicas are the lock nodes: a fault on any

@@ -123,3 +123,11 @@ fn a_second_release_is_judged_like_the_first() {
         assert_eq!(builder.verdicts().reasons, Vec::<String>::new(), "the record is whole");
     }
 }
+
+#[test]
+fn the_releases_of_a_program_are_not_judged() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 20);
+    assert_eq!(verdict(&builder.verdicts(), "release"), Verdict::Upheld);
+    assert_eq!(verdict(&builder.by_program().verdicts(), "release"), Verdict::NotApplicable);
+}

@@ -123,3 +123,10 @@ fn if_the_order_of_the_grants_is_unknown_both_promises_must_run_at_one_instant()
         assert_eq!((lock.cut_short, lock.dead_claims.len()), (expected, 1 - expected as usize), "acquired at {ok}");
     }
 }
+
+#[test]
+fn the_lock_of_a_program_may_end_with_its_process() {
+    let mut builder = killed();
+    let lock = builder.acquire(2, 2, 500, 510, 42).release(2, 600).by_program().lock();
+    assert_eq!((lock.verdict, lock.cut_short), (Verdict::Upheld, 0));
+}

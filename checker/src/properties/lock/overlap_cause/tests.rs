@@ -336,3 +336,17 @@ fn a_grant_without_a_key_is_explained_by_what_took_that_key() {
     assert_eq!(granted(true, 50), "unexplained", "its lease was given by the clock that had jumped");
     assert_eq!(granted(true, 1_020), "unexplained", "it had been granted the lock before that");
 }
+
+#[test]
+fn an_event_of_any_node_explains_an_overlap_of_a_program() {
+    assert_eq!(cause(overlap(3).by_program()), "unexplained");
+    assert_eq!(cause(overlap(3).by_program().inject(1, amnesia(), "redis-2", 500, 600)), "amnesia");
+    let before = overlap(3).by_program().inject(1, amnesia(), "redis-2", 1_200, 1_300).causes();
+    assert_eq!(before.concat(), "unexplained", "the fault came after the overlap had begun");
+    // The wall clock ends the lease of the last renewal, which every node may have done.
+    for (by, expected) in [(900, "unexplained"), (1_100, "clock")] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).renew(1, 1_000, 1_010).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_100);
+        assert_eq!(cause(s.by_program().inject(1, wall(by), "redis-2", 1_500, 1_600)), expected, "by {by} ms");
+    }
+}

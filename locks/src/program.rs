@@ -1,0 +1,306 @@
+//! The lock of a client program: a process in any language that speaks JSON lines (`docs/client-protocol.md`).
+//!
+//! The program decides everything about the lock. The harness starts it, numbers its requests, and records them around
+//! the program: an invocation before the request is queued, a completion after its answer was read.
+//!
+//! A program that breaks the protocol cannot be relied on any more: it writes a line that is no answer, it ends, or it
+//! does not answer in time. The request is then indeterminate, the program is killed, and a new one is started.
+//!
+//! # Validity
+//!
+//! The lease counts from the sending of the request, as for every lock. A program may say for how long it relies on
+//! the lock (`valid_ms`). The harness counts this time from the sending of the request, too: the program computed it
+//! later, so the harness never believes longer than the program. A program that says nothing is believed until the
+//! promise ends. Its `acquire` is taken as it comes: whoever uses such a lock has no means to notice that the answer
+//! came too late.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::{
+    hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token},
+    ports::{Cleanup, Clock, Lock, Operation, Round, Watch},
+    servers::{ServerAddress, TokenSource},
+    validity,
+};
+
+mod messages;
+mod process;
+
+pub use messages::{Answer, Done, ErrorCode, ProgramServer, Request};
+pub use process::{Broken, ProgramCommand, ProgramProcess};
+
+/// The name of the program in answers. It is no lock node: the answers of the nodes are known to the program alone.
+const NAME: &str = "program";
+/// The time in which a program must answer `init`.
+const INIT_WITHIN: Duration = Duration::from_secs(10);
+
+/// The time in which a program must answer a request: one lease, but at least 1 s and at most 10 s.
+pub fn answer_within(lease: Duration) -> Duration {
+    lease.clamp(Duration::from_secs(1), Duration::from_secs(10))
+}
+
+/// The lock of one client program. See [the module](self). It serves one client.
+pub struct Program {
+    command: ProgramCommand,
+    init: Request,
+    tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+    process: Mutex<Option<ProgramProcess>>,
+    restarts: AtomicU64,
+}
+
+impl Program {
+    /// The token sources of this lock.
+    pub const TOKENS: &[TokenSource] = &[TokenSource::None, TokenSource::Own];
+
+    /// The lock of the program of this command. Nothing is started yet.
+    ///
+    /// # Errors
+    /// The address of a server is not `host:port`.
+    pub fn new(
+        command: ProgramCommand,
+        servers: &[ServerAddress],
+        lease: Duration,
+        tokens: TokenSource,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Program, String> {
+        let servers = servers.iter().map(server).collect::<Result<_, _>>()?;
+        let init = Request::Init { servers, lease_ms: millis(lease) };
+        Ok(Program { command, init, tokens, clock, process: Mutex::default(), restarts: AtomicU64::new(0) })
+    }
+
+    /// Starts the program and waits for its answer to `init`.
+    ///
+    /// # Errors
+    /// The program cannot be started, or does not answer as it must.
+    pub async fn start(&self) -> Result<(), Broken> {
+        let mut slot = self.process.lock().await;
+        *slot = Some(self.started().await?);
+        Ok(())
+    }
+
+    /// The number of restarts after the program broke the protocol.
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    async fn started(&self) -> Result<ProgramProcess, Broken> {
+        let mut process = ProgramProcess::start(&self.command)?;
+        let id = process.send(&self.init);
+        match process.answer(&self.init, id, INIT_WITHIN, &*self.clock).await? {
+            Answer::Done(_) => Ok(process),
+            Answer::Failed { error, detail } => Err(Broken::NoInit { error: error.name(), detail }),
+        }
+    }
+
+    /// Makes sure that a program waits for a request, before the request is stamped.
+    async fn ready(&self) -> Slot<'_> {
+        let mut process = self.process.lock().await;
+        let problem = match process.as_mut().map(ProgramProcess::look) {
+            Some(Ok(())) => None,
+            Some(Err(broken)) => {
+                *process = None;
+                Some(broken)
+            }
+            None => None,
+        };
+        let problem = match *process {
+            Some(_) => None,
+            None => self.restart(&mut process, problem).await,
+        };
+        Slot { process, problem }
+    }
+
+    /// Starts a new program in the place of one that broke the protocol. Returns why that was not possible.
+    async fn restart(&self, process: &mut Option<ProgramProcess>, why: Option<Broken>) -> Option<Broken> {
+        *process = None;
+        let number = self.restarts.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(why) = why {
+            tracing::error!(restarts = number, "{why}; the program is started again");
+        }
+        match self.started().await {
+            Ok(started) => {
+                *process = Some(started);
+                None
+            }
+            Err(broken) => {
+                tracing::error!("{broken}");
+                Some(broken)
+            }
+        }
+    }
+
+    /// Sends a request, and reads its answer. `sending` is called just before the request is queued, whether or not
+    /// there is a program to get it.
+    async fn ask(
+        &self,
+        slot: &mut Slot<'_>,
+        request: &Request,
+        lease: Duration,
+        round: Round,
+        watch: &dyn Watch,
+    ) -> Result<(Duration, Done), Failure> {
+        let sent = self.clock.now();
+        watch.sending(round);
+        let Some(process) = slot.process.as_mut() else {
+            let why = slot.problem.as_ref().map_or_else(|| "the program does not run".into(), ToString::to_string);
+            return Err(failure(FailureReason::Error(why), Outcome::Failed, NodeAnswer::None));
+        };
+        let id = process.send(request);
+        watch.sent(round).await;
+        match process.answer(request, id, answer_within(lease), &*self.clock).await {
+            Ok(Answer::Done(done)) => {
+                watch.answered(round);
+                Ok((sent, done))
+            }
+            Ok(Answer::Failed { error, detail }) => {
+                watch.answered(round);
+                Err(refused(request, error, detail))
+            }
+            Err(broken) => {
+                let why = broken.to_string();
+                // The restart belongs to this operation: the next one must find a program that waits for it.
+                slot.problem = self.restart(&mut slot.process, Some(broken)).await;
+                let why = format!("{why}; the program was started again (restart {})", self.restarts());
+                Err(failure(FailureReason::Error(why), Outcome::Indeterminate, NodeAnswer::None))
+            }
+        }
+    }
+
+    async fn attempt(&self, key: &Key, owner: Owner, lease: Duration, watch: &dyn Watch) -> Result<Hold, Failure> {
+        let mut slot = self.ready().await;
+        let request =
+            Request::Acquire { key: key.as_str().into(), owner: owner.as_str().into(), lease_ms: millis(lease) };
+        let (sent, done) = self.ask(&mut slot, &request, lease, Round::Acquire, watch).await?;
+        let lease = done.lease_ms.map_or(lease, Duration::from_millis);
+        let valid_until = valid_until(sent, lease, done);
+        if done.valid_ms.is_some() && self.clock.now() >= valid_until {
+            self.undo(&mut slot, release(key, &owner), lease, watch).await;
+            return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
+        }
+        let token = done.token.map(Token).filter(|_| self.tokens != TokenSource::None);
+        let answers = answered(NodeAnswer::Granted);
+        Ok(Hold { key: key.clone(), owner, token, lease, sent, valid_until, answers })
+    }
+
+    async fn undo(&self, slot: &mut Slot<'_>, request: Request, lease: Duration, watch: &dyn Watch) {
+        watch.undoing();
+        let undone = self.ask(slot, &request, lease, Round::Undo, watch).await;
+        watch.undone(&match undone {
+            Ok(_) => answered(NodeAnswer::Done),
+            Err(failure) => failure.answers,
+        });
+    }
+
+    /// Like every renewal, it revives no hold that has lapsed, and shortens none.
+    async fn extend(&self, hold: &mut Hold, lease: Duration, watch: &dyn Watch) -> Result<Renewed, Failure> {
+        if self.clock.now() >= hold.valid_until {
+            return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::None));
+        }
+        let mut slot = self.ready().await;
+        let (key, owner) = (hold.key.as_str().into(), hold.owner.as_str().into());
+        let request = Request::Renew { key, owner, lease_ms: millis(lease) };
+        let (sent, done) = self.ask(&mut slot, &request, lease, Round::Renew, watch).await?;
+        let lease = done.lease_ms.map_or(lease, Duration::from_millis);
+        let valid_until = valid_until(sent, lease, done);
+        if self.clock.now() >= valid_until.min(hold.valid_until) {
+            return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
+        }
+        if valid_until > hold.valid_until {
+            (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
+        }
+        Ok(Renewed { valid_until: hold.valid_until, answers: answered(NodeAnswer::Done) })
+    }
+
+    async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
+        let mut slot = self.ready().await;
+        match self.ask(&mut slot, &release(&hold.key, &hold.owner), hold.lease, Round::Release, watch).await {
+            Ok(_) => Ok(Released { removed: true, answers: answered(NodeAnswer::Done) }),
+            Err(Failure { reason: FailureReason::Lost, answers, .. }) => Ok(Released { removed: false, answers }),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// The program, for one operation. Dropping an operation leaves its request with the program, whose late answer is
+/// skipped.
+struct Slot<'a> {
+    process: MutexGuard<'a, Option<ProgramProcess>>,
+    /// Why there is none.
+    problem: Option<Broken>,
+}
+
+impl Lock for Program {
+    fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
+        Box::pin(self.attempt(key, owner, lease, watch))
+    }
+
+    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {
+        Box::pin(self.extend(hold, lease, watch))
+    }
+
+    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
+        Box::pin(self.remove(hold, watch))
+    }
+
+    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
+        Box::pin(async move {
+            let mut slot = self.ready().await;
+            let request = Request::Cancel { key: key.as_str().into(), owner: owner.as_str().into() };
+            self.undo(&mut slot, request, lease, watch).await;
+        })
+    }
+}
+
+/// Splits `host:port`.
+fn server(server: &ServerAddress) -> Result<ProgramServer, String> {
+    let split = server.address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let Some((host, port)) = split.filter(|(host, _)| !host.is_empty()) else {
+        return Err(format!("`{}`: expected the address of {} as host:port", server.address, server.name));
+    };
+    Ok(ProgramServer { name: server.name.clone(), host: host.to_owned(), port })
+}
+
+fn release(key: &Key, owner: &Owner) -> Request {
+    Request::Release { key: key.as_str().into(), owner: owner.as_str().into() }
+}
+
+fn millis(lease: Duration) -> u64 {
+    u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The end of the client's belief.
+fn valid_until(sent: Duration, lease: Duration, done: Done) -> Duration {
+    let own = done.valid_ms.map(|valid| sent.saturating_add(Duration::from_millis(valid)));
+    own.unwrap_or_else(|| validity::promise_end(sent, lease))
+}
+
+fn answered(answer: NodeAnswer) -> NodeAnswers {
+    vec![(NAME.into(), answer)]
+}
+
+fn failure(reason: FailureReason, outcome: Outcome, answer: NodeAnswer) -> Failure {
+    Failure { reason, outcome, answers: answered(answer) }
+}
+
+/// The failure of a request that the program did not do.
+fn refused(request: &Request, error: ErrorCode, detail: String) -> Failure {
+    let outcome = if error.is_definite() { Outcome::Failed } else { Outcome::Indeterminate };
+    match error {
+        ErrorCode::Held => failure(FailureReason::Held, outcome, NodeAnswer::Refused),
+        ErrorCode::Lost => failure(FailureReason::Lost, outcome, NodeAnswer::Refused),
+        ErrorCode::Refused | ErrorCode::Unsupported | ErrorCode::Timeout | ErrorCode::Error => {
+            let gap = if detail.is_empty() { "" } else { ": " };
+            let why = format!("the program answered `{}` to `{}`{gap}{detail}", error.name(), request.name());
+            failure(FailureReason::Error(why), outcome, NodeAnswer::None)
+        }
+    }
+}

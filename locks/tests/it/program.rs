@@ -1,0 +1,185 @@
+//! The lock of a client program, with small programs for `bash`.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use locks::{
+    BootClock, Clock, Failure, FailureReason, Key, Lock, Outcome, Owner, Program, ServerAddress, TokenSource,
+    Unwatched,
+    program::{Broken, ProgramCommand},
+    validity,
+};
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A program that reads each request into `id` and `op`, appends `op` to the file `said`, and runs `case`, which says
+/// an answer by `say`.
+fn script(case: &str) -> String {
+    let read = r#"id=${line#*:}; id=${id%%,*}; op=${line#*\"op\":\"}; op=${op%%\"*}; echo "$op" >> said"#;
+    let say = r#"say() { printf '{"id":%s,%s}\n' "${2:-$id}" "$1"; }"#;
+    format!("{say}\nok='\"ok\":true'\nwhile read -r line; do {read}\ncase $op in {case}\n*) say \"$ok\";; esac; done")
+}
+
+/// The lock of a program whose `case` answers some requests; all others are done.
+fn lock(dir: &Path, case: &str) -> Program {
+    lock_with(dir, case, TokenSource::Own)
+}
+
+fn lock_with(dir: &Path, case: &str, tokens: TokenSource) -> Program {
+    let words = ["bash", "-c", &script(case)].map(str::to_owned).to_vec();
+    let servers = [ServerAddress { name: "redis-1".into(), address: "localhost:6379".into() }];
+    let command = ProgramCommand { words, dir: Some(dir.to_owned()) };
+    Program::new(command, &servers, LEASE, tokens, Arc::new(BootClock)).unwrap()
+}
+
+async fn acquire(lock: &Program, owner: &str) -> Result<locks::Hold, Failure> {
+    lock.acquire(&Key::new("k0"), Owner::new(owner), LEASE, &Unwatched).await
+}
+
+fn said(dir: &Path) -> Vec<String> {
+    std::fs::read_to_string(dir.join("said")).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The text of an indeterminate failure.
+#[track_caller]
+fn broken(result: Result<locks::Hold, Failure>) -> String {
+    let failure = result.unwrap_err();
+    assert_eq!(failure.outcome, Outcome::Indeterminate, "{failure}");
+    failure.to_string()
+}
+
+#[tokio::test]
+async fn answers_become_holds_and_failures() {
+    let dir = tempfile::tempdir().unwrap();
+    let case = r#"acquire) case $line in *'"owner":"b"'*) say '"ok":false,"error":"held"';;
+        *'"owner":"c"'*) say '"ok":false,"error":"error","detail":"no route"';; *) say "$ok,\"token\":7";; esac;;
+        renew) say '"ok":false,"error":"unsupported"';; release) say '"ok":false,"error":"lost"';;"#;
+    let lock = lock(dir.path(), case);
+    lock.start().await.unwrap();
+    let mut hold = acquire(&lock, "a").await.unwrap();
+    assert_eq!((hold.token.map(|token| token.0), hold.lease, hold.owner.as_str()), (Some(7), LEASE, "a"));
+    let held = acquire(&lock, "b").await.unwrap_err();
+    assert_eq!((held.reason, held.outcome), (FailureReason::Held, Outcome::Failed));
+    assert!(broken(acquire(&lock, "c").await).contains("`error` to `acquire`: no route"));
+    let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!(renewed.outcome, Outcome::Failed);
+    assert!(renewed.to_string().contains("`unsupported` to `renew`"), "{renewed}");
+    assert!(!lock.release(&hold, &Unwatched).await.unwrap().removed);
+    assert_eq!(said(dir.path()), ["init", "acquire", "acquire", "acquire", "renew", "release"]);
+    assert_eq!(lock.restarts(), 0);
+}
+
+#[tokio::test]
+async fn a_belief_counts_from_the_sending() {
+    let dir = tempfile::tempdir().unwrap();
+    let case = r#"acquire) case $line in *'"owner":"b"'*) say "$ok,\"valid_ms\":500,\"lease_ms\":3000";;
+        *'"owner":"c"'*) sleep 0.2; say "$ok,\"valid_ms\":100";; *) sleep 0.1; say "$ok";; esac;;"#;
+    let lock = lock_with(dir.path(), case, TokenSource::None);
+    lock.start().await.unwrap();
+    let hold = acquire(&lock, "a").await.unwrap();
+    assert_eq!(hold.valid_until, validity::promise_end(hold.sent, LEASE));
+    let hold = acquire(&lock, "b").await.unwrap();
+    assert_eq!(hold.valid_until, hold.sent + Duration::from_millis(500));
+    assert_eq!((hold.lease, hold.token), (Duration::from_secs(3), None));
+    // The answer came after the time for which the program relies on the lock: the attempt is undone.
+    let late = acquire(&lock, "c").await.unwrap_err();
+    assert_eq!((late.reason, late.outcome), (FailureReason::Validity, Outcome::Failed));
+    assert_eq!(said(dir.path()).last().map(String::as_str), Some("release"));
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_answer_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"acquire) [ -e again ] && say "$ok"; touch again;;"#);
+    lock.start().await.unwrap();
+    let began = BootClock.now();
+    let why = broken(acquire(&lock, "a").await);
+    assert!(why.contains("no answer to `acquire` (id 2) within 2s") && why.contains("restart 1"), "{why}");
+    assert!(BootClock.now() - began >= LEASE);
+    acquire(&lock, "b").await.unwrap();
+    assert_eq!(said(dir.path()), ["init", "acquire", "init", "acquire"]);
+}
+
+#[tokio::test]
+async fn a_line_that_is_no_answer_is_quoted_with_its_number() {
+    for (case, words) in [
+        ("acquire) echo 'Connecting …';;", "line 2 of the program's standard output is no answer"),
+        ("acquire) echo 'Connecting …';;", "the line: Connecting …"),
+        (r#"acquire) say "$ok" 1;;"#, r#"expected the id of a request that waits for an answer (such as 2)"#),
+        (r#"acquire) say "$ok" 9;;"#, r#"the line: {"id":9,"ok":true}"#),
+        ("acquire) head -c 70000 /dev/zero | tr '\\0' x; echo;;", "expected at most 65536 bytes on a line"),
+        ("acquire) exit 3;;", "the program ended with exit status: 3 after 1 lines"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = lock(dir.path(), case);
+        lock.start().await.unwrap();
+        let why = broken(acquire(&lock, "a").await);
+        assert!(why.contains(words), "{case}: {why}");
+        assert_eq!(lock.restarts(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_ended_between_requests_is_started_before_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"release) say "$ok"; exit 0;;"#);
+    lock.start().await.unwrap();
+    let hold = acquire(&lock, "a").await.unwrap();
+    lock.release(&hold, &Unwatched).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    acquire(&lock, "b").await.unwrap();
+    assert_eq!((lock.restarts(), said(dir.path()).len()), (1, 5));
+}
+
+#[tokio::test]
+async fn the_late_answer_to_a_cancelled_attempt_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"acquire) [ -e again ] || sleep 0.3; touch again; say "$ok,\"token\":1";;"#);
+    lock.start().await.unwrap();
+    let (key, owner) = (Key::new("k0"), Owner::new("a"));
+    {
+        let mut acquiring = std::pin::pin!(lock.acquire(&key, owner.clone(), LEASE, &Unwatched));
+        assert!(acquiring.as_mut().now_or_never().is_none());
+        // The request is queued; the client waits no longer.
+    }
+    lock.cancel(&key, &owner, LEASE, &Unwatched).await;
+    acquire(&lock, "b").await.unwrap();
+    assert_eq!(said(dir.path()), ["init", "acquire", "cancel", "acquire"]);
+    assert_eq!(lock.restarts(), 0);
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_begin_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let refuses = lock(dir.path(), r#"init) say '"ok":false,"error":"error","detail":"no module redis"';;"#);
+    assert_eq!(refuses.start().await.unwrap_err().to_string(), "the program refused `init`: error: no module redis");
+    // Without a program, nothing is asked, so the attempt certainly did nothing.
+    assert_eq!(acquire(&refuses, "a").await.unwrap_err().outcome, Outcome::Failed);
+    let command = ProgramCommand { words: vec!["./no-such-client".into()], dir: Some(dir.path().to_owned()) };
+    let lock = Program::new(command, &[], LEASE, TokenSource::None, Arc::new(BootClock)).unwrap();
+    let Err(Broken::NotStarted { command, .. }) = lock.start().await else { panic!("started") };
+    assert_eq!(command, "./no-such-client");
+    let servers = [ServerAddress { name: "redis-1".into(), address: "localhost".into() }];
+    let command = ProgramCommand { words: vec!["true".into()], dir: None };
+    assert!(Program::new(command, &servers, LEASE, TokenSource::None, Arc::new(BootClock)).is_err());
+}
+
+#[tokio::test]
+async fn nothing_of_a_program_outlives_its_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"acquire) sleep 600 & echo $! > child; say "$ok";;"#);
+    lock.start().await.unwrap();
+    acquire(&lock, "a").await.unwrap();
+    let child = std::fs::read_to_string(dir.path().join("child")).unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+    assert!(state().contains("(sleep)"));
+    drop(lock);
+    for _ in 0..200 {
+        // A process that was killed and that nobody has waited for is a zombie.
+        if state().is_empty() || state().contains(") Z ") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("still there: {}", state());
+}
