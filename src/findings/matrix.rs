@@ -45,7 +45,7 @@ fn cell(runs: &[&CaseRun]) -> String {
 }
 
 impl Matrix {
-    /// Returns the table as Markdown: a line for each lock, a column for each fault.
+    /// Returns the table as Markdown. The longer list, of locks or of faults, gives the lines.
     ///
     /// # Errors
     /// No record is of a case `FAULT/LOCK`.
@@ -55,12 +55,14 @@ impl Matrix {
         if faults.is_empty() {
             return Err(format!("table-{}: no case is called FAULT/LOCK", self.name));
         }
-        let mut table = format!("| lock | {} |\n|{}", faults.join(" | "), " --- |".repeat(faults.len() + 1));
-        for lock in locks {
-            let _ = write!(table, "\n| {lock} |");
-            for fault in &faults {
-                let runs: Vec<&CaseRun> =
-                    cases().filter(|(names, _)| *names == (*fault, lock)).map(|(_, run)| run).collect();
+        let is_by_fault = faults.len() > locks.len();
+        let (corner, lines, columns) = if is_by_fault { ("fault", faults, locks) } else { ("lock", locks, faults) };
+        let mut table = format!("| {corner} | {} |\n|{}", columns.join(" | "), " --- |".repeat(columns.len() + 1));
+        for line in lines {
+            let _ = write!(table, "\n| {line} |");
+            for column in &columns {
+                let wanted = if is_by_fault { (line, *column) } else { (*column, line) };
+                let runs: Vec<&CaseRun> = cases().filter(|(names, _)| *names == wanted).map(|(_, run)| run).collect();
                 let _ = write!(table, " {} |", if runs.is_empty() { "–".to_owned() } else { cell(&runs) });
             }
         }
@@ -74,17 +76,18 @@ mod tests {
     use crate::suite::fixtures::run;
 
     #[test]
-    fn a_lock_is_a_line_and_a_fault_a_column() {
+    fn the_longer_list_gives_the_lines() {
         let mut violated = run("pause/redis", 0);
         violated.facts.figures.insert("tokens.backwards".to_owned(), 1.0);
         let mut red = run("kill/etcd", 0);
         red.outcome = Outcome::NotAsExpected;
         let runs = vec![run("none/redis", 0), violated, red, run("alone", 0)];
         let table = Matrix { name: "t".to_owned(), runs }.markdown().unwrap();
-        let expected = "| lock | none | pause | kill |\n\
-                        | --- | --- | --- | --- |\n\
-                        | redis | upheld | tokens not monotonic | – |\n\
-                        | etcd | – | – | upheld, **1 of 1 not as expected** |";
+        let expected = "| fault | redis | etcd |\n\
+                        | --- | --- | --- |\n\
+                        | none | upheld | – |\n\
+                        | pause | tokens not monotonic | – |\n\
+                        | kill | – | upheld, **1 of 1 not as expected** |";
         assert_eq!(table, expected);
         let empty = Matrix { name: "t".to_owned(), runs: vec![run("alone", 0)] };
         assert!(empty.markdown().unwrap_err().contains("FAULT/LOCK"));
