@@ -4,6 +4,7 @@
 
 mod data;
 mod filters;
+mod matrix;
 mod page;
 mod picture;
 mod tokens;

@@ -10,7 +10,7 @@ mod facts;
 mod field;
 mod file;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod github;
 mod judgement;
 mod merge;

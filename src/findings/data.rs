@@ -9,7 +9,7 @@ use anyhow::Context;
 use history::{ClusterKind, MadeBy};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{picture::Picture, tokens::TokenLine};
+use super::{matrix::Matrix, picture::Picture, tokens::TokenLine};
 use crate::{
     dose::{Measurement, Series},
     exit::Unusable,
@@ -19,13 +19,14 @@ use crate::{
 };
 
 /// All recorded runs: `claims-CLUSTER.jsonl` has the records of a suite, one after the other; `dose-OF-CLUSTER.json`
-/// has the output of `harness dose --format json`; `CASE-CLUSTER.history.jsonl` is the history of one run, to draw its
-/// worst window.
+/// has the output of `harness dose --format json`; `table-NAME-CLUSTER.jsonl` has the records of another suite, for a
+/// table; `CASE-CLUSTER.history.jsonl` is the history of one run, to draw its worst window.
 #[derive(Debug, Clone)]
 pub struct Data {
     runs: BTreeMap<String, Vec<CaseRun>>,
     doses: Vec<Series>,
     pictures: Vec<Picture>,
+    tables: Vec<Matrix>,
     cases: Vec<Case>,
     /// The fingerprints of the cases, by cluster and name.
     fingerprints: BTreeMap<(&'static str, String), String>,
@@ -143,6 +144,15 @@ fn seeds(runs: &[&CaseRun]) -> String {
     }
 }
 
+/// The seeds of each case; several lists if the cases differ.
+fn all_seeds(runs: &[&CaseRun]) -> String {
+    let mut by_case: BTreeMap<&str, Vec<&CaseRun>> = BTreeMap::new();
+    for run in runs {
+        by_case.entry(&run.case).or_default().push(run);
+    }
+    one_of(by_case.values().map(|runs| seeds(runs))).join(" or ")
+}
+
 /// The case and the cluster in the name of a history: `K1-docker.history.jsonl`.
 fn history_of(path: &Path) -> Option<(String, String)> {
     let name = path.file_name()?.to_str()?.strip_suffix(".history.jsonl")?;
@@ -178,7 +188,8 @@ impl Data {
                 }
             }
         }
-        let mut data = Data { runs: BTreeMap::new(), doses: Vec::new(), pictures: Vec::new(), cases, fingerprints };
+        let (runs, doses, pictures, tables) = Default::default();
+        let mut data = Data { runs, doses, pictures, tables, cases, fingerprints };
         let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
         let mut paths = Vec::new();
         for entry in entries {
@@ -208,10 +219,15 @@ impl Data {
                 self.check(run, cluster).map_err(&wrong)?;
             }
             self.runs.insert(cluster.to_owned(), runs);
+        } else if let Some(table) = name.strip_prefix("table-").and_then(|name| name.strip_suffix(".jsonl")) {
+            let results = Results::parse_all(&text, path)?;
+            let runs = results.into_iter().flat_map(|results| results.runs).collect();
+            self.tables.push(Matrix { name: table.to_owned(), runs });
         } else if name.starts_with("dose-") && name.ends_with(".json") {
             self.doses.push(parse(&text).map_err(wrong)?);
         } else {
-            let expected = "expected claims-CLUSTER.jsonl, dose-OF-CLUSTER.json or CASE-CLUSTER.history.jsonl";
+            let expected = "expected claims-CLUSTER.jsonl, table-NAME-CLUSTER.jsonl, dose-OF-CLUSTER.json or \
+                            CASE-CLUSTER.history.jsonl";
             return Err(wrong(expected.to_owned()).into());
         }
         Ok(())
@@ -337,17 +353,33 @@ impl Data {
         })
     }
 
+    /// The table of another suite, as Markdown.
+    pub fn table(&self, name: &str, cluster: &str) -> Result<String, String> {
+        self.matrix(name, cluster)?.markdown()
+    }
+
+    /// The origin of the runs of a table. All are of one build.
+    pub fn table_origin(&self, name: &str, cluster: &str) -> Result<Origin, String> {
+        let runs: Vec<&CaseRun> = self.matrix(name, cluster)?.runs.iter().collect();
+        let made: Vec<_> = runs.iter().filter_map(|run| run.facts.made_by.as_ref()).collect();
+        let servers = servers(runs.iter().copied());
+        let words = origin_words(&made, &servers, &format!("seeds {} of each scenario", all_seeds(&runs)))
+            .map_err(|problem| format!("table-{name}-{cluster}.jsonl {problem}"))?;
+        Ok(Origin { words, servers })
+    }
+
+    fn matrix(&self, name: &str, cluster: &str) -> Result<&Matrix, String> {
+        let found = self.tables.iter().find(|table| table.name == format!("{name}-{cluster}"));
+        found.ok_or_else(|| format!("the data has no table-{name}-{cluster}.jsonl"))
+    }
+
     /// The origin of the runs on real servers. All are of one build.
     pub fn origin(&self, cluster: &str) -> Result<Origin, String> {
         let runs = self.recorded(cluster)?;
         let made: Vec<_> = runs.iter().filter_map(|run| run.facts.made_by.as_ref()).collect();
         let servers = servers(runs);
-        let of_case = |case: &Case| {
-            let runs: Vec<&CaseRun> = runs.iter().filter(|run| run.case == case.name).collect();
-            (!runs.is_empty()).then(|| seeds(&runs))
-        };
-        let seeds = one_of(self.cases.iter().filter_map(of_case)).join(" or ");
-        let words = origin_words(&made, &servers, &format!("seeds {seeds} of each scenario"))
+        let all: Vec<&CaseRun> = runs.iter().collect();
+        let words = origin_words(&made, &servers, &format!("seeds {} of each scenario", all_seeds(&all)))
             .map_err(|problem| format!("claims-{cluster}.jsonl {problem}"))?;
         Ok(Origin { words, servers })
     }

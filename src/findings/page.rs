@@ -111,6 +111,14 @@ fn environment(data: Data, used: &Used, charts: &Charts) -> Environment<'static>
     environment
         .add_function("origin", move |of: Option<String>| source.origin(&cluster(of)).map(Serde).map_err(refused));
     let source = data.clone();
+    environment.add_function("table", move |name: String, of: Option<String>| {
+        source.table(&name, &cluster(of)).map_err(refused)
+    });
+    let source = data.clone();
+    environment.add_function("table_origin", move |name: String, of: Option<String>| {
+        source.table_origin(&name, &cluster(of)).map(Serde).map_err(refused)
+    });
+    let source = data.clone();
     environment.add_function("dose_origin", move |of: String, cluster: String| {
         source.dose_origin(&of, &cluster).map_err(refused)
     });

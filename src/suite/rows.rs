@@ -1,5 +1,5 @@
-//! The format of a suite file, and its rows: the own rows, each once for every backend of its list, and the rows of the
-//! included files.
+//! The format of a suite file, and its rows: the own rows, each once for every backend or client of its list, and the
+//! rows of the included files.
 
 use std::{
     collections::BTreeMap,
@@ -11,9 +11,9 @@ use compose::BUILTIN;
 use history::ClusterKind;
 use serde::Deserialize;
 
-use crate::{exit::Unusable, scenario::Scenario};
+use crate::{exit::Unusable, scenario::Scenario, similar::similar};
 
-/// Stands for every backend in the list of a row.
+/// Stands for every backend, or every client of the suite file, in the list of a row.
 const ALL: &str = "all";
 
 /// A suite as its author wrote it.
@@ -25,9 +25,22 @@ pub struct SuiteFile {
     /// The paths of suite files whose rows come before the own rows, relative to this file.
     #[serde(default)]
     pub include: Vec<PathBuf>,
+    /// The clients that rows name in [`Row::clients`].
+    #[serde(rename = "client", default)]
+    pub clients: Vec<ListedClient>,
     /// The rows.
     #[serde(rename = "row", default)]
     pub rows: Vec<Row>,
+}
+
+/// A lock client that rows of the same file name.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListedClient {
+    /// The name in [`Row::clients`], and in the names of the rows: `redis-py`.
+    pub name: String,
+    /// The flags of `harness run` that choose it: `--backend redis --client 'python3 lock.py'`.
+    pub run: String,
 }
 
 /// One claim.
@@ -49,6 +62,9 @@ pub struct Row {
     /// The row is made once for each of these backends: names as in `--backend`, or `all`.
     #[serde(default)]
     pub backends: Option<Vec<String>>,
+    /// The row is made once for each of these clients of the file, or for `all` of them.
+    #[serde(default)]
+    pub clients: Option<Vec<String>>,
     /// Fields of the plan to replace in this row, by their paths as in [`Twin::field`]. So rows can share a plan.
     #[serde(default)]
     pub set: BTreeMap<String, toml::Value>,
@@ -73,7 +89,7 @@ pub struct Row {
     /// The file of the row: that of the suite, or an included one.
     #[serde(skip)]
     pub file: PathBuf,
-    /// The id of the row whose list of backends this row comes from.
+    /// The id of the row whose list of backends or clients this row comes from.
     #[serde(skip)]
     pub group: Option<String>,
     /// The backend that must have a model for a simulated run; otherwise the simulation leaves the row out.
@@ -100,7 +116,8 @@ pub struct Twin {
     pub causes: Option<Vec<CauseSet>>,
 }
 
-/// Reads a suite file, and the files that it includes. The result has rows only: no includes, and no lists of backends.
+/// Reads a suite file, and the files that it includes. The result has rows only: no includes, and no lists of backends
+/// or clients.
 ///
 /// # Errors
 /// A file cannot be read or parsed, a file includes itself, or two rows have one name.
@@ -149,9 +166,10 @@ fn with_included(text: &str, path: &Path, above: &mut Vec<PathBuf>) -> Result<Su
     above.pop();
     for row in suite.rows {
         let of_row = |problem: &str| wrong(path, format!("row {}: {problem}", row.id));
-        rows.extend(Row { file: path.to_owned(), ..row.clone() }.for_each_backend().map_err(of_row)?);
+        let row = Row { file: path.to_owned(), ..row.clone() };
+        rows.extend(row.for_each_listed(&suite.clients).map_err(|problem| of_row(&problem))?);
     }
-    Ok(SuiteFile { include: Vec::new(), rows, ..suite })
+    Ok(SuiteFile { include: Vec::new(), clients: Vec::new(), rows, ..suite })
 }
 
 /// Names the suite file of a problem.
@@ -160,33 +178,49 @@ pub fn wrong(path: &Path, problem: impl std::fmt::Display) -> Unusable {
 }
 
 impl Row {
-    /// Returns the row once for each backend of its list, with names such as `pause/etcd`.
-    fn for_each_backend(self) -> Result<Vec<Row>, &'static str> {
-        let Some(listed) = &self.backends else { return Ok(vec![self]) };
+    /// Returns the row once for each backend or client of its list, with names such as `pause/etcd`.
+    fn for_each_listed(self, clients: &[ListedClient]) -> Result<Vec<Row>, String> {
+        let (key, listed, flags_of) = match (&self.backends, &self.clients) {
+            (None, None) => return Ok(vec![self]),
+            (Some(_), Some(_)) => return Err("`backends` and `clients` exclude each other".into()),
+            (Some(listed), None) => ("backends", listed, None),
+            (None, Some(listed)) => ("clients", listed, Some(clients)),
+        };
         let Some(flags) = &self.run else {
-            return Err("`backends` needs `run`; a plan has one backend of its own");
+            return Err(format!("`{key}` needs `run`; a plan has one backend of its own"));
         };
         if listed.is_empty() {
-            return Err("`backends` is empty; expected names of backends, or [\"all\"]");
+            return Err(format!("`{key}` is empty; expected names of {key}, or [\"all\"]"));
         }
         let has_all = listed.iter().any(|name| name == ALL);
         if has_all && listed.len() > 1 {
-            return Err("`backends` has \"all\" and other names; expected only one of both");
+            return Err(format!("`{key}` has \"all\" and other names; expected only one of both"));
         }
-        let names: Vec<&str> = if has_all {
-            BUILTIN.iter().map(|(name, _)| *name).collect()
-        } else {
-            listed.iter().map(String::as_str).collect()
+        let all: Vec<&str> = match flags_of {
+            None => BUILTIN.iter().map(|(name, _)| *name).collect(),
+            Some(clients) => clients.iter().map(|client| client.name.as_str()).collect(),
         };
-        let for_one = |name: &&str| Row {
-            id: format!("{}/{name}", self.id),
-            group: Some(self.id.clone()),
-            run: Some(format!("--backend {name} {flags}")),
-            backends: None,
-            needs_model_of: Some((*name).to_owned()),
-            ..self.clone()
+        let names: Vec<&str> = if has_all { all.clone() } else { listed.iter().map(String::as_str).collect() };
+        let for_one = |name: &&str| {
+            let first = match flags_of {
+                None => format!("--backend {name}"),
+                Some(clients) => {
+                    clients.iter().find(|client| client.name == *name).map(|c| c.run.clone()).ok_or_else(|| {
+                        format!("no `[[client]]` has the name `{name}`{}", similar(name, all.iter().copied()))
+                    })?
+                }
+            };
+            Ok(Row {
+                id: format!("{}/{name}", self.id),
+                group: Some(self.id.clone()),
+                run: Some(format!("{first} {flags}")),
+                backends: None,
+                clients: None,
+                needs_model_of: flags_of.is_none().then(|| (*name).to_owned()),
+                ..self.clone()
+            })
         };
-        Ok(names.iter().map(for_one).collect())
+        names.iter().map(for_one).collect()
     }
 
     /// Returns whether `only` names the row, or the row whose list of backends it comes from.
@@ -267,6 +301,26 @@ mod tests {
             ("backends = [\"all\", \"etcd\"]\nrun = \"\"", "only one of both"),
             ("backends = [\"etcd\"]\nplan = \"p.toml\"", "needs `run`"),
             ("backends = [\"etcd\", \"etcd\"]\nrun = \"\"", "two rows are called p/etcd"),
+        ] {
+            let error = suite(more).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_made_once_for_each_of_its_clients() {
+        let clients = "[[client]]\nname = \"one\"\nrun = \"--backend redis\"\n\
+            [[client]]\nname = \"two\"\nrun = \"--backend etcd --tokens none\"\n";
+        let suite = |more: &str| parse(&format!("schema = 1\n{clients}{}", row("p", more)), Path::new("s.toml"));
+        let all = suite("clients = [\"all\"]\nrun = \"--nemesis pause\"").unwrap();
+        assert_eq!(ids(&all), ["p/one", "p/two"]);
+        assert_eq!(all.rows[1].run.as_deref(), Some("--backend etcd --tokens none --nemesis pause"));
+        assert!(all.rows[0].is_named("p"));
+        assert_eq!(ids(&suite("clients = [\"two\"]\nrun = \"\"").unwrap()), ["p/two"]);
+        for (more, words) in [
+            ("clients = [\"on\"]\nrun = \"\"", "no `[[client]]` has the name `on`"),
+            ("clients = [\"one\"]\nbackends = [\"etcd\"]\nrun = \"\"", "exclude each other"),
+            ("clients = [\"one\"]\nplan = \"p.toml\"", "needs `run`"),
         ] {
             let error = suite(more).unwrap_err().to_string();
             assert!(error.contains(words), "{words}: {error}");

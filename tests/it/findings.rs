@@ -97,7 +97,7 @@ fn data_that_cannot_be_read_is_refused_by_name() {
         let refused = findings(dir.path(), &[]).exits(64).stderr;
         assert!(refused.contains(name) && refused.contains(words), "{name}: {refused}");
     };
-    wrong("notes.txt", "", "expected claims-CLUSTER.jsonl, dose-OF-CLUSTER.json or CASE-CLUSTER.history.jsonl");
+    wrong("notes.txt", "", "expected claims-CLUSTER.jsonl, table-NAME-CLUSTER.jsonl");
     wrong("claims-docker.jsonl", "", "expected the head");
     wrong("claims-docker.jsonl", "{}\n", "no head of a suite's results");
     wrong("dose-pause-sim.json", "{\"of\":\"pause\"}", "missing field");
