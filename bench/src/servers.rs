@@ -88,8 +88,8 @@ impl Server {
 
 /// The server, or a tool of Redis that is the same binary: it is a server when it is called `redis-server`.
 fn binary() -> &'static str {
-    let is_there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
-    if is_there { "redis-server" } else { "redis-check-rdb" }
+    let is_there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    if is_there.is_ok_and(|status| status.success()) { "redis-server" } else { "redis-check-rdb" }
 }
 
 impl Drop for Server {
