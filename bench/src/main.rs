@@ -1,0 +1,167 @@
+//! Measures the Redlock client of this project beside `rslock` and beside the wire, in one run on the same servers.
+//!
+//! All processes are pinned to one CPU: a wake-up across virtual CPUs costs more than the work that is measured. Every
+//! figure is a ratio to a baseline of the same round. The clients take turns, in short rounds, so that other load on the
+//! machine hits all of them.
+
+mod clients;
+mod series;
+mod servers;
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use clap::Parser;
+use clients::{Client, Floor};
+use futures::future::try_join_all;
+use locks::TokenSource;
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
+use series::{Series, Times};
+use servers::Server;
+use tokio::time::sleep;
+
+/// Measures the Redlock client beside rslock and beside raw PINGs, on five Redis servers that this program starts
+#[derive(Debug, Parser)]
+struct Args {
+    /// Rounds; in each round every client has its turn
+    #[arg(long, default_value_t = 30)]
+    rounds: u32,
+    /// Cycles (acquire and release) of each client in a round
+    #[arg(long, default_value_t = 500)]
+    cycles: u64,
+    /// Tasks of the measurement of throughput, each with a key of its own
+    #[arg(long, default_value_t = 50)]
+    tasks: u64,
+    /// Cycles of each task in a round
+    #[arg(long, default_value_t = 100)]
+    task_cycles: u64,
+    /// Rounds with one frozen server
+    #[arg(long, default_value_t = 5)]
+    frozen_rounds: u32,
+    /// Cycles after which no key may be left on any server
+    #[arg(long, default_value_t = 100_000)]
+    left_cycles: u64,
+}
+
+/// The number of servers.
+const SERVERS: usize = 5;
+/// The time in which the last release must arrive at every server.
+const SETTLES: Duration = Duration::from_millis(500);
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    pin()?;
+    let servers = (0..SERVERS).map(|_| Server::start()).collect::<anyhow::Result<Vec<_>>>()?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&args, &servers))
+}
+
+/// Pins this process, and the servers that it starts, to the first CPU that it may use.
+fn pin() -> anyhow::Result<()> {
+    let may = sched_getaffinity(Pid::from_raw(0))?;
+    let first = (0..CpuSet::count()).find(|cpu| may.is_set(*cpu).unwrap_or(false)).unwrap_or(0);
+    let mut one = CpuSet::new();
+    one.set(first)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &one)?)
+}
+
+async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
+    let addresses: Vec<_> = servers.iter().map(|server| server.address.clone()).collect();
+    let mut floor = Floor::connect(&addresses)?;
+    let rslock = Client::rslock(&addresses);
+    let ours = Client::ours(&addresses, TokenSource::None)?;
+    let counted = Client::ours(&addresses, TokenSource::MajorityMax)?;
+    let two_phase = Client::ours(&addresses, TokenSource::TwoPhase)?;
+
+    println!("{} rounds of {} cycles: median (least to most) of the rounds", args.rounds, args.cycles);
+    let of_floor = |floor: &mut Floor| -> anyhow::Result<Times> {
+        let mut times = Times::new();
+        for _ in 0..args.cycles {
+            times.record(floor.cycle()?);
+        }
+        Ok(times)
+    };
+    let [mut pings, mut p50_rslock, mut p50_ours, mut p50_counted, mut p50_two_phase] = [(); 5].map(|()| Series::default());
+    for round in 0..=args.rounds {
+        let round_pings = of_floor(&mut floor)?;
+        let mut figures = Vec::new();
+        for client in [&rslock, &ours, &counted, &two_phase] {
+            figures.push(times(client, args.cycles).await?.quantile_us(0.5));
+        }
+        // The first round warms up.
+        if round > 0 {
+            pings.push(round_pings.quantile_us(0.5));
+            let all = [&mut p50_rslock, &mut p50_ours, &mut p50_counted, &mut p50_two_phase];
+            all.into_iter().zip(figures).for_each(|(series, figure)| series.push(figure));
+        }
+    }
+    let row = |name: &str, figure: &Series, ratio: &Series, of: &str| println!("{name:42} {figure:>28}   {ratio} × {of}");
+    row("five parallel PINGs, p50 µs", &pings, &pings.over(&pings), "itself");
+    row("rslock, acquire p50 µs", &p50_rslock, &p50_rslock.over(&pings), "the PINGs");
+    row("ours without tokens, acquire p50 µs", &p50_ours, &p50_ours.over(&pings), "the PINGs");
+    row("  beside rslock", &p50_ours, &p50_ours.over(&p50_rslock), "rslock");
+    row("ours, majority-max, acquire p50 µs", &p50_counted, &p50_counted.over(&p50_ours), "ours without tokens");
+    row("ours, two-phase, acquire p50 µs", &p50_two_phase, &p50_two_phase.over(&p50_ours), "ours without tokens");
+
+    println!("\n{} tasks, {} cycles each: cycles/s", args.tasks, args.task_cycles);
+    let [mut rate_rslock, mut rate_ours, mut rate_two_phase] = [(); 3].map(|()| Series::default());
+    for round in 0..=args.rounds {
+        for (client, series) in
+            [(&rslock, &mut rate_rslock), (&ours, &mut rate_ours), (&two_phase, &mut rate_two_phase)]
+        {
+            let rate = rate(client, args).await?;
+            if round > 0 {
+                series.push(rate);
+            }
+        }
+    }
+    row("rslock, cycles/s", &rate_rslock, &rate_rslock.over(&rate_rslock), "itself");
+    row("ours without tokens, cycles/s", &rate_ours, &rate_ours.over(&rate_rslock), "rslock");
+    row("ours, two-phase, cycles/s", &rate_two_phase, &rate_two_phase.over(&rate_rslock), "rslock");
+
+    println!("\none of five servers frozen");
+    let [mut up, mut frozen] = [(); 2].map(|()| Series::default());
+    for _ in 0..args.frozen_rounds {
+        up.push(times(&ours, args.cycles).await?.quantile_us(0.5));
+        servers[SERVERS - 1].freeze(true)?;
+        let with_frozen = times(&ours, args.cycles).await;
+        servers[SERVERS - 1].freeze(false)?;
+        frozen.push(with_frozen?.quantile_us(0.5));
+        sleep(SETTLES).await;
+    }
+    row("ours without tokens, acquire p50 µs", &frozen, &frozen.over(&up), "all five up");
+
+    for number in 0..args.left_cycles {
+        two_phase.cycle(&format!("left-{}", number % 100), number).await?;
+    }
+    sleep(SETTLES).await;
+    let left = servers.iter().map(Server::leased_keys).collect::<anyhow::Result<Vec<u64>>>()?;
+    let all = left.iter().sum::<u64>();
+    println!("\nkeys left after {} more cycles: {all} on all servers", args.left_cycles);
+    ensure!(all == 0, "locks were left behind: {left:?}");
+    Ok(())
+}
+
+/// The times of acquiring, one cycle after the other.
+async fn times(client: &Client, cycles: u64) -> anyhow::Result<Times> {
+    let mut times = Times::new();
+    for number in 0..cycles {
+        times.record(client.cycle("bench", number).await?);
+    }
+    Ok(times)
+}
+
+/// Cycles per second of many tasks, each with a key of its own.
+async fn rate(client: &Client, args: &Args) -> anyhow::Result<f64> {
+    let task = async |task: u64| -> anyhow::Result<()> {
+        for number in 0..args.task_cycles {
+            client.cycle(&format!("bench-{task}"), number).await?;
+        }
+        Ok(())
+    };
+    let began = Instant::now();
+    try_join_all((0..args.tasks).map(task)).await?;
+    Ok((args.tasks * args.task_cycles) as f64 / began.elapsed().as_secs_f64())
+}

@@ -1,0 +1,101 @@
+//! Redis servers on loopback, for one measurement.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use nix::{
+    sys::{
+        prctl::set_pdeathsig,
+        signal::{Signal, kill},
+    },
+    unistd::Pid,
+};
+
+/// The time that a server has to answer its first PING.
+const UP_WITHIN: Duration = Duration::from_secs(10);
+
+/// One server without persistence. It is killed when this value is dropped, or when the measuring process ends.
+pub struct Server {
+    /// `127.0.0.1:PORT`.
+    pub address: String,
+    child: Child,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts a server on a free port, and waits until the server answers.
+    ///
+    /// # Errors
+    /// There is no `redis-server` on the path, or it does not answer within [`UP_WITHIN`].
+    pub fn start() -> anyhow::Result<Server> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let dir = tempfile::tempdir()?;
+        let mut command = Command::new(binary());
+        command
+            .arg0("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(dir.path())
+            .stdout(Stdio::null());
+        // SAFETY: prctl is async-signal-safe.
+        unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
+        let child = command.spawn().context("cannot start `redis-server`; install Redis (Debian: redis-server)")?;
+        let server = Server { address: format!("127.0.0.1:{port}"), child, _dir: dir };
+        let began = Instant::now();
+        while !matches!(server.ask("PING\r\n"), Ok(answer) if answer.starts_with("+PONG")) {
+            if began.elapsed() > UP_WITHIN {
+                bail!("redis-server on {} does not answer PING within {UP_WITHIN:?}", server.address);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Freezes the server, or lets it go on.
+    pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        Ok(kill(pid, if frozen { Signal::SIGSTOP } else { Signal::SIGCONT })?)
+    }
+
+    /// Sends one inline command, and returns what the server says within a second.
+    fn ask(&self, command: &str) -> anyhow::Result<String> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(command.as_bytes())?;
+        let mut answer = [0; 512];
+        let length = stream.read(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+    }
+
+    /// The number of keys with an expiry: locks that nobody has released.
+    ///
+    /// # Errors
+    /// The server gives no keyspace statistics.
+    pub fn leased_keys(&self) -> anyhow::Result<u64> {
+        let info = self.ask("INFO keyspace\r\n")?;
+        ensure!(info.contains("# Keyspace"), "{}: INFO keyspace answers {info:?}", self.address);
+        let Some((_, after)) = info.split_once("expires=") else { return Ok(0) };
+        let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+        Ok(digits.parse()?)
+    }
+}
+
+/// The server, or a tool of Redis that is the same binary: it is a server when it is called `redis-server`.
+fn binary() -> &'static str {
+    let is_there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    if is_there.is_ok_and(|status| status.success()) { "redis-server" } else { "redis-check-rdb" }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The process may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
