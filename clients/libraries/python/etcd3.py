@@ -1,6 +1,6 @@
 """etcd3 (python-etcd3): `Lock`, on one server of an etcd cluster: the client takes one address."""
 # /// script
-# dependencies = ["etcd3==0.12.0", "grpcio==1.74.0", "protobuf==3.20.3", "six==1.17.0", "tenacity==9.1.2"]
+# dependencies = ["etcd3==0.12.0", "grpcio==1.74.0", "protobuf==3.20.3", "six==1.17.0", "tenacity==7.0.0"]
 # ///
 import math
 
