@@ -1,0 +1,129 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Scanner;
+import java.util.concurrent.TimeUnit;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.state.ConnectionState;
+import org.apache.curator.retry.ExponentialBackoffRetry;
+
+/**
+ * The client program of Curator's InterProcessMutex: requests on standard input, answers on standard output.
+ *
+ * <p>Curator's documentation strongly recommends a listener for SUSPENDED and LOST, so `renew` says what the listener
+ * was told.
+ */
+public final class Curator {
+    /** A lock, and the number of sessions that had been lost when it was asked for. */
+    private record Held(InterProcessMutex mutex, int sessionsLost) {}
+
+    private static final class Failure extends Exception {
+        final String code;
+
+        Failure(String code, String message) {
+            super(message);
+            this.code = code;
+        }
+    }
+
+    private final CuratorFramework client;
+    private final Map<String, Held> held = new HashMap<>();
+    private volatile ConnectionState state = ConnectionState.SUSPENDED;
+    private volatile int sessionsLost;
+
+    private Curator(String servers, int leaseMs) {
+        client = CuratorFrameworkFactory.newClient(servers, leaseMs, leaseMs, new ExponentialBackoffRetry(100, 3));
+        client.getConnectionStateListenable().addListener((self, changed) -> {
+            state = changed;
+            if (changed == ConnectionState.LOST) {
+                sessionsLost++;
+            }
+        });
+        client.start();
+    }
+
+    private void acquire(String key, String owner) throws Exception {
+        InterProcessMutex mutex = new InterProcessMutex(client, "/locks/" + key);
+        Held attempt = new Held(mutex, sessionsLost);
+        if (!mutex.acquire(0, TimeUnit.MILLISECONDS)) {
+            throw new Failure("held", "acquire returned false");
+        }
+        held.put(owner, attempt);
+    }
+
+    private Held of(String owner) throws Failure {
+        Held lock = held.get(owner);
+        if (lock == null) {
+            throw new Failure("lost", "this process has no such lock");
+        }
+        return lock;
+    }
+
+    private void renew(String owner) throws Failure {
+        if (of(owner).sessionsLost != sessionsLost) {
+            throw new Failure("lost", "LOST");
+        }
+        if (state != ConnectionState.CONNECTED && state != ConnectionState.RECONNECTED) {
+            throw new Failure("error", state.toString());
+        }
+    }
+
+    private void release(String owner) throws Exception {
+        Held lock = of(owner);
+        held.remove(owner);
+        lock.mutex.release();
+    }
+
+    private void answer(JsonNode request) throws Exception {
+        String owner = request.path("owner").asText();
+        switch (request.path("op").asText()) {
+            case "acquire" -> acquire(request.path("key").asText(), owner);
+            case "renew" -> renew(owner);
+            case "release" -> release(owner);
+            case "cancel" -> {
+                // An attempt that got nothing has left nothing that its user could remove.
+                if (held.containsKey(owner)) {
+                    release(owner);
+                }
+            }
+            default -> throw new Failure("unsupported", "unknown request");
+        }
+    }
+
+    private static Curator opened(JsonNode request) {
+        List<String> servers = new ArrayList<>();
+        request.path("servers").forEach(server -> servers.add(server.path("host").asText() + ":" + server.path("port")));
+        return new Curator(String.join(",", servers), request.path("lease_ms").asInt());
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        ObjectMapper json = new ObjectMapper();
+        Curator library = null;
+        Scanner lines = new Scanner(System.in);
+        while (lines.hasNextLine()) {
+            JsonNode request = json.readTree(lines.nextLine());
+            ObjectNode answer = json.createObjectNode().put("id", request.path("id").asLong());
+            try {
+                if (request.path("op").asText().equals("init")) {
+                    library = opened(request);
+                } else {
+                    library.answer(request);
+                }
+                answer.put("ok", true);
+            } catch (Failure failure) {
+                answer.put("ok", false).put("error", failure.code).put("detail", failure.getMessage());
+            } catch (Exception error) {
+                answer.put("ok", false).put("error", "error").put("detail", error.toString());
+            }
+            System.out.println(json.writeValueAsString(answer));
+        }
+        // The threads of the library must not keep the program from ending.
+        System.exit(0);
+    }
+}
