@@ -8,7 +8,7 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test accept mutants image setup build
+.PHONY: help demo test accept mutants bench image setup build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
@@ -16,6 +16,7 @@ help:
 	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 80 minutes; an interrupted one goes on)'
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
+	@echo 'make bench    the Redlock client beside the crate rslock and beside raw PINGs, as ratios of one run'
 
 demo: setup build
 	$(HARNESS) run --cluster $(if $(CI),docker,auto) --nemesis pause --backend redlock --expect '$(REPRODUCED)'
@@ -56,6 +57,10 @@ test:
 accept: setup
 	$(CARGO) build --quiet --release
 	@exec scripts/accept $(RELEASE) runs/accept-$$(cat $(RELEASE) suites/*.toml suites/*/*.toml | sha256sum | cut -c1-12)
+
+bench:
+	@scripts/setup test
+	$(CARGO) run --release --manifest-path bench/Cargo.toml
 
 image: setup
 	$(CARGO) build --quiet --release
