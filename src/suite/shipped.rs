@@ -28,8 +28,9 @@ fn is_possible(backend: &str, kind: FaultKind) -> bool {
 fn every_shipped_suite_can_be_run() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("suites");
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let suites: Vec<String> = files.filter(|name| name.ends_with(".toml")).collect();
-    assert!(suites.len() >= 4, "{suites:?}");
+    // The client programs of the libraries are made by a script, and are not in the repository.
+    let suites: Vec<String> = files.filter(|name| name.ends_with(".toml") && name != "libraries.toml").collect();
+    assert!(suites.len() >= 5, "{suites:?}");
     for (suite, cluster) in suites.iter().flat_map(|s| [(s, ClusterKind::Docker), (s, ClusterKind::Sim)]) {
         assert!(!cases(suite, cluster).is_empty());
     }
