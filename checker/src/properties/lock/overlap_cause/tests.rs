@@ -344,7 +344,7 @@ fn an_event_of_any_node_explains_an_overlap_of_a_program() {
     let before = overlap(3).by_program().inject(1, amnesia(), "redis-2", 1_200, 1_300).causes();
     assert_eq!(before.concat(), "unexplained", "the fault came after the overlap had begun");
     // The wall clock ends the lease of the last renewal, which every node may have done.
-    for (by, expected) in [(900, "unexplained"), (1_100, "clock")] {
+    for (by, expected) in [(900, "unexplained"), (1_500, "clock")] {
         let mut s = HistoryBuilder::new();
         s.acquire(1, 1, 0, 10, 41).renew(1, 1_000, 1_010).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_100);
         assert_eq!(cause(s.by_program().inject(1, wall(by), "redis-2", 1_500, 1_600)), expected, "by {by} ms");
