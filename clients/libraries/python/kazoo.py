@@ -12,7 +12,7 @@ class Kazoo(Library):
         self.zk = KazooClient(hosts=",".join(f"{s['host']}:{s['port']}" for s in servers), timeout=lease)
         self.sessions_lost = 0
         self.zk.add_listener(self.listen)
-        self.zk.start()
+        self.zk.start(timeout=lease)
 
     def listen(self, state):
         self.sessions_lost += state == KazooState.LOST
