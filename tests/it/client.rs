@@ -35,7 +35,7 @@ fn a_client_program_that_cannot_be_used_is_refused_by_name() {
             &["--client-file", "`src` is a directory"],
         ),
         (&["run", "--cluster", "docker", "--client-packages", "python3"], &["--client-packages", "no client program"]),
-        (&["run", "--client", BASH, "--client-packages", "-x"], &["--client-packages", "Debian packages"]),
+        (&["run", "--client", BASH, "--client-packages", "Foo"], &["--client-packages", "Debian packages"]),
         (
             &["run", "--cluster", "docker", "--client", BASH, "--client-image", "a", "--image", "worker=b"],
             &["--client-image", "--image worker=NAME"],
