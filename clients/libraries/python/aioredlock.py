@@ -8,11 +8,12 @@ import asyncio
 
 from serve import Library, serve
 
-from aioredlock import Aioredlock, LockAcquiringError, LockError
+from aioredlock import Aioredlock, LockAcquiringError
 
 
 class AioRedlock(Library):
-    lost = LockError
+    # `LockRuntimeError` is a failure of a connection, after which nothing is certain.
+    lost = LockAcquiringError
 
     def __init__(self, servers, lease):
         self.loop = asyncio.new_event_loop()

@@ -3,8 +3,8 @@
 
 usage: pack.py PROGRAM.py DIR
 
-The dependencies are in the head of the program (https://packaging.python.org/en/latest/specifications/inline-script-metadata/).
-All are named, so none is resolved. Extension modules are those for CPython of Debian bookworm on this processor. A
+The dependencies are in the head of the program, as the Python packaging guide defines it ("Inline script metadata"). All
+are named, so none is resolved. Extension modules are those for CPython of Debian bookworm on this processor. A
 packed program that is up to date is left as it is.
 """
 
@@ -35,7 +35,8 @@ def install(packages, target):
     command = ["install", *options, "--implementation=cp", f"--python-version={PYTHON}", *platforms]
     subprocess.run([sys.executable, "-m", "pip", *command, f"--target={target}", *packages], check=True)
     # Bytecode that no time of a file makes invalid. Another Python ignores it.
-    subprocess.run([sys.executable, "-m", "compileall", "-qq", "--invalidation-mode=unchecked-hash", target], check=False)
+    compiler = [sys.executable, "-m", "compileall", "-qq", "--invalidation-mode=unchecked-hash"]
+    subprocess.run([*compiler, target], check=False)
 
 
 def content(program):

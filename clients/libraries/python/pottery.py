@@ -1,6 +1,6 @@
 """pottery: `Redlock`, on all Redis servers."""
 # /// script
-# dependencies = ["pottery==3.0.1", "redis==8.1.0", "mmh3==5.2.0", "typing-extensions==4.14.1"]
+# dependencies = ["pottery==3.0.1", "redis==8.1.0", "async-timeout==5.0.1", "mmh3==5.2.0", "typing-extensions==4.14.1"]
 # ///
 from serve import Library, serve
 

@@ -1,6 +1,6 @@
 """python-redis-lock: `redis_lock.Lock`, on one Redis server."""
 # /// script
-# dependencies = ["python-redis-lock==4.0.1", "redis==8.1.0"]
+# dependencies = ["python-redis-lock==4.0.1", "redis==8.1.0", "async-timeout==5.0.1"]
 # ///
 from serve import Library, serve
 

@@ -1,6 +1,6 @@
 """redis-py: `redis.lock.Lock`, on one Redis server."""
 # /// script
-# dependencies = ["redis==8.1.0"]
+# dependencies = ["redis==8.1.0", "async-timeout==5.0.1"]
 # ///
 from serve import Library, serve
 

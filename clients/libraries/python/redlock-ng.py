@@ -1,8 +1,9 @@
 """redlock-ng: `Redlock`, on all Redis servers."""
 # /// script
 # dependencies = [
-#     "redlock-ng==2.0.4", "redis==5.3.1", "PyJWT==2.10.1", "urllib3==1.26.20", "pydantic==2.11.7",
-#     "pydantic-core==2.33.2", "annotated-types==0.7.0", "typing-extensions==4.14.1", "typing-inspection==0.4.1",
+#     "redlock-ng==2.0.4", "redis==5.3.1", "async-timeout==5.0.1", "PyJWT==2.10.1", "urllib3==1.26.20",
+#     "pydantic==2.11.7", "pydantic-core==2.33.2", "annotated-types==0.7.0", "typing-extensions==4.14.1",
+#     "typing-inspection==0.4.1",
 # ]
 # ///
 from serve import Library, Lost, serve

@@ -1,6 +1,6 @@
 """redlock-py: `Redlock`, on all Redis servers."""
 # /// script
-# dependencies = ["redlock-py==1.0.8", "redis==8.1.0"]
+# dependencies = ["redlock-py==1.0.8", "redis==8.1.0", "async-timeout==5.0.1"]
 # ///
 from serve import Library, serve
 

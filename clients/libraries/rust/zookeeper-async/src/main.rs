@@ -11,9 +11,12 @@ use std::{
 };
 
 use serve::{Facts, Failure, Library, Server};
-use tokio::{runtime::Runtime, time::timeout};
+use tokio::{
+    runtime::Runtime,
+    time::{sleep, timeout},
+};
 use zookeeper_async::{
-    WatchedEvent, Watcher, ZkState, ZooKeeper,
+    WatchedEvent, ZkState, ZooKeeper,
     recipes::shared_lock::{LockGuard, lock},
 };
 
@@ -25,13 +28,21 @@ struct Shared {
 struct Lock {
     session: Arc<ZooKeeper>,
     guard: Arc<LockGuard>,
-    is_connected: Arc<AtomicBool>,
+    seen: Arc<Seen>,
 }
 
-struct Ignore;
+/// The states of the session that the library has reported.
+#[derive(Default)]
+struct Seen {
+    is_connected: AtomicBool,
+    is_over: AtomicBool,
+}
 
-impl Watcher for Ignore {
-    fn handle(&self, _: WatchedEvent) {}
+impl Seen {
+    fn state(&self, state: ZkState) {
+        self.is_connected.store(state == ZkState::Connected, Ordering::Relaxed);
+        self.is_over.fetch_or(state == ZkState::Closed, Ordering::Relaxed);
+    }
 }
 
 impl Library for Shared {
@@ -44,25 +55,33 @@ impl Library for Shared {
 
     fn acquire(&mut self, key: &str, _: &str, lease: Duration) -> Result<(Lock, Facts), Failure> {
         let attempt = async {
-            let session = ZooKeeper::connect(&self.servers, lease, Ignore).await.map_err(Failure::error)?;
-            let session = Arc::new(session);
-            let is_connected = Arc::new(AtomicBool::new(true));
-            let listened = is_connected.clone();
-            session.add_listener(move |state| listened.store(state == ZkState::Connected, Ordering::Relaxed));
+            let session = ZooKeeper::connect(&self.servers, lease, |_: WatchedEvent| ()).await;
+            let session = Arc::new(session.map_err(Failure::error)?);
+            let seen = Arc::new(Seen::default());
+            let listened = seen.clone();
+            session.add_listener(move |state| listened.state(state));
+            // The library tells nobody about the first connection. A request proves it.
+            session.exists("/", false).await.map_err(Failure::error)?;
+            seen.state(ZkState::Connected);
             // A task of its own, because the recipe may panic.
             let locking = tokio::spawn(lock(session.clone(), format!("/locks/{key}")));
             match timeout(lease / 4, locking).await {
-                Ok(Ok(Ok(guard))) => Ok((Lock { session, guard, is_connected }, Facts::default())),
+                Ok(Ok(Ok(guard))) => Ok((Lock { session, guard, seen }, Facts::default())),
                 Ok(Ok(Err(e))) => Err(Failure::error(e)),
                 Ok(Err(panicked)) => {
                     // A user's program would have ended, and its session with it.
                     let _ = session.close().await;
                     Err(Failure::error(panicked))
                 }
-                Err(_) => match session.close().await {
-                    Ok(()) => Err(Failure::held("the lock was not granted in time")),
-                    Err(e) => Err(Failure::timeout(e)),
-                },
+                Err(elapsed) => {
+                    let was_connected = seen.is_connected.load(Ordering::Relaxed);
+                    let closed = session.close().await;
+                    Err(if was_connected && closed.is_ok() {
+                        Failure::held(elapsed)
+                    } else {
+                        Failure::timeout(elapsed)
+                    })
+                }
             }
         };
         let limited = async { timeout(lease * 3 / 4, attempt).await };
@@ -70,22 +89,24 @@ impl Library for Shared {
     }
 
     fn renew(&mut self, lock: &mut Lock, _: Duration) -> Result<Facts, Failure> {
-        if lock.is_connected.load(Ordering::Relaxed) {
-            Ok(Facts::default())
-        } else {
-            Err(Failure::lost("the session was not connected at one time"))
+        if lock.seen.is_over.load(Ordering::Relaxed) {
+            return Err(Failure::lost("Closed"));
         }
+        if !lock.seen.is_connected.load(Ordering::Relaxed) {
+            return Err(Failure::error("not connected"));
+        }
+        Ok(Facts::default())
     }
 
     fn release(&mut self, lock: Lock) -> Result<(), Failure> {
-        self.runtime.block_on(async {
-            // A drop of the guard deletes the node in the background; the end of the session deletes it for certain.
-            drop(lock.guard);
-            match timeout(Duration::from_millis(500), lock.session.close()).await {
-                Ok(closed) => closed.map_err(Failure::error),
-                Err(e) => Err(Failure::timeout(e)),
-            }
-        })
+        let Lock { session, guard, .. } = lock;
+        self.runtime.spawn(async move {
+            // A drop of the guard deletes the node in the background, so the session must last a little longer.
+            drop(guard);
+            sleep(Duration::from_secs(1)).await;
+            let _ = session.close().await;
+        });
+        Ok(())
     }
 }
 
