@@ -1,4 +1,4 @@
-//! The lock in a row of a Postgres table: [`Redlock`] on one node, of which that node is the majority.
+//! The lock in a row of a Postgres table: [`Redlock`](crate::Redlock) on one node, of which that node is the majority.
 //!
 //! Each key has one row, with its owner, its expiry by the server's wall clock, and its counter. Each step is one
 //! conditional statement, which Postgres runs as a transaction of its own. A statement that finds its row locked waits
