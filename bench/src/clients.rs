@@ -51,7 +51,8 @@ pub enum Client {
 
 impl Client {
     pub fn ours(addresses: &[String], tokens: TokenSource) -> anyhow::Result<Client> {
-        let nodes = addresses.iter().enumerate().map(|(i, address)| connect_redis(&format!("redis-{}", i + 1), address));
+        let nodes =
+            addresses.iter().enumerate().map(|(i, address)| connect_redis(&format!("redis-{}", i + 1), address));
         Ok(Client::Ours(Arc::new(Redlock::new(nodes.collect(), Arc::new(BootClock), tokens)?)))
     }
 

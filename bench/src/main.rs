@@ -1,8 +1,8 @@
 //! Measures the Redlock client of this project beside `rslock` and beside the wire, in one run on the same servers.
 //!
 //! All processes are pinned to one CPU: a wake-up across virtual CPUs costs more than the work that is measured. Every
-//! figure is a ratio to a baseline of the same round. The clients take turns, in short rounds, so that other load on the
-//! machine hits all of them.
+//! figure is a ratio to a baseline of the same round. The clients take turns, in short rounds, so that other load on
+//! the machine hits all of them.
 
 mod clients;
 mod series;
@@ -83,7 +83,8 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
         }
         Ok(times)
     };
-    let [mut pings, mut p50_rslock, mut p50_ours, mut p50_counted, mut p50_two_phase] = [(); 5].map(|()| Series::default());
+    let [mut pings, mut p50_rslock, mut p50_ours, mut p50_counted, mut p50_two_phase] =
+        [(); 5].map(|()| Series::default());
     for round in 0..=args.rounds {
         let round_pings = of_floor(&mut floor)?;
         let mut figures = Vec::new();
@@ -97,7 +98,8 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
             all.into_iter().zip(figures).for_each(|(series, figure)| series.push(figure));
         }
     }
-    let row = |name: &str, figure: &Series, ratio: &Series, of: &str| println!("{name:42} {figure:>28}   {ratio} × {of}");
+    let row =
+        |name: &str, figure: &Series, ratio: &Series, of: &str| println!("{name:42} {figure:>28}   {ratio} × {of}");
     row("five parallel PINGs, p50 µs", &pings, &pings.over(&pings), "itself");
     row("rslock, acquire p50 µs", &p50_rslock, &p50_rslock.over(&pings), "the PINGs");
     row("ours without tokens, acquire p50 µs", &p50_ours, &p50_ours.over(&pings), "the PINGs");

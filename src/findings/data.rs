@@ -355,7 +355,12 @@ impl Data {
 
     /// The table of another suite, as Markdown.
     pub fn table(&self, name: &str, cluster: &str) -> Result<String, String> {
-        self.matrix(name, cluster)?.markdown()
+        self.matrix(name, cluster)?.outcomes()
+    }
+
+    /// The table of one figure of another suite, as Markdown.
+    pub fn figure_table(&self, name: &str, figure: &str, cluster: &str) -> Result<String, String> {
+        self.matrix(name, cluster)?.figures(figure)
     }
 
     /// The origin of the runs of a table. All are of one build.

@@ -25,7 +25,7 @@ fn once<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 /// The words of one cell: what the lock allowed in these runs.
-fn cell(runs: &[&CaseRun]) -> String {
+fn outcome(runs: &[&CaseRun]) -> String {
     let has = |figure: &str| runs.iter().any(|run| run.facts.figures.contains_key(figure));
     let windows = once(runs.iter().flat_map(|run| &run.facts.windows).map(|window| window.kind.as_str()));
     let mut words: Vec<String> = windows.iter().map(|kind| (*kind).to_owned()).collect();
@@ -34,22 +34,51 @@ fn cell(runs: &[&CaseRun]) -> String {
         (has("tokens.backwards") || has("tokens.shared"), "tokens not monotonic"),
     ];
     words.extend(others.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| (*word).to_owned()));
-    if words.is_empty() {
+    let count = |outcome: Outcome| runs.iter().filter(|run| run.outcome == outcome).count();
+    if words.is_empty() && count(Outcome::AsExpected) > 0 {
         words.push("upheld".to_owned());
     }
-    let unexpected = runs.iter().filter(|run| run.outcome != Outcome::AsExpected).count();
-    if unexpected > 0 {
-        words.push(format!("**{unexpected} of {} not as expected**", runs.len()));
+    for (outcome, word) in [
+        (Outcome::NotAsExpected, "not as expected"),
+        (Outcome::Inconclusive, "inconclusive"),
+        (Outcome::Infrastructure, "no run"),
+    ] {
+        match count(outcome) {
+            0 => {}
+            all if all == runs.len() => words.push(format!("*{word}*")),
+            some => words.push(format!("*{some} of {} {word}*", runs.len())),
+        }
     }
     words.join(", ")
 }
 
 impl Matrix {
-    /// Returns the table as Markdown. The longer list, of locks or of faults, gives the lines.
+    /// Returns the table of the outcomes as Markdown.
     ///
     /// # Errors
     /// No record is of a case `FAULT/LOCK`.
-    pub fn markdown(&self) -> Result<String, String> {
+    pub fn outcomes(&self) -> Result<String, String> {
+        self.markdown(outcome)
+    }
+
+    /// Returns the table of one figure of `verdict.json` as Markdown; several runs of a case give a span.
+    ///
+    /// # Errors
+    /// As [`Matrix::outcomes`], and no record has the figure.
+    pub fn figures(&self, figure: &str) -> Result<String, String> {
+        if !self.runs.iter().any(|run| run.facts.figures.contains_key(figure)) {
+            return Err(format!("table-{}: no run has a figure `{figure}`", self.name));
+        }
+        // A record leaves zeros out.
+        let of = |run: &&CaseRun| run.facts.figures.get(figure).copied().unwrap_or_default();
+        self.markdown(|runs| {
+            let (least, most) = runs.iter().map(of).fold((f64::MAX, 0.0), |(l, m), v: f64| (v.min(l), v.max(m)));
+            if least == most { format!("{least:.0}") } else { format!("{least:.0}–{most:.0}") }
+        })
+    }
+
+    /// The longer list, of locks or of faults, gives the lines.
+    fn markdown(&self, cell: impl Fn(&[&CaseRun]) -> String) -> Result<String, String> {
         let cases = || self.runs.iter().filter_map(|run| run.case.split_once('/').map(|names| (names, run)));
         let (faults, locks) = (once(cases().map(|((fault, _), _)| fault)), once(cases().map(|((_, lock), _)| lock)));
         if faults.is_empty() {
@@ -82,14 +111,18 @@ mod tests {
         let mut red = run("kill/etcd", 0);
         red.outcome = Outcome::NotAsExpected;
         let runs = vec![run("none/redis", 0), violated, red, run("alone", 0)];
-        let table = Matrix { name: "t".to_owned(), runs }.markdown().unwrap();
+        let table = Matrix { name: "t".to_owned(), runs };
+        let outcomes = table.outcomes().unwrap();
         let expected = "| fault | redis | etcd |\n\
                         | --- | --- | --- |\n\
                         | none | upheld | – |\n\
                         | pause | tokens not monotonic | – |\n\
-                        | kill | – | upheld, **1 of 1 not as expected** |";
-        assert_eq!(table, expected);
+                        | kill | – | *not as expected* |";
+        assert_eq!(outcomes, expected);
+        let backwards = table.figures("tokens.backwards").unwrap();
+        assert!(backwards.contains("| none | 0 | – |\n| pause | 1 | – |"), "{backwards}");
+        assert!(table.figures("tokens.forwards").unwrap_err().contains("`tokens.forwards`"));
         let empty = Matrix { name: "t".to_owned(), runs: vec![run("alone", 0)] };
-        assert!(empty.markdown().unwrap_err().contains("FAULT/LOCK"));
+        assert!(empty.outcomes().unwrap_err().contains("FAULT/LOCK"));
     }
 }

@@ -115,6 +115,10 @@ fn environment(data: Data, used: &Used, charts: &Charts) -> Environment<'static>
         source.table(&name, &cluster(of)).map_err(refused)
     });
     let source = data.clone();
+    environment.add_function("figure_table", move |name: String, figure: String, of: Option<String>| {
+        source.figure_table(&name, &figure, &cluster(of)).map_err(refused)
+    });
+    let source = data.clone();
     environment.add_function("table_origin", move |name: String, of: Option<String>| {
         source.table_origin(&name, &cluster(of)).map(Serde).map_err(refused)
     });

@@ -114,6 +114,10 @@ public final class Curator {
                     library = opened(request);
                 } else {
                     library.answer(request);
+                    if (request.path("op").asText().matches("acquire|renew")) {
+                        // The session counts from its last sign of life. The library gives one after a third of the timeout.
+                        answer.put("lease_ms", request.path("lease_ms").asLong() * 3 / 5);
+                    }
                 }
                 answer.put("ok", true);
             } catch (Failure failure) {

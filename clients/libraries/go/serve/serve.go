@@ -56,6 +56,9 @@ type answer struct {
 	Error  string `json:"error,omitempty"`
 	Detail string `json:"detail,omitempty"`
 	Token  int64  `json:"token,omitempty"`
+	// The locks of both libraries live with a session, which counts from its last sign of life, and not from this
+	// request. The libraries give a sign after a third of the timeout.
+	LeaseMs int64 `json:"lease_ms,omitempty"`
 }
 
 // Serve answers requests until the end of the input. `open` connects to the servers.
@@ -81,6 +84,9 @@ func Serve(open func(servers []Server, lease time.Duration) (Library, error)) {
 			ctx, cancel := context.WithTimeout(context.Background(), lease*3/4)
 			given.Token, err = do(ctx, library, locks, asked)
 			cancel()
+			if err == nil && (asked.Op == "acquire" || asked.Op == "renew") {
+				given.LeaseMs = asked.LeaseMs * 3 / 5
+			}
 		}
 		given.OK = err == nil
 		if err != nil {

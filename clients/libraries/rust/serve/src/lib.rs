@@ -28,6 +28,14 @@ pub struct Facts {
     pub lease_ms: Option<u64>,
 }
 
+impl Facts {
+    /// The facts of a lock that lives with a session. The session counts from its last sign of life, not from the
+    /// request. The libraries give a sign after a third of the timeout.
+    pub fn of_session(timeout: Duration) -> Facts {
+        Facts { lease_ms: u64::try_from(timeout.as_millis() * 3 / 5).ok(), ..Facts::default() }
+    }
+}
+
 /// The reason why a request was not done, or may not have been.
 #[derive(Debug, Serialize)]
 pub struct Failure {

@@ -66,7 +66,7 @@ impl Library for Shared {
             // A task of its own, because the recipe may panic.
             let locking = tokio::spawn(lock(session.clone(), format!("/locks/{key}")));
             match timeout(lease / 4, locking).await {
-                Ok(Ok(Ok(guard))) => Ok((Lock { session, guard, seen }, Facts::default())),
+                Ok(Ok(Ok(guard))) => Ok((Lock { session, guard, seen }, Facts::of_session(lease))),
                 Ok(Ok(Err(e))) => Err(Failure::error(e)),
                 Ok(Err(panicked)) => {
                     // A user's program would have ended, and its session with it.
@@ -88,14 +88,14 @@ impl Library for Shared {
         self.runtime.block_on(limited).unwrap_or_else(|_| Err(Failure::timeout("no answer from ZooKeeper")))
     }
 
-    fn renew(&mut self, lock: &mut Lock, _: Duration) -> Result<Facts, Failure> {
+    fn renew(&mut self, lock: &mut Lock, lease: Duration) -> Result<Facts, Failure> {
         if lock.seen.is_over.load(Ordering::Relaxed) {
             return Err(Failure::lost("Closed"));
         }
         if !lock.seen.is_connected.load(Ordering::Relaxed) {
             return Err(Failure::error("not connected"));
         }
-        Ok(Facts::default())
+        Ok(Facts::of_session(lease))
     }
 
     fn release(&mut self, lock: Lock) -> Result<(), Failure> {

@@ -42,16 +42,16 @@ impl Library for ZooKeeper {
         let attempt = lock(&self.client, &directory, owner);
         // "A timed lock is easy to construct with `select!` and `sleep`."
         match self.runtime.block_on(async { timeout(lease / 4, attempt).await }) {
-            Ok(Ok(lock)) => Ok((lock, Facts::default())),
+            Ok(Ok(lock)) => Ok((lock, Facts::of_session(lease))),
             Ok(Err(e)) => Err(Failure::error(e)),
             Err(e) if self.client.state() == SessionState::SyncConnected => Err(Failure::held(e)),
             Err(e) => Err(Failure::timeout(e)),
         }
     }
 
-    fn renew(&mut self, lock: &mut OwnedLockClient, _: Duration) -> Result<Facts, Failure> {
+    fn renew(&mut self, lock: &mut OwnedLockClient, lease: Duration) -> Result<Facts, Failure> {
         match lock.client().state() {
-            SessionState::SyncConnected => Ok(Facts::default()),
+            SessionState::SyncConnected => Ok(Facts::of_session(lease)),
             SessionState::Disconnected => Err(Failure::error("Disconnected")),
             state => Err(Failure::lost(state)),
         }
