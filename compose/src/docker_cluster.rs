@@ -6,7 +6,7 @@ use agent::protocol::{
     ClockAnswer, ClockRequest, ClocksAhead, Connection, Links, MarkerStep, PacketRequest, ProbeAnswer, TargetAnswer,
     TargetRequest,
 };
-use history::{ClockChange, Direction, Fault, FaultId, NodeName, WhichClock, fault::Data};
+use history::{ClockChange, Fault, FaultId, NodeName, WhichClock, fault::Data};
 use nemesis::{Cluster, Doing};
 use tokio::time::Instant;
 
@@ -200,12 +200,9 @@ impl Cluster for DockerCluster<'_> {
             let all = Links::default();
             let asked = self.target_if_up(&[(node, pid)], TargetRequest::Connections { pid, links: all }).await?;
             let Some(TargetAnswer::Connections(found)) = asked else { return Ok(0) };
-            let stale: Vec<&Connection> = found.iter().filter(|c| c.retransmits > 0).collect();
-            if reset {
-                for connection in &stale {
-                    let links = Links { peers: vec![*connection.peer.ip()], port: None, direction: Direction::Both };
-                    self.target_if_up(&[(node, pid)], TargetRequest::Reset { pid, links }).await?;
-                }
+            let stale: Vec<&Connection> = found.iter().filter(|c| c.is_stale()).collect();
+            if reset && !stale.is_empty() {
+                self.target_if_up(&[(node, pid)], TargetRequest::Reset { pid, links: Links::default() }).await?;
             }
             Ok(u32::try_from(stale.len()).unwrap_or(u32::MAX))
         })

@@ -43,12 +43,14 @@ pub fn connections(pid: i32, links: &Links) -> Result<Vec<Connection>, NetError>
     Ok(found.into_iter().map(|found| found.connection).collect())
 }
 
-/// Resets these connections and returns them. If packets get through, both ends learn of the reset at once.
+/// Resets those of these connections that have retransmitted without an answer, and returns them. Others stay: a healthy
+/// connection can be a session that holds a lock. If packets get through, both ends learn of the reset at once.
 /// Unacknowledged data is lost, so the caller must record the reset.
 pub fn reset(pid: i32, links: &Links) -> Result<Vec<Connection>, NetError> {
     in_target(pid, "resetting TCP connections", |socket| {
         let mut done = Vec::new();
-        for Found { connection, family, id } in list(socket, links)? {
+        let stale = list(socket, links)?.into_iter().filter(|found| found.connection.is_stale());
+        for Found { connection, family, id } in stale {
             match destroy(socket, family, &id) {
                 Ok(()) => done.push(connection),
                 // The connection has ended by itself.

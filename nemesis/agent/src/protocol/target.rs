@@ -38,7 +38,7 @@ pub enum TargetRequest {
         /// The peers; the direction does not matter.
         links: Links,
     },
-    /// Resets TCP connections.
+    /// Resets TCP connections that have retransmitted a packet without an acknowledgement.
     Reset {
         /// Any process of the target.
         pid: i32,
@@ -148,6 +148,13 @@ pub struct Connection {
     pub next_retransmit_ms: Option<u32>,
     /// Bytes that the target has written and the peer has not acknowledged.
     pub unacknowledged_bytes: u32,
+}
+
+impl Connection {
+    /// Returns whether the target has retransmitted a packet that the peer has not acknowledged.
+    pub fn is_stale(&self) -> bool {
+        self.retransmits > 0
+    }
 }
 
 /// The features that work in a target's network namespace.
