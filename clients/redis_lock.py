@@ -22,7 +22,7 @@ def done(request):
     op, owner, lease = request["op"], request.get("owner"), request.get("lease_ms", 0) / 1000
     if op == "init":
         server = request["servers"][0]
-        connection = redis.Redis(server["host"], server["port"], socket_timeout=lease / 4)
+        connection = redis.Redis(server["host"], server["port"], socket_timeout=lease / 4, retry=None)
     elif op == "acquire":
         attempts.clear()
         attempts[owner] = Attempt(request["key"], lease)

@@ -293,6 +293,9 @@ impl Bench {
             return Err(self.wrong(Second, &format!("a token larger than {one}, that of the hold before")));
         }
         self.must_release(Second, &attempt).await?;
+        if one.token.is_some() != other.token.is_some() {
+            return Err(self.wrong(Second, "a token in both answers, or in neither"));
+        }
         let token = if one.token.is_some() { "; tokens grow (run with --tokens own)" } else { "; no tokens" };
         Ok(format!("a free lock is acquired, released and acquired again{token}"))
     }

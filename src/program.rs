@@ -77,7 +77,7 @@ pub fn words(text: &str) -> anyhow::Result<Vec<String>> {
 /// image, and an absolute path is a path of the image.
 fn is_own_file(place: usize, word: &str) -> bool {
     let is_path = word.contains('/') || place > 0;
-    is_path && !word.starts_with('/') && Path::new(word).is_file() || place == 0 && word.starts_with("./")
+    is_path && !word.starts_with('/') && (place == 0 || Path::new(word).is_file())
 }
 
 /// Returns the path without `.`, relative to the current directory.
@@ -159,6 +159,7 @@ mod tests {
             assert!(relative(path).unwrap_err().contains("below the current directory"));
         }
         assert!(is_own_file(0, "./no-such-client") && !is_own_file(0, "Cargo.toml") && is_own_file(1, "Cargo.toml"));
+        assert!(is_own_file(0, "target/no-such-client"));
         assert!(!is_own_file(1, "/etc/passwd") && !is_own_file(1, "no-such-file"));
     }
 }

@@ -55,6 +55,8 @@ pub struct Program {
     clock: Arc<dyn Clock>,
     process: Mutex<Option<ProgramProcess>>,
     restarts: AtomicU64,
+    /// The number of restarts at the last acquisition: a client has one hold at a time.
+    acquired_after: AtomicU64,
 }
 
 impl Program {
@@ -74,7 +76,8 @@ impl Program {
     ) -> Result<Program, String> {
         let servers = servers.iter().map(server).collect::<Result<_, _>>()?;
         let init = Request::Init { servers, lease_ms: millis(lease) };
-        Ok(Program { command, init, tokens, clock, process: Mutex::default(), restarts: AtomicU64::new(0) })
+        let (process, restarts, acquired_after) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Program { command, init, tokens, clock, process, restarts, acquired_after })
     }
 
     /// Starts the program and waits for its answer to `init`.
@@ -101,7 +104,7 @@ impl Program {
         }
     }
 
-    /// Makes sure that a program waits for a request, before the request is stamped.
+    /// Makes sure that a program waits for a request.
     async fn ready(&self) -> Slot<'_> {
         let mut process = self.process.lock().await;
         let problem = match process.as_mut().map(ProgramProcess::look) {
@@ -138,18 +141,31 @@ impl Program {
         }
     }
 
-    /// Sends a request, and reads its answer. `sending` is called just before the request is queued, whether or not
-    /// there is a program to get it.
-    async fn ask(
+    /// Announces a request, sends it, and reads its answer. The request is announced before a program is started for
+    /// it: whoever gives up the attempt meanwhile finds it in the record. The promise then counts from before the start.
+    async fn ask_anew(
+        &self,
+        request: &Request,
+        lease: Duration,
+        round: Round,
+        watch: &dyn Watch,
+    ) -> (Slot<'_>, Duration, Result<Done, Failure>) {
+        let sent = self.clock.now();
+        watch.sending(round);
+        let mut slot = self.ready().await;
+        let done = self.exchange(&mut slot, request, lease, round, watch).await;
+        (slot, sent, done)
+    }
+
+    /// Sends a request that was announced, and reads its answer.
+    async fn exchange(
         &self,
         slot: &mut Slot<'_>,
         request: &Request,
         lease: Duration,
         round: Round,
         watch: &dyn Watch,
-    ) -> Result<(Duration, Done), Failure> {
-        let sent = self.clock.now();
-        watch.sending(round);
+    ) -> Result<Done, Failure> {
         let Some(process) = slot.process.as_mut() else {
             let why = slot.problem.as_ref().map_or_else(|| "the program does not run".into(), ToString::to_string);
             return Err(failure(FailureReason::Error(why), Outcome::Failed, NodeAnswer::None));
@@ -159,7 +175,7 @@ impl Program {
         match process.answer(request, id, answer_within(lease), &*self.clock).await {
             Ok(Answer::Done(done)) => {
                 watch.answered(round);
-                Ok((sent, done))
+                Ok(done)
             }
             Ok(Answer::Failed { error, detail }) => {
                 watch.answered(round);
@@ -169,17 +185,21 @@ impl Program {
                 let why = broken.to_string();
                 // The restart belongs to this operation: the next one must find a program that waits for it.
                 slot.problem = self.restart(&mut slot.process, Some(broken)).await;
-                let why = format!("{why}; the program was started again (restart {})", self.restarts());
+                let why = match &slot.problem {
+                    None => format!("{why}; the program was started again (restart {})", self.restarts()),
+                    Some(problem) => format!("{why}; starting the program again failed: {problem}"),
+                };
                 Err(failure(FailureReason::Error(why), Outcome::Indeterminate, NodeAnswer::None))
             }
         }
     }
 
     async fn attempt(&self, key: &Key, owner: Owner, lease: Duration, watch: &dyn Watch) -> Result<Hold, Failure> {
-        let mut slot = self.ready().await;
         let request =
             Request::Acquire { key: key.as_str().into(), owner: owner.as_str().into(), lease_ms: millis(lease) };
-        let (sent, done) = self.ask(&mut slot, &request, lease, Round::Acquire, watch).await?;
+        let (mut slot, sent, done) = self.ask_anew(&request, lease, Round::Acquire, watch).await;
+        let done = done?;
+        self.acquired_after.store(self.restarts(), Ordering::Relaxed);
         let lease = done.lease_ms.map_or(lease, Duration::from_millis);
         let valid_until = valid_until(sent, lease, done);
         if done.valid_ms.is_some() && self.clock.now() >= valid_until {
@@ -193,36 +213,49 @@ impl Program {
 
     async fn undo(&self, slot: &mut Slot<'_>, request: Request, lease: Duration, watch: &dyn Watch) {
         watch.undoing();
-        let undone = self.ask(slot, &request, lease, Round::Undo, watch).await;
+        watch.sending(Round::Undo);
+        let undone = self.exchange(slot, &request, lease, Round::Undo, watch).await;
         watch.undone(&match undone {
             Ok(_) => answered(NodeAnswer::Done),
             Err(failure) => failure.answers,
         });
     }
 
-    /// Like every renewal, it revives no hold that has lapsed, and shortens none.
+    /// The failure of a request about a hold. A program that was started again knows nothing of the hold, so its `lost`
+    /// says nothing about the lock.
+    fn of_hold(&self, failed: Failure) -> Failure {
+        if failed.reason != FailureReason::Lost || self.restarts() == self.acquired_after.load(Ordering::Relaxed) {
+            return failed;
+        }
+        let why = "the program was started again since it acquired the lock, and does not know the hold".to_owned();
+        failure(FailureReason::Error(why), Outcome::Indeterminate, NodeAnswer::None)
+    }
+
+    /// Like every renewal, it revives no hold that has lapsed. It shortens a hold only if the program says so by
+    /// `lease_ms`.
     async fn extend(&self, hold: &mut Hold, lease: Duration, watch: &dyn Watch) -> Result<Renewed, Failure> {
         if self.clock.now() >= hold.valid_until {
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::None));
         }
-        let mut slot = self.ready().await;
         let (key, owner) = (hold.key.as_str().into(), hold.owner.as_str().into());
         let request = Request::Renew { key, owner, lease_ms: millis(lease) };
-        let (sent, done) = self.ask(&mut slot, &request, lease, Round::Renew, watch).await?;
+        let (_slot, sent, done) = self.ask_anew(&request, lease, Round::Renew, watch).await;
+        let done = done.map_err(|failed| self.of_hold(failed))?;
         let lease = done.lease_ms.map_or(lease, Duration::from_millis);
         let valid_until = valid_until(sent, lease, done);
         if self.clock.now() >= valid_until.min(hold.valid_until) {
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
-        if valid_until > hold.valid_until {
+        if valid_until > hold.valid_until || done.lease_ms.is_some() {
             (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
         }
         Ok(Renewed { valid_until: hold.valid_until, answers: answered(NodeAnswer::Done) })
     }
 
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
-        let mut slot = self.ready().await;
-        match self.ask(&mut slot, &release(&hold.key, &hold.owner), hold.lease, Round::Release, watch).await {
+        let request = release(&hold.key, &hold.owner);
+        let (_slot, _, done) = self.ask_anew(&request, hold.lease, Round::Release, watch).await;
+        match done.map_err(|failed| self.of_hold(failed)) {
             Ok(_) => Ok(Released { removed: true, answers: answered(NodeAnswer::Done) }),
             Err(Failure { reason: FailureReason::Lost, answers, .. }) => Ok(Released { removed: false, answers }),
             Err(failure) => Err(failure),

@@ -151,6 +151,10 @@ pub struct Done {
 
 /// The longest number that every reader of JSON keeps.
 const NUMBER_MAX: u64 = 1 << 53;
+/// The longest time in an answer, in milliseconds: some months.
+const TIME_MS_MAX: u64 = 10_000_000_000;
+/// The part of a program's own words that is kept.
+const DETAIL_MAX: usize = 500;
 
 /// Parses a line of the program into the number of its request and the answer.
 ///
@@ -171,15 +175,22 @@ pub(super) fn parse(line: &str) -> Result<(u64, Answer), String> {
     let example = r#"expected one JSON object such as {"id":2,"ok":true} on the line"#;
     let written: Written = serde_json::from_str(line).map_err(|e| format!("{example}: {e}"))?;
     let Written { id, ok, error, detail, token, valid_ms, lease_ms } = written;
-    if [token, valid_ms, lease_ms].into_iter().flatten().any(|number| number > NUMBER_MAX) {
-        return Err("expected numbers of at most 2^53".into());
+    if token.is_some_and(|token| token > NUMBER_MAX) {
+        return Err("expected a token of at most 2^53".into());
+    }
+    if [valid_ms, lease_ms].into_iter().flatten().any(|ms| ms > TIME_MS_MAX) {
+        return Err("expected times of at most 10^10 ms".into());
     }
     match (ok, error) {
         (true, None) => Ok((id, Answer::Done(Done { token, valid_ms, lease_ms }))),
-        (false, Some(error)) => Ok((id, Answer::Failed { error, detail: detail.unwrap_or_default() })),
+        (false, Some(error)) => Ok((id, Answer::Failed { error, detail: shortened(detail.unwrap_or_default()) })),
         (true, Some(_)) => Err(r#"`"ok":true` and `error` exclude each other"#.into()),
         (false, None) => Err(r#"expected an error code beside `"ok":false`, such as "error":"held""#.into()),
     }
+}
+
+fn shortened(detail: String) -> String {
+    if detail.chars().count() <= DETAIL_MAX { detail } else { detail.chars().take(DETAIL_MAX).chain(['…']).collect() }
 }
 
 #[cfg(test)]
@@ -211,6 +222,7 @@ mod tests {
             (r#"{"id":2,"ok":false,"error":"busy"}"#, "unknown variant `busy`"),
             (r#"{"id":2,"ok":true,"token":-1}"#, "invalid value"),
             (r#"{"id":2,"ok":true,"token":9007199254740993}"#, "2^53"),
+            (r#"{"id":2,"ok":true,"lease_ms":18446744073710}"#, "10^10 ms"),
         ] {
             let problem = parse(line).unwrap_err();
             assert!(problem.contains(words), "{line}: {problem}");

@@ -4,8 +4,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use locks::{
-    BootClock, Clock, Failure, FailureReason, Key, Lock, Outcome, Owner, Program, ServerAddress, TokenSource,
-    Unwatched,
+    BootClock, Clock, Failure, FailureReason, Key, Lock, Outcome, Owner, Program, Round, ServerAddress, TokenSource,
+    Unwatched, Watch,
     program::{Broken, ProgramCommand},
     validity,
 };
@@ -162,6 +162,45 @@ async fn a_program_that_cannot_begin_says_why() {
     let servers = [ServerAddress { name: "redis-1".into(), address: "localhost".into() }];
     let command = ProgramCommand { words: vec!["true".into()], dir: None };
     assert!(Program::new(command, &servers, LEASE, TokenSource::None, Arc::new(BootClock)).is_err());
+}
+
+/// Notes what a watch is told to be sent.
+#[derive(Default)]
+struct Sent(std::sync::Mutex<Vec<Round>>);
+
+impl Watch for Sent {
+    fn sending(&self, round: Round) {
+        self.0.lock().unwrap().push(round);
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_waits_for_a_new_program_is_announced() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"init) [ -e again ] && sleep 0.3; touch again; say "$ok";; release) exit 1;;"#);
+    lock.start().await.unwrap();
+    let hold = acquire(&lock, "a").await.unwrap();
+    lock.release(&hold, &Unwatched).await.unwrap_err();
+    let (key, watch) = (Key::new("k0"), Sent::default());
+    let acquiring = lock.acquire(&key, Owner::new("b"), LEASE, &watch);
+    drop(acquiring.now_or_never());
+    assert_eq!(*watch.0.lock().unwrap(), [Round::Acquire]);
+}
+
+#[tokio::test]
+async fn a_new_program_says_nothing_about_the_hold_of_the_old_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let lost = r#"say '"ok":false,"error":"lost"';;"#;
+    let lock = lock(dir.path(), &format!("acquire) say \"$ok\"; exit;; renew|release) {lost}"));
+    lock.start().await.unwrap();
+    let mut hold = acquire(&lock, "a").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
+    let released = lock.release(&hold, &Unwatched).await.unwrap_err();
+    for failure in [renewed, released] {
+        assert_eq!(failure.outcome, Outcome::Indeterminate);
+        assert!(failure.to_string().contains("started again since it acquired"), "{failure}");
+    }
 }
 
 #[tokio::test]

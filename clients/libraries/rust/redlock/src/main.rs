@@ -5,8 +5,8 @@ use std::{error::Error, time::Duration};
 use redlock::{Lock, RedLock};
 use serve::{Facts, Failure, Library, Server};
 
-/// The longest number that every reader of JSON keeps. The library's validity can be far longer.
-const NUMBER_MAX: u64 = 1 << 53;
+/// The longest time of the protocol. The library's validity can be far longer.
+const TIME_MS_MAX: u64 = 10_000_000_000;
 
 /// A lock borrows its manager, which lives as long as the program.
 struct Redlock(&'static RedLock);
@@ -24,7 +24,7 @@ impl Library for Redlock {
     fn acquire(&mut self, key: &str, _: &str, lease: Duration) -> Result<(Lock<'static>, Facts), Failure> {
         match self.0.lock(key.as_bytes(), lease.as_millis() as usize) {
             Ok(Some(lock)) => {
-                let valid_ms = (lock.validity_time as u64).min(NUMBER_MAX);
+                let valid_ms = (lock.validity_time as u64).min(TIME_MS_MAX);
                 Ok((lock, Facts { valid_ms: Some(valid_ms), ..Facts::default() }))
             }
             Ok(None) => Err(Failure::held("lock returned None")),
