@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use locks::{BootClock, Key, Lock, Owner, Redlock, TokenSource, Unwatched, connect_redis};
 
-/// The lease of every attempt. No lease ends during a measurement.
+/// The lease of every timed attempt. No lease ends during a measurement.
 pub const LEASE: Duration = Duration::from_secs(10);
 
 /// Parallel PINGs over raw sockets: what one round trip to all servers costs at least.
@@ -61,16 +61,16 @@ impl Client {
         Client::Rslock(Arc::new(rslock::LockManager::new(urls)))
     }
 
-    /// Returns how long the acquiring took.
+    /// Acquires for `lease`. Returns how long the acquiring took.
     ///
     /// # Errors
     /// The free lock was not granted.
-    pub async fn cycle(&self, key: &str, number: u64) -> anyhow::Result<Duration> {
+    pub async fn cycle(&self, key: &str, number: u64, lease: Duration) -> anyhow::Result<Duration> {
         match self {
             Client::Ours(lock) => {
                 let (key, owner) = (Key::new(key), Owner::new(format!("{key}-{number}")));
                 let began = Instant::now();
-                let hold = lock.acquire(&key, owner, LEASE, &Unwatched).await;
+                let hold = lock.acquire(&key, owner, lease, &Unwatched).await;
                 let took = began.elapsed();
                 let hold = hold.map_err(|failure| anyhow!("{key} was not granted: {failure:?}"))?;
                 lock.release(&hold, &Unwatched).await.map_err(|failure| anyhow!("not released: {failure:?}"))?;
@@ -78,7 +78,7 @@ impl Client {
             }
             Client::Rslock(manager) => {
                 let began = Instant::now();
-                let lock = manager.lock(key.as_bytes(), LEASE).await;
+                let lock = manager.lock(key.as_bytes(), lease).await;
                 let took = began.elapsed();
                 manager.unlock(&lock.context("rslock did not get a free lock")?).await;
                 Ok(took)

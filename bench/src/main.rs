@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Parser;
-use clients::{Client, Floor};
+use clients::{Client, Floor, LEASE};
 use futures::future::try_join_all;
 use locks::TokenSource;
 use nix::{
@@ -48,6 +48,8 @@ struct Args {
 
 /// The number of servers.
 const SERVERS: usize = 5;
+/// The lease of the cycles after which no key may be left: a key that was left behind must still be there at the end.
+const LEFT_LEASE: Duration = Duration::from_secs(600);
 /// The time in which the last release must arrive at every server.
 const SETTLES: Duration = Duration::from_millis(500);
 
@@ -136,7 +138,7 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
     row("ours without tokens, acquire p50 µs", &frozen, &frozen.over(&up), "all five up");
 
     for number in 0..args.left_cycles {
-        two_phase.cycle(&format!("left-{}", number % 100), number).await?;
+        two_phase.cycle(&format!("left-{}", number % 100), number, LEFT_LEASE).await?;
     }
     sleep(SETTLES).await;
     let left = servers.iter().map(Server::leased_keys).collect::<anyhow::Result<Vec<u64>>>()?;
@@ -150,7 +152,7 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
 async fn times(client: &Client, cycles: u64) -> anyhow::Result<Times> {
     let mut times = Times::new();
     for number in 0..cycles {
-        times.record(client.cycle("bench", number).await?);
+        times.record(client.cycle("bench", number, LEASE).await?);
     }
     Ok(times)
 }
@@ -159,7 +161,7 @@ async fn times(client: &Client, cycles: u64) -> anyhow::Result<Times> {
 async fn rate(client: &Client, args: &Args) -> anyhow::Result<f64> {
     let task = async |task: u64| -> anyhow::Result<()> {
         for number in 0..args.task_cycles {
-            client.cycle(&format!("bench-{task}"), number).await?;
+            client.cycle(&format!("bench-{task}"), number, LEASE).await?;
         }
         Ok(())
     };

@@ -142,7 +142,8 @@ impl Program {
     }
 
     /// Announces a request, sends it, and reads its answer. The request is announced before a program is started for
-    /// it: whoever gives up the attempt meanwhile finds it in the record. The promise then counts from before the start.
+    /// it, so that an attempt that is given up meanwhile is in the record. The promise then counts from before the
+    /// start.
     async fn ask_anew(
         &self,
         request: &Request,

@@ -43,8 +43,8 @@ pub fn connections(pid: i32, links: &Links) -> Result<Vec<Connection>, NetError>
     Ok(found.into_iter().map(|found| found.connection).collect())
 }
 
-/// Resets those of these connections that have retransmitted without an answer, and returns them. Others stay: a healthy
-/// connection can be a session that holds a lock. If packets get through, both ends learn of the reset at once.
+/// Resets those of these connections that have retransmitted without an answer, and returns them. Others stay: a
+/// healthy connection can be a session that holds a lock. If packets get through, both ends learn of the reset at once.
 /// Unacknowledged data is lost, so the caller must record the reset.
 pub fn reset(pid: i32, links: &Links) -> Result<Vec<Connection>, NetError> {
     in_target(pid, "resetting TCP connections", |socket| {
