@@ -11,7 +11,7 @@ use locks::{
 
 use crate::{
     cli::{ClientArgs, ClientCheckArgs, ClientCommand},
-    exit::{Exit, Unusable},
+    exit::{Exit, Interrupted, Unusable},
     program::words,
     report::print,
 };
@@ -78,7 +78,13 @@ impl Check {
 pub fn client(args: &ClientArgs) -> anyhow::Result<Exit> {
     let ClientCommand::Check(args) = &args.command;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
-    runtime.block_on(check(args))
+    runtime.block_on(async {
+        tokio::select! {
+            checked = check(args) => checked,
+            // The end of the checks kills the programs: each has a process group of its own, which no Ctrl-C reaches.
+            _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
+        }
+    })
 }
 
 async fn check(args: &ClientCheckArgs) -> anyhow::Result<Exit> {

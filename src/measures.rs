@@ -7,7 +7,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use history::{Event, FaultId, FaultKind, FaultPhase, HoldId, Record, Stamp};
+use history::{ClientId, Event, FaultId, FaultKind, FaultPhase, HoldId, Record, Stamp};
 
 /// The largest value that a histogram distinguishes: one hour, in microseconds.
 const MAX_US: u64 = 3_600_000_000;
@@ -15,8 +15,16 @@ const MAX_US: u64 = 3_600_000_000;
 /// Measures of one run.
 pub struct Measures {
     acquire_us: Histogram<u64>,
+    /// From the start of an attempt that was granted to its hold.
+    attempt_us: Histogram<u64>,
+    /// From a client's first attempt for a section to its hold.
+    wait_us: Histogram<u64>,
     held_us: Histogram<u64>,
     intended: HashMap<HoldId, Stamp>,
+    /// The beginning of each open attempt, and that of the first attempt for the same section.
+    attempted: HashMap<HoldId, (Stamp, Stamp)>,
+    /// For each client, when its section was due, and when it began to try.
+    began: HashMap<ClientId, (Stamp, Stamp)>,
     acquired: HashMap<HoldId, Stamp>,
     first: Option<Stamp>,
     last: Option<Stamp>,
@@ -36,8 +44,12 @@ impl Default for Measures {
     fn default() -> Self {
         Measures {
             acquire_us: histogram(),
+            attempt_us: histogram(),
+            wait_us: histogram(),
             held_us: histogram(),
             intended: HashMap::new(),
+            attempted: HashMap::new(),
+            began: HashMap::new(),
             acquired: HashMap::new(),
             first: None,
             last: None,
@@ -59,6 +71,10 @@ fn histogram() -> Histogram<u64> {
 
 fn us(from: Stamp, to: Stamp) -> u64 {
     (to.since(from).as_micros() as u64).clamp(1, MAX_US)
+}
+
+fn rate(n: u64, over: Duration) -> f64 {
+    if over.is_zero() { 0.0 } else { n as f64 / over.as_secs_f64() }
 }
 
 impl Measures {
@@ -88,20 +104,30 @@ impl Measures {
             self.fault(*fault, *kind, phase, record.at);
         }
         match &record.event {
-            Event::Acquire { attempt, intended, .. } => {
+            Event::Acquire { client, attempt, intended, .. } => {
                 self.attempts += 1;
                 self.first = Some(self.first.map_or(*intended, |f| f.min(*intended)));
                 self.last_intended = self.last_intended.max(Some(*intended));
                 self.intended.insert(*attempt, *intended);
+                let (due, began) = self.began.entry(*client).or_insert((*intended, record.at));
+                if due != intended {
+                    (*due, *began) = (*intended, record.at);
+                }
+                self.attempted.insert(*attempt, (record.at, *began));
             }
             Event::Acquired { attempt, .. } => {
                 if let Some(intended) = self.intended.remove(attempt) {
                     self.acquire_us.saturating_record(us(intended, record.at));
                 }
+                if let Some((attempted, began)) = self.attempted.remove(attempt) {
+                    self.attempt_us.saturating_record(us(attempted, record.at));
+                    self.wait_us.saturating_record(us(began, record.at));
+                }
                 self.acquired.insert(*attempt, record.at);
             }
             Event::AcquireFailed { attempt, .. } => {
                 self.intended.remove(attempt);
+                self.attempted.remove(attempt);
             }
             Event::Release { hold } | Event::GaveUp { hold } => {
                 if let Some(acquired) = self.acquired.remove(hold) {
@@ -134,11 +160,32 @@ impl Measures {
         (!self.acquire_us.is_empty()).then(|| us() as f64 / 1e3)
     }
 
+    /// The holds that were used up for each second, from the first section that was due to the last that ended.
+    fn reached_per_s(&self) -> f64 {
+        rate(self.used, self.last.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first)))
+    }
+
+    /// The measures by the names that records of suites use; times in milliseconds. Without holds there are none.
+    pub fn figures(&self) -> Vec<(String, f64)> {
+        let mut figures = Vec::new();
+        let histograms = [("acquire", &self.acquire_us), ("wait", &self.wait_us), ("attempt", &self.attempt_us)];
+        for (name, histogram) in histograms {
+            for (of, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+                if !histogram.is_empty() {
+                    let ms = histogram.value_at_quantile(quantile) as f64 / 1e3;
+                    figures.push((format!("measures.{name}_{of}_ms"), ms));
+                }
+            }
+        }
+        if self.used > 0 {
+            figures.push(("measures.reached_per_s".to_owned(), self.reached_per_s()));
+        }
+        figures
+    }
+
     /// A few lines for people; `time` is the length of the fault phase, for which sections were offered.
     pub fn lines(&self, time: Duration) -> String {
         let mut out = String::new();
-        let span = self.last.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first));
-        let rate = |n: u64, over: Duration| if over.is_zero() { 0.0 } else { n as f64 / over.as_secs_f64() };
         // A killed worker lost its count; the sections that it had begun are on record.
         let least = if self.lost_counts > 0 { "at least " } else { "" };
         let offered = self.offered.max(self.used);
@@ -148,7 +195,7 @@ impl Measures {
              dropped {least}{}; {} attempts",
             rate(offered, time.max(self.last_due())),
             self.used,
-            rate(self.used, span),
+            self.reached_per_s(),
             self.dropped,
             self.attempts
         );
@@ -180,9 +227,55 @@ fn millis(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use history::ProcessName;
+    use history::{FailureReason, Outcome, ProcessName};
 
     use super::*;
+
+    #[test]
+    fn waiting_counts_from_the_first_attempt_for_a_section_and_a_granted_attempt_from_itself() {
+        let mut measures = Measures::default();
+        let ms = |n: u64| Stamp(n * 1_000_000);
+        let mut tell = |at: u64, event| {
+            measures.add(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at: ms(at), event });
+        };
+        let acquire = |attempt, due| Event::Acquire {
+            client: ClientId(1),
+            attempt: HoldId(attempt),
+            key: "k0".into(),
+            intended: ms(due),
+        };
+        let acquired = |attempt| Event::Acquired {
+            attempt: HoldId(attempt),
+            token: None,
+            lease_ns: 0,
+            granted_after: ms(0),
+            promised_from: None,
+            place: None,
+            valid_ns: 0,
+            answers: Vec::new(),
+        };
+        tell(100, acquire(1, 40));
+        tell(
+            110,
+            Event::AcquireFailed {
+                attempt: HoldId(1),
+                outcome: Outcome::Failed,
+                why: FailureReason::Held,
+                detail: None,
+                answers: Vec::new(),
+            },
+        );
+        tell(200, acquire(2, 40));
+        tell(230, acquired(2));
+        tell(330, Event::Release { hold: HoldId(2) });
+        let figures: std::collections::BTreeMap<_, _> = measures.figures().into_iter().collect();
+        let near = |name: &str, ms: f64| (figures[&format!("measures.{name}")] - ms).abs() < ms / 100.0;
+        assert!(
+            near("acquire_p50_ms", 190.0) && near("wait_p50_ms", 130.0) && near("attempt_max_ms", 30.0),
+            "{figures:?}"
+        );
+        assert!(near("reached_per_s", 1.0 / 0.29), "{figures:?}");
+    }
 
     #[test]
     fn delays_of_proved_faults_are_measured_by_kind() {

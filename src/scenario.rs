@@ -1,6 +1,6 @@
 //! Resolves scenarios into plans. Every command that needs a plan makes it here.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use anyhow::Context;
 use compose::ComposeFile;
@@ -225,7 +225,8 @@ fn own_servers(file: &mut PlanFile, args: &RunArgs, compose: Option<&Path>) -> a
         return Err(usage(flag, "`--image worker=NAME` names the image of the workers too; leave one of them out"));
     }
     file.images.extend(client_image.iter().map(|image| ("worker".to_owned(), image.clone())));
-    file.client_packages.extend(client_packages.iter().cloned());
+    // One image for each set of packages, in whatever order they are named.
+    file.client_packages.extend(client_packages.iter().collect::<BTreeSet<_>>().into_iter().cloned());
     Ok(())
 }
 

@@ -20,6 +20,9 @@ pub use workdir::remove_dead_builds;
 /// The image of our own processes.
 pub(crate) const OWN_IMAGE: &str = "debian:bookworm-slim";
 
+/// The longest list of packages that names an image, in characters: a name of an image may have 255.
+const NAME_MAX: usize = 100;
+
 /// The image that a role needs.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
@@ -37,7 +40,13 @@ impl Wanted<'_> {
     fn name(&self) -> String {
         match self.role {
             _ if self.bare => "own".to_owned(),
-            "worker" => format!("client-{}", self.packages.join("-").replace('+', "p")),
+            "worker" => {
+                let packages = self.packages.join("-").replace('+', "p");
+                // Lists that begin alike take turns in building one image, which its recipe tells apart.
+                let short: String = packages.chars().take(NAME_MAX).collect();
+                let packages = short.trim_end_matches(['-', '.']);
+                format!("client-{packages}")
+            }
             role => role.to_owned(),
         }
     }

@@ -354,13 +354,13 @@ impl Data {
     }
 
     /// The table of another suite, as Markdown.
-    pub fn table(&self, name: &str, cluster: &str) -> Result<String, String> {
-        self.matrix(name, cluster)?.outcomes()
+    pub fn table(&self, name: &str, faults: &str, cluster: &str) -> Result<String, String> {
+        self.matrix(name, cluster)?.outcomes(faults)
     }
 
     /// The table of one figure of another suite, as Markdown.
-    pub fn figure_table(&self, name: &str, figure: &str, cluster: &str) -> Result<String, String> {
-        self.matrix(name, cluster)?.figures(figure)
+    pub fn figure_table(&self, name: &str, figure: &str, faults: &str, cluster: &str) -> Result<String, String> {
+        self.matrix(name, cluster)?.figures(figure, faults)
     }
 
     /// The origin of the runs of a table. All are of one build.

@@ -24,6 +24,16 @@ fn once<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     all
 }
 
+/// A number with three digits at least, and no more decimals than that takes.
+fn short(number: f64) -> String {
+    match number.abs() {
+        _ if number.fract() == 0.0 => format!("{number:.0}"),
+        0.0..10.0 => format!("{number:.2}"),
+        10.0..100.0 => format!("{number:.1}"),
+        _ => format!("{number:.0}"),
+    }
+}
+
 /// The words of one cell: what the lock allowed in these runs.
 fn outcome(runs: &[&CaseRun]) -> String {
     let has = |figure: &str| runs.iter().any(|run| run.facts.figures.contains_key(figure));
@@ -53,36 +63,39 @@ fn outcome(runs: &[&CaseRun]) -> String {
 }
 
 impl Matrix {
-    /// Returns the table of the outcomes as Markdown.
+    /// Returns the table of the outcomes as Markdown. Only faults whose names begin with `faults` are in it.
     ///
     /// # Errors
-    /// No record is of a case `FAULT/LOCK`.
-    pub fn outcomes(&self) -> Result<String, String> {
-        self.markdown(outcome)
+    /// No record is of such a case `FAULT/LOCK`.
+    pub fn outcomes(&self, faults: &str) -> Result<String, String> {
+        self.markdown(faults, outcome)
     }
 
-    /// Returns the table of one figure of `verdict.json` as Markdown; several runs of a case give a span.
+    /// Returns the table of one figure of a record as Markdown; several runs of a case give a span. Only faults whose
+    /// names begin with `faults` are in it.
     ///
     /// # Errors
     /// As [`Matrix::outcomes`], and no record has the figure.
-    pub fn figures(&self, figure: &str) -> Result<String, String> {
+    pub fn figures(&self, figure: &str, faults: &str) -> Result<String, String> {
         if !self.runs.iter().any(|run| run.facts.figures.contains_key(figure)) {
             return Err(format!("table-{}: no run has a figure `{figure}`", self.name));
         }
         // A record leaves zeros out.
         let of = |run: &&CaseRun| run.facts.figures.get(figure).copied().unwrap_or_default();
-        self.markdown(|runs| {
+        self.markdown(faults, |runs| {
             let (least, most) = runs.iter().map(of).fold((f64::MAX, 0.0), |(l, m), v: f64| (v.min(l), v.max(m)));
-            if least == most { format!("{least:.0}") } else { format!("{least:.0}–{most:.0}") }
+            if least == most { short(least) } else { format!("{}–{}", short(least), short(most)) }
         })
     }
 
     /// The longer list, of locks or of faults, gives the lines.
-    fn markdown(&self, cell: impl Fn(&[&CaseRun]) -> String) -> Result<String, String> {
-        let cases = || self.runs.iter().filter_map(|run| run.case.split_once('/').map(|names| (names, run)));
+    fn markdown(&self, faults: &str, cell: impl Fn(&[&CaseRun]) -> String) -> Result<String, String> {
+        let all = || self.runs.iter().filter_map(|run| run.case.split_once('/').map(|names| (names, run)));
+        let cases = || all().filter(|((fault, _), _)| fault.starts_with(faults));
+        let first = faults;
         let (faults, locks) = (once(cases().map(|((fault, _), _)| fault)), once(cases().map(|((_, lock), _)| lock)));
         if faults.is_empty() {
-            return Err(format!("table-{}: no case is called FAULT/LOCK", self.name));
+            return Err(format!("table-{}: no case is called {first}FAULT/LOCK", self.name));
         }
         let is_by_fault = faults.len() > locks.len();
         let (corner, lines, columns) = if is_by_fault { ("fault", faults, locks) } else { ("lock", locks, faults) };
@@ -112,17 +125,22 @@ mod tests {
         red.outcome = Outcome::NotAsExpected;
         let runs = vec![run("none/redis", 0), violated, red, run("alone", 0)];
         let table = Matrix { name: "t".to_owned(), runs };
-        let outcomes = table.outcomes().unwrap();
+        let outcomes = table.outcomes("").unwrap();
         let expected = "| fault | redis | etcd |\n\
                         | --- | --- | --- |\n\
                         | none | upheld | – |\n\
                         | pause | tokens not monotonic | – |\n\
                         | kill | – | *not as expected* |";
         assert_eq!(outcomes, expected);
-        let backwards = table.figures("tokens.backwards").unwrap();
+        let kills = table.outcomes("ki").unwrap();
+        assert!(kills.contains("| kill | – | *not as expected* |") || kills.contains("| etcd | *not"), "{kills}");
+        assert!(!kills.contains("pause"), "{kills}");
+        let backwards = table.figures("tokens.backwards", "").unwrap();
         assert!(backwards.contains("| none | 0 | – |\n| pause | 1 | – |"), "{backwards}");
-        assert!(table.figures("tokens.forwards").unwrap_err().contains("`tokens.forwards`"));
+        assert!(table.figures("tokens.forwards", "").unwrap_err().contains("`tokens.forwards`"));
+        assert!(table.outcomes("x").unwrap_err().contains("xFAULT/LOCK"));
+        assert_eq!([0.0, 12.0, 0.949, 45.23, 4529.5].map(short), ["0", "12", "0.95", "45.2", "4530"]);
         let empty = Matrix { name: "t".to_owned(), runs: vec![run("alone", 0)] };
-        assert!(empty.outcomes().unwrap_err().contains("FAULT/LOCK"));
+        assert!(empty.outcomes("").unwrap_err().contains("FAULT/LOCK"));
     }
 }

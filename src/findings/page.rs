@@ -111,12 +111,13 @@ fn environment(data: Data, used: &Used, charts: &Charts) -> Environment<'static>
     environment
         .add_function("origin", move |of: Option<String>| source.origin(&cluster(of)).map(Serde).map_err(refused));
     let source = data.clone();
-    environment.add_function("table", move |name: String, of: Option<String>| {
-        source.table(&name, &cluster(of)).map_err(refused)
+    environment.add_function("table", move |name: String, faults: Option<String>, of: Option<String>| {
+        source.table(&name, &faults.unwrap_or_default(), &cluster(of)).map_err(refused)
     });
     let source = data.clone();
-    environment.add_function("figure_table", move |name: String, figure: String, of: Option<String>| {
-        source.figure_table(&name, &figure, &cluster(of)).map_err(refused)
+    type Words = Option<String>;
+    environment.add_function("figure_table", move |name: String, figure: String, faults: Words, of: Words| {
+        source.figure_table(&name, &figure, &faults.unwrap_or_default(), &cluster(of)).map_err(refused)
     });
     let source = data.clone();
     environment.add_function("table_origin", move |name: String, of: Option<String>| {

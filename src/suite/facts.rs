@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::evidence::Evidence;
+use crate::measures::Measures;
 
 /// The most holds of a run whose tokens are kept.
 const HOLDS: usize = 64;
@@ -20,8 +21,8 @@ pub struct RunFacts {
     /// a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<MadeBy>,
-    /// The numbers of `verdict.json` that are not zero, by the paths of `--expect`: `lock.stale_holder`; and what
-    /// witnesses measured: `evidence.check_to_write_ms`.
+    /// The numbers of `verdict.json` that are not zero, by the paths of `--expect`: `lock.stale_holder`; what witnesses
+    /// measured: `evidence.check_to_write_ms`; and latencies and rates: `measures.acquire_p50_ms`.
     pub figures: BTreeMap<String, f64>,
     /// The double-holder windows.
     pub windows: Vec<WindowFacts>,
@@ -55,6 +56,9 @@ impl RunFacts {
         add(&mut figures, "facts", serde_json::to_value(&verdicts.facts));
         let check_to_write = evidence.check_to_write().map(|time| time.as_secs_f64() * 1e3);
         figures.extend(check_to_write.map(|ms| ("evidence.check_to_write_ms".to_owned(), ms)));
+        let mut measures = Measures::default();
+        records.iter().for_each(|record| measures.add(record));
+        figures.extend(measures.figures());
         let windows = verdicts.lock().map_or(&[][..], |lock| &lock.windows).iter().map(|window| WindowFacts {
             kind: window.kind.name().to_owned(),
             causes: window.causes.iter().map(ToString::to_string).collect(),

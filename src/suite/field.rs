@@ -5,7 +5,19 @@ use std::collections::BTreeSet;
 use toml::Value;
 
 /// Returns the plan file `text` with another value of one field. Steps and waits are named by their ids.
+///
+/// # Errors
+/// There is no such field, or it has this value already.
 pub fn replaced(text: &str, path: &str, value: &Value) -> Result<String, String> {
+    let (text, has_changed) = set(text, path, value)?;
+    if has_changed { Ok(text) } else { Err(format!("`{path}` is {value} already: nothing would differ")) }
+}
+
+/// Returns the plan file `text` with this value of one field, and whether it had another one.
+///
+/// # Errors
+/// There is no such field.
+pub fn set(text: &str, path: &str, value: &Value) -> Result<(String, bool), String> {
     let mut document: Value = toml::from_str(text).map_err(|e| e.to_string())?;
     let mut words: Vec<&str> = path.split('.').collect();
     let last = words.pop().unwrap_or_default();
@@ -19,10 +31,8 @@ pub fn replaced(text: &str, path: &str, value: &Value) -> Result<String, String>
         .ok_or_else(|| format!("`{path}`: the plan has no `{word}` there"))?;
     }
     let table = at.as_table_mut().ok_or_else(|| format!("`{path}`: expected a table above `{last}`"))?;
-    if table.insert(last.to_owned(), value.clone()).as_ref() == Some(value) {
-        return Err(format!("`{path}` is {value} already: nothing would differ"));
-    }
-    toml::to_string(&document).map_err(|e| e.to_string())
+    let has_changed = table.insert(last.to_owned(), value.clone()).as_ref() != Some(value);
+    Ok((toml::to_string(&document).map_err(|e| e.to_string())?, has_changed))
 }
 
 /// Lists the fields in which the plan file `other` differs from `one`: `plan.lease = "5s" instead of "2s"`.

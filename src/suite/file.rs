@@ -10,7 +10,7 @@ use clap::Parser;
 use history::ClusterKind;
 
 use super::{
-    field::{differences, replaced},
+    field::{differences, replaced, set},
     rows::{self, Row, SuiteFile, wrong},
     witness::Witness,
 };
@@ -147,7 +147,12 @@ impl Row {
     fn cases(&self, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
         let (origin, mut text) = self.text(cluster)?;
         for (field, value) in &self.set {
-            text = replaced(&text, field, value).map_err(|e| Unusable(format!("set: {e}")))?;
+            // Of a list of backends, some may have this value by default.
+            let changed = match self.group {
+                Some(_) => set(&text, field, value).map(|(text, _)| text),
+                None => replaced(&text, field, value),
+            };
+            text = changed.map_err(|e| Unusable(format!("set: {e}")))?;
         }
         let of_row = Case {
             name: self.id.clone(),

@@ -12,6 +12,9 @@ use crate::{
     scenario::Scenario,
 };
 
+/// Suites of client programs that `scripts/libraries` makes: they are not in the repository.
+const MADE: [&str; 2] = ["libraries.toml", "templates.toml"];
+
 fn cases(name: &str, cluster: ClusterKind) -> Vec<Case> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("suites").join(name);
     read(&[path], cluster, &[]).unwrap_or_else(|e| panic!("{name}: {e:#}")).remove(0).cases
@@ -28,11 +31,25 @@ fn is_possible(backend: &str, kind: FaultKind) -> bool {
 fn every_shipped_suite_can_be_run() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("suites");
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    // The client programs of the libraries are made by a script, and are not in the repository.
-    let suites: Vec<String> = files.filter(|name| name.ends_with(".toml") && name != "libraries.toml").collect();
+    let suites: Vec<String> = files.filter(|name| name.ends_with(".toml") && !MADE.contains(&name.as_str())).collect();
     assert!(suites.len() >= 5, "{suites:?}");
     for (suite, cluster) in suites.iter().flat_map(|s| [(s, ClusterKind::Docker), (s, ClusterKind::Sim)]) {
         assert!(!cases(suite, cluster).is_empty());
+    }
+}
+
+#[test]
+fn every_suite_of_programs_that_are_made_first_can_be_run() {
+    let suites = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("suites");
+    let dir = tempfile::tempdir().unwrap();
+    for (name, least) in MADE.into_iter().zip([150, 12]) {
+        // The files of a program must be there, but its arguments need not be files.
+        let text = std::fs::read_to_string(suites.join(name)).unwrap().replace("'target/", "'true target/");
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let cases = read(&[path], ClusterKind::Docker, &[]).unwrap_or_else(|e| panic!("{name}: {e:#}")).remove(0).cases;
+        assert!(cases.len() >= least, "{name}: {}", cases.len());
+        assert!(cases.iter().all(|case| case.file.plan.program.is_some()), "{name}");
     }
 }
 

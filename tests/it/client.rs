@@ -156,6 +156,16 @@ fn a_correct_program_passes_every_check() {
 }
 
 #[test]
+fn the_template_for_rust_passes_every_check() {
+    // `cargo test` builds the examples, unless it is asked for single targets.
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_harness")).with_file_name("examples/redis_lock");
+    assert!(program.exists(), "build it first: cargo build --example redis_lock");
+    let passed = checked(program.to_str().unwrap());
+    assert!(passed.stdout.contains("all 12 checks passed"), "{}{}", passed.stdout, passed.stderr);
+    passed.exits(0);
+}
+
+#[test]
 fn a_broken_program_fails_at_the_line_that_is_wrong() {
     let failed = checked(WITHOUT_NX).exits(1).stdout;
     let held = failed.lines().find(|line| line.starts_with("FAILED  held: ")).unwrap_or_else(|| panic!("{failed}"));

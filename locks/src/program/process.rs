@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     future::poll_fn,
+    io::{self, Write as _},
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::{
@@ -21,8 +22,8 @@ use nix::{
     unistd::Pid,
 };
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     sync::mpsc,
     time::timeout,
 };
@@ -36,6 +37,9 @@ const LINE_MAX: usize = 64 * 1024;
 const LINES_MAX: usize = 64;
 /// The part of an offending line that a message quotes.
 const QUOTED_MAX: usize = 200;
+/// The part of a program's standard error that this process passes on. The rest is read, so that the program does not
+/// block, and dropped.
+const STDERR_MAX: usize = 1024 * 1024;
 /// How long a program that has closed its output may take to end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 /// The time for which an answer may still come when its time is over. After a freeze of both processes, the timer of
@@ -163,6 +167,9 @@ impl ProgramProcess {
         let (input, requests) = mpsc::unbounded_channel();
         let (said, output) = mpsc::channel(LINES_MAX);
         tokio::spawn(write(stdin, requests));
+        if let Some(stderr) = child.stderr.take() {
+            tokio::spawn(pass_on(stderr));
+        }
         tokio::spawn(read(child, stdout, said, group.clone()));
         Ok(ProgramProcess {
             input: Some(input),
@@ -302,7 +309,8 @@ fn prepared(first: &str, command: &ProgramCommand) -> Command {
     if let Some(dir) = &command.dir {
         started.current_dir(dir);
     }
-    started.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
+    started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    started.process_group(0).kill_on_drop(true);
     // SAFETY: between fork and exec only the system call `prctl` is made, which is safe after a fork.
     unsafe {
         started.pre_exec(|| set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
@@ -316,6 +324,27 @@ async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<String>
         line.push('\n');
         if stdin.write_all(line.as_bytes()).await.is_err() {
             return;
+        }
+    }
+}
+
+/// Passes whole lines of the program's standard error on to that of this process, up to [`STDERR_MAX`] bytes.
+async fn pass_on(stderr: ChildStderr) {
+    let mut stderr = BufReader::new(stderr);
+    let (mut line, mut passed) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        match (&mut stderr).take(LINE_MAX as u64).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) if passed > STDERR_MAX => {}
+            Ok(read) => {
+                passed += read;
+                // Nobody reads the log: the program goes on all the same.
+                let _ = io::stderr().write_all(&line);
+                if passed > STDERR_MAX {
+                    tracing::warn!("the program has written {passed} bytes to its standard error; the rest is dropped");
+                }
+            }
         }
     }
 }
