@@ -41,6 +41,9 @@ fn outcome(runs: &[&CaseRun]) -> String {
     let mut words: Vec<String> = windows.iter().map(|kind| (*kind).to_owned()).collect();
     let others = [
         (has("lock.unexplained"), "without a cause"),
+        (has("lock.dead_claims"), "dead-claim"),
+        (has("lock.overclaims"), "overclaim"),
+        (has("liveness.stuck"), "stuck"),
         (has("tokens.backwards") || has("tokens.shared"), "tokens not monotonic"),
     ];
     words.extend(others.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| (*word).to_owned()));

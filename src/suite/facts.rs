@@ -21,7 +21,8 @@ pub struct RunFacts {
     /// a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<MadeBy>,
-    /// The numbers of `verdict.json` that are not zero, by the paths of `--expect`: `lock.stale_holder`; what witnesses
+    /// The numbers of `verdict.json` that are not zero, and the lengths of its lists, by the paths of `--expect`:
+    /// `lock.stale_holder`; what witnesses
     /// measured: `evidence.check_to_write_ms`; and latencies and rates: `measures.acquire_p50_ms`.
     pub figures: BTreeMap<String, f64>,
     /// The double-holder windows.
@@ -69,11 +70,12 @@ impl RunFacts {
     }
 }
 
-/// Adds the numbers of a property that are not zero.
+/// Adds the numbers of a property that are not zero, and the lengths of its lists that are not empty.
 fn add(figures: &mut BTreeMap<String, f64>, name: &str, value: Result<Value, serde_json::Error>) {
     let Ok(Value::Object(fields)) = value else { return };
     for (field, value) in fields {
-        if let Some(number) = value.as_f64().filter(|number| *number != 0.0) {
+        let number = value.as_f64().or_else(|| value.as_array().map(|list| list.len() as f64));
+        if let Some(number) = number.filter(|number| *number != 0.0) {
             figures.insert(format!("{name}.{field}"), number);
         }
     }

@@ -2,6 +2,8 @@
 # /// script
 # dependencies = ["kazoo==2.11.0"]
 # ///
+from time import monotonic
+
 from serve import Library, Lost, serve
 
 from kazoo.client import KazooClient, KazooState
@@ -19,12 +21,24 @@ class Kazoo(Library):
         self.sessions_lost += state == KazooState.LOST
 
     def acquire(self, key, owner, lease):
-        lock, lost = self.zk.Lock(f"/locks/{key}", owner), self.sessions_lost
-        return (lock, lost) if lock.acquire(blocking=False) else None
+        lock, lost, asked = self.zk.Lock(f"/locks/{key}", owner), self.sessions_lost, monotonic()
+        if not lock.acquire(blocking=False):
+            return None
+        # The session counts from its last sign of life, and nobody knows when in a slow attempt that was.
+        alive_at = monotonic() - asked
+        if alive_at < lease / 5:
+            alive_at = 0
+        else:
+            try:
+                self.zk.exists("/")
+            except Exception:
+                lock.release()
+                raise
+        return lock, lost, alive_at
 
     def facts(self, held):
-        # The session counts from its last sign of life. The library gives one after a third of the timeout.
-        return {"lease_ms": int(self.lease * 600)}
+        # The library gives a sign of life after a third of the timeout.
+        return {"lease_ms": int((held[2] + self.lease * 0.6) * 1000)}
 
     def renew(self, held, lease):
         # The library keeps the session alive, and its documentation tells users to listen for LOST and SUSPENDED.

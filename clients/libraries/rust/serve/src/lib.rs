@@ -32,7 +32,13 @@ impl Facts {
     /// The facts of a lock that lives with a session. The session counts from its last sign of life, not from the
     /// request. The libraries give a sign after a third of the timeout.
     pub fn of_session(timeout: Duration) -> Facts {
-        Facts { lease_ms: u64::try_from(timeout.as_millis() * 3 / 5).ok(), ..Facts::default() }
+        Facts::of_session_alive_at(Duration::ZERO, timeout)
+    }
+
+    /// The same, if the session gave a sign of life that was sent this long after the request.
+    pub fn of_session_alive_at(since_request: Duration, timeout: Duration) -> Facts {
+        let lease = since_request + timeout * 3 / 5;
+        Facts { lease_ms: u64::try_from(lease.as_millis()).ok(), ..Facts::default() }
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serve::{Facts, Failure, Library, Server};
@@ -54,6 +54,7 @@ impl Library for Shared {
     }
 
     fn acquire(&mut self, key: &str, _: &str, lease: Duration) -> Result<(Lock, Facts), Failure> {
+        let asked = Instant::now();
         let attempt = async {
             let session = ZooKeeper::connect(&self.servers, lease, |_: WatchedEvent| ()).await;
             let session = Arc::new(session.map_err(Failure::error)?);
@@ -61,12 +62,13 @@ impl Library for Shared {
             let listened = seen.clone();
             session.add_listener(move |state| listened.state(state));
             // The library tells nobody about the first connection. A request proves it.
+            let alive_at = asked.elapsed();
             session.exists("/", false).await.map_err(Failure::error)?;
             seen.state(ZkState::Connected);
             // A task of its own, because the recipe may panic.
             let locking = tokio::spawn(lock(session.clone(), format!("/locks/{key}")));
             match timeout(lease / 4, locking).await {
-                Ok(Ok(Ok(guard))) => Ok((Lock { session, guard, seen }, Facts::of_session(lease))),
+                Ok(Ok(Ok(guard))) => Ok((Lock { session, guard, seen }, Facts::of_session_alive_at(alive_at, lease))),
                 Ok(Ok(Err(e))) => Err(Failure::error(e)),
                 Ok(Err(panicked)) => {
                     // A user's program would have ended, and its session with it.

@@ -1,6 +1,9 @@
 //! The client program of zookeeper-client's `Client::lock`, with one session for this client.
 
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error,
+    time::{Duration, Instant},
+};
 
 use serve::{Facts, Failure, Library, Server};
 use tokio::{runtime::Runtime, time::timeout};
@@ -35,14 +38,18 @@ impl Library for ZooKeeper {
     }
 
     fn acquire(&mut self, key: &str, owner: &str, lease: Duration) -> Result<(OwnedLockClient, Facts), Failure> {
+        let (asked, mut alive_at) = (Instant::now(), Duration::ZERO);
         if self.client.state().is_terminated() {
             self.client = connect(&self.runtime, &self.servers, self.lease).map_err(Failure::error)?;
+            // Nobody knows when in this time the new session began. A request proves that it lives.
+            alive_at = asked.elapsed();
+            self.runtime.block_on(self.client.check_stat("/")).map_err(Failure::error)?;
         }
         let directory = format!("/locks/{key}");
         let attempt = lock(&self.client, &directory, owner);
         // "A timed lock is easy to construct with `select!` and `sleep`."
         match self.runtime.block_on(async { timeout(lease / 4, attempt).await }) {
-            Ok(Ok(lock)) => Ok((lock, Facts::of_session(lease))),
+            Ok(Ok(lock)) => Ok((lock, Facts::of_session_alive_at(alive_at, lease))),
             Ok(Err(e)) => Err(Failure::error(e)),
             Err(e) if self.client.state() == SessionState::SyncConnected => Err(Failure::held(e)),
             Err(e) => Err(Failure::timeout(e)),
