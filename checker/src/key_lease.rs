@@ -30,6 +30,15 @@ pub(crate) fn forgets(run: &Run, kind: FaultKind) -> bool {
     }
 }
 
+/// The stamp from which servers look at the lease clock, for an attempt that was sent at `sent`.
+///
+/// A server that only looks when its timer fires sets the timer for the lease, from the session's first request on. The
+/// timer of an earlier request stays when a later request starts the lease anew. So a clock that has jumped forwards
+/// can end a session early, but not before the timer of the first request fires.
+pub(crate) fn looks_from(run: &Run, sent: Stamp) -> Stamp {
+    sent.plus(run.plan.servers.blind_for(run.plan.lease))
+}
+
 /// A hold's key on a node: the time of its lease, and the time by which the key was gone.
 pub(crate) struct KeyLease {
     /// The send stamp of the attempt.
@@ -69,7 +78,7 @@ impl KeyLease {
 
     fn is_over_by(&self, run: &Run, line: &FaultRecord, clock: WhichClock) -> bool {
         let found = if run.plan.has_one_store() { self.left_store(run, line) } else { self.forgotten(run, line) };
-        let last_move = || NodeClocks::of(run, &line.node).first_to_reach(self.until, self.told, self.gone_by, clock);
+        let last_move = || NodeClocks::of(run, &line.node).first_to_reach(self, looks_from(run, self.sent), clock);
         let is_before = |last: Stamp| line.requested.is_some_and(|requested| requested.at <= last);
         found.is_some() || (line.kind == FaultKind::Clock && last_move().is_some_and(is_before))
     }
@@ -183,9 +192,11 @@ impl NodeClocks {
         NodeClocks(shifts)
     }
 
-    /// Returns the request of the first clock fault that may have made the clock reach `until`, at `last` or before.
-    /// The clock's time is true time plus all changes of the clock since the stamps `told`.
-    pub fn first_to_reach(&self, until: Stamp, told: Span, last: Stamp, clock: WhichClock) -> Option<Stamp> {
+    /// Returns the request of the first clock fault that may have ended the lease: the clock reached the lease's end
+    /// before the key was gone, and not before `from`, when the servers first look at the clock. The clock's time is
+    /// true time plus all changes of the clock since the grant.
+    pub fn first_to_reach(&self, lease: &KeyLease, from: Stamp, clock: WhichClock) -> Option<Stamp> {
+        let KeyLease { until, told, gone_by: last, .. } = *lease;
         (1..=self.0.len()).find_map(|n| {
             let shifts = &self.0[..n];
             let moved = |at: Stamp, wall: bool| -> i128 {
@@ -202,7 +213,8 @@ impl NodeClocks {
             };
             // The clock is furthest ahead just before it is set back, or at the end.
             let before_back = shifts.iter().flat_map(|shift| [shift.begun.1, Stamp(shift.ended.1.0.saturating_sub(1))]);
-            let mut instants = before_back.filter(|at| *at < last && *at > told.0).chain([last]);
+            let mut instants =
+                before_back.filter(|at| *at < last && *at > told.0).chain([last]).filter(|at| *at >= from);
             instants.any(reaches).then(|| shifts[n - 1].begun.0)
         })
     }

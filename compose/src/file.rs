@@ -28,6 +28,7 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("zookeeper-herd", include_str!("../zookeeper.yaml")),
     ("postgres", include_str!("../postgres.yaml")),
     ("postgres-advisory", include_str!("../postgres-advisory.yaml")),
+    ("postgres-row", include_str!("../postgres-row.yaml")),
 ];
 
 /// Time limit of one healthcheck if the file sets none.
@@ -232,9 +233,11 @@ fn facts(raw: Option<Spanned<Mapping<written::Facts>>>) -> Result<(String, Serve
         lease_clock: raw.lease_clock.ok_or_else(|| lacks("lease_clock", "wall, monotonic or both"))?,
         least_lease: length(raw.least_lease)?,
         lease_step: length(raw.lease_step)?,
+        first_alarm: length(raw.first_alarm)?,
         amnesia: raw.amnesia.ok_or_else(|| lacks("amnesia", "forgets-locks or loses-membership"))?,
         kill_forgets: raw.kill_forgets.ok_or_else(|| lacks("kill_forgets", "true or false"))?,
         shows_waiting: raw.shows_waiting.ok_or_else(|| lacks("shows_waiting", "true or false"))?,
+        many_processes: raw.many_processes,
         has_leader: leader.is_some(),
         tokens: raw.tokens,
         port: raw.port.ok_or_else(|| lacks("port", "the port on which every server answers"))?,

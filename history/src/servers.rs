@@ -50,6 +50,9 @@ pub enum Tokens {
     TwoPhase,
     /// The store's revision at which the hold's key was created.
     Revision,
+    /// The counter of the only node, incremented in the transaction of the hold. A token repeats if its hold's session
+    /// dies before the commit.
+    Uncommitted,
     /// Tokens that a client program makes by itself.
     Own,
 }
@@ -58,7 +61,7 @@ impl Tokens {
     /// Returns whether a correct lock never gives a later hold the same or a smaller token, as long as no node loses
     /// its counters. True of a source that makes no tokens.
     pub fn is_sound(self) -> bool {
-        self != Tokens::MajorityMax
+        !matches!(self, Tokens::MajorityMax | Tokens::Uncommitted)
     }
 }
 
@@ -70,6 +73,7 @@ impl std::fmt::Display for Tokens {
             Tokens::MajorityMax => "majority-max",
             Tokens::TwoPhase => "two-phase",
             Tokens::Revision => "revision",
+            Tokens::Uncommitted => "uncommitted",
             Tokens::Own => "own",
         })
     }
@@ -100,6 +104,11 @@ pub struct ServerFacts {
     /// The servers round a lease up to a multiple of this; zero if they do not round.
     #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
     pub lease_step: Duration,
+    /// The servers look at the lease clock only when a timer of the kernel fires, which no clock fault changes: first
+    /// after the lease of a session's first request, or after this time if the lease is longer. Zero if the servers
+    /// look at any time.
+    #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
+    pub first_alarm: Duration,
     /// Effect of a restart without data.
     pub amnesia: Amnesia,
     /// True if a SIGKILL makes a server forget its locks, unless the plan gives the server persistence.
@@ -107,6 +116,9 @@ pub struct ServerFacts {
     /// True if the server tells a client that it must wait. Otherwise the server does not answer until the client holds
     /// the lock.
     pub shows_waiting: bool,
+    /// True if a server works in many processes. The fault `stop`, which stops only the first one, is refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub many_processes: bool,
     /// True if the servers elect a leader that the Compose file has a command to find.
     #[serde(default)]
     pub has_leader: bool,
@@ -124,6 +136,11 @@ impl ServerFacts {
             (Promise::Lease, Topology::OneStore, _) => Some(ServerModel::LeaseStore),
             _ => None,
         }
+    }
+
+    /// The time after the sending of an attempt before which the servers do not look at the lease clock.
+    pub fn blind_for(&self, lease: Duration) -> Duration {
+        lease.min(self.first_alarm)
     }
 
     /// The lease that the servers grant to a client that requests `asked`.

@@ -12,7 +12,9 @@ use crate::{
     etcd_store,
     ports::{Clock, Lock, NodeError, Reply},
     postgres::{self, PostgresProtocol},
-    postgres_advisory::{self, PostgresAdvisory},
+    postgres_advisory::Advisory,
+    postgres_row::Row,
+    postgres_session::{self, SessionLock},
     redis::{self, Redis},
     redis_node::RedisProtocol,
     redlock::{self, Redlock},
@@ -53,13 +55,14 @@ pub const CLIENTS: &[Client] = &[
         connect: connect_all::<PostgresProtocol>,
         build: postgres::build,
     },
-    Client {
-        name: "postgres-advisory",
-        tokens: PostgresAdvisory::TOKENS,
-        connect: postgres_advisory::connect,
-        build: postgres_advisory::build,
-    },
+    of_session::<Advisory>(),
+    of_session::<Row>(),
 ];
+
+/// The client of a lock of a Postgres session.
+const fn of_session<L: SessionLock>() -> Client {
+    Client { name: L::NAME, tokens: L::TOKENS, connect: postgres_session::connect, build: postgres_session::build::<L> }
+}
 
 /// Connects the client of this name to real servers in the background, and asks each server for its version. The last
 /// argument is the number of the process, which decides the member of a store that the process asks first. Connecting

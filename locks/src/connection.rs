@@ -73,8 +73,8 @@ pub(crate) trait Protocol: 'static {
     /// Makes the step a request. The first poll of the answer queues the request in the driver; later polls only wait.
     fn request(session: &Self::Session, step: Step) -> Answer;
 
-    /// Asks for the version of the server, such as `7.0.15`.
-    fn version(session: Self::Session) -> impl Future<Output = Result<String, String>> + Send;
+    /// Asks for the version of the server, such as `7.0.15`, on a connection of its own. It changes nothing.
+    fn version(stream: TcpStream) -> impl Future<Output = Result<String, String>> + Send;
 }
 
 /// A server, connected or not.
@@ -119,8 +119,8 @@ pub(crate) fn connect_all<P: Protocol>(
 /// The server gave no answer. The error is always definite: asking changes nothing.
 pub(crate) async fn server_version<P: Protocol>(addr: &str) -> Result<String, NodeError> {
     let asked = time::timeout(VERSION_TIMEOUT, async {
-        let (session, driver) = open::<P>(addr).await?;
-        driven(driver, P::version(session)).await
+        let stream = tcp(addr).await?;
+        P::version(stream).await
     });
     match asked.await {
         Ok(Ok(version)) => Ok(version),
@@ -197,9 +197,13 @@ async fn keep_connected<P: Protocol>(name: Arc<str>, addr: Arc<str>, mut steps: 
 /// Connects, and opens a session.
 async fn open<P: Protocol>(addr: &str) -> Result<(P::Session, Driver), String> {
     let stream = tcp(addr).await?;
-    time::timeout(LOGIN_TIMEOUT, P::open(stream))
-        .await
-        .unwrap_or_else(|_| Err(format!("no session within {LOGIN_TIMEOUT:?}")))
+    in_time(P::open(stream)).await
+}
+
+/// Waits until a session is open, for at most [`LOGIN_TIMEOUT`].
+pub(crate) async fn in_time<T>(opening: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let opened = time::timeout(LOGIN_TIMEOUT, opening).await;
+    opened.unwrap_or_else(|_| Err(format!("no session within {LOGIN_TIMEOUT:?}")))
 }
 
 /// Connects. It sends nothing, so it can connect to a frozen server too.

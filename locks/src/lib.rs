@@ -12,7 +12,8 @@
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
-//! | the lock in a row of a table, and the lock of a session | [`postgres`], [`postgres_advisory`] |
+//! | the lock in a row of a Postgres table | [`postgres`] |
+//! | the lock of a Postgres session: an advisory lock, a locked row | [`postgres_advisory`], [`postgres_row`] |
 //! | the lock of a program in any language | [`program`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
@@ -46,6 +47,8 @@ pub mod planted;
 mod ports;
 pub mod postgres;
 pub mod postgres_advisory;
+pub mod postgres_row;
+pub mod postgres_session;
 pub mod program;
 pub mod redis;
 mod redis_command;
@@ -71,7 +74,6 @@ pub use ports::{
     StoreAnswer, Unwatched, Watch,
 };
 pub use postgres::connect as connect_postgres;
-pub use postgres_advisory::PostgresAdvisory;
 pub use program::Program;
 pub use redis::Redis;
 pub use redis_node::{connect as connect_redis, server_version};

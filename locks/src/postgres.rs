@@ -115,20 +115,6 @@ pub(crate) fn settings() -> Config {
     settings
 }
 
-/// Opens a session on a connection. Returns the server's version too.
-async fn log_in(stream: TcpStream) -> Result<(Client, Driver, String), String> {
-    let (client, connection) = settings().connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
-    // The version of a Debian package has the package's name after the number.
-    let version = connection.parameter("server_version").and_then(|text| text.split(' ').next()).unwrap_or_default();
-    let version = version.to_owned();
-    let driver = Box::pin(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!("{}", said(&error));
-        }
-    });
-    Ok((client, driver, version))
-}
-
 /// The reason of an error. The library's own text of a server's error is only `db error`.
 pub(crate) fn said(error: &Error) -> String {
     error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string)
@@ -146,7 +132,6 @@ pub(crate) struct PostgresProtocol;
 /// A session with its prepared statements.
 pub(crate) struct Session {
     client: Client,
-    version: String,
     acquire: Statement,
     acquire_uncounted: Statement,
     extend: Statement,
@@ -155,7 +140,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    async fn prepared(client: Client, version: String) -> Result<Session, Error> {
+    async fn prepared(client: Client) -> Result<Session, Error> {
         client.batch_execute(CREATE).await?;
         let (acquire, acquire_uncounted, extend, release, raise_fence) = try_join!(
             client.prepare(ACQUIRE),
@@ -164,7 +149,7 @@ impl Session {
             client.prepare(RELEASE),
             client.prepare(RAISE_FENCE),
         )?;
-        Ok(Session { client, version, acquire, acquire_uncounted, extend, release, raise_fence })
+        Ok(Session { client, acquire, acquire_uncounted, extend, release, raise_fence })
     }
 
     /// Runs the statement of the step. Returns the row, if the statement's condition held.
@@ -195,8 +180,13 @@ impl Protocol for PostgresProtocol {
     type Session = Arc<Session>;
 
     async fn open(stream: TcpStream) -> Result<(Arc<Session>, Driver), String> {
-        let (client, mut driver, version) = log_in(stream).await?;
-        let preparing = async { Session::prepared(client, version).await.map_err(|error| said(&error)) };
+        let (client, connection) = settings().connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
+        let mut driver: Driver = Box::pin(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!("{}", said(&error));
+            }
+        });
+        let preparing = async { Session::prepared(client).await.map_err(|error| said(&error)) };
         let session = driven(&mut driver, preparing).await?;
         Ok((Arc::new(session), driver))
     }
@@ -222,7 +212,12 @@ impl Protocol for PostgresProtocol {
         })
     }
 
-    async fn version(session: Arc<Session>) -> Result<String, String> {
-        Ok(session.version.clone())
+    /// The server says its version while it opens the session.
+    async fn version(stream: TcpStream) -> Result<String, String> {
+        let (client, connection) = settings().connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
+        drop(client);
+        // The version of a Debian package has the package's name after the number.
+        let version = connection.parameter("server_version").and_then(|text| text.split(' ').next());
+        version.map(str::to_owned).ok_or_else(|| "the session has no server_version".to_owned())
     }
 }

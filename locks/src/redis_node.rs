@@ -6,7 +6,7 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnecti
 use tokio::net::TcpStream;
 
 use crate::{
-    connection::{self, Answer, Driver, IN_FLIGHT, Protocol},
+    connection::{self, Answer, Driver, IN_FLIGHT, Protocol, driven},
     ports::{Node, NodeError, Step},
     redis_script,
 };
@@ -40,9 +40,14 @@ impl Protocol for RedisProtocol {
         })
     }
 
-    async fn version(mut session: MultiplexedConnection) -> Result<String, String> {
-        let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut session).await;
-        info.map_err(|error| error.to_string())?
+    async fn version(stream: TcpStream) -> Result<String, String> {
+        let (mut session, driver) = RedisProtocol::open(stream).await?;
+        let asking = async {
+            let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut session).await;
+            info.map_err(|error| error.to_string())
+        };
+        driven(driver, asking)
+            .await?
             .lines()
             .find_map(|line| line.strip_prefix("redis_version:"))
             .map(|version| version.trim().to_owned())

@@ -71,6 +71,9 @@ pub enum TokenSource {
     TwoPhase,
     /// The revision of the store at which the hold's key was created.
     Revision,
+    /// The counter of the only node, incremented in a transaction that is committed when the hold is released. It is
+    /// **not unique**: if the holder's session dies, the server undoes the increment.
+    Uncommitted,
     /// Tokens that a client program makes by itself.
     Own,
 }
@@ -131,6 +134,7 @@ impl TokenSource {
             TokenSource::MajorityMax => "majority-max",
             TokenSource::TwoPhase => "two-phase",
             TokenSource::Revision => "revision",
+            TokenSource::Uncommitted => "uncommitted",
             TokenSource::Own => "own",
         }
     }

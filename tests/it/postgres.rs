@@ -26,7 +26,15 @@ fn a_killed_server_keeps_the_rows_of_its_table() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_sequence_fences_a_session_that_the_server_ended() {
+fn the_counter_fences_an_advisory_session_that_the_server_ended() {
     let flags = ["--backend", "postgres-advisory", "--nemesis", "pause@before-write+6s", "--time", "10s"];
     run(&[&flags[..], &["--workers", "2", "--rate", "8", "--expect", FENCED]].concat()).exits(0);
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn the_counter_fences_a_transaction_that_the_server_ended() {
+    let flags = ["--backend", "postgres-row", "--nemesis", "pause@before-write+6s", "--time", "10s"];
+    let expected = format!("{FENCED},off.data.lost_updates>=1");
+    run(&[&flags[..], &["--workers", "2", "--rate", "8", "--expect", &expected]].concat()).exits(0);
 }

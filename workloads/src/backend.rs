@@ -113,6 +113,7 @@ pub(crate) fn source(tokens: Tokens) -> TokenSource {
         Tokens::MajorityMax => TokenSource::MajorityMax,
         Tokens::TwoPhase => TokenSource::TwoPhase,
         Tokens::Revision => TokenSource::Revision,
+        Tokens::Uncommitted => TokenSource::Uncommitted,
         Tokens::Own => TokenSource::Own,
     }
 }

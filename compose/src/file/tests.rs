@@ -41,7 +41,7 @@ fn a_name_that_is_not_built_in_is_refused_with_those_that_are() {
     assert_eq!(
         message,
         "there is no built-in Compose file for `etcd9`; there are: redis, redlock, etcd, etcd-server-lock, \
-         zookeeper, zookeeper-herd, postgres, postgres-advisory"
+         zookeeper, zookeeper-herd, postgres, postgres-advisory, postgres-row"
     );
 }
 
@@ -220,7 +220,8 @@ fn a_wrong_or_missing_fact_is_refused_at_its_place_with_the_allowed_values() {
     assert_eq!(
         changed("about: a, topology", "about: a, shape: x, topology"),
         "f.yaml:6:23: `shape` is not supported here; supported are: about, topology, promise, lease_clock, \
-         least_lease, lease_step, amnesia, kill_forgets, shows_waiting, tokens, port, leader, leader_status"
+         least_lease, lease_step, first_alarm, amnesia, kill_forgets, shows_waiting, many_processes, tokens, port, \
+         leader, leader_status"
     );
     let message = changed("topology: independent", "topology: ring");
     assert!(message.starts_with("f.yaml:6:33: "), "{message}");

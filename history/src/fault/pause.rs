@@ -35,13 +35,21 @@ impl FaultParameters for Stop {
         harm: Harm::Freezes,
     };
 
-    /// Refuses to stop a worker beside its client program: the program would go on, which no real freeze does.
+    /// Refuses to stop a part of a node: a worker beside its client program, or the first of a server's many processes.
+    /// The other processes would go on, which no real freeze does.
     fn check_target(&self, cluster: &PlannedCluster<'_>, target: &Target) -> Result<(), String> {
-        let is_worker = match target {
-            Target::Holder => true,
-            Target::Leader => false,
-            Target::Node(node) => cluster.workload.workers().any(|worker| worker == *node),
+        let (is_worker, is_server) = match target {
+            Target::Holder => (true, false),
+            Target::Leader => (false, true),
+            Target::Node(node) => {
+                (cluster.workload.workers().any(|worker| worker == *node), cluster.lock_nodes.contains(node))
+            }
         };
+        if cluster.servers.many_processes && is_server {
+            return Err("SIGSTOP stops the first process of the server, and its other processes would go on; use \
+                        `pause`, which freezes all of them"
+                .into());
+        }
         if cluster.program.is_some() && is_worker {
             return Err("SIGSTOP stops the worker, and the client program beside it would go on; use `pause`, which \
                         freezes both"

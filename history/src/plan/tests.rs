@@ -264,6 +264,23 @@ fn a_program_is_refused_in_a_simulation_and_beside_a_stopped_worker() {
 }
 
 #[test]
+fn the_first_of_many_processes_of_a_server_is_not_stopped_alone() {
+    let lasting = Duration::from_secs(1);
+    let (stop, pause) = (Fault::new(fault::Stop {}, lasting), Fault::new(fault::Pause {}, lasting));
+    for (fault, is_refused) in [(stop, true), (pause, false)] {
+        for (target, is_server) in [("redis-1", true), ("worker-1", false), ("resource", false)] {
+            let step = Step { fault: fault.clone(), target: Target::Node(target.into()), ..plan().schedule[0].clone() };
+            let mut plan = Plan { schedule: vec![step], ..plan() };
+            assert_eq!(plan.validate(), Ok(()));
+            plan.servers.many_processes = true;
+            let problem = plan.validate().err().map(|error| error.problem);
+            assert_eq!(problem.is_some(), is_refused && is_server, "{target}: {problem:?}");
+            assert!(problem.is_none_or(|problem| problem.contains("use `pause`, which freezes all of them")));
+        }
+    }
+}
+
+#[test]
 fn the_facts_decide_which_model_a_simulation_uses_and_which_lease_is_granted() {
     let (redlock, etcd) = (servers("redlock"), servers("etcd"));
     assert_eq!(redlock.model(), Some(ServerModel::RedisNodes));

@@ -4,11 +4,11 @@ mod conformance;
 mod determinism;
 mod faults;
 mod plans;
-mod postgres_advisory;
 #[path = "../../../tests/shared/postgres_binary.rs"]
 mod postgres_binary;
 mod postgres_conformance;
 mod postgres_server;
+mod postgres_sessions;
 mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;

@@ -3,18 +3,26 @@
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
 use std::{
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     sync::Arc,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use locks::{Node, ServerAddress, connect_postgres};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tempfile::TempDir;
 
 use crate::{
     postgres_binary::postgres,
     real::{PATIENCE, free_port, say},
 };
+
+/// The time within which a server ends by itself.
+const QUITS_WITHIN: Duration = Duration::from_secs(10);
 
 /// One server, and the directory of its data.
 pub struct Server {
@@ -78,6 +86,20 @@ impl Server {
         connect_postgres("postgres-1", &self.address().address)
     }
 
+    /// Runs a statement in a session of its own. Returns its rows as text.
+    pub fn sql(&self, statement: &str) -> String {
+        let mut asking = postgres("psql").expect("it was there before");
+        asking.args(["-X", "-A", "-t", "-h", "127.0.0.1", "-U", "postgres", "-p", &self.port.to_string()]);
+        let answer = asking.args(["-c", statement]).stdout(Stdio::piped()).output().unwrap();
+        assert!(answer.status.success(), "{statement}");
+        String::from_utf8(answer.stdout).unwrap().trim().to_owned()
+    }
+
+    /// The process id of the server.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
+    }
+
     /// SIGKILL, and a new process over the same directory.
     pub async fn restart(&mut self) {
         self.child.kill().unwrap();
@@ -87,8 +109,14 @@ impl Server {
     }
 }
 
+/// A server that SIGKILL ends leaves its shared memory behind, so the server is asked to end by itself first.
 impl Drop for Server {
     fn drop(&mut self) {
+        kill(self.pid(), Signal::SIGQUIT).ok();
+        let begun = Instant::now();
+        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && begun.elapsed() < QUITS_WITHIN {
+            thread::sleep(Duration::from_millis(10));
+        }
         drop(self.child.kill());
         drop(self.child.wait());
     }

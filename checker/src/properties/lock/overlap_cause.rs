@@ -13,7 +13,7 @@ use crate::{
     cause::{Cause, CauseSet},
     faults::FaultRecord,
     judge::Ending,
-    key_lease::{KeyLease, NodeClocks},
+    key_lease::{KeyLease, NodeClocks, looks_from},
     rules,
     run::Run,
 };
@@ -74,7 +74,8 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
         proved(run, name).filter_map(|line| Some((key_lease.forgotten(run, line)?, Cause::Fault(line.kind))));
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.hold.id && u.node == node);
     let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
-    let moved = NodeClocks::of(run, name).first_to_reach(until, told, gone_by, run.plan.servers.lease_clock);
+    let (from, clock) = (looks_from(run, sent), run.plan.servers.lease_clock);
+    let moved = NodeClocks::of(run, name).first_to_reach(&key_lease, from, clock);
     restarts.chain(removed).chain(moved.map(|at| (at, Cause::Fault(FaultKind::Clock)))).min().map(|(_, cause)| cause)
 }
 
@@ -106,12 +107,8 @@ fn taken_from_store(run: &Run, key_lease: &KeyLease, hold: HoldId, ending: &Endi
         found.extend(
             proved(run, name).filter_map(|line| Some((key_lease.left_store(run, line)?, Cause::Fault(line.kind)))),
         );
-        let moved = NodeClocks::of(run, name).first_to_reach(
-            key_lease.until,
-            key_lease.told,
-            key_lease.gone_by,
-            run.plan.servers.lease_clock,
-        );
+        let (from, clock) = (looks_from(run, key_lease.sent), run.plan.servers.lease_clock);
+        let moved = NodeClocks::of(run, name).first_to_reach(key_lease, from, clock);
         found.extend(moved.map(|at| (at, Cause::Fault(FaultKind::Clock))));
     }
     found.into_iter().min().map(|(_, cause)| cause)

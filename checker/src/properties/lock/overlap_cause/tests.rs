@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use history::{
     ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Models, NodeAnswer, Outcome, Persistence,
-    WhichClock, fault,
+    Promise, WhichClock, fault,
 };
 
 use crate::history_builder::HistoryBuilder;
@@ -349,4 +349,37 @@ fn an_event_of_any_node_explains_an_overlap_of_a_program() {
         s.acquire(1, 1, 0, 10, 41).renew(1, 1_000, 1_010).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_100);
         assert_eq!(cause(s.by_program().inject(1, wall(by), "redis-2", 1_500, 1_600)), expected, "by {by} ms");
     }
+}
+
+#[test]
+fn a_clock_ends_a_session_no_earlier_than_its_first_alarm() {
+    let (long, jump) = (|| Duration::from_secs(60), |which| clock(which, ClockChange::JumpMs(5_000)));
+    // The hold is promised for 2,000 from its attempt at 0, or from its renewal at 1,500. The key is gone
+    // by the stamp `gone`.
+    let session = |alarm: Duration, renewals: &[u64], gone: u64, fault: Fault| {
+        let mut s = HistoryBuilder::renewing(500);
+        s.plan.lock_nodes.truncate(1);
+        (s.plan.servers.promise, s.plan.servers.first_alarm) = (Promise::Session, alarm);
+        s.acquire(1, 1, 0, 10, 41);
+        for sent in renewals {
+            s.renew(1, *sent, sent + 10);
+        }
+        s.acquire(2, 2, gone - 5, gone, 42).release(2, gone + 100).release_refused(1, gone + 200);
+        let from = renewals.last().map_or(700, |sent| sent + 100);
+        cause(s.inject(1, fault, "redis-1", from, gone + 1_000))
+    };
+    // Without an alarm, the servers look at any time.
+    assert_eq!(session(Duration::ZERO, &[], 1_010, jump(WhichClock::Wall)), "clock");
+    // The alarm of the attempt comes at the end of the promise, unless a renewal extends the promise.
+    assert_eq!(session(long(), &[], 1_010, jump(WhichClock::Wall)), "unexplained");
+    assert_eq!(session(long(), &[], 1_010, jump(WhichClock::Both)), "unexplained");
+    assert_eq!(session(long(), &[1_500], 1_999, jump(WhichClock::Wall)), "unexplained");
+    assert_eq!(session(long(), &[1_500], 2_000, jump(WhichClock::Wall)), "clock");
+    assert_eq!(session(long(), &[1_500], 2_000, jump(WhichClock::Monotonic)), "unexplained");
+    for (by_ms, expected) in [(700, "unexplained"), (900, "clock")] {
+        assert_eq!(session(long(), &[1_500], 2_700, wall(by_ms)), expected, "by {by_ms} ms");
+    }
+    // Another timer of the server fires first.
+    assert_eq!(session(Duration::from_millis(900), &[], 899, jump(WhichClock::Wall)), "unexplained");
+    assert_eq!(session(Duration::from_millis(900), &[], 900, jump(WhichClock::Wall)), "clock");
 }
