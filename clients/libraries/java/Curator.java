@@ -115,10 +115,14 @@ public final class Curator {
         }
     }
 
-    private static Curator opened(JsonNode request) {
+    private static Curator opened(JsonNode request) throws Exception {
         List<String> servers = new ArrayList<>();
         request.path("servers").forEach(server -> servers.add(server.path("host").asText() + ":" + server.path("port")));
-        return new Curator(String.join(",", servers), request.path("lease_ms").asInt());
+        Curator opened = new Curator(String.join(",", servers), request.path("lease_ms").asInt());
+        // A new JVM loads the library's classes at its first request, which takes longer than a lease on a busy machine.
+        opened.client.blockUntilConnected(5, TimeUnit.SECONDS);
+        opened.client.checkExists().forPath("/locks");
+        return opened;
     }
 
     public static void main(String[] arguments) throws Exception {
