@@ -11,6 +11,7 @@
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
+//! | the lock on a primary with replicas, and its failover | [`redis_replicated`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
 //! | the lock in a row of a table, and the lock of a session | [`postgres`], [`postgres_advisory`] |
 //! | the lock of a program in any language | [`program`] |
@@ -50,6 +51,7 @@ pub mod program;
 pub mod redis;
 mod redis_command;
 mod redis_node;
+pub mod redis_replicated;
 mod redis_script;
 pub mod redlock;
 mod retry;

@@ -9,6 +9,7 @@ mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;
 mod renewal;
+mod replicated;
 mod store;
 mod tokens;
 mod watches;
