@@ -135,7 +135,7 @@ pub(crate) fn connect(
     servers: Vec<ServerAddress>,
     process: usize,
 ) -> Reply<Result<Connected, NodeError>> {
-    connect_by::<RedisProtocol>(servers, process)
+    connect_by::<RedisProtocol>(servers, process, SENTINEL_PORT)
 }
 
 /// The same for the variant with `WAIT`.
@@ -144,14 +144,18 @@ pub(crate) fn connect_waiting(
     servers: Vec<ServerAddress>,
     process: usize,
 ) -> Reply<Result<Connected, NodeError>> {
-    connect_by::<WaitProtocol>(servers, process)
+    connect_by::<WaitProtocol>(servers, process, SENTINEL_PORT)
 }
 
-fn connect_by<P: Protocol>(servers: Vec<ServerAddress>, process: usize) -> Reply<Result<Connected, NodeError>> {
+fn connect_by<P: Protocol>(
+    servers: Vec<ServerAddress>,
+    process: usize,
+    sentinel_port: u16,
+) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
         let versions = ask_versions(&servers, connection::server_version::<RedisProtocol>).await;
         let nodes = servers.iter().map(|server| connection::connect::<P>(&server.name, &server.address)).collect();
-        let mut sentinels = Sentinels::new(servers, process);
+        let mut sentinels = Sentinels::new(servers, process, sentinel_port);
         // A process that starts in the middle of a failover begins with any server, and looks again soon.
         let first = time::timeout(FOUND_WITHIN, async {
             loop {
@@ -187,14 +191,16 @@ async fn follow(mut sentinels: Sentinels, replication: Weak<Replication>) {
 struct Sentinels {
     servers: Vec<ServerAddress>,
     order: Vec<usize>,
+    /// The port of every sentinel.
+    port: u16,
 }
 
 impl Sentinels {
     /// Each process begins with another sentinel.
-    fn new(servers: Vec<ServerAddress>, process: usize) -> Self {
+    fn new(servers: Vec<ServerAddress>, process: usize, port: u16) -> Self {
         let mut order: Vec<usize> = (0..servers.len()).collect();
         order.rotate_left(process % servers.len().max(1));
-        Self { servers, order }
+        Self { servers, order, port }
     }
 
     /// Finds the primary: the first sentinel that answers names it, and its own role confirms it.
@@ -203,7 +209,7 @@ impl Sentinels {
             let host = host_of(&self.servers[self.order[place]].address);
             let mut question = redis::cmd("SENTINEL");
             question.arg("get-master-addr-by-name").arg(PRIMARY_NAME);
-            let named = ask::<Option<(String, u16)>>(&format!("{host}:{SENTINEL_PORT}"), &question).await;
+            let named = ask::<Option<(String, u16)>>(&format!("{host}:{}", self.port), &question).await;
             let Some(Some((host, port))) = named else { continue };
             let sentinel = self.order.remove(place);
             self.order.insert(0, sentinel);
@@ -311,3 +317,6 @@ impl Lock for RedisReplicated {
         Box::pin(async move { primary.cancel(key, owner, lease, watch).await })
     }
 }
+
+#[cfg(test)]
+mod tests;

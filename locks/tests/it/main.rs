@@ -9,7 +9,6 @@ mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;
 mod renewal;
-mod replicated;
 mod store;
 mod tokens;
 mod watches;

@@ -2,29 +2,25 @@
 
 use std::{
     net::Ipv4Addr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, Mutex, atomic::AtomicUsize},
 };
 
-use locks::{BootClock, Client, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-    time,
+    net::TcpListener,
 };
 
-use crate::cluster::{key, owner};
+use super::*;
+use crate::{clock::BootClock, hold::Outcome, ports::Unwatched};
 
 const LEASE: Duration = Duration::from_secs(2);
-const SENTINEL_PORT: u16 = 26379;
 
 /// Two servers, each with a sentinel beside it.
 struct Scripted {
     ports: [u16; 2],
-    /// The last number of the loopback addresses, which no other test uses.
+    /// The port of both sentinels.
+    sentinel_port: u16,
+    /// The third number of the loopback addresses, which no other test uses.
     network: u8,
     /// The server that is the primary.
     primary: AtomicUsize,
@@ -39,19 +35,21 @@ impl Scripted {
         let at = |server: usize, port| async move {
             TcpListener::bind((Ipv4Addr::new(127, 0, network, server as u8 + 1), port)).await.unwrap()
         };
+        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
         let servers = [at(0, 0).await, at(1, 0).await];
-        let ports = [0, 1].map(|server: usize| servers[server].local_addr().unwrap().port());
+        let ports = [port(&servers[0]), port(&servers[1])];
+        let first = at(0, 0).await;
+        let sentinel_port = port(&first);
+        let sentinels = [first, at(1, sentinel_port).await];
         let (primary, acknowledging, asked) = (AtomicUsize::new(0), AtomicUsize::new(1), Mutex::default());
-        let scripted = Arc::new(Scripted { ports, network, primary, acknowledging, asked });
-        for (server, listener) in servers.into_iter().enumerate() {
-            for listener in [listener, at(server, SENTINEL_PORT).await] {
-                let scripted = scripted.clone();
-                tokio::spawn(async move {
-                    while let Ok((stream, _)) = listener.accept().await {
-                        tokio::spawn(scripted.clone().serve(server, stream));
-                    }
-                });
-            }
+        let scripted = Arc::new(Scripted { ports, sentinel_port, network, primary, acknowledging, asked });
+        for (place, listener) in servers.into_iter().chain(sentinels).enumerate() {
+            let scripted = scripted.clone();
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(scripted.clone().serve(place % 2, stream));
+                }
+            });
         }
         scripted
     }
@@ -90,15 +88,14 @@ impl Scripted {
         }
     }
 
-    async fn lock(&self, client: &str) -> Arc<dyn Lock> {
-        let client = Client::named(client).unwrap();
+    async fn lock<P: Protocol>(&self) -> Arc<dyn Lock> {
         let server = |server: usize| ServerAddress {
             name: format!("redis-{}", server + 1),
             address: format!("127.0.{}.{}:{}", self.network, server + 1, self.ports[server]),
         };
-        let connected = (client.connect)(client.name, vec![server(0), server(1)], 0).await.unwrap();
+        let connected = connect_by::<P>(vec![server(0), server(1)], 0, self.sentinel_port).await.unwrap();
         assert!(connected.versions.iter().all(|version| version.as_deref() == Ok("7.0.15")));
-        (client.build)(connected.servers, TokenSource::Counter, Arc::new(BootClock)).unwrap()
+        build(connected.servers, TokenSource::Counter, Arc::new(BootClock)).unwrap()
     }
 
     fn asked(&self) -> Vec<(usize, String)> {
@@ -123,13 +120,13 @@ async fn request(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
 }
 
 fn attempt() -> (Key, Owner) {
-    (key(), owner("one"))
+    (Key::new("k0"), Owner::new("one"))
 }
 
 #[tokio::test]
 async fn the_client_follows_a_failover_and_says_which_server_granted() {
     let servers = Scripted::start(71).await;
-    let lock = servers.lock("redis-replicated").await;
+    let lock = servers.lock::<RedisProtocol>().await;
     let (key, owner) = attempt();
     let hold = lock.acquire(&key, owner.clone(), LEASE, &Unwatched).await.unwrap();
     assert_eq!(hold.answers[0].0.as_str(), "redis-1");
@@ -152,7 +149,7 @@ async fn the_client_follows_a_failover_and_says_which_server_granted() {
 #[tokio::test]
 async fn a_grant_that_no_replica_acknowledged_is_indeterminate_and_undone() {
     let servers = Scripted::start(72).await;
-    let lock = servers.lock("redis-replicated-wait").await;
+    let lock = servers.lock::<WaitProtocol>().await;
     let (key, owner) = attempt();
     assert!(lock.acquire(&key, owner.clone(), LEASE, &Unwatched).await.is_ok());
     assert_eq!(servers.asked(), [(0, "acquire".into()), (0, "WAIT 1 100".into())]);
