@@ -67,7 +67,7 @@ impl Scripted {
     fn answer(&self, server: usize, words: &[String]) -> String {
         let primary = self.primary.load(Ordering::SeqCst);
         match words[0].as_str() {
-            "INFO" => "$21\r\nredis_version:7.0.15\r\n\r\n".into(),
+            "INFO" => "$22\r\nredis_version:7.0.15\r\n\r\n".into(),
             "ROLE" if server == primary => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".into(),
             "ROLE" => "*1\r\n$5\r\nslave\r\n".into(),
             "SENTINEL" => {
