@@ -265,8 +265,12 @@ fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {
 fn without_effect(args: &ScenarioArgs, plan: &Plan) -> Option<(&'static str, String)> {
     let (models, backend) = (&args.models, &plan.backend);
     let is_store = plan.servers.topology == Topology::OneStore;
-    let is_redis = !is_store && plan.servers.kill_forgets && plan.servers.promise == Promise::Lease;
-    let of_redis = format!("the servers of `{backend}` are not Redis");
+    let is_alone = plan.servers.topology == Topology::Independent;
+    let is_redis = is_alone && plan.servers.kill_forgets && plan.servers.promise == Promise::Lease;
+    let of_redis = match plan.servers.topology {
+        Topology::Replicated => format!("the servers of `{backend}` read configuration files"),
+        _ => format!("the servers of `{backend}` are not Redis"),
+    };
     let of_store = format!("the servers of `{backend}` are no store with leases");
     let of_service = format!("`{backend}` does not use etcd's Lock service; use `--backend etcd-server-lock`");
     let checks_tokens = plan.arms.iter().any(|arm| arm.fences());

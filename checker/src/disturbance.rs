@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use history::{ClockChange, FaultId, FaultKind, FaultPhase, Harm, Plan, Stamp, Step};
 
-use crate::faults::SENT_AGAIN;
+use crate::{failover::DEMOTED_WITHIN, faults::SENT_AGAIN};
 
 /// The time that servers may take beyond a lease: they look for expired leases only now and then.
 pub(crate) const SLACK: Duration = Duration::from_secs(1);
@@ -82,7 +82,8 @@ impl Disturbances {
                     self.clocks_right_since = self.clocks_right_since.max(at.plus(moved));
                 }
                 if is_of_locks && plan.has_leader() {
-                    self.not_before(at.plus(ELECTED_WITHIN));
+                    let within = if plan.is_replicated() { DEMOTED_WITHIN } else { ELECTED_WITHIN };
+                    self.not_before(at.plus(within));
                 }
             }
             FaultPhase::HealProved => self.not_before(at),

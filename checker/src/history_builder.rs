@@ -29,6 +29,11 @@ pub(crate) fn redlock() -> ServerFacts {
     serde_json::from_str(include_str!("../../tests/shared/servers/redlock.json")).unwrap()
 }
 
+/// The facts about the servers of `redis-replicated`.
+pub(crate) fn redis_replicated() -> ServerFacts {
+    serde_json::from_str(include_str!("../../tests/shared/servers/redis-replicated.json")).unwrap()
+}
+
 /// The facts about the servers of `etcd`.
 pub(crate) fn etcd() -> ServerFacts {
     serde_json::from_str(include_str!("../../tests/shared/servers/etcd.json")).unwrap()

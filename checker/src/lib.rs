@@ -16,6 +16,7 @@ mod cause;
 mod coherence;
 mod disturbance;
 mod facts;
+mod failover;
 mod faults;
 #[cfg(test)]
 mod history_builder;

@@ -20,6 +20,9 @@ use written::{List, Mapping, Wrong};
 /// The backends with a built-in Compose file, each with the file's text. A new backend is a new row.
 pub const BUILTIN: &[(&str, &str)] = &[
     ("redis", include_str!("../redis.yaml")),
+    ("redis-replicated", include_str!("../redis-replicated.yaml")),
+    // The same servers: the client waits for an acknowledgement of a replica.
+    ("redis-replicated-wait", include_str!("../redis-replicated.yaml")),
     ("redlock", include_str!("../redlock.yaml")),
     ("etcd", include_str!("../etcd.yaml")),
     ("etcd-server-lock", include_str!("../etcd-server-lock.yaml")),
@@ -228,7 +231,7 @@ fn facts(raw: Option<Spanned<Mapping<written::Facts>>>) -> Result<(String, Serve
         return Err(lacks("tokens", "the kinds of fencing tokens, the default first, such as [counter, none]"));
     }
     let facts = ServerFacts {
-        topology: raw.topology.ok_or_else(|| lacks("topology", "independent or one-store"))?,
+        topology: raw.topology.ok_or_else(|| lacks("topology", "independent, replicated or one-store"))?,
         promise: raw.promise.ok_or_else(|| lacks("promise", "lease or session"))?,
         lease_clock: raw.lease_clock.ok_or_else(|| lacks("lease_clock", "wall, monotonic or both"))?,
         least_lease: length(raw.least_lease)?,

@@ -22,7 +22,7 @@ impl DockerCluster<'_> {
     /// Leaves the marker of this run in the data of a server, or takes it away. Returns whether the marker is or was
     /// there; none for a node whose data directory is unknown. The marker of a Redis is a key: the agent asks the
     /// server over the network of the run, which takes about a millisecond and no command in the container. The marker
-    /// of another server is a file in its data directory.
+    /// of another server, and of a Redis with replicas, is a file in its data directory.
     pub(crate) async fn marker(&self, node: &NodeName, step: MarkerStep) -> Result<Option<bool>, ClusterError> {
         let doing = match step {
             MarkerStep::Leave => "leaving a marker in its data",
@@ -30,7 +30,8 @@ impl DockerCluster<'_> {
         };
         let member = self.member(node, doing)?;
         let Some(service) = member.server() else { return Ok(None) };
-        if service.role == redis::ROLE {
+        // Redis servers with a leader copy its keys, and a marker among them.
+        if service.role == redis::ROLE && service.leader.is_none() {
             return self.marker_key(node, step, doing).await.map(Some);
         }
         let Some(data) = &service.data else { return Ok(None) };

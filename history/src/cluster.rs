@@ -99,6 +99,11 @@ impl PlannedCluster<'_> {
         self.servers.topology == Topology::OneStore
     }
 
+    /// Returns whether one of the lock nodes, the primary, grants for all of them, and the others copy it later.
+    pub fn is_replicated(&self) -> bool {
+        self.servers.topology == Topology::Replicated
+    }
+
     /// Returns whether `node` can be a lock node. A plan without lock nodes is checked again when its servers are
     /// known.
     pub fn may_be_lock_node(&self, node: &NodeName) -> bool {

@@ -126,6 +126,16 @@ impl Plan {
         self.planned_cluster().has_one_store()
     }
 
+    /// Returns whether one of the lock nodes, the primary, grants for all of them, and the others copy it later.
+    pub fn is_replicated(&self) -> bool {
+        self.planned_cluster().is_replicated()
+    }
+
+    /// Returns whether a fault of one lock node may stop all of them, because they copy each other.
+    pub fn has_replicas(&self) -> bool {
+        self.has_one_store() || self.is_replicated()
+    }
+
     /// Returns whether the lock nodes elect a leader that a fault can hit.
     pub fn has_leader(&self) -> bool {
         self.servers.has_leader

@@ -12,6 +12,9 @@ use crate::{human, which_clock::WhichClock};
 pub enum Topology {
     /// Servers that know nothing of each other. The client asks each of them.
     Independent,
+    /// A primary that grants locks by itself, and replicas that copy it later. When the primary fails, a replica takes
+    /// its place with the data that it has received. The client asks the primary.
+    Replicated,
     /// Replicas of one store. The client asks any of them.
     OneStore,
 }

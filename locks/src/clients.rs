@@ -17,6 +17,7 @@ use crate::{
     postgres_session::{self, SessionLock},
     redis::{self, Redis},
     redis_node::RedisProtocol,
+    redis_replicated,
     redlock::{self, Redlock},
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource},
     zookeeper,
@@ -38,6 +39,18 @@ pub struct Client {
 /// All clients.
 pub const CLIENTS: &[Client] = &[
     Client { name: "redis", tokens: Redis::TOKENS, connect: connect_all::<RedisProtocol>, build: redis::build },
+    Client {
+        name: "redis-replicated",
+        tokens: Redis::TOKENS,
+        connect: redis_replicated::connect,
+        build: redis_replicated::build,
+    },
+    Client {
+        name: "redis-replicated-wait",
+        tokens: Redis::TOKENS,
+        connect: redis_replicated::connect_waiting,
+        build: redis_replicated::build,
+    },
     Client { name: "redlock", tokens: Redlock::TOKENS, connect: connect_all::<RedisProtocol>, build: redlock::build },
     Client { name: "etcd", tokens: Etcd::TOKENS, connect: etcd_store::connect_members, build: etcd::build },
     Client {

@@ -11,6 +11,7 @@
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
+//! | the lock on a primary with replicas, and its failover | [`redis_replicated`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
 //! | the lock in a row of a Postgres table | [`postgres`] |
 //! | the lock of a Postgres session: an advisory lock, a locked row | [`postgres_advisory`], [`postgres_row`] |
@@ -53,6 +54,7 @@ pub mod program;
 pub mod redis;
 mod redis_command;
 mod redis_node;
+pub mod redis_replicated;
 mod redis_script;
 pub mod redlock;
 mod retry;

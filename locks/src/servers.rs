@@ -5,7 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures::future::join_all;
 use tokio::time;
 
-use crate::ports::{Node, NodeError, Store};
+use crate::{
+    ports::{Node, NodeError, Store},
+    redis_replicated::Replication,
+};
 
 /// The time within which each server must say its version. A busy machine can leave a server without a processor for
 /// seconds, and no lock is timed yet.
@@ -53,6 +56,8 @@ pub enum Servers {
     Nodes(Vec<Arc<dyn Node>>),
     /// One store with revisions and leases, however many members it has.
     Store(Arc<dyn Store>),
+    /// A Redis primary and its replicas.
+    Replicated(Arc<Replication>),
     /// Servers to which the client connects anew for each attempt.
     Addresses(Vec<ServerAddress>),
 }

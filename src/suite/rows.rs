@@ -65,6 +65,9 @@ pub struct Row {
     /// The row is made once for each of these clients of the file, or for `all` of them.
     #[serde(default)]
     pub clients: Option<Vec<String>>,
+    /// The backends or clients that a list `all` leaves out.
+    #[serde(default)]
+    pub except: Vec<String>,
     /// Fields of the plan to replace in this row, by their paths as in [`Twin::field`]. So rows can share a plan.
     #[serde(default)]
     pub set: BTreeMap<String, toml::Value>,
@@ -181,7 +184,8 @@ impl Row {
     /// Returns the row once for each backend or client of its list, with names such as `pause/etcd`.
     fn for_each_listed(self, clients: &[ListedClient]) -> Result<Vec<Row>, String> {
         let (key, listed, flags_of) = match (&self.backends, &self.clients) {
-            (None, None) => return Ok(vec![self]),
+            (None, None) if self.except.is_empty() => return Ok(vec![self]),
+            (None, None) => return Err("`except` needs `backends` or `clients`".into()),
             (Some(_), Some(_)) => return Err("`backends` and `clients` exclude each other".into()),
             (Some(listed), None) => ("backends", listed, None),
             (None, Some(listed)) => ("clients", listed, Some(clients)),
@@ -200,7 +204,12 @@ impl Row {
             None => BUILTIN.iter().map(|(name, _)| *name).collect(),
             Some(clients) => clients.iter().map(|client| client.name.as_str()).collect(),
         };
-        let names: Vec<&str> = if has_all { all.clone() } else { listed.iter().map(String::as_str).collect() };
+        if let Some(name) = self.except.iter().find(|name| !has_all || !all.contains(&name.as_str())) {
+            return Err(format!("`except` names `{name}`, which the row's list does not have; it is for [\"all\"]"));
+        }
+        let is_left = |name: &&str| !self.except.iter().any(|out| out == name);
+        let names = if has_all { all.clone() } else { listed.iter().map(String::as_str).collect::<Vec<_>>() };
+        let names: Vec<&str> = names.into_iter().filter(is_left).collect();
         let for_one = |name: &&str| {
             let first = match flags_of {
                 None => format!("--backend {name}"),
@@ -216,6 +225,7 @@ impl Row {
                 run: Some(format!("{first} {flags}")),
                 backends: None,
                 clients: None,
+                except: Vec::new(),
                 needs_model_of: flags_of.is_none().then(|| (*name).to_owned()),
                 ..self.clone()
             })
@@ -293,6 +303,8 @@ mod tests {
         assert!(two.rows[0].is_named("p") && two.rows[0].is_named("p/redis") && !two.rows[0].is_named("p/etcd"));
         let all = suite("backends = [\"all\"]\nrun = \"--nemesis pause\"").unwrap();
         assert_eq!(all.rows.len(), BUILTIN.len());
+        let but = suite("backends = [\"all\"]\nexcept = [\"redis\"]\nrun = \"--nemesis pause\"").unwrap();
+        assert_eq!(ids(&but), ids(&all).into_iter().filter(|id| *id != "p/redis").collect::<Vec<_>>());
         let on = |cluster| all.rows.iter().filter(|row| row.runs_on(cluster)).count();
         assert_eq!(on(ClusterKind::Docker), BUILTIN.len());
         assert!((1..BUILTIN.len()).contains(&on(ClusterKind::Sim)), "ZooKeeper has no model");
@@ -300,6 +312,9 @@ mod tests {
             ("backends = []\nrun = \"\"", "is empty"),
             ("backends = [\"all\", \"etcd\"]\nrun = \"\"", "only one of both"),
             ("backends = [\"etcd\"]\nplan = \"p.toml\"", "needs `run`"),
+            ("backends = [\"etcd\"]\nexcept = [\"redis\"]\nrun = \"\"", "it is for [\"all\"]"),
+            ("backends = [\"all\"]\nexcept = [\"etcd9\"]\nrun = \"\"", "`except` names `etcd9`"),
+            ("except = [\"etcd\"]\nrun = \"\"", "`except` needs"),
             ("backends = [\"etcd\", \"etcd\"]\nrun = \"\"", "two rows are called p/etcd"),
         ] {
             let error = suite(more).unwrap_err().to_string();

@@ -22,6 +22,7 @@ mod mutants;
 mod nemesis;
 mod postgres;
 mod real;
+mod replicated;
 mod selftest;
 mod serve;
 mod shards;

@@ -5,7 +5,7 @@ mod unreleased;
 
 use std::collections::VecDeque;
 
-use history::{Answers, Arm, Event, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, Stamp};
+use history::{Answers, Arm, Event, FaultKind, Harm, HoldId, Key, NodeAnswer, NodeName, Plan, Stamp};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -269,22 +269,23 @@ impl Judge for Release {
 
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
     /// that rest on possession are dropped then; after a restart that may have lost keys, all findings of the node are
-    /// dropped.
+    /// dropped. After a failover another node has the keys, so all findings are dropped after a fault of a primary.
     fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
-        let is_one_store = run.plan.has_one_store();
+        let has_replicas = run.plan.has_replicas();
         let is_hit = |u: &UnsafeRequest, by: &dyn Fn(FaultKind) -> bool| {
             run.faults.iter().any(|(_, l)| {
                 by(l.kind)
-                    && (is_one_store || run.plan.lock_nodes.get(u.node) == Some(&l.node))
+                    && (has_replicas || run.plan.lock_nodes.get(u.node) == Some(&l.node))
                     && run.plan.lock_nodes.contains(&l.node)
                     && l.requested.is_some_and(|mark| mark.at < u.answered.at)
             })
         };
-        let revokes = is_one_store && run.plan.models.unwrap_or_default().revokes_on_resume;
+        let revokes = run.plan.has_one_store() && run.plan.models.unwrap_or_default().revokes_on_resume;
         let ends_early = |kind: FaultKind| kind == FaultKind::Clock || (kind.freezes() && revokes);
+        let fails_over = |kind: FaultKind| run.plan.is_replicated() && kind.harm() != Harm::SetsClock;
         let is_clock_safe = run.stalls.steps.is_empty();
         let sound = self.found.iter().filter(|u| {
-            !is_hit(u, &|kind| key_lease::forgets(run, kind))
+            !is_hit(u, &|kind| key_lease::forgets(run, kind) || fails_over(kind))
                 && (u.is_by_order || (is_clock_safe && !is_hit(u, &ends_early)))
         });
         let mut sound: Vec<UnsafeRequest> = sound.cloned().collect();

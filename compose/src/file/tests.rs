@@ -40,8 +40,8 @@ fn a_name_that_is_not_built_in_is_refused_with_those_that_are() {
     let message = ComposeFile::builtin("etcd9").unwrap_err().to_string();
     assert_eq!(
         message,
-        "there is no built-in Compose file for `etcd9`; there are: redis, redlock, etcd, etcd-server-lock, \
-         zookeeper, zookeeper-herd, postgres, postgres-advisory, postgres-row"
+        "there is no built-in Compose file for `etcd9`; there are: redis, redis-replicated, redis-replicated-wait, \
+         redlock, etcd, etcd-server-lock, zookeeper, zookeeper-herd, postgres, postgres-advisory, postgres-row"
     );
 }
 
@@ -239,6 +239,8 @@ fn the_facts_that_tests_of_other_crates_use_are_those_of_the_built_in_files() {
     for (backend, text) in [
         ("redis", include_str!("../../../tests/shared/servers/redis.json")),
         ("redlock", include_str!("../../../tests/shared/servers/redlock.json")),
+        ("redis-replicated", include_str!("../../../tests/shared/servers/redis-replicated.json")),
+        ("redis-replicated-wait", include_str!("../../../tests/shared/servers/redis-replicated.json")),
         ("etcd", include_str!("../../../tests/shared/servers/etcd.json")),
         ("etcd-server-lock", include_str!("../../../tests/shared/servers/etcd-server-lock.json")),
     ] {

@@ -186,6 +186,10 @@ impl Claims {
     pub fn counted(&mut self, run: &Run, hold: &Attempt, ok: EventRef, answers: &Answers) {
         let nodes = run.plan.lock_nodes.len();
         let granted = hold.granted_on.count_ones() as usize;
+        // A primary grants by itself.
+        if run.plan.is_replicated() && granted > 0 {
+            return;
+        }
         // Of more nodes than a set of nodes can hold, and of a hold without answers, nothing is known.
         if rules::is_majority(granted, nodes) || nodes > Nodes::BITS as usize || answers.is_empty() {
             return;

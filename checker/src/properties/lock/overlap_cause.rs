@@ -7,11 +7,13 @@
 //! Only faults that their target showed explain an overlap, each by the stamps around it. If these stamps leave open
 //! whether the fault explains the overlap, it does.
 
-use history::{FaultKind, HoldId, NodeName, Stamp};
+use history::{FaultKind, Harm, HoldId, NodeName, Stamp};
 
 use crate::{
     cause::{Cause, CauseSet},
+    failover,
     faults::FaultRecord,
+    holds::Nodes,
     judge::Ending,
     key_lease::{KeyLease, NodeClocks, looks_from},
     rules,
@@ -31,6 +33,8 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
     let mut causes: Vec<Cause> = Vec::new();
     if run.plan.has_one_store() {
         causes.extend(orders.iter().find_map(|(first, second)| in_store(run, first, second, ending)));
+    } else if run.plan.is_replicated() {
+        causes.extend(orders.iter().find_map(|(first, second)| in_replicas(run, first, second, ending)));
     } else if run.plan.program.is_some() {
         causes.extend(orders.iter().find_map(|(first, second)| on_any_node(run, first, second, ending)));
     } else {
@@ -83,6 +87,53 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
 /// tell which servers granted its holds, so an event of any server may explain the overlap.
 fn on_any_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> Option<Cause> {
     (0..run.plan.lock_nodes.len().min(64)).find_map(|node| on_node(run, first, second, ending, node))
+}
+
+/// Returns the event by which a primary with replicas lost the first hold's key: an event of the node that granted it,
+/// or the fault that made the sentinels promote another node, which had not received the key.
+///
+/// A client program does not tell which server granted its holds. Then it may have been any of them.
+fn in_replicas(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> Option<Cause> {
+    let granted = |hold: &Entitled| if run.plan.program.is_some() { Nodes::MAX } else { hold.nodes };
+    let is_in = |nodes: Nodes, node: usize| nodes & (1 << node) != 0;
+    let (by_first, by_second) = (granted(first), granted(second));
+    let nodes = || 0..run.plan.lock_nodes.len().min(64);
+    let mut own = nodes().filter(|node| is_in(by_first, *node));
+    if let Some(cause) = own.find_map(|node| on_node(run, first, second, ending, node)) {
+        return Some(cause);
+    }
+    if by_first == by_second && by_first.count_ones() == 1 {
+        return None;
+    }
+    let within = (first.hold.sent.at, second.hold.ok.at);
+    let mut found = Vec::new();
+    for (id, line) in run.faults.iter() {
+        let replaces = |node: usize| {
+            let span = failover::promotion(run, id, line, &run.plan.lock_nodes[node])?;
+            rules::overlap(span, within).is_some().then_some(span.0)
+        };
+        let of_first = nodes().filter(|node| is_in(by_first, *node)).find_map(replaces);
+        // If the fault came before the first hold, that hold may be of the new primary, and the second of the old one.
+        let of_second = nodes().filter(|node| is_in(by_second, *node)).find_map(replaces);
+        let of_second = of_second.filter(|at| rules::is_between(*at, Stamp(0), first.hold.ok.at));
+        // A cut between two nodes alone promotes nothing, so a fault of the process comes first.
+        found.extend(of_first.or(of_second).map(|at| (is_of_links(line.kind), at, Cause::Fault(line.kind))));
+    }
+    if let Some((_, _, cause)) = found.into_iter().min() {
+        return Some(cause);
+    }
+    // The new primary may have removed the key by its own clock.
+    let clock = run.plan.servers.lease_clock;
+    let mut others = nodes().filter(|node| is_in(by_second, *node));
+    let is_ahead = |node: usize| {
+        let (until, told) = (first.lease_until(node), first.told(node));
+        NodeClocks::of(run, &run.plan.lock_nodes[node]).first_to_reach(until, told, within.1, clock).is_some()
+    };
+    others.any(is_ahead).then_some(Cause::Fault(FaultKind::Clock))
+}
+
+fn is_of_links(kind: FaultKind) -> bool {
+    matches!(kind.harm(), Harm::DropsPackets | Harm::DelaysPackets)
 }
 
 /// Returns the event that removed the first hold's key in a store whose replicas are the lock nodes: a fault on any

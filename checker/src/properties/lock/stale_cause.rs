@@ -143,7 +143,7 @@ impl<'a> ActPath<'a> {
             Some(LockDelay { node: delay.node, span: delay.span, suspect: 1 << i })
         };
         let nodes = run.plan.lock_nodes.len();
-        let quorum = match run.plan.has_one_store() {
+        let quorum = match run.plan.has_replicas() {
             true => Quorum { enough: 1, refused_on: 0 },
             false => Quorum { enough: nodes - nodes / 2, refused_on: hold.refused_on },
         };

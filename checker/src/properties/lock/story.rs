@@ -5,6 +5,7 @@ use std::time::Duration;
 use history::{ClockChange, Fault, Stamp, fault};
 
 use crate::{
+    failover::DEMOTED_WITHIN,
     faults::FaultRecord,
     holds::{Attempt, EarlyEnd, EventRef, HoldSummary, Nodes},
     judge::Ending,
@@ -186,8 +187,15 @@ pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &HoldSummary, watch: &Hol
 /// The story of two holds at once.
 pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<StoryLine> {
     let both = overlap.holds[0].nodes & overlap.holds[1].nodes;
-    let [first, second] = overlap.holds.each_ref().map(|entitled| &entitled.hold);
     let mut lines = Lines::new(run);
+    // Two primaries are the point of such a story.
+    for entitled in overlap.holds.iter().filter(|_| run.plan.is_replicated()) {
+        let who = run.who(entitled.hold.process, entitled.hold.client);
+        for node in run.lock_nodes(entitled.nodes) {
+            lines.say(entitled.hold.ok.at, node.as_str(), format!("granted the lock to {who}"));
+        }
+    }
+    let [first, second] = overlap.holds.each_ref().map(|entitled| &entitled.hold);
     lines.acquired(first, Some(first.promise));
     lines.acquired(second, Some(second.promise));
     for hold in [first, second] {
@@ -199,9 +207,11 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
         }
         lines.gave_up(hold.gave_up, overlap.from.plus(overlap.length), &run.who(hold.process, hold.client));
     }
-    let is_one_store = run.plan.has_one_store();
-    for node in run.lock_nodes(if is_one_store { Nodes::MAX } else { both }) {
-        lines.faults(node, first.sent.at, second.ok.at);
+    let has_replicas = run.plan.has_replicas();
+    // A primary that was replaced may grant locks until long after its fault.
+    let before = if run.plan.is_replicated() { DEMOTED_WITHIN } else { Duration::ZERO };
+    for node in run.lock_nodes(if has_replicas { Nodes::MAX } else { both }) {
+        lines.faults(node, first.sent.at.minus(before), second.ok.at);
     }
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.id && u.answered.at <= second.ok.at);
     for found in removed.take(5) {

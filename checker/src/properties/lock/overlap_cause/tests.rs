@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use history::{
-    ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Models, NodeAnswer, Outcome, Persistence,
-    Promise, WhichClock, fault,
+    ClockChange, CutMode, Direction, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Models, NodeAnswer,
+    Outcome, Persistence, Promise, WhichClock, fault,
 };
 
 use crate::history_builder::HistoryBuilder;
@@ -15,6 +15,12 @@ fn wall(by_ms: i64) -> Fault {
 
 fn clock(clock: WhichClock, change: ClockChange) -> Fault {
     Fault::new(fault::Clock { clock, change }, SECOND)
+}
+
+/// Cuts a node off from these nodes, or from all.
+fn cut(from: &[&str]) -> Fault {
+    let from = from.iter().map(|node| (*node).into()).collect();
+    Fault::new(fault::Partition { cut: CutMode::Drop }, SECOND).on_links(Direction::Both, from)
 }
 
 fn amnesia() -> Fault {
@@ -382,4 +388,82 @@ fn a_clock_ends_a_session_no_earlier_than_its_first_alarm() {
     // Another timer of the server fires first.
     assert_eq!(session(Duration::from_millis(900), &[], 899, jump(WhichClock::Wall)), "unexplained");
     assert_eq!(session(Duration::from_millis(900), &[], 900, jump(WhichClock::Wall)), "clock");
+}
+
+/// Hold 1 of node `by.0` from 30,010 on, and hold 2 of node `by.1` from 31,010 on.
+fn of_primaries(by: (u64, u64)) -> HistoryBuilder {
+    let on = |node| HistoryBuilder::answers(&[(node, NodeAnswer::Granted)]);
+    let mut s = HistoryBuilder::new();
+    s.plan.servers = crate::history_builder::redis_replicated();
+    s.acquire_on(1, 1, 30_000, 30_000, 30_010, Some(41), on(by.0));
+    s.acquire_on(2, 2, 31_000, 31_000, 31_010, Some(41), on(by.1)).release(2, 31_100).release_refused(1, 31_200);
+    s
+}
+
+#[test]
+fn a_fault_of_the_primary_explains_an_overlap_after_a_failover() {
+    let all = [
+        Fault::new(fault::Kill {}, SECOND),
+        Fault::new(fault::Pause {}, SECOND),
+        Fault::new(fault::Powerloss {}, SECOND),
+        amnesia(),
+        cut(&[]),
+        cut(&["redis-2", "redis-3"]),
+    ];
+    for fault in all {
+        let name = fault.kind().name();
+        let mut s = of_primaries((1, 2));
+        assert_eq!(cause(s.inject(1, fault, "redis-1", 30_500, 30_900)), name);
+        let lock = s.lock();
+        assert!(lock.minority_claims.is_empty(), "a primary grants by itself");
+        let story = &lock.windows[0].story;
+        assert!(story.iter().any(|line| line.who == "redis-2" && line.what.contains("granted")), "{story:?}");
+    }
+}
+
+#[test]
+fn an_overlap_of_two_primaries_without_a_fault_of_either_is_unexplained() {
+    let pause = || Fault::new(fault::Pause {}, SECOND);
+    assert_eq!(cause(&mut of_primaries((1, 2))), "unexplained");
+    assert_eq!(cause(of_primaries((1, 2)).inject(1, pause(), "redis-2", 30_500, 30_900)), "unexplained", "a replica");
+    assert_eq!(cause(of_primaries((1, 2)).inject(1, pause(), "redis-3", 30_500, 30_900)), "unexplained", "a replica");
+    assert_eq!(cause(of_primaries((1, 2)).inject(1, cut(&["worker-1"]), "redis-1", 29_000, 32_000)), "unexplained");
+    assert_eq!(cause(of_primaries((1, 2)).inject(1, pause(), "redis-1", 31_020, 31_500)), "unexplained", "too late");
+    let clock = || wall(500);
+    assert_eq!(cause(of_primaries((1, 2)).inject(1, clock(), "redis-1", 30_500, 30_900)), "unexplained", "too short");
+    // The same node has granted both: no other was promoted in between.
+    assert_eq!(cause(of_primaries((1, 1)).inject(1, pause(), "redis-1", 30_500, 30_900)), "unexplained");
+    assert_eq!(cause(of_primaries((1, 1)).inject(1, amnesia(), "redis-1", 30_500, 30_900)), "amnesia");
+}
+
+#[test]
+fn a_primary_that_was_replaced_explains_an_overlap_until_it_is_demoted() {
+    let pause = || Fault::new(fault::Pause {}, SECOND);
+    // The agent resumes the node 5 ms later; the first hold was sent at 30,000.
+    for (healed, expected) in [(11_996, "pause"), (11_995, "unexplained")] {
+        assert_eq!(cause(of_primaries((1, 2)).inject(1, pause(), "redis-1", 9_000, healed)), expected, "{healed}");
+        // The new primary was the first to grant, and the old one came back.
+        assert_eq!(cause(of_primaries((2, 1)).inject(1, pause(), "redis-1", 9_000, healed)), expected, "{healed}");
+    }
+    let late = cause(of_primaries((2, 1)).inject(1, pause(), "redis-1", 30_500, 30_900));
+    assert_eq!(late, "unexplained", "the second hold's node was a replica when the fault came");
+}
+
+#[test]
+fn clocks_of_both_primaries_explain_an_overlap_and_a_process_fault_comes_before_a_cut() {
+    for node in ["redis-1", "redis-2"] {
+        assert_eq!(cause(of_primaries((1, 2)).inject(1, wall(5_000), node, 30_500, 30_900)), "clock", "{node}");
+    }
+    let mut s = of_primaries((1, 2));
+    s.inject(1, cut(&["redis-2"]), "redis-1", 29_000, 32_000);
+    s.inject(2, Fault::new(fault::Kill {}, SECOND), "redis-1", 30_500, 32_000);
+    s.plan.models = Some(Models { persistence: Persistence::Always, ..Models::default() });
+    assert_eq!(cause(&mut s), "kill");
+}
+
+#[test]
+fn any_primary_may_have_granted_the_holds_of_a_program() {
+    let pause = || Fault::new(fault::Pause {}, SECOND);
+    assert_eq!(cause(of_primaries((1, 2)).by_program().inject(1, pause(), "redis-3", 30_500, 30_900)), "pause");
+    assert_eq!(cause(&mut of_primaries((1, 2)).by_program()), "unexplained");
 }

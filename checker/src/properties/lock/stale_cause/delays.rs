@@ -68,13 +68,13 @@ pub(super) fn of_lock_nodes(run: &Run, worker: &NodeName, attempt: Span, may_be_
         let mut add = |(span, suspect)| found.extend(clip(span, attempt).map(|span| LockDelay { node, span, suspect }));
         for (id, line) in run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == *name) {
             let Some(bracket) = line.bracket().filter(|_| stops(line)) else { continue };
-            // The members of a store elect a leader, and a client connects again, only after the fault.
-            let is_longer = run.plan.has_one_store() || line.kind.kills();
+            // Replicas elect a leader, and a client connects again, only after the fault.
+            let is_longer = run.plan.has_replicas() || line.kind.kills();
             let until = if is_longer && clip(bracket, attempt).is_some() { attempt.1 } else { bracket.1 };
             add(((bracket.0, until), Suspect::Fault(id, line.kind)));
         }
-        // The members of a store answer together, so the links between them count too.
-        let members = nodes.iter().filter(|peer| run.plan.has_one_store() && *peer != name);
+        // Replicas answer together, so the links between them count too.
+        let members = nodes.iter().filter(|peer| run.plan.has_replicas() && *peer != name);
         for peer in members.chain([worker]) {
             delayed(run, peer, name, may_be_lost).into_iter().for_each(&mut add);
             delayed(run, name, peer, may_be_lost).into_iter().for_each(&mut add);

@@ -3,6 +3,7 @@
 use history::{FailureReason, FaultId, Harm, NodeName, Stamp};
 
 use crate::{
+    failover,
     faults::FaultRecord,
     holds::{Attempt, Grant, RenewalFailure, Span},
     key_lease::KeyLease,
@@ -61,8 +62,8 @@ pub(super) fn broken(run: &Run, hold: &Attempt, worker: &NodeName, arrival: Stam
         let missing = nodes.filter(|i| *i >= 64 || failure.done_on & (1 << i) == 0);
         let by_node = missing.map(|node| kept_from(run, hold, &grant, worker, &failure, node));
         let nodes = run.plan.lock_nodes.len();
-        // The members of a store execute a renewal together, so a fault of one member may stop all.
-        let (missing, enough) = match run.plan.has_one_store() {
+        // Replicas execute a renewal together, so a fault of one may stop all.
+        let (missing, enough) = match run.plan.has_replicas() {
             true => (vec![by_node.flatten().collect::<Vec<Suspect>>()], 1),
             false => (by_node.collect(), nodes - nodes / 2),
         };
@@ -87,17 +88,23 @@ fn kept_from(
     let key_lease = KeyLease::of(hold, grant, node, failure.span.1);
     // The node may have refused because the renewal reached it when the lease was over.
     let is_ready = has_refused && !rules::is_after_end(failure.span.1, hold.promise);
+    let since_sent = (hold.sent.at, failure.span.1);
     let is_to_blame = |id: FaultId, line: &FaultRecord| {
         let Some(bracket) = line.bracket() else { return false };
         let is_on = clip(bracket, failure.span).is_some();
+        // The new primary may never have received the key.
+        let is_promoted = || failover::promotion(run, id, line, name).and_then(|span| clip(span, since_sent)).is_some();
+        if run.plan.is_replicated() && failure.refused_on != 0 && is_promoted() {
+            return true;
+        }
         match line.kind.harm() {
             // A node that refuses in time is running and reachable, and the hold no longer owns the key there.
             Harm::DropsPackets | Harm::DelaysPackets => {
                 let step = run.plan.schedule.iter().find(|step| step.id == id);
                 let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
                 let is_silent = line.silence().is_some_and(|silence| clip(silence, failure.span).is_some());
-                // The members of a store execute a renewal together, over the links between them.
-                let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_one_store());
+                // Replicas execute a renewal together, over the links between them.
+                let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_replicas());
                 let mut peers = members.chain([worker]).filter(|peer| *peer != name);
                 is_silent && !is_ready && peers.any(|peer| hits(peer, name) || hits(name, peer))
             }

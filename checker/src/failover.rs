@@ -1,0 +1,30 @@
+//! Failovers of a primary with replicas: the faults that may make the sentinels promote a replica.
+
+use std::time::Duration;
+
+use history::{FaultId, Harm, NodeName};
+
+use crate::{faults::FaultRecord, holds::Span, run::Run};
+
+/// The longest time for which a primary that was replaced may still grant locks after the fault. Sentinel turns it into
+/// a replica when it has seen it in its old role for 8 s (four times `SENTINEL_PUBLISH_PERIOD`), and asks a healthy
+/// server for its role every 10 s (`SENTINEL_INFO_PERIOD`, both in sentinel.c of Redis 7.0).
+pub(crate) const DEMOTED_WITHIN: Duration = Duration::from_secs(18);
+
+/// Returns the span in which a proved fault may have made the sentinels promote another node in the place of `primary`,
+/// or in which both may have been primaries. A fault of a replica promotes nothing.
+pub(crate) fn promotion(run: &Run, id: FaultId, line: &FaultRecord, primary: &NodeName) -> Option<Span> {
+    let is_cut = || {
+        let Some(step) = run.plan.schedule.iter().find(|step| step.id == id) else { return line.node == *primary };
+        let hits = |from, to| step.fault.hits(&line.node, from, to);
+        let mut peers = run.plan.lock_nodes.iter().filter(|peer| *peer != primary);
+        peers.any(|peer| hits(peer, primary) || hits(primary, peer))
+    };
+    let is_promoting = match line.kind.harm() {
+        Harm::Freezes | Harm::Starves | Harm::Kills(_) => line.node == *primary,
+        Harm::DropsPackets | Harm::DelaysPackets => is_cut(),
+        Harm::SetsClock => false,
+    };
+    let (from, to) = line.silence().filter(|_| is_promoting && line.proved.is_some())?;
+    Some((from, to.plus(DEMOTED_WITHIN)))
+}
