@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures::future::join_all;
 use tokio::time;
 
-use crate::ports::{Node, NodeError, Store};
+use crate::ports::{Node, NodeError, Store, Table};
 
 /// The time within which each server must say its version. A busy machine can leave a server without a processor for
 /// seconds, and no lock is timed yet.
@@ -53,6 +53,8 @@ pub enum Servers {
     Nodes(Vec<Arc<dyn Node>>),
     /// One store with revisions and leases, however many members it has.
     Store(Arc<dyn Store>),
+    /// One table with conditional writes.
+    Table(Arc<dyn Table>),
     /// Servers to which the client connects anew for each attempt.
     Addresses(Vec<ServerAddress>),
 }
@@ -118,6 +120,17 @@ impl Servers {
         match self {
             Servers::Store(store) => Ok(store),
             _ => Err(CannotBuild::Servers { lock, needs: "a store with revisions and leases" }),
+        }
+    }
+
+    /// The table, for the lock of this name.
+    ///
+    /// # Errors
+    /// The servers are something else.
+    pub(crate) fn table(self, lock: &'static str) -> Result<Arc<dyn Table>, CannotBuild> {
+        match self {
+            Servers::Table(table) => Ok(table),
+            _ => Err(CannotBuild::Servers { lock, needs: "a table with conditional writes" }),
         }
     }
 }

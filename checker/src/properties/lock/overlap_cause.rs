@@ -13,7 +13,7 @@ use crate::{
     cause::{Cause, CauseSet},
     faults::FaultRecord,
     judge::Ending,
-    key_lease::{KeyLease, NodeClocks},
+    key_lease::{KeyLease, NodeClocks, ending_clock},
     rules,
     run::Run,
 };
@@ -74,7 +74,10 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
         proved(run, name).filter_map(|line| Some((key_lease.forgotten(run, line)?, Cause::Fault(line.kind))));
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.hold.id && u.node == node);
     let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
-    let moved = NodeClocks::of(run, name).first_to_reach(until, told, gone_by, run.plan.servers.lease_clock);
+    // If waiting clients measure leases, the second holder's own clock ended the first lease.
+    let is_of_servers = run.plan.servers.lease_clock.of_servers().is_some();
+    let clock_of = if is_of_servers { name } else { &run.process(second.hold.process).node };
+    let moved = NodeClocks::of(run, clock_of).first_to_reach(until, told, gone_by, ending_clock(run));
     restarts.chain(removed).chain(moved.map(|at| (at, Cause::Fault(FaultKind::Clock)))).min().map(|(_, cause)| cause)
 }
 
@@ -110,7 +113,7 @@ fn taken_from_store(run: &Run, key_lease: &KeyLease, hold: HoldId, ending: &Endi
             key_lease.until,
             key_lease.told,
             key_lease.gone_by,
-            run.plan.servers.lease_clock,
+            ending_clock(run),
         );
         found.extend(moved.map(|at| (at, Cause::Fault(FaultKind::Clock))));
     }
