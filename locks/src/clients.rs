@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "dynamodb")]
+use crate::dynamodb_table::connect as connect_dynamodb;
 use crate::{
     connection::connect_all,
     dynamodb::{self, Dynamodb},
@@ -62,9 +64,6 @@ pub const CLIENTS: &[Client] = &[
     },
     Client { name: "dynamodb", tokens: Dynamodb::TOKENS, connect: connect_dynamodb, build: dynamodb::build },
 ];
-
-#[cfg(feature = "dynamodb")]
-use crate::dynamodb_table::connect as connect_dynamodb;
 
 #[cfg(not(feature = "dynamodb"))]
 fn connect_dynamodb(_: &'static str, _: Vec<ServerAddress>, _: usize) -> Reply<Result<Connected, NodeError>> {

@@ -17,13 +17,14 @@
 //!
 //! # Differences from the Java client
 //!
-//! - The token. The record has a counter, which the write that takes the key increments, and which a release keeps. The
-//!   Java client's version is a random UUID: it tells two holds apart, and orders nothing. The Java client deletes the
-//!   record at a release by default, and a counter would begin anew.
-//! - A client takes a *released* record on condition of its version too. The Java client does so only if it is asked to.
+//! - The token. The record has a counter, which the write that takes the key increments, and which a release keeps.
+//!   The Java client's version is a random UUID: it tells two holds apart, and orders nothing. By default the Java
+//!   client deletes the record at a release, and a counter would begin anew.
+//! - A client takes a *released* record on condition of its version too. The Java client does so only if it is asked
+//!   to.
 //! - A renewal and a release have the owner as their condition, which is new for each attempt. The Java client's owner
-//!   is the name of the client, so its condition has the version too. If the answer to a renewal is lost, that client no
-//!   longer knows the version, and so loses its hold.
+//!   is the name of the client, so its condition has the version too. If the answer to a renewal is lost, that client
+//!   no longer knows the version, and so loses its hold.
 //! - The version is the owner value with a number, because the owner value is random already.
 //! - One attempt does not wait. The clients of a process share what they have seen, and [`Retry`](crate::Retry) repeats
 //!   attempts.

@@ -105,7 +105,8 @@ impl KeyWatch {
         self.extend(until, false);
     }
 
-    /// Returns the end of the first attempt of a process that was refused since the key was free. Another one ended now.
+    /// Returns the end of the first attempt of a process that was refused since the key was free. Another attempt was
+    /// refused now.
     fn first_look(&mut self, process: usize, since: Stamp, now: Stamp) -> Stamp {
         let look = self.looks.entry(process).or_insert((since, now));
         if look.0 != since {
