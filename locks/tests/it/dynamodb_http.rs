@@ -39,12 +39,13 @@ async fn request(stream: &mut TcpStream) -> String {
     }
 }
 
-/// A lock over a server that first says its version, and then gives these answers. Later connections are refused.
+/// A lock over a server that first says its version, then creates the table, and then gives these answers. Later
+/// connections are refused.
 async fn lock(answers: &'static [(u16, &str)]) -> Arc<dyn Lock> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = ServerAddress { name: "dynamodb-1".into(), address: listener.local_addr().unwrap().to_string() };
     tokio::spawn(async move {
-        for (status, body) in [NONE].iter().chain(answers) {
+        for (status, body) in [NONE, NONE].iter().chain(answers) {
             let mut stream = listener.accept().await.unwrap().0;
             request(&mut stream).await;
             if *status > 0 {
