@@ -8,11 +8,12 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test accept mutants bench image setup build
+.PHONY: help demo test dynamodb accept mutants bench image setup build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
 	@echo 'make test     format, lints, docs, unit and property tests, then each real run once'
+	@echo 'make dynamodb  lints and tests of the backend dynamodb, whose AWS SDK is not in the default build; needs Docker'
 	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 80 minutes; an interrupted one goes on)'
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
@@ -53,8 +54,14 @@ test:
 		test -z "$$CI"; \
 	fi
 
+# A build of its own: the AWS SDK costs more than the rest of `make test` can spare.
+dynamodb: setup
+	$(CARGO) clippy --package locks --package harness --all-targets --features dynamodb -- -D warnings
+	$(CARGO) test --package locks --features dynamodb,planted --test it dynamodb
+	$(CARGO) test --package harness --features dynamodb --test runs -- --ignored --test-threads=1 dynamodb::
+
 # The outcomes are kept for each build and its suites, so an interrupted `make accept` goes on where it was.
-accept: setup
+accept: setup dynamodb
 	$(CARGO) build --quiet --release
 	@exec scripts/accept $(RELEASE) runs/accept-$$(cat $(RELEASE) suites/*.toml suites/*/*.toml | sha256sum | cut -c1-12)
 

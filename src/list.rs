@@ -45,8 +45,10 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
     let built = |(name, _): &(&'static str, _)| Ok((*name, ComposeFile::builtin(name)?));
     let backends = BUILTIN.iter().map(built).collect::<anyhow::Result<Vec<_>>>()?;
     if format == Format::Json {
-        let about =
-            |(name, file): (&str, ComposeFile)| json!({"name": name, "about": file.about, "tokens": file.facts.tokens});
+        let about = |(name, file): (&str, ComposeFile)| {
+            let needs = Backend::named(name).ok().and_then(|backend| backend.missing_feature());
+            json!({"name": name, "about": file.about, "tokens": file.facts.tokens, "needs_feature": needs})
+        };
         let backends: Vec<_> = backends.into_iter().map(about).collect();
         let all = json!({"backends": backends, "faults": faults, "points": points, "arms": arms});
         print(&format!("{all}\n"))?;
@@ -55,7 +57,10 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
     let mut text = "backends\n".to_owned();
     for (name, file) in backends {
         let tokens: Vec<_> = file.facts.tokens.iter().map(ToString::to_string).collect();
-        text += &format!("  {name:<16} {} (tokens: {})\n", file.about, tokens.join(", "));
+        let missing = Backend::named(name).ok().and_then(|backend| backend.missing_feature());
+        let missing = missing.map(|feature| format!("; not in this build: needs `cargo build --features {feature}`"));
+        let (tokens, missing) = (tokens.join(", "), missing.unwrap_or_default());
+        text += &format!("  {name:<16} {} (tokens: {tokens}){missing}\n", file.about);
     }
     text += "faults\n";
     for fault in FaultKind::ALL {

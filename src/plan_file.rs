@@ -120,7 +120,10 @@ impl PlanFile {
                 is_modelled(&self.plan)?;
                 self.compose = None;
             }
-            ClusterKind::Docker => self.fit_servers()?,
+            ClusterKind::Docker => {
+                is_built(&self.plan, &self.backend)?;
+                self.fit_servers()?;
+            }
         }
         self.run = self.new_id();
         Ok(self)
@@ -186,6 +189,22 @@ pub fn is_modelled(plan: &Plan) -> anyhow::Result<()> {
         return Err(usage("cluster", format!("{problem} `{}`; use `--cluster docker`", plan.backend)));
     }
     Ok(())
+}
+
+/// Refuses a plan for real servers to which the client of its backend cannot connect in this build.
+pub fn is_built(plan: &Plan, backend: &str) -> anyhow::Result<()> {
+    let missing = Backend::named(backend).map_err(|e| usage("backend", e))?.missing_feature();
+    match missing.filter(|_| plan.cluster == ClusterKind::Docker && plan.program.is_none()) {
+        Some(feature) => Err(usage("backend", not_in_this_build(backend, feature))),
+        None => Ok(()),
+    }
+}
+
+fn not_in_this_build(backend: &str, feature: &str) -> String {
+    format!(
+        "the client of `{backend}` is not in this build; build the harness with `cargo build --features {feature}`, or \
+         test a program of your own on these servers with `--client`"
+    )
 }
 
 /// Reads the servers of a backend, or those of the user's own Compose file.

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 use anyhow::Context;
 use compose::ComposeFile;
 use history::{
-    Activity, Arm, ClientKind, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, Promise, ServerFacts, Step,
-    Tokens, Topology, When, Workload,
+    Activity, Arm, ClientKind, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ServerFacts, ServerModel,
+    Step, Tokens, Topology, When, Workload,
 };
 use nemesis::{Draw, FaultSpec};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
@@ -16,7 +16,7 @@ use workloads::backend::Backend;
 use crate::{
     cli::{ClientFlag, ClusterArg, Format, ModelArgs, ProgramArgs, RunArgs, ScenarioArgs},
     exit::{Unusable, usage},
-    plan_file::{PlanFile, is_modelled},
+    plan_file::{PlanFile, is_built, is_modelled},
     program::program,
 };
 
@@ -89,7 +89,9 @@ impl Scenario {
             plan.lock_nodes = own.services.into_iter().map(|service| service.name).collect();
             plan.servers = own.facts;
         }
-        plan.servers.lease_clock = args.models.lease_clock.unwrap_or(plan.servers.lease_clock);
+        if let Some(clock) = args.models.lease_clock {
+            plan.servers.lease_clock = clock.into();
+        }
         plan.program = program(&args.client, own)?;
         if plan.program.is_some() && scenario.backend.starts_with("buggy:") {
             let problem = "takes the place of the client in which the bug is planted";
@@ -109,6 +111,7 @@ impl Scenario {
             return Err(usage(flag, format!("has no effect: {why}; leave the flag out")));
         }
         is_modelled(plan)?;
+        is_built(plan, &scenario.backend)?;
         let mut given = scenario.faults.iter().filter_map(|fault| fault.lasting);
         if let Some(lasting) = given.find(|lasting| *lasting > plan.time) {
             return Err(longer_than_its_run(lasting, plan.time));
@@ -265,8 +268,7 @@ fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {
 fn without_effect(args: &ScenarioArgs, plan: &Plan) -> Option<(&'static str, String)> {
     let (models, backend) = (&args.models, &plan.backend);
     let is_store = plan.servers.topology == Topology::OneStore;
-    let is_alone = plan.servers.topology == Topology::Independent;
-    let is_redis = is_alone && plan.servers.kill_forgets && plan.servers.promise == Promise::Lease;
+    let is_redis = plan.servers.model() == Some(ServerModel::RedisNodes) && plan.servers.kill_forgets;
     let of_redis = match plan.servers.topology {
         Topology::Replicated => format!("the servers of `{backend}` read configuration files"),
         _ => format!("the servers of `{backend}` are not Redis"),

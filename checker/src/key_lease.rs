@@ -61,15 +61,16 @@ impl KeyLease {
         KeyLease { sent: hold.sent.at, told, until, gone_by }
     }
 
-    /// Returns whether a proved fault may have removed the key: a fault of the node, or of any member of the store.
+    /// Returns whether a proved fault may have removed the key: a fault of the node, or of any member of the store. If
+    /// waiting clients measure leases, it may also be a fault of the clock of a worker.
     pub fn is_taken_by(&self, run: &Run, line: &FaultRecord) -> bool {
-        self.is_over_by(run, line, run.plan.servers.lease_clock)
+        self.is_over_by(run, line, ending_clock(run))
     }
 
     /// Returns whether a proved fault may have made the node refuse to renew the lease. etcd 3.4 ends a lease by both
     /// clocks, and refuses to renew it as soon as the monotonic clock has passed its end.
     pub fn is_refused_by(&self, run: &Run, line: &FaultRecord) -> bool {
-        let clock = match run.plan.servers.lease_clock {
+        let clock = match ending_clock(run) {
             WhichClock::Both => WhichClock::Monotonic,
             clock => clock,
         };
@@ -117,6 +118,11 @@ impl KeyLease {
         let is_forgotten = forgets(run, line.kind) && rules::is_between(from, self.sent, self.gone_by);
         (is_revoked || is_forgotten).then_some(from)
     }
+}
+
+/// The clock that ends leases: that of the servers, or the monotonic clock of a waiting client.
+pub(crate) fn ending_clock(run: &Run) -> WhichClock {
+    run.plan.servers.lease_clock.of_servers().unwrap_or(WhichClock::Monotonic)
 }
 
 /// The effect of one fault on a clock. Offsets are in nanoseconds.

@@ -118,13 +118,16 @@ pub async fn up(
 fn wanted<'a>(node: &'a Node, spec: &'a Spec) -> Wanted<'a> {
     match &node.runs {
         Runs::Server(service) => {
-            Wanted { role: &service.role, image: Some(&service.image), packages: &service.packages, bare: false }
+            let (packages, python) = (&service.packages, &service.python);
+            Wanted { role: &service.role, image: Some(&service.image), packages, python, bare: false }
         }
         Runs::Own(_) if node.role == WORKER_ROLE && !spec.worker_packages.is_empty() => {
-            Wanted { role: WORKER_ROLE, image: None, packages: &spec.worker_packages, bare: false }
+            Wanted { role: WORKER_ROLE, image: None, packages: &spec.worker_packages, python: &[], bare: false }
         }
-        Runs::Own(_) => Wanted { role: &node.role, image: Some(OWN_IMAGE), packages: &[], bare: true },
-        Runs::Reaching(_) => Wanted { role: &node.role, image: None, packages: reach_packages(), bare: false },
+        Runs::Own(_) => Wanted { role: &node.role, image: Some(OWN_IMAGE), packages: &[], python: &[], bare: true },
+        Runs::Reaching(_) => {
+            Wanted { role: &node.role, image: None, packages: reach_packages(), python: &[], bare: false }
+        }
     }
 }
 

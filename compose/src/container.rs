@@ -120,6 +120,7 @@ impl Place {
         match &recipe.node.runs {
             Runs::Server(service) => {
                 let body = ContainerCreateBody {
+                    entrypoint: (!service.entrypoint.is_empty()).then(|| service.entrypoint.clone()),
                     cmd: (!service.command.is_empty()).then(|| service.command.clone()),
                     env: Some(service.environment.iter().map(|(key, value)| format!("{key}={value}")).collect()),
                     host_config: Some(HostConfig { log_config: Some(log_driver("json-file")), ..host }),

@@ -32,6 +32,7 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("postgres", include_str!("../postgres.yaml")),
     ("postgres-advisory", include_str!("../postgres-advisory.yaml")),
     ("postgres-row", include_str!("../postgres-row.yaml")),
+    ("dynamodb", include_str!("../dynamodb.yaml")),
 ];
 
 /// Time limit of one healthcheck if the file sets none.
@@ -59,8 +60,12 @@ pub struct Service {
     pub role: String,
     /// Debian packages from which the image is built if no registry answers. May be empty.
     pub packages: Vec<String>,
+    /// Python packages that the built image gets from the package index, each with its version. May be empty.
+    pub python: Vec<String>,
     /// Name and tag of the image.
     pub image: String,
+    /// Program in the place of the image's own entrypoint, with its first arguments; empty for the image's own.
+    pub entrypoint: Vec<String>,
     /// Command and its arguments; empty for the image's own command.
     pub command: Vec<String>,
     /// Environment variables. Each value stays as it is written in the file.
@@ -198,7 +203,9 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Servic
         name: NodeName::new(name),
         role: literal(harness.role.ok_or_else(|| lacks("role in its x-harness; it is what --image calls it"))?)?,
         packages: harness.packages.into_iter().map(package).collect::<Result<_, _>>()?,
+        python: harness.python.into_iter().map(python_package).collect::<Result<_, _>>()?,
         image: literal(raw.image.ok_or_else(|| lacks("image"))?)?,
+        entrypoint: raw.entrypoint.map(strings).transpose()?.unwrap_or_default(),
         command: raw.command.map(strings).transpose()?.unwrap_or_default(),
         environment: environment.collect::<Result<_, _>>()?,
         data: harness.data.map(directory).transpose()?,
@@ -233,7 +240,7 @@ fn facts(raw: Option<Spanned<Mapping<written::Facts>>>) -> Result<(String, Serve
     let facts = ServerFacts {
         topology: raw.topology.ok_or_else(|| lacks("topology", "independent, replicated or one-store"))?,
         promise: raw.promise.ok_or_else(|| lacks("promise", "lease or session"))?,
-        lease_clock: raw.lease_clock.ok_or_else(|| lacks("lease_clock", "wall, monotonic or both"))?,
+        lease_clock: raw.lease_clock.ok_or_else(|| lacks("lease_clock", "wall, monotonic, both or waiter"))?,
         least_lease: length(raw.least_lease)?,
         lease_step: length(raw.lease_step)?,
         first_alarm: length(raw.first_alarm)?,
@@ -309,6 +316,24 @@ fn package(text: Spanned<String>) -> Result<String, Wrong> {
         Ok(text.value)
     } else {
         Err(Wrong::new(text.referenced, format!("`{}` is not the name of a Debian package", text.value)))
+    }
+}
+
+/// Returns the name of a Python package with its extras and its version. Another program gets this name, so no option
+/// may pass, and no version may be left to chance.
+fn python_package(text: Spanned<String>) -> Result<String, Wrong> {
+    let is_plain = |part: &str, more: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+    };
+    let (named, version) = text.value.split_once("==").unwrap_or((&text.value, ""));
+    let (name, extras) = named.split_once('[').map_or((named, None), |(name, rest)| (name, Some(rest)));
+    let has_plain_extras = extras.is_none_or(|rest| rest.strip_suffix(']').is_some_and(|it| is_plain(it, "-_,")));
+    if is_plain(name, "-_.") && is_plain(version, ".+!") && has_plain_extras {
+        Ok(text.value)
+    } else {
+        let what = format!("`{}`: expected a Python package with its version, such as flask==3.1.3", text.value);
+        Err(Wrong::new(text.referenced, what))
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Wanted<'a> {
     /// The published name; none if the image is always built.
     pub image: Option<&'a str>,
     pub packages: &'a [String],
+    /// Python packages of the image that is built.
+    pub python: &'a [String],
     /// True if the image is a plain Debian system without added packages.
     pub bare: bool,
 }
@@ -82,7 +84,7 @@ pub(crate) struct Images<'a> {
     named: &'a BTreeMap<String, String>,
     progress: Progress<'a>,
     registries: Registries,
-    found: BTreeMap<(String, Vec<String>), Image>,
+    found: BTreeMap<(String, Vec<String>, Vec<String>), Image>,
 }
 
 impl<'a> Images<'a> {
@@ -97,7 +99,8 @@ impl<'a> Images<'a> {
         if let Some(name) = self.named.get(wanted.role) {
             return self.get_named(wanted.role, name).await;
         }
-        let key = (wanted.image.unwrap_or(wanted.role).to_owned(), wanted.packages.to_vec());
+        let name = wanted.image.unwrap_or(wanted.role).to_owned();
+        let key = (name, wanted.packages.to_vec(), wanted.python.to_vec());
         if let Some(image) = self.found.get(&key) {
             return Ok(image.clone());
         }
@@ -120,7 +123,7 @@ impl<'a> Images<'a> {
         {
             return Ok(image.into());
         }
-        let local = Recipe::new(&wanted.name(), wanted.image, wanted.packages);
+        let local = Recipe::new(&wanted.name(), wanted.image, wanted.packages, wanted.python);
         let built = self.inspect(&local.name()).await?.filter(|image| local.built(image));
         // An image that was built in place of another one, perhaps of another version, is only the second choice.
         if let Some(image) = &built
@@ -219,7 +222,7 @@ mod tests {
             said.push('\n');
         };
         let packages = ["redis-server".to_owned()];
-        let wanted = Wanted { role: "redis", image: Some(NAME), packages: &packages, bare: false };
+        let wanted = Wanted { role: "redis", image: Some(NAME), packages: &packages, python: &[], bare: false };
         let got = Images::new(engine, named, &progress).get(&wanted).await;
         let said = said.lock().unwrap().clone();
         (got.map(|image| image.id).map_err(|error| error.to_string()), said)

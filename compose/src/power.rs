@@ -36,10 +36,12 @@ pub(crate) fn over(body: ContainerCreateBody, service: &Service, image: &Image) 
         devices: Some(vec![device]),
         ..body.host_config.unwrap_or_default()
     };
+    // An engine drops the image's own arguments if the entrypoint is replaced.
+    let arguments = body.entrypoint.is_none().then(|| image.arguments.clone());
+    let entrypoint = body.entrypoint.unwrap_or_else(|| image.entrypoint.clone());
     ContainerCreateBody {
-        entrypoint: Some(ours.into_iter().chain(image.entrypoint.iter().cloned()).collect()),
-        // An engine drops the image's own arguments if the entrypoint is replaced.
-        cmd: body.cmd.or_else(|| Some(image.arguments.clone())),
+        entrypoint: Some(ours.into_iter().chain(entrypoint).collect()),
+        cmd: body.cmd.or(arguments),
         host_config: Some(host),
         ..body
     }
@@ -78,5 +80,8 @@ mod tests {
         assert_eq!(made.cmd, Some(words(&["redis-server"])));
         let written = ContainerCreateBody { cmd: Some(words(&["redis-server", "--save"])), ..Default::default() };
         assert_eq!(over(written, &service, &image).cmd, Some(words(&["redis-server", "--save"])));
+        let written = ContainerCreateBody { entrypoint: Some(words(&["sh", "-c"])), ..Default::default() };
+        let made = over(written, &service, &image);
+        assert_eq!((made.entrypoint.unwrap()[6..].to_vec(), made.cmd), (words(&["--", "sh", "-c"]), None));
     }
 }

@@ -46,7 +46,7 @@ pub use process::{Role, STALL_FROM, StallCause};
 pub use program::{Program, ProgramFile};
 pub use range::Range;
 pub use record::Record;
-pub use servers::{Amnesia, Promise, ServerFacts, ServerModel, Tokens, Topology};
+pub use servers::{Amnesia, LeaseClock, Promise, ServerFacts, ServerModel, Tokens, Topology};
 pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, Version, drift};
 pub use step::{Step, When};
 pub use target::Target;

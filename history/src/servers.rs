@@ -29,6 +29,44 @@ pub enum Promise {
     Session,
 }
 
+/// The clock on which leases run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseClock {
+    /// The wall clock of the servers.
+    Wall,
+    /// The monotonic clock of the servers.
+    Monotonic,
+    /// Both clocks of the servers: a lease ends when both say so.
+    Both,
+    /// The monotonic clock of each client that waits. The servers end no lease. A waiting client takes the lock over
+    /// when it has seen the same hold for a whole lease. So a server's clock plays no part, and a waiting client whose
+    /// clock jumps forwards ends another client's lease too early.
+    Waiter,
+}
+
+impl LeaseClock {
+    /// Returns the clock of the servers that ends leases. None if the waiting clients end them.
+    pub fn of_servers(self) -> Option<WhichClock> {
+        match self {
+            LeaseClock::Wall => Some(WhichClock::Wall),
+            LeaseClock::Monotonic => Some(WhichClock::Monotonic),
+            LeaseClock::Both => Some(WhichClock::Both),
+            LeaseClock::Waiter => None,
+        }
+    }
+}
+
+impl From<WhichClock> for LeaseClock {
+    fn from(clock: WhichClock) -> LeaseClock {
+        match clock {
+            WhichClock::Wall => LeaseClock::Wall,
+            WhichClock::Monotonic => LeaseClock::Monotonic,
+            WhichClock::Both => LeaseClock::Both,
+        }
+    }
+}
+
 /// Effect of a restart without data (the fault `amnesia`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -99,8 +137,8 @@ pub struct ServerFacts {
     pub topology: Topology,
     /// The promise of a server to a holder.
     pub promise: Promise,
-    /// The clock on which leases run. `both`: a lease ends when both clocks say so.
-    pub lease_clock: WhichClock,
+    /// The clock on which leases run.
+    pub lease_clock: LeaseClock,
     /// The shortest lease that the servers grant; zero if they grant every lease as requested.
     #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
     pub least_lease: Duration,
@@ -135,7 +173,8 @@ impl ServerFacts {
     /// The model that behaves as these servers do, if the simulation has one.
     pub fn model(&self) -> Option<ServerModel> {
         match (self.promise, self.topology, self.lease_clock) {
-            (Promise::Lease, Topology::Independent, WhichClock::Wall) => Some(ServerModel::RedisNodes),
+            (Promise::Lease, _, LeaseClock::Waiter) => None,
+            (Promise::Lease, Topology::Independent, LeaseClock::Wall) => Some(ServerModel::RedisNodes),
             (Promise::Lease, Topology::OneStore, _) => Some(ServerModel::LeaseStore),
             _ => None,
         }

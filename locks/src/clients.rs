@@ -5,8 +5,11 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "dynamodb")]
+use crate::dynamodb_table::connect as connect_dynamodb;
 use crate::{
     connection::connect_all,
+    dynamodb::{self, Dynamodb},
     etcd::{self, Etcd},
     etcd_server_lock::{self, EtcdServerLock},
     etcd_store,
@@ -70,12 +73,22 @@ pub const CLIENTS: &[Client] = &[
     },
     of_session::<Advisory>(),
     of_session::<Row>(),
+    Client { name: "dynamodb", tokens: Dynamodb::TOKENS, connect: connect_dynamodb, build: dynamodb::build },
 ];
 
 /// The client of a lock of a Postgres session.
 const fn of_session<L: SessionLock>() -> Client {
     Client { name: L::NAME, tokens: L::TOKENS, connect: postgres_session::connect, build: postgres_session::build::<L> }
 }
+
+#[cfg(not(feature = "dynamodb"))]
+fn connect_dynamodb(_: &'static str, _: Vec<ServerAddress>, _: usize) -> Reply<Result<Connected, NodeError>> {
+    let why = "this build has no connection to DynamoDB; build it with `--features dynamodb`";
+    Box::pin(std::future::ready(Err(NodeError::Definite(why.into()))))
+}
+
+/// The clients whose connection this build leaves out, each with the cargo feature that brings it.
+const LEFT_OUT: &[(&str, &str)] = if cfg!(feature = "dynamodb") { &[] } else { &[("dynamodb", "dynamodb")] };
 
 /// Connects the client of this name to real servers in the background, and asks each server for its version. The last
 /// argument is the number of the process, which decides the member of a store that the process asks first. Connecting
@@ -89,5 +102,10 @@ impl Client {
     /// Finds the client of this name.
     pub fn named(name: &str) -> Option<&'static Client> {
         CLIENTS.iter().find(|client| client.name == name)
+    }
+
+    /// The cargo feature without which this build cannot connect the client to its servers; none if nothing is missing.
+    pub fn missing_feature(&self) -> Option<&'static str> {
+        LEFT_OUT.iter().find(|(name, _)| *name == self.name).map(|(_, feature)| *feature)
     }
 }

@@ -1,13 +1,13 @@
-//! Lock clients over small ports: Redis, Redlock, a queue lock on etcd and on ZooKeeper, etcd's own Lock service, and
-//! Postgres.
+//! Lock clients over small ports: Redis, Redlock, a queue lock on etcd and on ZooKeeper, etcd's own Lock service,
+//! Postgres, and DynamoDB.
 //!
-//! The algorithms are written over `dyn` ports ([`Node`] or [`Store`], [`Clock`], [`Watch`]), so that the same code
-//! runs on real servers and under virtual time. Each lock offers the port [`Lock`].
+//! The algorithms are written over `dyn` ports ([`Node`], [`Store`] or [`Table`], [`Clock`], [`Watch`]), so that the
+//! same code runs on real servers and under virtual time. Each lock offers the port [`Lock`].
 //!
 //! | to find | look in |
 //! | --- | --- |
 //! | the clients by name, and the servers that they need | [`CLIENTS`] |
-//! | the ports, and the steps that a node must offer | [`Lock`], [`Node`], [`Store`], [`Clock`], [`Watch`] |
+//! | the ports, and the steps that a node must offer | [`Lock`], [`Node`], [`Store`], [`Table`], [`Clock`], [`Watch`] |
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
@@ -15,11 +15,13 @@
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
 //! | the lock in a row of a Postgres table | [`postgres`] |
 //! | the lock of a Postgres session: an advisory lock, a locked row | [`postgres_advisory`], [`postgres_row`] |
+//! | the lock in a record that nothing expires, whose lease the waiting clients measure | [`dynamodb`] |
 //! | the lock of a program in any language | [`program`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
 //!
-//! The feature `planted` adds the module `planted`: lock clients that are wrong on purpose, to test a checker with.
+//! The feature `dynamodb` connects to DynamoDB; without it, [`Client::missing_feature`] names the feature. The feature
+//! `planted` adds the module `planted`: lock clients that are wrong on purpose, to test a checker with.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,6 +40,9 @@ mod answer;
 mod clients;
 mod clock;
 mod connection;
+pub mod dynamodb;
+#[cfg(feature = "dynamodb")]
+mod dynamodb_table;
 pub mod etcd;
 pub mod etcd_server_lock;
 mod etcd_store;
@@ -65,6 +70,7 @@ mod zookeeper;
 
 pub use clients::{CLIENTS, Client};
 pub use clock::BootClock;
+pub use dynamodb::Dynamodb;
 pub use etcd::Etcd;
 pub use etcd_server_lock::EtcdServerLock;
 pub use etcd_store::connect as connect_etcd;
@@ -72,8 +78,8 @@ pub use hold::{
     Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token,
 };
 pub use ports::{
-    Cleanup, Clock, LeaseId, Lock, Node, NodeError, Op, Operation, Reply, Revision, Round, Step, StepAnswer, Store,
-    StoreAnswer, Unwatched, Watch,
+    Change, Cleanup, Clock, Condition, LeaseId, Lock, Node, NodeError, Op, Operation, Record, RecordVersion, Reply,
+    Revision, Round, Step, StepAnswer, Store, StoreAnswer, Table, Unwatched, Watch,
 };
 pub use postgres::connect as connect_postgres;
 pub use program::Program;

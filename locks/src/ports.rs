@@ -1,8 +1,9 @@
-//! The ports: [`Node`], [`Store`], [`Clock`] and [`Watch`] are what the algorithms need; [`Lock`] is what they offer.
+//! The ports: [`Node`], [`Store`], [`Table`], [`Clock`] and [`Watch`] are what the algorithms need; [`Lock`] is what
+//! they offer.
 //!
 //! All ports are used as `dyn`. A [`Reply`] owns its future: a request goes on if its reply is dropped.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::hold::{Failure, Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed, Token};
 #[cfg(feature = "planted")]
@@ -145,6 +146,68 @@ pub trait Store: Send + Sync {
 
     /// Queues `op` before it returns. Dropping the reply cancels nothing.
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>>;
+}
+
+/// The record of a key in a [`Table`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The lease that the owner asked for; none if the key is free.
+    pub lease: Option<Duration>,
+    /// The version. Each write gives the record a version that no record had before.
+    pub version: RecordVersion,
+}
+
+/// The version of a [`Record`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RecordVersion(pub Arc<str>);
+
+/// The condition of a write to a [`Table`]. The write happens only if the condition holds, in one atomic step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// The key has no record.
+    Missing,
+    /// The record has this version.
+    Version(RecordVersion),
+    /// The record has this owner, and the owner has not released it.
+    Owner(Owner),
+}
+
+/// A change of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Gives the key to the owner for a lease, and increments the counter if it `counts`.
+    Take {
+        /// The new owner.
+        owner: Owner,
+        /// The lease.
+        lease: Duration,
+        /// True if the counter is incremented.
+        counts: bool,
+    },
+    /// Changes the version only.
+    Renew,
+    /// Releases the key. The record stays, with its counter.
+    Free,
+}
+
+/// A table of one record for each key, with atomic conditional writes and strongly consistent reads, such as DynamoDB.
+/// Nothing in the table expires.
+pub trait Table: Send + Sync {
+    /// The table's name in answers and messages.
+    fn name(&self) -> &str;
+
+    /// Reads the record of the key; none if the key has no record.
+    fn read(&self, key: &Key) -> Reply<Result<Option<Record>, NodeError>>;
+
+    /// Changes the record of the key, and gives it this version, if the condition holds. The answer is the counter, or
+    /// none if the condition does not hold.
+    fn write(
+        &self,
+        key: &Key,
+        condition: Condition,
+        change: Change,
+        version: RecordVersion,
+    ) -> Reply<Result<Option<Token>, NodeError>>;
 }
 
 /// The reason why a server gave no answer.

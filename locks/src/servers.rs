@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tokio::time;
 
 use crate::{
-    ports::{Node, NodeError, Store},
+    ports::{Node, NodeError, Store, Table},
     redis_replicated::Replication,
 };
 
@@ -58,6 +58,8 @@ pub enum Servers {
     Store(Arc<dyn Store>),
     /// A Redis primary and its replicas.
     Replicated(Arc<Replication>),
+    /// One table with conditional writes.
+    Table(Arc<dyn Table>),
     /// Servers to which the client connects anew for each attempt.
     Addresses(Vec<ServerAddress>),
 }
@@ -126,6 +128,17 @@ impl Servers {
         match self {
             Servers::Store(store) => Ok(store),
             _ => Err(CannotBuild::Servers { lock, needs: "a store with revisions and leases" }),
+        }
+    }
+
+    /// The table, for the lock of this name.
+    ///
+    /// # Errors
+    /// The servers are something else.
+    pub(crate) fn table(self, lock: &'static str) -> Result<Arc<dyn Table>, CannotBuild> {
+        match self {
+            Servers::Table(table) => Ok(table),
+            _ => Err(CannotBuild::Servers { lock, needs: "a table with conditional writes" }),
         }
     }
 }

@@ -16,7 +16,7 @@ mod workload;
 
 use anyhow::anyhow;
 use compose::BUILTIN;
-use history::{Models, Persistence, Plan, Tokens, Topology, WhichClock};
+use history::{LeaseClock, Models, Persistence, Plan, Tokens, Topology};
 use nemesis::FaultSpec;
 use rand::{Rng, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
@@ -94,8 +94,8 @@ impl Swarm {
             models.revokes_on_resume = rng.random_ratio(1, 2);
             models.lock_checks_key = !plan.servers.shows_waiting && rng.random_ratio(1, 2);
             // A newer version of the same servers.
-            if plan.servers.lease_clock == WhichClock::Both && rng.random_ratio(1, 2) {
-                plan.servers.lease_clock = WhichClock::Monotonic;
+            if plan.servers.lease_clock == LeaseClock::Both && rng.random_ratio(1, 2) {
+                plan.servers.lease_clock = LeaseClock::Monotonic;
             }
         }
         // Servers that forget nothing in a SIGKILL have no such setting.

@@ -103,12 +103,21 @@ impl SuiteFile {
     fn cases(&self, path: &Path, cluster: ClusterKind, only: &[String]) -> anyhow::Result<Vec<Case>> {
         for id in only {
             let mut named = self.rows.iter().filter(|row| row.is_named(id)).peekable();
+            let missing = named.peek().filter(|_| cluster == ClusterKind::Docker).and_then(|row| row.missing_feature());
             if named.peek().is_some() && !named.any(|row| row.runs_on(cluster)) {
-                let problem = format!("--only: row `{id}` does not run on --cluster {}", cluster.name());
-                return Err(wrong(path, problem).into());
+                let why = match missing {
+                    Some(feature) => format!("needs a harness that was built with `--features {feature}`"),
+                    None => format!("does not run on --cluster {}", cluster.name()),
+                };
+                return Err(wrong(path, format!("--only: row `{id}` {why}")).into());
             }
         }
         let chosen = self.rows.iter().filter(|row| only.is_empty() || only.iter().any(|only| row.is_named(only)));
+        let features: Vec<_> = chosen.clone().filter_map(Row::missing_feature).collect();
+        if let Some(feature) = features.first().filter(|_| cluster == ClusterKind::Docker) {
+            let (file, rows) = (path.display(), features.len());
+            tracing::warn!("{file}: {rows} rows are left out, because this harness was built without `{feature}`");
+        }
         let mut cases = Vec::new();
         for row in chosen.filter(|row| row.runs_on(cluster)) {
             let of_row = || format!("row {} of {}", row.id, row.file.display());

@@ -10,6 +10,7 @@ use checker::CauseSet;
 use compose::BUILTIN;
 use history::ClusterKind;
 use serde::Deserialize;
+use workloads::backend::Backend;
 
 use crate::{exit::Unusable, scenario::Scenario, similar::similar};
 
@@ -95,9 +96,10 @@ pub struct Row {
     /// The id of the row whose list of backends or clients this row comes from.
     #[serde(skip)]
     pub group: Option<String>,
-    /// The backend that must have a model for a simulated run; otherwise the simulation leaves the row out.
+    /// The backend of a row that comes from a list of backends. The simulation leaves the row out if it has no model of
+    /// the servers, and other runs do so if this build has no client of the backend.
     #[serde(skip)]
-    pub needs_model_of: Option<String>,
+    pub listed_backend: Option<String>,
 }
 
 /// The same plan with one changed field, which shows the effect of the field.
@@ -226,7 +228,7 @@ impl Row {
                 backends: None,
                 clients: None,
                 except: Vec::new(),
-                needs_model_of: flags_of.is_none().then(|| (*name).to_owned()),
+                listed_backend: flags_of.is_none().then(|| (*name).to_owned()),
                 ..self.clone()
             })
         };
@@ -238,11 +240,31 @@ impl Row {
         self.id == only || self.group.as_deref() == Some(only)
     }
 
-    /// Returns whether the row runs on a cluster. Of a list of backends, those without a model are not simulated.
+    /// Returns whether the row runs on a cluster. Of a list of backends, those without a model are not simulated, and
+    /// those without a client in this build run on no real servers.
     pub fn runs_on(&self, cluster: ClusterKind) -> bool {
         let is_modelled = |name: &String| Scenario::of(name).is_ok_and(|of| of.base.servers.model().is_some());
-        let can = cluster != ClusterKind::Sim || self.needs_model_of.as_ref().is_none_or(is_modelled);
+        let can = match cluster {
+            ClusterKind::Sim => self.listed_backend.as_ref().is_none_or(is_modelled),
+            ClusterKind::Docker => self.missing_feature().is_none(),
+        };
         can && (self.clusters.is_empty() || self.clusters.contains(&cluster))
+    }
+
+    /// Returns the cargo feature without which this build cannot run the row on real servers; none if nothing is
+    /// missing.
+    pub fn missing_feature(&self) -> Option<&'static str> {
+        #[derive(Deserialize)]
+        struct Outline {
+            backend: String,
+        }
+        // The reader of the whole plan reports what is wrong with it.
+        let of_plan = |plan: &PathBuf| {
+            let text = std::fs::read_to_string(self.file.with_file_name(plan)).ok()?;
+            toml::from_str::<Outline>(&text).ok().map(|plan| plan.backend)
+        };
+        let backend = self.listed_backend.clone().or_else(|| of_plan(self.plan.as_ref()?))?;
+        Backend::named(&backend).ok()?.missing_feature()
     }
 }
 
@@ -306,7 +328,8 @@ mod tests {
         let but = suite("backends = [\"all\"]\nexcept = [\"redis\"]\nrun = \"--nemesis pause\"").unwrap();
         assert_eq!(ids(&but), ids(&all).into_iter().filter(|id| *id != "p/redis").collect::<Vec<_>>());
         let on = |cluster| all.rows.iter().filter(|row| row.runs_on(cluster)).count();
-        assert_eq!(on(ClusterKind::Docker), BUILTIN.len());
+        let is_built = |name: &str| Backend::named(name).unwrap().missing_feature().is_none();
+        assert_eq!(on(ClusterKind::Docker), BUILTIN.iter().filter(|(name, _)| is_built(name)).count());
         assert!((1..BUILTIN.len()).contains(&on(ClusterKind::Sim)), "ZooKeeper has no model");
         for (more, words) in [
             ("backends = []\nrun = \"\"", "is empty"),

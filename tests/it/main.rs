@@ -10,6 +10,8 @@ mod client;
 mod compare;
 mod cut_off;
 mod doctor;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 mod etcd;
 mod explore;
 mod export;

@@ -305,6 +305,17 @@ fn servers_without_a_model_are_refused_in_the_simulation() {
         .says(&["no model of the servers of `redlock`", "--cluster docker"]);
 }
 
+#[cfg(not(feature = "dynamodb"))]
+#[test]
+fn a_backend_that_this_build_leaves_out_is_refused_with_the_way_to_build_it() {
+    let run = ["run", "--cluster", "docker", "--backend", "dynamodb", "--nemesis", "none"];
+    ran(&run).exits(64).says(&["--backend", "not in this build", "cargo build --features dynamodb", "--client"]);
+    ran(&["suite", "suites/backends.toml", "--only", "pause/dynamodb"]).exits(64).says(&["--features dynamodb"]);
+    let listed = ran(&["list"]).exits(0).stdout;
+    let line = listed.lines().find(|line| line.starts_with("  dynamodb ")).unwrap();
+    assert!(line.contains("not in this build: needs `cargo build --features dynamodb`"), "{line}");
+}
+
 #[test]
 fn every_client_has_a_built_in_compose_file_and_the_reverse() {
     let clients: Vec<_> = locks::CLIENTS.iter().map(|client| client.name).collect();

@@ -58,6 +58,11 @@ impl Backend {
         self.client.name
     }
 
+    /// Returns the cargo feature without which this build cannot connect to the servers; none if nothing is missing.
+    pub fn missing_feature(&self) -> Option<&'static str> {
+        self.client.missing_feature()
+    }
+
     /// Returns whether the bug makes a difference with these tokens. A correct client fits all tokens.
     pub fn fits(&self, tokens: Tokens) -> bool {
         self.bug.is_none_or(|bug| bug.tokens.contains(&source(tokens)))

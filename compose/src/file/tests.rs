@@ -36,12 +36,31 @@ fn every_builtin_file_is_inside_the_subset_and_its_servers_can_be_built_without_
 }
 
 #[test]
+fn python_packages_have_a_version_and_no_option_of_pip() {
+    let service = |python: &str| {
+        let text = with("").replace("role: redis}", &format!("role: redis, python: [{python}]}}"));
+        ComposeFile::parse(&text, "f.yaml").map(|mut file| file.services.remove(0).python)
+    };
+    assert_eq!(
+        service("\"moto[dynamodb]==5.2.5\", flask-cors==6.0.5").unwrap(),
+        ["moto[dynamodb]==5.2.5", "flask-cors==6.0.5"]
+    );
+    for wrong in
+        ["flask", "\"--index-url==1\"", "\"flask==3; touch x\"", "\"flask[a b]==3\"", "\"flask[a==3\"", "flask=="]
+    {
+        let error = service(wrong).unwrap_err().to_string();
+        assert!(error.contains("expected a Python package with its version"), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn a_name_that_is_not_built_in_is_refused_with_those_that_are() {
     let message = ComposeFile::builtin("etcd9").unwrap_err().to_string();
     assert_eq!(
         message,
         "there is no built-in Compose file for `etcd9`; there are: redis, redis-replicated, redis-replicated-wait, \
-         redlock, etcd, etcd-server-lock, zookeeper, zookeeper-herd, postgres, postgres-advisory, postgres-row"
+         redlock, etcd, etcd-server-lock, zookeeper, zookeeper-herd, postgres, postgres-advisory, postgres-row, \
+         dynamodb"
     );
 }
 
@@ -73,7 +92,8 @@ fn services_keep_the_order_of_the_file() {
 fn a_key_outside_the_subset_is_refused_at_its_place_with_the_keys_that_are_allowed() {
     assert_eq!(
         refusal(&with("    ports: [\"6379:6379\"]\n    networks: {}\n")),
-        "f.yaml:6:5: `ports` is not supported here; supported are: image, command, environment, healthcheck, x-harness"
+        "f.yaml:6:5: `ports` is not supported here; supported are: image, entrypoint, command, environment, \
+         healthcheck, x-harness"
     );
     assert_eq!(
         refusal("services: {}\nnetworks: {}\n"),

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
-use history::{Amnesia, Promise, Tokens, Topology, WhichClock};
+use history::{Amnesia, LeaseClock, Promise, Tokens, Topology};
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
@@ -106,6 +106,7 @@ impl Fields for File {
 #[derive(Debug, Default)]
 pub(super) struct Service {
     pub image: Option<Spanned<String>>,
+    pub entrypoint: Option<Spanned<List>>,
     pub command: Option<Spanned<List>>,
     pub environment: BTreeMap<String, Spanned<String>>,
     pub healthcheck: Option<Mapping<Healthcheck>>,
@@ -113,10 +114,12 @@ pub(super) struct Service {
 }
 
 impl Fields for Service {
-    const KEYS: &'static [&'static str] = &["image", "command", "environment", "healthcheck", "x-harness"];
+    const KEYS: &'static [&'static str] =
+        &["image", "entrypoint", "command", "environment", "healthcheck", "x-harness"];
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "image" => self.image = map.next_value()?,
+            "entrypoint" => self.entrypoint = Some(map.next_value()?),
             "command" => self.command = Some(map.next_value()?),
             "environment" => self.environment = map.next_value()?,
             "healthcheck" => self.healthcheck = Some(map.next_value()?),
@@ -154,7 +157,7 @@ pub(super) struct Facts {
     pub about: Option<Spanned<String>>,
     pub topology: Option<Topology>,
     pub promise: Option<Promise>,
-    pub lease_clock: Option<WhichClock>,
+    pub lease_clock: Option<LeaseClock>,
     pub least_lease: Option<Spanned<String>>,
     pub lease_step: Option<Spanned<String>>,
     pub first_alarm: Option<Spanned<String>>,
@@ -213,15 +216,17 @@ impl Fields for Facts {
 pub(super) struct Harness {
     pub role: Option<Spanned<String>>,
     pub packages: Vec<Spanned<String>>,
+    pub python: Vec<Spanned<String>>,
     pub data: Option<Spanned<String>>,
 }
 
 impl Fields for Harness {
-    const KEYS: &'static [&'static str] = &["role", "packages", "data"];
+    const KEYS: &'static [&'static str] = &["role", "packages", "python", "data"];
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "role" => self.role = map.next_value()?,
             "packages" => self.packages = map.next_value()?,
+            "python" => self.python = map.next_value()?,
             _ => self.data = Some(map.next_value()?),
         }
         Ok(())

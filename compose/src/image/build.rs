@@ -30,6 +30,8 @@ use crate::{
 const SUITE: &str = "bookworm";
 /// Label of a built image: the packages from which it was built.
 const PACKAGES_LABEL: &str = "harness.packages";
+/// Label of a built image: the Python packages that were installed in it. An image without any may lack the label.
+const PYTHON_LABEL: &str = "harness.python";
 /// Label of a built image: the published image in whose place it was built.
 const REPLACES_LABEL: &str = "harness.replaces";
 /// Time limit of a whole build. The engine answers an import only at its end.
@@ -39,6 +41,16 @@ const TAIL_LINES: usize = 15;
 /// Arguments of `unshare` that give a build its own processes and mounts. All of them end with `unshare` itself.
 const OWN_NAMESPACES: [&str; 5] = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
+/// The variable with the Python packages, separated by spaces. Their names have no character that a shell knows.
+const PYTHON_ENV: &str = "HARNESS_PYTHON_PACKAGES";
+/// Installs Python packages in the image at `$1`, by the image's own `pip`. The certificates that this machine trusts
+/// are used, because a proxy may have its own. Other settings of `pip` come from the environment.
+const INSTALL_PYTHON: &str = "set -eu; mine=/etc/ssl/certs/ca-certificates.crt; trust=; \
+    if [ -r $mine ]; then cp $mine \"$1\"/tmp/ca.crt; trust='--cert /tmp/ca.crt'; fi; \
+    env -u PIP_CERT -u REQUESTS_CA_BUNDLE -u CURL_CA_BUNDLE -u SSL_CERT_FILE -u SSL_CERT_DIR chroot \"$1\" \
+    python3 -m pip install --quiet --no-cache-dir --break-system-packages --root-user-action=ignore $trust \
+    $HARNESS_PYTHON_PACKAGES >&2; rm -f \"$1\"/tmp/ca.crt";
+
 /// The recipe of an image that is built from Debian packages.
 #[derive(Debug)]
 pub(super) struct Recipe {
@@ -46,16 +58,20 @@ pub(super) struct Recipe {
     /// The published image; empty if nobody publishes it.
     replaces: String,
     packages: Vec<String>,
+    python: Vec<String>,
 }
 
 impl Recipe {
-    /// The recipe of the image that is called `name`, in place of a published image.
-    pub(super) fn new(name: &str, published: Option<&str>, packages: &[String]) -> Self {
-        let packages: BTreeSet<_> = packages.iter().cloned().collect();
+    /// The recipe of the image that is called `name`, in place of a published image. Python packages need `pip`.
+    pub(super) fn new(name: &str, published: Option<&str>, packages: &[String], python: &[String]) -> Self {
+        let pip = (!python.is_empty()).then(|| "python3-pip".to_owned());
+        let packages: BTreeSet<_> = packages.iter().cloned().chain(pip).collect();
+        let python: BTreeSet<_> = python.iter().cloned().collect();
         Self {
             repository: format!("harness-debian/{name}"),
             replaces: published.unwrap_or_default().to_owned(),
             packages: packages.into_iter().collect(),
+            python: python.into_iter().collect(),
         }
     }
 
@@ -66,6 +82,7 @@ impl Recipe {
     /// Returns whether `image` was built by this recipe. In another Compose file a role can have other packages.
     pub(super) fn built(&self, image: &ImageInspect) -> bool {
         label(image, PACKAGES_LABEL) == Some(&self.packages.join(","))
+            && label(image, PYTHON_LABEL).map_or("", String::as_str) == self.python.join(" ")
     }
 
     /// Returns whether `image` was built in place of the same published image.
@@ -79,7 +96,8 @@ impl Recipe {
 
     /// Builds the image and returns its id. The image has no name until [`Recipe::name_it`].
     pub(super) async fn build(&self, engine: &Engine, no_pull: &str, progress: Progress<'_>) -> Result<String, Error> {
-        let what = if self.packages.is_empty() { "alone".to_owned() } else { self.packages.join(", ") };
+        let all: Vec<_> = self.packages.iter().chain(&self.python).map(String::as_str).collect();
+        let what = if all.is_empty() { "alone".to_owned() } else { all.join(", ") };
         progress(&format!("building image {} from Debian packages ({what}); takes half a minute", self.name()));
         if let Err(error) = remove_dead_builds().await {
             progress(&error.to_string());
@@ -92,6 +110,7 @@ impl Recipe {
             from_src: Some("-".to_owned()),
             changes: vec![
                 format!("LABEL {PACKAGES_LABEL}=\"{}\"", self.packages.join(",")),
+                format!("LABEL {PYTHON_LABEL}=\"{}\"", self.python.join(" ")),
                 format!("LABEL {REPLACES_LABEL}=\"{}\"", self.replaces),
                 "WORKDIR /data".to_owned(),
             ],
@@ -143,6 +162,9 @@ impl Recipe {
         command.args(["mmdebstrap", "--variant=minbase"]);
         if !self.packages.is_empty() {
             command.arg(format!("--include={}", self.packages.join(",")));
+        }
+        if !self.python.is_empty() {
+            command.arg(format!("--customize-hook={INSTALL_PYTHON}")).env(PYTHON_ENV, self.python.join(" "));
         }
         let mut build =
             Build::new(&std::env::temp_dir()).map_err(|error| failed("cannot make a temporary directory", error))?;

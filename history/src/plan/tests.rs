@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    ClockChange, Direction, Fault, FaultId, LinkDelay, Persistence, Point, Promise, Range, ServerModel, Target, When,
-    WhichClock, fault,
+    ClockChange, Direction, Fault, FaultId, LeaseClock, LinkDelay, Persistence, Point, Promise, Range, ServerModel,
+    Target, When, WhichClock, fault,
 };
 
 /// The facts about the servers of a backend.
@@ -286,7 +286,10 @@ fn the_facts_decide_which_model_a_simulation_uses_and_which_lease_is_granted() {
     assert_eq!(redlock.model(), Some(ServerModel::RedisNodes));
     assert_eq!(etcd.model(), Some(ServerModel::LeaseStore));
     assert_eq!(ServerFacts { promise: Promise::Session, ..etcd.clone() }.model(), None);
-    assert_eq!(ServerFacts { lease_clock: WhichClock::Monotonic, ..redlock.clone() }.model(), None);
+    assert_eq!(ServerFacts { lease_clock: LeaseClock::Monotonic, ..redlock.clone() }.model(), None);
+    for servers in [&redlock, &etcd] {
+        assert_eq!(ServerFacts { lease_clock: LeaseClock::Waiter, ..servers.clone() }.model(), None);
+    }
     let ms = Duration::from_millis;
     assert_eq!((redlock.granted(ms(1)), redlock.granted(ms(2_500))), (ms(1), ms(2_500)));
     assert_eq!([1, 2_000, 2_001, 3_000].map(|asked| etcd.granted(ms(asked))), [2_000, 2_000, 3_000, 3_000].map(ms));

@@ -2,6 +2,9 @@
 
 mod attempt;
 mod cluster;
+mod dynamodb;
+#[cfg(feature = "dynamodb")]
+mod dynamodb_http;
 #[cfg(feature = "planted")]
 mod planted;
 mod program;

@@ -204,10 +204,11 @@ impl StoreModel {
     fn is_over(&self, deadline: StoreClocks, now: StoreClocks) -> bool {
         let monotonic = now.monotonic >= deadline.monotonic;
         let wall = now.wall >= deadline.wall;
-        match self.facts.lease_clock {
-            WhichClock::Wall => wall,
-            WhichClock::Monotonic => monotonic,
-            WhichClock::Both => monotonic && wall,
+        match self.facts.lease_clock.of_servers() {
+            Some(WhichClock::Wall) => wall,
+            Some(WhichClock::Monotonic) => monotonic,
+            Some(WhichClock::Both) => monotonic && wall,
+            None => false,
         }
     }
 

@@ -8,9 +8,9 @@
 //! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
 //! withdrawn.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, Outcome, ProcessName, Stamp};
+use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, LeaseClock, Outcome, ProcessName, Stamp};
 use serde::Serialize;
 
 use crate::{
@@ -80,6 +80,8 @@ struct KeyWatch {
     /// True if the last client that may have held the key was killed.
     is_after_kill: bool,
     found: Vec<Finding>,
+    /// The end of the first refused attempt of each process since the key was free, and the stamp since which it was.
+    looks: BTreeMap<usize, (Stamp, Stamp)>,
 }
 
 impl KeyWatch {
@@ -101,6 +103,16 @@ impl KeyWatch {
     fn waited_in_vain(&mut self, from: Stamp, until: Stamp) {
         self.found.retain(|finding| finding.is_waiter || finding.to < from || until < finding.from);
         self.extend(until, false);
+    }
+
+    /// Returns the end of the first attempt of a process that was refused since the key was free. Another attempt was
+    /// refused now.
+    fn first_look(&mut self, process: usize, since: Stamp, now: Stamp) -> Stamp {
+        let look = self.looks.entry(process).or_insert((since, now));
+        if look.0 != since {
+            *look = (since, now);
+        }
+        look.1
     }
 
     fn take(&mut self, id: HoldId) -> Option<Open> {
@@ -245,6 +257,12 @@ impl BlockedKeys {
     fn refused(&mut self, run: &Run, attempt: &Attempt, mark: EventRef) {
         let key = &self.keys[attempt.key];
         let Some(since) = self.free_since(key) else { return };
+        // A process that measures leases by its own clock may have looked at the key for the first time just now.
+        let since = match run.plan.servers.lease_clock {
+            LeaseClock::Waiter => self.keys[attempt.key].first_look(attempt.process, since, mark.at),
+            _ => since,
+        };
+        let key = &self.keys[attempt.key];
         // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`, unless a
         // clock was ahead when the lease was granted, and was set back later.
         let is_by_right_clocks = self.disturbances.clocks_right_since().plus(self.lease) <= since;

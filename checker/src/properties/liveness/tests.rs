@@ -1,4 +1,4 @@
-use history::{ClockChange, FailureReason, Fault, HoldId, NodeAnswer, WhichClock, fault};
+use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, WhichClock, fault};
 
 use super::{blocked_keys::StuckKind, *};
 use crate::history_builder::HistoryBuilder;
@@ -49,6 +49,20 @@ fn refused(builder: &mut HistoryBuilder, from: u64, to: u64) {
         let id = from + 100 + i as u64;
         builder.try_to_acquire(id, 2, at).acquire_failed(id, at + 5, FailureReason::Held, no);
     }
+}
+
+#[test]
+fn a_process_that_measures_leases_itself_counts_from_its_own_first_look() {
+    // Killed between 100 and 120; worker 2 looks for the first time at 9,005, and then all the time.
+    let stuck_at = |last| {
+        let mut s = HistoryBuilder::new();
+        s.plan.servers.lease_clock = LeaseClock::Waiter;
+        s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+        refused(&mut s, 9_000, last);
+        judged(&s).1.len()
+    };
+    assert_eq!(stuck_at(12_000), 0, "a lease of 2 s and the slack of 1 s are not over since the look");
+    assert_eq!(stuck_at(12_100), 1);
 }
 
 fn behind(builder: &mut HistoryBuilder, attempt: u64, worker: &str, at: u64) {

@@ -15,7 +15,7 @@ use crate::{
     faults::FaultRecord,
     holds::Nodes,
     judge::Ending,
-    key_lease::{KeyLease, NodeClocks, looks_from},
+    key_lease::{KeyLease, NodeClocks, ending_clock, looks_from},
     rules,
     run::Run,
 };
@@ -78,8 +78,10 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
         proved(run, name).filter_map(|line| Some((key_lease.forgotten(run, line)?, Cause::Fault(line.kind))));
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.hold.id && u.node == node);
     let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
-    let (from, clock) = (looks_from(run, sent), run.plan.servers.lease_clock);
-    let moved = NodeClocks::of(run, name).first_to_reach(&key_lease, from, clock);
+    // If waiting clients measure leases, the second holder's own clock ended the first lease.
+    let is_of_servers = run.plan.servers.lease_clock.of_servers().is_some();
+    let clock_of = if is_of_servers { name } else { &run.process(second.hold.process).node };
+    let moved = NodeClocks::of(run, clock_of).first_to_reach(&key_lease, looks_from(run, sent), ending_clock(run));
     restarts.chain(removed).chain(moved.map(|at| (at, Cause::Fault(FaultKind::Clock)))).min().map(|(_, cause)| cause)
 }
 
@@ -123,11 +125,12 @@ fn in_replicas(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) 
         return Some(cause);
     }
     // The new primary may have removed the key by its own clock.
-    let clock = run.plan.servers.lease_clock;
+    let (from, clock) = (looks_from(run, within.0), ending_clock(run));
     let mut others = nodes().filter(|node| is_in(by_second, *node));
     let is_ahead = |node: usize| {
         let (until, told) = (first.lease_until(node), first.told(node));
-        NodeClocks::of(run, &run.plan.lock_nodes[node]).first_to_reach(until, told, within.1, clock).is_some()
+        let key_lease = KeyLease { sent: within.0, told, until, gone_by: within.1 };
+        NodeClocks::of(run, &run.plan.lock_nodes[node]).first_to_reach(&key_lease, from, clock).is_some()
     };
     others.any(is_ahead).then_some(Cause::Fault(FaultKind::Clock))
 }
@@ -158,7 +161,7 @@ fn taken_from_store(run: &Run, key_lease: &KeyLease, hold: HoldId, ending: &Endi
         found.extend(
             proved(run, name).filter_map(|line| Some((key_lease.left_store(run, line)?, Cause::Fault(line.kind)))),
         );
-        let (from, clock) = (looks_from(run, key_lease.sent), run.plan.servers.lease_clock);
+        let (from, clock) = (looks_from(run, key_lease.sent), ending_clock(run));
         let moved = NodeClocks::of(run, name).first_to_reach(key_lease, from, clock);
         found.extend(moved.map(|at| (at, Cause::Fault(FaultKind::Clock))));
     }

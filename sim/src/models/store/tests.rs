@@ -19,7 +19,7 @@ fn etcd() -> ServerFacts {
 }
 
 fn store(lease_clock: WhichClock) -> StoreModel {
-    StoreModel::new(&ServerFacts { lease_clock, ..etcd() }, Models::default())
+    StoreModel::new(&ServerFacts { lease_clock: lease_clock.into(), ..etcd() }, Models::default())
 }
 
 fn granted(store: &mut StoreModel, lease: Duration, now: StoreClocks) -> (LeaseId, Duration) {

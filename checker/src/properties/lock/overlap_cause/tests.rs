@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use history::{
-    ClockChange, CutMode, Direction, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Models, NodeAnswer,
-    Outcome, Persistence, Promise, WhichClock, fault,
+    ClockChange, CutMode, Direction, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, LeaseClock, Models,
+    NodeAnswer, Outcome, Persistence, Promise, WhichClock, fault,
 };
 
 use crate::history_builder::HistoryBuilder;
@@ -297,7 +297,8 @@ fn replicas_of_one_store_explain_it_alone() {
     let servers = crate::history_builder::etcd;
     let on = |lease_clock: WhichClock, models: Models, fault: Fault, from, to| {
         let mut s = overlap(3);
-        (s.plan.servers, s.plan.models) = (history::ServerFacts { lease_clock, ..servers() }, Some(models));
+        (s.plan.servers, s.plan.models) =
+            (history::ServerFacts { lease_clock: lease_clock.into(), ..servers() }, Some(models));
         s.inject(1, fault, "redis-2", from, to);
         cause(&mut s)
     };
@@ -321,6 +322,26 @@ fn replicas_of_one_store_explain_it_alone() {
     assert_eq!(etcd(revokes, pause.clone(), 500, 1_015), "unexplained", "it was told to go on no earlier");
     assert_eq!(etcd(revokes, pause.clone(), 500, 1_100), "unexplained", "it had not gone on yet");
     assert_eq!(etcd(models, pause, 500, 900), "unexplained");
+}
+
+/// Hold 1 lasts until 2,000 by true time; a client of worker 2 takes its key over at 1,010.
+fn taken_over(clock: WhichClock, by_ms: i64, node: &str, from: u64) -> String {
+    let mut s = overlap(1);
+    s.plan.servers.lease_clock = LeaseClock::Waiter;
+    let change = ClockChange::JumpMs(by_ms);
+    s.inject(1, Fault::new(fault::Clock { clock, change }, SECOND), node, from, 1_500);
+    cause(&mut s)
+}
+
+#[test]
+fn only_the_clock_of_the_client_that_waited_ends_a_lease_that_waiting_clients_measure() {
+    assert_eq!(taken_over(WhichClock::Monotonic, 1_000, "worker-2", 500), "clock");
+    assert_eq!(taken_over(WhichClock::Both, 1_000, "worker-2", 500), "clock");
+    assert_eq!(taken_over(WhichClock::Wall, 60_000, "worker-2", 500), "unexplained", "it is not read");
+    assert_eq!(taken_over(WhichClock::Both, 60_000, "redis-1", 500), "unexplained", "a server's clock plays no part");
+    assert_eq!(taken_over(WhichClock::Both, 60_000, "worker-3", 500), "unexplained", "another client's clock");
+    assert_eq!(taken_over(WhichClock::Monotonic, 900, "worker-2", 500), "unexplained", "the lease was not over");
+    assert_eq!(taken_over(WhichClock::Monotonic, 60_000, "worker-2", 1_100), "unexplained", "it came too late");
 }
 
 #[test]

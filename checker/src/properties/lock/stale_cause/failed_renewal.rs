@@ -1,6 +1,6 @@
 //! Renewals that failed, or did not leave, because of a fault.
 
-use history::{FailureReason, FaultId, Harm, NodeName, Stamp};
+use history::{FailureReason, FaultId, Harm, LeaseClock, NodeName, Stamp};
 
 use crate::{
     failover,
@@ -107,6 +107,10 @@ fn kept_from(
                 let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_replicas());
                 let mut peers = members.chain([worker]).filter(|peer| *peer != name);
                 is_silent && !is_ready && peers.any(|peer| hits(peer, name) || hits(name, peer))
+            }
+            // The key may be with a waiting client whose clock jumped.
+            Harm::SetsClock if run.plan.servers.lease_clock == LeaseClock::Waiter => {
+                has_refused && !run.plan.lock_nodes.contains(&line.node) && key_lease.is_taken_by(run, line)
             }
             _ if line.node != *name => false,
             _ if has_refused && key_lease.is_refused_by(run, line) => true,

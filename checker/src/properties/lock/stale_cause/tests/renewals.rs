@@ -1,8 +1,8 @@
 //! Causes of windows of holds whose last renewal was delayed.
 
 use history::{
-    ClockChange, Direction, Event, FailureReason, Fault, HoldId, NodeAnswer, NodeName, Outcome, ServerFacts,
-    WhichClock, fault,
+    ClockChange, Direction, Event, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, NodeName, Outcome,
+    ServerFacts, WhichClock, fault,
 };
 
 use super::{HistoryBuilder, delay, etcd, lost_early, redlock, stale};
@@ -83,7 +83,7 @@ fn a_store_refuses_renewals_by_its_monotonic_clock_alone() {
         s.inject(1, Fault::new(fault::Clock { clock, change }, lasting), "redis-1", 500, 1_500);
         stale(&s)
     };
-    assert_eq!(etcd().lease_clock, WhichClock::Both);
+    assert_eq!(etcd().lease_clock, LeaseClock::Both);
     assert_eq!(refused(WhichClock::Monotonic, 1_385), ["clock"]); // 2,100 - 715
     assert_eq!(refused(WhichClock::Monotonic, 1_384), ["unexplained"]);
     assert_eq!(refused(WhichClock::Wall, 5_000), ["unexplained"]);
