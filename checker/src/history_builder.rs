@@ -47,6 +47,7 @@ pub(crate) fn plan() -> Plan {
         lease: Duration::from_secs(2),
         arms: Arm::ALL.to_vec(),
         fence: Comparison::Default,
+        resource: Default::default(),
         lock_nodes: (1..=3).map(|i| NodeName::new(format!("redis-{i}"))).collect(),
         servers: redlock(),
         workload: Workload {

@@ -199,7 +199,7 @@ impl State {
 }
 
 /// Checks that `request` can be decided under `policy`.
-fn check(policy: &Policy, request: &Request) -> Result<(), Refusal> {
+pub(crate) fn check(policy: &Policy, request: &Request) -> Result<(), Refusal> {
     if request.op.is_some() && request.hold.is_none() {
         return Err(Refusal::OpWithoutHold);
     }

@@ -108,7 +108,7 @@ async fn write(
 
 async fn decide(shared: &Shared, request: Result<Request, Problem>) -> Response {
     let undecided = match request {
-        Ok(request) => match shared.admit(&request).await {
+        Ok(request) => match shared.admit(request).await {
             Ok(admission) => return decided(&shared.policy, &admission),
             Err(undecided) => problem(&shared.policy, undecided),
         },
@@ -127,6 +127,7 @@ fn problem(policy: &Policy, undecided: Undecided) -> Problem {
         }
         Undecided::Overloaded => Problem::new(StatusCode::SERVICE_UNAVAILABLE, text),
         Undecided::Broken => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text),
+        Undecided::Unstorable => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text),
     }
 }
 

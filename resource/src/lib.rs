@@ -6,6 +6,7 @@
 //!
 //! * [`State::decide`] is the rule: pure, without I/O, and the same on a real cluster and in a simulation.
 //! * [`Resource`] serves the rule over HTTP. An answer leaves only after everything that it shows is on disk.
+//! * [`Resource::over_postgres`] lets a Postgres server decide by conditional updates, and keeps the admission log.
 //! * [`Client`] sends requests. It never retries, and says of each failure whether the request may have been applied.
 //!
 //! # The HTTP interface
@@ -33,6 +34,7 @@ mod key_state;
 mod limits;
 mod metrics;
 mod policy;
+mod postgres;
 mod request;
 mod server;
 mod service;
@@ -48,5 +50,5 @@ pub use limits::Limits;
 pub use policy::{Policy, PolicyError};
 pub use request::{Action, KEY_BYTES_MAX, KeyError, Proposal, Request, parse_key};
 pub use server::{Config, Resource, ServeError};
-pub use service::Observer;
+pub use service::{Moment, Observer};
 pub use store::StoreError;

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use crate::http::router;
 use crate::limits::Limits;
 use crate::policy::Policy;
+use crate::postgres::Postgres;
 use crate::service::{Observer, Shared};
 use crate::store::{End, Store, StoreError};
 use crate::timeouts::{Phase, TimedStream};
@@ -58,7 +59,7 @@ pub enum ServeError {
 /// An open resource that does not serve yet.
 pub struct Resource {
     shared: Arc<Shared>,
-    durable: Version,
+    durable: Option<Version>,
     ended: End,
 }
 
@@ -69,15 +70,33 @@ impl Resource {
     /// The store cannot be opened or read, is open elsewhere, or was written under another policy.
     pub fn open(config: Config, observer: Observer) -> Result<Resource, StoreError> {
         let Config { policy, store, limits } = config;
+        let is_new = !store.exists();
         let (store, restored) = Store::open(&store, &policy)?;
         let (queue, ended) = store.start()?;
         let shared = Arc::new(Shared::new(policy, limits, restored.state, observer, queue));
-        Ok(Resource { shared, durable: restored.durable, ended })
+        Ok(Resource { shared, durable: (!is_new).then_some(restored.durable), ended })
     }
 
-    /// Returns the largest number on disk when the store was opened. The observer of an earlier, killed process may
-    /// have seen larger numbers: those were never answered, and are undone. All numbers of this process are larger.
-    pub fn durable(&self) -> Version {
+    /// Opens the tables of the Postgres server at `address` (`host:port`), which must trust the user `postgres`. From
+    /// then on the server decides, and this process writes the admission log. No other process may write to the tables.
+    ///
+    /// # Errors
+    /// The server does not answer within a minute, or its tables were written under another policy.
+    pub async fn over_postgres(
+        policy: Policy,
+        limits: Limits,
+        address: String,
+        observer: Observer,
+    ) -> Result<Resource, StoreError> {
+        let (postgres, opened, ended) = Postgres::open(address, policy.clone(), observer).await?;
+        let shared = Arc::new(Shared::over_postgres(policy, limits, postgres));
+        Ok(Resource { shared, durable: opened.durable, ended })
+    }
+
+    /// Returns the largest number on disk when the store was opened; none if the store is new. The observer of an
+    /// earlier, killed process may have seen larger numbers: those were never answered, and are undone. All numbers of
+    /// this process are larger.
+    pub fn durable(&self) -> Option<Version> {
         self.durable
     }
 

@@ -12,24 +12,45 @@ use crate::decide::{Refusal, State};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::policy::Policy;
+use crate::postgres::Postgres;
 use crate::request::Request;
 use crate::store::{Change, Entry};
+
+/// A moment of a decision.
+#[derive(Clone, Copy, Debug)]
+pub enum Moment<'a> {
+    /// A store outside this process is about to be asked. The decision comes after this moment, and before the next
+    /// one. Not told if this process decides.
+    Asked,
+    /// The request was decided.
+    Decided(&'a Admission),
+    /// The store that was asked decided nothing, so the admission log has no entry.
+    Undecided,
+}
 
 /// Called for each decided request, in admission order, at the moment of the decision: before the disk and before the
 /// answer. The observer runs under the lock of the resource, so it should be quick. After a panic of the observer the
 /// resource decides nothing more and answers every request for a key with 500.
-pub type Observer = Box<dyn FnMut(&Admission) + Send>;
+pub type Observer = Box<dyn FnMut(Moment<'_>) + Send>;
 
 /// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) policy: Policy,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
-    decider: Mutex<Decider>,
+    decider: Decider,
 }
 
-/// The parts of a decision, under one lock.
-struct Decider {
+/// The place in which requests are decided.
+enum Decider {
+    /// This process.
+    Rule(Mutex<Rule>),
+    /// A Postgres server.
+    Postgres(Postgres),
+}
+
+/// The parts of a decision of this process, under one lock.
+struct Rule {
     state: State,
     observer: Observer,
     queue: mpsc::Sender<Entry>,
@@ -44,6 +65,8 @@ pub(crate) enum Undecided {
     Overloaded,
     #[error("the store failed; the request may have been applied")]
     Broken,
+    #[error("Postgres cannot store a value with a NUL character")]
+    Unstorable,
 }
 
 impl Shared {
@@ -55,30 +78,43 @@ impl Shared {
         observer: Observer,
         queue: mpsc::Sender<Entry>,
     ) -> Shared {
-        let decider = Mutex::new(Decider { state, observer, queue });
+        let decider = Decider::Rule(Mutex::new(Rule { state, observer, queue }));
         Shared { policy, limits, metrics: Metrics::default(), decider }
     }
 
+    /// Lets a Postgres server decide.
+    pub(crate) fn over_postgres(policy: Policy, limits: Limits, postgres: Postgres) -> Shared {
+        Shared { policy, limits, metrics: Metrics::default(), decider: Decider::Postgres(postgres) }
+    }
+
     /// Decides `request` and waits until all that its answer shows is on disk.
-    pub(crate) async fn admit(&self, request: &Request) -> Result<Admission, Undecided> {
-        let (admission, durable) = self.decide(request)?;
+    pub(crate) async fn admit(&self, request: Request) -> Result<Admission, Undecided> {
+        let rule = match &self.decider {
+            Decider::Rule(rule) => rule,
+            Decider::Postgres(postgres) => {
+                let admission = postgres.admit(request).await?;
+                self.metrics.decided(&admission);
+                return Ok(admission);
+            }
+        };
+        let (admission, durable) = self.decide(rule, &request)?;
         if !self.policy.bug().is_some_and(|bug| bug.answers_before_durable(&admission)) {
             durable.await.map_err(|_| Undecided::Broken)?;
         }
         Ok(self.policy.told(admission))
     }
 
-    fn decide(&self, request: &Request) -> Result<(Admission, oneshot::Receiver<()>), Undecided> {
+    fn decide(&self, rule: &Mutex<Rule>, request: &Request) -> Result<(Admission, oneshot::Receiver<()>), Undecided> {
         // Poisoned: the observer panicked after a decision that was not written.
-        let mut decider = self.decider.lock().map_err(|_| Undecided::Broken)?;
-        let Decider { state, observer, queue } = &mut *decider;
+        let mut rule = rule.lock().map_err(|_| Undecided::Broken)?;
+        let Rule { state, observer, queue } = &mut *rule;
         // Reserve the place in the queue first: every decision must be written.
         let place = queue.try_reserve().map_err(|error| match error {
             mpsc::error::TrySendError::Full(()) => Undecided::Overloaded,
             mpsc::error::TrySendError::Closed(()) => Undecided::Broken,
         })?;
         let admission = state.decide(&self.policy, request)?;
-        observer(&admission);
+        observer(Moment::Decided(&admission));
         self.metrics.decided(&admission);
         let (durable, written) = oneshot::channel();
         place.send(Entry { change: Change::of(state, &admission), durable });
@@ -115,7 +151,7 @@ mod tests {
             let (queue, _never_read) = mpsc::channel(8);
             let policy = Policy::new(&[Arm::Reads], Comparison::Default).unwrap().with_bug(planted);
             let shared = Shared::new(policy, Limits::default(), State::default(), Box::new(|_| {}), queue);
-            let answers = requests.each_ref().map(|request| shared.admit(request).now_or_never().is_some());
+            let answers = requests.clone().map(|request| shared.admit(request).now_or_never().is_some());
             assert_eq!(answers, answered, "{planted:?}");
         }
     }

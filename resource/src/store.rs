@@ -66,6 +66,14 @@ pub enum StoreError {
         /// Arms and comparison now.
         asked: String,
     },
+    /// The Postgres server cannot be used.
+    #[error("Postgres at {address}: {what}")]
+    Postgres {
+        /// The address of the server.
+        address: String,
+        /// The problem.
+        what: String,
+    },
     /// The writing thread could not be started.
     #[error("cannot start the thread that writes the store: {0}")]
     Thread(std::io::Error),

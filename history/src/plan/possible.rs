@@ -108,6 +108,10 @@ impl Plan {
         if self.tokens == Tokens::None && self.arms.iter().any(|a| a.fences()) {
             return err("arms", "the arms `writes` and `reads` need tokens, and the plan has `tokens = none`".into());
         }
+        if self.cluster == ClusterKind::Sim && !self.resource.is_service() {
+            let problem = "the simulation has no model of this store; use `--cluster docker`";
+            return err("resource", format!("`{}`: {problem}", self.resource.name()));
+        }
         if self.fence == Comparison::Strict && self.arms.contains(&Arm::Reads) {
             return err("fence", "`strict` (one write per hold) excludes the arm `reads`; leave `reads` out".into());
         }

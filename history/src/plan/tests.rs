@@ -24,6 +24,7 @@ pub(crate) fn plan() -> Plan {
         lease: Duration::from_secs(2),
         arms: Arm::ALL.to_vec(),
         fence: Comparison::Default,
+        resource: Default::default(),
         lock_nodes: vec!["redis-1".into()],
         servers: servers("redlock"),
         workload: Workload { workers: 2, renew: Some(Duration::from_millis(1500)), ..Workload::default() },

@@ -8,7 +8,9 @@ mod postgres_advisory;
 #[path = "../../../tests/shared/postgres_binary.rs"]
 mod postgres_binary;
 mod postgres_conformance;
+#[path = "../../../tests/shared/postgres_server.rs"]
 mod postgres_server;
+#[path = "../../../tests/shared/real.rs"]
 mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;

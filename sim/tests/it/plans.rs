@@ -33,6 +33,7 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
         lease: Duration::from_secs(1),
         arms: Arm::ALL.into_iter().filter(|arm| tokens != Tokens::None || !arm.fences()).collect(),
         fence: Comparison::Default,
+        resource: Default::default(),
         lock_nodes: (1..=nodes).map(|n| format!("{prefix}-{n}").as_str().into()).collect(),
         servers,
         workload: Workload {

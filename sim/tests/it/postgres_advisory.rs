@@ -26,7 +26,7 @@ fn lock_at(address: ServerAddress) -> Arc<dyn Lock> {
 }
 
 fn lock(server: &Server) -> Arc<dyn Lock> {
-    lock_at(server.address())
+    lock_at(ServerAddress { name: "postgres-1".into(), address: server.address() })
 }
 
 async fn attempt(lock: &dyn Lock, owner: &str, lease: Duration) -> Result<Hold, Failure> {
@@ -53,7 +53,7 @@ fn reason(result: Result<impl std::fmt::Debug, Failure>) -> (FailureReason, Outc
 /// The address of a server whose connections a test can cut: no byte passes any more, and nobody is told.
 async fn cuttable(server: &Server) -> (ServerAddress, watch::Sender<bool>) {
     let (cut, is_cut) = watch::channel(false);
-    let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server.address().address);
+    let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server.address());
     let address = ServerAddress { name: "postgres-1".into(), address: listener.local_addr().unwrap().to_string() };
     tokio::spawn(async move {
         while let Ok((mut from, _)) = listener.accept().await {

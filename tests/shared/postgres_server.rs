@@ -1,14 +1,12 @@
-//! A real Postgres server, started here and stopped here.
+//! A real Postgres server, started here and stopped here; test binaries take this file by its path.
 
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
 use std::{
     process::{Child, Command},
-    sync::Arc,
     time::Duration,
 };
 
-use locks::{Node, ServerAddress, connect_postgres};
 use tempfile::TempDir;
 
 use crate::{
@@ -68,14 +66,9 @@ impl Server {
         asking.status().unwrap().success()
     }
 
-    /// The address of the server.
-    pub fn address(&self) -> ServerAddress {
-        ServerAddress { name: "postgres-1".into(), address: format!("127.0.0.1:{}", self.port) }
-    }
-
-    /// A new connection.
-    pub fn connect(&self) -> Arc<dyn Node> {
-        connect_postgres("postgres-1", &self.address().address)
+    /// The address of the server: `host:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// SIGKILL, and a new process over the same directory.

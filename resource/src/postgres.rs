@@ -1,0 +1,182 @@
+//! The resource over a Postgres server: the server decides, and this process writes the admission log.
+//!
+//! Requests are sent one after the other, each as one transaction ([`session::Session::decide`]). So the order of the
+//! stamps is the order of the decisions:
+//!
+//! 1. [`Moment::Asked`] is told before the first statement leaves: the stamp of the decision, never too late.
+//! 2. The conditional updates have run, and the transaction holds the locks of its rows. So the outcome is known, and
+//!    no other transaction can change it: [`Moment::Decided`] writes the admission.
+//! 3. The commit. The answer leaves when the server has acknowledged the commit, which is on its disk by then.
+//!
+//! A kill between 2 and 3 leaves an admission that never became durable, as with the resource's own store: the next
+//! process reads the last number that was committed, and the checker undoes the admissions above this number. No
+//! committed decision is ever missing in the log.
+//!
+//! # A lost connection
+//!
+//! Before 2 nothing was committed, and the request is asked again. After 2 the commit may have happened. The next
+//! session ends the sessions before it, waits for their locks, and reads the last number. If the transaction was not
+//! committed, it is sent again. No other client writes to these tables, so it must decide as before; the resource stops
+//! if it does not.
+
+mod session;
+
+use std::time::Duration;
+
+use history::Version;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep};
+
+use self::session::{Decided, Failure, Session};
+use crate::admission::Admission;
+use crate::decide::{Refusal, check};
+use crate::policy::Policy;
+use crate::request::Request;
+use crate::service::{Moment, Observer, Undecided};
+use crate::store::{End, QUEUE_MAX, StoreError};
+
+/// The time from a lost connection to the next try.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// The longest time until the server of a new run answers.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A request that waits for its decision.
+pub(crate) struct Asked {
+    request: Request,
+    answer: oneshot::Sender<Result<Admission, Undecided>>,
+}
+
+/// The way to the task that asks the server.
+pub(crate) struct Postgres(mpsc::Sender<Asked>);
+
+/// The state of the tables when they were opened.
+pub(crate) struct Opened {
+    /// The largest committed number; none if the tables are new.
+    pub durable: Option<Version>,
+}
+
+impl Postgres {
+    /// Opens the tables of the server at `address` (`host:port`), and starts the task that asks it.
+    pub(crate) async fn open(
+        address: String,
+        policy: Policy,
+        observer: Observer,
+    ) -> Result<(Postgres, Opened, End), StoreError> {
+        let until = Instant::now() + START_TIMEOUT;
+        let failed = |what: String| StoreError::Postgres { address: address.clone(), what };
+        let (session, durable) = loop {
+            match Session::open(&address, &policy).await {
+                Ok(opened) => break opened,
+                Err(Failure::Lost(_)) if Instant::now() < until => sleep(RETRY_DELAY).await,
+                Err(Failure::Lost(what) | Failure::Wrong(what)) => return Err(failed(what)),
+            }
+        };
+        let (queue, requests) = mpsc::channel(QUEUE_MAX);
+        let (ended, end) = oneshot::channel();
+        let mut asker = Asker { address, policy, observer, session: Some(session) };
+        tokio::spawn(async move {
+            // Nobody waits for the end after a shutdown.
+            let _ = ended.send(asker.serve(requests).await);
+        });
+        Ok((Postgres(queue), Opened { durable }, end))
+    }
+
+    /// Lets the server decide `request`.
+    pub(crate) async fn admit(&self, request: Request) -> Result<Admission, Undecided> {
+        let (answer, decided) = oneshot::channel();
+        self.0.try_send(Asked { request, answer }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Undecided::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => Undecided::Broken,
+        })?;
+        decided.await.map_err(|_| Undecided::Broken)?
+    }
+}
+
+/// Asks the server. A task of its own: a client that goes away must not interrupt a transaction.
+struct Asker {
+    address: String,
+    policy: Policy,
+    observer: Observer,
+    session: Option<Session>,
+}
+
+impl Asker {
+    async fn serve(&mut self, mut requests: mpsc::Receiver<Asked>) -> Result<(), StoreError> {
+        while let Some(Asked { request, answer }) = requests.recv().await {
+            let decided = match check(&self.policy, &request) {
+                Err(refusal) => Err(Undecided::Refused(refusal)),
+                Ok(()) if session::is_unstorable(&request) => Err(Undecided::Unstorable),
+                Ok(()) => self.decide(&request).await?.map_err(Undecided::Refused),
+            };
+            // The client may be gone.
+            let _ = answer.send(decided);
+        }
+        Ok(())
+    }
+
+    /// Asks until the server has decided.
+    async fn decide(&mut self, request: &Request) -> Result<Result<Admission, Refusal>, StoreError> {
+        let mut logged = None;
+        loop {
+            match self.ask(request, &mut logged).await {
+                Ok(decided) => return Ok(decided),
+                Err(Failure::Lost(why)) => {
+                    tracing::warn!(why, "the connection to Postgres is lost");
+                    self.session = None;
+                    if logged.is_none() {
+                        (self.observer)(Moment::Undecided);
+                    }
+                    sleep(RETRY_DELAY).await;
+                }
+                Err(Failure::Wrong(what)) => return Err(StoreError::Postgres { address: self.address.clone(), what }),
+            }
+        }
+    }
+
+    /// Asks once. `logged` is the decision that the admission log has, and that may be committed.
+    async fn ask(
+        &mut self,
+        request: &Request,
+        logged: &mut Option<Admission>,
+    ) -> Result<Result<Admission, Refusal>, Failure> {
+        if logged.is_none() {
+            (self.observer)(Moment::Asked);
+        }
+        let session = match &mut self.session {
+            Some(session) => session,
+            None => {
+                let (session, last) = Session::reopen(&self.address, &self.policy).await?;
+                if let Some(admission) = logged.take_if(|admission| last >= admission.number) {
+                    self.session = Some(session);
+                    return Ok(Ok(admission));
+                }
+                self.session.insert(session)
+            }
+        };
+        match session.decide(&self.policy, request).await? {
+            Decided::Before(former) if former.request == *request => {
+                let admission = Admission { repeat: true, ..former.admission };
+                (self.observer)(Moment::Decided(&admission));
+                Ok(Ok(admission))
+            }
+            Decided::Before(former) => {
+                (self.observer)(Moment::Undecided);
+                let (hold, op) = (former.admission.hold.unwrap_or_default(), former.admission.op.unwrap_or_default());
+                Ok(Err(Refusal::OpReused { hold, op }))
+            }
+            Decided::Now(admission) => {
+                match logged {
+                    Some(before) if *before != admission => {
+                        let number = admission.number;
+                        return Err(Failure::Wrong(format!("#{number} was decided again, and otherwise")));
+                    }
+                    Some(_) => {}
+                    None => (self.observer)(Moment::Decided(&admission)),
+                }
+                *logged = Some(admission.clone());
+                session.commit().await?;
+                Ok(Ok(admission))
+            }
+        }
+    }
+}
