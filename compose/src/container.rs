@@ -19,7 +19,7 @@ use crate::{
     Engine,
     binary::{self, BinaryVolume},
     error::{Error, explain},
-    file::{STORE_ROLE, Service},
+    file::{Service, store::STORE_ROLE},
     image::Image,
     power, sweep,
 };

@@ -13,10 +13,9 @@ use std::{
 use history::{NodeName, ServerFacts};
 use serde_saphyr::{Location, Spanned};
 
-mod store;
+pub(crate) mod store;
 mod written;
 
-pub use store::{ResourceStore, STORE_ROLE};
 use written::{List, Mapping, Wrong};
 
 /// The backends with a built-in Compose file, each with the file's text. A new backend is a new row.

@@ -19,9 +19,10 @@ use serde::Deserialize;
 
 use crate::answer::{Problem, decided};
 use crate::limits::DISCARD_BYTES_MAX;
+use crate::moment::Undecided;
 use crate::policy::Policy;
 use crate::request::{Action, Proposal, Request, parse_key};
-use crate::service::{Shared, Undecided};
+use crate::service::Shared;
 
 /// The fencing token.
 pub(crate) const X_FENCE_TOKEN: HeaderName = HeaderName::from_static("x-fence-token");

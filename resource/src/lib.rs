@@ -33,6 +33,7 @@ mod http;
 mod key_state;
 mod limits;
 mod metrics;
+mod moment;
 mod policy;
 mod postgres;
 mod request;
@@ -47,8 +48,8 @@ pub use client::{Client, ClientError, PreparedWrite, ReadAnswer, ReadArm, WriteA
 pub use decide::{DecidedOperation, Refusal, State};
 pub use key_state::{ArmState, HighestToken, KeyState};
 pub use limits::Limits;
+pub use moment::{Moment, Observer};
 pub use policy::{Policy, PolicyError};
 pub use request::{Action, KEY_BYTES_MAX, KeyError, Proposal, Request, parse_key};
 pub use server::{Config, Resource, ServeError};
-pub use service::{Moment, Observer};
 pub use store::StoreError;

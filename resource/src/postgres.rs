@@ -30,9 +30,9 @@ use tokio::time::{Instant, sleep};
 use self::session::{Decided, Failure, Session};
 use crate::admission::Admission;
 use crate::decide::{Refusal, check};
+use crate::moment::{Moment, Observer, Undecided};
 use crate::policy::Policy;
 use crate::request::Request;
-use crate::service::{Moment, Observer, Undecided};
 use crate::store::{End, QUEUE_MAX, StoreError};
 
 /// The time from a lost connection to the next try.

@@ -21,9 +21,10 @@ use tokio::task::JoinSet;
 
 use crate::http::router;
 use crate::limits::Limits;
+use crate::moment::Observer;
 use crate::policy::Policy;
 use crate::postgres::Postgres;
-use crate::service::{Observer, Shared};
+use crate::service::Shared;
 use crate::store::{End, Store, StoreError};
 use crate::timeouts::{Phase, TimedStream};
 
