@@ -6,6 +6,7 @@
 mod arm;
 mod checksum;
 mod cluster;
+mod deadline;
 mod event;
 pub mod fault;
 mod file;
@@ -32,6 +33,7 @@ mod workload;
 
 pub use arm::{Arm, Comparison, UnknownArm};
 pub use cluster::{ClusterKind, Models, Persistence, PlannedCluster};
+pub use deadline::Deadline;
 pub use event::Event;
 pub use fault::{ClockChange, CutMode, Direction, Fault, FaultId, FaultKind, Harm, LinkDelay};
 pub use file::{HistoryError, Reader, Tail, Writer};

@@ -18,6 +18,7 @@
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | 200 when the store is open |
 //!
+//! A write on the arm `deadline` has an `X-Deadline`, in microseconds since 1970.
 //! `X-Hold` is the number of the hold. `X-Op` is the number of the operation, unique in its hold: the resource applies
 //! an operation once and repeats its former answer. Each answer to a decided request has its admission number in
 //! `X-Admission`, and `X-Repeat: true` if the former answer was repeated. With one arm the body of a PUT is the value,
@@ -48,7 +49,7 @@ pub use client::{Client, ClientError, PreparedWrite, ReadAnswer, ReadArm, WriteA
 pub use decide::{DecidedOperation, Refusal, State};
 pub use key_state::{ArmState, HighestToken, KeyState};
 pub use limits::Limits;
-pub use moment::{Moment, Observer};
+pub use moment::{Moment, Observer, WallClock};
 pub use policy::{Policy, PolicyError};
 pub use request::{Action, KEY_BYTES_MAX, KeyError, Proposal, Request, parse_key};
 pub use server::{Config, Resource, ServeError};

@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep};
 use self::session::{Decided, Failure, Session};
 use crate::admission::Admission;
 use crate::decide::{Refusal, check};
-use crate::moment::{Moment, Observer, Undecided};
+use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::store::{End, QUEUE_MAX, StoreError};
@@ -61,6 +61,7 @@ impl Postgres {
         address: String,
         policy: Policy,
         observer: Observer,
+        clock: WallClock,
     ) -> Result<(Postgres, Opened, End), StoreError> {
         let until = Instant::now() + START_TIMEOUT;
         let failed = |what: String| StoreError::Postgres { address: address.clone(), what };
@@ -73,7 +74,7 @@ impl Postgres {
         };
         let (queue, requests) = mpsc::channel(QUEUE_MAX);
         let (ended, end) = oneshot::channel();
-        let mut asker = Asker { address, policy, observer, session: Some(session) };
+        let mut asker = Asker { address, policy, observer, clock, session: Some(session) };
         tokio::spawn(async move {
             // Nobody waits for the end after a shutdown.
             let _ = ended.send(asker.serve(requests).await);
@@ -97,12 +98,14 @@ struct Asker {
     address: String,
     policy: Policy,
     observer: Observer,
+    clock: WallClock,
     session: Option<Session>,
 }
 
 impl Asker {
     async fn serve(&mut self, mut requests: mpsc::Receiver<Asked>) -> Result<(), StoreError> {
-        while let Some(Asked { request, answer }) = requests.recv().await {
+        while let Some(Asked { mut request, answer }) = requests.recv().await {
+            read_clock(self.clock, &mut request);
             let decided = match check(&self.policy, &request) {
                 Err(refusal) => Err(Undecided::Refused(refusal)),
                 Ok(()) if session::is_unstorable(&request) => Err(Undecided::Unstorable),
@@ -154,7 +157,7 @@ impl Asker {
             }
         };
         match session.decide(&self.policy, request).await? {
-            Decided::Before(former) if former.request == *request => {
+            Decided::Before(former) if former.request.is_same(request) => {
                 let admission = Admission { repeat: true, ..former.admission };
                 (self.observer)(Moment::Decided(&admission));
                 Ok(Ok(admission))

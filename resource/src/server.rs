@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::http::router;
 use crate::limits::Limits;
-use crate::moment::Observer;
+use crate::moment::{Observer, WallClock};
 use crate::policy::Policy;
 use crate::postgres::Postgres;
 use crate::service::Shared;
@@ -37,6 +37,8 @@ pub struct Config {
     pub store: PathBuf,
     /// The limits for clients.
     pub limits: Limits,
+    /// The clock of the arm `deadline`.
+    pub clock: WallClock,
 }
 
 /// The time for open connections to finish their request after a shutdown.
@@ -70,11 +72,11 @@ impl Resource {
     /// # Errors
     /// The store cannot be opened or read, is open elsewhere, or was written under another policy.
     pub fn open(config: Config, observer: Observer) -> Result<Resource, StoreError> {
-        let Config { policy, store, limits } = config;
+        let Config { policy, store, limits, clock } = config;
         let is_new = !store.exists();
         let (store, restored) = Store::open(&store, &policy)?;
         let (queue, ended) = store.start()?;
-        let shared = Arc::new(Shared::new(policy, limits, restored.state, observer, queue));
+        let shared = Arc::new(Shared::new(policy, limits, restored.state, observer, clock, queue));
         Ok(Resource { shared, durable: (!is_new).then_some(restored.durable), ended })
     }
 
@@ -86,10 +88,11 @@ impl Resource {
     pub async fn over_postgres(
         policy: Policy,
         limits: Limits,
+        clock: WallClock,
         address: String,
         observer: Observer,
     ) -> Result<Resource, StoreError> {
-        let (postgres, opened, ended) = Postgres::open(address, policy.clone(), observer).await?;
+        let (postgres, opened, ended) = Postgres::open(address, policy.clone(), observer, clock).await?;
         let shared = Arc::new(Shared::over_postgres(policy, limits, postgres));
         Ok(Resource { shared, durable: opened.durable, ended })
     }

@@ -11,7 +11,7 @@ use crate::admission::Admission;
 use crate::decide::State;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::moment::{Moment, Observer, Undecided};
+use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;
 use crate::postgres::Postgres;
 use crate::request::Request;
@@ -37,6 +37,7 @@ enum Decider {
 struct Rule {
     state: State,
     observer: Observer,
+    clock: WallClock,
     queue: mpsc::Sender<Entry>,
 }
 
@@ -47,9 +48,10 @@ impl Shared {
         limits: Limits,
         state: State,
         observer: Observer,
+        clock: WallClock,
         queue: mpsc::Sender<Entry>,
     ) -> Shared {
-        let decider = Decider::Rule(Mutex::new(Rule { state, observer, queue }));
+        let decider = Decider::Rule(Mutex::new(Rule { state, observer, clock, queue }));
         Shared { policy, limits, metrics: Metrics::default(), decider }
     }
 
@@ -68,23 +70,28 @@ impl Shared {
                 return Ok(admission);
             }
         };
-        let (admission, durable) = self.decide(rule, &request)?;
+        let (admission, durable) = self.decide(rule, request)?;
         if !self.policy.bug().is_some_and(|bug| bug.answers_before_durable(&admission)) {
             durable.await.map_err(|_| Undecided::Broken)?;
         }
         Ok(self.policy.told(admission))
     }
 
-    fn decide(&self, rule: &Mutex<Rule>, request: &Request) -> Result<(Admission, oneshot::Receiver<()>), Undecided> {
+    fn decide(
+        &self,
+        rule: &Mutex<Rule>,
+        mut request: Request,
+    ) -> Result<(Admission, oneshot::Receiver<()>), Undecided> {
         // Poisoned: the observer panicked after a decision that was not written.
         let mut rule = rule.lock().map_err(|_| Undecided::Broken)?;
-        let Rule { state, observer, queue } = &mut *rule;
+        let Rule { state, observer, clock, queue } = &mut *rule;
         // Reserve the place in the queue first: every decision must be written.
         let place = queue.try_reserve().map_err(|error| match error {
             mpsc::error::TrySendError::Full(()) => Undecided::Overloaded,
             mpsc::error::TrySendError::Closed(()) => Undecided::Broken,
         })?;
-        let admission = state.decide(&self.policy, request)?;
+        read_clock(*clock, &mut request);
+        let admission = state.decide(&self.policy, &request)?;
         observer(Moment::Decided(&admission));
         self.metrics.decided(&admission);
         let (durable, written) = oneshot::channel();
@@ -96,6 +103,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use futures::FutureExt;
     use history::{Arm, Comparison, HoldId, Key, Token};
@@ -111,6 +119,7 @@ mod tests {
             hold: Some(HoldId(1)),
             op: None,
             token: Some(Token(token)),
+            deadline: None,
             action,
         };
         let requests =
@@ -121,7 +130,8 @@ mod tests {
             // A disk that never writes.
             let (queue, _never_read) = mpsc::channel(8);
             let policy = Policy::new(&[Arm::Reads], Comparison::Default).unwrap().with_bug(planted);
-            let shared = Shared::new(policy, Limits::default(), State::default(), Box::new(|_| {}), queue);
+            let shared =
+                Shared::new(policy, Limits::default(), State::default(), Box::new(|_| {}), || Duration::ZERO, queue);
             let answers = requests.clone().map(|request| shared.admit(request).now_or_never().is_some());
             assert_eq!(answers, answered, "{planted:?}");
         }

@@ -299,7 +299,8 @@ mod tests {
     ) -> oneshot::Receiver<()> {
         let proposal = |value: &str| BTreeMap::from([(Arm::Reads, Proposal { base: None, value: value.to_owned() })]);
         let action = value.map_or(Action::Read, |value| Action::Write(proposal(value)));
-        let request = Request { key: Key::new("k"), hold: None, op: None, token: token.map(Token), action };
+        let key = Key::new("k");
+        let request = Request { key, hold: None, op: None, token: token.map(Token), deadline: None, action };
         let admission = state.decide(&policy(), &request).unwrap();
         let (durable, written) = oneshot::channel();
         assert!(queue.send(Entry { change: Change::of(state, &admission), durable }).await.is_ok());

@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
 use history::{Arm, Comparison, Event, Role};
+use locks::{BootClock, Clock as _};
 use resource::{Config, Limits, Moment, PlantedBug, Policy, Resource};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -63,9 +64,11 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
     };
     let serving = async {
         let limits = Limits::default();
+        // Through libc, so that a clock fault of the resource changes its decisions.
+        let clock = || BootClock.wall();
         let resource = match args.postgres {
-            Some(address) => Resource::over_postgres(policy, limits, address, observer).await,
-            None => Resource::open(Config { policy, store: args.store, limits }, observer),
+            Some(address) => Resource::over_postgres(policy, limits, clock, address, observer).await,
+            None => Resource::open(Config { policy, store: args.store, limits, clock }, observer),
         };
         let resource = resource.context("opening the store")?;
         if let Some(durable) = resource.durable() {

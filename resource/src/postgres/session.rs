@@ -107,6 +107,12 @@ UPDATE harness_resource SET version = $2::text::numeric, value = $3
 WHERE key = $1 AND arm = 'claim' AND claim = $4::text::numeric
 RETURNING value, version::text";
 
+/// $1: key. $2: number. $3: value. $4: deadline. $5: the clock of this process.
+const WRITE_ON_DEADLINE: &str = "\
+UPDATE harness_resource SET version = $2::text::numeric, value = $3
+WHERE key = $1 AND arm = 'deadline' AND $5::text::numeric <= $4::text::numeric
+RETURNING value, version::text";
+
 /// The reason why a session cannot go on.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -242,6 +248,7 @@ impl Session {
             hold: request.hold,
             op: request.op,
             token: request.token,
+            deadline: request.deadline,
             kind: request.action.kind(),
             arms: self.decide_arms(policy, request, last).await?,
             repeat: false,
@@ -346,6 +353,10 @@ impl Session {
             }
             Arm::Cas => self.rows(WRITE_ON_CAS, &[&key, &last, &value, &proposal.base.map(number)]).await,
             Arm::Claim => self.rows(WRITE_ON_CLAIM, &[&key, &last, &value, &hold]).await,
+            Arm::Deadline => {
+                let (until, read) = request.deadline.map(|d| (number(d.until_us), number(d.read_us))).unzip();
+                self.rows(WRITE_ON_DEADLINE, &[&key, &last, &value, &until, &read]).await
+            }
         }
     }
 }

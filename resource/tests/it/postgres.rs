@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use history::{Arm, Comparison, HoldId, Key, OpId, Token, Version};
+use history::{Arm, Comparison, Deadline, HoldId, Key, OpId, Token, Version};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -12,11 +12,11 @@ use tokio_postgres::{Config, NoTls};
 
 use crate::postgres_server::Server;
 use crate::real::PATIENCE;
-use crate::served::{Served, observer, start};
+use crate::served::{CLOCK, Served, observer, start};
 
 async fn serve(server: &Server, policy: &Policy) -> Served {
     let (log, observer) = observer();
-    let resource = Resource::over_postgres(policy.clone(), Limits::default(), server.address(), observer).await;
+    let resource = Resource::over_postgres(policy.clone(), Limits::default(), CLOCK, server.address(), observer).await;
     start(resource.unwrap(), log).await
 }
 
@@ -35,27 +35,31 @@ fn requests(policy: &Policy, length: usize) -> impl Strategy<Value = Vec<Request
         let far = |number: u64| if large % 16 == 0 { u64::MAX - number } else { number };
         let hold = hold.map(|hold| HoldId(far(hold)));
         let op = op.filter(|_| hold.is_some()).map(OpId);
-        Request { key: Key::new(format!("k{key}")), hold, op, token: Some(Token(far(token))), action }
+        // The clock shows 100 s.
+        let deadline = Deadline { until_us: 99_999_999 + large % 3, read_us: 100_000_000 };
+        let deadline = matches!(action, Action::Write(_)).then_some(deadline);
+        Request { key: Key::new(format!("k{key}")), hold, op, token: Some(Token(far(token))), deadline, action }
     });
     proptest::collection::vec(request, length)
 }
 
 /// Sends `request`, whose answer nobody compares: the log has the decision.
 async fn send(client: &Client, request: &Request) -> bool {
-    let Request { key, hold, op, token, action } = request;
+    let Request { key, hold, op, token, deadline, action } = request;
     match action {
         Action::Read => client.read(key, *token, *hold, *op).await.is_ok(),
         Action::Write(arms) => {
             let value = |(arm, proposal): (&Arm, &Proposal)| (*arm, (proposal.base.unwrap(), proposal.value.clone()));
             let values: BTreeMap<_, _> = arms.iter().map(value).collect();
-            client.write(key, *token, *hold, *op, &values).await.is_ok()
+            client.write(key, *token, *hold, *op, deadline.map(|d| d.until_us), &values).await.is_ok()
         }
     }
 }
 
 #[tokio::test]
 async fn postgres_decides_random_requests_as_the_rule_does() {
-    let strict = Policy::new(&[Arm::Off, Arm::Writes, Arm::Cas, Arm::Claim], Comparison::Strict).unwrap();
+    let strict =
+        Policy::new(&[Arm::Off, Arm::Writes, Arm::Cas, Arm::Claim, Arm::Deadline], Comparison::Strict).unwrap();
     let mut runner = TestRunner::deterministic();
     for policy in [Policy::new(&Arm::ALL, Comparison::Default).unwrap(), strict] {
         let Some(server) = Server::start().await else { return };
@@ -64,7 +68,7 @@ async fn postgres_decides_random_requests_as_the_rule_does() {
         let mut model = State::default();
         let (mut refused, mut repeats) = (0, 0);
         let mut sent: Vec<Request> = Vec::new();
-        for mut request in requests(&policy, 1_500).new_tree(&mut runner).unwrap().current() {
+        for mut request in requests(&policy, 600).new_tree(&mut runner).unwrap().current() {
             // The base is how many versions ago it was current on `cas`.
             let current = model.key(&request.key).and_then(|key| key.get(&Arm::Cas)).map_or(0, |arm| arm.version.0);
             if let Action::Write(arms) = &mut request.action {
@@ -86,7 +90,7 @@ async fn postgres_decides_random_requests_as_the_rule_does() {
             repeats += logged.iter().filter(|admission| admission.repeat).count();
             refused += logged.iter().flat_map(|admission| &admission.arms).filter(|arm| !arm.admitted).count();
         }
-        assert!(refused > 500 && repeats > 20, "{refused} refusals, {repeats} repeats");
+        assert!(refused > 200 && repeats > 8, "{refused} refusals, {repeats} repeats");
         served.stop().await;
     }
 }
@@ -129,7 +133,7 @@ async fn a_lost_connection_neither_loses_nor_repeats_a_decision() {
     };
     let (mut model, ended) = tokio::join!(sending, end_sessions(&server, &served, &is_over));
     assert!(ended > 20, "{ended} sessions were ended");
-    let read = Request { key: Key::new("k0"), hold: None, op: None, token: None, action: Action::Read };
+    let read = Request { key: Key::new("k0"), hold: None, op: None, token: None, deadline: None, action: Action::Read };
     assert!(send(&client, &read).await);
     let expected = model.decide(&policy, &read).unwrap();
     assert_eq!(served.log.lock().unwrap().last(), Some(&expected));
@@ -181,7 +185,7 @@ async fn a_new_process_goes_on_after_the_last_committed_number() {
     assert!(number > 1 << 20, "#{number} may have been given before");
     second.stop().await;
     let other = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
-    let refused = Resource::over_postgres(other, Limits::default(), server.address(), observer().1).await;
+    let refused = Resource::over_postgres(other, Limits::default(), CLOCK, server.address(), observer().1).await;
     let error = refused.err().unwrap().to_string();
     assert!(error.contains("'off,writes default'") && error.contains("'off default'"), "{error}");
 }

@@ -112,7 +112,7 @@ async fn write_until_it_is_gone(client: Client, writer: u64, key: Key, say: mpsc
         let value = turn.to_string();
         let proposal = (told.number, value.clone());
         let arms = BTreeMap::from([(Arm::Off, proposal.clone()), (Arm::Reads, proposal)]);
-        let Ok(answer) = client.write(&key, Some(token), hold, Some(OpId(1)), &arms).await else { break };
+        let Ok(answer) = client.write(&key, Some(token), hold, Some(OpId(1)), None, &arms).await else { break };
         assert!(answer.arms[&Arm::Reads].admitted);
         told = Acknowledged { number: answer.number, value: Some(value), token };
         let _ = say.send(());

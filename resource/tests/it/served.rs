@@ -4,14 +4,18 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use history::{Arm, Comparison, Version};
-use resource::{Admission, Config, Limits, Moment, Observer, Policy, Resource, ServeError};
+use resource::{Admission, Config, Limits, Moment, Observer, Policy, Resource, ServeError, WallClock};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+/// The clock of every resource: 100 s.
+pub const CLOCK: WallClock = || Duration::from_secs(100);
 
 pub struct Served {
     pub address: SocketAddr,
@@ -27,6 +31,7 @@ pub fn config(store: &Path, arms: &[Arm]) -> Config {
         policy: Policy::new(arms, Comparison::Default).unwrap(),
         store: store.join("resource.redb"),
         limits: Limits::default(),
+        clock: CLOCK,
     }
 }
 
