@@ -59,7 +59,7 @@ pub async fn run(
         recorder.end(&file.plan)?;
     }
     recorder.write_logs()?;
-    let store = (!file.plan.resource.is_service()).then(|| NodeName::new(STORE_ROLE));
+    let store = file.plan.resource.has_own_server().then(|| NodeName::new(STORE_ROLE));
     for node in file.plan.lock_nodes.iter().chain(&store) {
         let log = running.logs(node).await.unwrap_or_else(|e| format!("{e}\n").into_bytes());
         dir.write(&dir.log(node.as_str()), log)?;
@@ -86,8 +86,17 @@ fn spec(file: &PlanFile, files: Vec<File>, keep: bool) -> anyhow::Result<Spec> {
         resource_args.extend(own(&["--buggy", bug, "--seed", &file.plan.seed.to_string()]));
     }
     let store = ResourceStore::of(file.plan.resource)?;
-    if let Some(store) = &store {
-        resource_args.extend(own(&[&format!("--{}", file.plan.resource.name()), &store.address()]));
+    let at = match &store {
+        Some(store) => Some(store.address()),
+        None if file.plan.resource.is_service() => None,
+        // The lock nodes decide.
+        None => {
+            let nodes = file.plan.lock_nodes.iter().map(|node| format!("{node}:{}", file.plan.servers.port));
+            Some(nodes.collect::<Vec<_>>().join(","))
+        }
+    };
+    if let Some(at) = at {
+        resource_args.extend(own(&[&format!("--{}", file.plan.resource.name()), &at]));
     }
     Ok(Spec {
         run: file.run.clone(),

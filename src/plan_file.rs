@@ -141,7 +141,7 @@ impl PlanFile {
             return Err(usage("nemesis", format!("`leader`: {}: {problem}", servers.origin)));
         }
         let of_servers = servers.services.iter().map(|s| s.role.as_str());
-        let of_store = (!self.plan.resource.is_service()).then_some(STORE_ROLE);
+        let of_store = self.plan.resource.has_own_server().then_some(STORE_ROLE);
         let mut roles: Vec<&str> = of_servers.chain(["worker", "resource", "agent"]).chain(of_store).collect();
         if let Some(unknown) = self.images.keys().find(|role| !roles.contains(&role.as_str())) {
             roles.dedup();

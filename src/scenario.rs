@@ -351,7 +351,7 @@ fn usual_arms(tokens: Tokens, fence: Comparison) -> Vec<Arm> {
         Arm::Off => true,
         Arm::Writes => tokens != Tokens::None,
         Arm::Reads => tokens != Tokens::None && fence != Comparison::Strict,
-        Arm::Cas | Arm::Claim | Arm::Deadline => false,
+        Arm::Cas | Arm::Claim | Arm::Deadline | Arm::Guard => false,
     };
     Arm::ALL.into_iter().filter(is_possible).collect()
 }

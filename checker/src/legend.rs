@@ -67,7 +67,7 @@ pub const LEGEND: &[Term] = &[
         "arm",
         "One policy of the resource. Every request is decided by all arms in the same run, each with its own \
          copy of the data, so the arms differ in nothing but the policy: off, writes, reads, cas, claim, \
-         deadline.",
+         deadline, guard.",
     ),
     term("off", "Arm without protection: the resource accepts every request."),
     term(
@@ -97,6 +97,11 @@ pub const LEGEND: &[Term] = &[
         "Arm with deadlines, without tokens: a write carries the end of its hold by the wall clock of its client, and \
          the resource refuses the write once its own wall clock is past that end. A clock that is wrong on either \
          side admits stale writes or refuses good ones.",
+    ),
+    term(
+        "guard",
+        "Arm with a guard, for a resource in the store of the lock: the transaction of a write compares the revision \
+         of the hold's own lock key, so the write is refused once that key is gone. No order of tokens is needed.",
     ),
     term(
         "stale",

@@ -244,6 +244,7 @@ fn facts(raw: RawFacts) -> Result<(String, ServerFacts, Option<LeaderTest>), Wro
         kill_forgets: raw.kill_forgets.ok_or_else(|| lacks("kill_forgets", "true or false"))?,
         shows_waiting: raw.shows_waiting.ok_or_else(|| lacks("shows_waiting", "true or false"))?,
         has_leader: leader.is_some(),
+        guards: raw.guards.unwrap_or_default(),
         tokens: raw.tokens,
         port: raw.port.ok_or_else(|| lacks("port", "the port on which every server answers"))?,
     };

@@ -126,6 +126,7 @@ fn conflict(admission: &Admission, arm: &ArmOutcome) -> Map<String, Value> {
     let body = match arm.arm {
         Arm::Cas => json!({"error": "version mismatch", "version": arm.version.0, "base": arm.base}),
         Arm::Deadline => json!({"error": "the deadline has passed", "deadline": admission.deadline}),
+        Arm::Guard => json!({"error": "the lock key of the hold is gone", "got": admission.token}),
         _ => json!({"error": STALE, "seen": arm.seen, "got": admission.token}),
     };
     match body {

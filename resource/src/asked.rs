@@ -4,8 +4,8 @@ use history::Version;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admission::Admission;
-use crate::request::Request;
 use crate::moment::Undecided;
+use crate::request::Request;
 use crate::store::{End, QUEUE_MAX};
 
 /// A request that waits for its decision.

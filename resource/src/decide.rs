@@ -253,6 +253,8 @@ fn write(
         Arm::Writes | Arm::Reads => admits_token(policy, known, request, number),
         Arm::Cas => proposal.base == Some(state.version),
         Arm::Claim => request.hold.is_some() && request.hold == state.claim,
+        // This process does not see the lock's store.
+        Arm::Guard => false,
         Arm::Deadline => request.deadline.is_some_and(Deadline::is_kept),
     };
     let registered = admitted && arm.fences() && state.register(request.token, request.hold);

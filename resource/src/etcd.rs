@@ -29,9 +29,9 @@ use self::transaction::{Snapshot, first_use, reading, writing};
 use crate::admission::{Admission, ArmOutcome};
 use crate::asked::{Asked, Asker, Opened};
 use crate::decide::{DecidedOperation, Refusal, check};
+use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;
 use crate::request::{Action, Request};
-use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::store::StoreError;
 
 /// The longest wait for one answer. A member may be frozen or cut off; the next request asks another member.

@@ -231,6 +231,7 @@ struct PerArm {
     cas: Option<BaseAndValue>,
     claim: Option<BaseAndValue>,
     deadline: Option<BaseAndValue>,
+    guard: Option<BaseAndValue>,
 }
 
 #[derive(Deserialize)]
@@ -250,7 +251,7 @@ fn arms(policy: &Policy, headers: &HeaderMap, body: &[u8]) -> Result<BTreeMap<Ar
     }
     let expected = r#"the body is not {"arms": {"<arm>": {"base": <version>, "value": "<text>"}, …}}"#;
     let ArmsBody { arms } = serde_json::from_slice(body).map_err(|error| bad(format!("{expected}: {error}")))?;
-    let PerArm { off, writes, reads, cas, claim, deadline } = arms;
+    let PerArm { off, writes, reads, cas, claim, deadline, guard } = arms;
     let given = [
         (Arm::Off, off),
         (Arm::Writes, writes),
@@ -258,6 +259,7 @@ fn arms(policy: &Policy, headers: &HeaderMap, body: &[u8]) -> Result<BTreeMap<Ar
         (Arm::Cas, cas),
         (Arm::Claim, claim),
         (Arm::Deadline, deadline),
+        (Arm::Guard, guard),
     ];
     let proposal = |given: BaseAndValue| Proposal { base: Some(Version(given.base)), value: given.value };
     Ok(given.into_iter().filter_map(|(arm, given)| Some((arm, proposal(given?)))).collect())

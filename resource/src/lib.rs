@@ -7,6 +7,7 @@
 //! * [`State::decide`] is the rule: pure, without I/O, and the same on a real cluster and in a simulation.
 //! * [`Resource`] serves the rule over HTTP. An answer leaves only after everything that it shows is on disk.
 //! * [`Resource::over_postgres`] lets a Postgres server decide by conditional updates, and keeps the admission log.
+//! * [`Resource::over_etcd`] does the same with the cluster that keeps the lock.
 //! * [`Client`] sends requests. It never retries, and says of each failure whether the request may have been applied.
 //!
 //! # The HTTP interface
@@ -27,9 +28,11 @@
 
 mod admission;
 mod answer;
+mod asked;
 mod buggy;
 mod client;
 mod decide;
+mod etcd;
 mod http;
 mod key_state;
 mod limits;
@@ -47,6 +50,7 @@ pub use admission::{Admission, ArmOutcome};
 pub use buggy::{PlantedBug, UnknownBug};
 pub use client::{Client, ClientError, PreparedWrite, ReadAnswer, ReadArm, WriteAnswer, WriteArm};
 pub use decide::{DecidedOperation, Refusal, State};
+pub use etcd::LockKeys;
 pub use key_state::{ArmState, HighestToken, KeyState};
 pub use limits::Limits;
 pub use moment::{Moment, Observer, WallClock};

@@ -23,78 +23,51 @@ mod session;
 
 use std::time::Duration;
 
-use history::Version;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
 use self::session::{Decided, Failure, Session};
 use crate::admission::Admission;
+use crate::asked::{Asked, Asker, Opened};
 use crate::decide::{Refusal, check};
 use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;
 use crate::request::Request;
-use crate::store::{End, QUEUE_MAX, StoreError};
+use crate::store::StoreError;
 
 /// The time from a lost connection to the next try.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The longest time until the server of a new run answers.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A request that waits for its decision.
-pub(crate) struct Asked {
-    request: Request,
-    answer: oneshot::Sender<Result<Admission, Undecided>>,
+/// Opens the tables of the server at `address` (`host:port`), and starts the task that asks it.
+pub(crate) async fn open(
+    address: String,
+    policy: Policy,
+    clock: WallClock,
+    observer: Observer,
+) -> Result<Opened, StoreError> {
+    let until = Instant::now() + START_TIMEOUT;
+    let failed = |what: String| StoreError::Postgres { address: address.clone(), what };
+    let (session, durable) = loop {
+        match Session::open(&address, &policy).await {
+            Ok(opened) => break opened,
+            Err(Failure::Lost(_)) if Instant::now() < until => sleep(RETRY_DELAY).await,
+            Err(Failure::Lost(what) | Failure::Wrong(what)) => return Err(failed(what)),
+        }
+    };
+    let (asker, requests) = Asker::new();
+    let (ended, end) = oneshot::channel();
+    let mut asking = Asking { address, policy, observer, clock, session: Some(session) };
+    tokio::spawn(async move {
+        // Nobody waits for the end after a shutdown.
+        let _ = ended.send(asking.serve(requests).await);
+    });
+    Ok(Opened { asker, durable, end })
 }
 
-/// The way to the task that asks the server.
-pub(crate) struct Postgres(mpsc::Sender<Asked>);
-
-/// The state of the tables when they were opened.
-pub(crate) struct Opened {
-    /// The largest committed number; none if the tables are new.
-    pub durable: Option<Version>,
-}
-
-impl Postgres {
-    /// Opens the tables of the server at `address` (`host:port`), and starts the task that asks it.
-    pub(crate) async fn open(
-        address: String,
-        policy: Policy,
-        observer: Observer,
-        clock: WallClock,
-    ) -> Result<(Postgres, Opened, End), StoreError> {
-        let until = Instant::now() + START_TIMEOUT;
-        let failed = |what: String| StoreError::Postgres { address: address.clone(), what };
-        let (session, durable) = loop {
-            match Session::open(&address, &policy).await {
-                Ok(opened) => break opened,
-                Err(Failure::Lost(_)) if Instant::now() < until => sleep(RETRY_DELAY).await,
-                Err(Failure::Lost(what) | Failure::Wrong(what)) => return Err(failed(what)),
-            }
-        };
-        let (queue, requests) = mpsc::channel(QUEUE_MAX);
-        let (ended, end) = oneshot::channel();
-        let mut asker = Asker { address, policy, observer, clock, session: Some(session) };
-        tokio::spawn(async move {
-            // Nobody waits for the end after a shutdown.
-            let _ = ended.send(asker.serve(requests).await);
-        });
-        Ok((Postgres(queue), Opened { durable }, end))
-    }
-
-    /// Lets the server decide `request`.
-    pub(crate) async fn admit(&self, request: Request) -> Result<Admission, Undecided> {
-        let (answer, decided) = oneshot::channel();
-        self.0.try_send(Asked { request, answer }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Undecided::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => Undecided::Broken,
-        })?;
-        decided.await.map_err(|_| Undecided::Broken)?
-    }
-}
-
-/// Asks the server. A task of its own: a client that goes away must not interrupt a transaction.
-struct Asker {
+/// Asks the server.
+struct Asking {
     address: String,
     policy: Policy,
     observer: Observer,
@@ -102,7 +75,7 @@ struct Asker {
     session: Option<Session>,
 }
 
-impl Asker {
+impl Asking {
     async fn serve(&mut self, mut requests: mpsc::Receiver<Asked>) -> Result<(), StoreError> {
         while let Some(Asked { mut request, answer }) = requests.recv().await {
             read_clock(self.clock, &mut request);

@@ -19,11 +19,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::asked::Opened;
+use crate::etcd::{self, LockKeys};
 use crate::http::router;
 use crate::limits::Limits;
 use crate::moment::{Observer, WallClock};
 use crate::policy::Policy;
-use crate::postgres::Postgres;
+use crate::postgres;
 use crate::service::Shared;
 use crate::store::{End, Store, StoreError};
 use crate::timeouts::{Phase, TimedStream};
@@ -92,9 +94,30 @@ impl Resource {
         address: String,
         observer: Observer,
     ) -> Result<Resource, StoreError> {
-        let (postgres, opened, ended) = Postgres::open(address, policy.clone(), observer, clock).await?;
-        let shared = Arc::new(Shared::over_postgres(policy, limits, postgres));
-        Ok(Resource { shared, durable: opened.durable, ended })
+        let opened = postgres::open(address, policy.clone(), clock, observer).await?;
+        Ok(Resource::over_store(policy, limits, opened))
+    }
+
+    /// Connects to the etcd members at `addresses` (`host:port`). From then on the cluster decides, and this process
+    /// writes the admission log. `lock_keys` gives the prefix of the lock keys of a key, for the arm `guard`. The cluster
+    /// must be new, and no other process may write to the resource's keys.
+    ///
+    /// # Errors
+    /// No member answers within a minute.
+    pub async fn over_etcd(
+        policy: Policy,
+        limits: Limits,
+        clock: WallClock,
+        (addresses, lock_keys): (Vec<String>, LockKeys),
+        observer: Observer,
+    ) -> Result<Resource, StoreError> {
+        let opened = etcd::open(addresses, policy.clone(), lock_keys, clock, observer).await?;
+        Ok(Resource::over_store(policy, limits, opened))
+    }
+
+    fn over_store(policy: Policy, limits: Limits, Opened { asker, durable, end }: Opened) -> Resource {
+        let shared = Arc::new(Shared::over_store(policy, limits, asker));
+        Resource { shared, durable, ended: end }
     }
 
     /// Returns the largest number on disk when the store was opened; none if the store is new. The observer of an

@@ -8,12 +8,12 @@ use std::sync::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admission::Admission;
+use crate::asked::Asker;
 use crate::decide::State;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;
-use crate::postgres::Postgres;
 use crate::request::Request;
 use crate::store::{Change, Entry};
 
@@ -29,8 +29,8 @@ pub(crate) struct Shared {
 enum Decider {
     /// This process.
     Rule(Mutex<Rule>),
-    /// A Postgres server.
-    Postgres(Postgres),
+    /// A store outside this process.
+    Store(Asker),
 }
 
 /// The parts of a decision of this process, under one lock.
@@ -55,17 +55,17 @@ impl Shared {
         Shared { policy, limits, metrics: Metrics::default(), decider }
     }
 
-    /// Lets a Postgres server decide.
-    pub(crate) fn over_postgres(policy: Policy, limits: Limits, postgres: Postgres) -> Shared {
-        Shared { policy, limits, metrics: Metrics::default(), decider: Decider::Postgres(postgres) }
+    /// Lets a store outside this process decide.
+    pub(crate) fn over_store(policy: Policy, limits: Limits, store: Asker) -> Shared {
+        Shared { policy, limits, metrics: Metrics::default(), decider: Decider::Store(store) }
     }
 
     /// Decides `request` and waits until all that its answer shows is on disk.
     pub(crate) async fn admit(&self, request: Request) -> Result<Admission, Undecided> {
         let rule = match &self.decider {
             Decider::Rule(rule) => rule,
-            Decider::Postgres(postgres) => {
-                let admission = postgres.admit(request).await?;
+            Decider::Store(store) => {
+                let admission = store.admit(request).await?;
                 self.metrics.decided(&admission);
                 return Ok(admission);
             }

@@ -74,6 +74,14 @@ pub enum StoreError {
         /// The problem.
         what: String,
     },
+    /// The etcd cluster cannot be used.
+    #[error("etcd at {addresses}: {what}")]
+    Etcd {
+        /// The addresses of the members.
+        addresses: String,
+        /// The problem.
+        what: String,
+    },
     /// The writing thread could not be started.
     #[error("cannot start the thread that writes the store: {0}")]
     Thread(std::io::Error),

@@ -35,6 +35,9 @@ pub struct ResourceArgs {
     /// Address of a Postgres server that decides, in place of this process
     #[arg(long, conflicts_with_all = ["store", "buggy"])]
     postgres: Option<String>,
+    /// Addresses of the etcd members that decide, in place of this process
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["store", "buggy", "postgres"])]
+    etcd: Vec<String>,
 }
 
 /// One command to the resource.
@@ -68,6 +71,10 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
         let clock = || BootClock.wall();
         let resource = match args.postgres {
             Some(address) => Resource::over_postgres(policy, limits, clock, address, observer).await,
+            None if !args.etcd.is_empty() => {
+                let members = (args.etcd, lock_keys as resource::LockKeys);
+                Resource::over_etcd(policy, limits, clock, members, observer).await
+            }
             None => Resource::open(Config { policy, store: args.store, limits, clock }, observer),
         };
         let resource = resource.context("opening the store")?;
@@ -87,4 +94,9 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
         },
     }
     bail!("the resource stopped serving before it was told to")
+}
+
+/// The prefix of the lock keys of `key`.
+fn lock_keys(key: &history::Key) -> Vec<u8> {
+    locks::etcd_queue(&locks::Key::new(key.as_str()))
 }

@@ -133,7 +133,7 @@ impl HistoryBuilder {
                     (_, Arm::Writes | Arm::Reads) => !is_stale,
                     (base, Arm::Cas) => base == Some(*version),
                     (_, Arm::Claim) => claim == Some(a.hold),
-                    (_, Arm::Deadline) => true,
+                    (_, Arm::Deadline | Arm::Guard) => true,
                 };
                 if let Some(base) = base
                     && admitted

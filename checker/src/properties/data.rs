@@ -156,7 +156,8 @@ impl DataArm {
                 Event::Admission { deadline, .. } => Some(deadline.is_some_and(Deadline::is_kept)),
                 _ => None,
             },
-            Arm::Off | Arm::Writes | Arm::Reads => None,
+            // The log does not show which lock keys exist.
+            Arm::Off | Arm::Writes | Arm::Reads | Arm::Guard => None,
         }
     }
 

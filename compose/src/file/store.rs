@@ -11,7 +11,7 @@ pub const STORE_ROLE: &str = "resource-store";
 /// The Compose file of a resource's store; none if the resource keeps its state itself.
 fn store_file(kind: ResourceKind) -> Option<&'static str> {
     match kind {
-        ResourceKind::Service => None,
+        ResourceKind::Service | ResourceKind::Etcd => None,
         ResourceKind::Postgres => Some(include_str!("../../resource/postgres.yaml")),
     }
 }
@@ -56,7 +56,7 @@ mod tests {
     fn every_store_has_a_file_with_one_server_that_can_be_built() {
         for kind in ResourceKind::ALL {
             let store = ResourceStore::of(kind).unwrap();
-            assert_eq!(store.is_none(), kind.is_service());
+            assert_eq!(store.is_some(), kind.has_own_server());
             let Some(ResourceStore { service, port }) = store else { continue };
             assert_eq!((service.name.as_str(), service.role.as_str()), (STORE_ROLE, STORE_ROLE));
             assert!(port > 0 && !service.packages.is_empty() && !service.health_test.is_empty(), "{kind:?}");

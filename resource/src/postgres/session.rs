@@ -353,6 +353,8 @@ impl Session {
             }
             Arm::Cas => self.rows(WRITE_ON_CAS, &[&key, &last, &value, &proposal.base.map(number)]).await,
             Arm::Claim => self.rows(WRITE_ON_CLAIM, &[&key, &last, &value, &hold]).await,
+            // Postgres does not see the lock's store.
+            Arm::Guard => Ok(Vec::new()),
             Arm::Deadline => {
                 let (until, read) = request.deadline.map(|d| (number(d.until_us), number(d.read_us))).unzip();
                 self.rows(WRITE_ON_DEADLINE, &[&key, &last, &value, &until, &read]).await

@@ -34,8 +34,9 @@ async fn it_speaks_both_contracts() {
         };
         let first = write(1, 1, 5, "é").await;
         assert_eq!(first.arms.keys().copied().collect::<Vec<_>>(), all);
-        // Nobody has claimed it yet.
-        assert!(first.arms.iter().all(|(arm, was)| *was == WriteArm { admitted: *arm != Arm::Claim, seen: None }));
+        // Nobody has claimed it yet, and this resource sees no lock.
+        let is_admitted = |arm: &Arm| !matches!(arm, Arm::Claim | Arm::Guard);
+        assert!(first.arms.iter().all(|(arm, was)| *was == WriteArm { admitted: is_admitted(arm), seen: None }));
         let stale = write(2, 1, 4, "2").await;
         for (arm, outcome) in &stale.arms {
             let seen = arm.fences().then_some(Token(5));
@@ -48,7 +49,7 @@ async fn it_speaks_both_contracts() {
         for (arm, now) in &read.arms {
             let expected = match arm {
                 Arm::Off => (Version(2), Some("2")),
-                Arm::Claim => (Version(0), None),
+                Arm::Claim | Arm::Guard => (Version(0), None),
                 _ => (Version(1), Some("é")),
             };
             assert_eq!((now.version, now.value.as_deref()), expected, "{arm}");

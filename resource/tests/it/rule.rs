@@ -196,6 +196,7 @@ fn faults(log: &[Admission], arm: Arm, comparison: Comparison) -> Vec<String> {
         let rightly = match (entry.kind, arm) {
             (RequestKind::Read, _) | (_, Arm::Off) => true,
             (RequestKind::Write, Arm::Cas) => outcome.base == Some(version),
+            (RequestKind::Write, Arm::Guard) => false,
             (RequestKind::Write, Arm::Deadline) => entry.deadline.is_some_and(|d| d.read_us <= d.until_us),
             (RequestKind::Write, Arm::Claim) => claim.is_some_and(|claim| claim.hold == entry.hold),
             (RequestKind::Write, _) => match comparison {
