@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::bail;
-use compose::{BINARY, DockerCluster, Engine, File, Spec};
-use history::{FaultKind, MadeBy, Plan};
+use compose::{BINARY, DockerCluster, Engine, File, ResourceStore, STORE_ROLE, Spec};
+use history::{FaultKind, MadeBy, NodeName, Plan};
 use nemesis::{Controller, LiveView};
 use tokio::time::Instant;
 
@@ -59,7 +59,8 @@ pub async fn run(
         recorder.end(&file.plan)?;
     }
     recorder.write_logs()?;
-    for node in &file.plan.lock_nodes {
+    let store = file.plan.resource.has_own_server().then(|| NodeName::new(STORE_ROLE));
+    for node in file.plan.lock_nodes.iter().chain(&store) {
         let log = running.logs(node).await.unwrap_or_else(|e| format!("{e}\n").into_bytes());
         dir.write(&dir.log(node.as_str()), log)?;
     }
@@ -84,9 +85,23 @@ fn spec(file: &PlanFile, files: Vec<File>, keep: bool) -> anyhow::Result<Spec> {
     if let Some(bug) = &file.resource_bug {
         resource_args.extend(own(&["--buggy", bug, "--seed", &file.plan.seed.to_string()]));
     }
+    let store = ResourceStore::of(file.plan.resource)?;
+    let at = match &store {
+        Some(store) => Some(store.address()),
+        None if file.plan.resource.is_service() => None,
+        // The lock nodes decide.
+        None => {
+            let nodes = file.plan.lock_nodes.iter().map(|node| format!("{node}:{}", file.plan.servers.port));
+            Some(nodes.collect::<Vec<_>>().join(","))
+        }
+    };
+    if let Some(at) = at {
+        resource_args.extend(own(&[&format!("--{}", file.plan.resource.name()), &at]));
+    }
     Ok(Spec {
         run: file.run.clone(),
         servers: file.servers()?,
+        resource_store: store.map(|store| store.service),
         workers: file.plan.workload.workers as usize,
         images: file.images.clone(),
         keep,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use compose::ComposeFile;
+use compose::{ComposeFile, STORE_ROLE};
 use history::{ClusterKind, FaultKind, Persistence, Plan};
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
@@ -144,7 +144,8 @@ impl PlanFile {
             return Err(usage("nemesis", format!("`leader`: {}: {problem}", servers.origin)));
         }
         let of_servers = servers.services.iter().map(|s| s.role.as_str());
-        let mut roles: Vec<&str> = of_servers.chain(["worker", "resource", "agent"]).collect();
+        let of_store = self.plan.resource.has_own_server().then_some(STORE_ROLE);
+        let mut roles: Vec<&str> = of_servers.chain(["worker", "resource", "agent"]).chain(of_store).collect();
         if let Some(unknown) = self.images.keys().find(|role| !roles.contains(&role.as_str())) {
             roles.dedup();
             let roles = roles.join(", ");

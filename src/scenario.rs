@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 use anyhow::Context;
 use compose::ComposeFile;
 use history::{
-    Activity, Arm, ClientKind, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ServerFacts, ServerModel,
-    Step, Tokens, Topology, When, Workload,
+    Activity, Arm, ClientKind, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ResourceKind, ServerFacts,
+    ServerModel, Step, Tokens, Topology, When, Workload,
 };
 use nemesis::{Draw, FaultSpec};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
@@ -52,6 +52,7 @@ impl Scenario {
             lease: Duration::from_secs(2),
             arms: usual_arms(tokens, Comparison::Default),
             fence: Comparison::Default,
+            resource: ResourceKind::Service,
             lock_nodes: services.into_iter().map(|service| service.name).collect(),
             servers: facts,
             workload: Workload::default(),
@@ -80,10 +81,12 @@ impl Scenario {
         }
         let mut scenario = Scenario::of(&args.backend)?;
         scenario.faults = nemesis::parse(&args.nemesis).map_err(|e| Unusable(e.to_string()))?;
-        scenario.resource_bug = resource_bug(args.resource.as_deref())?;
+        let (resource, bug) = resource(args.resource.as_deref())?;
+        scenario.resource_bug = bug;
         let is_placed = !scenario.faults.is_empty() && scenario.faults.iter().all(FaultSpec::is_placed);
         let plan = &mut scenario.base;
         plan.cluster = cluster;
+        plan.resource = resource;
         if let Some(own) = compose {
             let own = ComposeFile::read(own)?;
             plan.lock_nodes = own.services.into_iter().map(|service| service.name).collect();
@@ -355,7 +358,7 @@ fn usual_arms(tokens: Tokens, fence: Comparison) -> Vec<Arm> {
         Arm::Off => true,
         Arm::Writes => tokens != Tokens::None,
         Arm::Reads => tokens != Tokens::None && fence != Comparison::Strict,
-        Arm::Cas | Arm::Claim => false,
+        Arm::Cas | Arm::Claim | Arm::Deadline | Arm::Guard => false,
     };
     Arm::ALL.into_iter().filter(is_possible).collect()
 }
@@ -374,10 +377,16 @@ fn arms(names: Option<&[String]>, tokens: Tokens, fence: Comparison) -> anyhow::
     Ok(arms)
 }
 
-/// Returns the planted bug that `--resource` names.
-fn resource_bug(text: Option<&str>) -> anyhow::Result<Option<String>> {
-    let Some(text) = text else { return Ok(None) };
-    let bug = text.strip_prefix("buggy:").ok_or_else(|| usage("resource", "expected `buggy:NAME`"))?;
-    resource::PlantedBug::from_name(bug, 0).map_err(|e| usage("resource", e))?;
-    Ok(Some(bug.to_owned()))
+/// Returns the store, or the planted bug of the service, that `--resource` names.
+fn resource(text: Option<&str>) -> anyhow::Result<(ResourceKind, Option<String>)> {
+    let Some(text) = text else { return Ok((ResourceKind::Service, None)) };
+    if let Some(bug) = text.strip_prefix("buggy:") {
+        resource::PlantedBug::from_name(bug, 0).map_err(|e| usage("resource", e))?;
+        return Ok((ResourceKind::Service, Some(bug.to_owned())));
+    }
+    let found = ResourceKind::ALL.into_iter().find(|kind| kind.name() == text);
+    let known = || ResourceKind::ALL.map(ResourceKind::name).join(", ");
+    let kind =
+        found.ok_or_else(|| usage("resource", format!("`{text}` is no resource; expected one of: {}", known())))?;
+    Ok((kind, None))
 }

@@ -317,7 +317,7 @@ impl Run {
 
     /// An admission that was not undone.
     fn arrived(&mut self, mark: EventRef, event: &Event) {
-        let Event::Admission { number, key, kind, hold, op, token, repeat, arms } = event else { return };
+        let Event::Admission { number, key, kind, hold, op, token, repeat, arms, .. } = event else { return };
         let (number, kind, hold, op, token) = (*number, *kind, *hold, *op, *token);
         let admission = Admission { seq: mark.seq, number, key, kind, hold, op, token, is_repeat: *repeat, arms };
         let attempt = hold.and_then(|hold| self.attempts.get(&hold));

@@ -50,8 +50,9 @@ pub(crate) fn plan() -> Plan {
         tokens: Tokens::TwoPhase,
         time: Duration::from_secs(10),
         lease: Duration::from_secs(2),
-        arms: Arm::ALL.to_vec(),
+        arms: vec![Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim],
         fence: Comparison::Default,
+        resource: Default::default(),
         lock_nodes: (1..=3).map(|i| NodeName::new(format!("redis-{i}"))).collect(),
         servers: redlock(),
         workload: Workload {

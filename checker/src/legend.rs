@@ -66,7 +66,8 @@ pub const LEGEND: &[Term] = &[
     term(
         "arm",
         "One policy of the resource. Every request is decided by all arms in the same run, each with its own \
-         copy of the data, so the arms differ in nothing but the policy: off, writes, reads, cas, claim.",
+         copy of the data, so the arms differ in nothing but the policy: off, writes, reads, cas, claim, \
+         deadline, guard.",
     ),
     term("off", "Arm without protection: the resource accepts every request."),
     term(
@@ -90,6 +91,17 @@ pub const LEGEND: &[Term] = &[
         "claim",
         "Arm with antirez's unique value, without tokens: a read puts the hold's mark on the key, and the \
          resource accepts a write only while the mark is still there.",
+    ),
+    term(
+        "deadline",
+        "Arm with deadlines, without tokens: a write carries the end of its hold by the wall clock of its client, and \
+         the resource refuses the write once its own wall clock is past that end. A clock that is wrong on either \
+         side admits stale writes or refuses good ones.",
+    ),
+    term(
+        "guard",
+        "Arm with a guard, for a resource in the store of the lock: the transaction of a write compares the revision \
+         of the hold's own lock key, so the write is refused once that key is gone. No order of tokens is needed.",
     ),
     term(
         "stale",

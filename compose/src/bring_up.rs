@@ -19,7 +19,7 @@ use crate::{
     binary::{self, BinaryVolume},
     container::{Node, Place, Recipe, Runs},
     error::{Error, explain},
-    file::ComposeFile,
+    file::{ComposeFile, Service},
     health::wait_until_healthy,
     image::{Image, Images, OWN_IMAGE, Wanted},
     network::Network,
@@ -43,6 +43,8 @@ pub struct Spec {
     pub run: String,
     /// The servers.
     pub servers: ComposeFile,
+    /// The server that keeps the state of the resource; none if the resource keeps its state itself.
+    pub resource_store: Option<Service>,
     /// Number of workers: `worker-1` to `worker-n`.
     pub workers: usize,
     /// Images that the user named, by role: the roles of the servers, `worker`, `resource`, `agent`.
@@ -139,7 +141,7 @@ impl Spec {
         }
         let roles: BTreeSet<&str> = ["agent", "resource", "worker"]
             .into_iter()
-            .chain(self.servers.services.iter().map(|service| service.role.as_str()))
+            .chain(self.all_servers().map(|service| service.role.as_str()))
             .collect();
         match self.images.keys().find(|role| !roles.contains(role.as_str())) {
             Some(role) => {
@@ -150,6 +152,11 @@ impl Spec {
             }
             None => Ok(()),
         }
+    }
+
+    /// Returns the lock nodes, and the store of the resource.
+    fn all_servers(&self) -> impl Iterator<Item = &Service> {
+        self.servers.services.iter().chain(&self.resource_store)
     }
 
     /// Returns all nodes, the agent first.
@@ -163,7 +170,7 @@ impl Spec {
         if self.reaches {
             nodes[0].runs = Runs::Reaching(self.agent_args.clone());
         }
-        nodes.extend(self.servers.services.iter().map(|service| Node {
+        nodes.extend(self.all_servers().map(|service| Node {
             name: service.name.clone(),
             role: service.role.clone(),
             runs: Runs::Server(Box::new(service.clone())),
@@ -271,6 +278,7 @@ mod tests {
         Spec {
             run: "r-1".to_owned(),
             servers: ComposeFile::builtin("redlock").unwrap(),
+            resource_store: None,
             workers: 2,
             images: BTreeMap::new(),
             keep: false,

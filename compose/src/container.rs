@@ -19,7 +19,7 @@ use crate::{
     Engine,
     binary::{self, BinaryVolume},
     error::{Error, explain},
-    file::Service,
+    file::{Service, store::STORE_ROLE},
     image::Image,
     power, sweep,
 };
@@ -104,7 +104,9 @@ impl Place {
         labels.insert(sweep::NODE_LABEL.to_owned(), recipe.node.name.to_string());
         labels.insert(sweep::ROLE_LABEL.to_owned(), recipe.node.role.clone());
         let mut mounts: Vec<_> = recipe.image.volumes.iter().map(|path| volume(path, &self.run, keep)).collect();
-        if self.loses_power || !matches!(recipe.node.runs, Runs::Server(_)) {
+        // Only lock nodes lose power.
+        let loses_power = self.loses_power && recipe.node.role != STORE_ROLE;
+        if loses_power || !matches!(recipe.node.runs, Runs::Server(_)) {
             mounts.push(self.binary.mount(recipe.node.role == sweep::AGENT_ROLE));
         }
         let base = ContainerCreateBody {
@@ -126,7 +128,7 @@ impl Place {
                     host_config: Some(HostConfig { log_config: Some(log_driver("json-file")), ..host }),
                     ..base
                 };
-                if self.loses_power { power::over(body, service, &recipe.image) } else { body }
+                if loses_power { power::over(body, service, &recipe.image) } else { body }
             }
             Runs::Own(command) | Runs::Reaching(command) => ContainerCreateBody {
                 entrypoint: Some(command.clone()),

@@ -13,6 +13,7 @@ use std::{
 use history::{NodeName, ServerFacts};
 use serde_saphyr::{Location, Spanned};
 
+pub(crate) mod store;
 mod written;
 
 use written::{List, Mapping, Wrong};
@@ -165,27 +166,34 @@ impl ComposeFile {
     /// # Errors
     /// The line and column of the first part that is wrong or not supported.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        let options = serde_saphyr::Options { with_snippet: false, ..serde_saphyr::Options::default() };
-        let refused = |wrong: Wrong| FileError::Refused {
-            origin: origin.to_owned(),
-            line: wrong.at.line(),
-            column: wrong.at.column(),
-            what: wrong.what,
-        };
-        let file: Mapping<written::File> =
-            serde_saphyr::from_str_with_options(text, options).map_err(|e| refused(Wrong::from_yaml(&e)))?;
-        let file = file.known().map_err(refused)?;
-        let Some(all) = file.services.filter(|all| !all.value.is_empty()) else {
-            return Err(refused(Wrong::new(Location::UNKNOWN, "no services: a cluster needs at least one")));
-        };
-        let mut services: Vec<_> = all.value.into_iter().collect();
-        services.sort_by_key(|(_, service)| (service.referenced.line(), service.referenced.column()));
-        let services: Result<Vec<Service>, _> = services.into_iter().map(|(name, raw)| service(&name, raw)).collect();
-        let mut services = services.map_err(refused)?;
-        let (about, facts, leader) = facts(file.facts).map_err(refused)?;
+        let (mut services, raw) = parsed(text).map_err(|wrong| refused(wrong, origin))?;
+        let (about, facts, leader) = facts(raw).map_err(|wrong| refused(wrong, origin))?;
         services.iter_mut().for_each(|service| service.leader.clone_from(&leader));
         Ok(Self { origin: origin.to_owned(), about, facts, services })
     }
+}
+
+fn refused(wrong: Wrong, origin: &str) -> FileError {
+    let (line, column) = (wrong.at.line(), wrong.at.column());
+    FileError::Refused { origin: origin.to_owned(), line, column, what: wrong.what }
+}
+
+/// Facts as they are written beside the services.
+type RawFacts = Option<Spanned<Mapping<written::Facts>>>;
+
+/// Parses the services, and the facts beside them.
+fn parsed(text: &str) -> Result<(Vec<Service>, RawFacts), Wrong> {
+    let options = serde_saphyr::Options { with_snippet: false, ..serde_saphyr::Options::default() };
+    let file: Mapping<written::File> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|e| Wrong::from_yaml(&e))?;
+    let file = file.known()?;
+    let Some(all) = file.services.filter(|all| !all.value.is_empty()) else {
+        return Err(Wrong::new(Location::UNKNOWN, "no services: a cluster needs at least one"));
+    };
+    let mut services: Vec<_> = all.value.into_iter().collect();
+    services.sort_by_key(|(_, service)| (service.referenced.line(), service.referenced.column()));
+    let services: Result<Vec<Service>, _> = services.into_iter().map(|(name, raw)| service(&name, raw)).collect();
+    Ok((services?, file.facts))
 }
 
 fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Service, Wrong> {
@@ -216,7 +224,7 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Servic
 }
 
 /// Returns the line about the backend, the facts about its servers, and the command that finds their leader.
-fn facts(raw: Option<Spanned<Mapping<written::Facts>>>) -> Result<(String, ServerFacts, Option<LeaderTest>), Wrong> {
+fn facts(raw: RawFacts) -> Result<(String, ServerFacts, Option<LeaderTest>), Wrong> {
     let keys = <written::Facts as written::Fields>::KEYS.join(", ");
     let Some(raw) = raw else {
         let what = format!("no x-harness beside the services: expected the facts about the servers, as {keys}");
@@ -249,6 +257,7 @@ fn facts(raw: Option<Spanned<Mapping<written::Facts>>>) -> Result<(String, Serve
         shows_waiting: raw.shows_waiting.ok_or_else(|| lacks("shows_waiting", "true or false"))?,
         many_processes: raw.many_processes,
         has_leader: leader.is_some(),
+        guards: raw.guards.unwrap_or_default(),
         tokens: raw.tokens,
         port: raw.port.ok_or_else(|| lacks("port", "the port on which every server answers"))?,
     };

@@ -7,6 +7,7 @@ use bollard::models::ImageInspect;
 use crate::{
     Engine, Progress,
     error::{Error, status},
+    file::store::STORE_ROLE,
 };
 
 mod build;
@@ -49,6 +50,8 @@ impl Wanted<'_> {
                 let packages = short.trim_end_matches(['-', '.']);
                 format!("client-{packages}")
             }
+            // A lock may have the same server: one image is built for both.
+            STORE_ROLE => self.image.and_then(|image| image.split(':').next()).unwrap_or(STORE_ROLE).replace('/', "-"),
             role => role.to_owned(),
         }
     }

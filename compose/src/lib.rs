@@ -48,7 +48,10 @@ pub use bring_up::{Spec, up};
 pub use changes::{Change, Unplanned};
 pub use engine::Engine;
 pub use error::Error;
-pub use file::{BUILTIN, ComposeFile, FileError, LeaderTest, Service};
+pub use file::{
+    BUILTIN, ComposeFile, FileError, LeaderTest, Service,
+    store::{ResourceStore, STORE_ROLE},
+};
 pub use image::remove_dead_builds;
 pub use process::{Output, What};
 pub use progress::Progress;

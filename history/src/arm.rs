@@ -21,11 +21,17 @@ pub enum Arm {
     /// Admits a write exactly if no other hold has read since the write's own hold read. Ignores tokens. antirez
     /// proposes this check in place of a fencing token ("Is Redlock safe?").
     Claim,
+    /// Admits a write exactly if the deadline that it carries has not passed by the resource's own clock. Ignores
+    /// tokens. Relies on the clocks of two processes.
+    Deadline,
+    /// Admits a write exactly if the lock key of its hold still exists, in the same transaction of the lock's own store.
+    /// Needs no order of tokens. Only a resource over that store has it.
+    Guard,
 }
 
 impl Arm {
     /// All arms, in the order of every table.
-    pub const ALL: [Arm; 5] = [Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim];
+    pub const ALL: [Arm; 7] = [Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim, Arm::Deadline, Arm::Guard];
 
     /// Returns the name in flags, plans, histories and requests.
     pub fn name(self) -> &'static str {
@@ -35,6 +41,8 @@ impl Arm {
             Arm::Reads => "reads",
             Arm::Cas => "cas",
             Arm::Claim => "claim",
+            Arm::Deadline => "deadline",
+            Arm::Guard => "guard",
         }
     }
 

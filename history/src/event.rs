@@ -6,9 +6,9 @@
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
-    Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, FailureReason, FaultId, FaultKind, FaultPhase,
-    HoldId, Key, MadeBy, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role, StallCause, Stamp,
-    Token, no_fields,
+    Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, Deadline, FailureReason, FaultId, FaultKind,
+    FaultPhase, HoldId, Key, MadeBy, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role, StallCause,
+    Stamp, Token, no_fields,
 };
 
 /// Everything that a history can contain.
@@ -334,6 +334,9 @@ pub enum Event {
         /// The token of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<Token>,
+        /// The deadline of a write to a resource with the arm `deadline`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Deadline>,
         /// The (hold, operation) had been applied before: nothing was decided, and the former answer was repeated.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         repeat: bool,

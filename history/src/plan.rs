@@ -11,6 +11,7 @@ use crate::{
     human,
     names::NodeName,
     program::Program,
+    resource_kind::ResourceKind,
     servers::{ServerFacts, Tokens},
     stamp::ClientId,
     step::Step,
@@ -69,6 +70,9 @@ pub struct Plan {
     /// Comparison of tokens by the fencing arms.
     #[serde(default)]
     pub fence: Comparison,
+    /// The store that decides about requests to the resource.
+    #[serde(default, skip_serializing_if = "ResourceKind::is_service")]
+    pub resource: ResourceKind,
     /// Names of the lock nodes.
     pub lock_nodes: Vec<NodeName>,
     /// The facts about the lock nodes, from the backend's Compose file.

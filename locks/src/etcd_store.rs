@@ -348,8 +348,8 @@ async fn lock(client: &mut Client, key: &Key, lease: LeaseId) -> Result<StoreAns
     }
 }
 
-/// The queue of `key`: the prefix of its keys' names, and of no other names.
-fn queue(key: &Key) -> Vec<u8> {
+/// Returns the queue of `key` in etcd: the prefix of the names of its lock keys, and of no other names.
+pub fn queue(key: &Key) -> Vec<u8> {
     format!("{}/", key.as_str()).into_bytes()
 }
 

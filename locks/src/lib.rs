@@ -73,7 +73,7 @@ pub use clock::BootClock;
 pub use dynamodb::Dynamodb;
 pub use etcd::Etcd;
 pub use etcd_server_lock::EtcdServerLock;
-pub use etcd_store::connect as connect_etcd;
+pub use etcd_store::{connect as connect_etcd, queue as etcd_queue};
 pub use hold::{
     Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token,
 };

@@ -1,6 +1,6 @@
 //! An entry of the admission log.
 
-use history::{Arm, HoldId, Key, OpId, RequestKind, Token, Version};
+use history::{Arm, Deadline, HoldId, Key, OpId, RequestKind, Token, Version};
 use serde::{Deserialize, Serialize};
 
 /// One entry of the admission log: a request, and the decision of each arm.
@@ -17,6 +17,9 @@ pub struct Admission {
     pub op: Option<OpId>,
     /// The token of the request.
     pub token: Option<Token>,
+    /// The deadline of the request, and the clock against which it was compared.
+    #[serde(default)]
+    pub deadline: Option<Deadline>,
     /// Read or write.
     pub kind: RequestKind,
     /// One outcome for each arm, in the order of [`Arm`].

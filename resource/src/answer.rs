@@ -61,6 +61,7 @@ impl From<Refusal> for Problem {
         match refusal {
             Refusal::MissingToken { arm } => problem(StatusCode::PRECONDITION_REQUIRED).with("arm", arm.name()),
             Refusal::MissingBase => problem(StatusCode::PRECONDITION_REQUIRED).with("arm", Arm::Cas.name()),
+            Refusal::MissingDeadline => problem(StatusCode::PRECONDITION_REQUIRED).with("arm", Arm::Deadline.name()),
             Refusal::MissingArm { arm } | Refusal::UnknownArm { arm } => {
                 problem(StatusCode::UNPROCESSABLE_ENTITY).with("arm", arm.name())
             }
@@ -122,10 +123,11 @@ fn shown(admission: &Admission, arm: &ArmOutcome) -> Value {
 
 /// Explains the refusal of `arm`.
 fn conflict(admission: &Admission, arm: &ArmOutcome) -> Map<String, Value> {
-    let body = if arm.arm == Arm::Cas {
-        json!({"error": "version mismatch", "version": arm.version.0, "base": arm.base})
-    } else {
-        json!({"error": STALE, "seen": arm.seen, "got": admission.token})
+    let body = match arm.arm {
+        Arm::Cas => json!({"error": "version mismatch", "version": arm.version.0, "base": arm.base}),
+        Arm::Deadline => json!({"error": "the deadline has passed", "deadline": admission.deadline}),
+        Arm::Guard => json!({"error": "the lock key of the hold is gone", "got": admission.token}),
+        _ => json!({"error": STALE, "seen": arm.seen, "got": admission.token}),
     };
     match body {
         Value::Object(body) => body,

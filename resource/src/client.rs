@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answer::{X_ADMISSION, X_REPEAT};
-use crate::http::{X_BASE, X_FENCE_TOKEN, X_HOLD, X_OP};
+use crate::http::{X_BASE, X_DEADLINE, X_FENCE_TOKEN, X_HOLD, X_OP};
 use crate::policy::leading_arm;
 use crate::request::parse_key;
 
@@ -136,7 +136,8 @@ impl Client {
         Ok(ReadAnswer { number: decided(number)?, repeat, arms })
     }
 
-    /// Writes all arms of `key`: for each arm the version from which the value was computed, and the value.
+    /// Writes all arms of `key`: for each arm the version from which the value was computed, and the value. For
+    /// `deadline_us` see [`Client::prepare_write`].
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -146,12 +147,14 @@ impl Client {
         token: Option<Token>,
         hold: Option<HoldId>,
         op: Option<OpId>,
+        deadline_us: Option<u64>,
         arms: &BTreeMap<Arm, (Version, String)>,
     ) -> Result<WriteAnswer, ClientError> {
-        self.prepare_write(key, token, hold, op, arms)?.send().await
+        self.prepare_write(key, token, hold, op, deadline_us, arms)?.send().await
     }
 
-    /// Prepares a write; [`PreparedWrite::send`] sends it.
+    /// Prepares a write; [`PreparedWrite::send`] sends it. `deadline_us` is the end of the client's belief in its hold, by
+    /// the wall clock, in microseconds since 1970; the arm `deadline` needs it.
     ///
     /// # Errors
     /// The write was not applied, because no request left.
@@ -161,9 +164,13 @@ impl Client {
         token: Option<Token>,
         hold: Option<HoldId>,
         op: Option<OpId>,
+        deadline_us: Option<u64>,
         arms: &BTreeMap<Arm, (Version, String)>,
     ) -> Result<PreparedWrite, ClientError> {
-        let request = self.request(Method::PUT, key, token, hold, op)?;
+        let mut request = self.request(Method::PUT, key, token, hold, op)?;
+        if let Some(deadline) = deadline_us {
+            request = request.header(X_DEADLINE, deadline);
+        }
         let mut several = arms.iter();
         // A resource with one arm takes the bare value. The arm named here must be the resource's.
         if let (Some((arm, (base, value))), None) = (several.next(), several.next()) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use history::{Arm, Comparison, HoldId, Key, OpId, Version};
+use history::{Arm, Comparison, Deadline, HoldId, Key, OpId, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::admission::{Admission, ArmOutcome};
@@ -48,6 +48,9 @@ pub enum Refusal {
     /// The arm `cas` needs a version, and the write has none.
     #[error("missing base: a write on the arm 'cas' needs the version that it was computed from")]
     MissingBase,
+    /// The arm `deadline` needs a deadline, and the write has none.
+    #[error("missing X-Deadline: a write on the arm 'deadline' needs the end of its hold")]
+    MissingDeadline,
     /// The write leaves out an arm of the resource.
     #[error("the write has nothing for the arm '{arm}'")]
     MissingArm {
@@ -130,7 +133,7 @@ impl State {
         if let Some((hold, op)) = id
             && let Some(former) = self.formers.get(&(hold, op))
         {
-            return if former.request == *request {
+            return if former.request.is_same(request) {
                 Ok(Admission { repeat: true, ..former.admission.clone() })
             } else {
                 Err(Refusal::OpReused { hold, op })
@@ -143,6 +146,7 @@ impl State {
             hold: request.hold,
             op: request.op,
             token: request.token,
+            deadline: request.deadline,
             kind: request.action.kind(),
             arms: self.decide_arms(policy, request),
             repeat: false,
@@ -199,7 +203,7 @@ impl State {
 }
 
 /// Checks that `request` can be decided under `policy`.
-fn check(policy: &Policy, request: &Request) -> Result<(), Refusal> {
+pub(crate) fn check(policy: &Policy, request: &Request) -> Result<(), Refusal> {
     if request.op.is_some() && request.hold.is_none() {
         return Err(Refusal::OpWithoutHold);
     }
@@ -215,6 +219,9 @@ fn check(policy: &Policy, request: &Request) -> Result<(), Refusal> {
     }
     if arms.get(&Arm::Cas).is_some_and(|proposal| proposal.base.is_none()) {
         return Err(Refusal::MissingBase);
+    }
+    if arms.contains_key(&Arm::Deadline) && request.deadline.is_none() {
+        return Err(Refusal::MissingDeadline);
     }
     Ok(())
 }
@@ -246,6 +253,9 @@ fn write(
         Arm::Writes | Arm::Reads => admits_token(policy, known, request, number),
         Arm::Cas => proposal.base == Some(state.version),
         Arm::Claim => request.hold.is_some() && request.hold == state.claim,
+        // This process does not see the lock's store.
+        Arm::Guard => false,
+        Arm::Deadline => request.deadline.is_some_and(Deadline::is_kept),
     };
     let registered = admitted && arm.fences() && state.register(request.token, request.hold);
     if admitted {

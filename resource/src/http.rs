@@ -12,16 +12,17 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::{Bytes, BytesMut};
-use history::{Arm, HoldId, OpId, Token, Version};
+use history::{Arm, Deadline, HoldId, OpId, Token, Version};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::Deserialize;
 
 use crate::answer::{Problem, decided};
 use crate::limits::DISCARD_BYTES_MAX;
+use crate::moment::Undecided;
 use crate::policy::Policy;
 use crate::request::{Action, Proposal, Request, parse_key};
-use crate::service::{Shared, Undecided};
+use crate::service::Shared;
 
 /// The fencing token.
 pub(crate) const X_FENCE_TOKEN: HeaderName = HeaderName::from_static("x-fence-token");
@@ -29,6 +30,8 @@ pub(crate) const X_FENCE_TOKEN: HeaderName = HeaderName::from_static("x-fence-to
 pub(crate) const X_HOLD: HeaderName = HeaderName::from_static("x-hold");
 /// The operation of the hold.
 pub(crate) const X_OP: HeaderName = HeaderName::from_static("x-op");
+/// The deadline of a write, in microseconds since 1970.
+pub(crate) const X_DEADLINE: HeaderName = HeaderName::from_static("x-deadline");
 /// The version from which the value of a PUT was computed, where the body is the value itself.
 pub(crate) const X_BASE: HeaderName = HeaderName::from_static("x-base");
 
@@ -108,7 +111,7 @@ async fn write(
 
 async fn decide(shared: &Shared, request: Result<Request, Problem>) -> Response {
     let undecided = match request {
-        Ok(request) => match shared.admit(&request).await {
+        Ok(request) => match shared.admit(request).await {
             Ok(admission) => return decided(&shared.policy, &admission),
             Err(undecided) => problem(&shared.policy, undecided),
         },
@@ -127,6 +130,7 @@ fn problem(policy: &Policy, undecided: Undecided) -> Problem {
         }
         Undecided::Overloaded => Problem::new(StatusCode::SERVICE_UNAVAILABLE, text),
         Undecided::Broken => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text),
+        Undecided::Unstorable => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text),
     }
 }
 
@@ -144,6 +148,8 @@ fn request(
         hold: number(headers, &X_HOLD, "X-Hold")?.map(HoldId),
         op: number(headers, &X_OP, "X-Op")?.map(OpId),
         token: number(headers, &X_FENCE_TOKEN, "X-Fence-Token")?.map(Token),
+        // The clock is read when the request is decided.
+        deadline: number(headers, &X_DEADLINE, "X-Deadline")?.map(|until_us| Deadline { until_us, read_us: 0 }),
         action: action(headers)?,
     })
 }
@@ -224,6 +230,8 @@ struct PerArm {
     reads: Option<BaseAndValue>,
     cas: Option<BaseAndValue>,
     claim: Option<BaseAndValue>,
+    deadline: Option<BaseAndValue>,
+    guard: Option<BaseAndValue>,
 }
 
 #[derive(Deserialize)]
@@ -243,8 +251,16 @@ fn arms(policy: &Policy, headers: &HeaderMap, body: &[u8]) -> Result<BTreeMap<Ar
     }
     let expected = r#"the body is not {"arms": {"<arm>": {"base": <version>, "value": "<text>"}, …}}"#;
     let ArmsBody { arms } = serde_json::from_slice(body).map_err(|error| bad(format!("{expected}: {error}")))?;
-    let PerArm { off, writes, reads, cas, claim } = arms;
-    let given = [(Arm::Off, off), (Arm::Writes, writes), (Arm::Reads, reads), (Arm::Cas, cas), (Arm::Claim, claim)];
+    let PerArm { off, writes, reads, cas, claim, deadline, guard } = arms;
+    let given = [
+        (Arm::Off, off),
+        (Arm::Writes, writes),
+        (Arm::Reads, reads),
+        (Arm::Cas, cas),
+        (Arm::Claim, claim),
+        (Arm::Deadline, deadline),
+        (Arm::Guard, guard),
+    ];
     let proposal = |given: BaseAndValue| Proposal { base: Some(Version(given.base)), value: given.value };
     Ok(given.into_iter().filter_map(|(arm, given)| Some((arm, proposal(given?)))).collect())
 }

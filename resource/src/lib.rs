@@ -6,6 +6,8 @@
 //!
 //! * [`State::decide`] is the rule: pure, without I/O, and the same on a real cluster and in a simulation.
 //! * [`Resource`] serves the rule over HTTP. An answer leaves only after everything that it shows is on disk.
+//! * [`Resource::over_postgres`] lets a Postgres server decide by conditional updates, and keeps the admission log.
+//! * [`Resource::over_etcd`] does the same with the cluster that keeps the lock.
 //! * [`Client`] sends requests. It never retries, and says of each failure whether the request may have been applied.
 //!
 //! # The HTTP interface
@@ -17,6 +19,7 @@
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | 200 when the store is open |
 //!
+//! A write on the arm `deadline` has an `X-Deadline`, in microseconds since 1970.
 //! `X-Hold` is the number of the hold. `X-Op` is the number of the operation, unique in its hold: the resource applies
 //! an operation once and repeats its former answer. Each answer to a decided request has its admission number in
 //! `X-Admission`, and `X-Repeat: true` if the former answer was repeated. With one arm the body of a PUT is the value,
@@ -25,14 +28,18 @@
 
 mod admission;
 mod answer;
+mod asked;
 mod buggy;
 mod client;
 mod decide;
+mod etcd;
 mod http;
 mod key_state;
 mod limits;
 mod metrics;
+mod moment;
 mod policy;
+mod postgres;
 mod request;
 mod server;
 mod service;
@@ -43,10 +50,11 @@ pub use admission::{Admission, ArmOutcome};
 pub use buggy::{PlantedBug, UnknownBug};
 pub use client::{Client, ClientError, PreparedWrite, ReadAnswer, ReadArm, WriteAnswer, WriteArm};
 pub use decide::{DecidedOperation, Refusal, State};
+pub use etcd::LockKeys;
 pub use key_state::{ArmState, HighestToken, KeyState};
 pub use limits::Limits;
+pub use moment::{Moment, Observer, WallClock};
 pub use policy::{Policy, PolicyError};
 pub use request::{Action, KEY_BYTES_MAX, KeyError, Proposal, Request, parse_key};
 pub use server::{Config, Resource, ServeError};
-pub use service::Observer;
 pub use store::StoreError;

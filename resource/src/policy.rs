@@ -88,9 +88,9 @@ impl Policy {
 }
 
 /// Returns the arm whose decision is the HTTP status of a write, among those that a resource has: `writes`, otherwise
-/// the first of `reads`, `cas`, `claim` and `off`.
+/// the first of `reads`, `cas`, `claim`, `deadline`, `guard` and `off`.
 pub(crate) fn leading_arm(has: impl Fn(&Arm) -> bool) -> Arm {
-    [Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim].into_iter().find(has).unwrap_or(Arm::Off)
+    [Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim, Arm::Deadline, Arm::Guard].into_iter().find(has).unwrap_or(Arm::Off)
 }
 
 impl fmt::Display for Policy {

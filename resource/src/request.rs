@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use history::{Arm, HoldId, Key, OpId, RequestKind, Token, Version};
+use history::{Arm, Deadline, HoldId, Key, OpId, RequestKind, Token, Version};
 use serde::{Deserialize, Serialize};
 
 /// The longest key, in bytes.
@@ -51,8 +51,20 @@ pub struct Request {
     pub op: Option<OpId>,
     /// The fencing token of the hold.
     pub token: Option<Token>,
+    /// The deadline that a write carries, and the resource's clock when the request is decided.
+    #[serde(default)]
+    pub deadline: Option<Deadline>,
     /// Read or write.
     pub action: Action,
+}
+
+impl Request {
+    /// Returns whether `other` is this request, arrived at another time.
+    pub(crate) fn is_same(&self, other: &Request) -> bool {
+        let until = |request: &Request| request.deadline.map(|deadline| deadline.until_us);
+        let parts = |request: &Request| (request.key.clone(), request.hold, request.op, request.token, until(request));
+        parts(self) == parts(other) && self.action == other.action
+    }
 }
 
 /// The effect that a request asks for, on all arms at once.

@@ -19,10 +19,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::asked::Opened;
+use crate::etcd::{self, LockKeys};
 use crate::http::router;
 use crate::limits::Limits;
+use crate::moment::{Observer, WallClock};
 use crate::policy::Policy;
-use crate::service::{Observer, Shared};
+use crate::postgres;
+use crate::service::Shared;
 use crate::store::{End, Store, StoreError};
 use crate::timeouts::{Phase, TimedStream};
 
@@ -35,6 +39,8 @@ pub struct Config {
     pub store: PathBuf,
     /// The limits for clients.
     pub limits: Limits,
+    /// The clock of the arm `deadline`.
+    pub clock: WallClock,
 }
 
 /// The time for open connections to finish their request after a shutdown.
@@ -58,7 +64,7 @@ pub enum ServeError {
 /// An open resource that does not serve yet.
 pub struct Resource {
     shared: Arc<Shared>,
-    durable: Version,
+    durable: Option<Version>,
     ended: End,
 }
 
@@ -68,16 +74,56 @@ impl Resource {
     /// # Errors
     /// The store cannot be opened or read, is open elsewhere, or was written under another policy.
     pub fn open(config: Config, observer: Observer) -> Result<Resource, StoreError> {
-        let Config { policy, store, limits } = config;
+        let Config { policy, store, limits, clock } = config;
+        let is_new = !store.exists();
         let (store, restored) = Store::open(&store, &policy)?;
         let (queue, ended) = store.start()?;
-        let shared = Arc::new(Shared::new(policy, limits, restored.state, observer, queue));
-        Ok(Resource { shared, durable: restored.durable, ended })
+        let shared = Arc::new(Shared::new(policy, limits, restored.state, observer, clock, queue));
+        Ok(Resource { shared, durable: (!is_new).then_some(restored.durable), ended })
     }
 
-    /// Returns the largest number on disk when the store was opened. The observer of an earlier, killed process may
-    /// have seen larger numbers: those were never answered, and are undone. All numbers of this process are larger.
-    pub fn durable(&self) -> Version {
+    /// Opens the tables of the Postgres server at `address` (`host:port`), which must trust the user `postgres`. From
+    /// then on the server decides, and this process writes the admission log. No other process may write to the tables.
+    ///
+    /// # Errors
+    /// The server does not answer within a minute, or its tables were written under another policy.
+    pub async fn over_postgres(
+        policy: Policy,
+        limits: Limits,
+        clock: WallClock,
+        address: String,
+        observer: Observer,
+    ) -> Result<Resource, StoreError> {
+        let opened = postgres::open(address, policy.clone(), clock, observer).await?;
+        Ok(Resource::over_store(policy, limits, opened))
+    }
+
+    /// Connects to the etcd members at `addresses` (`host:port`). From then on the cluster decides, and this process
+    /// writes the admission log. `lock_keys` gives the prefix of the lock keys of a key, for the arm `guard`. The cluster
+    /// must be new, and no other process may write to the resource's keys.
+    ///
+    /// # Errors
+    /// No member answers within a minute.
+    pub async fn over_etcd(
+        policy: Policy,
+        limits: Limits,
+        clock: WallClock,
+        (addresses, lock_keys): (Vec<String>, LockKeys),
+        observer: Observer,
+    ) -> Result<Resource, StoreError> {
+        let opened = etcd::open(addresses, policy.clone(), lock_keys, clock, observer).await?;
+        Ok(Resource::over_store(policy, limits, opened))
+    }
+
+    fn over_store(policy: Policy, limits: Limits, Opened { asker, durable, end }: Opened) -> Resource {
+        let shared = Arc::new(Shared::over_store(policy, limits, asker));
+        Resource { shared, durable, ended: end }
+    }
+
+    /// Returns the largest number on disk when the store was opened; none if the store is new. The observer of an
+    /// earlier, killed process may have seen larger numbers: those were never answered, and are undone. All numbers of
+    /// this process are larger.
+    pub fn durable(&self) -> Option<Version> {
         self.durable
     }
 

@@ -8,42 +8,37 @@ use std::sync::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admission::Admission;
-use crate::decide::{Refusal, State};
+use crate::asked::Asker;
+use crate::decide::State;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;
 use crate::request::Request;
 use crate::store::{Change, Entry};
-
-/// Called for each decided request, in admission order, at the moment of the decision: before the disk and before the
-/// answer. The observer runs under the lock of the resource, so it should be quick. After a panic of the observer the
-/// resource decides nothing more and answers every request for a key with 500.
-pub type Observer = Box<dyn FnMut(&Admission) + Send>;
 
 /// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) policy: Policy,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
-    decider: Mutex<Decider>,
+    decider: Decider,
 }
 
-/// The parts of a decision, under one lock.
-struct Decider {
+/// The place in which requests are decided.
+enum Decider {
+    /// This process.
+    Rule(Mutex<Rule>),
+    /// A store outside this process.
+    Store(Asker),
+}
+
+/// The parts of a decision of this process, under one lock.
+struct Rule {
     state: State,
     observer: Observer,
+    clock: WallClock,
     queue: mpsc::Sender<Entry>,
-}
-
-/// The reason why a request was not decided, or cannot be answered.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Undecided {
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    #[error("too many requests are waiting for the disk; this one was not decided")]
-    Overloaded,
-    #[error("the store failed; the request may have been applied")]
-    Broken,
 }
 
 impl Shared {
@@ -53,32 +48,51 @@ impl Shared {
         limits: Limits,
         state: State,
         observer: Observer,
+        clock: WallClock,
         queue: mpsc::Sender<Entry>,
     ) -> Shared {
-        let decider = Mutex::new(Decider { state, observer, queue });
+        let decider = Decider::Rule(Mutex::new(Rule { state, observer, clock, queue }));
         Shared { policy, limits, metrics: Metrics::default(), decider }
     }
 
+    /// Lets a store outside this process decide.
+    pub(crate) fn over_store(policy: Policy, limits: Limits, store: Asker) -> Shared {
+        Shared { policy, limits, metrics: Metrics::default(), decider: Decider::Store(store) }
+    }
+
     /// Decides `request` and waits until all that its answer shows is on disk.
-    pub(crate) async fn admit(&self, request: &Request) -> Result<Admission, Undecided> {
-        let (admission, durable) = self.decide(request)?;
+    pub(crate) async fn admit(&self, request: Request) -> Result<Admission, Undecided> {
+        let rule = match &self.decider {
+            Decider::Rule(rule) => rule,
+            Decider::Store(store) => {
+                let admission = store.admit(request).await?;
+                self.metrics.decided(&admission);
+                return Ok(admission);
+            }
+        };
+        let (admission, durable) = self.decide(rule, request)?;
         if !self.policy.bug().is_some_and(|bug| bug.answers_before_durable(&admission)) {
             durable.await.map_err(|_| Undecided::Broken)?;
         }
         Ok(self.policy.told(admission))
     }
 
-    fn decide(&self, request: &Request) -> Result<(Admission, oneshot::Receiver<()>), Undecided> {
+    fn decide(
+        &self,
+        rule: &Mutex<Rule>,
+        mut request: Request,
+    ) -> Result<(Admission, oneshot::Receiver<()>), Undecided> {
         // Poisoned: the observer panicked after a decision that was not written.
-        let mut decider = self.decider.lock().map_err(|_| Undecided::Broken)?;
-        let Decider { state, observer, queue } = &mut *decider;
+        let mut rule = rule.lock().map_err(|_| Undecided::Broken)?;
+        let Rule { state, observer, clock, queue } = &mut *rule;
         // Reserve the place in the queue first: every decision must be written.
         let place = queue.try_reserve().map_err(|error| match error {
             mpsc::error::TrySendError::Full(()) => Undecided::Overloaded,
             mpsc::error::TrySendError::Closed(()) => Undecided::Broken,
         })?;
-        let admission = state.decide(&self.policy, request)?;
-        observer(&admission);
+        read_clock(*clock, &mut request);
+        let admission = state.decide(&self.policy, &request)?;
+        observer(Moment::Decided(&admission));
         self.metrics.decided(&admission);
         let (durable, written) = oneshot::channel();
         place.send(Entry { change: Change::of(state, &admission), durable });
@@ -89,6 +103,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use futures::FutureExt;
     use history::{Arm, Comparison, HoldId, Key, Token};
@@ -104,6 +119,7 @@ mod tests {
             hold: Some(HoldId(1)),
             op: None,
             token: Some(Token(token)),
+            deadline: None,
             action,
         };
         let requests =
@@ -114,8 +130,9 @@ mod tests {
             // A disk that never writes.
             let (queue, _never_read) = mpsc::channel(8);
             let policy = Policy::new(&[Arm::Reads], Comparison::Default).unwrap().with_bug(planted);
-            let shared = Shared::new(policy, Limits::default(), State::default(), Box::new(|_| {}), queue);
-            let answers = requests.each_ref().map(|request| shared.admit(request).now_or_never().is_some());
+            let shared =
+                Shared::new(policy, Limits::default(), State::default(), Box::new(|_| {}), || Duration::ZERO, queue);
+            let answers = requests.clone().map(|request| shared.admit(request).now_or_never().is_some());
             assert_eq!(answers, answered, "{planted:?}");
         }
     }

@@ -66,6 +66,22 @@ pub enum StoreError {
         /// Arms and comparison now.
         asked: String,
     },
+    /// The Postgres server cannot be used.
+    #[error("Postgres at {address}: {what}")]
+    Postgres {
+        /// The address of the server.
+        address: String,
+        /// The problem.
+        what: String,
+    },
+    /// The etcd cluster cannot be used.
+    #[error("etcd at {addresses}: {what}")]
+    Etcd {
+        /// The addresses of the members.
+        addresses: String,
+        /// The problem.
+        what: String,
+    },
     /// The writing thread could not be started.
     #[error("cannot start the thread that writes the store: {0}")]
     Thread(std::io::Error),
@@ -291,7 +307,8 @@ mod tests {
     ) -> oneshot::Receiver<()> {
         let proposal = |value: &str| BTreeMap::from([(Arm::Reads, Proposal { base: None, value: value.to_owned() })]);
         let action = value.map_or(Action::Read, |value| Action::Write(proposal(value)));
-        let request = Request { key: Key::new("k"), hold: None, op: None, token: token.map(Token), action };
+        let key = Key::new("k");
+        let request = Request { key, hold: None, op: None, token: token.map(Token), deadline: None, action };
         let admission = state.decide(&policy(), &request).unwrap();
         let (durable, written) = oneshot::channel();
         assert!(queue.send(Entry { change: Change::of(state, &admission), durable }).await.is_ok());

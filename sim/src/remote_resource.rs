@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use history::{Arm, Event, RequestKind, Version};
+use history::{Arm, Deadline, Event, RequestKind, Version};
 use resource::{Action, Admission, ClientError, Proposal, ReadAnswer, ReadArm, Request, WriteAnswer, WriteArm};
 use workloads::ports::{Operation, Pending};
 
@@ -35,7 +35,7 @@ impl RemoteResource {
                 );
             }
             let (sender, answer) = reply_channel();
-            let serve = move |world: &Arc<World>| serve(world, worker, &request, sender);
+            let serve = move |world: &Arc<World>| serve(world, worker, request, sender);
             self.world.send(worker, resource, Box::new(serve));
             match answer.await {
                 Ok(Ok(admission)) => Ok(admission),
@@ -47,10 +47,13 @@ impl RemoteResource {
 }
 
 /// Decides one request, and answers once the decision is on disk.
-fn serve(world: &Arc<World>, worker: Process, request: &Request, sender: ReplySender<Result<Admission, String>>) {
+fn serve(world: &Arc<World>, worker: Process, mut request: Request, sender: ReplySender<Result<Admission, String>>) {
     let (node, now) = (world.resource(), world.executor.now());
     let sync = world.draw(ResourceModel::SYNC);
-    let (decided, durable) = lock(&world.servers.resource).decide(now, now.plus(sync), request);
+    if let Some(deadline) = &mut request.deadline {
+        deadline.read_us = u64::try_from(world.wall(node).as_micros()).unwrap_or(u64::MAX);
+    }
+    let (decided, durable) = lock(&world.servers.resource).decide(now, now.plus(sync), &request);
     let mut is_early = false;
     let answer = match decided {
         Ok(admission) => {
@@ -79,8 +82,10 @@ fn serve(world: &Arc<World>, worker: Process, request: &Request, sender: ReplySe
 }
 
 fn asked(operation: &Operation, action: Action) -> Request {
-    let Operation { key, hold, op, token } = operation.clone();
-    Request { key, hold: Some(hold), op: Some(op), token, action }
+    let Operation { key, hold, op, token, deadline_us } = operation.clone();
+    // The clock is read when the request is decided.
+    let deadline = deadline_us.map(|until_us| Deadline { until_us, read_us: 0 });
+    Request { key, hold: Some(hold), op: Some(op), token, deadline, action }
 }
 
 fn read(admission: Admission) -> ReadAnswer {
@@ -99,7 +104,8 @@ impl workloads::ports::Resource for RemoteResource {
     }
 
     fn final_read<'a>(&'a self, key: &history::Key) -> Pending<'a, ReadAnswer> {
-        let asking = self.ask(Request { key: key.clone(), hold: None, op: None, token: None, action: Action::Read });
+        let (key, action) = (key.clone(), Action::Read);
+        let asking = self.ask(Request { key, hold: None, op: None, token: None, deadline: None, action });
         Box::pin(async move { asking.await.map(read) })
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Arg, Args};
 use compose::{BUILTIN, ComposeFile};
-use history::{Arm, Comparison, FaultKind, Persistence, Point, WhichClock};
+use history::{Arm, Comparison, FaultKind, Persistence, Point, ResourceKind, WhichClock};
 use nemesis::FaultSpec;
 
 use super::values::{COMPARISONS, ClientFlag, LEASE_CLOCKS, PERSISTENCES, client, duration, named, package, range};
@@ -72,8 +72,7 @@ pub struct ScenarioArgs {
     /// How arms that check tokens compare them
     #[arg(long, value_parser = named::<Comparison>(COMPARISONS), default_value = "default")]
     pub fence: Comparison,
-    /// A resource with a planted bug, `buggy:NAME`: to test the checker
-    #[arg(long, hide = true)]
+    #[arg(long, help = resources())]
     pub resource: Option<String>,
     /// Data that Redis writes to its disk; on Docker its `appendonly`, `appendfsync` and `save` [default: no]
     #[arg(long, value_parser = named::<Persistence>(PERSISTENCES))]
@@ -179,6 +178,15 @@ fn tokens() -> String {
     let all: Vec<String> = BUILTIN.iter().map(made).collect();
     let all = all.join("; ");
     format!("Source of fencing tokens [default: the first one]. {all}; a program of --client: none, own")
+}
+
+fn resources() -> String {
+    let all = list(ResourceKind::ALL.map(ResourceKind::name));
+    format!(
+        "Store that keeps the protected state and decides about each request: {all} [default: {}]. Only `{0}` is \
+         simulated",
+        ResourceKind::default().name()
+    )
 }
 
 fn arms() -> String {

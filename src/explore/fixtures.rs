@@ -24,6 +24,7 @@ pub fn plan() -> Plan {
         lease: Duration::from_secs(1),
         arms: vec![Arm::Off, Arm::Writes],
         fence: Comparison::Default,
+        resource: Default::default(),
         lock_nodes: (1..=5).map(|n| format!("redis-{n}").as_str().into()).collect(),
         servers: compose::ComposeFile::builtin("redlock").unwrap().facts,
         workload: Workload {

@@ -40,6 +40,8 @@ struct ParquetRow {
     reads: Option<&'static str>,
     cas: Option<&'static str>,
     claim: Option<&'static str>,
+    deadline: Option<&'static str>,
+    guard: Option<&'static str>,
     fault: Option<u64>,
     kind: Option<&'static str>,
     node: Option<String>,
@@ -60,7 +62,7 @@ pub fn write(source: &Source, output: &mut (dyn Write + Send)) -> anyhow::Result
         let Item::Record(record) = item? else { continue };
         holds.apply(&record.event);
         let Some(row) = row(source, &holds, &record) else { continue };
-        let [off, writes, reads, cas, claim] = row.decisions;
+        let [off, writes, reads, cas, claim, deadline, guard] = row.decisions;
         group.push(ParquetRow {
             run: source.run.clone(),
             seq: row.seq,
@@ -81,6 +83,8 @@ pub fn write(source: &Source, output: &mut (dyn Write + Send)) -> anyhow::Result
             reads,
             cas,
             claim,
+            deadline,
+            guard,
             fault: row.fault,
             kind: row.kind,
             node: row.node,

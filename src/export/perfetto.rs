@@ -287,13 +287,13 @@ impl Trace<'_> {
 
     /// The decision of the resource, to which the arrow of its write leads.
     fn admission(&mut self, record: &Record) -> anyhow::Result<()> {
-        let Event::Admission { number, key, kind, hold, op, token, repeat, arms } = &record.event else {
+        let Event::Admission { number, key, kind, hold, op, token, deadline, repeat, arms } = &record.event else {
             return Ok(());
         };
         let on = self.thread(record.process.node().as_str(), WHOLE + 1, "decisions")?;
         let decided: Map<String, Value> = arms.iter().map(|arm| told(arm.arm, arm.admitted)).collect();
         let args = json!({
-            "number": number, "key": key, "hold": hold, "op": op, "token": token, "repeat": repeat,
+            "number": number, "key": key, "hold": hold, "op": op, "token": token, "deadline": deadline, "repeat": repeat,
             "arms": decided, "seq": record.seq,
         });
         let name = serde_json::to_value(kind)?;

@@ -29,6 +29,13 @@ struct State<W> {
     next: u64,
     last: Stamp,
     line: Vec<u8>,
+    held: Option<HeldPlace>,
+}
+
+/// The place of an event whose content is not known yet. Later events wait behind it, because stamps never go back.
+struct HeldPlace {
+    at: Stamp,
+    behind: Vec<(Stamp, Event)>,
 }
 
 impl Journal {
@@ -47,13 +54,33 @@ impl Journal {
 
 impl<W: Write> Journal<W> {
     fn over(out: W) -> Journal<W> {
-        Journal { state: Mutex::new(State { out, next: 0, last: Stamp(0), line: Vec::new() }) }
+        Journal { state: Mutex::new(State { out, next: 0, last: Stamp(0), line: Vec::new(), held: None }) }
     }
 
     /// Stamps `event` and writes it. Afterwards the kernel has the event, so it survives a SIGKILL.
     pub fn record(&self, event: Event) -> Stamp {
         let mut state = self.state.lock();
         state.write(stamp::now(), &event)
+    }
+
+    /// Stamps the next event before its content is known. Until [`Journal::fill_place`], all other events wait in
+    /// memory, so a kill loses them. In that time no watermark leaves, and nothing is judged beyond the place.
+    pub fn hold_place(&self) {
+        let mut state = self.state.lock();
+        state.held.get_or_insert_with(|| HeldPlace { at: stamp::now(), behind: Vec::new() });
+    }
+
+    /// Writes `event` at the held place, or now if no place is held, and then the events behind it.
+    pub fn fill_place(&self, event: Option<Event>) {
+        let mut state = self.state.lock();
+        let now = stamp::now();
+        let HeldPlace { at, behind } = state.held.take().unwrap_or(HeldPlace { at: now, behind: Vec::new() });
+        event.iter().map(|event| (at, event)).chain(behind.iter().map(|(at, event)| (*at, event))).for_each(
+            |(at, event)| {
+                state.put(at, event);
+            },
+        );
+        state.note_slow_write(now);
     }
 
     /// Writes `finished`, and exits. Nothing follows it, not even the stall of a slow write.
@@ -76,14 +103,23 @@ impl<W: Write> Journal<W> {
 impl<W: Write> State<W> {
     fn write(&mut self, at: Stamp, event: &Event) -> Stamp {
         assert!(at >= self.last, "an event of {at:?} comes after one of {:?}", self.last);
+        if let Some(held) = &mut self.held {
+            held.behind.push((at, event.clone()));
+            return at;
+        }
         let before = stamp::now();
         self.put(at, event);
+        self.note_slow_write(before);
+        at
+    }
+
+    /// Records a stall if the writes since `before` were slow.
+    fn note_slow_write(&mut self, before: Stamp) {
         let after = stamp::now();
         // The reader of the stream was slow, or the process was frozen here; in both cases no other task ran.
         if after.since(before) >= STALL_FROM {
             self.put(after, &Event::Stall { from: before, to: after, late: StallCause::Write });
         }
-        at
     }
 
     fn put(&mut self, at: Stamp, event: &Event) {
@@ -135,6 +171,29 @@ mod tests {
         assert_eq!(numbers, [0, 1, 2, 3]);
         assert!(lines.windows(2).all(|w| w[0]["at"].as_u64() <= w[1]["at"].as_u64()));
         assert_eq!(lines[0]["event"], "watermark");
+    }
+
+    #[test]
+    fn events_wait_behind_a_held_place_and_keep_their_stamps() {
+        let recorded = |filled: Option<Event>| {
+            let mut out = Vec::new();
+            let journal = Journal::over(&mut out);
+            journal.record(Event::Watermark);
+            journal.hold_place();
+            journal.record(Event::Watermark);
+            let written = journal.state.lock().next;
+            journal.fill_place(filled);
+            journal.record(Event::Watermark);
+            drop(journal);
+            let lines = out.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice(l).ok());
+            let lines: Vec<serde_json::Value> = lines.collect();
+            assert!(lines.windows(2).all(|w| w[0]["at"].as_u64() <= w[1]["at"].as_u64()));
+            assert!(lines.iter().zip(0..).all(|(line, n)| line["n"].as_u64() == Some(n)));
+            (written, lines.iter().map(|l| l["event"].as_str().unwrap().to_owned()).collect::<Vec<_>>())
+        };
+        let filled = recorded(Some(Event::Recovered { durable: 7 }));
+        assert_eq!(filled, (1, ["watermark", "recovered", "watermark", "watermark"].map(str::to_owned).to_vec()));
+        assert_eq!(recorded(None), (1, ["watermark"; 3].map(str::to_owned).to_vec()));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
 use history::{Arm, Comparison, Event, Role};
-use resource::{Admission, Config, Limits, PlantedBug, Policy, Resource};
+use locks::{BootClock, Clock as _};
+use resource::{Config, Limits, Moment, PlantedBug, Policy, Resource};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
@@ -31,6 +32,12 @@ pub struct ResourceArgs {
     /// File of the store
     #[arg(long, default_value = "/resource.redb")]
     store: PathBuf,
+    /// Address of a Postgres server that decides, in place of this process
+    #[arg(long, conflicts_with_all = ["store", "buggy"])]
+    postgres: Option<String>,
+    /// Addresses of the etcd members that decide, in place of this process
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["store", "buggy", "postgres"])]
+    etcd: Vec<String>,
 }
 
 /// One command to the resource.
@@ -52,21 +59,34 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
     let journal = Arc::new(Journal::begin(Role::Resource)?);
     let observer = {
         let journal = journal.clone();
-        Box::new(move |admission: &Admission| {
-            journal.record(workloads::admission::event(admission));
+        Box::new(move |moment: Moment<'_>| match moment {
+            Moment::Asked => journal.hold_place(),
+            Moment::Decided(admission) => journal.fill_place(Some(workloads::admission::event(admission))),
+            Moment::Undecided => journal.fill_place(None),
         })
     };
-    let is_restarted = args.store.exists();
-    let config = Config { policy, store: args.store, limits: Limits::default() };
-    let resource = Resource::open(config, observer).context("opening the store")?;
-    if is_restarted {
-        let durable = resource.durable().0;
-        journal.record(Event::Recovered { durable });
-    }
+    let serving = async {
+        let limits = Limits::default();
+        // Through libc, so that a clock fault of the resource changes its decisions.
+        let clock = || BootClock.wall();
+        let resource = match args.postgres {
+            Some(address) => Resource::over_postgres(policy, limits, clock, address, observer).await,
+            None if !args.etcd.is_empty() => {
+                let members = (args.etcd, lock_keys as resource::LockKeys);
+                Resource::over_etcd(policy, limits, clock, members, observer).await
+            }
+            None => Resource::open(Config { policy, store: args.store, limits, clock }, observer),
+        };
+        let resource = resource.context("opening the store")?;
+        if let Some(durable) = resource.durable() {
+            journal.record(Event::Recovered { durable: durable.0 });
+        }
+        resource.serve(listener, std::future::pending()).await.context("serving")
+    };
     let mut commands = Commands::new();
     tokio::select! {
         stopped = ticks::tick(journal.clone()) => return Err(anyhow::Error::new(stopped).context("ticking")),
-        served = resource.serve(listener, std::future::pending()) => served.context("serving")?,
+        served = serving => served?,
         command = commands.next() => match command? {
             ResourceCommand::Finish => {
                 journal.finish()
@@ -74,4 +94,9 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
         },
     }
     bail!("the resource stopped serving before it was told to")
+}
+
+/// The prefix of the lock keys of `key`.
+fn lock_keys(key: &history::Key) -> Vec<u8> {
+    locks::etcd_queue(&locks::Key::new(key.as_str()))
 }

@@ -50,6 +50,9 @@ fn parts(plan: &Plan) -> (String, String, String) {
     if let Some(renew) = plan.workload.renew {
         let _ = write!(extras, " · renewed every {}", humantime::format_duration(renew));
     }
+    if !plan.resource.is_service() {
+        let _ = write!(extras, " · resource {}", plan.resource.name());
+    }
     (
         lock,
         format!("lease {}{extras}", humantime::format_duration(plan.lease)),

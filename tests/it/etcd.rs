@@ -35,3 +35,13 @@ fn the_lock_service_of_etcd_keeps_clients_apart_and_its_revisions_fence_a_paused
     let nemesis = ["--backend", "etcd-server-lock", "--nemesis", "pause", "--time", "20s"];
     run(&[&nemesis[..], &["--expect", expected]].concat()).exits(0);
 }
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn the_revision_of_the_lock_key_guards_the_resource_without_an_order_of_tokens() {
+    let expected = "lock=violated,lock.stale_holder>=1,lock.unexplained=0,resource=upheld,off.data.lost_updates>=1,\
+        writes.fence.stale_rejected>=1,guard.data.refused>=1,guard.data.lost_updates=0,guard.data.stale_accepted=0";
+    let flags = ["--backend", "etcd", "--resource", "etcd", "--arms", "off,writes,guard"];
+    let load = ["--nemesis", "pause@before-write+6s", "--time", "10s", "--workers", "2", "--rate", "8"];
+    run(&[&flags[..], &load, &["--expect", expected]].concat()).exits(0);
+}

@@ -224,6 +224,7 @@ fn plan(fault: Fault, target: Target, when: When) -> Plan {
         lease: ms(2_000),
         arms: vec![Arm::Off, Arm::Writes],
         fence: Comparison::Default,
+        resource: Default::default(),
         lock_nodes: vec!["redis-1".into()],
         servers: compose::ComposeFile::builtin("redis").unwrap().facts,
         workload: Workload { workers: 2, rate_per_s: 1.0, ..Workload::default() },

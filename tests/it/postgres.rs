@@ -26,6 +26,25 @@ fn a_killed_server_keeps_the_rows_of_its_table() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
+fn conditional_updates_of_a_resource_refuse_a_holder_that_was_paused() {
+    let lost = "resource=upheld,off.data.lost_updates>=1,reads.data.lost_updates=0";
+    let flags = ["--backend", "redis", "--resource", "postgres", "--nemesis", "pause@before-write+6s"];
+    let load = ["--time", "10s", "--workers", "2", "--rate", "8"];
+    let expected = format!("{FENCED},{lost}");
+    let done = run(&[&flags[..], &load, &["--expect", &expected]].concat()).exits(0);
+    assert!(done.ran.stdout.contains("resource postgres"), "{}", done.ran.stdout);
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn a_killed_resource_goes_on_over_its_store() {
+    let expected = "lock=upheld,resource=upheld,resource.restarts=1,off.data.lost_updates=0";
+    let flags = ["--backend", "redis", "--resource", "postgres", "--nemesis", "kill:resource@3s+1s"];
+    run(&[&flags[..], &["--time", "8s", "--rate", "20", "--expect", expected]].concat()).exits(0);
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
 fn the_counter_fences_an_advisory_session_that_the_server_ended() {
     let flags = ["--backend", "postgres-advisory", "--nemesis", "pause@before-write+6s", "--time", "10s"];
     run(&[&flags[..], &["--workers", "2", "--rate", "8", "--expect", FENCED]].concat()).exits(0);

@@ -154,3 +154,12 @@ fn two_steps_that_wait_for_one_leader_do_not_hold_up_the_run() {
         assert!(matches!(ran.code, Some(0..=2)), "seed {seed}: {}{}", ran.stderr, ran.stdout);
     }
 }
+
+#[test]
+fn a_deadline_stops_a_stale_write_as_long_as_the_clocks_are_right() {
+    let flags = ["--cluster", "sim", "--arms", "off,deadline", "--workers", "2", "--rate", "8"];
+    let paused = ["--nemesis", "pause@before-write+6s", "--expect", "lock=violated,off.data.lost_updates>=1"];
+    let data = run(&[&flags[..], &paused].concat()).exits(0).verdict()["properties"]["deadline.data"].clone();
+    assert_eq!((&data["lost_updates"], &data["verdict"]), (&json!(0), &json!("measured")), "{data}");
+    assert!(data["refused"].as_u64() >= Some(1), "{data}");
+}

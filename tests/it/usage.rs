@@ -44,6 +44,21 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["run", "--cluster", "sim", "--revokes-on-resume"], &["--revokes-on-resume", "no effect"]),
         (&["run", "--cluster", "sim", "--backend", "etcd", "--lock-checks-key"], &["--lock-checks-key", "no effect"]),
         (&["run", "--fence", "strict", "--arms", "off,cas"], &["--fence", "no arm compares tokens"]),
+        (&["run", "--resource", "postgers"], &["--resource", "`postgers` is no resource", "service, postgres, etcd"]),
+        (
+            &["run", "--cluster", "docker", "--backend", "redis", "--resource", "etcd"],
+            &["--resource", "`redis`", "--backend etcd"],
+        ),
+        (
+            &["run", "--cluster", "docker", "--backend", "etcd", "--resource", "etcd", "--nemesis", "kill:resource@2s"],
+            &["--nemesis", "kill of `resource`", "another --resource"],
+        ),
+        (&["run", "--cluster", "sim", "--arms", "off,guard"], &["--arms", "`guard`", "--resource etcd"]),
+        (&["run", "--resource", "buggy:nothing"], &["--resource", "`nothing`", "admits-stale"]),
+        (
+            &["run", "--cluster", "sim", "--resource", "postgres"],
+            &["--resource", "`postgres`", "no model", "--cluster docker"],
+        ),
         (&["run", "--no-such-flag"], &["--no-such-flag"]),
         (&["run", "no-such-plan.toml"], &["no-such-plan.toml"]),
         (&["check", "no-such-run"], &["no-such-run", "harness list --runs"]),

@@ -39,6 +39,7 @@ pub fn event(admission: &Admission) -> Event {
         hold: admission.hold,
         op: admission.op,
         token: admission.token,
+        deadline: admission.deadline,
         repeat: admission.repeat,
         arms: arms.collect(),
     }

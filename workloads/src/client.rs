@@ -162,6 +162,15 @@ impl Client {
         own.map_or(hold.valid_until, |own| own.min(hold.valid_until)).as_nanos() as u64
     }
 
+    /// Returns the end of the client's belief by its wall clock. The wall clock is read first: a client that is frozen
+    /// between the two readings gets a deadline that is too early, and never one that is too late.
+    fn deadline_us(&self, belief: &Belief) -> u64 {
+        let (wall, now) = (self.clock().wall(), self.clock().now());
+        let until = Duration::from_nanos(belief.valid_until_ns.load(Ordering::Relaxed));
+        let deadline = (wall + until).saturating_sub(now);
+        u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// Runs the work under the hold, with the watchdog beside it in the same future, so that the watchdog never
     /// outlives the work.
     async fn critical(&self, attempt: &Attempt, hold: Hold, section: &Section) {
@@ -225,6 +234,7 @@ impl Client {
             hold: id,
             op,
             token: hold.token.map(|token| Token(token.0)),
+            deadline_us: None,
         };
         for turn in 0..u64::from(section.writes) {
             let op = OpId(2 * turn + 1);
@@ -241,7 +251,9 @@ impl Client {
             self.clock().sleep_until(self.clock().now() + section.work).await;
 
             let op = OpId(2 * turn + 2);
-            let (operation, values) = (operation(op), incremented(&read));
+            let values = incremented(&read);
+            let deadline_us = values.contains_key(&Arm::Deadline).then(|| self.deadline_us(belief));
+            let operation = Operation { deadline_us, ..operation(op) };
             let write = self.resource.write(&operation, &values);
             if self.workload.client == ClientKind::Checking {
                 if !self.check(id, belief) {

@@ -31,6 +31,8 @@ pub struct Operation {
     pub op: OpId,
     /// The hold's fencing token.
     pub token: Option<Token>,
+    /// The end of the client's belief, by its wall clock, for a resource with the arm `deadline`.
+    pub deadline_us: Option<u64>,
 }
 
 /// The protected resource.
@@ -49,7 +51,7 @@ pub trait Resource: Send + Sync {
 
 impl Resource for resource::Client {
     fn read<'a>(&'a self, operation: &Operation) -> Pending<'a, ReadAnswer> {
-        let Operation { key, hold, op, token } = operation.clone();
+        let Operation { key, hold, op, token, .. } = operation.clone();
         Box::pin(async move { resource::Client::read(self, &key, token, Some(hold), Some(op)).await })
     }
 
@@ -63,8 +65,8 @@ impl Resource for resource::Client {
         operation: &Operation,
         values: &BTreeMap<Arm, (Version, String)>,
     ) -> Pending<'a, WriteAnswer> {
-        let Operation { key, hold, op, token } = operation;
-        match self.prepare_write(key, *token, Some(*hold), Some(*op), values) {
+        let Operation { key, hold, op, token, deadline_us } = operation;
+        match self.prepare_write(key, *token, Some(*hold), Some(*op), *deadline_us, values) {
             Ok(prepared) => Box::pin(prepared.send()),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use history::{
-    Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, Comparison, Event, HoldId, OpId, ProcessName, RequestKind, Stamp,
-    Token,
+    Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, Comparison, Deadline, Event, HoldId, OpId, ProcessName,
+    RequestKind, Stamp, Token,
 };
 
 use super::{Arrival, HistoryBuilder, ms};
@@ -133,6 +133,7 @@ impl HistoryBuilder {
                     (_, Arm::Writes | Arm::Reads) => !is_stale,
                     (base, Arm::Cas) => base == Some(*version),
                     (_, Arm::Claim) => claim == Some(a.hold),
+                    (_, Arm::Deadline | Arm::Guard) => true,
                 };
                 if let Some(base) = base
                     && admitted
@@ -156,9 +157,19 @@ impl HistoryBuilder {
             }
             let (hold, op) = (Some(HoldId(a.hold)), Some(OpId(a.op.into())));
             let kind = a.kind;
+            let deadline = (kind == RequestKind::Write).then_some(Deadline { until_us: 1, read_us: 1 });
             let shown = self.renumbered.iter().find(|(from, _)| *from == number).map_or(number, |(_, to)| *to);
-            let event =
-                Event::Admission { number: shown, key: "k0".into(), kind, hold, op, token, repeat: false, arms };
+            let event = Event::Admission {
+                number: shown,
+                key: "k0".into(),
+                kind,
+                hold,
+                op,
+                token,
+                deadline,
+                repeat: false,
+                arms,
+            };
             former.insert((a.hold, a.op), event.clone());
             (resource, ms(a.at), event)
         };

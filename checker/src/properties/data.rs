@@ -4,7 +4,7 @@
 //! in the depth of the last write are lost. Depths are kept of the current version, and of versions that a hold has
 //! read while its requests may still arrive: no other version can become a base.
 
-use history::{Arm, ArmDecision, Event, HoldId, Plan, RequestKind};
+use history::{Arm, ArmDecision, Deadline, Event, HoldId, Plan, RequestKind};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -151,7 +151,13 @@ impl DataArm {
             Arm::Cas => Some(decision.base == Some(place.version)),
             // `claim` admits a write only if no other hold has read since the write's hold did.
             Arm::Claim => Some(request.id.is_some() && request.id == place.claim),
-            Arm::Off | Arm::Writes | Arm::Reads => None,
+            // `deadline` compares what the request carries with the clock of the resource; the log has both.
+            Arm::Deadline => match &request.entry.event {
+                Event::Admission { deadline, .. } => Some(deadline.is_some_and(Deadline::is_kept)),
+                _ => None,
+            },
+            // The log does not show which lock keys exist.
+            Arm::Off | Arm::Writes | Arm::Reads | Arm::Guard => None,
         }
     }
 

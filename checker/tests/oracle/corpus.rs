@@ -150,6 +150,7 @@ impl Tale {
             hold: Some(hold),
             op: Some(op),
             token: Some(Token(h.token)),
+            deadline: None,
             repeat: false,
             arms: [history::Arm::Off, history::Arm::Writes].into_iter().zip(arms).map(decision).collect(),
         };

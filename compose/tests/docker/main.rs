@@ -44,6 +44,7 @@ fn spec(name: &str, backend: &str, workers: usize) -> Spec {
     Spec {
         run: format!("test-{name}-{}", std::process::id()),
         servers: ComposeFile::builtin(backend).expect("built in"),
+        resource_store: None,
         workers,
         images: BTreeMap::new(),
         keep: false,

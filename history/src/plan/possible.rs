@@ -6,7 +6,9 @@ use super::Plan;
 use crate::{
     arm::{Arm, Comparison},
     cluster::ClusterKind,
+    fault::FaultKind,
     point::Point,
+    resource_kind::ResourceKind,
     servers::Tokens,
     step::{Step, When},
     target::Target,
@@ -107,6 +109,29 @@ impl Plan {
         self.validate_schedule()?;
         if self.tokens == Tokens::None && self.arms.iter().any(|a| a.fences()) {
             return err("arms", "the arms `writes` and `reads` need tokens, and the plan has `tokens = none`".into());
+        }
+        if self.cluster == ClusterKind::Sim && !self.resource.is_service() {
+            let problem = "the simulation has no model of this store; use `--cluster docker`";
+            return err("resource", format!("`{}`: {problem}", self.resource.name()));
+        }
+        if self.resource == ResourceKind::Etcd {
+            if !self.servers.guards {
+                let problem = "the servers of this lock cannot decide about requests; use `--backend etcd`";
+                return err("resource", format!("`etcd`: `{}`: {problem}", self.backend));
+            }
+            let is_kill = |step: &Step| {
+                step.fault.kind() == FaultKind::Kill
+                    && matches!(&step.target, Target::Node(node) if node.as_str() == "resource")
+            };
+            if self.schedule.iter().any(is_kill) {
+                let problem =
+                    "a kill of `resource` could leave a decision in etcd without an entry in the admission log";
+                return err("nemesis", format!("{problem}; use another fault, or another --resource"));
+            }
+        }
+        if self.arms.contains(&Arm::Guard) && (self.resource != ResourceKind::Etcd || self.tokens == Tokens::None) {
+            let problem = "needs `--resource etcd` and tokens: it compares the revision of the hold's own lock key";
+            return err("arms", format!("the arm `guard` {problem}"));
         }
         if self.fence == Comparison::Strict && self.arms.contains(&Arm::Reads) {
             return err("fence", "`strict` (one write per hold) excludes the arm `reads`; leave `reads` out".into());

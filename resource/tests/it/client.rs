@@ -28,12 +28,15 @@ async fn it_speaks_both_contracts() {
         let client = Client::new(&served.url(), LONG).unwrap();
         let write = async |hold: u64, op: u64, token: u64, value: &str| {
             let ids = (Some(HoldId(hold)), Some(OpId(op)));
-            client.write(&key(), Some(Token(token)), ids.0, ids.1, &arms(all, 0, value)).await.unwrap()
+            // The clock of these resources shows 100 s.
+            let deadline = Some(if token == 5 { 100_000_000 } else { 99_999_999 });
+            client.write(&key(), Some(Token(token)), ids.0, ids.1, deadline, &arms(all, 0, value)).await.unwrap()
         };
         let first = write(1, 1, 5, "é").await;
         assert_eq!(first.arms.keys().copied().collect::<Vec<_>>(), all);
-        // Nobody has claimed it yet.
-        assert!(first.arms.iter().all(|(arm, was)| *was == WriteArm { admitted: *arm != Arm::Claim, seen: None }));
+        // Nobody has claimed it yet, and this resource sees no lock.
+        let is_admitted = |arm: &Arm| !matches!(arm, Arm::Claim | Arm::Guard);
+        assert!(first.arms.iter().all(|(arm, was)| *was == WriteArm { admitted: is_admitted(arm), seen: None }));
         let stale = write(2, 1, 4, "2").await;
         for (arm, outcome) in &stale.arms {
             let seen = arm.fences().then_some(Token(5));
@@ -46,7 +49,7 @@ async fn it_speaks_both_contracts() {
         for (arm, now) in &read.arms {
             let expected = match arm {
                 Arm::Off => (Version(2), Some("2")),
-                Arm::Claim => (Version(0), None),
+                Arm::Claim | Arm::Guard => (Version(0), None),
                 _ => (Version(1), Some("é")),
             };
             assert_eq!((now.version, now.value.as_deref()), expected, "{arm}");
@@ -63,10 +66,10 @@ async fn what_was_turned_away_has_failed() {
     let dir = tempfile::tempdir().unwrap();
     let served = serve(config(dir.path(), &[Arm::Writes])).await;
     let client = Client::new(&served.url(), LONG).unwrap();
-    let missing = client.write(&key(), None, None, None, &arms(&[Arm::Writes], 0, "1")).await;
+    let missing = client.write(&key(), None, None, None, None, &arms(&[Arm::Writes], 0, "1")).await;
     assert!(matches!(&missing, Err(ClientError::Failed(why)) if why.contains("missing X-Fence-Token")), "{missing:?}");
     let token = Some(Token(1));
-    let huge = client.write(&key(), token, None, None, &arms(&[Arm::Writes], 0, &"x".repeat(70_000))).await;
+    let huge = client.write(&key(), token, None, None, None, &arms(&[Arm::Writes], 0, &"x".repeat(70_000))).await;
     assert!(matches!(huge, Err(ClientError::Failed(_))), "{huge:?}");
     assert_eq!(served.decided(), 0);
     served.stop().await;
@@ -115,7 +118,7 @@ async fn what_may_have_been_applied_is_indeterminate_and_not_tried_again() {
     for (reply, stay, timeout) in table {
         let (url, requests) = replying(reply, stay).await;
         let client = Client::new(&url, timeout).unwrap();
-        let write = client.write(&key(), Some(Token(1)), None, None, &arms(&[Arm::Writes], 0, "1")).await;
+        let write = client.write(&key(), Some(Token(1)), None, None, None, &arms(&[Arm::Writes], 0, "1")).await;
         assert!(matches!(write, Err(ClientError::Indeterminate(_))), "{}: {write:?}", String::from_utf8_lossy(reply));
         drop(tokio::net::TcpStream::connect(url.trim_start_matches("http://")).await.unwrap());
         assert_eq!(requests.await.unwrap(), 1, "{}", String::from_utf8_lossy(reply));
@@ -135,7 +138,7 @@ async fn a_status_that_contradicts_the_body_is_told() {
         let (url, _) = replying(reply, true).await;
         let client = Client::new(&url, LONG).unwrap();
         let both = arms(&[Arm::Off, Arm::Writes], 0, "1");
-        let write = client.write(&key(), Some(Token(1)), None, None, &both).await.unwrap();
+        let write = client.write(&key(), Some(Token(1)), None, None, None, &both).await.unwrap();
         assert_eq!(write.contrary, expected, "{body}");
     }
 }
@@ -145,7 +148,7 @@ async fn a_prepared_write_leaves_only_when_it_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let served = serve(config(dir.path(), &[Arm::Writes])).await;
     let client = Client::new(&served.url(), LONG).unwrap();
-    let write = client.prepare_write(&key(), Some(Token(1)), None, None, &arms(&[Arm::Writes], 0, "1")).unwrap();
+    let write = client.prepare_write(&key(), Some(Token(1)), None, None, None, &arms(&[Arm::Writes], 0, "1")).unwrap();
     client.read(&key(), None, None, None).await.unwrap();
     assert_eq!(served.decided(), 1);
     assert_eq!(write.send().await.unwrap().number, Version(2));

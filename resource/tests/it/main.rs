@@ -1,6 +1,13 @@
 //! The resource from outside: its rule, its service over real sockets, its restarts and its client.
 
 mod client;
+mod postgres;
+#[path = "../../../tests/shared/postgres_binary.rs"]
+mod postgres_binary;
+#[path = "../../../tests/shared/postgres_server.rs"]
+mod postgres_server;
+#[path = "../../../tests/shared/real.rs"]
+mod real;
 mod restart;
 mod rule;
 mod served;

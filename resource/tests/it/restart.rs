@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use history::{Arm, HoldId, Key, OpId, Token, Version};
-use resource::{Admission, Client, PlantedBug, Resource};
+use resource::{Client, Moment, PlantedBug, Resource};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -19,14 +19,14 @@ const TOKEN: &str = "X-Fence-Token: 42\r\nX-Hold: 1\r\nX-Op: 1\r\n";
 async fn values_versions_tokens_and_answers_survive_and_numbers_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let first = serve(config(dir.path(), &[Arm::Reads])).await;
-    assert_eq!(first.durable, Version(0));
+    assert_eq!(first.durable, None);
     let put = first.put("/r/k", TOKEN, "17").await;
     // A read alone registers the largest token; nothing else is written after it.
     assert_eq!(first.get("/r/k", "X-Fence-Token: 43\r\nX-Hold: 2\r\n").await.status, 200);
     first.stop().await;
 
     let second = serve(config(dir.path(), &[Arm::Reads])).await;
-    assert_eq!(second.durable, Version(2));
+    assert_eq!(second.durable, Some(Version(2)));
     let repeat = second.put("/r/k", TOKEN, "17").await;
     assert_eq!((repeat.json(), repeat.header("x-repeat")), (put.json(), Some("true")));
     let stale = second.put("/r/k", "X-Fence-Token: 42\r\nX-Hold: 1\r\n", "18").await;
@@ -80,7 +80,11 @@ async fn serves_until_it_is_killed() {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{line}").and_then(|()| out.flush()).unwrap();
     };
-    let observer = Box::new(move |admission: &Admission| say(format!("decided {}", admission.number)));
+    let observer = Box::new(move |moment: Moment<'_>| {
+        if let Moment::Decided(admission) = moment {
+            say(format!("decided {}", admission.number));
+        }
+    });
     let resource = Resource::open(config(dir.as_ref(), &[Arm::Off, Arm::Reads]), observer).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     say(format!("listening {}", listener.local_addr().unwrap()));
@@ -108,7 +112,7 @@ async fn write_until_it_is_gone(client: Client, writer: u64, key: Key, say: mpsc
         let value = turn.to_string();
         let proposal = (told.number, value.clone());
         let arms = BTreeMap::from([(Arm::Off, proposal.clone()), (Arm::Reads, proposal)]);
-        let Ok(answer) = client.write(&key, Some(token), hold, Some(OpId(1)), &arms).await else { break };
+        let Ok(answer) = client.write(&key, Some(token), hold, Some(OpId(1)), None, &arms).await else { break };
         assert!(answer.arms[&Arm::Reads].admitted);
         told = Acknowledged { number: answer.number, value: Some(value), token };
         let _ = say.send(());
@@ -185,7 +189,7 @@ async fn killed_once() -> usize {
         let told = writer.await.unwrap();
         let read = client.read(key, None, None, None).await.unwrap();
         assert!(told.number > Version(0), "{key} was never written");
-        assert!(told.number <= served.durable, "acknowledged and not on disk");
+        assert!(Some(told.number) <= served.durable, "acknowledged and not on disk");
         assert!(read.number.0 > decided.iter().copied().max().unwrap(), "a number was given out twice");
         for arm in [Arm::Off, Arm::Reads] {
             let now = &read.arms[&arm];

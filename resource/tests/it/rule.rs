@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use history::{Arm, Comparison, HoldId, Key, OpId, RequestKind, Token, Version};
+use history::{Arm, Comparison, Deadline, HoldId, Key, OpId, RequestKind, Token, Version};
 use proptest::prelude::*;
 use resource::{Action, Admission, PlantedBug, Policy, PolicyError, Proposal, Refusal, Request, State, parse_key};
 
 fn request(hold: u64, op: Option<u64>, token: Option<u64>, action: Action) -> Request {
-    Request { key: Key::new("k"), hold: Some(HoldId(hold)), op: op.map(OpId), token: token.map(Token), action }
+    let (key, deadline) = (Key::new("k"), Some(Deadline { until_us: 7, read_us: 7 }));
+    Request { key, hold: Some(HoldId(hold)), op: op.map(OpId), token: token.map(Token), deadline, action }
 }
 
 fn write(policy: &Policy, base: u64, value: &str) -> Action {
@@ -77,6 +78,23 @@ fn cas_admits_exactly_the_current_version_and_ignores_tokens() {
     assert_eq!(put(0, Some(10)), (false, 1));
     assert_eq!(put(2, None), (false, 1));
     assert_eq!(put(1, Some(1)), (true, 4));
+}
+
+#[test]
+fn deadline_admits_until_the_deadline_and_repeats_its_answer_afterwards() {
+    let policy = policy(&[Arm::Deadline], Comparison::Default);
+    let mut state = State::default();
+    let mut put = |op, deadline: Option<(u64, u64)>| {
+        let deadline = deadline.map(|(until_us, read_us)| Deadline { until_us, read_us });
+        let request = Request { deadline, ..request(1, Some(op), None, write(&policy, 0, "v")) };
+        state.decide(&policy, &request).map(|admission| (admission.arms[0].admitted, admission.repeat))
+    };
+    assert_eq!(put(1, Some((50, 49))), Ok((true, false)));
+    assert_eq!(put(2, Some((50, 50))), Ok((true, false)));
+    assert_eq!(put(3, Some((50, 51))), Ok((false, false)));
+    assert_eq!(put(1, Some((50, 90))), Ok((true, true)), "the same request, later");
+    assert_eq!(put(1, Some((60, 49))), Err(Refusal::OpReused { hold: HoldId(1), op: OpId(1) }));
+    assert_eq!(put(4, None), Err(Refusal::MissingDeadline));
 }
 
 #[test]
@@ -178,6 +196,8 @@ fn faults(log: &[Admission], arm: Arm, comparison: Comparison) -> Vec<String> {
         let rightly = match (entry.kind, arm) {
             (RequestKind::Read, _) | (_, Arm::Off) => true,
             (RequestKind::Write, Arm::Cas) => outcome.base == Some(version),
+            (RequestKind::Write, Arm::Guard) => false,
+            (RequestKind::Write, Arm::Deadline) => entry.deadline.is_some_and(|d| d.read_us <= d.until_us),
             (RequestKind::Write, Arm::Claim) => claim.is_some_and(|claim| claim.hold == entry.hold),
             (RequestKind::Write, _) => match comparison {
                 Comparison::Strict => entry.token > largest,

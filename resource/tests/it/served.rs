@@ -4,20 +4,24 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use history::{Arm, Comparison, Version};
-use resource::{Admission, Config, Limits, Policy, Resource, ServeError};
+use resource::{Admission, Config, Limits, Moment, Observer, Policy, Resource, ServeError, WallClock};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+/// The clock of every resource: 100 s.
+pub const CLOCK: WallClock = || Duration::from_secs(100);
+
 pub struct Served {
     pub address: SocketAddr,
     pub log: Arc<Mutex<Vec<Admission>>>,
-    /// The version on disk when the resource was opened.
-    pub durable: Version,
+    /// The version on disk when the resource was opened; none if the store was new.
+    pub durable: Option<Version>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
 }
@@ -27,14 +31,28 @@ pub fn config(store: &Path, arms: &[Arm]) -> Config {
         policy: Policy::new(arms, Comparison::Default).unwrap(),
         store: store.join("resource.redb"),
         limits: Limits::default(),
+        clock: CLOCK,
     }
 }
 
-pub async fn serve(config: Config) -> Served {
+/// A log, and the observer that fills it.
+pub fn observer() -> (Arc<Mutex<Vec<Admission>>>, Observer) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let observed = Arc::clone(&log);
-    let observer = Box::new(move |admission: &Admission| observed.lock().unwrap().push(admission.clone()));
-    let resource = Resource::open(config, observer).unwrap();
+    let observer = Box::new(move |moment: Moment<'_>| {
+        if let Moment::Decided(admission) = moment {
+            observed.lock().unwrap().push(admission.clone());
+        }
+    });
+    (log, observer)
+}
+
+pub async fn serve(config: Config) -> Served {
+    let (log, observer) = observer();
+    start(Resource::open(config, observer).unwrap(), log).await
+}
+
+pub async fn start(resource: Resource, log: Arc<Mutex<Vec<Admission>>>) -> Served {
     let durable = resource.durable();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -67,8 +67,19 @@ async fn cas_alone_compares_the_base() {
 }
 
 #[tokio::test]
+async fn deadline_alone_compares_the_clock() {
+    let Fixture { served, .. } = &start(&[Arm::Deadline]).await;
+    assert_eq!(served.put("/r/k", "", "1").await.status, 428);
+    assert_eq!(served.put("/r/k", "X-Deadline: 100000000\r\n", "1").await.status, 200);
+    let refused = served.put("/r/k", "X-Deadline: 99999999\r\n", "2").await;
+    let deadline = json!({"until_us": 99_999_999, "read_us": 100_000_000});
+    assert_eq!((refused.status, &refused.json()["deadline"]), (409, &deadline));
+    assert_eq!(served.get("/r/k", "").await.json()["value"], "1");
+}
+
+#[tokio::test]
 async fn several_arms_are_read_in_one_request_and_decided_in_one_record() {
-    let Fixture { served, .. } = &start(&Arm::ALL).await;
+    let Fixture { served, .. } = &start(&[Arm::Off, Arm::Writes, Arm::Reads, Arm::Cas, Arm::Claim]).await;
     let body = |value: &str, base: u64| {
         let one = json!({"base": base, "value": value});
         json!({"arms": {"off": one, "writes": one, "reads": one, "cas": one, "claim": one}}).to_string()

@@ -7,8 +7,10 @@ mod plans;
 #[path = "../../../tests/shared/postgres_binary.rs"]
 mod postgres_binary;
 mod postgres_conformance;
+#[path = "../../../tests/shared/postgres_server.rs"]
 mod postgres_server;
 mod postgres_sessions;
+#[path = "../../../tests/shared/real.rs"]
 mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;

@@ -31,8 +31,9 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
         tokens,
         time: Duration::from_secs(10),
         lease: Duration::from_secs(1),
-        arms: Arm::ALL.into_iter().filter(|arm| tokens != Tokens::None || !arm.fences()).collect(),
+        arms: simulated_arms(tokens),
         fence: Comparison::Default,
+        resource: Default::default(),
         lock_nodes: (1..=nodes).map(|n| format!("{prefix}-{n}").as_str().into()).collect(),
         servers,
         workload: Workload {
@@ -69,4 +70,10 @@ pub fn history(plan: &Plan, backend: &str) -> Vec<Record> {
     let setup = Setup { run: "test", plan, backend, resource_bug: None, redraw: None, with_truth: false };
     simulate(&setup, &mut |record| records.push(record)).expect("it runs to its end");
     records
+}
+
+/// All arms that the simulation has with these tokens.
+fn simulated_arms(tokens: Tokens) -> Vec<Arm> {
+    let is_possible = |arm: &Arm| *arm != Arm::Guard && (tokens != Tokens::None || !arm.fences());
+    Arm::ALL.into_iter().filter(is_possible).collect()
 }

@@ -15,8 +15,8 @@ use std::{
 use futures::future::join_all;
 use history::{Persistence, fault::Data};
 use locks::{
-    BootClock, Client, Clock, Key, Lock, NodeError, Owner, Retry, RetryDelay, Servers, Step, StepAnswer, Token,
-    TokenSource, Unwatched,
+    BootClock, Client, Clock, Key, Lock, Node, NodeError, Owner, Retry, RetryDelay, Servers, Step, StepAnswer, Token,
+    TokenSource, Unwatched, connect_postgres,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -28,16 +28,20 @@ use crate::{
     real::say,
 };
 
+fn connect(server: &Server) -> Arc<dyn Node> {
+    connect_postgres("postgres-1", &server.address())
+}
+
 fn lock(server: &Server) -> Arc<dyn Lock> {
     let client = Client::named("postgres").unwrap();
-    let servers = Servers::Nodes(vec![server.connect()]);
+    let servers = Servers::Nodes(vec![connect(server)]);
     (client.build)(servers, TokenSource::Counter, Arc::new(BootClock)).unwrap()
 }
 
 #[tokio::test]
 async fn a_postgres_server_gives_to_two_thousand_sequences_the_answers_of_the_model() {
     let Some(server) = Server::start().await else { return };
-    let (node, mut model) = (server.connect(), RedisModel::new(Persistence::Always));
+    let (node, mut model) = (connect(&server), RedisModel::new(Persistence::Always));
     let (mut rng, mut seen) = (ChaCha8Rng::seed_from_u64(1), HashSet::new());
     let mut compared = 0;
     for batch in 0..20 {
@@ -56,7 +60,7 @@ async fn a_postgres_server_gives_to_two_thousand_sequences_the_answers_of_the_mo
 async fn expiry_on_a_postgres_server_is_possible_in_the_model() {
     let Some(server) = Server::start().await else { return };
     // Postgres counts microseconds, so a key may be gone one millisecond before the model's key.
-    compare_expiry(Timed { node: &*server.connect(), kinds: UNPLANTED, at_once: 10, later_ms: 1 }, 60).await;
+    compare_expiry(Timed { node: &*connect(&server), kinds: UNPLANTED, at_once: 10, later_ms: 1 }, 60).await;
 }
 
 #[tokio::test]
@@ -64,7 +68,7 @@ async fn a_sigkill_of_a_postgres_server_loses_nothing() {
     let Some(mut server) = Server::start().await else { return };
     let (mut model, mut rng) = (RedisModel::new(Persistence::Always), ChaCha8Rng::seed_from_u64(3));
     let keys: Vec<Key> = (0..40).map(|number| Key::new(format!("k{number}"))).collect();
-    let node = server.connect();
+    let node = connect(&server);
     compare(&*node, &mut model, &mut rng, UNPLANTED, &keys, 400).await;
     // One key expires before the server is back, the other does not.
     let (brief, lasting) = (Key::new("brief"), Key::new("lasting"));
@@ -76,7 +80,7 @@ async fn a_sigkill_of_a_postgres_server_loses_nothing() {
     model.restart(Data::Kept, wall());
     server.restart().await;
 
-    let node = server.connect();
+    let node = connect(&server);
     let release = Step::Release(lasting.clone(), Owner::new("b"));
     assert_eq!(answer(node.send(release)).await, StepAnswer::Refused, "the key still has its owner");
     let step = |key: &Key| Step::Acquire(key.clone(), Owner::new("b"), LONG);
@@ -89,7 +93,7 @@ async fn a_sigkill_of_a_postgres_server_loses_nothing() {
 #[tokio::test]
 async fn a_lost_connection_is_indeterminate_and_a_refused_statement_is_definite() {
     let Some(mut server) = Server::start().await else { return };
-    let node = server.connect();
+    let node = connect(&server);
     let (key, owner) = (Key::new("k0"), Owner::new("a"));
     answer(node.send(Step::Acquire(key.clone(), owner.clone(), LONG))).await;
     // A lease that no timestamp can hold: the server aborts the statement.

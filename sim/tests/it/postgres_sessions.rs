@@ -27,7 +27,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::{postgres_server::Server, real::PATIENCE};
+use crate::{postgres_binary::postgres, postgres_server::Server, real::PATIENCE};
 
 const BOTH: [&str; 2] = ["postgres-advisory", "postgres-row"];
 const LEASE: Duration = Duration::from_secs(1);
@@ -40,7 +40,22 @@ fn lock_at(name: &str, address: ServerAddress, tokens: TokenSource) -> Arc<dyn L
 }
 
 fn lock(name: &str, server: &Server) -> Arc<dyn Lock> {
-    lock_at(name, server.address(), TokenSource::Counter)
+    lock_at(name, address(server), TokenSource::Counter)
+}
+
+fn address(server: &Server) -> ServerAddress {
+    ServerAddress { name: "postgres-1".into(), address: server.address() }
+}
+
+/// Runs a statement in a session of its own. Returns its rows as text.
+fn sql(server: &Server, statement: &str) -> String {
+    let address = server.address();
+    let (host, port) = address.split_once(':').unwrap();
+    let mut asking = postgres("psql").expect("it was there before");
+    asking.args(["-X", "-A", "-t", "-U", "postgres", "-h", host, "-p", port, "-c", statement]);
+    let answer = asking.stdout(Stdio::piped()).output().unwrap();
+    assert!(answer.status.success(), "{statement}");
+    String::from_utf8(answer.stdout).unwrap().trim().to_owned()
 }
 
 async fn attempt(lock: &dyn Lock, owner: &str, lease: Duration) -> Result<Hold, Failure> {
@@ -77,7 +92,7 @@ enum Link {
 /// The address of a server, over a link.
 async fn over_link(server: &Server) -> (ServerAddress, watch::Sender<Link>) {
     let (changed, link) = watch::channel(Link::Whole);
-    let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server.address().address);
+    let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server.address());
     let address = ServerAddress { name: "postgres-1".into(), address: listener.local_addr().unwrap().to_string() };
     tokio::spawn(async move {
         while let Ok((mut from, _)) = listener.accept().await {
@@ -118,7 +133,7 @@ async fn sessions_exclude_each_other_until_a_release_and_tokens_grow() {
             last = other.token.unwrap();
             assert!(second.release(&other, &Unwatched).await.unwrap().removed);
         }
-        let uncounted = lock_at(name, server.address(), TokenSource::None);
+        let uncounted = lock_at(name, address(&server), TokenSource::None);
         let hold = attempt(&*uncounted, "d", 60 * LEASE).await.unwrap();
         assert_eq!((hold.token, reason(attempt(&*second, "e", LEASE).await).0), (None, FailureReason::Held));
         assert!(uncounted.release(&hold, &Unwatched).await.unwrap().removed);
@@ -196,7 +211,7 @@ async fn a_session_that_closes_releases_its_lock_at_once() {
 #[tokio::test]
 async fn an_uncommitted_token_repeats_when_the_session_of_its_holder_dies() {
     let Some(server) = Server::start().await else { return };
-    let lock = || lock_at("postgres-row", server.address(), TokenSource::Uncommitted);
+    let lock = || lock_at("postgres-row", address(&server), TokenSource::Uncommitted);
     let first = lock();
     let hold = attempt(&*first, "a", 60 * LEASE).await.unwrap();
     assert_eq!(hold.token, Some(Token(1)));
@@ -255,13 +270,13 @@ async fn a_hold_whose_session_the_server_ends_is_certainly_lost() {
         let first = lock(name, &server);
         let mut hold = attempt(&*first, "a", 60 * LEASE).await.unwrap();
         first.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
-        let session = server.sql(&format!("SELECT pid FROM pg_stat_activity WHERE {of_client}"));
+        let session = sql(&server, &format!("SELECT pid FROM pg_stat_activity WHERE {of_client}"));
         let process = Pid::from_raw(session.parse().unwrap());
         let end = format!("SELECT pg_terminate_backend({session})");
         let renewed = if in_flight {
             // The session's process finds the signal and the renewal when it continues.
             kill(process, Signal::SIGSTOP).unwrap();
-            assert_eq!(server.sql(&end), "t");
+            assert_eq!(sql(&server, &end), "t");
             let renewing = first.renew(&mut hold, LEASE, &Unwatched);
             let going_on = async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -269,7 +284,7 @@ async fn a_hold_whose_session_the_server_ends_is_certainly_lost() {
             };
             futures::join!(renewing, going_on).0
         } else {
-            assert_eq!(server.sql(&end), "t");
+            assert_eq!(sql(&server, &end), "t");
             first.renew(&mut hold, LEASE, &Unwatched).await
         };
         let lost = renewed.unwrap_err();
@@ -280,8 +295,8 @@ async fn a_hold_whose_session_the_server_ends_is_certainly_lost() {
         let released = first.release(&hold, &Unwatched).await;
         assert!(released.is_ok_and(|released| !released.removed), "{name}, {in_flight}");
         acquire(&*lock(name, &server), "b").await;
-        server.sql(&format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_client}"));
-        while server.sql(&format!("SELECT count(*) FROM pg_stat_activity WHERE {of_client}")) != "0" {
+        sql(&server, &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_client}"));
+        while sql(&server, &format!("SELECT count(*) FROM pg_stat_activity WHERE {of_client}")) != "0" {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -334,9 +349,9 @@ async fn asking_a_server_for_its_version_makes_no_table() {
     let Some(server) = Server::start().await else { return };
     for name in BOTH {
         let client = Client::named(name).unwrap();
-        let connected = (client.connect)(client.name, vec![server.address()], 0).await.unwrap();
+        let connected = (client.connect)(client.name, vec![address(&server)], 0).await.unwrap();
         let version = connected.versions[0].as_ref().unwrap();
         assert!(version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains(' '), "{version}");
     }
-    assert_eq!(server.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), "0");
+    assert_eq!(sql(&server, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), "0");
 }

@@ -81,6 +81,8 @@ pub fn draw(mut plan: Plan, is_calm: bool, rng: &mut impl Rng) -> Plan {
     let (tokens, fence) = (plan.tokens, plan.fence);
     let is_possible = |arm: &Arm| match arm {
         Arm::Reads => tokens != Tokens::None && fence != Comparison::Strict,
+        // The simulation has no resource over the store of the lock.
+        Arm::Guard => false,
         arm => tokens != Tokens::None || !arm.fences(),
     };
     plan.arms = Arm::ALL.into_iter().filter(is_possible).collect();

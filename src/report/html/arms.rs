@@ -61,6 +61,8 @@ fn row(verdicts: &Verdicts, timeline: &Timeline, arm: Arm) -> Option<ArmRow> {
             Arm::Writes => "Fence: refuses a write whose token is smaller than that of an earlier write",
             Arm::Reads => "Fence: refuses a write whose token is smaller than that of an earlier write or read",
             Arm::Cas => "Compare and set: admits a write if the version that it read is still current",
+            Arm::Guard => "Guard: admits a write if the lock key of its hold still exists, in one transaction",
+            Arm::Deadline => "Deadline: admits a write if its deadline has not passed by the resource's own clock",
             Arm::Claim => "Claim: admits a write if no other hold has read since its own hold read",
         },
         value: timeline.values.iter().find(|(of, _)| *of == arm).map(|(_, value)| *value),

@@ -131,7 +131,7 @@ fn a_client_was_frozen_in_the_queue_for_a_lease_before_its_turn() {
 fn admitted(hold: u64, op: Option<u64>, repeat: bool, at_ms: u64) -> Record {
     let (kind, hold, op) = (RequestKind::Write, Some(HoldId(hold)), op.map(OpId));
     let (key, arms) = ("k0".into(), Vec::new());
-    at(at_ms, Event::Admission { number: 1, key, kind, hold, op, token: None, repeat, arms })
+    at(at_ms, Event::Admission { number: 1, key, kind, hold, op, token: None, deadline: None, repeat, arms })
 }
 
 #[test]

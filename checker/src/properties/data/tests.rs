@@ -119,6 +119,28 @@ fn claim_admits_the_writes_of_the_hold_that_read_last_and_no_other() {
 }
 
 #[test]
+fn deadline_admits_a_write_until_its_deadline_and_not_later() {
+    for (deadline, admitted, unjustified) in [
+        (Some((50, 50)), true, 0),
+        (Some((50, 51)), true, 1),
+        (Some((50, 51)), false, 0),
+        (Some((50, 50)), false, 1),
+        (None, true, 1),
+    ] {
+        let mut builder = HistoryBuilder::new();
+        builder.plan.arms.push(Arm::Deadline);
+        builder.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).write(1, 2, 13, 14).release(1, 20);
+        builder.alter_requests(move |event| {
+            if let Event::Admission { deadline: carried, kind: RequestKind::Write, arms, .. } = event {
+                *carried = deadline.map(|(until_us, read_us)| Deadline { until_us, read_us });
+                arms.iter_mut().filter(|d| d.arm == Arm::Deadline).for_each(|d| d.admitted = admitted);
+            }
+        });
+        assert_eq!(data(&builder, "deadline").unjustified, unjustified, "{deadline:?}, admitted: {admitted}");
+    }
+}
+
+#[test]
 fn a_base_that_the_hold_was_never_told_is_unjustified() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).write_over(1, 1, 12, 77).release(1, 20);

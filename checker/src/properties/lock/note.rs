@@ -110,6 +110,8 @@ impl ArmSummary {
             (true, 1) => "admitted, overwrote 1 newer update".into(),
             (true, n) => format!("admitted, overwrote {n} newer updates"),
             (false, _) if d.arm == Arm::Claim => "rejected, its claim is not the newest".into(),
+            (false, _) if d.arm == Arm::Guard => "rejected, its lock key is gone".into(),
+            (false, _) if d.arm == Arm::Deadline => "rejected, its deadline has passed".into(),
             (false, _) if d.arm == Arm::Cas => format!("rejected, version {} is current", self.before),
             (false, _) => {
                 // The status of an answer that speaks for several arms is that of `writes`.

@@ -201,7 +201,7 @@ impl Facts {
                 };
                 self.holds.insert(attempt.0, hold);
             }
-            Event::Admission { number, key, kind, hold, op, token, repeat, arms } => self.log.push(Entry {
+            Event::Admission { number, key, kind, hold, op, token, repeat, arms, .. } => self.log.push(Entry {
                 number: *number,
                 at,
                 key: key.as_str().to_owned(),

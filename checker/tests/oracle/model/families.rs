@@ -263,7 +263,7 @@ impl Knobs {
         self.with_tokens(if rng.random_bool(0.3) { Tokens::Repeats } else { Tokens::Counter });
         for &arm in &self.arms {
             let bugs: &[ArmBug] = match arm {
-                Arm::Off => &[ArmBug::Miscounts, ArmBug::Refuses],
+                Arm::Off | Arm::Deadline | Arm::Guard => &[ArmBug::Miscounts, ArmBug::Refuses],
                 Arm::Cas | Arm::Claim => &[ArmBug::Blind, ArmBug::Blind, ArmBug::Refuses],
                 Arm::Writes => {
                     &[ArmBug::OneTooLow, ArmBug::Inverted, ArmBug::Refuses, ArmBug::AdmitsEqual, ArmBug::AdmitsAll]

@@ -42,6 +42,7 @@ pub fn plan(k: &Knobs) -> Plan {
         lease: units(LEASE),
         arms: k.arms.clone(),
         fence: if k.strict { Comparison::Strict } else { Comparison::Default },
+        resource: Default::default(),
         lock_nodes: (1..=k.nodes).map(|n| NodeName::new(format!("redis-{n}"))).collect(),
         servers: serde_json::from_str(include_str!("../../../../tests/shared/servers/redlock.json")).unwrap(),
         workload: Workload {

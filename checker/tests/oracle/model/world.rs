@@ -431,6 +431,7 @@ impl World {
                 hold: a.hold.map(HoldId),
                 op: a.hold.map(|_| OpId(a.op.into())),
                 token: a.token.map(Token),
+                deadline: None,
                 repeat,
                 arms,
             },

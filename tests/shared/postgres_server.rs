@@ -1,15 +1,13 @@
-//! A real Postgres server, started here and stopped here.
+//! A real Postgres server, started here and stopped here; test binaries take this file by its path.
 
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
 use std::{
-    process::{Child, Command, Stdio},
-    sync::Arc,
+    process::{Child, Command},
     thread,
     time::{Duration, Instant},
 };
 
-use locks::{Node, ServerAddress, connect_postgres};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -76,27 +74,12 @@ impl Server {
         asking.status().unwrap().success()
     }
 
-    /// The address of the server.
-    pub fn address(&self) -> ServerAddress {
-        ServerAddress { name: "postgres-1".into(), address: format!("127.0.0.1:{}", self.port) }
+    /// The address of the server: `host:port`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
-    /// A new connection.
-    pub fn connect(&self) -> Arc<dyn Node> {
-        connect_postgres("postgres-1", &self.address().address)
-    }
-
-    /// Runs a statement in a session of its own. Returns its rows as text.
-    pub fn sql(&self, statement: &str) -> String {
-        let mut asking = postgres("psql").expect("it was there before");
-        asking.args(["-X", "-A", "-t", "-h", "127.0.0.1", "-U", "postgres", "-p", &self.port.to_string()]);
-        let answer = asking.args(["-c", statement]).stdout(Stdio::piped()).output().unwrap();
-        assert!(answer.status.success(), "{statement}");
-        String::from_utf8(answer.stdout).unwrap().trim().to_owned()
-    }
-
-    /// The process id of the server.
-    pub fn pid(&self) -> Pid {
+    fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap())
     }
 
