@@ -97,10 +97,7 @@ pub(crate) fn build<L: SessionLock>(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Lock>, CannotBuild> {
     tokens.check(L::NAME, L::TOKENS)?;
-    let addresses = match servers {
-        Servers::Addresses(addresses) => addresses,
-        Servers::Nodes(_) | Servers::Store(_) => Vec::new(),
-    };
+    let addresses = if let Servers::Addresses(addresses) = servers { addresses } else { Vec::new() };
     let [server] = <[_; 1]>::try_from(addresses)
         .map_err(|_| CannotBuild::Servers { lock: L::NAME, needs: "the address of one server" })?;
     Ok(Arc::new(OfSession::<L> { server, clock, tokens, sessions: Mutex::default(), lock: PhantomData }))

@@ -91,8 +91,8 @@ impl Protocol for WaitProtocol {
         })
     }
 
-    async fn version(session: MultiplexedConnection) -> Result<String, String> {
-        RedisProtocol::version(session).await
+    async fn version(stream: TcpStream) -> Result<String, String> {
+        RedisProtocol::version(stream).await
     }
 }
 

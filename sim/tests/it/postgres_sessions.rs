@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
 use std::{
+    process::Stdio,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
