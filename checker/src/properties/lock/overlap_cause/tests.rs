@@ -486,5 +486,5 @@ fn clocks_of_both_primaries_explain_an_overlap_and_a_process_fault_comes_before_
 fn any_primary_may_have_granted_the_holds_of_a_program() {
     let pause = || Fault::new(fault::Pause {}, SECOND);
     assert_eq!(cause(of_primaries((1, 2)).by_program().inject(1, pause(), "redis-3", 30_500, 30_900)), "pause");
-    assert_eq!(cause(&mut of_primaries((1, 2)).by_program()), "unexplained");
+    assert_eq!(cause(of_primaries((1, 2)).by_program()), "unexplained");
 }
