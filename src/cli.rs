@@ -85,6 +85,8 @@ pub enum Command {
     #[command(hide = true)]
     Agent,
     #[command(hide = true)]
+    RemoveKeys,
+    #[command(hide = true)]
     Power(PowerArgs),
 }
 
@@ -113,6 +115,11 @@ pub struct RunArgs {
     /// Start the servers of this Compose file instead of the backend's own file
     #[arg(long, value_name = "FILE", help_heading = "Docker")]
     pub compose: Option<PathBuf>,
+    /// Use servers that exist already instead of starting some: all of the backend's Compose file, comma-separated, by
+    /// HOST:PORT or by URL with credentials and TLS; `env` reads the list from HARNESS_SERVERS. Only workers and their
+    /// links get faults; every key has the run's prefix and is removed at the end (docs/own-servers.md)
+    #[arg(long, value_name = "NAME=URL,…", conflicts_with = "keep", help_heading = "Docker")]
+    pub servers: Option<String>,
     /// Image for a role (redis, resource, worker, agent); may be repeated
     #[arg(long, value_name = "ROLE=NAME", value_parser = role_and_image, help_heading = "Docker")]
     pub image: Vec<(String, String)>,

@@ -14,6 +14,7 @@
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
 //! | the lock in a row of a table, and the lock of a session | [`postgres`], [`postgres_advisory`] |
 //! | the lock of a program in any language | [`program`] |
+//! | servers that exist already: credentials, TLS, the removal of keys | [`access`], [`own_servers`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
 //!
@@ -32,6 +33,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod access;
 mod answer;
 mod clients;
 mod clock;
@@ -41,6 +43,7 @@ pub mod etcd_server_lock;
 mod etcd_store;
 mod hold;
 mod leases;
+pub mod own_servers;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod ports;
@@ -55,6 +58,7 @@ pub mod redlock;
 mod retry;
 mod round;
 mod servers;
+mod stream;
 pub mod validity;
 mod zookeeper;
 

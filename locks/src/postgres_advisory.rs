@@ -33,11 +33,11 @@ use tokio_postgres::{Client, Error, NoTls, error::SqlState, types::Type};
 
 use crate::{
     answer::within,
-    connection::tcp,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token},
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Round, Watch},
     postgres::{self, PostgresProtocol, failure, said, settings},
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
+    stream,
     validity::{self, whole_ms},
 };
 
@@ -59,7 +59,7 @@ const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))::int::b
 /// Creates the sequence. Two clients that create it at once would collide in the server's catalogue.
 const CREATE: &str = "\
 BEGIN;
-SELECT pg_advisory_xact_lock(1, 1);
+SELECT pg_advisory_xact_lock(hashtextextended('harness_token', 0));
 CREATE SEQUENCE IF NOT EXISTS harness_token;
 COMMIT";
 
@@ -117,11 +117,10 @@ type Answer = Result<Option<i64>, NodeError>;
 impl Session {
     /// Opens a session that the server ends when it was idle for `lease`.
     async fn open(server: ServerAddress, key: Key, lease: Duration, opened: Duration) -> Result<Session, String> {
-        let stream = tcp(&server.address).await?;
+        let stream = stream::connect(&server, postgres::BEGIN_TLS).await?;
         // The setting is a number of 31 bits.
         let lease_ms = whole_ms(lease).min(i32::MAX as u64);
-        let mut settings = settings();
-        settings.options(format!("-c idle_session_timeout={lease_ms}"));
+        let settings = settings(&server.access, &format!("-c idle_session_timeout={lease_ms}"));
         let (client, connection) = settings.connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
         let (end, is_ended) = watch::channel(false);
         tokio::spawn(async move {

@@ -54,7 +54,7 @@ fn reason(result: Result<impl std::fmt::Debug, Failure>) -> (FailureReason, Outc
 async fn cuttable(server: &Server) -> (ServerAddress, watch::Sender<bool>) {
     let (cut, is_cut) = watch::channel(false);
     let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server.address().address);
-    let address = ServerAddress { name: "postgres-1".into(), address: listener.local_addr().unwrap().to_string() };
+    let address = ServerAddress::new("postgres-1", listener.local_addr().unwrap().to_string());
     tokio::spawn(async move {
         while let Ok((mut from, _)) = listener.accept().await {
             let (to, mut is_cut) = (to.clone(), is_cut.clone());

@@ -70,7 +70,7 @@ impl Server {
 
     /// The address of the server.
     pub fn address(&self) -> ServerAddress {
-        ServerAddress { name: "postgres-1".into(), address: format!("127.0.0.1:{}", self.port) }
+        ServerAddress::new("postgres-1", format!("127.0.0.1:{}", self.port))
     }
 
     /// A new connection.
