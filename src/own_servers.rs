@@ -48,6 +48,14 @@ pub fn of_flag(flag: &str, backend: &str, plan: &Plan) -> anyhow::Result<Own> {
     Ok((public(&servers), access(servers, backend)?))
 }
 
+/// Replaces the servers of a plan. The members of one store stand for each other, so some of them are enough.
+pub fn use_in(plan: &mut Plan, own_servers: BTreeMap<NodeName, String>) {
+    if plan.has_one_store() && own_servers.keys().all(|name| plan.lock_nodes.contains(name)) {
+        plan.lock_nodes.retain(|node| own_servers.contains_key(node));
+    }
+    plan.own_servers = own_servers;
+}
+
 /// Finds the access to the servers that a plan names, in the environment.
 ///
 /// # Errors
@@ -291,6 +299,20 @@ mod tests {
         assert_eq!(hidden.join(" "), "harness run --servers a=rediss://h:1,b=h:2 --seed 1");
         let one = without_credentials(["--servers=a=redis://:hun@ter2@h:1".to_owned()].into_iter());
         assert_eq!(one, ["--servers=a=redis://h:1"]);
+    }
+
+    #[test]
+    fn some_members_of_a_store_are_enough_and_independent_servers_must_be_complete() {
+        let used = |backend: &str, text: &str| {
+            let mut plan = plan(backend);
+            plan.cluster = history::ClusterKind::Docker;
+            let (servers, _) = of_flag(text, backend, &plan).unwrap();
+            use_in(&mut plan, servers);
+            plan.validate().map(|()| plan.lock_nodes).map_err(|error| error.to_string())
+        };
+        assert_eq!(used("etcd", "etcd-2=a:1"), Ok(vec!["etcd-2".into()]));
+        assert!(used("etcd", "etcd-2=a:1,etcd-7=b:1").unwrap_err().contains("all of: etcd-1, etcd-2, etcd-3"));
+        assert!(used("redlock", "redis-1=a:1").unwrap_err().contains("`redis-2` is missing"));
     }
 
     #[test]

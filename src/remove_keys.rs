@@ -61,7 +61,7 @@ pub async fn remove_keys(engine: &Engine, file: &PlanFile) -> anyhow::Result<()>
     };
     match removed.as_slice() {
         [] => Ok(()),
-        removed => Err(anyhow!("keys are left on your servers; remove them yourself: {}", removed.join("; "))),
+        removed => Err(anyhow!("keys may be left on your servers; remove them yourself: {}", removed.join("; "))),
     }
 }
 

@@ -156,8 +156,8 @@ impl Runner {
                     file.run
                 ));
                 if file.plan.has_own_servers() {
-                    let keys = file.namespace();
-                    terminal.warn(&format!("keys that begin with `{keys}` may be left on your servers; remove them yourself"));
+                    let keys = format!("keys that begin with `{}`", file.namespace());
+                    terminal.warn(&format!("{keys} may be left on your servers; remove them yourself"));
                 }
                 std::process::exit(Exit::Interrupted as i32)
             }

@@ -123,7 +123,8 @@ impl Scenario {
     /// # Errors
     /// The flag cannot be parsed, or the scenario needs what only servers of the run can do.
     fn use_own_servers(&mut self, servers: &str, args: &RunArgs) -> anyhow::Result<()> {
-        (self.base.own_servers, _) = own_servers::of_flag(servers, &self.backend, &self.base)?;
+        let (servers, _) = own_servers::of_flag(servers, &self.backend, &self.base)?;
+        own_servers::use_in(&mut self.base, servers);
         if args.scenario.persistence.is_some() {
             return Err(usage("persistence", "only servers that the run starts have a persistence to choose"));
         }
@@ -227,7 +228,9 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
     };
     file.plan.cluster = cluster;
     if let Some(servers) = &args.servers {
-        (file.plan.own_servers, file.access) = own_servers::of_flag(servers, &file.backend, &file.plan)?;
+        let (servers, access) = own_servers::of_flag(servers, &file.backend, &file.plan)?;
+        own_servers::use_in(&mut file.plan, servers);
+        file.access = access;
     }
     file.plan.validate().map_err(|e| usage(e.field, e.problem))?;
     own_servers(&mut file, args, args.compose.as_deref())?;

@@ -27,8 +27,8 @@ pub(crate) trait Connected: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connected for T {}
 
-/// Connects to a server, by TLS if its access says so. `begin_tls` are the bytes by which a client of some protocols asks
-/// for TLS; such a server answers `S`.
+/// Connects to a server, by TLS if its access says so. `begin_tls` are the bytes by which a client of some protocols
+/// asks for TLS; such a server answers `S`.
 pub(crate) async fn connect(server: &ServerAddress, begin_tls: &[u8]) -> Result<Stream, String> {
     let mut stream = tcp(&server.address).await?;
     let Some(tls) = &server.access.tls else { return Ok(Box::new(stream)) };

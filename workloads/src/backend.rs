@@ -82,8 +82,9 @@ impl Backend {
         }
     }
 
-    /// Connects to the real servers of a configuration, and asks each for its version. A process that `is_late` starts in the middle of a run, when servers may be down or cut off: a server
-    /// that gives no answer then has no version.
+    /// Connects to the real servers of a configuration, and asks each for its version. A process that
+    /// `is_late` starts in the middle of a run, when servers may be down or cut off: a server that gives no answer then
+    /// has no version.
     ///
     /// # Errors
     /// At the beginning of a run, a server gives no answer.

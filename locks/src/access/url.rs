@@ -38,8 +38,6 @@ pub struct ServerUrl {
     pub public: String,
     /// The host.
     pub host: String,
-    /// The port.
-    pub port: u16,
     /// The credentials of the URL, and TLS with the roots of Mozilla if the URL asks for TLS.
     pub access: Access,
 }
@@ -85,12 +83,7 @@ impl ServerUrl {
         let password = parsed.password().map(decoded).transpose()?;
         let tls = is_tls.then(Tls::default);
         let public = format!("{scheme}://{host}:{port}{path}{mode}");
-        Ok(ServerUrl { public, host, port, access: Access { user, password, database, tls, schema: None } })
-    }
-
-    /// The address for a connection: `HOST:PORT`.
-    pub fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        Ok(ServerUrl { public, host, access: Access { user, password, database, tls, schema: None } })
     }
 }
 
@@ -159,7 +152,7 @@ mod tests {
     fn a_url_is_divided_into_a_public_part_and_credentials() {
         let url = ServerUrl::parse("rediss://alice:p%40ss%2Fw@Staging.example:7001/3", &REDIS, 6379).unwrap();
         assert_eq!(url.public, "rediss://staging.example:7001/3");
-        assert_eq!(url.address(), "staging.example:7001");
+        assert_eq!(url.host, "staging.example");
         assert_eq!(url.access.credentials(), Some(("alice", "p@ss/w")));
         assert_eq!((url.access.database.as_deref(), url.access.tls.is_some()), (Some("3"), true));
         let without_user = ServerUrl::parse("redis://:hunter2@10.0.0.1", &REDIS, 6379).unwrap();
