@@ -142,7 +142,7 @@ mod tests {
         let mut plan = own();
         assert_eq!(plan.validate(), Ok(()));
         assert!(refused(Plan { cluster: ClusterKind::Sim, ..plan.clone() }).starts_with("servers: the simulation"));
-        plan.own_servers.remove("redis-2");
+        plan.own_servers.remove(&NodeName::new("redis-2"));
         assert!(refused(plan.clone()).contains("`redis-2` is missing; expected all of: redis-1, redis-2, redis-3"));
         plan.own_servers.insert("redis-4".into(), "redis://c:1".into());
         assert!(refused(plan).contains("`redis-4` is no server"));
