@@ -66,7 +66,8 @@ pub enum Command {
     Findings(FindingsArgs),
     /// Try what clusters and faults need on this machine, and say how to mend what does not work
     Doctor(DoctorArgs),
-    /// Remove containers, networks and volumes of runs that have ended, and interrupted image builds
+    /// Remove containers, networks and volumes of runs that have ended, and interrupted image builds; no keys on
+    /// servers that existed before (--servers)
     Clean(CleanArgs),
     /// List backends, faults and arms, or the recorded runs
     List(ListArgs),

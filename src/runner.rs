@@ -142,7 +142,8 @@ impl Runner {
         let taking_down = async {
             // Before the network is gone, and after the workers are.
             let removed = remove_keys(&engine, file).await;
-            if let Err(left) = &removed {
+            // Without another failure, this one is the end of the run.
+            if let (Err(left), Some(_)) = (&removed, &failure) {
                 terminal.warn(&format!("{left:#}"));
             }
             (removed, compose::take_down(&engine, &file.run).await)
