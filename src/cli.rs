@@ -66,7 +66,8 @@ pub enum Command {
     Findings(FindingsArgs),
     /// Try what clusters and faults need on this machine, and say how to mend what does not work
     Doctor(DoctorArgs),
-    /// Remove containers, networks and volumes of runs that have ended, and interrupted image builds
+    /// Remove containers, networks and volumes of runs that have ended, and interrupted image builds; no keys on
+    /// servers that existed before (--servers)
     Clean(CleanArgs),
     /// List backends, faults and arms, or the recorded runs
     List(ListArgs),
@@ -84,6 +85,8 @@ pub enum Command {
     Resource(ResourceArgs),
     #[command(hide = true)]
     Agent,
+    #[command(hide = true)]
+    RemoveKeys,
     #[command(hide = true)]
     Power(PowerArgs),
 }
@@ -113,6 +116,11 @@ pub struct RunArgs {
     /// Start the servers of this Compose file instead of the backend's own file
     #[arg(long, value_name = "FILE", help_heading = "Docker")]
     pub compose: Option<PathBuf>,
+    /// Use servers that exist already instead of starting some: all of the backend's Compose file, comma-separated, by
+    /// HOST:PORT or by URL with credentials and TLS; `env` reads the list from HARNESS_SERVERS. Only workers and their
+    /// links get faults; every key has the run's prefix and is removed at the end (docs/own-servers.md)
+    #[arg(long, value_name = "NAME=URL,…", conflicts_with = "keep", help_heading = "Docker")]
+    pub servers: Option<String>,
     /// Image for a role (redis, resource, worker, agent); may be repeated
     #[arg(long, value_name = "ROLE=NAME", value_parser = role_and_image, help_heading = "Docker")]
     pub image: Vec<(String, String)>,

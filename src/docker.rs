@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::bail;
-use compose::{BINARY, DockerCluster, Engine, File, ResourceStore, STORE_ROLE, Spec};
+use compose::{BINARY, DockerCluster, Engine, File, OwnServer, ResourceStore, STORE_ROLE, Spec};
 use history::{FaultKind, MadeBy, NodeName, Plan};
 use nemesis::{Controller, LiveView};
 use tokio::time::Instant;
 
 use crate::{
-    agent::Agent, exit::Unusable, plan_file::PlanFile, processes::DockerProcesses, program, recorder::Recorder,
-    report::Terminal, run_dir::RunDir, unplanned::UnplannedFaults,
+    agent::Agent, exit::Unusable, own_servers, plan_file::PlanFile, processes::DockerProcesses, program,
+    recorder::Recorder, remove_keys::remove_keys, report::Terminal, run_dir::RunDir, unplanned::UnplannedFaults,
 };
 
 /// Runs the plan of `file`, and returns the ids of the images by role. If that fails, the caller takes the cluster
@@ -26,7 +26,8 @@ pub async fn run(
     let live_view = Arc::new(LiveView::new());
     let files = program::files(file)?;
     program::keep(&files, dir)?;
-    let spec = spec(file, files, keep)?;
+    let own = own_servers::resolve(&file.plan).await?;
+    let spec = spec(file, files, own, keep)?;
     terminal.progress("bringing the cluster up");
     let began = Instant::now();
     let (running, mut queue) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
@@ -59,14 +60,19 @@ pub async fn run(
         recorder.end(&file.plan)?;
     }
     recorder.write_logs()?;
+    // Servers that exist already keep their logs to themselves.
+    let own = file.plan.lock_nodes.iter().filter(|_| !file.plan.has_own_servers());
     let store = file.plan.resource.has_own_server().then(|| NodeName::new(STORE_ROLE));
-    for node in file.plan.lock_nodes.iter().chain(&store) {
+    for node in own.chain(&store) {
         let log = running.logs(node).await.unwrap_or_else(|e| format!("{e}\n").into_bytes());
         dir.write(&dir.log(node.as_str()), log)?;
     }
     ended?;
     let high_water = running.high_water();
     terminal.progress(&format!("recorded, {high_water} events in the queue at most; taking the cluster down"));
+    if let Err(left) = remove_keys(engine, file).await {
+        terminal.warn(&format!("{left:#}"));
+    }
     let began = Instant::now();
     running.down().await?;
     terminal.progress(&format!("down after {:.1} s", began.elapsed().as_secs_f64()));
@@ -74,7 +80,12 @@ pub async fn run(
 }
 
 /// The containers of the run.
-fn spec(file: &PlanFile, files: Vec<File>, keep: bool) -> anyhow::Result<Spec> {
+fn spec(
+    file: &PlanFile,
+    files: Vec<File>,
+    own_servers: BTreeMap<NodeName, OwnServer>,
+    keep: bool,
+) -> anyhow::Result<Spec> {
     check_machine(&file.plan, std::env::consts::ARCH)?;
     let own = |args: &[&str]| args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
     let arms: Vec<_> = file.plan.arms.iter().map(|a| a.name()).collect();
@@ -111,6 +122,7 @@ fn spec(file: &PlanFile, files: Vec<File>, keep: bool) -> anyhow::Result<Spec> {
         agent_args: own(&[BINARY, "agent"]),
         reaches: file.plan.schedule.iter().any(|step| step.fault.kind().needs_agent()),
         loses_power: file.loses_power(),
+        own_servers,
         worker_files: (history::Program::DIR.to_owned(), files),
         worker_packages: file.client_packages.clone(),
     })

@@ -25,12 +25,14 @@ mod list;
 mod made_by;
 mod measures;
 mod merge;
+mod own_servers;
 mod plan_file;
 mod process;
 mod processes;
 mod program;
 mod recorded_run;
 mod recorder;
+mod remove_keys;
 mod report;
 mod run_dir;
 mod runner;
@@ -82,6 +84,7 @@ pub fn run() -> ExitCode {
         Command::Worker => one_thread(process::worker()).map(|()| Exit::Ok),
         Command::Resource(args) => one_thread(process::resource(args)).map(|()| Exit::Ok),
         Command::Agent => one_thread(process::agent()).map(|()| Exit::Ok),
+        Command::RemoveKeys => one_thread(remove_keys::remove_keys_here()).map(|()| Exit::Ok),
         Command::Power(args) => process::power(&args).map(|()| Exit::Ok),
         Command::Run(args) => command::run(*args),
         Command::Explore(args) => explore::explore(&args),

@@ -7,7 +7,7 @@ use history::{Build, EngineFacts, Host, MadeBy, NodeName};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use crate::{plan_file::PlanFile, run_dir::RunDir};
+use crate::{own_servers::without_credentials, plan_file::PlanFile, run_dir::RunDir};
 
 const SCHEMA: u32 = 1;
 
@@ -34,7 +34,7 @@ impl Making {
                 commit: commit.map(str::to_owned),
                 changed: env!("HARNESS_CHANGED") == "true",
             },
-            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: without_credentials(std::env::args_os().map(|word| word.to_string_lossy().into_owned())),
             started: humantime::format_rfc3339_seconds(now).to_string(),
             took_ms: None,
             seed: file.plan.seed,

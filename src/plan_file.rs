@@ -7,15 +7,20 @@ use std::{
 
 use anyhow::Context;
 use compose::{ComposeFile, STORE_ROLE};
-use history::{ClusterKind, FaultKind, Persistence, Plan};
+use history::{ClusterKind, FaultKind, NodeName, Persistence, Plan};
+use locks::access::Access;
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
 use workloads::backend::Backend;
 
 use crate::{
     exit::{Unusable, usage},
+    own_servers,
     run_dir::RunDir,
 };
+
+/// The roles of our own processes.
+const OWN_ROLES: [&str; 3] = ["worker", "resource", "agent"];
 
 /// A plan as `harness run` reads and writes it. Planted bugs are named here only: the history names the correct backend
 /// and resource, so that no checker can read the answer from the history.
@@ -38,6 +43,9 @@ pub struct PlanFile {
     /// The directory with the files of the client program, if the plan comes from the directory of a run.
     #[serde(skip)]
     pub kept_files: Option<PathBuf>,
+    /// The access to servers that exist already. It is never written.
+    #[serde(skip)]
+    pub access: BTreeMap<NodeName, Access>,
     /// Images by role.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub images: BTreeMap<String, String>,
@@ -48,8 +56,8 @@ pub struct PlanFile {
 impl PlanFile {
     /// Wraps a plan that needs neither images nor a Compose file of the user's own.
     pub fn new(run: String, backend: String, resource_bug: Option<String>, plan: Plan) -> PlanFile {
-        let (compose, images, kept_files) = (None, BTreeMap::new(), None);
-        PlanFile { run, backend, resource_bug, compose, images, client_packages: Vec::new(), kept_files, plan }
+        let (compose, images, kept_files, access) = (None, BTreeMap::new(), None, BTreeMap::new());
+        PlanFile { run, backend, resource_bug, compose, images, client_packages: Vec::new(), kept_files, access, plan }
     }
 
     /// Reads a saved plan.
@@ -84,11 +92,20 @@ impl PlanFile {
     /// Returns the servers of the run, with the persistence that the plan asks for.
     pub fn servers(&self) -> anyhow::Result<ComposeFile> {
         let mut servers = servers(self.compose.as_deref(), &self.backend)?;
+        if self.plan.has_own_servers() {
+            servers.services.clear();
+            return Ok(servers);
+        }
         persist(&mut servers, self.plan.models.unwrap_or_default().persistence)?;
         if self.plan.cluster == ClusterKind::Docker && self.loses_power() {
             have_data(&servers)?;
         }
         Ok(servers)
+    }
+
+    /// Returns the text before each key of the run; empty, if the run starts its servers.
+    pub fn namespace(&self) -> String {
+        own_servers::namespace(&self.run, &self.plan)
     }
 
     /// Returns true if a client or the resource has a planted bug.
@@ -129,7 +146,21 @@ impl PlanFile {
         Ok(self)
     }
 
+    fn fit_own_servers(&mut self) -> anyhow::Result<()> {
+        if let Some(role) = self.images.keys().find(|role| !OWN_ROLES.contains(&role.as_str())) {
+            let problem = format!("the run starts no `{role}`; expected one of: {}", OWN_ROLES.join(", "));
+            return Err(usage("image", problem));
+        }
+        if self.access.is_empty() {
+            self.access = own_servers::find_access(&self.backend, &self.plan)?;
+        }
+        Ok(())
+    }
+
     fn fit_servers(&mut self) -> anyhow::Result<()> {
+        if self.plan.has_own_servers() {
+            return self.fit_own_servers();
+        }
         let servers = self.servers()?;
         self.plan.lock_nodes = servers.services.iter().map(|s| s.name.clone()).collect();
         let backend = Backend::named(&self.backend).map_err(|e| usage("backend", e))?;
@@ -145,7 +176,7 @@ impl PlanFile {
         }
         let of_servers = servers.services.iter().map(|s| s.role.as_str());
         let of_store = self.plan.resource.has_own_server().then_some(STORE_ROLE);
-        let mut roles: Vec<&str> = of_servers.chain(["worker", "resource", "agent"]).chain(of_store).collect();
+        let mut roles: Vec<&str> = of_servers.chain(OWN_ROLES).chain(of_store).collect();
         if let Some(unknown) = self.images.keys().find(|role| !roles.contains(&role.as_str())) {
             roles.dedup();
             let roles = roles.join(", ");

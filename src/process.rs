@@ -16,7 +16,15 @@ mod stamp;
 mod ticks;
 mod worker;
 
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+
 pub use agent::{AgentCommand, agent};
 pub use power::{PowerArgs, power};
 pub use resource::{PORT as RESOURCE_PORT, ResourceArgs, ResourceCommand, resource};
 pub use worker::worker;
+
+/// Reads the one line that a short process gets on its standard input.
+pub async fn one_line<T: DeserializeOwned>() -> anyhow::Result<T> {
+    commands::Commands::new().next().await.context("reading the task")
+}

@@ -12,6 +12,7 @@ use workloads::protocol::{Command, Configuration};
 use crate::{
     agent::Agent,
     host_clock::HostClock,
+    own_servers,
     plan_file::PlanFile,
     process::{RESOURCE_PORT, ResourceCommand},
     report::{Terminal, versions},
@@ -108,12 +109,14 @@ impl<'a> DockerProcesses<'a> {
     fn configure(&self, node: &NodeName, process: Option<u32>) -> anyhow::Result<()> {
         let index = self.plan().workers().position(|worker| worker == *node);
         let index = index.with_context(|| format!("{node} is no worker"))? as u32;
-        let plan = self.plan().clone();
+        let (plan, namespace) = (self.plan().clone(), self.file.namespace());
         let configuration = Configuration {
             process: process.unwrap_or(index),
             first_client: ClientId(index * plan.workload.clients_per_worker),
             backend: self.file.backend.clone(),
-            lock_nodes: plan.lock_nodes.iter().map(|n| (n.clone(), format!("{n}:{}", plan.servers.port))).collect(),
+            lock_nodes: own_servers::addresses(&plan),
+            access: own_servers::with_schema(&self.file.access, &self.file.backend, &namespace),
+            namespace,
             resource: format!("http://resource:{RESOURCE_PORT}"),
             plan,
         };

@@ -17,6 +17,7 @@ use crate::{
     judge::{Judged, judge},
     made_by::Making,
     plan_file::PlanFile,
+    remove_keys::remove_keys,
     report::{Terminal, heading, versions},
     run_dir::RunDir,
 };
@@ -138,14 +139,27 @@ impl Runner {
             None => None,
         };
         terminal.progress("taking the cluster down");
-        let taken_down = tokio::select! {
-            taken_down = compose::take_down(&engine, &file.run) => taken_down,
+        let taking_down = async {
+            // Before the network is gone, and after the workers are.
+            let removed = remove_keys(&engine, file).await;
+            // Without another failure, this one is the end of the run.
+            if let (Err(left), Some(_)) = (&removed, &failure) {
+                terminal.warn(&format!("{left:#}"));
+            }
+            (removed, compose::take_down(&engine, &file.run).await)
+        };
+        let (removed, taken_down) = tokio::select! {
+            taken_down = taking_down => taken_down,
             () = stop.signalled() => {
                 terminal.progress(&format!(
                     "interrupted again: objects of run {} stay in the engine; run `harness clean` after {YOUNG_S} s to \
                      remove them",
                     file.run
                 ));
+                if file.plan.has_own_servers() {
+                    let keys = format!("keys that begin with `{}`", file.namespace());
+                    terminal.warn(&format!("{keys} may be left on your servers; remove them yourself"));
+                }
                 std::process::exit(Exit::Interrupted as i32)
             }
         };
@@ -155,6 +169,7 @@ impl Runner {
         match failure {
             None => {
                 taken_down?;
+                removed?;
                 Err(Interrupted.into())
             }
             Some(error) => Err(error),

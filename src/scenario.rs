@@ -16,6 +16,7 @@ use workloads::backend::Backend;
 use crate::{
     cli::{ClientFlag, ClusterArg, Format, ModelArgs, ProgramArgs, RunArgs, ScenarioArgs},
     exit::{Unusable, usage},
+    own_servers,
     plan_file::{PlanFile, is_built, is_modelled},
     program::program,
 };
@@ -59,6 +60,7 @@ impl Scenario {
             activity: Activity::default(),
             nemesis: Vec::new(),
             models: None,
+            own_servers: Default::default(),
             program: None,
             waits: Vec::new(),
             schedule: Vec::new(),
@@ -122,6 +124,26 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// Replaces the servers by those of `--servers`.
+    ///
+    /// # Errors
+    /// The flag cannot be parsed, or the scenario needs what only servers of the run can do.
+    fn use_own_servers(&mut self, servers: &str, args: &RunArgs) -> anyhow::Result<()> {
+        let (servers, _) = own_servers::of_flag(servers, &self.backend, &self.base)?;
+        own_servers::use_in(&mut self.base, servers);
+        if args.scenario.persistence.is_some() {
+            return Err(usage("persistence", "only servers that the run starts have a persistence to choose"));
+        }
+        let refused = |fault: &FaultSpec| {
+            let word = fault.lock_node(&self.base.lock_nodes)?;
+            Some(usage("nemesis", format!("{}: `{word}`: {}", fault.kind, history::no_access(word))))
+        };
+        match self.faults.iter().find_map(refused) {
+            Some(refused) => Err(refused),
+            None => self.base.validate().map_err(|e| usage(e.field, e.problem)),
+        }
+    }
+
     /// Makes the plan of a seed: draws the faults, and checks that the plan can be run.
     ///
     /// # Errors
@@ -168,6 +190,8 @@ pub struct Chosen {
 pub fn cluster(args: &RunArgs, no_engine: impl FnOnce() -> anyhow::Result<Option<String>>) -> anyhow::Result<Chosen> {
     let known = |cluster| Ok(Chosen { cluster, simulated: None });
     let asked = match (args.cluster, &args.plan) {
+        // A model must not take the place of servers that the user names.
+        (None | Some(ClusterArg::Auto), _) if args.servers.is_some() => ClusterArg::Docker,
         (Some(asked), _) => asked,
         (None, Some(path)) => return known(PlanFile::read(path)?.plan.cluster),
         // A broken engine must never look like an expected verdict.
@@ -201,11 +225,19 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
             file
         }
         None => {
-            let scenario = Scenario::from_flags(&args.scenario, &args.program, cluster, args.compose.as_deref())?;
+            let mut scenario = Scenario::from_flags(&args.scenario, &args.program, cluster, args.compose.as_deref())?;
+            if let Some(servers) = &args.servers {
+                scenario.use_own_servers(servers, args)?;
+            }
             scenario.file(String::new(), scenario.plan(seed(args.scenario.seed)?)?)
         }
     };
     file.plan.cluster = cluster;
+    if let Some(servers) = &args.servers {
+        let (servers, access) = own_servers::of_flag(servers, &file.backend, &file.plan)?;
+        own_servers::use_in(&mut file.plan, servers);
+        file.access = access;
+    }
     file.plan.validate().map_err(|e| usage(e.field, e.problem))?;
     own_servers(&mut file, args, args.compose.as_deref())?;
     file.ready()
@@ -213,7 +245,12 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
 
 /// The first flag that only Docker has.
 fn flag_of_docker(args: &RunArgs) -> Option<&'static str> {
-    let all = [("compose", args.compose.is_some()), ("image", !args.image.is_empty()), ("keep", args.keep)];
+    let all = [
+        ("servers", args.servers.is_some()),
+        ("compose", args.compose.is_some()),
+        ("image", !args.image.is_empty()),
+        ("keep", args.keep),
+    ];
     all.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
 }
 
@@ -245,6 +282,7 @@ pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Resul
         ("expect", args.expect.is_some(), "use the key `expect`"),
         ("repeat", args.repeat.is_some(), "give `--repeat` to `harness suite`"),
         ("keep", args.keep, "the servers of a suite are always removed"),
+        ("servers", args.servers.is_some(), "a suite starts its servers; give the flag to `harness run`"),
         ("format", args.format != Format::Text, "give `--format` to `harness suite`"),
         ("runs", args.runs != Path::new("runs"), "give `--runs` to `harness suite`"),
     ];

@@ -69,6 +69,7 @@ pub(crate) fn plan() -> Plan {
         activity: Activity { holds: 0, clients: 0, refused: 0 },
         nemesis: Vec::new(),
         models: None,
+        own_servers: Default::default(),
         program: None,
         waits: Vec::new(),
         schedule: Vec::new(),

@@ -31,6 +31,11 @@ impl BinaryVolume {
         Ok(Self { name })
     }
 
+    /// The volume of a run that has filled it.
+    pub(crate) fn of(run: &str) -> Self {
+        Self { name: format!("harness-{run}") }
+    }
+
     /// Returns the mount of the volume. Only the container that fills the volume may write to it.
     pub(crate) fn mount(&self, fills: bool) -> Mount {
         Mount {

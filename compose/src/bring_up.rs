@@ -23,6 +23,7 @@ use crate::{
     health::wait_until_healthy,
     image::{Image, Images, OWN_IMAGE, Wanted},
     network::Network,
+    own_server::OwnServer,
     power,
     process::{Outlet, Output, Process},
     running::{Member, Running},
@@ -32,7 +33,7 @@ use crate::{
 };
 
 /// The role of the workers.
-const WORKER_ROLE: &str = "worker";
+pub(crate) const WORKER_ROLE: &str = "worker";
 /// Number of lines from our processes that may wait for the controller. Further lines wait in the processes' pipes.
 const QUEUE_LINES: usize = 65_536;
 
@@ -67,6 +68,8 @@ pub struct Spec {
     pub reaches: bool,
     /// True if servers lose power: then a file system of ours lies over their data.
     pub loses_power: bool,
+    /// The servers that exist already. `servers` has no services then.
+    pub own_servers: BTreeMap<NodeName, OwnServer>,
 }
 
 /// Removes the leftovers of dead runs, finds the images, starts the cluster, and waits until every server has passed
@@ -200,6 +203,7 @@ async fn start(
         binary: volume,
         loses_power: spec.loses_power,
         worker_files: files_of(spec)?,
+        own_servers: spec.own_servers.clone(),
     };
     let (outlet, output) = Outlet::new(QUEUE_LINES);
     let mut members = BTreeMap::new();
@@ -290,6 +294,7 @@ mod tests {
             agent_args: command("agent"),
             reaches: false,
             loses_power: false,
+            own_servers: BTreeMap::new(),
         }
     }
 

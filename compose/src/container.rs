@@ -1,6 +1,9 @@
 //! Creates and starts containers.
 
-use std::{collections::HashMap, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
+};
 
 use bollard::{
     body_stream,
@@ -21,6 +24,7 @@ use crate::{
     error::{Error, explain},
     file::{Service, store::STORE_ROLE},
     image::Image,
+    own_server::OwnServer,
     power, sweep,
 };
 
@@ -70,6 +74,8 @@ pub(crate) struct Place {
     pub loses_power: bool,
     /// Packed files that each worker gets before it starts.
     pub worker_files: Option<Bytes>,
+    /// The servers that exist already.
+    pub own_servers: BTreeMap<NodeName, OwnServer>,
 }
 
 impl Place {
@@ -118,7 +124,12 @@ impl Place {
             healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..Default::default() }),
             ..Default::default()
         };
-        let host = HostConfig { network_mode: Some(self.network.clone()), mounts: Some(mounts), ..Default::default() };
+        let host = HostConfig {
+            network_mode: Some(self.network.clone()),
+            mounts: Some(mounts),
+            extra_hosts: OwnServer::hosts(self.own_servers.values()),
+            ..Default::default()
+        };
         match &recipe.node.runs {
             Runs::Server(service) => {
                 let body = ContainerCreateBody {
@@ -160,7 +171,7 @@ impl Place {
 
 /// Returns the privileges of our process: none, or those that faults of packets and clocks need. Such faults act on
 /// processes of other containers, by their pids on the host.
-fn own_host(is_reaching: bool, host: HostConfig) -> HostConfig {
+pub(crate) fn own_host(is_reaching: bool, host: HostConfig) -> HostConfig {
     let mut security = vec!["no-new-privileges".to_owned()];
     let host = HostConfig { log_config: Some(log_driver("none")), cap_drop: Some(vec!["ALL".to_owned()]), ..host };
     if !is_reaching {

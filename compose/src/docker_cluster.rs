@@ -7,7 +7,7 @@ use agent::protocol::{
     TargetRequest,
 };
 use history::{ClockChange, Fault, FaultId, NodeName, WhichClock, fault::Data};
-use nemesis::{Cluster, Doing};
+use nemesis::{Cluster, ClusterError, Doing};
 use tokio::time::Instant;
 
 use crate::{
@@ -167,6 +167,12 @@ impl Cluster for DockerCluster<'_> {
     fn latency<'a>(&'a self, from: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
         Box::pin(async move {
             let doing = "probing its links";
+            if let Some(server) = self.running.own_server(to) {
+                return self.round_trip(from, server).await;
+            }
+            if let Some(server) = self.running.own_server(from) {
+                return self.round_trip(to, server).await;
+            }
             let (node, to) = (to, SocketAddrV4::new(self.address(to, doing)?, CLOSED_PORT));
             // A node that does not run sends no packet.
             let Some(pid) = self.pid_if_up(from, doing).await? else { return Ok(None) };
@@ -267,5 +273,27 @@ impl Cluster for DockerCluster<'_> {
                 other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
             }
         })
+    }
+}
+
+impl DockerCluster<'_> {
+    /// Measures the time of a new connection from `node` to a server that exists already; none, if there is no
+    /// connection. The harness cannot probe from the server's end, so one probe stands for both directions: a fault of
+    /// either direction shows in the time until the connection is there.
+    ///
+    /// The probe uses the server's own port, because a firewall may drop packets to any other.
+    async fn round_trip(&self, node: &NodeName, server: SocketAddrV4) -> Result<Option<Duration>, ClusterError> {
+        let doing = "probing its links to a server of your own";
+        let Some(pid) = self.pid_if_up(node, doing).await? else { return Ok(None) };
+        let timeout_ms = u64::try_from(self.patience().as_millis()).unwrap_or(u64::MAX);
+        let probe = TargetRequest::Probe { pid, to: server, timeout_ms };
+        match self.target_if_up(&[(node, pid)], probe).await? {
+            Some(TargetAnswer::Probed(ProbeAnswer::Connected { latency_ns })) => {
+                Ok(Some(Duration::from_nanos(latency_ns)))
+            }
+            // A fault that rejects packets, or a server that is down: no packet of the client reaches it.
+            None | Some(TargetAnswer::Probed(ProbeAnswer::Silent | ProbeAnswer::Refused { .. })) => Ok(None),
+            Some(other) => Err(failed(node, doing, format!("the probe of {server} came to {other:?}"))),
+        }
     }
 }

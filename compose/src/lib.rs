@@ -29,6 +29,7 @@ mod lines;
 mod looks;
 mod marker;
 mod network;
+mod own_server;
 mod power;
 mod power_loss;
 mod process;
@@ -40,6 +41,7 @@ mod socket;
 mod steps;
 mod strip;
 mod sweep;
+mod task;
 mod watch;
 
 pub use archive::File;
@@ -53,9 +55,11 @@ pub use file::{
     store::{ResourceStore, STORE_ROLE},
 };
 pub use image::remove_dead_builds;
+pub use own_server::OwnServer;
 pub use process::{Output, What};
 pub use progress::Progress;
 pub use reach::{AgentPort, DockerCluster};
 pub use running::Running;
 pub use sweep::{Swept, YOUNG_S, clean_kept, sweep, take_down};
+pub use task::{Task, TaskEnd, run_last};
 pub use watch::Watch;

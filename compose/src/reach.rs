@@ -95,6 +95,9 @@ impl<'a> DockerCluster<'a> {
     }
 
     pub(crate) fn address(&self, node: &NodeName, doing: &'static str) -> Result<Ipv4Addr, ClusterError> {
+        if let Some(server) = self.running.own_server(node) {
+            return Ok(*server.ip());
+        }
         Ok(self.member(node, doing)?.recipe.address)
     }
 

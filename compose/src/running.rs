@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -132,10 +132,16 @@ impl Running {
         servers.map(|(node, member)| (node, member.recipe.node.role.as_str()))
     }
 
-    /// Returns the nodes' addresses on the run's network. A node keeps its address when it restarts. Nodes find each
-    /// other by name.
+    /// Returns the nodes' addresses on the run's network, and the addresses of servers outside of it. A node keeps its
+    /// address when it restarts. Nodes find each other by name.
     pub fn addresses(&self) -> impl Iterator<Item = (&NodeName, Ipv4Addr)> {
-        self.members.iter().map(|(node, member)| (node, member.recipe.address))
+        let members = self.members.iter().map(|(node, member)| (node, member.recipe.address));
+        members.chain(self.place.own_servers.iter().map(|(node, server)| (node, *server.at.ip())))
+    }
+
+    /// Returns the address of a server that exists already; none, if `node` is a node of the run.
+    pub(crate) fn own_server(&self, node: &NodeName) -> Option<SocketAddrV4> {
+        self.place.own_servers.get(node).map(|server| server.at)
     }
 
     /// Returns the content ids of the images (`sha256:…`), by role.

@@ -1,6 +1,6 @@
 //! The plan of a run: a scenario, fully resolved with its seed. The plan is saved before anything starts.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,7 @@ use crate::{
     workload::Workload,
 };
 
+pub(crate) mod own_servers;
 pub(crate) mod possible;
 mod script;
 mod together;
@@ -77,6 +78,9 @@ pub struct Plan {
     pub lock_nodes: Vec<NodeName>,
     /// The facts about the lock nodes, from the backend's Compose file.
     pub servers: ServerFacts,
+    /// The URL, without credentials, of each lock node, if the servers exist already. Empty if the run starts them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub own_servers: BTreeMap<NodeName, String>,
     /// Work of the clients; missing fields are those of [`Workload::default`].
     #[serde(default)]
     pub workload: Workload,

@@ -12,7 +12,6 @@
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
-    io,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -20,14 +19,15 @@ use std::{
 };
 
 use tokio::{
-    net::TcpStream,
     sync::{mpsc, oneshot},
     time,
 };
 
 use crate::{
+    access::Access,
     ports::{Node, NodeError, Reply, Step, StepAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
+    stream::{self, Stream},
 };
 
 /// The number of steps that may wait for the task.
@@ -37,9 +37,6 @@ const QUEUE: usize = 4096;
 /// a request always finds a free place: a later request could overtake a request that had to wait for a place.
 pub(crate) const IN_FLIGHT: usize = 4096;
 
-/// The timeout of connecting.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// The timeout of opening a session on a connection. A frozen server accepts connections, and answers none of them.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -48,11 +45,6 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The delay before the next try to connect.
 const RECONNECT_DELAY: Duration = Duration::from_millis(50);
-
-/// The time without an acknowledgement by the server's *kernel* after which a connection is dead. A frozen server keeps
-/// its connection, because its kernel still acknowledges. The task never gives up a slow answer; the lock does, by its
-/// own timeout.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(15);
 
 /// The future that reads and writes a connection's bytes while it is polled. It ends with the connection.
 pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -67,23 +59,26 @@ pub(crate) trait Protocol: 'static {
     /// The client's end of an open connection.
     type Session: Send + Sync;
 
+    /// The bytes by which a client asks for TLS before its first request; none, if the client begins with TLS.
+    const BEGIN_TLS: &[u8] = &[];
+
     /// Opens a session on a connection. The driver reads and writes the bytes of all later requests.
-    fn open(stream: TcpStream) -> impl Future<Output = Result<(Self::Session, Driver), String>> + Send;
+    fn open(stream: Stream, access: &Access) -> impl Future<Output = Result<(Self::Session, Driver), String>> + Send;
 
     /// Makes the step a request. The first poll of the answer queues the request in the driver; later polls only wait.
     fn request(session: &Self::Session, step: Step) -> Answer;
 
     /// Asks for the version of the server, such as `7.0.15`, on a connection of its own. It changes nothing.
-    fn version(stream: TcpStream) -> impl Future<Output = Result<String, String>> + Send;
+    fn version(stream: Stream, access: &Access) -> impl Future<Output = Result<String, String>> + Send;
 }
 
 /// A server, connected or not.
 struct Connection {
-    name: Arc<str>,
+    server: Arc<ServerAddress>,
     queue: mpsc::Sender<(Step, Answered)>,
 }
 
-/// The server at `addr` (`host:port`). A task connects in the background, and again whenever the connection is lost.
+/// A server. A task connects in the background, and again whenever the connection is lost.
 /// Steps that are sent before the first try to connect has ended wait for it. Later steps fail at once while there is
 /// no connection.
 ///
@@ -91,13 +86,13 @@ struct Connection {
 ///
 /// # Panics
 /// Outside of a Tokio runtime.
-pub(crate) fn connect<P: Protocol>(name: &str, addr: &str) -> Arc<dyn Node> {
+pub(crate) fn connect<P: Protocol>(server: ServerAddress) -> Arc<dyn Node> {
     let (queue, steps) = mpsc::channel(QUEUE);
-    let (name, addr) = (Arc::<str>::from(name), Arc::<str>::from(addr));
+    let server = Arc::new(server);
     // Without Tokio's budget: if the budget were used up, the first poll of a request would not queue the request, and
     // a later request could overtake it.
-    tokio::spawn(tokio::task::unconstrained(keep_connected::<P>(name.clone(), addr, steps)));
-    Arc::new(Connection { name, queue })
+    tokio::spawn(tokio::task::unconstrained(keep_connected::<P>(server.clone(), steps)));
+    Arc::new(Connection { server, queue })
 }
 
 /// Connects to independent servers, and asks each for its version.
@@ -108,23 +103,24 @@ pub(crate) fn connect_all<P: Protocol>(
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
         let versions = ask_versions(&servers, server_version::<P>).await;
-        let nodes = servers.iter().map(|server| connect::<P>(&server.name, &server.address)).collect();
+        let nodes = servers.into_iter().map(connect::<P>).collect();
         Ok(Connected { servers: Servers::Nodes(nodes), versions })
     })
 }
 
-/// Asks the server at `addr` (`host:port`) for its version, such as `7.0.15`.
+/// Asks a server for its version, such as `7.0.15`.
 ///
 /// # Errors
 /// The server gave no answer. The error is always definite: asking changes nothing.
-pub(crate) async fn server_version<P: Protocol>(addr: &str) -> Result<String, NodeError> {
+pub(crate) async fn server_version<P: Protocol>(server: &ServerAddress) -> Result<String, NodeError> {
+    let addr = &server.address;
     let asked = time::timeout(VERSION_TIMEOUT, async {
-        let stream = tcp(addr).await?;
-        P::version(stream).await
+        let stream = stream::connect(server, P::BEGIN_TLS).await?;
+        P::version(stream, &server.access).await
     });
     match asked.await {
         Ok(Ok(version)) => Ok(version),
-        Ok(Err(error)) => Err(NodeError::Definite(format!("{addr}: {error}"))),
+        Ok(Err(error)) => Err(server.access.hide(NodeError::Definite(format!("{addr}: {error}")))),
         Err(_) => Err(NodeError::Definite(format!("{addr}: no answer within {VERSION_TIMEOUT:?}"))),
     }
 }
@@ -143,7 +139,7 @@ pub(crate) async fn driven<T>(
 
 impl Node for Connection {
     fn name(&self) -> &str {
-        &self.name
+        &self.server.name
     }
 
     fn send(&self, step: Step) -> Answer {
@@ -155,15 +151,18 @@ impl Node for Connection {
             };
             return Box::pin(std::future::ready(Err(NodeError::Definite(why))));
         }
+        let server = self.server.clone();
         Box::pin(async move {
-            answer.await.unwrap_or_else(|_| Err(NodeError::Indeterminate("the connection's task has ended".to_owned())))
+            let answer = answer.await;
+            let ended = || Err(NodeError::Indeterminate("the connection's task has ended".to_owned()));
+            answer.unwrap_or_else(|_| ended()).map_err(|error| server.access.hide(error))
         })
     }
 }
 
 /// The task: connects, serves, and connects again, until the node is dropped.
-async fn keep_connected<P: Protocol>(name: Arc<str>, addr: Arc<str>, mut steps: mpsc::Receiver<(Step, Answered)>) {
-    let mut connected = open::<P>(&addr).await;
+async fn keep_connected<P: Protocol>(server: Arc<ServerAddress>, mut steps: mpsc::Receiver<(Step, Answered)>) {
+    let mut connected = open::<P>(&server).await;
     loop {
         let lost = match connected {
             Ok((session, driver)) => match serve::<P>(session, driver, &mut steps).await {
@@ -172,10 +171,11 @@ async fn keep_connected<P: Protocol>(name: Arc<str>, addr: Arc<str>, mut steps: 
             },
             Err(error) => error,
         };
-        tracing::debug!(node = %name, %addr, "{lost}");
+        let lost = server.access.without_secrets(lost);
+        tracing::debug!(node = %server.name, addr = %server.address, "{lost}");
         let reopen = async {
             time::sleep(RECONNECT_DELAY).await;
-            open::<P>(&addr).await
+            open::<P>(&server).await
         };
         let mut reopen = pin!(reopen);
         connected = loop {
@@ -195,33 +195,18 @@ async fn keep_connected<P: Protocol>(name: Arc<str>, addr: Arc<str>, mut steps: 
 }
 
 /// Connects, and opens a session.
-async fn open<P: Protocol>(addr: &str) -> Result<(P::Session, Driver), String> {
-    let stream = tcp(addr).await?;
-    in_time(P::open(stream)).await
+pub(crate) async fn open<P: Protocol>(server: &ServerAddress) -> Result<(P::Session, Driver), String> {
+    let opening = async {
+        let stream = stream::connect(server, P::BEGIN_TLS).await?;
+        P::open(stream, &server.access).await
+    };
+    in_time(opening).await
 }
 
 /// Waits until a session is open, for at most [`LOGIN_TIMEOUT`].
 pub(crate) async fn in_time<T>(opening: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let opened = time::timeout(LOGIN_TIMEOUT, opening).await;
     opened.unwrap_or_else(|_| Err(format!("no session within {LOGIN_TIMEOUT:?}")))
-}
-
-/// Connects. It sends nothing, so it can connect to a frozen server too.
-pub(crate) async fn tcp(addr: &str) -> Result<TcpStream, String> {
-    let stream = match time::timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(error.to_string()),
-        Err(_) => return Err(format!("no connection within {CONNECT_TIMEOUT:?}")),
-    };
-    prepare(&stream).map_err(|error| error.to_string())?;
-    Ok(stream)
-}
-
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    use nix::sys::socket::{setsockopt, sockopt};
-    stream.set_nodelay(true)?;
-    let unacknowledged_ms = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).unwrap_or(u32::MAX);
-    Ok(setsockopt(stream, sockopt::TcpUserTimeout, &unacknowledged_ms)?)
 }
 
 /// The reason why serving a connection ended.

@@ -19,15 +19,16 @@ use std::{
 };
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, KeyValue, LockOptions, PutOptions,
-    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, KeyValue, LockOptions,
+    PutOptions, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
 };
 use parking_lot::Mutex;
-use tokio::{task::JoinSet, time};
+use tokio::{sync::OnceCell, task::JoinSet, time};
 
 #[cfg(feature = "planted")]
 use crate::planted::steps::PlantedOp;
 use crate::{
+    access::Tls,
     hold::{Key, Owner},
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
@@ -43,6 +44,8 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of connecting with credentials. A member takes a tenth of a second to compare a password.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The idle time after which the client pings a connection, and the timeout of the ping. etcd closes connections that
 /// are pinged more often than every 5 s.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(3));
@@ -50,11 +53,25 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from
 /// An etcd cluster, connected or not.
 struct Cluster {
     name: Arc<str>,
-    members: Vec<(Arc<str>, Client)>,
+    members: Vec<Member>,
     /// The member that answered last.
     preferred: AtomicUsize,
     /// The names of the keys that this client created. Requests name a key by its revision.
     created: Mutex<BTreeMap<(Key, Revision), Vec<u8>>>,
+}
+
+/// A member of the cluster. Without credentials, it is connected from the beginning. The first request of a client with
+/// credentials is for a token, so such a client connects when it needs the member: the member may be cut off now.
+struct Member {
+    server: ServerAddress,
+    client: OnceCell<Client>,
+}
+
+impl Member {
+    async fn client(&self) -> Result<Client, Error> {
+        let connecting = || async { client(&self.server).await.map_err(|error| Error::Internal(error.to_string())) };
+        self.client.get_or_try_init(connecting).await.cloned()
+    }
 }
 
 /// Connects to the etcd cluster of these members. The client connects to a member when it needs the member. The first
@@ -67,8 +84,10 @@ struct Cluster {
 /// Outside of a Tokio runtime.
 pub async fn connect(name: &str, members: &[ServerAddress], first: usize) -> Result<Arc<dyn Store>, NodeError> {
     let mut connected = Vec::new();
-    for ServerAddress { name, address } in members {
-        connected.push((name.as_str().into(), client(address).await?));
+    for server in members {
+        let has_credentials = server.access.user.is_some();
+        let client = if has_credentials { OnceCell::new() } else { OnceCell::new_with(Some(client(server).await?)) };
+        connected.push(Member { server: server.clone(), client });
     }
     if connected.is_empty() {
         return Err(NodeError::Definite(format!("{name}: no members")));
@@ -91,14 +110,14 @@ pub(crate) fn connect_members(
     })
 }
 
-/// Asks the member at `addr` (`host:port`) for its version, such as `3.4.23`.
+/// Asks a member for its version, such as `3.4.23`.
 ///
 /// # Errors
 /// The member gave no answer. The error is always definite: asking changes nothing.
-async fn member_version(addr: &str) -> Result<String, NodeError> {
-    let mut client = client(addr).await?;
+async fn member_version(member: &ServerAddress) -> Result<String, NodeError> {
+    let mut client = client(member).await?;
     let asked = time::timeout(CONNECT_TIMEOUT, client.status()).await;
-    let failed = |why: String| NodeError::Definite(format!("{addr}: {why}"));
+    let failed = |why: String| member.access.hide(NodeError::Definite(format!("{}: {why}", member.address)));
     match asked {
         Ok(Ok(status)) => Ok(status.version().to_owned()),
         Ok(Err(error)) => Err(failed(error.to_string())),
@@ -106,11 +125,46 @@ async fn member_version(addr: &str) -> Result<String, NodeError> {
     }
 }
 
-async fn client(addr: &str) -> Result<Client, NodeError> {
+/// Connects to a member, and asks for a token if there are credentials.
+pub(crate) async fn client(member: &ServerAddress) -> Result<Client, NodeError> {
+    let ServerAddress { address, access, .. } = member;
     let (interval, timeout) = KEEP_ALIVE;
-    let options = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT).with_keep_alive(interval, timeout);
-    let connected = Client::connect([format!("http://{addr}")], Some(options)).await;
-    connected.map_err(|error| NodeError::Definite(format!("{addr}: {error}")))
+    let mut options = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT).with_keep_alive(interval, timeout);
+    if let Some(tls) = &access.tls {
+        options = options.with_tls(tls_options(tls));
+    }
+    if let Some((user, password)) = access.credentials() {
+        options = options.with_user(user, password).with_auto_token_refresh(true);
+    }
+    let scheme = if access.tls.is_some() { "https" } else { "http" };
+    let failed = |why: String| access.hide(NodeError::Definite(format!("{address}: {why}")));
+    let connecting = Client::connect([format!("{scheme}://{address}")], Some(options));
+    match time::timeout(LOGIN_TIMEOUT, connecting).await {
+        Ok(connected) => connected.map_err(|error| failed(described(&error))),
+        Err(_) => Err(failed(format!("no session within {LOGIN_TIMEOUT:?}"))),
+    }
+}
+
+/// The error, and its cause. The library's own text of a failed connection is only `transport error`.
+fn described(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
+
+fn tls_options(tls: &Tls) -> TlsOptions {
+    let options = match &tls.roots {
+        Some(pem) => TlsOptions::new().ca_certificate(Certificate::from_pem(pem)),
+        None => TlsOptions::new().trust_anchors(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+    };
+    match &tls.identity {
+        Some(own) => options.identity(etcd_client::Identity::from_pem(&own.certificates, own.key.reveal())),
+        None => options,
+    }
 }
 
 struct ClusterStore(Arc<Cluster>);
@@ -130,8 +184,12 @@ impl Store for ClusterStore {
                 op => cluster.ask(op).await,
             }
         });
+        let cluster = self.0.clone();
         Box::pin(async move {
-            asked.await.unwrap_or_else(|ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}"))))
+            let ended = |ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}")));
+            // All members have the same users.
+            let access = &cluster.members[0].server.access;
+            asked.await.unwrap_or_else(ended).map_err(|error| access.hide(error))
         })
     }
 }
@@ -160,7 +218,7 @@ impl Cluster {
                             self.preferred.store(member, Ordering::Relaxed);
                             return Ok(seen);
                         }
-                        Err(error) => failed = format!("{}: {error}", self.members[member].0),
+                        Err(error) => failed = format!("{}: {error}", self.members[member].server.name),
                     },
                     () = time::sleep(HEDGE_AFTER), if has_next => {}
                 }
@@ -171,7 +229,7 @@ impl Cluster {
     }
 
     async fn ask_member(&self, member: usize, op: &Op) -> Result<StoreAnswer, Error> {
-        let mut client = self.members[member].1.clone();
+        let mut client = self.members[member].client().await?;
         match op {
             Op::Grant(lease) => {
                 let granted = client.lease_grant(whole_seconds(*lease), None).await?;
@@ -283,9 +341,9 @@ impl Cluster {
     /// member: two requests with one lease share one key, and the service deletes that key when the first request
     /// breaks off, although the service may have granted the lock to the second.
     async fn lock(&self, key: &Key, lease: LeaseId) -> Result<StoreAnswer, NodeError> {
-        let (member, client) = &self.members[self.preferred.load(Ordering::Relaxed)];
-        let said = lock(&mut client.clone(), key, lease).await;
-        said.map_err(|error| NodeError::Indeterminate(format!("{member}: {error}")))
+        let member = &self.members[self.preferred.load(Ordering::Relaxed)];
+        let said = async { lock(&mut member.client().await?, key, lease).await }.await;
+        said.map_err(|error| NodeError::Indeterminate(format!("{}: {error}", member.server.name)))
     }
 
     /// Waits until a member says that the key is gone. If the client has stopped waiting, this ends with the key, or
@@ -307,7 +365,7 @@ impl Cluster {
 
     /// Returns when a member reports the key's end, or at once if the key is not there.
     async fn watch(&self, member: usize, key: &Key, revision: Revision) -> Result<(), Error> {
-        let mut client = self.members[member].1.clone();
+        let mut client = self.members[member].client().await?;
         let Some((name, seen)) = self.find(&mut client, key, revision).await? else { return Ok(()) };
         let options = WatchOptions::new().with_start_revision(seen + 1).with_filters([WatchFilterType::NoPut]);
         let mut stream = client.watch(name, Some(options)).await?;

@@ -5,9 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use rand::RngCore;
 use smol_str::SmolStr;
 
-/// The name of a lock.
+/// The name of a lock, in a namespace or in none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(SmolStr);
+pub struct Key {
+    /// The namespace and the name.
+    text: SmolStr,
+    /// The number of bytes of the namespace.
+    namespace: usize,
+}
 
 /// The value that marks a key as one attempt's own. Each attempt needs a fresh value: otherwise a release or an undo
 /// that is still under way would remove the key of the next attempt.
@@ -21,12 +26,23 @@ pub struct Token(pub u64);
 impl Key {
     /// The key of this name.
     pub fn new(name: impl AsRef<str>) -> Self {
-        Self(SmolStr::new(name))
+        Self { text: SmolStr::new(name), namespace: 0 }
     }
 
-    /// The name as text.
+    /// The key of this name in a namespace. Everything that a client stores for the key begins with the namespace, so
+    /// users who share a server do not meet.
+    pub fn within(namespace: &str, name: &str) -> Self {
+        Self { text: SmolStr::from_iter([namespace, name]), namespace: namespace.len() }
+    }
+
+    /// The namespace and the name as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The namespace, which may be empty, and the name.
+    pub(crate) fn parts(&self) -> (&str, &str) {
+        self.text.split_at(self.namespace)
     }
 }
 
@@ -52,7 +68,7 @@ impl Owner {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

@@ -17,6 +17,7 @@
 //! | the lock of a Postgres session: an advisory lock, a locked row | [`postgres_advisory`], [`postgres_row`] |
 //! | the lock in a record that nothing expires, whose lease the waiting clients measure | [`dynamodb`] |
 //! | the lock of a program in any language | [`program`] |
+//! | servers that exist already: credentials, TLS, the removal of keys | [`access`], [`own_servers`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
 //!
@@ -36,6 +37,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod access;
 mod answer;
 mod clients;
 mod clock;
@@ -48,6 +50,7 @@ pub mod etcd_server_lock;
 mod etcd_store;
 mod hold;
 mod leases;
+pub mod own_servers;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod ports;
@@ -65,6 +68,7 @@ pub mod redlock;
 mod retry;
 mod round;
 mod servers;
+mod stream;
 pub mod validity;
 mod zookeeper;
 

@@ -21,20 +21,24 @@
 use std::sync::Arc;
 
 use futures::try_join;
-use tokio::net::TcpStream;
 use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement, error::Severity};
 
 use crate::{
+    access::{Access, Secret},
     connection::{self, Answer, Driver, Protocol, driven},
     hold::Token,
     ports::{Clock, Lock, Node, NodeError, Step, StepAnswer},
     redlock,
-    servers::{CannotBuild, Servers, TokenSource},
+    servers::{CannotBuild, ServerAddress, Servers, TokenSource},
+    stream::{self, Stream},
     validity::whole_ms,
 };
 
-/// The user and the database of the clients.
+/// The user and the database of clients that name none.
 const USER: &str = "postgres";
+/// The request for TLS: its length, and the number 80877103
+/// (<https://www.postgresql.org/docs/15/protocol-message-formats.html>, SSLRequest).
+pub(crate) const BEGIN_TLS: &[u8] = &[0, 0, 0, 8, 4, 210, 22, 47];
 
 /// Creates the table. Two clients that create it at once would collide in the server's catalogue, so each holds an
 /// advisory lock meanwhile.
@@ -105,14 +109,57 @@ pub(crate) fn build(
 /// # Panics
 /// Outside of a Tokio runtime.
 pub fn connect(name: &str, addr: &str) -> Arc<dyn Node> {
-    connection::connect::<PostgresProtocol>(name, addr)
+    connection::connect::<PostgresProtocol>(ServerAddress::new(name, addr))
 }
 
-/// The settings of a session. It sends no password, so the server must trust its user.
-pub(crate) fn settings() -> Config {
+/// The settings of a session, with more `options` for the server. Without a password in `access`, the server must trust
+/// the user.
+pub(crate) fn settings(access: &Access, options: &str) -> Config {
+    let user = access.user.as_ref().map_or(USER, Secret::reveal);
+    let path = access.schema.iter().map(|schema| format!("-c search_path=\"{schema}\" ")).collect::<String>();
     let mut settings = Config::new();
-    settings.user(USER).dbname(USER).application_name("harness");
+    settings.user(user).dbname(access.database.as_deref().unwrap_or(user)).application_name("harness");
+    settings.options(format!("{path}{options}"));
+    if let Some(password) = &access.password {
+        settings.password(password.reveal());
+    }
     settings
+}
+
+/// Creates the schema of the run. Two clients that create it at once would collide in the server's catalogue.
+pub(crate) async fn create_schema(client: &Client, schema: &str) -> Result<(), Error> {
+    let create = format!(
+        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('{schema}', 0)); \
+         CREATE SCHEMA IF NOT EXISTS \"{schema}\"; COMMIT"
+    );
+    client.batch_execute(&create).await
+}
+
+/// Removes the schema of the run with everything in it. Returns whether the schema was there.
+pub(crate) async fn drop_schema(server: &ServerAddress) -> Result<bool, String> {
+    let Some(schema) = &server.access.schema else { return Ok(false) };
+    let stream = stream::connect(server, BEGIN_TLS).await?;
+    let (client, driver, _) = log_in(stream, &server.access).await?;
+    let dropping = async {
+        let found = client.query_opt("SELECT FROM pg_namespace WHERE nspname = $1", &[schema]).await?;
+        client.batch_execute(&format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE")).await?;
+        Ok(found.is_some())
+    };
+    driven(driver, async { dropping.await.map_err(|error: Error| said(&error)) }).await
+}
+
+/// Opens a session on a connection. Returns the server's version too.
+async fn log_in(stream: Stream, access: &Access) -> Result<(Client, Driver, String), String> {
+    let (client, connection) = settings(access, "").connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
+    // The version of a Debian package has the package's name after the number.
+    let version = connection.parameter("server_version").and_then(|text| text.split(' ').next()).unwrap_or_default();
+    let version = version.to_owned();
+    let driver = Box::pin(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!("{}", said(&error));
+        }
+    });
+    Ok((client, driver, version))
 }
 
 /// The reason of an error. The library's own text of a server's error is only `db error`.
@@ -140,7 +187,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    async fn prepared(client: Client) -> Result<Session, Error> {
+    async fn prepared(client: Client, schema: Option<&str>) -> Result<Session, Error> {
+        if let Some(schema) = schema {
+            create_schema(&client, schema).await?;
+        }
         client.batch_execute(CREATE).await?;
         let (acquire, acquire_uncounted, extend, release, raise_fence) = try_join!(
             client.prepare(ACQUIRE),
@@ -179,14 +229,12 @@ impl Session {
 impl Protocol for PostgresProtocol {
     type Session = Arc<Session>;
 
-    async fn open(stream: TcpStream) -> Result<(Arc<Session>, Driver), String> {
-        let (client, connection) = settings().connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
-        let mut driver: Driver = Box::pin(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!("{}", said(&error));
-            }
-        });
-        let preparing = async { Session::prepared(client).await.map_err(|error| said(&error)) };
+    const BEGIN_TLS: &[u8] = BEGIN_TLS;
+
+    async fn open(stream: Stream, access: &Access) -> Result<(Arc<Session>, Driver), String> {
+        let (client, mut driver, _) = log_in(stream, access).await?;
+        let schema = access.schema.as_deref();
+        let preparing = async { Session::prepared(client, schema).await.map_err(|error| said(&error)) };
         let session = driven(&mut driver, preparing).await?;
         Ok((Arc::new(session), driver))
     }
@@ -213,11 +261,8 @@ impl Protocol for PostgresProtocol {
     }
 
     /// The server says its version while it opens the session.
-    async fn version(stream: TcpStream) -> Result<String, String> {
-        let (client, connection) = settings().connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
-        drop(client);
-        // The version of a Debian package has the package's name after the number.
-        let version = connection.parameter("server_version").and_then(|text| text.split(' ').next());
-        version.map(str::to_owned).ok_or_else(|| "the session has no server_version".to_owned())
+    async fn version(stream: Stream, access: &Access) -> Result<String, String> {
+        let (_, _, version) = log_in(stream, access).await?;
+        if version.is_empty() { Err("the session has no server_version".to_owned()) } else { Ok(version) }
     }
 }

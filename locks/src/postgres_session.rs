@@ -45,11 +45,12 @@ use tokio_postgres::{
 
 use crate::{
     answer::within,
-    connection::{in_time, server_version, tcp},
+    connection::{in_time, server_version},
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token},
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Round, Watch},
-    postgres::{PostgresProtocol, failure, said, settings},
+    postgres::{BEGIN_TLS, PostgresProtocol, create_schema, failure, said, settings},
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
+    stream,
     validity::{self, whole_ms},
 };
 
@@ -107,6 +108,8 @@ pub(crate) fn build<L: SessionLock>(
 pub(crate) struct Session {
     client: Client,
     key: Key,
+    /// The schema of the run's tables, if it has its own.
+    schema: Option<String>,
     /// The session is certainly over some time after that, unless the server cannot run.
     opened: Duration,
     /// True as soon as the server has said that it ends the session, so that the session's lock is free.
@@ -122,12 +125,11 @@ impl Session {
         opened: Duration,
         timeouts: &[&str],
     ) -> Result<Session, String> {
-        let stream = tcp(&server.address).await?;
+        let stream = stream::connect(&server, BEGIN_TLS).await?;
         // The settings are numbers of 31 bits.
         let lease_ms = whole_ms(lease).min(i32::MAX as u64);
         let options: Vec<String> = timeouts.iter().map(|timeout| format!("-c {timeout}={lease_ms}")).collect();
-        let mut settings = settings();
-        settings.options(options.join(" "));
+        let settings = settings(&server.access, &options.join(" "));
         let logging_in = async { settings.connect_raw(stream, NoTls).await.map_err(|error| said(&error)) };
         let (client, connection) = in_time(logging_in).await?;
         let is_ended = Arc::new(AtomicBool::new(false));
@@ -138,7 +140,7 @@ impl Session {
                 ends.store(true, Ordering::SeqCst);
             }
         });
-        Ok(Session { client, key, opened, is_ended })
+        Ok(Session { client, key, schema: server.access.schema, opened, is_ended })
     }
 
     /// Runs a statement with the key as its only parameter. Returns the number in its first row, if there is one.
@@ -241,6 +243,9 @@ impl<L: SessionLock> OfSession<L> {
             match L::take(&session, tokens).await {
                 // The server has not started the statement, so nothing is locked.
                 Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+                    if let Some(schema) = &session.schema {
+                        create_schema(&session.client, schema).await?;
+                    }
                     session.client.batch_execute(L::CREATE).await?;
                     L::take(&session, tokens).await
                 }

@@ -1,7 +1,8 @@
 //! The parts of a Redis command: scripts, names of keys, arguments.
 //!
 //! A server keeps the key `k` as `lock:{k}` and its counter as `fence:{k}`. Both have one hash tag, so a Redis Cluster
-//! puts both on one shard, and a script may access both. A counter is never removed, so tokens grow.
+//! puts both on one shard, and a script may access both. A counter is never removed, so tokens grow. The namespace of a
+//! key comes before these names.
 
 use std::time::Duration;
 
@@ -45,11 +46,16 @@ pub(crate) fn with_token(mut command: Cmd, Token(token): Token) -> Cmd {
 }
 
 pub(crate) fn lock_name(key: &Key) -> String {
-    format!("lock:{{{key}}}")
+    named("lock", key)
 }
 
 pub(crate) fn fence_name(key: &Key) -> String {
-    format!("fence:{{{key}}}")
+    named("fence", key)
+}
+
+fn named(kind: &str, key: &Key) -> String {
+    let (namespace, name) = key.parts();
+    format!("{namespace}{kind}:{{{name}}}")
 }
 
 #[cfg(test)]
@@ -60,5 +66,7 @@ mod tests {
     fn key_and_counter_share_a_hash_tag() {
         let key = Key::new("k0");
         assert_eq!((lock_name(&key), fence_name(&key)), ("lock:{k0}".into(), "fence:{k0}".into()));
+        let key = Key::within("run-1:", "k0");
+        assert_eq!((lock_name(&key), fence_name(&key)), ("run-1:lock:{k0}".into(), "run-1:fence:{k0}".into()));
     }
 }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
-use tokio::net::TcpStream;
-
 use crate::{
+    access::{Access, Secret},
     connection::{self, Answer, Driver, IN_FLIGHT, Protocol, driven},
     ports::{Node, NodeError, Step},
     redis_script,
+    servers::ServerAddress,
+    stream::Stream,
 };
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
 
 /// The Redis protocol.
 pub(crate) struct RedisProtocol;
@@ -17,13 +18,22 @@ pub(crate) struct RedisProtocol;
 impl Protocol for RedisProtocol {
     type Session = MultiplexedConnection;
 
-    /// Sends nothing, so a frozen server has a session too.
-    async fn open(stream: TcpStream) -> Result<(MultiplexedConnection, Driver), String> {
+    /// Sends nothing but credentials, so a frozen server that needs none has a session too.
+    async fn open(stream: Stream, access: &Access) -> Result<(MultiplexedConnection, Driver), String> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(IN_FLIGHT);
-        let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if let Some(user) = &access.user {
+            info = info.set_username(user.reveal());
+        }
+        if let Some(password) = access.password.as_ref().map(Secret::reveal) {
+            info = info.set_password(password);
+        }
+        if let Some(database) = access.database.as_ref().and_then(|number| number.parse().ok()) {
+            info = info.set_db(database);
+        }
         match MultiplexedConnection::new_with_config(&info, stream, config).await {
             Ok((connection, driver)) => Ok((connection, Box::pin(driver))),
             Err(error) => Err(error.to_string()),
@@ -40,15 +50,18 @@ impl Protocol for RedisProtocol {
         })
     }
 
-    async fn version(stream: TcpStream) -> Result<String, String> {
-        let (mut session, driver) = RedisProtocol::open(stream).await?;
+    async fn version(stream: Stream, access: &Access) -> Result<String, String> {
+        let (mut session, driver) = RedisProtocol::open(stream, access).await?;
         let asking = async {
             let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut session).await;
-            info.map_err(|error| error.to_string())
+            // The user of a shared server need not have the right to ask.
+            if info.as_ref().is_err_and(|error| error.code() == Some("NOPERM")) {
+                return Ok(None);
+            }
+            info.map(Some).map_err(|error| error.to_string())
         };
-        driven(driver, asking)
-            .await?
-            .lines()
+        let Some(info) = driven(driver, asking).await? else { return Ok("of unknown version".to_owned()) };
+        info.lines()
             .find_map(|line| line.strip_prefix("redis_version:"))
             .map(|version| version.trim().to_owned())
             .ok_or_else(|| "INFO server gives no redis_version".to_owned())
@@ -64,7 +77,7 @@ impl Protocol for RedisProtocol {
 /// # Panics
 /// Outside of a Tokio runtime.
 pub fn connect(name: &str, addr: &str) -> Arc<dyn Node> {
-    connection::connect::<RedisProtocol>(name, addr)
+    connection::connect::<RedisProtocol>(ServerAddress::new(name, addr))
 }
 
 /// Asks the Redis server at `addr` (`host:port`) for its version, such as `7.0.15`.
@@ -72,5 +85,12 @@ pub fn connect(name: &str, addr: &str) -> Arc<dyn Node> {
 /// # Errors
 /// The server gave no answer. The error is always definite: asking changes nothing.
 pub async fn server_version(addr: &str) -> Result<String, NodeError> {
-    connection::server_version::<RedisProtocol>(addr).await
+    connection::server_version::<RedisProtocol>(&ServerAddress::new(addr, addr)).await
+}
+
+/// Removes keys by their names. Returns the number of those that were there.
+pub(crate) async fn delete(server: &ServerAddress, keys: &[String]) -> Result<u64, String> {
+    let (mut session, driver) = connection::open::<RedisProtocol>(server).await?;
+    let deleting = async { redis::cmd("DEL").arg(keys).query_async(&mut session).await.map_err(|e| e.to_string()) };
+    driven(driver, deleting).await
 }

@@ -26,13 +26,10 @@ use std::{
 };
 
 use redis::{Cmd, FromRedisValue, Value, aio::MultiplexedConnection};
-use tokio::{
-    net::{TcpStream, lookup_host},
-    sync::Notify,
-    time,
-};
+use tokio::{net::lookup_host, sync::Notify, time};
 
 use crate::{
+    access::Access,
     connection::{self, Answer, Driver, Protocol},
     hold::{Failure, FailureReason, Hold, Key, Owner, Released, Renewed},
     ports::{Cleanup, Clock, Lock, Node, NodeError, Operation, Reply, Step, StepAnswer, Watch},
@@ -40,6 +37,7 @@ use crate::{
     redis_node::RedisProtocol,
     redlock::Redlock,
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
+    stream::{self, Stream},
     validity,
 };
 
@@ -70,8 +68,8 @@ struct WaitProtocol;
 impl Protocol for WaitProtocol {
     type Session = MultiplexedConnection;
 
-    async fn open(stream: TcpStream) -> Result<(MultiplexedConnection, Driver), String> {
-        RedisProtocol::open(stream).await
+    async fn open(stream: Stream, access: &Access) -> Result<(MultiplexedConnection, Driver), String> {
+        RedisProtocol::open(stream, access).await
     }
 
     /// `WAIT` counts the replicas that have the writes of its own connection. It blocks that connection, so later
@@ -91,8 +89,8 @@ impl Protocol for WaitProtocol {
         })
     }
 
-    async fn version(stream: TcpStream) -> Result<String, String> {
-        RedisProtocol::version(stream).await
+    async fn version(stream: Stream, access: &Access) -> Result<String, String> {
+        RedisProtocol::version(stream, access).await
     }
 }
 
@@ -154,7 +152,7 @@ fn connect_by<P: Protocol>(
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
         let versions = ask_versions(&servers, connection::server_version::<RedisProtocol>).await;
-        let nodes = servers.iter().map(|server| connection::connect::<P>(&server.name, &server.address)).collect();
+        let nodes = servers.iter().map(|server| connection::connect::<P>(server.clone())).collect();
         let mut sentinels = Sentinels::new(servers, process, sentinel_port);
         // A process that starts in the middle of a failover begins with any server, and looks again soon.
         let first = time::timeout(FOUND_WITHIN, async {
@@ -248,7 +246,8 @@ async fn is_primary(address: &str) -> bool {
 /// Asks one question on a connection of its own.
 async fn ask<T: FromRedisValue>(address: &str, question: &Cmd) -> Option<T> {
     let asked = time::timeout(ASK_TIMEOUT, async {
-        let (mut session, driver) = RedisProtocol::open(connection::tcp(address).await?).await?;
+        let (mut session, driver) =
+            RedisProtocol::open(Box::new(stream::tcp(address).await?), &Access::default()).await?;
         let answer = async { question.query_async::<T>(&mut session).await.map_err(|error| error.to_string()) };
         connection::driven(driver, answer).await
     });

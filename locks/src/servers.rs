@@ -6,6 +6,7 @@ use futures::future::join_all;
 use tokio::time;
 
 use crate::{
+    access::Access,
     ports::{Node, NodeError, Store, Table},
     redis_replicated::Replication,
 };
@@ -23,6 +24,15 @@ pub struct ServerAddress {
     pub name: String,
     /// Its `host:port`.
     pub address: String,
+    /// The access that it needs; by default none.
+    pub access: Access,
+}
+
+impl ServerAddress {
+    /// A server that needs no credentials, over plain TCP.
+    pub fn new(name: impl Into<String>, address: impl Into<String>) -> ServerAddress {
+        ServerAddress { name: name.into(), address: address.into(), access: Access::default() }
+    }
 }
 
 /// Servers that a client can use, and the versions that they gave.
@@ -36,17 +46,17 @@ pub struct Connected {
 /// Asks each server for its version, again and again for at most 15 s. The last answer or error of each counts.
 pub(crate) async fn ask_versions(
     servers: &[ServerAddress],
-    ask: impl AsyncFn(&str) -> Result<String, NodeError>,
+    ask: impl AsyncFn(&ServerAddress) -> Result<String, NodeError>,
 ) -> Vec<Result<String, NodeError>> {
     let until = time::Instant::now() + VERSION_WITHIN;
-    let patiently = async |address: &str| loop {
-        let said = ask(address).await;
+    let patiently = async |server: &ServerAddress| loop {
+        let said = ask(server).await;
         if said.is_ok() || time::Instant::now() >= until {
             return said;
         }
         time::sleep(ASK_AGAIN).await;
     };
-    join_all(servers.iter().map(|server| patiently(&server.address))).await
+    join_all(servers.iter().map(patiently)).await
 }
 
 /// The servers that a lock is built over.

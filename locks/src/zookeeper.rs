@@ -138,7 +138,8 @@ fn connect_watching(
     watched: Watched,
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
-        let versions = ask_versions(&servers, server_version).await;
+        let versions =
+            ask_versions(&servers, async |server: &ServerAddress| server_version(&server.address).await).await;
         let servers = servers.into_iter().map(|server| server.address).collect::<Vec<_>>().join(",");
         let ensemble = Ensemble { name: client.to_owned(), servers, watched, state: Mutex::default() };
         Ok(Connected { servers: Servers::Store(Arc::new(EnsembleStore(Arc::new(ensemble)))), versions })

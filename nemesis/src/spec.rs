@@ -140,6 +140,17 @@ pub struct FaultSpecError {
 }
 
 impl FaultSpec {
+    /// Returns the word of the target, if the target is one of the lock nodes, or a group of them.
+    pub fn lock_node<'a>(&'a self, lock_nodes: &[NodeName]) -> Option<&'a str> {
+        match &self.target {
+            TargetSpec::AnyLockNode => Some("any-lock-node"),
+            TargetSpec::Leader => Some("leader"),
+            TargetSpec::Group(group) => Some(group.name()),
+            TargetSpec::Node(node) => lock_nodes.contains(node).then_some(node.as_str()),
+            TargetSpec::Holder | TargetSpec::AnyWorker => None,
+        }
+    }
+
     /// Returns whether the fault is placed at a protocol point. A violation under a placed fault proves that the
     /// violation is possible, and says nothing about its probability.
     pub fn is_placed(&self) -> bool {

@@ -90,6 +90,8 @@ impl Workers {
             plan: (**plan).clone(),
             backend: self.backend.clone(),
             lock_nodes: Vec::new(),
+            access: Default::default(),
+            namespace: String::new(),
             resource: String::new(),
         };
         let resource = Arc::new(RemoteResource { world: world.clone(), worker: node });

@@ -36,6 +36,7 @@ pub fn plan() -> Plan {
         activity: Activity::default(),
         nemesis: Vec::new(),
         models: None,
+        own_servers: Default::default(),
         program: None,
         waits: Vec::new(),
         schedule: Vec::new(),

@@ -20,7 +20,8 @@ impl Commands {
     pub async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
         match self.lines.next_line().await.context("reading a command from standard input")? {
             None => std::process::exit(0),
-            Some(line) => serde_json::from_str(&line).with_context(|| format!("command `{line}`")),
+            // The message must not show the line, which may have credentials.
+            Some(line) => serde_json::from_str(&line).with_context(|| format!("a command of {} bytes", line.len())),
         }
     }
 }

@@ -23,7 +23,7 @@ pub fn heading(plan: &Plan, versions: &str, dir: &Path) -> String {
 /// The heading without the run's directory.
 pub fn described(plan: &Plan, versions: &str) -> String {
     let (lock, lease, length) = parts(plan);
-    format!("{lock} · {} · {lease} · {length} · seed {} · {}, {versions}", faults(plan), plan.seed, plan.cluster.name())
+    format!("{lock} · {} · {lease} · {length} · seed {} · {}, {versions}", faults(plan), plan.seed, cluster(plan))
 }
 
 /// The heading without all that differs between runs of one scenario: the seed, and the nodes that it draws.
@@ -34,7 +34,13 @@ pub fn scenario(plan: &Plan) -> String {
         [] => "no faults".to_owned(),
         kinds => format!("{} {}", kinds.join(" and "), times(plan).join(" and ")),
     };
-    format!("{lock} · {faults} · {lease} · {length} · {}", plan.cluster.name())
+    format!("{lock} · {faults} · {lease} · {length} · {}", cluster(plan))
+}
+
+/// The cluster: real servers of the run or of the user, or models.
+fn cluster(plan: &Plan) -> String {
+    let own = if plan.has_own_servers() { ", servers that existed before" } else { "" };
+    format!("{}{own}", plan.cluster.name())
 }
 
 /// The lock; the lease and the kind of client; the workers and the length.

@@ -27,6 +27,11 @@ impl Terminal {
         };
     }
 
+    /// Prints a problem that does not end the run.
+    pub fn warn(&self, what: &str) {
+        let _ = writeln!(std::io::stderr(), "harness: {what}");
+    }
+
     /// The run begins: the servers' versions are known.
     pub fn begins(&self, versions: &str) {
         if self.print_heading {

@@ -24,9 +24,12 @@ mod mutants;
 mod nemesis;
 mod postgres;
 mod real;
+#[path = "../shared/redis_binary.rs"]
+mod redis_binary;
 mod replicated;
 mod selftest;
 mod serve;
+mod servers;
 mod shards;
 mod shell;
 mod simulated;

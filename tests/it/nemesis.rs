@@ -231,6 +231,7 @@ fn plan(fault: Fault, target: Target, when: When) -> Plan {
         activity: Activity { holds: 1, clients: 1, refused: 0 },
         nemesis: vec!["pause".into()],
         models: None,
+        own_servers: Default::default(),
         program: None,
         waits: Vec::new(),
         schedule: vec![Step { id: FaultId(1), fault, target, when }],

@@ -8,6 +8,8 @@ use locks::{
     planted::{CannotPlant, PlantedBug},
 };
 
+use crate::protocol::Configuration;
+
 /// The lock client that a user names, correct or with a planted bug.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend {
@@ -85,20 +87,20 @@ impl Backend {
         }
     }
 
-    /// Connects to the real servers, and asks each for its version. `process` is the number of the process that
-    /// connects. A process that `is_late` starts in the middle of a run, when servers may be down or cut off: a server
-    /// that gives no answer then has no version.
+    /// Connects to the real servers of a configuration, and asks each for its version. A process that
+    /// `is_late` starts in the middle of a run, when servers may be down or cut off: a server that gives no answer then
+    /// has no version.
     ///
     /// # Errors
     /// At the beginning of a run, a server gives no answer.
     pub async fn connect(
         &self,
-        nodes: &[(NodeName, String)],
-        process: u32,
+        configuration: &Configuration,
         is_late: bool,
     ) -> Result<(Servers, Vec<(NodeName, String)>), NodeError> {
-        let connected = (self.client.connect)(self.client.name, addresses(nodes), process as usize).await?;
-        let versions = nodes.iter().zip(connected.versions);
+        let (addresses, process) = (addresses(configuration), configuration.process as usize);
+        let connected = (self.client.connect)(self.client.name, addresses, process).await?;
+        let versions = configuration.lock_nodes.iter().zip(connected.versions);
         let versions = versions.filter(|(_, version)| version.is_ok() || !is_late);
         let versions = versions.map(|((name, _), version)| Ok((name.clone(), version?)));
         Ok((connected.servers, versions.collect::<Result<_, NodeError>>()?))
@@ -106,8 +108,13 @@ impl Backend {
 }
 
 /// The addresses of lock nodes, as `locks` takes them.
-pub(crate) fn addresses(nodes: &[(NodeName, String)]) -> Vec<ServerAddress> {
-    nodes.iter().map(|(name, address)| ServerAddress { name: name.to_string(), address: address.clone() }).collect()
+pub(crate) fn addresses(configuration: &Configuration) -> Vec<ServerAddress> {
+    let server = |(name, address): &(NodeName, String)| ServerAddress {
+        name: name.to_string(),
+        address: address.clone(),
+        access: configuration.access.get(name).cloned().unwrap_or_default(),
+    };
+    configuration.lock_nodes.iter().map(server).collect()
 }
 
 /// The token source of `locks` for the plan's token source.

@@ -42,6 +42,8 @@ pub struct Client {
     pub workload: Workload,
     /// The lease of the plan.
     pub lease: Duration,
+    /// The text before the name of each key on the lock nodes.
+    pub namespace: Arc<str>,
     /// The numbers of attempts, shared by the clients of a worker.
     pub attempts: Arc<AttemptIds>,
 }
@@ -89,7 +91,7 @@ impl Client {
         give_up: &(dyn Fn() -> bool + Send + Sync),
         end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Ended {
-        let key = locks::Key::new(section.key.as_str());
+        let key = locks::Key::within(&self.namespace, section.key.as_str());
         let mut failed = 0;
         loop {
             let attempt =

@@ -33,10 +33,10 @@ pub(crate) async fn start(
     is_late: bool,
     clock: &Arc<dyn Clock>,
 ) -> Result<Started, Box<dyn std::error::Error + Send + Sync>> {
-    let Configuration { plan, lock_nodes, process, .. } = configuration;
+    let Configuration { plan, .. } = configuration;
     let dir = (!program.files.is_empty()).then(|| PathBuf::from(Program::DIR));
     let command = ProgramCommand { words: program.command.clone(), dir };
-    let servers = addresses(lock_nodes);
+    let servers = addresses(configuration);
     let of_client = |_| {
         let tokens = source(plan.tokens);
         locks::Program::new(command.clone(), &servers, plan.lease, tokens, clock.clone()).map(Arc::new)
@@ -55,7 +55,7 @@ pub(crate) async fn start(
             format!("--client `{}`: {broken}{hint}", program.text())
         })?;
     }
-    let versions = std::pin::pin!(backend.connect(lock_nodes, *process, true));
+    let versions = std::pin::pin!(backend.connect(configuration, true));
     let timer = clock.sleep_until(clock.now() + VERSIONS_WITHIN);
     let versions = match select(versions, timer).await {
         Either::Left((Ok((_, versions)), _)) => versions,

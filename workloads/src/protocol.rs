@@ -1,7 +1,10 @@
 //! Commands to a worker: one JSON object on each line of its standard input. `docs/worker-protocol.md` is the
 //! reference.
 
+use std::collections::BTreeMap;
+
 use history::{ClientId, Key, NodeName, Plan, Point};
+use locks::access::Access;
 use serde::{Deserialize, Serialize};
 
 /// One command to a worker.
@@ -49,6 +52,12 @@ pub struct Configuration {
     pub backend: String,
     /// Address of each lock node, `host:port`.
     pub lock_nodes: Vec<(NodeName, String)>,
+    /// The access to lock nodes that need credentials or TLS.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub access: BTreeMap<NodeName, Access>,
+    /// The text before the name of each key on the lock nodes. Events name keys without it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
     /// Address of the resource, `http://host:port`.
     pub resource: String,
 }

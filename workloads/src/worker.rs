@@ -63,13 +63,13 @@ impl Worker {
         journal: Arc<dyn Journal>,
         clock: Arc<dyn Clock>,
     ) -> Result<Worker, Box<dyn std::error::Error + Send + Sync>> {
-        let Configuration { backend, lock_nodes, process, plan, .. } = &configuration;
+        let Configuration { backend, process, plan, .. } = &configuration;
         let is_late = *process >= plan.workload.workers;
         let client = Backend::named(backend)?;
         let (locks, servers) = match &plan.program {
             Some(program) => client_program::start(program, client, &configuration, is_late, &clock).await?,
             None => {
-                let (locked_on, servers) = client.connect(lock_nodes, *process, is_late).await?;
+                let (locked_on, servers) = client.connect(&configuration, is_late).await?;
                 (vec![client.build(locked_on, plan.tokens, clock.clone())?], servers)
             }
         };
@@ -111,6 +111,7 @@ impl Worker {
         let workload = &self.configuration.plan.workload;
         let tally = Tally::default();
         let attempts = Arc::new(AttemptIds::new(self.configuration.process));
+        let namespace = Arc::<str>::from(self.configuration.namespace.as_str());
         let (start, epoch) = (self.recording.journal.now(), self.recording.clock.now());
         let clients = (0..workload.clients_per_worker).map(|index| {
             let client = Client {
@@ -120,6 +121,7 @@ impl Worker {
                 recording: self.recording.clone(),
                 workload: workload.clone(),
                 lease: self.configuration.plan.lease,
+                namespace: namespace.clone(),
                 attempts: attempts.clone(),
             };
             self.client(client, start, epoch, &tally)

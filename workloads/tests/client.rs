@@ -166,6 +166,7 @@ fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnsw
             ..Workload::default()
         },
         lease: ms(2_000),
+        namespace: "".into(),
         attempts: Arc::new(AttemptIds::new(2)),
     };
     let section = Section { due: ms(0), key: "k0".into(), work: ms(100), writes: 1, attempts: None };

@@ -56,6 +56,7 @@ fn spec(name: &str, backend: &str, workers: usize) -> Spec {
         agent_args: command(),
         reaches: false,
         loses_power: false,
+        own_servers: BTreeMap::new(),
     }
 }
 

@@ -51,6 +51,7 @@ impl Plan {
                 return err("client", "the command is empty; expected a program and its arguments".into());
             }
         }
+        self.check_own_servers()?;
         if self.lock_nodes.is_empty() {
             return err("lock_nodes", "expected at least one lock node".into());
         }
@@ -182,6 +183,7 @@ impl Plan {
     /// Checks that this cluster can inject the fault of `step` into its target.
     fn is_possible(&self, step: &Step) -> Result<(), String> {
         step.fault.check()?;
+        self.spares_own_servers(step)?;
         match &step.target {
             Target::Leader if !self.has_leader() => {
                 let backend = &self.backend;

@@ -31,6 +31,7 @@ pub(crate) fn plan() -> Plan {
         activity: Activity::default(),
         nemesis: vec!["pause".into()],
         models: None,
+        own_servers: Default::default(),
         program: None,
         waits: Vec::new(),
         schedule: vec![

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
 };
 
 use super::*;
@@ -89,9 +89,11 @@ impl Scripted {
     }
 
     async fn lock<P: Protocol>(&self) -> Arc<dyn Lock> {
-        let server = |server: usize| ServerAddress {
-            name: format!("redis-{}", server + 1),
-            address: format!("127.0.{}.{}:{}", self.network, server + 1, self.ports[server]),
+        let server = |server: usize| {
+            ServerAddress::new(
+                format!("redis-{}", server + 1),
+                format!("127.0.{}.{}:{}", self.network, server + 1, self.ports[server]),
+            )
         };
         let connected = connect_by::<P>(vec![server(0), server(1)], 0, self.sentinel_port).await.unwrap();
         assert!(connected.versions.iter().all(|version| version.as_deref() == Ok("7.0.15")));

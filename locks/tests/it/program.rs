@@ -27,7 +27,7 @@ fn lock(dir: &Path, case: &str) -> Program {
 
 fn lock_with(dir: &Path, case: &str, tokens: TokenSource) -> Program {
     let words = ["bash", "-c", &script(case)].map(str::to_owned).to_vec();
-    let servers = [ServerAddress { name: "redis-1".into(), address: "localhost:6379".into() }];
+    let servers = [ServerAddress::new("redis-1", "localhost:6379")];
     let command = ProgramCommand { words, dir: Some(dir.to_owned()) };
     Program::new(command, &servers, LEASE, tokens, Arc::new(BootClock)).unwrap()
 }
@@ -159,7 +159,7 @@ async fn a_program_that_cannot_begin_says_why() {
     let lock = Program::new(command, &[], LEASE, TokenSource::None, Arc::new(BootClock)).unwrap();
     let Err(Broken::NotStarted { command, .. }) = lock.start().await else { panic!("started") };
     assert_eq!(command, "./no-such-client");
-    let servers = [ServerAddress { name: "redis-1".into(), address: "localhost".into() }];
+    let servers = [ServerAddress::new("redis-1", "localhost")];
     let command = ProgramCommand { words: vec!["true".into()], dir: None };
     assert!(Program::new(command, &servers, LEASE, TokenSource::None, Arc::new(BootClock)).is_err());
 }

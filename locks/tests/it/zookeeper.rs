@@ -27,7 +27,7 @@ impl Scene {
     async fn new(client: &str) -> Scene {
         let (ensemble, address) = Ensemble::start().await;
         let client = Client::named(client).unwrap();
-        let address = ServerAddress { name: "zookeeper-1".into(), address };
+        let address = ServerAddress::new("zookeeper-1", address);
         let connected = (client.connect)(client.name, vec![address], 0).await.unwrap();
         assert_eq!(connected.versions, [Ok("3.8.0".to_owned())]);
         let servers: Servers = connected.servers;

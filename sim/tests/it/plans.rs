@@ -46,6 +46,7 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
         activity: Activity::default(),
         nemesis: vec![nemesis.into()],
         models: None,
+        own_servers: Default::default(),
         program: None,
         waits: Vec::new(),
         schedule: Vec::new(),

@@ -45,7 +45,7 @@ fn lock(name: &str, server: &Server) -> Arc<dyn Lock> {
 }
 
 fn address(server: &Server) -> ServerAddress {
-    ServerAddress { name: "postgres-1".into(), address: server.address() }
+    ServerAddress::new("postgres-1", server.address())
 }
 
 /// Runs a statement in a session of its own. Returns its rows as text.
@@ -94,7 +94,7 @@ enum Link {
 async fn over_link(server: &Server) -> (ServerAddress, watch::Sender<Link>) {
     let (changed, link) = watch::channel(Link::Whole);
     let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server.address());
-    let address = ServerAddress { name: "postgres-1".into(), address: listener.local_addr().unwrap().to_string() };
+    let address = ServerAddress::new("postgres-1", listener.local_addr().unwrap().to_string());
     tokio::spawn(async move {
         while let Ok((mut from, _)) = listener.accept().await {
             let (to, mut link) = (to.clone(), link.clone());
@@ -306,7 +306,7 @@ async fn a_hold_whose_session_the_server_ends_is_certainly_lost() {
 #[tokio::test]
 async fn an_attempt_without_a_session_fails_certainly_and_gives_the_opening_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = ServerAddress { name: "silent".into(), address: listener.local_addr().unwrap().to_string() };
+    let address = ServerAddress::new("silent", listener.local_addr().unwrap().to_string());
     for name in BOTH {
         let lock = lock_at(name, address.clone(), TokenSource::Counter);
         let begun = BootClock.now();

@@ -59,6 +59,7 @@ pub fn plan(k: &Knobs) -> Plan {
         activity: Activity { holds: k.activity.0, clients: k.activity.1, refused: k.activity.2 },
         nemesis: schedule.iter().map(|s| s.fault.kind().name().to_owned()).collect(),
         models: None,
+        own_servers: Default::default(),
         program: None,
         waits: Vec::new(),
         schedule,

@@ -1,0 +1,191 @@
+//! Servers that exist already: the form of their addresses, and the removal of a run's keys.
+//!
+//! Every key of a run begins with the run's own namespace, such as `harness-20261125t140000-redis-…:`. In Postgres, the
+//! run's tables and sequences are in a schema of that name. So a removal names the keys exactly: it reads and lists no
+//! others.
+
+use std::time::Duration;
+
+use etcd_client::DeleteOptions;
+use tokio::time;
+
+use crate::{
+    access::{Database, Schemes},
+    etcd_store,
+    hold::Key,
+    postgres,
+    redis_command::{fence_name, lock_name},
+    redis_node,
+    servers::ServerAddress,
+};
+
+/// The timeout of each request of a removal.
+const REMOVED_WITHIN: Duration = Duration::from_secs(10);
+/// The pause before the keys are removed again. A request of a client that has ended may still be under way.
+const STRAGGLERS: Duration = Duration::from_millis(300);
+/// The largest number of keys in one request.
+const AT_ONCE: usize = 1_000;
+/// The longest name of an object in Postgres, in bytes.
+const SCHEMA_MAX: usize = 63;
+
+/// A kind of servers that a run can use although it did not start them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Redis,
+    Etcd,
+    Postgres,
+}
+
+/// The kinds of servers, by client. A client without a row runs only on servers that its run starts.
+const KINDS: &[(&str, Kind)] = &[
+    ("redis", Kind::Redis),
+    ("redlock", Kind::Redis),
+    ("etcd", Kind::Etcd),
+    ("etcd-server-lock", Kind::Etcd),
+    ("postgres", Kind::Postgres),
+    ("postgres-advisory", Kind::Postgres),
+    ("postgres-row", Kind::Postgres),
+];
+
+/// The result of a removal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// The number of keys, or of schemas, that were removed.
+    pub count: u64,
+    /// For each server from which keys could not be removed: the reason, and the keys.
+    pub left: Vec<String>,
+}
+
+fn kind(client: &str) -> Option<Kind> {
+    KINDS.iter().find(|(name, _)| *name == client).map(|(_, kind)| *kind)
+}
+
+/// The names of the clients that run against servers that exist already.
+pub fn clients() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|(name, _)| *name)
+}
+
+/// The schemes of the servers of this client; none, if the client runs only on servers that its run starts.
+pub fn schemes(client: &str) -> Option<Schemes> {
+    Some(match kind(client)? {
+        Kind::Redis => Schemes { plain: &["redis"], tls: &["rediss"], database: Database::Number, needs_user: false },
+        Kind::Etcd => Schemes { plain: &["http"], tls: &["https"], database: Database::None, needs_user: true },
+        Kind::Postgres => {
+            Schemes { plain: &["postgres", "postgresql"], tls: &[], database: Database::Name, needs_user: true }
+        }
+    })
+}
+
+/// The schema for a namespace: its last characters, as far as a name may be long.
+pub fn schema(client: &str, namespace: &str) -> Option<String> {
+    (kind(client)? == Kind::Postgres).then(|| {
+        let name = namespace.trim_end_matches(':');
+        name[name.len().saturating_sub(SCHEMA_MAX)..].to_owned()
+    })
+}
+
+/// Removes the keys of a namespace from all servers: the locks `names`, with everything that the client of this name
+/// keeps beside them.
+pub async fn remove(client: &str, servers: &[ServerAddress], namespace: &str, names: &[String]) -> Removed {
+    let mut removed = once(client, servers, namespace, names).await;
+    time::sleep(STRAGGLERS).await;
+    let again = once(client, servers, namespace, names).await;
+    removed.count += again.count;
+    Removed { left: again.left, ..removed }
+}
+
+async fn once(client: &str, servers: &[ServerAddress], namespace: &str, names: &[String]) -> Removed {
+    let mut all = Removed::default();
+    match kind(client) {
+        Some(Kind::Redis) => {
+            let keys: Vec<Key> = names.iter().map(|name| Key::within(namespace, name)).collect();
+            let keys: Vec<String> = keys.iter().flat_map(|key| [lock_name(key), fence_name(key)]).collect();
+            for server in servers {
+                for part in keys.chunks(AT_ONCE) {
+                    all.add(within(redis_node::delete(server, part)).await, server, || listed(part));
+                }
+            }
+        }
+        Some(Kind::Etcd) => {
+            // The members are one store, so one of them is enough.
+            let mut failed = Removed::default();
+            for server in servers {
+                let (before, prefix) = (failed.left.len(), || format!("all keys that begin with {namespace}"));
+                failed.add(within(delete_prefix(server, namespace)).await, server, prefix);
+                if failed.left.len() == before {
+                    return Removed { count: failed.count, left: Vec::new() };
+                }
+            }
+            all = failed;
+        }
+        Some(Kind::Postgres) => {
+            for server in servers {
+                let schema = server.access.schema.as_deref().unwrap_or_default();
+                let dropped = async { postgres::drop_schema(server).await.map(u64::from) };
+                all.add(within(dropped).await, server, || format!("the schema \"{schema}\""));
+            }
+        }
+        None => all.left.push(format!("{client}: the keys of this client cannot be removed")),
+    }
+    all
+}
+
+impl Removed {
+    fn add(&mut self, done: Result<u64, String>, server: &ServerAddress, keys: impl Fn() -> String) {
+        match done {
+            Ok(count) => self.count += count,
+            Err(why) => {
+                let why = server.access.without_secrets(why);
+                self.left.push(format!("{} ({why}): {}", server.name, keys()));
+            }
+        }
+    }
+}
+
+async fn within(removing: impl Future<Output = Result<u64, String>>) -> Result<u64, String> {
+    let done = time::timeout(REMOVED_WITHIN, removing).await;
+    done.unwrap_or_else(|_| Err(format!("no answer within {REMOVED_WITHIN:?}")))
+}
+
+async fn delete_prefix(server: &ServerAddress, prefix: &str) -> Result<u64, String> {
+    let mut client = etcd_store::client(server).await.map_err(|error| error.to_string())?;
+    let deleted = client.delete(prefix, Some(DeleteOptions::new().with_prefix())).await;
+    Ok(deleted.map_err(|error| error.to_string())?.deleted().unsigned_abs())
+}
+
+/// The first keys, and the number of the others.
+fn listed(keys: &[String]) -> String {
+    let (first, others) = keys.split_at(keys.len().min(6));
+    let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+    format!("{}{more}", first.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CLIENTS;
+
+    #[test]
+    fn every_row_is_a_client() {
+        for name in clients() {
+            assert!(CLIENTS.iter().any(|client| client.name == name), "{name}");
+            assert!(schemes(name).is_some());
+        }
+    }
+
+    #[test]
+    fn a_schema_keeps_the_random_end_of_its_namespace() {
+        assert_eq!(schema("redis", "harness-r:"), None);
+        assert_eq!(schema("postgres", "harness-r:").as_deref(), Some("harness-r"));
+        let long = format!("harness-{}-1a2b3c4d:", "x".repeat(60));
+        let name = schema("postgres-advisory", &long).unwrap();
+        assert!(name.len() == 63 && name.ends_with("-1a2b3c4d"), "{name}");
+    }
+
+    #[test]
+    fn a_message_names_some_of_many_keys() {
+        let keys: Vec<String> = (0..8).map(|k| format!("k{k}")).collect();
+        assert_eq!(listed(&keys), "k0, k1, k2, k3, k4, k5 and 2 more");
+        assert_eq!(listed(&keys[..2]), "k0, k1");
+    }
+}

@@ -1,0 +1,75 @@
+//! Removes the keys of a run from servers that exist already.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use compose::{BINARY, Engine, Task};
+use history::NodeName;
+use locks::{ServerAddress, access::Access, own_servers::Removed};
+use serde::{Deserialize, Serialize};
+use workloads::backend::Backend;
+
+use crate::{exit::usage, own_servers, plan_file::PlanFile, process::one_line, report::print};
+
+/// The longest time of a removal: two rounds on each server.
+const REMOVED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The task of the hidden subcommand `remove-keys`: one line on its standard input.
+#[derive(Serialize, Deserialize)]
+struct Removal {
+    client: String,
+    servers: Vec<(String, String, Access)>,
+    namespace: String,
+    names: Vec<String>,
+}
+
+/// Removes the keys of a run from its servers, by a process in the run's network. The workers are killed before.
+///
+/// # Errors
+/// Keys are left, or may be: the message names them.
+pub async fn remove_keys(engine: &Engine, file: &PlanFile) -> anyhow::Result<()> {
+    if !file.plan.has_own_servers() {
+        return Ok(());
+    }
+    let client = Backend::named(&file.backend).map_err(|e| usage("backend", e))?.name().to_owned();
+    let namespace = file.namespace();
+    let access = own_servers::with_schema(&file.access, &client, &namespace);
+    let servers = own_servers::addresses(&file.plan).into_iter().map(|(name, address)| {
+        let access = access.get(&name).cloned().unwrap_or_default();
+        (name.to_string(), address, access)
+    });
+    let names = (0..file.plan.workload.keys).map(|key| format!("k{key}")).collect();
+    let removal = Removal { client, servers: servers.collect(), namespace, names };
+    let left = |why: &str| {
+        let servers = file.plan.own_servers.keys().map(NodeName::as_str).collect::<Vec<_>>().join(", ");
+        anyhow!("keys that begin with `{}` may be left on {servers}: {why}; remove them yourself", removal.namespace)
+    };
+    let task = Task {
+        run: &file.run,
+        name: "remove-keys",
+        command: [BINARY, "remove-keys"].map(str::to_owned).to_vec(),
+        input: serde_json::to_string(&removal).map_err(|error| left(&error.to_string()))?,
+        own_servers: own_servers::resolve(&file.plan).await?.into_values().collect(),
+        within: REMOVED_WITHIN,
+    };
+    let end = compose::run_last(engine, task).await.map_err(|error| left(&error.to_string()))?;
+    // Without a worker there are no keys.
+    let Some(end) = end else { return Ok(()) };
+    let Ok(removed) = serde_json::from_str::<Vec<String>>(end.stdout.trim()) else {
+        let said = file.access.values().fold(end.stderr, |text, access| access.without_secrets(text));
+        return Err(left(&format!("the process that removes them ended with code {:?}: {}", end.code, said.trim())));
+    };
+    match removed.as_slice() {
+        [] => Ok(()),
+        removed => Err(anyhow!("keys may be left on your servers; remove them yourself: {}", removed.join("; "))),
+    }
+}
+
+/// The hidden subcommand `remove-keys`: reads a removal from standard input, and prints what is left.
+pub async fn remove_keys_here() -> anyhow::Result<()> {
+    let Removal { client, servers, namespace, names } = one_line().await?;
+    let servers: Vec<ServerAddress> =
+        servers.into_iter().map(|(name, address, access)| ServerAddress { name, address, access }).collect();
+    let Removed { left, .. } = locks::own_servers::remove(&client, &servers, &namespace, &names).await;
+    print(&format!("{}\n", serde_json::to_string(&left)?))
+}
