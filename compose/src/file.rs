@@ -257,7 +257,6 @@ fn facts(raw: RawFacts) -> Result<(String, ServerFacts, Option<LeaderTest>), Wro
         shows_waiting: raw.shows_waiting.ok_or_else(|| lacks("shows_waiting", "true or false"))?,
         many_processes: raw.many_processes,
         has_leader: leader.is_some(),
-        guards: raw.guards.unwrap_or_default(),
         tokens: raw.tokens,
         port: raw.port.ok_or_else(|| lacks("port", "the port on which every server answers"))?,
     };

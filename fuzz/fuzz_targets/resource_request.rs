@@ -22,7 +22,8 @@ static SERVER: LazyLock<SocketAddr> = LazyLock::new(|| {
             let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
             tell.send(listener.local_addr().expect("an address")).expect("somebody listens");
             let policy = Policy::new(&Arm::ALL, Comparison::default()).expect("a possible policy");
-            let config = Config { policy, store: dir.path().join("store"), limits: Limits::default(), clock: || Duration::ZERO };
+            let (store, limits) = (dir.path().join("store"), Limits::default());
+            let config = Config { policy, store, limits, clock: || Duration::ZERO };
             let resource = Resource::open(config, Box::new(|_| {})).expect("it opens");
             resource.serve(listener, std::future::pending()).await.expect("it serves for ever");
         });

@@ -24,7 +24,7 @@ pub enum Arm {
     /// Admits a write exactly if the deadline that it carries has not passed by the resource's own clock. Ignores
     /// tokens. Relies on the clocks of two processes.
     Deadline,
-    /// Admits a write exactly if the lock key of its hold still exists, in the same transaction of the lock's own store.
+    /// Admits a write exactly if the lock key of its hold still exists, in the same transaction of the lock's store.
     /// Needs no order of tokens. Only a resource over that store has it.
     Guard,
 }

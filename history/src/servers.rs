@@ -163,9 +163,6 @@ pub struct ServerFacts {
     /// True if the servers elect a leader that the Compose file has a command to find.
     #[serde(default)]
     pub has_leader: bool,
-    /// True if the servers can decide about a request to the resource, in one transaction with the lock key of its hold.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub guards: bool,
     /// The kinds of fencing tokens that the backend can make. The first is the default.
     pub tokens: Vec<Tokens>,
     /// The port on which every server answers.

@@ -65,6 +65,7 @@ mod redis_node;
 pub mod redis_replicated;
 mod redis_script;
 pub mod redlock;
+mod replication;
 mod retry;
 mod round;
 mod servers;

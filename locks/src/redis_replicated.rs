@@ -18,24 +18,22 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use redis::{Cmd, FromRedisValue, Value, aio::MultiplexedConnection};
-use tokio::{net::lookup_host, sync::Notify, time};
+use tokio::{net::lookup_host, time};
 
 use crate::{
     access::Access,
     connection::{self, Answer, Driver, Protocol},
     hold::{Failure, FailureReason, Hold, Key, Owner, Released, Renewed},
-    ports::{Cleanup, Clock, Lock, Node, NodeError, Operation, Reply, Step, StepAnswer, Watch},
+    ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Step, StepAnswer, Watch},
     redis::Redis,
     redis_node::RedisProtocol,
     redlock::Redlock,
+    replication::Replication,
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
     stream::{self, Stream},
     validity,
@@ -113,20 +111,6 @@ async fn acknowledged(mut session: MultiplexedConnection, timeout: Duration) -> 
     }
 }
 
-/// A Redis primary and its replicas, connected, and the primary as far as this client knows.
-pub struct Replication {
-    nodes: Vec<Arc<dyn Node>>,
-    primary: AtomicUsize,
-    /// Asks for the primary at once.
-    look: Notify,
-}
-
-impl Replication {
-    fn primary(&self) -> Arc<dyn Node> {
-        self.nodes[self.primary.load(Ordering::SeqCst)].clone()
-    }
-}
-
 /// Connects to all servers, and follows the primary.
 pub(crate) fn connect(
     _client: &'static str,
@@ -163,8 +147,7 @@ fn connect_by<P: Protocol>(
                 time::sleep(LOOK_PAUSE).await;
             }
         });
-        let primary = AtomicUsize::new(first.await.unwrap_or(0));
-        let replication = Arc::new(Replication { nodes, primary, look: Notify::new() });
+        let replication = Arc::new(Replication::new(nodes, first.await.unwrap_or(0)));
         tokio::spawn(follow(sentinels, Arc::downgrade(&replication)));
         Ok(Connected { servers: Servers::Replicated(replication), versions })
     })
@@ -175,13 +158,11 @@ async fn follow(mut sentinels: Sentinels, replication: Weak<Replication>) {
     loop {
         let found = sentinels.primary().await;
         let Some(replication) = replication.upgrade() else { return };
-        if let Some(primary) = found
-            && replication.primary.swap(primary, Ordering::SeqCst) != primary
-        {
-            tracing::debug!(primary = replication.nodes[primary].name(), "the sentinels name another primary");
+        if let Some(primary) = found {
+            replication.follow(primary);
         }
         time::sleep(LOOK_PAUSE).await;
-        drop(time::timeout(LOOK_EVERY, replication.look.notified()).await);
+        drop(time::timeout(LOOK_EVERY, replication.is_asked_to_look()).await);
     }
 }
 
@@ -289,7 +270,7 @@ impl RedisReplicated {
     /// Asks for the primary after a failure that may be due to a failover. A refusal is not.
     fn heed<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
         if result.as_ref().is_err_and(|failure| matches!(failure.reason, FailureReason::Error(_))) {
-            self.servers.look.notify_one();
+            self.servers.look();
         }
         result
     }

@@ -8,7 +8,7 @@ use tokio::time;
 use crate::{
     access::Access,
     ports::{Node, NodeError, Store, Table},
-    redis_replicated::Replication,
+    replication::Replication,
 };
 
 /// The time within which each server must say its version. A busy machine can leave a server without a processor for

@@ -153,8 +153,8 @@ impl Client {
         self.prepare_write(key, token, hold, op, deadline_us, arms)?.send().await
     }
 
-    /// Prepares a write; [`PreparedWrite::send`] sends it. `deadline_us` is the end of the client's belief in its hold, by
-    /// the wall clock, in microseconds since 1970; the arm `deadline` needs it.
+    /// Prepares a write; [`PreparedWrite::send`] sends it. `deadline_us` is the end of the client's belief in its hold,
+    /// by the wall clock, in microseconds since 1970; the arm `deadline` needs it.
     ///
     /// # Errors
     /// The write was not applied, because no request left.

@@ -9,7 +9,7 @@
 //!
 //! Requests are sent one after the other. Every transaction replaces the number `n - 1` by `n`, and is applied only if
 //! the number is still `n - 1`. So of all copies of a transaction whose answer was lost, exactly one is applied. The
-//! outcome is read back: an arm has admitted the write number `n` exactly if its version is `n`. The entry of the log is
+//! outcome is read back: an arm has admitted the write number `n` exactly if its version is `n`. The log entry is
 //! stamped before the first copy leaves, and written when the outcome is known.
 //!
 //! A kill of this process between the two would leave a decision without an entry, so plans with such a fault are

@@ -99,8 +99,8 @@ impl Resource {
     }
 
     /// Connects to the etcd members at `addresses` (`host:port`). From then on the cluster decides, and this process
-    /// writes the admission log. `lock_keys` gives the prefix of the lock keys of a key, for the arm `guard`. The cluster
-    /// must be new, and no other process may write to the resource's keys.
+    /// writes the admission log. `lock_keys` gives the prefix of the lock keys of a key, for the arm `guard`. The
+    /// cluster must be new, and no other process may write to the resource's keys.
     ///
     /// # Errors
     /// No member answers within a minute.

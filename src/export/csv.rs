@@ -82,6 +82,6 @@ mod tests {
         let mut line = String::new();
         let row = Row { process: "a,\"b\"".into(), event: "read", at_ns: 1_234_567_891, ..Row::default() };
         line_of("r", &row, &mut line);
-        assert_eq!(line, format!("r,0,1234.567891,\"a,\"\"b\"\"\",read{}\n", ",".repeat(17)));
+        assert_eq!(line, format!("r,0,1234.567891,\"a,\"\"b\"\"\",read{}\n", ",".repeat(19)));
     }
 }

@@ -293,8 +293,8 @@ impl Trace<'_> {
         let on = self.thread(record.process.node().as_str(), WHOLE + 1, "decisions")?;
         let decided: Map<String, Value> = arms.iter().map(|arm| told(arm.arm, arm.admitted)).collect();
         let args = json!({
-            "number": number, "key": key, "hold": hold, "op": op, "token": token, "deadline": deadline, "repeat": repeat,
-            "arms": decided, "seq": record.seq,
+            "number": number, "key": key, "hold": hold, "op": op, "token": token, "deadline": deadline,
+            "repeat": repeat, "arms": decided, "seq": record.seq,
         });
         let name = serde_json::to_value(kind)?;
         // An arrow needs a slice with a length; the decision itself is one instant.

@@ -7,7 +7,7 @@ use crate::support::{harness, ran};
 #[test]
 fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
     let table: &[(&[&str], &[&str])] = &[
-        (&["run", "--backend", "redlok"], &["--backend", "`redlok` is no backend", "redis, redlock"]),
+        (&["run", "--backend", "redlok"], &["--backend", "`redlok` is no backend", "redis, redis-replicated"]),
         (&["run", "--backend", "buggy:nothing"], &["`nothing` is no planted bug", "forgets-nx"]),
         (&["run", "--nemesis", "puase"], &["--nemesis", "`puase`", "unknown fault", "pause, stop, slow, kill"]),
         (&["run", "--nemesis", "pause@before-wrte"], &["`before-wrte`", "before-write"]),

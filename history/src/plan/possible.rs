@@ -9,7 +9,7 @@ use crate::{
     fault::FaultKind,
     point::Point,
     resource_kind::ResourceKind,
-    servers::Tokens,
+    servers::{ServerModel, Tokens},
     step::{Step, When},
     target::Target,
     workload::ClientKind,
@@ -116,7 +116,8 @@ impl Plan {
             return err("resource", format!("`{}`: {problem}", self.resource.name()));
         }
         if self.resource == ResourceKind::Etcd {
-            if !self.servers.guards {
+            // The resource's transactions are those of etcd, whose leases and revisions are such a store.
+            if self.servers.model() != Some(ServerModel::LeaseStore) {
                 let problem = "the servers of this lock cannot decide about requests; use `--backend etcd`";
                 return err("resource", format!("`etcd`: `{}`: {problem}", self.backend));
             }

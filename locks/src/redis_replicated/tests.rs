@@ -2,7 +2,10 @@
 
 use std::{
     net::Ipv4Addr,
-    sync::{Arc, Mutex, atomic::AtomicUsize},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use tokio::{
