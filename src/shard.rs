@@ -166,7 +166,7 @@ mod tests {
         let load = |shard| times.iter().zip(&shards).filter(|(_, of)| **of == shard).map(|(t, _)| *t).sum::<Duration>();
         let loads: Vec<Duration> = (1..=of).map(load).collect();
         let longest = times.iter().max().unwrap();
-        assert_eq!(loads.iter().sum::<Duration>(), times.iter().sum());
+        assert_eq!(loads.iter().sum::<Duration>(), times.iter().sum::<Duration>());
         assert!(*loads.iter().max().unwrap() - *loads.iter().min().unwrap() <= *longest, "{loads:?}");
         assert_eq!(partition(&times[..3], u32::MAX), [3, 1, 2], "the longest row is in the first shard");
         assert!(partition(&[], 3).is_empty());

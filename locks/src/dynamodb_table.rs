@@ -42,10 +42,11 @@ use hyper_util::rt::TokioIo;
 use tokio::time;
 
 use crate::{
-    connection::{driven, tcp},
+    connection::driven,
     hold::{Key, Token},
     ports::{Change, Condition, NodeError, Record, RecordVersion, Reply, Table},
     servers::{Connected, ServerAddress, Servers, ask_versions},
+    stream::tcp,
     validity::whole_ms,
 };
 
@@ -168,8 +169,9 @@ async fn exchange(
     driven(driver, reading).await.map_err(|error: String| ConnectorError::io(error.into()))
 }
 
-/// Asks the server at `address` for its own name and version.
-async fn server_version(address: &str) -> Result<String, NodeError> {
+/// Asks the server for its own name and version.
+async fn server_version(server: &ServerAddress) -> Result<String, NodeError> {
+    let address = &server.address;
     let asking = async {
         let request = Request::get("/").body(Full::default()).map_err(|error| error.to_string())?;
         let (head, _) = exchange(address, request).await.map_err(|error| said(&error))?;

@@ -48,7 +48,7 @@ pub enum PlantedBug {
 
 /// A name that no planted bug has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no planted bug of the resource is called '{name}': the bugs are {}", PlantedBug::names().join(", "))]
+#[error("no planted bug of the resource is called `{name}`: the bugs are {}", PlantedBug::names().join(", "))]
 pub struct UnknownBug {
     /// The unknown name.
     pub name: String,

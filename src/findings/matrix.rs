@@ -83,9 +83,13 @@ impl Matrix {
         if !self.runs.iter().any(|run| run.facts.figures.contains_key(figure)) {
             return Err(format!("table-{}: no run has a figure `{figure}`", self.name));
         }
-        // A record leaves zeros out.
+        // A record leaves zeros out. Measures are never zero: such a run has none.
         let of = |run: &&CaseRun| run.facts.figures.get(figure).copied().unwrap_or_default();
+        let is_measure = figure.starts_with("measures.");
         self.markdown(faults, |runs| {
+            if is_measure && !runs.iter().any(|run| run.facts.figures.contains_key(figure)) {
+                return "–".to_owned();
+            }
             let (least, most) = runs.iter().map(of).fold((f64::MAX, 0.0), |(l, m), v: f64| (v.min(l), v.max(m)));
             if least == most { short(least) } else { format!("{}–{}", short(least), short(most)) }
         })
