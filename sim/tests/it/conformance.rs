@@ -114,8 +114,8 @@ pub struct Timed<'a> {
     pub kinds: u32,
     /// The number of sequences that run at once. Each waits for the steps of the others.
     pub at_once: u64,
-    /// The server may behave as the model does so much later: the model has whole milliseconds.
-    pub later_ms: u64,
+    /// A key may be gone on the server so much earlier than in the model, which has whole milliseconds.
+    pub early_ms: u64,
 }
 
 /// One sequence on `key`, with leases of a few times `unit` and about as much between two steps.
@@ -130,19 +130,19 @@ async fn timed(server: Timed<'_>, key: Key, seed: u64, unit: u32) -> Tally {
         let before = wall();
         let said = answer(server.node.send(step.clone())).await;
         let after = wall();
-        let (first_ms, last_ms) = (before.as_millis() as u64, after.as_millis() as u64 + server.later_ms);
+        let (first_ms, last_ms) = (before.as_millis() as u64, after.as_millis() as u64);
         if after < before || last_ms - first_ms > WIDEST_MS {
             tally.undecided += TIMED_STEPS - done;
             break;
         }
-        let possible = possible(&worlds, &step, first_ms, last_ms);
+        let possible = possible(&worlds, &step, first_ms, last_ms, server.early_ms);
         if possible.iter().all(|(answer, _)| *answer == possible[0].0) {
             tally.decided += 1;
             let is_there = |world: &RedisModel, at| world.owner(&key, at).is_some();
             // Nothing has run out at the epoch.
             let was_set = worlds.iter().all(|world| is_there(world, Duration::ZERO));
             tally.run_out += u32::from(was_set && !worlds.iter().any(|world| is_there(world, before)));
-            let after = after + Duration::from_millis(server.later_ms);
+            let after = after + Duration::from_millis(server.early_ms);
             tally.in_time += u32::from(worlds.iter().all(|world| is_there(world, after)));
         } else {
             tally.undecided += 1;
@@ -160,13 +160,22 @@ async fn timed(server: Timed<'_>, key: Key, seed: u64, unit: u32) -> Tally {
 }
 
 /// All that the model may answer and become, if the server does the step at some time of the bracket.
-fn possible(worlds: &[RedisModel], step: &Step, first_ms: u64, last_ms: u64) -> Vec<(StepAnswer, RedisModel)> {
+fn possible(
+    worlds: &[RedisModel],
+    step: &Step,
+    first_ms: u64,
+    last_ms: u64,
+    early_ms: u64,
+) -> Vec<(StepAnswer, RedisModel)> {
     let mut possible = Vec::new();
-    for world in worlds {
+    for (world, early_ms) in worlds.iter().flat_map(|world| (0..=early_ms).map(move |early_ms| (world, early_ms))) {
         for at_ms in first_ms..=last_ms {
             // A 7.0 adds the lease to the time at which the script comes to it.
             for later_ms in 0..=last_ms - at_ms {
                 let mut world = world.clone();
+                if early_ms > 0 {
+                    world.sweep(Duration::from_millis(at_ms + early_ms));
+                }
                 let answer = world.apply(&with_longer_lease(step, later_ms), Duration::from_millis(at_ms));
                 if !possible.contains(&(answer, world.clone())) {
                     possible.push((answer, world));
