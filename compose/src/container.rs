@@ -141,18 +141,9 @@ impl Place {
                 };
                 if loses_power { power::over(body, service, &recipe.image) } else { body }
             }
-            Runs::Own(command) | Runs::Reaching(command) => ContainerCreateBody {
-                entrypoint: Some(command.clone()),
-                open_stdin: Some(true),
-                // Otherwise a process never sees the end of its input when the controller dies.
-                stdin_once: Some(true),
-                attach_stdin: Some(true),
-                attach_stdout: Some(true),
-                attach_stderr: Some(true),
-                tty: Some(false),
-                host_config: Some(own_host(matches!(recipe.node.runs, Runs::Reaching(_)), host)),
-                ..base
-            },
+            Runs::Own(command) | Runs::Reaching(command) => {
+                own_process(command, own_host(matches!(recipe.node.runs, Runs::Reaching(_)), host), base)
+            }
         }
     }
 
@@ -166,6 +157,22 @@ impl Place {
             ..Default::default()
         };
         NetworkingConfig { endpoints_config: Some(HashMap::from([(self.network.clone(), endpoint)])) }
+    }
+}
+
+/// A process of ours whose standard input and output are attached.
+pub(crate) fn own_process(command: &[String], host: HostConfig, base: ContainerCreateBody) -> ContainerCreateBody {
+    ContainerCreateBody {
+        entrypoint: Some(command.to_vec()),
+        open_stdin: Some(true),
+        // Otherwise a process never sees the end of its input when the controller dies.
+        stdin_once: Some(true),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(false),
+        host_config: Some(host),
+        ..base
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     Engine,
     binary::BinaryVolume,
     bring_up::WORKER_ROLE,
-    container::own_host,
+    container::{own_host, own_process},
     error::{Error, status},
     own_server::OwnServer,
     process::{Outlet, Process, What, exit_code},
@@ -126,18 +126,11 @@ fn body(task: &Task<'_>, image: String) -> ContainerCreateBody {
         extra_hosts: OwnServer::hosts(task.own_servers.iter()),
         ..Default::default()
     };
-    ContainerCreateBody {
+    let base = ContainerCreateBody {
         image: Some(image),
         hostname: Some(task.name.to_owned()),
         labels: Some(sweep::labels(task.run, false)),
-        entrypoint: Some(task.command.clone()),
-        open_stdin: Some(true),
-        stdin_once: Some(true),
-        attach_stdin: Some(true),
-        attach_stdout: Some(true),
-        attach_stderr: Some(true),
-        tty: Some(false),
-        host_config: Some(own_host(false, host)),
         ..Default::default()
-    }
+    };
+    own_process(&task.command, own_host(false, host), base)
 }

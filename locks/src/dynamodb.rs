@@ -44,7 +44,8 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::{
     answer::within,
-    hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token},
+    hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token},
+    one_server::OneServer,
     ports::{
         Change, Cleanup, Clock, Condition, Lock, NodeError, Operation, Record, RecordVersion, Reply, Round, Table,
         Watch,
@@ -56,6 +57,7 @@ use crate::{
 /// The lock in a record of a table. See [the module](self).
 pub struct Dynamodb {
     table: Arc<dyn Table>,
+    server: OneServer,
     clock: Arc<dyn Clock>,
     has_tokens: bool,
     seen: Mutex<BTreeMap<Key, Seen>>,
@@ -87,7 +89,8 @@ impl Dynamodb {
     /// The lock in `table`. With tokens, the record of a key counts its holds.
     pub fn new(table: Arc<dyn Table>, has_tokens: bool, clock: Arc<dyn Clock>) -> Self {
         let (seen, last) = (Mutex::default(), Mutex::default());
-        Self { table, clock, has_tokens, seen, last, writes: AtomicU64::new(0) }
+        let server = OneServer::new(table.name());
+        Self { table, server, clock, has_tokens, seen, last, writes: AtomicU64::new(0) }
     }
 
     /// Runs a request in a task of its own, after the earlier requests of this owner: an undo must not overtake the
@@ -172,10 +175,10 @@ impl Dynamodb {
         };
         // Nothing is written yet, so the attempt has certainly failed without an answer.
         let record = self.answer(reading, lease).await;
-        let record = record.map_err(|error| self.unanswered(&NodeError::Definite(error.to_string())))?;
+        let record = record.map_err(|error| self.server.unanswered(&NodeError::Definite(error.to_string())))?;
         let Some(condition) = self.takes(key, record) else {
             watch.answered(Round::Acquire);
-            return Err(self.failed(FailureReason::Held, NodeAnswer::Refused));
+            return Err(self.server.failed(FailureReason::Held, NodeAnswer::Refused));
         };
 
         let sent = self.clock.now();
@@ -183,20 +186,20 @@ impl Dynamodb {
         let change = Change::Take { owner: owner.clone(), lease, counts: self.has_tokens };
         let writing = self.write(key, owner, condition, change);
         watch.sent(Round::Acquire).await;
-        let written = self.answer(writing, lease).await.map_err(|error| self.unanswered(&error))?;
+        let written = self.answer(writing, lease).await.map_err(|error| self.server.unanswered(&error))?;
         let Some(counter) = written else {
             watch.answered(Round::Acquire);
-            return Err(self.failed(FailureReason::Held, NodeAnswer::Refused));
+            return Err(self.server.failed(FailureReason::Held, NodeAnswer::Refused));
         };
         // Nothing is awaited from here on.
         watch.promised();
         watch.answered(Round::Acquire);
         let valid_until = validity::promise_end(sent, lease);
         if self.clock.now() >= valid_until {
-            return Err(self.failed(FailureReason::Validity, NodeAnswer::Late));
+            return Err(self.server.failed(FailureReason::Validity, NodeAnswer::Late));
         }
         let token = self.has_tokens.then_some(counter);
-        let answers = self.answers(NodeAnswer::Granted);
+        let answers = self.server.answers(NodeAnswer::Granted);
         Ok(Hold { key: key.clone(), owner: owner.clone(), token, lease, sent, valid_until, answers })
     }
 
@@ -206,24 +209,20 @@ impl Dynamodb {
     async fn extend(&self, hold: &mut Hold, watch: &dyn Watch) -> Result<Renewed, Failure> {
         let sent = self.clock.now();
         if sent >= hold.valid_until {
-            return Err(self.failed(FailureReason::Validity, NodeAnswer::None));
+            return Err(self.server.failed(FailureReason::Validity, NodeAnswer::None));
         }
         watch.sending(Round::Renew);
         let writing = self.write(&hold.key, &hold.owner, Condition::Owner(hold.owner.clone()), Change::Renew);
         watch.sent(Round::Renew).await;
-        let written = self.answer(writing, hold.lease).await.map_err(|error| self.unanswered(&error))?;
+        let written = self.answer(writing, hold.lease).await.map_err(|error| self.server.unanswered(&error))?;
         watch.answered(Round::Renew);
         if written.is_none() {
-            return Err(self.failed(FailureReason::Lost, NodeAnswer::Refused));
+            return Err(self.server.failed(FailureReason::Lost, NodeAnswer::Refused));
         }
-        let valid_until = validity::promise_end(sent, hold.lease);
-        if self.clock.now() >= valid_until.min(hold.valid_until) {
-            return Err(self.failed(FailureReason::Validity, NodeAnswer::Late));
+        if !hold.renewed(sent, hold.lease, self.clock.now()) {
+            return Err(self.server.failed(FailureReason::Validity, NodeAnswer::Late));
         }
-        if valid_until > hold.valid_until {
-            (hold.sent, hold.valid_until) = (sent, valid_until);
-        }
-        Ok(Renewed { valid_until: hold.valid_until, answers: self.answers(NodeAnswer::Done) })
+        Ok(Renewed { valid_until: hold.valid_until, answers: self.server.answers(NodeAnswer::Done) })
     }
 
     /// Releases the key, if the hold still owns it.
@@ -231,10 +230,10 @@ impl Dynamodb {
         watch.sending(Round::Release);
         let writing = self.write(&hold.key, &hold.owner, Condition::Owner(hold.owner.clone()), Change::Free);
         watch.sent(Round::Release).await;
-        let written = self.answer(writing, hold.lease).await.map_err(|error| self.unanswered(&error))?;
+        let written = self.answer(writing, hold.lease).await.map_err(|error| self.server.unanswered(&error))?;
         watch.answered(Round::Release);
         let answer = if written.is_some() { NodeAnswer::Done } else { NodeAnswer::Refused };
-        Ok(Released { removed: written.is_some(), answers: self.answers(answer) })
+        Ok(Released { removed: written.is_some(), answers: self.server.answers(answer) })
     }
 
     /// Releases the key that an attempt may have taken.
@@ -251,26 +250,7 @@ impl Dynamodb {
         if answer != NodeAnswer::None {
             watch.answered(Round::Undo);
         }
-        watch.undone(&self.answers(answer));
-    }
-
-    fn answers(&self, answer: NodeAnswer) -> NodeAnswers {
-        vec![(self.table.name().into(), answer)]
-    }
-
-    /// A definite failure.
-    fn failed(&self, reason: FailureReason, answer: NodeAnswer) -> Failure {
-        Failure { reason, outcome: Outcome::Failed, answers: self.answers(answer) }
-    }
-
-    /// The failure of a request without an answer.
-    fn unanswered(&self, error: &NodeError) -> Failure {
-        let outcome = match error {
-            NodeError::Definite(_) => Outcome::Failed,
-            NodeError::Indeterminate(_) => Outcome::Indeterminate,
-        };
-        let reason = FailureReason::Error(format!("{}: {error}", self.table.name()));
-        Failure { reason, outcome, answers: self.answers(NodeAnswer::None) }
+        watch.undone(&self.server.answers(answer));
     }
 }
 

@@ -5,6 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use rand::RngCore;
 use smol_str::SmolStr;
 
+use crate::validity;
+
 /// The name of a lock, in a namespace or in none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -129,6 +131,19 @@ impl Hold {
     /// Returns whether the client may still believe at `now`, in its own clock, that it holds the lock.
     pub fn is_valid(&self, now: Duration) -> bool {
         now < self.valid_until
+    }
+
+    /// Lets the hold count from a renewal with this lease, which was sent at `sent` and whose answer was read at `now`.
+    /// Returns false if the hold or the renewal had lapsed by then: a renewal revives no hold, and shortens none.
+    pub(crate) fn renewed(&mut self, sent: Duration, lease: Duration, now: Duration) -> bool {
+        let valid_until = validity::promise_end(sent, lease);
+        if now >= valid_until.min(self.valid_until) {
+            return false;
+        }
+        if valid_until > self.valid_until {
+            (self.sent, self.lease, self.valid_until) = (sent, lease, valid_until);
+        }
+        true
     }
 }
 

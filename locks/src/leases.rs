@@ -8,7 +8,6 @@ use crate::{
     answer::within,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Renewed},
     ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Store, StoreAnswer, Watch},
-    validity,
 };
 
 /// The part of a lease's time after which the client keeps the lease alive. Each keep-alive waits for a quarter of the
@@ -196,14 +195,10 @@ impl Leases {
         let kept_alive = self.kept_alive(result).map_err(|result| self.unanswered(result))?;
         watch.answered(Round::Renew);
         let Some(lease) = kept_alive else { return Err(self.failed(FailureReason::Lost, NodeAnswer::Refused)) };
-        let valid_until = validity::promise_end(sent, lease);
-        if self.clock.now() >= valid_until.min(hold.valid_until) {
+        if !hold.renewed(sent, lease, self.clock.now()) {
             return Err(self.failed(FailureReason::Validity, NodeAnswer::Late));
         }
         self.remember(&hold.owner, KeyLease { counted_from: sent, ..own });
-        if valid_until > hold.valid_until {
-            (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
-        }
         Ok(Renewed { valid_until: hold.valid_until, answers: self.answers(NodeAnswer::Done) })
     }
 }

@@ -50,6 +50,7 @@ pub mod etcd_server_lock;
 mod etcd_store;
 mod hold;
 mod leases;
+mod one_server;
 pub mod own_servers;
 #[cfg(feature = "planted")]
 pub mod planted;

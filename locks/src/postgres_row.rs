@@ -12,8 +12,8 @@
 //! # The token
 //!
 //! The row has a counter. A transaction that increments the counter and then stays open is no source of tokens: if its
-//! session dies, the server undoes the increment, and the next holder gets the same token. That is the source
-//! `uncommitted`.
+//! session dies, the server undoes the increment, and the next holder gets the same token. The source `uncommitted` is
+//! this one.
 //!
 //! The source `counter` takes two transactions. The first one locks the row, increments the counter, and is committed,
 //! so the server answers after the increment is on its disk. The second one locks the row again, and stays open. The

@@ -46,7 +46,8 @@ use tokio_postgres::{
 use crate::{
     answer::within,
     connection::{in_time, server_version},
-    hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token},
+    hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token},
+    one_server::OneServer,
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Round, Watch},
     postgres::{BEGIN_TLS, PostgresProtocol, create_schema, failure, said, settings},
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
@@ -101,7 +102,8 @@ pub(crate) fn build<L: SessionLock>(
     let addresses = if let Servers::Addresses(addresses) = servers { addresses } else { Vec::new() };
     let [server] = <[_; 1]>::try_from(addresses)
         .map_err(|_| CannotBuild::Servers { lock: L::NAME, needs: "the address of one server" })?;
-    Ok(Arc::new(OfSession::<L> { server, clock, tokens, sessions: Mutex::default(), lock: PhantomData }))
+    let name = OneServer::new(&server.name);
+    Ok(Arc::new(OfSession::<L> { server, name, clock, tokens, sessions: Mutex::default(), lock: PhantomData }))
 }
 
 /// A session at the server, which holds at most one lock.
@@ -194,6 +196,7 @@ fn started<T: Send + 'static>(
 /// The lock of a session. See [the module](self).
 struct OfSession<L> {
     server: ServerAddress,
+    name: OneServer,
     clock: Arc<dyn Clock>,
     tokens: TokenSource,
     sessions: Mutex<BTreeMap<Owner, Arc<Session>>>,
@@ -232,7 +235,8 @@ impl<L: SessionLock> OfSession<L> {
     async fn attempt(&self, key: &Key, owner: &Owner, lease: Duration, watch: &dyn Watch) -> Result<Hold, Failure> {
         self.forget_old();
         // No request for the lock has left yet, so the attempt has certainly failed without a session.
-        let session = self.open(key, lease, watch).await.map_err(|why| self.unanswered(&NodeError::Definite(why)))?;
+        let session =
+            self.open(key, lease, watch).await.map_err(|why| self.name.unanswered(&NodeError::Definite(why)))?;
         let session = Arc::new(session);
         self.sessions.lock().insert(owner.clone(), session.clone());
 
@@ -252,19 +256,19 @@ impl<L: SessionLock> OfSession<L> {
                 taken => taken,
             }
         });
-        let Some(token) = self.read(taken, lease).await.map_err(|error| self.unanswered(&error))? else {
+        let Some(token) = self.read(taken, lease).await.map_err(|error| self.name.unanswered(&error))? else {
             watch.answered(Round::Acquire);
-            return Err(self.failed(FailureReason::Held, NodeAnswer::Refused));
+            return Err(self.name.failed(FailureReason::Held, NodeAnswer::Refused));
         };
         // Nothing is awaited from here on.
         watch.promised();
         watch.answered(Round::Acquire);
         let valid_until = validity::promise_end(sent, lease);
         if self.clock.now() >= valid_until {
-            return Err(self.failed(FailureReason::Validity, NodeAnswer::Late));
+            return Err(self.name.failed(FailureReason::Validity, NodeAnswer::Late));
         }
         let token = (tokens != TokenSource::None).then(|| Token(token.unsigned_abs()));
-        let answers = self.answers(NodeAnswer::Granted);
+        let answers = self.name.answers(NodeAnswer::Granted);
         Ok(Hold { key: key.clone(), owner: owner.clone(), token, lease, sent, valid_until, answers })
     }
 
@@ -273,10 +277,10 @@ impl<L: SessionLock> OfSession<L> {
     /// shortens none.
     async fn extend(&self, hold: &mut Hold, watch: &dyn Watch) -> Result<Renewed, Failure> {
         if self.clock.now() >= hold.valid_until {
-            return Err(self.failed(FailureReason::Validity, NodeAnswer::None));
+            return Err(self.name.failed(FailureReason::Validity, NodeAnswer::None));
         }
         let Some(session) = self.session(&hold.owner) else {
-            return Err(self.failed(FailureReason::Lost, NodeAnswer::None));
+            return Err(self.name.failed(FailureReason::Lost, NodeAnswer::None));
         };
         let sent = self.clock.now();
         watch.sending(Round::Renew);
@@ -285,27 +289,23 @@ impl<L: SessionLock> OfSession<L> {
         watch.sent(Round::Renew).await;
         let is_held = match (self.read(asked, hold.lease).await, session.over()) {
             (Ok(is_held), _) => is_held,
-            (Err(_), Some(answer)) => return Err(self.failed(FailureReason::Lost, answer)),
-            (Err(error), None) => return Err(self.unanswered(&error)),
+            (Err(_), Some(answer)) => return Err(self.name.failed(FailureReason::Lost, answer)),
+            (Err(error), None) => return Err(self.name.unanswered(&error)),
         };
         watch.answered(Round::Renew);
         if !is_held {
-            return Err(self.failed(FailureReason::Lost, NodeAnswer::Refused));
+            return Err(self.name.failed(FailureReason::Lost, NodeAnswer::Refused));
         }
-        let valid_until = validity::promise_end(sent, hold.lease);
-        if self.clock.now() >= valid_until.min(hold.valid_until) {
-            return Err(self.failed(FailureReason::Validity, NodeAnswer::Late));
+        if !hold.renewed(sent, hold.lease, self.clock.now()) {
+            return Err(self.name.failed(FailureReason::Validity, NodeAnswer::Late));
         }
-        if valid_until > hold.valid_until {
-            (hold.sent, hold.valid_until) = (sent, valid_until);
-        }
-        Ok(Renewed { valid_until: hold.valid_until, answers: self.answers(NodeAnswer::Done) })
+        Ok(Renewed { valid_until: hold.valid_until, answers: self.name.answers(NodeAnswer::Done) })
     }
 
     /// Gives the lock back, and closes the session, which releases the lock too if the answer is lost.
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
         let Some(session) = self.sessions.lock().remove(&hold.owner) else {
-            return Err(self.failed(FailureReason::Lost, NodeAnswer::None));
+            return Err(self.name.failed(FailureReason::Lost, NodeAnswer::None));
         };
         watch.sending(Round::Release);
         let was_over = session.over();
@@ -316,12 +316,12 @@ impl<L: SessionLock> OfSession<L> {
             (Ok(removed), _) => removed,
             (Err(_), Some(NodeAnswer::Refused)) => false,
             // The statement has certainly not left.
-            (Err(_), Some(answer)) if was_over.is_some() => return Err(self.failed(FailureReason::Lost, answer)),
-            (Err(error), _) => return Err(self.unanswered(&error)),
+            (Err(_), Some(answer)) if was_over.is_some() => return Err(self.name.failed(FailureReason::Lost, answer)),
+            (Err(error), _) => return Err(self.name.unanswered(&error)),
         };
         watch.answered(Round::Release);
         let answer = if removed { NodeAnswer::Done } else { NodeAnswer::Refused };
-        Ok(Released { removed, answers: self.answers(answer) })
+        Ok(Released { removed, answers: self.name.answers(answer) })
     }
 
     /// Gives back the lock that the attempt of `owner` may have taken, and closes its session.
@@ -340,7 +340,7 @@ impl<L: SessionLock> OfSession<L> {
         if answer != NodeAnswer::None {
             watch.answered(Round::Undo);
         }
-        watch.undone(&self.answers(answer));
+        watch.undone(&self.name.answers(answer));
     }
 
     fn session(&self, owner: &Owner) -> Option<Arc<Session>> {
@@ -353,25 +353,6 @@ impl<L: SessionLock> OfSession<L> {
         let is_kept =
             |session: &Session| session.over().is_none() || now < session.opened.saturating_add(FORGOTTEN_AFTER);
         self.sessions.lock().retain(|_, session| is_kept(session));
-    }
-
-    fn answers(&self, answer: NodeAnswer) -> NodeAnswers {
-        vec![(self.server.name.as_str().into(), answer)]
-    }
-
-    /// A definite failure.
-    fn failed(&self, reason: FailureReason, answer: NodeAnswer) -> Failure {
-        Failure { reason, outcome: Outcome::Failed, answers: self.answers(answer) }
-    }
-
-    /// The failure of a request without an answer.
-    fn unanswered(&self, error: &NodeError) -> Failure {
-        let outcome = match error {
-            NodeError::Definite(_) => Outcome::Failed,
-            NodeError::Indeterminate(_) => Outcome::Indeterminate,
-        };
-        let reason = FailureReason::Error(format!("{}: {error}", self.server.name));
-        Failure { reason, outcome, answers: self.answers(NodeAnswer::None) }
     }
 }
 

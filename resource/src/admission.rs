@@ -3,6 +3,8 @@
 use history::{Arm, Deadline, HoldId, Key, OpId, RequestKind, Token, Version};
 use serde::{Deserialize, Serialize};
 
+use crate::request::Request;
+
 /// One entry of the admission log: a request, and the decision of each arm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admission {
@@ -29,6 +31,21 @@ pub struct Admission {
 }
 
 impl Admission {
+    /// The entry of a request that was decided now, with the outcome on each arm.
+    pub(crate) fn decided(number: Version, request: &Request, arms: Vec<ArmOutcome>) -> Admission {
+        Admission {
+            number,
+            key: request.key.clone(),
+            hold: request.hold,
+            op: request.op,
+            token: request.token,
+            deadline: request.deadline,
+            kind: request.action.kind(),
+            arms,
+            repeat: false,
+        }
+    }
+
     /// Returns the outcome on `arm`.
     pub fn arm(&self, arm: Arm) -> Option<&ArmOutcome> {
         self.arms.iter().find(|outcome| outcome.arm == arm)

@@ -140,17 +140,8 @@ impl State {
             };
         }
         self.last = Version(self.last.0 + 1);
-        let admission = Admission {
-            number: self.last,
-            key: request.key.clone(),
-            hold: request.hold,
-            op: request.op,
-            token: request.token,
-            deadline: request.deadline,
-            kind: request.action.kind(),
-            arms: self.decide_arms(policy, request),
-            repeat: false,
-        };
+        let arms = self.decide_arms(policy, request);
+        let admission = Admission::decided(self.last, request, arms);
         if let Some(id) = id {
             self.formers.insert(id, DecidedOperation { request: request.clone(), admission: admission.clone() });
         }

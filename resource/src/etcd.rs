@@ -130,17 +130,8 @@ impl Asking {
             }
         };
         let outcome = |arm: &Arm| outcome(*arm, request, &before, &after, number);
-        let admission = Admission {
-            number,
-            key: request.key.clone(),
-            hold: request.hold,
-            op: request.op,
-            token: request.token,
-            deadline: request.deadline,
-            kind: request.action.kind(),
-            arms: self.policy.arms().iter().map(outcome).collect(),
-            repeat: false,
-        };
+        let arms = self.policy.arms().iter().map(outcome).collect();
+        let admission = Admission::decided(number, request, arms);
         (self.observer)(Moment::Decided(&admission));
         if let Some(id) = id {
             self.formers.insert(id, DecidedOperation { request: request.clone(), admission: admission.clone() });

@@ -242,17 +242,8 @@ impl Session {
             self.client.batch_execute("ROLLBACK").await?;
             return Ok(Decided::Before(Box::new(former)));
         }
-        let admission = Admission {
-            number: last,
-            key: request.key.clone(),
-            hold: request.hold,
-            op: request.op,
-            token: request.token,
-            deadline: request.deadline,
-            kind: request.action.kind(),
-            arms: self.decide_arms(policy, request, last).await?,
-            repeat: false,
-        };
+        let arms = self.decide_arms(policy, request, last).await?;
+        let admission = Admission::decided(last, request, arms);
         if let Some((hold, op)) = id {
             let decided = DecidedOperation { request: request.clone(), admission: admission.clone() };
             let decided = serde_json::to_string(&decided).map_err(|error| Failure::Wrong(error.to_string()))?;

@@ -1,6 +1,7 @@
 //! Simulations as whole runs, and the models against real servers.
 
 mod conformance;
+mod contenders;
 mod determinism;
 mod faults;
 mod plans;

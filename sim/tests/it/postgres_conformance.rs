@@ -2,21 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
-use std::{
-    collections::HashSet,
-    mem::discriminant,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashSet, mem::discriminant, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use history::{Persistence, fault::Data};
 use locks::{
-    BootClock, Client, Clock, Key, Lock, Node, NodeError, Owner, Retry, RetryDelay, Servers, Step, StepAnswer, Token,
-    TokenSource, Unwatched, connect_postgres,
+    BootClock, Client, Key, Lock, Node, NodeError, Owner, Servers, Step, StepAnswer, Token, TokenSource,
+    connect_postgres,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -24,6 +16,7 @@ use sim::models::redis::RedisModel;
 
 use crate::{
     conformance::{LONG, Timed, UNPLANTED, answer, compare, compare_expiry, wall},
+    contenders::contend,
     postgres_server::Server,
     real::say,
 };
@@ -112,24 +105,7 @@ async fn a_lost_connection_is_indeterminate_and_a_refused_statement_is_definite(
 #[tokio::test]
 async fn twenty_contenders_on_postgres_exclude_each_other_and_tokens_grow() {
     let Some(server) = Server::start().await else { return };
-    let (is_held, tokens) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-    let contenders = (0..20).map(|seed| {
-        let (lock, is_held, tokens) = (lock(&server), &is_held, &tokens);
-        async move {
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let delay = RetryDelay { min: Duration::from_millis(1), max: Duration::from_millis(10) };
-            for _ in 0..10 {
-                let retry = Retry { lock: &*lock, clock: &BootClock, delay };
-                let give_up = BootClock.now() + Duration::from_secs(60);
-                let hold = retry.acquire(&Key::new("k0"), LONG, give_up, &mut rng, &Unwatched).await.unwrap();
-                assert!(!is_held.swap(true, Ordering::SeqCst), "two holders");
-                tokens.lock().unwrap().push(hold.token.unwrap());
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                is_held.store(false, Ordering::SeqCst);
-                assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
-            }
-        }
-    });
-    join_all(contenders).await;
-    assert_eq!(*tokens.lock().unwrap(), (1..=200).map(Token).collect::<Vec<_>>());
+    let locks = (0..20).map(|_| lock(&server)).collect();
+    let tokens = contend(locks, 10, LONG, Duration::from_millis(10)).await;
+    assert_eq!(tokens, (1..=200).map(Token).collect::<Vec<_>>());
 }

@@ -2,33 +2,23 @@
 
 #![allow(clippy::disallowed_methods, reason = "the server is real, and so is its time")]
 
-use std::{
-    process::Stdio,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{process::Stdio, sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use locks::{
-    BootClock, Client, Clock, Failure, FailureReason, Hold, Key, Lock, NodeAnswer, Outcome, Owner, Retry, RetryDelay,
-    ServerAddress, Servers, Token, TokenSource, Unwatched,
+    BootClock, Client, Clock, Failure, FailureReason, Hold, Key, Lock, NodeAnswer, Outcome, Owner, ServerAddress,
+    Servers, Token, TokenSource, Unwatched,
 };
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use tokio::{
     io::{AsyncReadExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
 
-use crate::{postgres_binary::postgres, postgres_server::Server, real::PATIENCE};
+use crate::{contenders::contend, postgres_binary::postgres, postgres_server::Server};
 
 const BOTH: [&str; 2] = ["postgres-advisory", "postgres-row"];
 const LEASE: Duration = Duration::from_secs(1);
@@ -145,26 +135,8 @@ async fn sessions_exclude_each_other_until_a_release_and_tokens_grow() {
 async fn ten_contenders_for_a_session_lock_exclude_each_other_and_tokens_grow() {
     let Some(server) = Server::start().await else { return };
     for name in BOTH {
-        let (is_held, tokens) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-        let contenders = (0..10).map(|seed| {
-            let (lock, is_held, tokens) = (lock(name, &server), &is_held, &tokens);
-            async move {
-                let mut rng = ChaCha8Rng::seed_from_u64(seed);
-                let delay = RetryDelay { min: Duration::from_millis(1), max: Duration::from_millis(50) };
-                for _ in 0..5 {
-                    let retry = Retry { lock: &*lock, clock: &BootClock, delay };
-                    let give_up = BootClock.now() + PATIENCE;
-                    let hold = retry.acquire(&Key::new("k0"), 60 * LEASE, give_up, &mut rng, &Unwatched).await.unwrap();
-                    assert!(!is_held.swap(true, Ordering::SeqCst), "two holders");
-                    tokens.lock().unwrap().push(hold.token.unwrap());
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    is_held.store(false, Ordering::SeqCst);
-                    assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
-                }
-            }
-        });
-        join_all(contenders).await;
-        let tokens = tokens.lock().unwrap();
+        let locks = (0..10).map(|_| lock(name, &server)).collect();
+        let tokens = contend(locks, 5, 60 * LEASE, Duration::from_millis(50)).await;
         assert!(tokens.len() == 50 && tokens.is_sorted_by(|a, b| a < b), "{name}: {tokens:?}");
     }
 }
