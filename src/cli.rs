@@ -116,12 +116,13 @@ pub struct RunArgs {
     /// Start the servers of this Compose file instead of the backend's own file
     #[arg(long, value_name = "FILE", help_heading = "Docker")]
     pub compose: Option<PathBuf>,
-    /// Use servers that exist already instead of starting some: all of the backend's Compose file, comma-separated, by
-    /// HOST:PORT or by URL with credentials and TLS; `env` reads the list from HARNESS_SERVERS. Only workers and their
-    /// links get faults; every key has the run's prefix and is removed at the end (docs/own-servers.md)
+    /// Use servers that exist already instead of starting some: those of the backend's Compose file (of one store, some
+    /// are enough), comma-separated, by HOST:PORT or by URL with credentials and TLS; `env` reads the list from
+    /// HARNESS_SERVERS. Only workers and their links get faults; every key has the run's prefix and is removed at the
+    /// end (docs/own-servers.md)
     #[arg(long, value_name = "NAME=URL,…", conflicts_with = "keep", help_heading = "Docker")]
     pub servers: Option<String>,
-    /// Image for a role (redis, resource, worker, agent); may be repeated
+    /// Image for a role (redis, resource, resource-store, worker, agent); may be repeated
     #[arg(long, value_name = "ROLE=NAME", value_parser = role_and_image, help_heading = "Docker")]
     pub image: Vec<(String, String)>,
     /// Keep servers and network after the run; `harness clean --kept` removes them

@@ -55,12 +55,13 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let mut text = "backends\n".to_owned();
+    let width = backends.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     for (name, file) in backends {
         let tokens: Vec<_> = file.facts.tokens.iter().map(ToString::to_string).collect();
         let missing = Backend::named(name).ok().and_then(|backend| backend.missing_feature());
         let missing = missing.map(|feature| format!("; not in this build: needs `cargo build --features {feature}`"));
         let (tokens, missing) = (tokens.join(", "), missing.unwrap_or_default());
-        text += &format!("  {name:<16} {} (tokens: {tokens}){missing}\n", file.about);
+        text += &format!("  {name:<width$} {} (tokens: {tokens}){missing}\n", file.about);
     }
     text += "faults\n";
     for fault in FaultKind::ALL {

@@ -49,7 +49,11 @@ pub async fn remove_keys(engine: &Engine, file: &PlanFile) -> anyhow::Result<()>
         name: "remove-keys",
         command: [BINARY, "remove-keys"].map(str::to_owned).to_vec(),
         input: serde_json::to_string(&removal).map_err(|error| left(&error.to_string()))?,
-        own_servers: own_servers::resolve(&file.plan).await?.into_values().collect(),
+        own_servers: own_servers::resolve(&file.plan)
+            .await
+            .map_err(|error| left(&format!("{error:#}")))?
+            .into_values()
+            .collect(),
         within: REMOVED_WITHIN,
     };
     let end = compose::run_last(engine, task).await.map_err(|error| left(&error.to_string()))?;

@@ -43,7 +43,7 @@ pub struct Access {
     /// TLS; without it, the connection is plain TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// The schema of a database for all tables and sequences of the run. The first session creates the schema.
+    /// The schema of a database for all tables of the run. The first session creates the schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<String>,
 }

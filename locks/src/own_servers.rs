@@ -1,7 +1,7 @@
 //! Servers that exist already: the form of their addresses, and the removal of a run's keys.
 //!
 //! Every key of a run begins with the run's own namespace, such as `harness-20261125t140000-redis-…:`. In Postgres, the
-//! run's tables and sequences are in a schema of that name. So a removal names the keys exactly: it reads and lists no
+//! run's tables are in a schema of that name. So a removal names the keys exactly: it reads and lists no
 //! others.
 
 use std::time::Duration;

@@ -87,10 +87,9 @@ struct Asking {
 impl Asking {
     async fn serve(&mut self, mut requests: mpsc::Receiver<Asked>) {
         while let Some(Asked { mut request, answer }) = requests.recv().await {
-            read_clock(self.clock, &mut request);
             let decided = match check(&self.policy, &request) {
                 Err(refusal) => Err(refusal),
-                Ok(()) => self.decide(&request).await,
+                Ok(()) => self.decide(&mut request).await,
             };
             // The client may be gone.
             let _ = answer.send(decided.map_err(Undecided::Refused));
@@ -98,7 +97,7 @@ impl Asking {
     }
 
     /// Asks until the outcome is known.
-    async fn decide(&mut self, request: &Request) -> Result<Admission, Refusal> {
+    async fn decide(&mut self, request: &mut Request) -> Result<Admission, Refusal> {
         let id = request.hold.zip(request.op);
         if let Some((hold, op)) = id
             && let Some(former) = self.formers.get(&(hold, op))
@@ -115,14 +114,20 @@ impl Asking {
             if found.knows_key {
                 break found;
             }
-            let _ = self.send(first_use(&self.policy, request)).await;
+            if let Err(error) = self.send(first_use(&self.policy, request)).await {
+                tracing::warn!(error, "etcd did not make the records of a key");
+                sleep(RETRY_DELAY).await;
+            }
         };
         let number = Version(before.last.0 + 1);
         (self.observer)(Moment::Asked);
+        // Every copy of the transaction carries this time, and one copy is applied.
+        read_clock(self.clock, request);
         let after = loop {
             // A lost answer and a copy that came too late are both answered by the next reading.
             if let Err(error) = self.send(writing(&self.policy, request, &before, number)).await {
                 tracing::warn!(error, "etcd did not answer a transaction");
+                sleep(RETRY_DELAY).await;
             }
             let found = self.snapshot(request).await;
             if found.last == number {

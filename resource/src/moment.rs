@@ -38,7 +38,7 @@ pub(crate) fn read_clock(clock: WallClock, request: &mut Request) {
 pub(crate) enum Undecided {
     #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("too many requests are waiting for the disk; this one was not decided")]
+    #[error("too many requests are waiting for the store; this one was not decided")]
     Overloaded,
     #[error("the store failed; the request may have been applied")]
     Broken,

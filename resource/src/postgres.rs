@@ -78,11 +78,10 @@ struct Asking {
 impl Asking {
     async fn serve(&mut self, mut requests: mpsc::Receiver<Asked>) -> Result<(), StoreError> {
         while let Some(Asked { mut request, answer }) = requests.recv().await {
-            read_clock(self.clock, &mut request);
             let decided = match check(&self.policy, &request) {
                 Err(refusal) => Err(Undecided::Refused(refusal)),
                 Ok(()) if session::is_unstorable(&request) => Err(Undecided::Unstorable),
-                Ok(()) => self.decide(&request).await?.map_err(Undecided::Refused),
+                Ok(()) => self.decide(&mut request).await?.map_err(Undecided::Refused),
             };
             // The client may be gone.
             let _ = answer.send(decided);
@@ -91,7 +90,7 @@ impl Asking {
     }
 
     /// Asks until the server has decided.
-    async fn decide(&mut self, request: &Request) -> Result<Result<Admission, Refusal>, StoreError> {
+    async fn decide(&mut self, request: &mut Request) -> Result<Result<Admission, Refusal>, StoreError> {
         let mut logged = None;
         loop {
             match self.ask(request, &mut logged).await {
@@ -112,11 +111,13 @@ impl Asking {
     /// Asks once. `logged` is the decision that the admission log has, and that may be committed.
     async fn ask(
         &mut self,
-        request: &Request,
+        request: &mut Request,
         logged: &mut Option<Admission>,
     ) -> Result<Result<Admission, Refusal>, Failure> {
         if logged.is_none() {
             (self.observer)(Moment::Asked);
+            // Each try is a decision of its own, by the time at which it leaves, until one may be committed.
+            read_clock(self.clock, request);
         }
         let session = match &mut self.session {
             Some(session) => session,

@@ -184,12 +184,15 @@ fn resources() -> String {
     let all = list(ResourceKind::ALL.map(ResourceKind::name));
     format!(
         "Store that keeps the protected state and decides about each request: {all} [default: {}]. Only `{0}` is \
-         simulated",
+         simulated; `etcd` needs a lock of etcd",
         ResourceKind::default().name()
     )
 }
 
 fn arms() -> String {
     let all = list(Arm::ALL.map(Arm::name));
-    format!("Arms of the resource, all judged in the same run: {all} [default: off,writes,reads, where tokens allow]")
+    format!(
+        "Arms of the resource, all judged in the same run: {all} [default: off,writes,reads, where tokens allow]. \
+         `guard` needs `--resource etcd` and tokens"
+    )
 }

@@ -201,6 +201,11 @@ fn everything_that_needs_a_server_is_refused_by_name_before_a_run() {
     ] {
         refused(&["--nemesis", nemesis], &[&format!("`{word}`"), "no access to their machines"]);
     }
+    ran(&["run", "--backend", "etcd", "--servers", "etcd-1=staging:2379", "--resource", "etcd"]).exits(64).says(&[
+        "--resource",
+        "`etcd`",
+        "without the run's prefix",
+    ]);
     refused(&["--cluster", "sim"], &["--servers", "--cluster docker"]);
     refused(&["--persistence", "always"], &["--persistence"]);
     refused(&["--keep"], &["--keep"]);

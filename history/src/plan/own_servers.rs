@@ -1,7 +1,7 @@
 //! Servers that exist already: the harness drives clients against them, and leaves the servers themselves alone.
 
 use super::{Plan, possible::PlanError};
-use crate::{cluster::ClusterKind, names::NodeName, step::Step, target::Target};
+use crate::{cluster::ClusterKind, names::NodeName, resource_kind::ResourceKind, step::Step, target::Target};
 
 /// The faults that remain, for messages.
 const POSSIBLE: &str = "possible are faults of workers, of the resource and of their links, such as \
@@ -29,6 +29,11 @@ impl Plan {
         }
         if let Some(missing) = self.lock_nodes.iter().find(|node| !self.own_servers.contains_key(*node)) {
             return err("servers", format!("`{missing}` is missing; expected all of: {}", names()));
+        }
+        if self.resource == ResourceKind::Etcd {
+            let problem = "the resource would keep its data on servers of your own, without the run's prefix; leave \
+                           --resource or --servers out";
+            return err("resource", format!("`etcd`: {problem}"));
         }
         if self.program.is_some() {
             let problem = "the harness cannot know which keys a client program leaves on servers of your own; leave \
