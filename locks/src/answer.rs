@@ -1,13 +1,14 @@
 //! Waiting for an answer with a timeout by a client's own clock.
 
 use std::{
+    error::Error,
     future::{Future, poll_fn},
     pin::Pin,
     task::Poll,
     time::Duration,
 };
 
-use crate::ports::Clock;
+use crate::ports::{Clock, NodeError, Reply};
 
 /// The time for which a client still reads after its timer has fired. A process that was frozen wakes up with the
 /// answer *and* the timer due, and the answer must pass through the connection's task before the client can read it.
@@ -38,4 +39,27 @@ pub(crate) async fn within<F: Future + Unpin>(
         }
     })
     .await
+}
+
+/// An error and its causes, from the outermost to the innermost.
+pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}
+
+/// Runs a request in a task of its own: the request leaves now, and goes on if its reply is dropped.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+pub(crate) fn spawned<T: Send + 'static>(
+    request: impl Future<Output = Result<T, NodeError>> + Send + 'static,
+) -> Reply<Result<T, NodeError>> {
+    let asked = tokio::spawn(request);
+    Box::pin(async move {
+        asked.await.unwrap_or_else(|ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}"))))
+    })
 }

@@ -43,7 +43,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::{
-    answer::within,
+    answer::{spawned, within},
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token},
     one_server::OneServer,
     ports::{
@@ -106,7 +106,7 @@ impl Dynamodb {
             last.retain(|_, is_done| matches!(is_done.try_recv(), Err(TryRecvError::Empty)));
             last.insert(owner.clone(), is_done)
         };
-        let asked = tokio::spawn(async move {
+        spawned(async move {
             if let Some(earlier) = earlier {
                 // An error says that the earlier request has ended.
                 drop(earlier.await);
@@ -114,9 +114,6 @@ impl Dynamodb {
             let answer = request.await;
             drop(done);
             answer
-        });
-        Box::pin(async move {
-            asked.await.unwrap_or_else(|ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}"))))
         })
     }
 
@@ -136,7 +133,7 @@ impl Dynamodb {
 
     /// Reads the answer. The timeout counts from now on.
     async fn answer<T>(&self, mut reply: Reply<Result<T, NodeError>>, lease: Duration) -> Result<T, NodeError> {
-        let timeout = (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2));
+        let timeout = validity::request_timeout(lease);
         let answer = within(&*self.clock, timeout, &mut reply).await;
         answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())))
     }

@@ -42,6 +42,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time;
 
 use crate::{
+    answer::chain,
     connection::driven,
     hold::{Key, Token},
     ports::{Change, Condition, NodeError, Record, RecordVersion, Reply, Table},
@@ -187,23 +188,12 @@ async fn server_version(server: &ServerAddress) -> Result<String, NodeError> {
 
 /// The innermost reason of an error. The outer ones say only where it happened.
 fn said(error: &(dyn Error + 'static)) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
+    chain(error).last().unwrap_or(error).to_string()
 }
 
 /// Returns whether an error says that no byte of the request has left.
 fn is_not_sent(error: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if error.is::<NotSent>() {
-            return true;
-        }
-        next = error.source();
-    }
-    false
+    chain(error).any(|error| error.is::<NotSent>())
 }
 
 /// The failure of a request.

@@ -29,6 +29,7 @@ use tokio::{sync::OnceCell, task::JoinSet, time};
 use crate::planted::steps::PlantedOp;
 use crate::{
     access::Tls,
+    answer::{chain, spawned},
     hold::{Key, Owner},
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
@@ -147,13 +148,7 @@ pub(crate) async fn client(member: &ServerAddress) -> Result<Client, NodeError> 
 
 /// The error, and its cause. The library's own text of a failed connection is only `transport error`.
 fn described(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
+    chain(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn tls_options(tls: &Tls) -> TlsOptions {
@@ -176,20 +171,14 @@ impl Store for ClusterStore {
 
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
         let cluster = self.0.clone();
-        // In its own task the request leaves now, and goes on if its reply is dropped.
-        let asked = tokio::spawn(async move {
-            match op {
+        spawned(async move {
+            let answer = match op {
                 Op::AwaitGone(key, revision) => cluster.await_gone(key, revision).await,
                 Op::Lock(key, lease) => cluster.lock(&key, lease).await,
                 op => cluster.ask(op).await,
-            }
-        });
-        let cluster = self.0.clone();
-        Box::pin(async move {
-            let ended = |ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}")));
-            // All members have the same users.
-            let access = &cluster.members[0].server.access;
-            asked.await.unwrap_or_else(ended).map_err(|error| access.hide(error))
+            };
+            let secrets = || cluster.members.iter().map(|member| &member.server.access);
+            answer.map_err(|error| secrets().fold(error, |error, access| access.hide(error)))
         })
     }
 }

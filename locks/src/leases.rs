@@ -8,6 +8,7 @@ use crate::{
     answer::within,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Renewed},
     ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Store, StoreAnswer, Watch},
+    validity,
 };
 
 /// The part of a lease's time after which the client keeps the lease alive. Each keep-alive waits for a quarter of the
@@ -50,8 +51,7 @@ impl Leases {
     }
 
     fn timeout(&self, lease: Duration) -> Duration {
-        let usual = || (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2));
-        self.request_timeout.unwrap_or_else(usual)
+        self.request_timeout.unwrap_or_else(|| validity::request_timeout(lease))
     }
 
     pub async fn ask(&self, op: Op, lease: Duration) -> StoreResult {

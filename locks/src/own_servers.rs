@@ -108,15 +108,12 @@ async fn once(client: &str, servers: &[ServerAddress], namespace: &str, names: &
         }
         Some(Kind::Etcd) => {
             // The members are one store, so one of them is enough.
-            let mut failed = Removed::default();
             for server in servers {
-                let (before, prefix) = (failed.left.len(), || format!("all keys that begin with {namespace}"));
-                failed.add(within(delete_prefix(server, namespace)).await, server, prefix);
-                if failed.left.len() == before {
-                    return Removed { count: failed.count, left: Vec::new() };
+                match within(delete_prefix(server, namespace)).await {
+                    Ok(count) => return Removed { count, left: Vec::new() },
+                    failed => all.add(failed, server, || format!("all keys that begin with {namespace}")),
                 }
             }
-            all = failed;
         }
         Some(Kind::Postgres) => {
             for server in servers {
@@ -171,6 +168,7 @@ mod tests {
             assert!(CLIENTS.iter().any(|client| client.name == name), "{name}");
             assert!(schemes(name).is_some());
         }
+        assert!(schemes("zookeeper").is_none(), "it runs only on servers that its run starts");
     }
 
     #[test]

@@ -199,8 +199,8 @@ pub trait Table: Send + Sync {
     /// Reads the record of the key; none if the key has no record.
     fn read(&self, key: &Key) -> Reply<Result<Option<Record>, NodeError>>;
 
-    /// Changes the record of the key, and gives it this version, if the condition holds. The answer is the counter, or
-    /// none if the condition does not hold.
+    /// Changes the record of the key, and gives it this version, if the condition holds. The answer is the record's
+    /// counter after the change, which is a fencing token if the change counts; none if the condition does not hold.
     fn write(
         &self,
         key: &Key,

@@ -56,7 +56,7 @@ impl SessionLock for Advisory {
     const TIMEOUTS: &'static [&'static str] = &["idle_session_timeout"];
     const CREATE: &'static str = "\
 BEGIN;
-SELECT pg_advisory_xact_lock(1, 1);
+SELECT pg_advisory_xact_lock(hashtextextended('harness_counter', 0));
 CREATE TABLE IF NOT EXISTS harness_counter (key text PRIMARY KEY, value bigint NOT NULL);
 COMMIT";
 

@@ -206,14 +206,15 @@ struct OfSession<L> {
 impl<L: SessionLock> OfSession<L> {
     /// Reads the answer; none if it does not come. The timeout counts from now on.
     async fn wait<F: Future + Unpin>(&self, mut reply: F, lease: Duration) -> Option<F::Output> {
-        let timeout = (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2));
+        let timeout = validity::request_timeout(lease);
         within(&*self.clock, timeout, &mut reply).await
     }
 
     /// Reads the answer to a statement.
     async fn read<T>(&self, reply: Reply<Result<T, NodeError>>, lease: Duration) -> Result<T, NodeError> {
         let answer = self.wait(reply, lease).await;
-        answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())))
+        let answer = answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())));
+        answer.map_err(|error| self.server.access.hide(error))
     }
 
     /// Opens the session of an attempt. A session that does not open in time is given up.
@@ -225,7 +226,7 @@ impl<L: SessionLock> OfSession<L> {
         opening.spawn(Session::open(self.server.clone(), key.clone(), lease, opened, L::TIMEOUTS));
         watch.sent(Round::Acquire).await;
         match self.wait(Box::pin(opening.join_next()), lease).await.flatten() {
-            Some(Ok(opened)) => opened,
+            Some(Ok(opened)) => opened.map_err(|why| self.server.access.without_secrets(why)),
             Some(Err(ended)) => Err(format!("the task that opens a session: {ended}")),
             None => Err("no session in time".to_owned()),
         }

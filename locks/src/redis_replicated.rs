@@ -35,7 +35,7 @@ use crate::{
     redlock::Redlock,
     replication::Replication,
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
-    stream::{self, Stream},
+    stream::{self, Stream, host},
     validity,
 };
 
@@ -185,7 +185,7 @@ impl Sentinels {
     /// Finds the primary: the first sentinel that answers names it, and its own role confirms it.
     async fn primary(&mut self) -> Option<usize> {
         for place in 0..self.order.len() {
-            let host = host_of(&self.servers[self.order[place]].address);
+            let host = host(&self.servers[self.order[place]].address);
             let mut question = redis::cmd("SENTINEL");
             question.arg("get-master-addr-by-name").arg(PRIMARY_NAME);
             let named = ask::<Option<(String, u16)>>(&format!("{host}:{}", self.port), &question).await;
@@ -213,10 +213,6 @@ impl Sentinels {
         }
         None
     }
-}
-
-fn host_of(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
 async fn is_primary(address: &str) -> bool {

@@ -67,7 +67,9 @@ pub(crate) fn answer(step: &Step, value: Value) -> Result<StepAnswer, NodeError>
         (_, Value::ServerError(error)) => {
             let said = format!("{} {}", error.code(), error.details().unwrap_or_default());
             // In doubt the failure is indeterminate: a script can fail after its first write.
-            let never_started = NEVER_STARTED.contains(&error.code());
+            // Every command of a script is checked for the user's rights, and an earlier one may have been done.
+            let in_script = error.code() == "NOPERM" && said.contains("script");
+            let never_started = NEVER_STARTED.contains(&error.code()) && !in_script;
             Err(if never_started { NodeError::Definite(said) } else { NodeError::Indeterminate(said) })
         }
         (Step::AcquireUncounted(..), Value::Okay) => Ok(StepAnswer::Done),

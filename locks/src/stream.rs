@@ -46,7 +46,7 @@ pub(crate) async fn connect(server: &ServerAddress, begin_tls: &[u8]) -> Result<
 }
 
 /// The host of `host:port`.
-fn host(address: &str) -> &str {
+pub(crate) fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 

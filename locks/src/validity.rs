@@ -24,6 +24,12 @@ pub fn node_timeout(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }
 
+/// The default timeout of a request to a store that all clients share: a quarter of the lease, from 50 ms to 2 s, so that
+/// a renewal can still be tried again.
+pub(crate) fn request_timeout(lease: Duration) -> Duration {
+    (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2))
+}
+
 /// The lease in milliseconds, rounded up: a key must not expire before the client's belief ends.
 pub(crate) fn whole_ms(lease: Duration) -> u64 {
     u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)

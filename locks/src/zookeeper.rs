@@ -51,6 +51,7 @@ use tokio::{
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, MultiWriteError};
 
 use crate::{
+    answer::spawned,
     hold::{Key, Owner},
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
@@ -153,11 +154,7 @@ impl Store for EnsembleStore {
 
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
         let ensemble = self.0.clone();
-        // A separate task: the request leaves now, and continues even if no caller waits for its answer.
-        let asked = tokio::spawn(async move { ensemble.ask(op).await });
-        Box::pin(async move {
-            asked.await.unwrap_or_else(|ended| Err(NodeError::Indeterminate(format!("the request's task: {ended}"))))
-        })
+        spawned(async move { ensemble.ask(op).await })
     }
 }
 

@@ -269,7 +269,8 @@ impl Judge for Release {
 
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
     /// that rest on possession are dropped then; after a restart that may have lost keys, all findings of the node are
-    /// dropped. After a failover another node has the keys, so all findings are dropped after a fault of a primary.
+    /// dropped. Where a replica can be promoted, all findings are dropped after a fault of any of these nodes, apart from a
+    /// clock fault: after a failover another node has the keys, and a record does not show which node was the primary.
     fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
         let has_replicas = run.plan.has_replicas();
         let is_hit = |u: &UnsafeRequest, by: &dyn Fn(FaultKind) -> bool| {

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     future::poll_fn,
-    io::{self, Write as _},
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::{
@@ -25,6 +24,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     sync::mpsc,
+    task::JoinHandle,
     time::timeout,
 };
 
@@ -42,6 +42,8 @@ const QUOTED_MAX: usize = 200;
 const STDERR_MAX: usize = 1024 * 1024;
 /// How long a program that has closed its output may take to end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
+/// The time for the last words of a program that has ended.
+const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
 /// The time for which an answer may still come when its time is over. After a freeze of both processes, the timer of
 /// the worker is due before the program has run.
 const GRACE: Duration = Duration::from_millis(100);
@@ -167,10 +169,8 @@ impl ProgramProcess {
         let (input, requests) = mpsc::unbounded_channel();
         let (said, output) = mpsc::channel(LINES_MAX);
         tokio::spawn(write(stdin, requests));
-        if let Some(stderr) = child.stderr.take() {
-            tokio::spawn(pass_on(stderr));
-        }
-        tokio::spawn(read(child, stdout, said, group.clone()));
+        let passed_on = child.stderr.take().map(|stderr| tokio::spawn(pass_on(stderr)));
+        tokio::spawn(read(child, stdout, said, group.clone(), passed_on));
         Ok(ProgramProcess {
             input: Some(input),
             output,
@@ -330,17 +330,21 @@ async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<String>
 
 /// Passes whole lines of the program's standard error on to that of this process, up to [`STDERR_MAX`] bytes.
 async fn pass_on(stderr: ChildStderr) {
-    let mut stderr = BufReader::new(stderr);
+    // Tokio writes in another thread: a log that nobody reads must not stop the worker's ticks.
+    let (mut stderr, mut own) = (BufReader::new(stderr), tokio::io::stderr());
     let (mut line, mut passed) = (Vec::new(), 0);
     loop {
         line.clear();
         match (&mut stderr).take(LINE_MAX as u64).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => {
+                let _ = own.flush().await;
+                return;
+            }
             Ok(_) if passed > STDERR_MAX => {}
             Ok(read) => {
                 passed += read;
                 // Nobody reads the log: the program goes on all the same.
-                let _ = io::stderr().write_all(&line);
+                let _ = own.write_all(&line).await;
                 if passed > STDERR_MAX {
                     tracing::warn!("the program has written {passed} bytes to its standard error; the rest is dropped");
                 }
@@ -349,8 +353,14 @@ async fn pass_on(stderr: ChildStderr) {
     }
 }
 
-/// Reads lines until the program closes its output, then waits for its end.
-async fn read(mut child: Child, stdout: ChildStdout, said: mpsc::Sender<Said>, group: Group) {
+/// Reads lines until the program closes its output, then waits for its end, and for the end of its standard error.
+async fn read(
+    mut child: Child,
+    stdout: ChildStdout,
+    said: mpsc::Sender<Said>,
+    group: Group,
+    passed_on: Option<JoinHandle<()>>,
+) {
     let mut stdout = BufReader::new(stdout);
     let mut lines = 0;
     loop {
@@ -370,6 +380,10 @@ async fn read(mut child: Child, stdout: ChildStdout, said: mpsc::Sender<Said>, g
     if status.is_none() {
         // The group was killed, so this ends at once.
         let _ = child.wait().await;
+    }
+    if let Some(passed_on) = passed_on {
+        // A process that left the group may keep the pipe open.
+        let _ = timeout(LAST_WORDS_WITHIN, passed_on).await;
     }
     // Nobody may be interested any more.
     let _ = said.send(Said::Ended(lines, status)).await;

@@ -43,7 +43,7 @@ async fn request(stream: &mut TcpStream) -> String {
 /// connections are refused.
 async fn lock(answers: &'static [(u16, &str)]) -> Arc<dyn Lock> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = ServerAddress { name: "dynamodb-1".into(), address: listener.local_addr().unwrap().to_string() };
+    let address = ServerAddress::new("dynamodb-1", listener.local_addr().unwrap().to_string());
     tokio::spawn(async move {
         for (status, body) in [NONE, NONE].iter().chain(answers) {
             let mut stream = listener.accept().await.unwrap().0;

@@ -7,6 +7,7 @@ use std::{process::Stdio, sync::Arc, time::Duration};
 use locks::{
     BootClock, Client, Clock, Failure, FailureReason, Hold, Key, Lock, NodeAnswer, Outcome, Owner, ServerAddress,
     Servers, Token, TokenSource, Unwatched,
+    access::{Access, Secret},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -103,6 +104,19 @@ async fn over_link(server: &Server) -> (ServerAddress, watch::Sender<Link>) {
         }
     });
     (address, changed)
+}
+
+#[tokio::test]
+async fn a_refused_login_is_definite_and_does_not_show_the_user() {
+    let Some(server) = Server::start().await else { return };
+    for name in BOTH {
+        let user = Some(Secret::new("hunter2"));
+        let address = ServerAddress { access: Access { user, ..Access::default() }, ..address(&server) };
+        let (why, outcome) = reason(attempt(&*lock_at(name, address, TokenSource::Counter), "a", LEASE).await);
+        assert_eq!(outcome, Outcome::Failed, "{name}");
+        let said = format!("{why:?}");
+        assert!(said.contains("does not exist") && !said.contains("hunter2"), "{name}: {said}");
+    }
 }
 
 #[tokio::test]

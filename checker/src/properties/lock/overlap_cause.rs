@@ -13,7 +13,7 @@ use crate::{
     cause::{Cause, CauseSet},
     failover,
     faults::FaultRecord,
-    holds::Nodes,
+    holds::{Nodes, Span},
     judge::Ending,
     key_lease::{KeyLease, NodeClocks, ending_clock, looks_from},
     rules,
@@ -104,10 +104,10 @@ fn in_replicas(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) 
     if let Some(cause) = own.find_map(|node| on_node(run, first, second, ending, node)) {
         return Some(cause);
     }
-    if by_first == by_second && by_first.count_ones() == 1 {
+    let within = (first.hold.sent.at, second.hold.ok.at);
+    if by_first == by_second && by_first.count_ones() == 1 && !is_there_and_back(run, by_first, within) {
         return None;
     }
-    let within = (first.hold.sent.at, second.hold.ok.at);
     let mut found = Vec::new();
     for (id, line) in run.faults.iter() {
         let replaces = |node: usize| {
@@ -133,6 +133,20 @@ fn in_replicas(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) 
         NodeClocks::of(run, &run.plan.lock_nodes[node]).first_to_reach(&key_lease, from, clock).is_some()
     };
     others.any(is_ahead).then_some(Cause::Fault(FaultKind::Clock))
+}
+
+/// Returns whether one fault may have made the sentinels promote another node in the place of the node in `own`, and a
+/// later fault may have made them promote this node again.
+fn is_there_and_back(run: &Run, own: Nodes, within: Span) -> bool {
+    let promotions = |is_own: bool| {
+        let nodes = (0..run.plan.lock_nodes.len().min(64)).filter(move |node| (own & (1 << node) != 0) == is_own);
+        nodes.flat_map(move |node| {
+            let spans =
+                run.faults.iter().map(move |(id, line)| failover::promotion(run, id, line, &run.plan.lock_nodes[node]));
+            spans.flatten().filter(move |span| rules::overlap(*span, within).is_some())
+        })
+    };
+    promotions(true).any(|there| promotions(false).any(|back| there.0 < back.0))
 }
 
 fn is_of_links(kind: FaultKind) -> bool {

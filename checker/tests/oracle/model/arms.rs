@@ -92,8 +92,8 @@ impl Resource {
         if a.write {
             let (base, value) = a.base[index];
             let (own, right) = match arm {
-                // The model has no wall clocks and no store, so no plan of the oracle has `deadline` or `guard`.
-                Arm::Off | Arm::Deadline | Arm::Guard => (true, true),
+                Arm::Off => (true, true),
+                Arm::Deadline | Arm::Guard => unreachable!("the model has no wall clocks and no store"),
                 Arm::Cas => (base == slot.version, base == slot.version),
                 Arm::Claim => (a.hold.is_some() && slot.claim == a.hold, a.hold.is_some() && slot.claim == a.hold),
                 Arm::Writes | Arm::Reads => {

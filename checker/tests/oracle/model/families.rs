@@ -263,7 +263,8 @@ impl Knobs {
         self.with_tokens(if rng.random_bool(0.3) { Tokens::Repeats } else { Tokens::Counter });
         for &arm in &self.arms {
             let bugs: &[ArmBug] = match arm {
-                Arm::Off | Arm::Deadline | Arm::Guard => &[ArmBug::Miscounts, ArmBug::Refuses],
+                Arm::Deadline | Arm::Guard => unreachable!("the model has no wall clocks and no store"),
+                Arm::Off => &[ArmBug::Miscounts, ArmBug::Refuses],
                 Arm::Cas | Arm::Claim => &[ArmBug::Blind, ArmBug::Blind, ArmBug::Refuses],
                 Arm::Writes => {
                     &[ArmBug::OneTooLow, ArmBug::Inverted, ArmBug::Refuses, ArmBug::AdmitsEqual, ArmBug::AdmitsAll]

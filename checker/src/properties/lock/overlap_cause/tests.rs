@@ -458,6 +458,17 @@ fn an_overlap_of_two_primaries_without_a_fault_of_either_is_unexplained() {
 }
 
 #[test]
+fn a_failover_there_and_back_explains_an_overlap_of_one_node() {
+    let both = |first: &str, then: &str| {
+        let (mut s, pause) = (of_primaries((1, 1)), || Fault::new(fault::Pause {}, SECOND));
+        cause(s.inject(1, pause(), first, 30_100, 30_200).inject(2, pause(), then, 30_500, 30_900))
+    };
+    assert_eq!(both("redis-1", "redis-2"), "pause");
+    assert_eq!(both("redis-2", "redis-1"), "unexplained", "the second fault promoted another node");
+    assert_eq!(both("redis-1", "redis-1"), "unexplained", "no fault of another node");
+}
+
+#[test]
 fn a_primary_that_was_replaced_explains_an_overlap_until_it_is_demoted() {
     let pause = || Fault::new(fault::Pause {}, SECOND);
     // The agent resumes the node 5 ms later; the first hold was sent at 30,000.

@@ -89,13 +89,22 @@ fn kept_from(
     // The node may have refused because the renewal reached it when the lease was over.
     let is_ready = has_refused && !rules::is_after_end(failure.span.1, hold.promise);
     let since_sent = (hold.sent.at, failure.span.1);
+    // A client program does not tell which node has granted its hold.
+    let granted = hold.granted_on | hold.renewed_on_before(failure.span.1);
+    let was_primary = granted == 0 || run.plan.program.is_some() || (node < 64 && granted & (1 << node) != 0);
     let is_to_blame = |id: FaultId, line: &FaultRecord| {
         let Some(bracket) = line.bracket() else { return false };
         let is_on = clip(bracket, failure.span).is_some();
         // The new primary may never have received the key.
-        let is_promoted = || failover::promotion(run, id, line, name).and_then(|span| clip(span, since_sent)).is_some();
+        let is_promoted = || {
+            was_primary && failover::promotion(run, id, line, name).and_then(|span| clip(span, since_sent)).is_some()
+        };
         if run.plan.is_replicated() && failure.refused_on != 0 && is_promoted() {
             return true;
+        }
+        // The primary has answered by itself: a fault of a replica refuses nothing.
+        if run.plan.is_replicated() && failure.refused_on != 0 && !has_refused {
+            return false;
         }
         match line.kind.harm() {
             // A node that refuses in time is running and reachable, and the hold no longer owns the key there.

@@ -283,11 +283,19 @@ fn a_fault_of_a_node_that_did_not_do_a_renewal_is_the_cause() {
 /// One node; a renewal at 610 is refused, the client notices the loss and acts all the same, long before the first
 /// promise ends.
 fn lost_early() -> HistoryBuilder {
+    lost_early_of(&[1, 2, 3])
+}
+
+/// The same, of a hold that these nodes have granted.
+fn lost_early_of(nodes: &[u64]) -> HistoryBuilder {
+    let granted: Vec<_> = nodes.iter().map(|node| (*node, NodeAnswer::Granted)).collect();
+    let granted = HistoryBuilder::answers(&granted);
     let mut s = HistoryBuilder::renewing(600);
     s.plan.lock_nodes.truncate(1);
     let (hold, outcome, why) = (HoldId(1), Outcome::Failed, FailureReason::Lost);
     let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Refused)]);
-    s.acquire(1, 1, 100, 110, 41).event("worker-1", 710, Event::Renew { hold }).work(1, 120, 900);
+    s.acquire_on(1, 1, 100, 100, 110, Some(41), granted);
+    s.event("worker-1", 710, Event::Renew { hold }).work(1, 120, 900);
     s.event("worker-1", 715, Event::RenewFailed { hold, outcome, why, answers });
     s.event("worker-1", 715, Event::LossNoticed { hold });
     s.acquire(2, 2, 650, 660, 42).release(2, 1_050).write(1, 1, 1_021, 1_022).release_refused(1, 1_100);
@@ -326,6 +334,21 @@ fn what_made_a_node_refuse_a_renewal_made_the_client_lose_the_hold() {
         let expected = if is_cause { kind.name() } else { "unexplained" };
         assert_eq!(stale(&s), [expected], "{fault:?} of {node} from {from}");
     }
+}
+
+#[test]
+fn a_replica_refuses_no_renewal() {
+    let refused = |node: &str, from, to| {
+        let mut s = lost_early_of(&[1]);
+        s.plan.lock_nodes = ["redis-1", "redis-2", "redis-3"].map(history::NodeName::from).to_vec();
+        s.plan.servers = crate::history_builder::redis_replicated();
+        let pause = Fault::new(fault::Pause {}, std::time::Duration::from_millis(100));
+        s.inject(1, pause, node, from, to);
+        stale(&s)
+    };
+    assert_eq!(refused("redis-1", 500, 600), ["pause"], "another node may have been promoted");
+    assert_eq!(refused("redis-2", 500, 600), ["unexplained"]);
+    assert_eq!(refused("redis-2", 705, 800), ["unexplained"], "the primary answered by itself");
 }
 
 #[test]
