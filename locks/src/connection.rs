@@ -35,7 +35,7 @@ const QUEUE: usize = 4096;
 
 /// The number of requests that may wait for the server. A driver must have room for as many, so that the first poll of
 /// a request always finds a free place: a later request could overtake a request that had to wait for a place.
-pub(crate) const IN_FLIGHT: usize = 4096;
+const IN_FLIGHT: usize = 4096;
 
 /// The timeout of opening a session on a connection. A frozen server accepts connections, and answers none of them.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);

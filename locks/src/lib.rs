@@ -65,6 +65,7 @@ mod redis_command;
 mod redis_node;
 pub mod redis_replicated;
 mod redis_script;
+mod redis_wire;
 pub mod redlock;
 mod replication;
 mod retry;

@@ -4,68 +4,83 @@ use std::sync::Arc;
 
 use crate::{
     access::{Access, Secret},
-    connection::{self, Answer, Driver, IN_FLIGHT, Protocol, driven},
+    connection::{self, Answer, Driver, Protocol, driven},
     ports::{Node, NodeError, Step},
     redis_script,
+    redis_wire::Wire,
     servers::ServerAddress,
     stream::Stream,
 };
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
+use redis::{Cmd, FromRedisValue, Value};
 
 /// The Redis protocol.
 pub(crate) struct RedisProtocol;
 
 impl Protocol for RedisProtocol {
-    type Session = MultiplexedConnection;
+    type Session = Wire;
 
     /// Sends nothing but credentials, so a frozen server that needs none has a session too.
-    async fn open(stream: Stream, access: &Access) -> Result<(MultiplexedConnection, Driver), String> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(IN_FLIGHT);
-        let mut info = RedisConnectionInfo::default().set_skip_set_lib_name();
-        if let Some(user) = &access.user {
-            info = info.set_username(user.reveal());
-        }
-        if let Some(password) = access.password.as_ref().map(Secret::reveal) {
-            info = info.set_password(password);
-        }
-        if let Some(database) = access.database.as_ref().and_then(|number| number.parse().ok()) {
-            info = info.set_db(database);
-        }
-        match MultiplexedConnection::new_with_config(&info, stream, config).await {
-            Ok((connection, driver)) => Ok((connection, Box::pin(driver))),
-            Err(error) => Err(error.to_string()),
-        }
+    async fn open(stream: Stream, access: &Access) -> Result<(Wire, Driver), String> {
+        let wire = Wire::default();
+        let mut driver: Driver = Box::pin(wire.driver(stream));
+        let logging_in = async {
+            for command in login(access) {
+                said(wire.ask(command).await)?;
+            }
+            Ok(())
+        };
+        driven(&mut driver, logging_in).await?;
+        Ok((wire, driver))
     }
 
-    fn request(session: &MultiplexedConnection, step: Step) -> Answer {
-        let (mut connection, command) = (session.clone(), redis_script::command(&step));
-        Box::pin(async move {
-            match connection.send_packed_command(&command).await {
-                Ok(value) => redis_script::answer(&step, value),
-                Err(error) => Err(NodeError::Indeterminate(error.to_string())),
-            }
-        })
+    fn request(session: &Wire, step: Step) -> Answer {
+        let asked = session.request(redis_script::command(&step));
+        Box::pin(async move { redis_script::answer(&step, asked.await) })
     }
 
     async fn version(stream: Stream, access: &Access) -> Result<String, String> {
-        let (mut session, driver) = RedisProtocol::open(stream, access).await?;
-        let asking = async {
-            let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut session).await;
+        let (wire, driver) = RedisProtocol::open(stream, access).await?;
+        let mut question = redis::cmd("INFO");
+        question.arg("server");
+        let info = match driven(driver, async { Ok(wire.ask(question).await) }).await? {
             // The user of a shared server need not have the right to ask.
-            if info.as_ref().is_err_and(|error| error.code() == Some("NOPERM")) {
-                return Ok(None);
-            }
-            info.map(Some).map_err(|error| error.to_string())
+            Value::ServerError(error) if error.code() == "NOPERM" => return Ok("of unknown version".to_owned()),
+            info => read::<String>(info)?,
         };
-        let Some(info) = driven(driver, asking).await? else { return Ok("of unknown version".to_owned()) };
         info.lines()
             .find_map(|line| line.strip_prefix("redis_version:"))
             .map(|version| version.trim().to_owned())
             .ok_or_else(|| "INFO server gives no redis_version".to_owned())
     }
+}
+
+/// The commands that a session begins with.
+fn login(access: &Access) -> Vec<Cmd> {
+    let mut commands = Vec::new();
+    if let Some(password) = &access.password {
+        let mut auth = redis::cmd("AUTH");
+        auth.arg(access.user.as_ref().map(Secret::reveal)).arg(password.reveal());
+        commands.push(auth);
+    }
+    if let Some(database) = &access.database {
+        let mut select = redis::cmd("SELECT");
+        select.arg(database);
+        commands.push(select);
+    }
+    commands
+}
+
+/// Returns an answer; the server's own error is an error.
+fn said(answer: Value) -> Result<Value, String> {
+    match answer {
+        Value::ServerError(error) => Err(format!("{} {}", error.code(), error.details().unwrap_or_default())),
+        answer => Ok(answer),
+    }
+}
+
+/// Reads an answer of this type.
+pub(crate) fn read<T: FromRedisValue>(answer: Value) -> Result<T, String> {
+    T::from_redis_value(said(answer)?).map_err(|error| error.to_string())
 }
 
 /// The Redis server at `addr` (`host:port`). A task connects in the background, and again whenever the connection is
@@ -90,7 +105,8 @@ pub async fn server_version(addr: &str) -> Result<String, NodeError> {
 
 /// Removes keys by their names. Returns the number of those that were there.
 pub(crate) async fn delete(server: &ServerAddress, keys: &[String]) -> Result<u64, String> {
-    let (mut session, driver) = connection::open::<RedisProtocol>(server).await?;
-    let deleting = async { redis::cmd("DEL").arg(keys).query_async(&mut session).await.map_err(|e| e.to_string()) };
-    driven(driver, deleting).await
+    let (wire, driver) = connection::open::<RedisProtocol>(server).await?;
+    let mut delete = redis::cmd("DEL");
+    delete.arg(keys);
+    driven(driver, async { read(wire.ask(delete).await) }).await
 }

@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, FromRedisValue, Value, aio::MultiplexedConnection};
+use redis::{Cmd, FromRedisValue, Value};
 use tokio::{net::lookup_host, time};
 
 use crate::{
@@ -31,7 +31,8 @@ use crate::{
     hold::{Failure, FailureReason, Hold, Key, Owner, Released, Renewed},
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Step, StepAnswer, Watch},
     redis::Redis,
-    redis_node::RedisProtocol,
+    redis_node::{self, RedisProtocol},
+    redis_wire::Wire,
     redlock::Redlock,
     replication::Replication,
     servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
@@ -64,15 +65,15 @@ const REPLICAS: u32 = 1;
 struct WaitProtocol;
 
 impl Protocol for WaitProtocol {
-    type Session = MultiplexedConnection;
+    type Session = Wire;
 
-    async fn open(stream: Stream, access: &Access) -> Result<(MultiplexedConnection, Driver), String> {
+    async fn open(stream: Stream, access: &Access) -> Result<(Wire, Driver), String> {
         RedisProtocol::open(stream, access).await
     }
 
     /// `WAIT` counts the replicas that have the writes of its own connection. It blocks that connection, so later
     /// requests wait too.
-    fn request(session: &MultiplexedConnection, step: Step) -> Answer {
+    fn request(session: &Wire, step: Step) -> Answer {
         let lease = match step {
             Step::Acquire(_, _, lease) | Step::AcquireUncounted(_, _, lease) | Step::Extend(_, _, lease) => Some(lease),
             _ => None,
@@ -98,16 +99,15 @@ fn wait_timeout(lease: Duration) -> Duration {
 }
 
 /// Waits until enough replicas have acknowledged the connection's writes.
-async fn acknowledged(mut session: MultiplexedConnection, timeout: Duration) -> Result<(), NodeError> {
+async fn acknowledged(session: Wire, timeout: Duration) -> Result<(), NodeError> {
     let mut command = redis::cmd("WAIT");
     command.arg(REPLICAS).arg(validity::whole_ms(timeout));
-    match session.send_packed_command(&command).await {
-        Ok(Value::Int(replicas)) if replicas >= i64::from(REPLICAS) => Ok(()),
-        Ok(Value::Int(replicas)) => Err(NodeError::Indeterminate(format!(
+    match session.ask(command).await {
+        Value::Int(replicas) if replicas >= i64::from(REPLICAS) => Ok(()),
+        Value::Int(replicas) => Err(NodeError::Indeterminate(format!(
             "WAIT: {replicas} of {REPLICAS} replicas acknowledged within {timeout:?}"
         ))),
-        Ok(other) => Err(NodeError::Indeterminate(format!("WAIT: an answer that makes no sense: {other:?}"))),
-        Err(error) => Err(NodeError::Indeterminate(format!("WAIT: {error}"))),
+        other => Err(NodeError::Indeterminate(format!("WAIT: an answer that makes no sense: {other:?}"))),
     }
 }
 
@@ -223,9 +223,8 @@ async fn is_primary(address: &str) -> bool {
 /// Asks one question on a connection of its own.
 async fn ask<T: FromRedisValue>(address: &str, question: &Cmd) -> Option<T> {
     let asked = time::timeout(ASK_TIMEOUT, async {
-        let (mut session, driver) =
-            RedisProtocol::open(Box::new(stream::tcp(address).await?), &Access::default()).await?;
-        let answer = async { question.query_async::<T>(&mut session).await.map_err(|error| error.to_string()) };
+        let (wire, driver) = RedisProtocol::open(Box::new(stream::tcp(address).await?), &Access::default()).await?;
+        let answer = async { redis_node::read::<T>(wire.ask(question.clone()).await) };
         connection::driven(driver, answer).await
     });
     match asked.await {
