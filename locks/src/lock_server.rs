@@ -92,6 +92,11 @@ impl LockServer {
         self.keys.get(key)?.owner(clock_ms(now))
     }
 
+    /// The counter of `key`.
+    pub fn counter(&self, key: &Key) -> u64 {
+        self.keys.get(key).map_or(0, KeyState::counter)
+    }
+
     /// The answer to one line of a client, at `now`.
     pub fn answer(&mut self, line: &[u8], now: Duration) -> Answer {
         match serde_json::from_slice(line) {

@@ -13,13 +13,13 @@ impl KeyState {
         match step {
             PlantedStep::AcquireForever(..) if self.held.is_some() => StepAnswer::Refused,
             PlantedStep::AcquireAgain(_, owner, lease) if self.held.is_some() => {
-                let end_ms = end(now_ms, *lease);
+                let (counter, end_ms) = (self.counter(), end(now_ms, *lease));
                 match self.owned_by(owner) {
-                    Some(held) => {
+                    Some(held) if counter > 0 => {
                         held.expires_ms = Some(end_ms);
-                        StepAnswer::Granted(Token(self.counter()))
+                        StepAnswer::Granted(Token(counter))
                     }
-                    None => StepAnswer::Refused,
+                    _ => StepAnswer::Refused,
                 }
             }
             PlantedStep::Overwrite(_, owner, lease) | PlantedStep::AcquireAgain(_, owner, lease) => {

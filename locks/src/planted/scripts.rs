@@ -13,9 +13,10 @@ return redis.call('INCR', KEYS[2])";
 /// KEYS: lock, fence. ARGV: owner, lease in ms. A key of this owner is granted to it again.
 const ACQUIRE_AGAIN: &str = "\
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local counter = tonumber(redis.call('GET', KEYS[2]) or '0')
+if counter == 0 or redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return tonumber(redis.call('GET', KEYS[2]) or '0')";
+return counter";
 
 /// KEYS: lock, fence. ARGV: owner. No lease.
 const ACQUIRE_FOREVER: &str = "\

@@ -15,8 +15,8 @@ use crate::{
 pub enum PlantedStep {
     /// `Step::Acquire`, also if the key is not free. The answer is `Granted`.
     Overwrite(Key, Owner, #[serde(with = "lease_ms")] Duration),
-    /// `Step::Acquire`. If the owner owns the key already, sets the lease anew and counts nothing. The answer is
-    /// `Granted` with the counter, or `Refused` if another owner has the key.
+    /// `Step::Acquire`. If the owner owns the key already, and the key was ever counted, sets the lease anew and counts
+    /// nothing. The answer is `Granted` with the counter, or `Refused`.
     AcquireAgain(Key, Owner, #[serde(with = "lease_ms")] Duration),
     /// `Step::Acquire` of a key that never expires, until a step that extends the key gives it a lease. The answer is
     /// `Granted` or `Refused`.
