@@ -2,7 +2,7 @@
 //!
 //! It is a server under test, and no process of the run: it records no events.
 
-use std::sync::Arc;
+use std::{io::Write, sync::Arc};
 
 use anyhow::Context;
 use locks::{
@@ -27,11 +27,10 @@ pub struct LockServerArgs {
 pub async fn lock_server(args: LockServerArgs) -> anyhow::Result<()> {
     if let Some(address) = args.check {
         let version = server_version(&address).await?;
-        println!("version {version}");
-        return Ok(());
+        return writeln!(std::io::stdout(), "version {version}").context("printing the version");
     }
     let listener = TcpListener::bind(&args.listen).await.with_context(|| format!("listening on {}", args.listen))?;
-    println!("listening on {}", listener.local_addr()?);
+    writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?).context("printing the address")?;
     // Through libc, so that a clock fault of this process changes its leases.
     serve(listener, Arc::new(BootClock)).await;
     Ok(())

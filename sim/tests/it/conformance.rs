@@ -11,11 +11,11 @@ use std::{fmt::Debug, time::Duration};
 
 use futures::future::join_all;
 use history::Persistence;
+use locks::lock_server::LockServer;
 use locks::{BootClock, Clock, Key, Node, NodeError, Owner, Reply, Step, StepAnswer, Token, planted::PlantedStep};
 use nix::time::{ClockId, clock_gettime};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use locks::lock_server::LockServer;
 use sim::models::redis::RedisModel;
 
 use crate::real::{PATIENCE, say};
@@ -227,13 +227,7 @@ async fn timed<M: Model>(server: Timed<'_>, key: Key, seed: u64, unit: u32) -> T
 }
 
 /// All that the model may answer and become, if the server does the step at some time of the bracket.
-fn possible<M: Model>(
-    worlds: &[M],
-    step: &Step,
-    first_ms: u64,
-    last_ms: u64,
-    early_ms: u64,
-) -> Vec<(StepAnswer, M)> {
+fn possible<M: Model>(worlds: &[M], step: &Step, first_ms: u64, last_ms: u64, early_ms: u64) -> Vec<(StepAnswer, M)> {
     let mut possible = Vec::new();
     for (world, early_ms) in worlds.iter().flat_map(|world| (0..=early_ms).map(move |early_ms| (world, early_ms))) {
         for at_ms in first_ms..=last_ms {
