@@ -24,7 +24,7 @@ use self::{
     scenario::{of_explore, of_run},
     values::{cluster, duration, role_and_image},
 };
-use crate::process::{PowerArgs, ResourceArgs};
+use crate::process::{LockServerArgs, PowerArgs, ResourceArgs};
 
 /// Tests distributed locks under faults: real servers, real faults, verdicts with evidence
 #[derive(Debug, Parser)]
@@ -89,6 +89,8 @@ pub enum Command {
     RemoveKeys,
     #[command(hide = true)]
     Power(PowerArgs),
+    #[command(hide = true)]
+    LockServer(LockServerArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

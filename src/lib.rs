@@ -85,6 +85,7 @@ pub fn run() -> ExitCode {
         Command::Resource(args) => one_thread(process::resource(args)).map(|()| Exit::Ok),
         Command::Agent => one_thread(process::agent()).map(|()| Exit::Ok),
         Command::RemoveKeys => one_thread(remove_keys::remove_keys_here()).map(|()| Exit::Ok),
+        Command::LockServer(args) => one_thread(process::lock_server(args)).map(|()| Exit::Ok),
         Command::Power(args) => process::power(&args).map(|()| Exit::Ok),
         Command::Run(args) => command::run(*args),
         Command::Explore(args) => explore::explore(&args),

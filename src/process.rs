@@ -1,5 +1,5 @@
-//! The run's own processes inside containers: the hidden subcommands `worker`, `resource` and `agent`, and `power`,
-//! which becomes a server.
+//! The run's own processes inside containers: the hidden subcommands `worker`, `resource` and `agent`, and `power`
+//! and `lock-server`, which become servers.
 //!
 //! The first three write numbered, stamped events to standard output, read commands from standard input, and tick every
 //! 10 ms.
@@ -10,6 +10,7 @@
 mod agent;
 mod commands;
 mod journal;
+mod lock_server;
 mod power;
 mod resource;
 mod stamp;
@@ -20,6 +21,7 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 
 pub use agent::{AgentCommand, agent};
+pub use lock_server::{LockServerArgs, lock_server};
 pub use power::{PowerArgs, power};
 pub use resource::{PORT as RESOURCE_PORT, ResourceArgs, ResourceCommand, resource};
 pub use worker::worker;

@@ -6,7 +6,7 @@ use anyhow::Context;
 use compose::ComposeFile;
 use history::{
     Activity, Arm, ClientKind, ClusterKind, Comparison, FaultId, Models, NodeName, Plan, ResourceKind, ServerFacts,
-    ServerModel, Step, Tokens, Topology, When, Workload,
+    Step, Tokens, Topology, When, Workload,
 };
 use nemesis::{Draw, FaultSpec};
 use rand::{SeedableRng, TryRngCore, rand_core::OsRng};
@@ -309,7 +309,6 @@ fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {
 fn without_effect(args: &ScenarioArgs, plan: &Plan) -> Option<(&'static str, String)> {
     let (models, backend) = (&args.models, &plan.backend);
     let is_store = plan.servers.topology == Topology::OneStore;
-    let is_redis = plan.servers.model() == Some(ServerModel::RedisNodes) && plan.servers.kill_forgets;
     let of_redis = match plan.servers.topology {
         Topology::Replicated => format!("the servers of `{backend}` read configuration files"),
         _ => format!("the servers of `{backend}` are not Redis"),
@@ -318,7 +317,7 @@ fn without_effect(args: &ScenarioArgs, plan: &Plan) -> Option<(&'static str, Str
     let of_service = format!("`{backend}` does not use etcd's Lock service; use `--backend etcd-server-lock`");
     let checks_tokens = plan.arms.iter().any(|arm| arm.fences());
     let all = [
-        ("persistence", args.persistence.is_some() && !is_redis, of_redis),
+        ("persistence", args.persistence.is_some() && !plan.servers.has_persistence(), of_redis),
         ("lease-clock", models.lease_clock.is_some() && !is_store, of_store.clone()),
         ("revokes-on-resume", models.revokes_on_resume && !is_store, of_store),
         ("lock-checks-key", models.lock_checks_key && backend != "etcd-server-lock", of_service),

@@ -11,7 +11,8 @@ use crate::{Engine, error::Error, sweep};
 pub(crate) const DIR: &str = "/opt/harness";
 /// Name of the binary in its directory.
 const NAME: &str = "harness";
-/// Path of the harness's binary in the containers of our own processes, and of servers that can lose power.
+/// Path of the harness's binary in the containers of our own processes, of servers that can lose power, and of
+/// servers whose Compose file asks for it (`harness_binary`).
 pub const BINARY: &str = "/opt/harness/harness";
 
 /// The volume of one run, empty at first.

@@ -124,7 +124,8 @@ fn wanted<'a>(node: &'a Node, spec: &'a Spec) -> Wanted<'a> {
     match &node.runs {
         Runs::Server(service) => {
             let (packages, python) = (&service.packages, &service.python);
-            Wanted { role: &service.role, image: Some(&service.image), packages, python, bare: false }
+            let bare = packages.is_empty() && python.is_empty() && service.image == OWN_IMAGE;
+            Wanted { role: &service.role, image: Some(&service.image), packages, python, bare }
         }
         Runs::Own(_) if node.role == WORKER_ROLE && !spec.worker_packages.is_empty() => {
             Wanted { role: WORKER_ROLE, image: None, packages: &spec.worker_packages, python: &[], bare: false }
@@ -194,7 +195,8 @@ async fn start(
     let labels = sweep::labels(&spec.run, spec.keep);
     let network = Network::create(engine, &format!("harness-{}", spec.run), &labels).await?;
     let addresses = network.addresses(nodes.len())?;
-    let volume = BinaryVolume::create(engine, &spec.run, spec.keep && spec.loses_power).await?;
+    let is_needed = spec.loses_power || spec.all_servers().any(|service| service.harness_binary);
+    let volume = BinaryVolume::create(engine, &spec.run, spec.keep && is_needed).await?;
     let place = Place {
         engine: engine.clone(),
         run: spec.run.clone(),

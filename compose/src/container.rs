@@ -112,7 +112,11 @@ impl Place {
         let mut mounts: Vec<_> = recipe.image.volumes.iter().map(|path| volume(path, &self.run, keep)).collect();
         // Only lock nodes lose power.
         let loses_power = self.loses_power && recipe.node.role != STORE_ROLE;
-        if loses_power || !matches!(recipe.node.runs, Runs::Server(_)) {
+        let needs_binary = match &recipe.node.runs {
+            Runs::Server(service) => loses_power || service.harness_binary,
+            Runs::Own(_) | Runs::Reaching(_) => true,
+        };
+        if needs_binary {
             mounts.push(self.binary.mount(recipe.node.role == sweep::AGENT_ROLE));
         }
         let base = ContainerCreateBody {

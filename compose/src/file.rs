@@ -34,6 +34,8 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("postgres-advisory", include_str!("../postgres-advisory.yaml")),
     ("postgres-row", include_str!("../postgres-row.yaml")),
     ("dynamodb", include_str!("../dynamodb.yaml")),
+    ("memory", include_str!("../memory.yaml")),
+    ("lock-manager", include_str!("../lock-manager.yaml")),
 ];
 
 /// Time limit of one healthcheck if the file sets none.
@@ -73,6 +75,8 @@ pub struct Service {
     pub environment: BTreeMap<String, String>,
     /// The directory of the data that the server keeps on its disk; none if the file names none.
     pub data: Option<String>,
+    /// True if the container gets the harness's binary, at [`crate::BINARY`].
+    pub harness_binary: bool,
     /// Command that exits with 0 if and only if the server answers.
     pub health_test: Vec<String>,
     /// Time limit of one healthcheck.
@@ -217,6 +221,7 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Servic
         command: raw.command.map(strings).transpose()?.unwrap_or_default(),
         environment: environment.collect::<Result<_, _>>()?,
         data: harness.data.map(directory).transpose()?,
+        harness_binary: harness.harness_binary,
         health_test,
         health_timeout,
         leader: None,

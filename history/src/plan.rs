@@ -12,7 +12,7 @@ use crate::{
     names::NodeName,
     program::Program,
     resource_kind::ResourceKind,
-    servers::{ServerFacts, Tokens},
+    servers::{ServerFacts, ServerModel, Tokens},
     stamp::ClientId,
     step::Step,
     wait::Wait,
@@ -152,6 +152,9 @@ impl Plan {
     /// Returns the persistence of each independent server, as its model has it. A server that forgets nothing in a
     /// SIGKILL syncs each change before its answer.
     pub fn persistence(&self) -> Persistence {
+        if self.servers.model() == Some(ServerModel::LockServers) {
+            return Persistence::No;
+        }
         if !self.has_one_store() && !self.servers.kill_forgets {
             return Persistence::Always;
         }

@@ -125,6 +125,8 @@ impl std::fmt::Display for Tokens {
 pub enum ServerModel {
     /// Redis nodes that know nothing of each other.
     RedisNodes,
+    /// Lock servers that keep everything in memory, and know nothing of each other.
+    LockServers,
     /// One store with leases and revisions.
     LeaseStore,
 }
@@ -175,9 +177,17 @@ impl ServerFacts {
         match (self.promise, self.topology, self.lease_clock) {
             (Promise::Lease, _, LeaseClock::Waiter) => None,
             (Promise::Lease, Topology::Independent, LeaseClock::Wall) => Some(ServerModel::RedisNodes),
+            (Promise::Lease, Topology::Independent, LeaseClock::Monotonic) if self.kill_forgets => {
+                Some(ServerModel::LockServers)
+            }
             (Promise::Lease, Topology::OneStore, _) => Some(ServerModel::LeaseStore),
             _ => None,
         }
+    }
+
+    /// Returns whether a plan can say what the servers keep on their disks.
+    pub fn has_persistence(&self) -> bool {
+        self.kill_forgets && self.model() == Some(ServerModel::RedisNodes)
     }
 
     /// The time after the sending of an attempt before which the servers do not look at the lease clock.

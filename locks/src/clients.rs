@@ -12,7 +12,8 @@ use crate::{
     dynamodb::{self, Dynamodb},
     etcd::{self, Etcd},
     etcd_server_lock::{self, EtcdServerLock},
-    etcd_store,
+    etcd_store, lock_manager,
+    memory::{self, MemoryProtocol},
     ports::{Clock, Lock, NodeError, Reply},
     postgres::{self, PostgresProtocol},
     postgres_advisory::Advisory,
@@ -74,6 +75,13 @@ pub const CLIENTS: &[Client] = &[
     of_session::<Advisory>(),
     of_session::<Row>(),
     Client { name: "dynamodb", tokens: Dynamodb::TOKENS, connect: connect_dynamodb, build: dynamodb::build },
+    Client { name: "memory", tokens: memory::TOKENS, connect: connect_all::<MemoryProtocol>, build: memory::build },
+    Client {
+        name: "lock-manager",
+        tokens: lock_manager::TOKENS,
+        connect: connect_all::<MemoryProtocol>,
+        build: lock_manager::build,
+    },
 ];
 
 /// The client of a lock of a Postgres session.

@@ -3,12 +3,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use rand::RngCore;
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::validity;
 
-/// The name of a lock, in a namespace or in none.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The name of a lock, in a namespace or in none. In a message it is one text, and its reader knows no namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "SmolStr", into = "SmolStr")]
 pub struct Key {
     /// The namespace and the name.
     text: SmolStr,
@@ -18,12 +20,24 @@ pub struct Key {
 
 /// The value that marks a key as one attempt's own. Each attempt needs a fresh value: otherwise a release or an undo
 /// that is still under way would remove the key of the next attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Owner(Arc<str>);
 
 /// The fencing token: the number that a hold carries to the resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Token(pub u64);
+
+impl From<SmolStr> for Key {
+    fn from(text: SmolStr) -> Key {
+        Key { text, namespace: 0 }
+    }
+}
+
+impl From<Key> for SmolStr {
+    fn from(key: Key) -> SmolStr {
+        key.text
+    }
+}
 
 impl Key {
     /// The key of this name.

@@ -1,5 +1,5 @@
 //! Lock clients over small ports: Redis, Redlock, a queue lock on etcd and on ZooKeeper, etcd's own Lock service,
-//! Postgres, and DynamoDB.
+//! Postgres, DynamoDB, and a lock server of ours.
 //!
 //! The algorithms are written over `dyn` ports ([`Node`], [`Store`] or [`Table`], [`Clock`], [`Watch`]), so that the
 //! same code runs on real servers and under virtual time. Each lock offers the port [`Lock`].
@@ -11,6 +11,8 @@
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
+//! | a lock server of ours, in memory; the lock on one of them, and on several | [`lock_server`], [`memory`], [`lock_manager`] |
+//! | one key of a node, and the effect of each step | [`key_state`] |
 //! | the lock on a primary with replicas, and its failover | [`redis_replicated`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
 //! | the lock in a row of a Postgres table | [`postgres`] |
@@ -19,7 +21,7 @@
 //! | the lock of a program in any language | [`program`] |
 //! | servers that exist already: credentials, TLS, the removal of keys | [`access`], [`own_servers`] |
 //! | repeated attempts | [`Retry`] |
-//! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
+//! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`connect_memory`], [`BootClock`] |
 //!
 //! The feature `dynamodb` connects to DynamoDB; without it, [`Client::missing_feature`] names the feature. The feature
 //! `planted` adds the module `planted`: lock clients that are wrong on purpose, to test a checker with.
@@ -49,7 +51,11 @@ pub mod etcd;
 pub mod etcd_server_lock;
 mod etcd_store;
 mod hold;
+pub mod key_state;
 mod leases;
+pub mod lock_manager;
+pub mod lock_server;
+pub mod memory;
 mod one_server;
 pub mod own_servers;
 #[cfg(feature = "planted")]
@@ -84,6 +90,7 @@ pub use etcd_store::{connect as connect_etcd, queue as etcd_queue};
 pub use hold::{
     Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token,
 };
+pub use memory::connect as connect_memory;
 pub use ports::{
     Change, Cleanup, Clock, Condition, LeaseId, Lock, Node, NodeError, Op, Operation, Record, RecordVersion, Reply,
     Revision, Round, Step, StepAnswer, Store, StoreAnswer, Table, Unwatched, Watch,

@@ -9,9 +9,10 @@
 //! | the owner or the token of a hold | `planted/holds.rs` |
 //! | one decision of the queue lock, or the use of its store | `planted/queue.rs` |
 //! | the way in which a client of the queue lock waits | `planted/requeue.rs` |
-//! | the steps and requests that only planted bugs send | `planted/steps.rs`, `planted/scripts.rs` |
+//! | the steps and requests that only planted bugs send | `planted/steps.rs`, `planted/scripts.rs`, `planted/key_state.rs` |
 
 mod holds;
+mod key_state;
 mod nodes;
 mod queue;
 mod redlock;
@@ -24,7 +25,8 @@ use std::sync::Arc;
 pub use self::steps::{PlantedOp, PlantedStep};
 use self::{
     holds::{
-        LocalTokens, NarrowTokens, OneOwner, ReleasesUnrenewed, StampsLate, WallTokens, token_before_nx, with_holds,
+        LocalTokens, NarrowTokens, OneOwner, ReleasesUnrenewed, StampsLate, WallTokens, reenters, token_before_nx,
+        with_holds,
     },
     nodes::{CountsLateAnswers, ReleaseInTwoSteps, over_nodes},
     queue::{
@@ -62,6 +64,7 @@ pub struct PlantedBug {
 pub const DROPS_COUNTERS: &str = "drops-counters";
 
 const REDIS: &[&str] = &["redis"];
+const MEMORY_FIRST: &[&str] = &["memory", "redis"];
 const REDLOCK: &[&str] = &["redlock"];
 const REDIS_FIRST: &[&str] = &["redis", "redlock"];
 const REDLOCK_FIRST: &[&str] = &["redlock", "redis"];
@@ -98,6 +101,8 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
         "counts the late answer to an earlier attempt as the answer to the current attempt"),
     bug("one-owner", with_holds::<OneOwner>, REDIS_FIRST, ANY,
         "gives all attempts of a process one owner value"),
+    bug("reenters", reenters, MEMORY_FIRST, COUNTED,
+        "gives all attempts of a process one name, to which the server grants a key that the name has already"),
     bug("stamps-late", with_holds::<StampsLate>, REDIS_FIRST, ANY,
         "announces an attempt only when its answers have been read: the recorded promise is too long"),
     // The validity of its promise.

@@ -5,9 +5,12 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 use crate::hold::{Failure, Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed, Token};
 #[cfg(feature = "planted")]
 use crate::planted::steps::{PlantedOp, PlantedStep};
+use crate::validity::lease_ms;
 
 /// A pending answer. Dropping it cancels nothing.
 pub type Reply<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -23,16 +26,17 @@ pub type Cleanup<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 ///
 /// For each key a node keeps two things: the key itself, with its owner and its expiry, and a counter that starts at 0
 /// and never expires.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Step {
     /// Sets the key for the lease and increments the counter, if the key is free. The answer is `Granted` with the
     /// counter, or `Refused`.
-    Acquire(Key, Owner, Duration),
+    Acquire(Key, Owner, #[serde(with = "lease_ms")] Duration),
     /// Sets the key for the lease, without a counter, if the key is free. The answer is `Done` or `Refused`.
-    AcquireUncounted(Key, Owner, Duration),
+    AcquireUncounted(Key, Owner, #[serde(with = "lease_ms")] Duration),
     /// Lets the key run for at least the lease from now on, if the owner owns the key. It never shortens the time that
     /// is left. The answer is `Done` or `Refused`.
-    Extend(Key, Owner, Duration),
+    Extend(Key, Owner, #[serde(with = "lease_ms")] Duration),
     /// Removes the key, if the owner owns it. The answer is `Done` or `Refused`.
     Release(Key, Owner),
     /// Sets the counter to the token, if the owner owns the key **and** the counter is not larger than the token. The
@@ -43,6 +47,31 @@ pub enum Step {
     Planted(PlantedStep),
 }
 
+impl Step {
+    /// The key that this step is about.
+    pub fn key(&self) -> &Key {
+        match self {
+            Step::Acquire(key, ..)
+            | Step::AcquireUncounted(key, ..)
+            | Step::Extend(key, ..)
+            | Step::Release(key, ..)
+            | Step::RaiseFence(key, ..) => key,
+            #[cfg(feature = "planted")]
+            Step::Planted(step) => step.key(),
+        }
+    }
+
+    /// Returns whether the step increments the counter. Its answer is then the counter.
+    pub(crate) fn counts(&self) -> bool {
+        match self {
+            Step::Acquire(..) => true,
+            #[cfg(feature = "planted")]
+            Step::Planted(step) => step.counts(),
+            _ => false,
+        }
+    }
+}
+
 #[cfg(feature = "planted")]
 impl From<PlantedStep> for Step {
     fn from(step: PlantedStep) -> Step {
@@ -51,7 +80,8 @@ impl From<PlantedStep> for Step {
 }
 
 /// A node's answer to a [`Step`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum StepAnswer {
     /// The node has set the key; this is the counter.
     Granted(Token),

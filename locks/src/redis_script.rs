@@ -75,20 +75,10 @@ pub(crate) fn answer(step: &Step, value: Value) -> Result<StepAnswer, NodeError>
         (Step::AcquireUncounted(..), Value::Okay) => Ok(StepAnswer::Done),
         (Step::AcquireUncounted(..), Value::Nil) => Ok(StepAnswer::Refused),
         (_, Value::Int(0)) => Ok(StepAnswer::Refused),
-        (step, Value::Int(counter)) if counter > 0 && counts(step) => {
+        (step, Value::Int(counter)) if counter > 0 && step.counts() => {
             Ok(StepAnswer::Granted(Token(counter.unsigned_abs())))
         }
         (_, Value::Int(1)) => Ok(StepAnswer::Done),
         (_, other) => Err(NodeError::Indeterminate(format!("an answer that makes no sense: {other:?}"))),
-    }
-}
-
-/// Returns whether the step increments the counter. Its answer is then the counter.
-fn counts(step: &Step) -> bool {
-    match step {
-        Step::Acquire(..) => true,
-        #[cfg(feature = "planted")]
-        Step::Planted(step) => step.counts(),
-        _ => false,
     }
 }

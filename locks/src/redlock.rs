@@ -103,7 +103,19 @@ pub(crate) fn build(
     tokens: TokenSource,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Lock>, CannotBuild> {
-    Ok(Arc::new(Redlock::new(servers.nodes("redlock")?, clock, tokens)?))
+    build_on_several("redlock", Redlock::TOKENS, servers, tokens, clock)
+}
+
+/// Builds the lock of this name over independent nodes.
+pub(crate) fn build_on_several(
+    lock: &'static str,
+    makes: &'static [TokenSource],
+    servers: Servers,
+    tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, CannotBuild> {
+    tokens.check(lock, makes)?;
+    Ok(Arc::new(Redlock::deciding(servers.nodes(lock)?, clock, tokens, Box::new(Correct))))
 }
 
 /// Builds the lock of this name over one independent node, of which that node is the majority.

@@ -146,11 +146,11 @@ impl Cluster for SimCluster {
     }
 
     fn pending_fsyncs<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<u32>> {
-        self.look(node, |world, node| world.servers.redis.get(node).and_then(|redis| lock(redis).pending_fsyncs()))
+        self.look(node, |world, node| world.servers.nodes.get(node).and_then(|server| lock(server).pending_fsyncs()))
     }
 
     fn leave_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
-        self.look(node, |world, node| world.servers.redis.get(node).map(|redis| lock(redis).leave_marker()).is_some())
+        self.look(node, |world, node| world.servers.nodes.get(node).map(|server| lock(server).leave_marker()).is_some())
     }
 
     // The models lose exactly what was not synced.
@@ -159,7 +159,7 @@ impl Cluster for SimCluster {
     }
 
     fn take_marker<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
-        self.look(node, |world, node| world.servers.redis.get(node).is_some_and(|redis| lock(redis).take_marker()))
+        self.look(node, |world, node| world.servers.nodes.get(node).is_some_and(|server| lock(server).take_marker()))
     }
 
     fn start<'a>(&'a self, node: &'a NodeName, data: Data) -> Doing<'a, ()> {

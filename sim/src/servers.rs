@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use history::{HoldId, Plan, ServerModel, fault::Data};
-use locks::{Key, Owner, planted};
+use locks::{Key, Owner, Step, StepAnswer, lock_server::LockServer, planted};
 use resource::{PlantedBug, Policy};
 use workloads::backend::Backend;
 
@@ -16,10 +16,20 @@ use crate::{
     thread_bound::{ThreadBound, lock},
 };
 
+/// One independent server. Its caller gives it the time: the clock on which its leases run.
+pub(crate) enum NodeModel {
+    /// A Redis node.
+    Redis(RedisModel),
+    /// The lock server itself, which keeps nothing on disk but the marker.
+    Memory { server: LockServer, has_marker: bool },
+}
+
 /// The models of the servers.
 pub(crate) struct Servers {
-    /// The Redis nodes, by lock node; empty if the backend is a store.
-    pub redis: Vec<ThreadBound<RedisModel>>,
+    /// The independent nodes, by lock node; empty if the backend is a store.
+    pub nodes: Vec<ThreadBound<NodeModel>>,
+    /// True if the independent nodes are lock servers in memory.
+    pub is_in_memory: bool,
     /// The store, if the backend is one.
     pub store: Option<ThreadBound<StoreCluster>>,
     /// The resource.
@@ -31,16 +41,21 @@ impl Servers {
     pub fn new(plan: &Plan, backend: &str, resource: ResourceModel) -> Servers {
         let models = plan.models.unwrap_or_default();
         let is_store = plan.servers.model() == Some(ServerModel::LeaseStore);
+        let is_in_memory = plan.servers.model() == Some(ServerModel::LockServers);
         let bug = Backend::named(backend).ok().and_then(|client| client.bug);
         let drops_counters = bug.is_some_and(|bug| bug.name == planted::DROPS_COUNTERS);
-        let redis = || {
+        let node = || {
+            if is_in_memory {
+                return NodeModel::Memory { server: LockServer::default(), has_marker: false };
+            }
             let wall = duration(Clocks::right(START).wall.shows_ns(START));
             let model = RedisModel::new(plan.persistence()).started(wall);
-            if drops_counters { model.dropping_counters() } else { model }
+            NodeModel::Redis(if drops_counters { model.dropping_counters() } else { model })
         };
         let nodes = plan.lock_nodes.iter().filter(|_| !is_store);
         Servers {
-            redis: nodes.map(|_| ThreadBound::new(redis())).collect(),
+            nodes: nodes.map(|_| ThreadBound::new(node())).collect(),
+            is_in_memory,
             store: is_store.then(|| ThreadBound::new(StoreCluster::new(&plan.servers, models, START))),
             resource: ThreadBound::new(resource),
         }
@@ -48,18 +63,20 @@ impl Servers {
 
     /// Restores the data of a server that is about to start again. Members of a store get theirs from each other.
     pub fn restart(&self, node: Process, data: Data, killed: Duration) {
-        if let Some(redis) = self.redis.get(node) {
-            lock(redis).restart(data, killed);
+        if let Some(server) = self.nodes.get(node) {
+            lock(server).restart(data, killed);
         }
     }
 
     /// Raises the counters of a Redis node to the largest ones of other nodes.
     pub fn take_over(&self, node: Process, of: &[Process]) {
-        let Some(redis) = self.redis.get(node) else { return };
-        let others = of.iter().filter(|other| **other != node).filter_map(|other| self.redis.get(*other));
+        let Some(server) = self.nodes.get(node) else { return };
+        let others = of.iter().filter(|other| **other != node).filter_map(|other| self.nodes.get(*other));
         for other in others {
-            let counters = lock(other).counters();
-            counters.iter().for_each(|(key, counter)| lock(redis).raise_counter(key, *counter));
+            // A plan lets no lock server take over counters.
+            if let (NodeModel::Redis(redis), NodeModel::Redis(other)) = (&mut *lock(server), &*lock(other)) {
+                other.counters().iter().for_each(|(key, counter)| redis.raise_counter(key, *counter));
+            }
         }
     }
 
@@ -67,28 +84,80 @@ impl Servers {
     pub fn owner(
         &self,
         key: &Key,
-        wall: impl Fn(Process) -> Duration,
+        clock: impl Fn(Process) -> Duration,
         whose: impl Fn(&Owner) -> Option<HoldId>,
     ) -> Option<HoldId> {
         if let Some(store) = &self.store {
             return lock(store).holder(key).and_then(|owner| whose(&owner));
         }
         let mut found: Vec<(HoldId, usize)> = Vec::new();
-        for (node, redis) in self.redis.iter().enumerate() {
-            let redis = lock(redis);
-            let Some(hold) = redis.owner(key, wall(node)).and_then(&whose) else { continue };
+        for (node, server) in self.nodes.iter().enumerate() {
+            let server = lock(server);
+            let Some(hold) = server.owner(key, clock(node)).and_then(&whose) else { continue };
             match found.iter_mut().find(|(of, _)| *of == hold) {
                 Some((_, nodes)) => *nodes += 1,
                 None => found.push((hold, 1)),
             }
         }
-        found.into_iter().find(|(_, nodes)| *nodes > self.redis.len() / 2).map(|(hold, _)| hold)
+        found.into_iter().find(|(_, nodes)| *nodes > self.nodes.len() / 2).map(|(hold, _)| hold)
     }
 
-    /// Removes the expired keys of a server whose clock, at `wall` now, is about to change. Such keys never come back.
+    /// Removes the expired keys of a Redis whose clock, at `wall` now, is about to change. Such keys never come back.
     pub fn clock_moves(&self, node: Process, wall: Duration) {
-        if let Some(redis) = self.redis.get(node) {
-            lock(redis).sweep(wall);
+        let Some(server) = self.nodes.get(node) else { return };
+        if let NodeModel::Redis(redis) = &mut *lock(server) {
+            redis.sweep(wall);
+        }
+    }
+}
+
+impl NodeModel {
+    /// Does `step` at `now`.
+    pub fn apply(&mut self, step: &Step, now: Duration) -> StepAnswer {
+        match self {
+            NodeModel::Redis(redis) => redis.apply(step, now),
+            NodeModel::Memory { server, .. } => server.apply(step, now),
+        }
+    }
+
+    fn owner(&self, key: &Key, now: Duration) -> Option<&Owner> {
+        match self {
+            NodeModel::Redis(redis) => redis.owner(key, now),
+            NodeModel::Memory { server, .. } => server.owner(key, now),
+        }
+    }
+
+    fn restart(&mut self, data: Data, killed: Duration) {
+        match self {
+            NodeModel::Redis(redis) => redis.restart(data, killed),
+            NodeModel::Memory { server, has_marker } => {
+                *server = LockServer::default();
+                *has_marker &= data != Data::Lost;
+            }
+        }
+    }
+
+    /// The number of background fsyncs that are due; none without an append-only file.
+    pub fn pending_fsyncs(&self) -> Option<u32> {
+        match self {
+            NodeModel::Redis(redis) => redis.pending_fsyncs(),
+            NodeModel::Memory { .. } => None,
+        }
+    }
+
+    /// Leaves a marker that only a restart without data removes.
+    pub fn leave_marker(&mut self) {
+        match self {
+            NodeModel::Redis(redis) => redis.leave_marker(),
+            NodeModel::Memory { has_marker, .. } => *has_marker = true,
+        }
+    }
+
+    /// Removes the marker. Returns whether it was there.
+    pub fn take_marker(&mut self) -> bool {
+        match self {
+            NodeModel::Redis(redis) => redis.take_marker(),
+            NodeModel::Memory { has_marker, .. } => std::mem::take(has_marker),
         }
     }
 }

@@ -10,8 +10,8 @@ use workloads::{
 
 use crate::{
     executor::Process,
+    lock_node::LockNode,
     process_clock::{ProcessClock, Sleep},
-    redis_node::RedisNode,
     remote_resource::RemoteResource,
     reply::{ReplyReceiver, ReplySender, reply_channel},
     store::remote::RemoteStore,
@@ -152,7 +152,7 @@ fn servers(world: &Arc<World>, worker: Process) -> Servers {
         return Servers::Store(Arc::new(RemoteStore::new(world.clone(), worker)));
     }
     let node = |(node, name): (usize, &NodeName)| -> Arc<dyn Node> {
-        Arc::new(RedisNode { world: world.clone(), worker, node, name: name.as_str().to_owned() })
+        Arc::new(LockNode { world: world.clone(), worker, node, name: name.as_str().to_owned() })
     };
     Servers::Nodes(world.plan.lock_nodes.iter().enumerate().map(node).collect())
 }

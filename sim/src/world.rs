@@ -273,7 +273,7 @@ impl World {
 
     fn owner(&self, witness: &TruthRecorder, key: &history::Key) -> Option<HoldId> {
         let key = locks::Key::new(key.as_str());
-        self.servers.owner(&key, |node| self.wall(node), |owner| witness.whose(owner))
+        self.servers.owner(&key, |node| self.lease_clock(node), |owner| witness.whose(owner))
     }
 
     /// Notes that `process` requests a lock for `owner`.
@@ -440,6 +440,14 @@ impl World {
     /// The wall clock of a node.
     pub fn wall(&self, node: Process) -> Duration {
         duration(lock(&self.clocks[node]).wall.shows_ns(self.executor.now()))
+    }
+
+    /// The clock of an independent node on which its leases run.
+    pub fn lease_clock(&self, node: Process) -> Duration {
+        match self.servers.is_in_memory {
+            true => self.monotonic(node),
+            false => self.wall(node),
+        }
     }
 
     /// The monotonic clock of a node.

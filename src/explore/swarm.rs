@@ -99,7 +99,7 @@ impl Swarm {
             }
         }
         // Servers that forget nothing in a SIGKILL have no such setting.
-        if plan.servers.kill_forgets {
+        if plan.servers.has_persistence() {
             let all = [Persistence::No, Persistence::Snapshot, Persistence::Everysec, Persistence::Always];
             models.persistence = *all.choose(rng).unwrap_or(&Persistence::No);
         }
@@ -189,7 +189,7 @@ mod tests {
             let is_possible = |kind: &FaultKind| may_lose_data || *kind != FaultKind::Amnesia;
             assert_eq!(kinds, FaultKind::ALL.into_iter().filter(is_possible).collect(), "{lock}");
             let has_persistence = |plan: &Plan| plan.models.is_some_and(|m| m.persistence != Persistence::No);
-            assert_eq!(all.iter().any(has_persistence), all[0].servers.kill_forgets, "{lock}");
+            assert_eq!(all.iter().any(has_persistence), all[0].servers.has_persistence(), "{lock}");
         }
     }
 

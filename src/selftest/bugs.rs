@@ -35,6 +35,7 @@ pub const HUNTS: &[Hunt] = &[
     lock("half-majority", "redlock", Shows::MinorityClaim, || crowd("redlock")),
     lock("counts-late-answers", "redis", Shows::LeaseOverlap, || late_answers("redis")),
     lock("one-owner", "redlock", Shows::LeaseOverlap, || busy("redlock").workers(2).clients(3).rate(20.0)),
+    lock("reenters", "memory", Shows::LeaseOverlap, || busy("memory").workers(2).clients(3).rate(20.0)),
     lock("stamps-late", "redis", Shows::SentEarly, || busy("redis")),
     lock("stamps-late", "redlock", Shows::SentEarly, || busy("redlock")),
     // The validity of the attempt.

@@ -20,6 +20,7 @@ mod findings;
 mod going;
 mod imports;
 mod list;
+mod lock_server;
 mod mutants;
 mod nemesis;
 mod postgres;

@@ -218,16 +218,18 @@ pub(super) struct Harness {
     pub packages: Vec<Spanned<String>>,
     pub python: Vec<Spanned<String>>,
     pub data: Option<Spanned<String>>,
+    pub harness_binary: bool,
 }
 
 impl Fields for Harness {
-    const KEYS: &'static [&'static str] = &["role", "packages", "python", "data"];
+    const KEYS: &'static [&'static str] = &["role", "packages", "python", "data", "harness_binary"];
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "role" => self.role = map.next_value()?,
             "packages" => self.packages = map.next_value()?,
             "python" => self.python = map.next_value()?,
-            _ => self.data = Some(map.next_value()?),
+            "data" => self.data = Some(map.next_value()?),
+            _ => self.harness_binary = map.next_value()?,
         }
         Ok(())
     }

@@ -3,7 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::rules::{About, Data, FaultParameters, Harm};
-use crate::{cluster::PlannedCluster, names::NodeName, servers, target::Target};
+use crate::{
+    cluster::PlannedCluster,
+    names::NodeName,
+    servers::{self, ServerModel},
+    target::Target,
+};
 
 /// Kills every process of the target, and starts the target again with its data.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -59,7 +64,7 @@ impl Amnesia {
             _ if cluster.has_one_store() => {
                 Err("`counters_of`: members of one store have no counters of their own".into())
             }
-            _ if !cluster.servers.kill_forgets => {
+            _ if !cluster.servers.kill_forgets || cluster.servers.model() == Some(ServerModel::LockServers) => {
                 Err(format!("`counters_of`: only a Redis takes over counters, not the servers of {}", cluster.backend))
             }
             _ if cluster.models.is_some_and(|models| models.persistence.has_log()) => {

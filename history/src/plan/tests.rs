@@ -288,7 +288,9 @@ fn the_facts_decide_which_model_a_simulation_uses_and_which_lease_is_granted() {
     assert_eq!(redlock.model(), Some(ServerModel::RedisNodes));
     assert_eq!(etcd.model(), Some(ServerModel::LeaseStore));
     assert_eq!(ServerFacts { promise: Promise::Session, ..etcd.clone() }.model(), None);
-    assert_eq!(ServerFacts { lease_clock: LeaseClock::Monotonic, ..redlock.clone() }.model(), None);
+    let monotonic = ServerFacts { lease_clock: LeaseClock::Monotonic, ..redlock.clone() };
+    assert_eq!(monotonic.model(), Some(ServerModel::LockServers));
+    assert_eq!(ServerFacts { kill_forgets: false, ..monotonic }.model(), None);
     for servers in [&redlock, &etcd] {
         assert_eq!(ServerFacts { lease_clock: LeaseClock::Waiter, ..servers.clone() }.model(), None);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    redlock::{AsIntended, TakesNoToken, deciding},
+    redlock::{AcquiresAgain, AsIntended, TakesNoToken, deciding},
     steps::PlantedStep,
 };
 use crate::{
@@ -51,6 +51,17 @@ pub(super) fn with_holds<C: HoldChange + Default + 'static>(
 ) -> Result<Arc<dyn Lock>, CannotBuild> {
     let lock = deciding::<AsIntended>(servers, tokens, clock.clone())?;
     Ok(Arc::new(WithHolds { lock, change: C::default(), clock, counter: None }))
+}
+
+/// Builds the lock of a textbook server: a process has one name, and the server takes an acquire by the name that has
+/// the key for a renewal, and answers it as a grant.
+pub(super) fn reenters(
+    servers: Servers,
+    tokens: TokenSource,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Lock>, CannotBuild> {
+    let lock = deciding::<AcquiresAgain>(servers, tokens, clock.clone())?;
+    Ok(Arc::new(WithHolds { lock, change: OneOwner::default(), clock, counter: None }))
 }
 
 /// Builds the lock that takes its token from the only node before it asks for the key.

@@ -46,6 +46,7 @@ macro_rules! sends_instead {
 
 sends_instead!(ForgetsNx, (_, Step::Acquire(key, owner, lease) | Step::AcquireUncounted(key, owner, lease)) =>
     PlantedStep::Overwrite(key, owner, lease));
+sends_instead!(AcquiresAgain, (_, Step::Acquire(key, owner, lease)) => PlantedStep::AcquireAgain(key, owner, lease));
 sends_instead!(NoLease, (_, Step::Acquire(key, owner, _) | Step::AcquireUncounted(key, owner, _)) =>
     PlantedStep::AcquireForever(key, owner));
 sends_instead!(LeaseInSeconds,

@@ -10,6 +10,14 @@ const OVERWRITE: &str = "\
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return redis.call('INCR', KEYS[2])";
 
+/// KEYS: lock, fence. ARGV: owner, lease in ms. A key of this owner is granted to it again.
+const ACQUIRE_AGAIN: &str = "\
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end
+local counter = tonumber(redis.call('GET', KEYS[2]) or '0')
+if counter == 0 or redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return counter";
+
 /// KEYS: lock, fence. ARGV: owner. No lease.
 const ACQUIRE_FOREVER: &str = "\
 if redis.call('SET', KEYS[1], ARGV[1], 'NX') then return redis.call('INCR', KEYS[2]) end
@@ -56,6 +64,7 @@ return 1";
 pub(crate) fn command(step: &PlantedStep) -> Cmd {
     match step {
         PlantedStep::Overwrite(key, owner, lease) => with_lease(eval(OVERWRITE, key, owner), *lease),
+        PlantedStep::AcquireAgain(key, owner, lease) => with_lease(eval(ACQUIRE_AGAIN, key, owner), *lease),
         PlantedStep::AcquireForever(key, owner) => eval(ACQUIRE_FOREVER, key, owner),
         PlantedStep::CountOnly(key) => plain("INCR", &fence_name(key)),
         PlantedStep::IsOwner(key, owner) => eval(IS_OWNER, key, owner),

@@ -111,6 +111,16 @@ async fn forgets_nx_takes_a_key_that_somebody_holds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reenters_grants_a_key_again_to_the_process_that_has_it() {
+    differs("reenters", ONE, (None, Some(true)), async |stage| {
+        let first = stage.acquire("a").await.unwrap();
+        let second = stage.acquire("b").await.ok()?;
+        Some(second.token == first.token && second.valid_until > first.valid_until)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_lease_leaves_the_key_of_a_holder_that_died() {
     for on in [ONE, ONE_UNCOUNTED, FIVE] {
         differs("no-lease", on, (true, false), async |stage| {

@@ -159,14 +159,14 @@ async fn every_step_does_on_a_server_what_it_does_in_memory() {
             (Key::new(format!("k{}", rng.random_range(0..2))), Owner::new(["a", "b"][rng.random_range(0..2)]));
         let near = store.counters.get(&key).copied().unwrap_or_default() + 3;
         let token = Token(rng.random_range(near.saturating_sub(6)..near));
-        let step = match rng.random_range(0..16_u32) {
+        let step = match rng.random_range(0..17_u32) {
             0 => Step::Acquire(key, owner, LONG),
             1 => Step::AcquireUncounted(key, owner, LONG),
             2 => Step::Extend(key, owner, LONG),
             3 => Step::Release(key, owner),
             4 => Step::RaiseFence(key, owner, token),
             #[cfg(feature = "planted")]
-            number @ 5..15 => crate::planted::step(number - 5, key, owner, token),
+            number @ 5..16 => crate::planted::step(number - 5, key, owner, token),
             // Keys are set more often than they are removed.
             _ => Step::Acquire(key, owner, LONG),
         };

@@ -24,13 +24,14 @@
 //!   the second before. With `always`, a step that was done and not answered survives here, but may be lost on a
 //!   server.
 
-mod planted;
-
 use std::{collections::BTreeMap, time::Duration};
 
 use history::Persistence;
 use history::fault::Data;
-use locks::{Key, Owner, Step, StepAnswer, Token};
+use locks::{
+    Key, Owner, Step, StepAnswer,
+    key_state::{KeyState, clock_ms},
+};
 use rustc_hash::FxHashMap;
 
 /// One node. Its caller gives it the time: the wall clock of the node, since the epoch.
@@ -63,24 +64,10 @@ struct Snapshots {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     key: Key,
-    now: Kept,
+    now: KeyState,
     /// The value at the beginning of the second `touched_s`, for `everysec`; or the value in the last snapshot.
-    synced: Kept,
+    synced: KeyState,
     touched_s: u64,
-}
-
-/// The value of one key.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Kept {
-    lock: Option<Lock>,
-    counter: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Lock {
-    owner: Owner,
-    /// The last millisecond in which the key exists; none, if the key never expires.
-    expires_ms: Option<u64>,
 }
 
 impl RedisModel {
@@ -105,13 +92,13 @@ impl RedisModel {
 
     /// Applies `step` at the wall clock `wall`.
     pub fn apply(&mut self, step: &Step, wall: Duration) -> StepAnswer {
-        let now_ms = whole_ms(wall);
+        let now_ms = clock_ms(wall);
         let everysec_s = (self.persistence == Persistence::Everysec).then(|| self.sync(wall));
         if self.persistence == Persistence::Snapshot {
             self.take_snapshot_if_due(wall);
             self.snapshots.changed.get_or_insert(wall);
         }
-        let entry = self.entry(key(step));
+        let entry = self.entry(step.key());
         if let Some(second) = everysec_s
             && entry.touched_s < second
         {
@@ -132,14 +119,14 @@ impl RedisModel {
         self.take_snapshot_if_due(killed);
         for entry in &mut self.entries {
             let mut left = match (data, self.persistence) {
-                (Data::Lost, _) => Kept::default(),
+                (Data::Lost, _) => KeyState::default(),
                 // Without a log and snapshots nothing is ever put there but what was taken over.
                 (_, Persistence::No | Persistence::Snapshot) => std::mem::take(&mut entry.synced),
                 (Data::Synced, Persistence::Everysec) if entry.touched_s == second => std::mem::take(&mut entry.synced),
                 (Data::Synced | Data::Kept, _) => std::mem::take(&mut entry.now),
             };
             if self.drops_counters {
-                left.counter = 0;
+                left.set_counter(0);
             }
             (entry.now, entry.synced, entry.touched_s) = (left.clone(), left, 0);
         }
@@ -164,13 +151,14 @@ impl RedisModel {
 
     /// The counters, by key.
     pub fn counters(&self) -> BTreeMap<Key, u64> {
-        self.entries.iter().map(|entry| (entry.key.clone(), entry.now.counter)).collect()
+        self.entries.iter().map(|entry| (entry.key.clone(), entry.now.counter())).collect()
     }
 
     /// Raises a smaller counter to `at_least`, by a snapshot that is installed before the server starts.
     pub fn raise_counter(&mut self, key: &Key, at_least: u64) {
         let Entry { now, synced, .. } = self.entry(key);
-        (now.counter, synced.counter) = (now.counter.max(at_least), synced.counter.max(at_least));
+        now.set_counter(now.counter().max(at_least));
+        synced.set_counter(synced.counter().max(at_least));
     }
 
     fn take_snapshot_if_due(&mut self, wall: Duration) {
@@ -187,22 +175,21 @@ impl RedisModel {
     /// keys ten times a second, so they never come back.
     pub fn sweep(&mut self, wall: Duration) {
         for entry in &mut self.entries {
-            entry.now.expire(whole_ms(wall));
+            entry.now.expire(clock_ms(wall));
         }
     }
 
     /// The owner of `key` at the wall clock `wall`.
     pub fn owner(&self, key: &Key, wall: Duration) -> Option<&Owner> {
-        let lock = self.kept(key)?.lock.as_ref()?;
-        (!lock.is_over(whole_ms(wall))).then_some(&lock.owner)
+        self.kept(key)?.owner(clock_ms(wall))
     }
 
     /// The counter of `key`.
     pub fn counter(&self, key: &Key) -> u64 {
-        self.kept(key).map_or(0, |kept| kept.counter)
+        self.kept(key).map_or(0, KeyState::counter)
     }
 
-    fn kept(&self, key: &Key) -> Option<&Kept> {
+    fn kept(&self, key: &Key) -> Option<&KeyState> {
         self.index.get(key).map(|&at| &self.entries[at].now)
     }
 
@@ -222,8 +209,8 @@ impl RedisModel {
                 self.index.insert(key.clone(), at);
                 self.entries.push(Entry {
                     key: key.clone(),
-                    now: Kept::default(),
-                    synced: Kept::default(),
+                    now: KeyState::default(),
+                    synced: KeyState::default(),
                     touched_s: 0,
                 });
                 at
@@ -239,97 +226,9 @@ impl RedisModel {
     }
 }
 
-impl Kept {
-    fn expire(&mut self, now_ms: u64) {
-        if self.lock.as_ref().is_some_and(|lock| lock.is_over(now_ms)) {
-            self.lock = None;
-        }
-    }
-
-    /// Applies the scripts of `locks` to a key that has not expired.
-    fn apply(&mut self, step: &Step, now_ms: u64) -> StepAnswer {
-        match step {
-            Step::Acquire(..) | Step::AcquireUncounted(..) if self.lock.is_some() => StepAnswer::Refused,
-            Step::Acquire(_, owner, lease) => {
-                self.set(owner, Some(end(now_ms, *lease)));
-                self.count()
-            }
-            Step::AcquireUncounted(_, owner, lease) => self.set(owner, Some(end(now_ms, *lease))),
-            Step::Extend(_, owner, lease) => {
-                done(self.owned_by(owner).map(|lock| lock.extend(end(now_ms, *lease))).is_some())
-            }
-            Step::Release(_, owner) => done(self.owned_by(owner).is_some() && self.lock.take().is_some()),
-            Step::RaiseFence(_, owner, Token(token)) => {
-                let may = self.owned_by(owner).is_some() && self.counter <= *token;
-                self.set_counter(*token, may)
-            }
-            Step::Planted(step) => self.apply_planted(step, now_ms),
-        }
-    }
-
-    fn owned_by(&mut self, owner: &Owner) -> Option<&mut Lock> {
-        self.lock.as_mut().filter(|lock| lock.owner == *owner)
-    }
-
-    fn set(&mut self, owner: &Owner, expires_ms: Option<u64>) -> StepAnswer {
-        self.lock = Some(Lock { owner: owner.clone(), expires_ms });
-        StepAnswer::Done
-    }
-
-    fn count(&mut self) -> StepAnswer {
-        self.counter += 1;
-        StepAnswer::Granted(Token(self.counter))
-    }
-
-    fn set_counter(&mut self, token: u64, may: bool) -> StepAnswer {
-        if may {
-            self.counter = token;
-        }
-        done(may)
-    }
-}
-
-impl Lock {
-    fn is_over(&self, now_ms: u64) -> bool {
-        self.expires_ms.is_some_and(|expires_ms| now_ms > expires_ms)
-    }
-
-    /// Extends the expiry and never shortens it. A key without expiry gets one.
-    fn extend(&mut self, end_ms: u64) {
-        self.expires_ms = Some(self.expires_ms.map_or(end_ms, |expires_ms| expires_ms.max(end_ms)));
-    }
-}
-
-fn key(step: &Step) -> &Key {
-    match step {
-        Step::Acquire(key, ..)
-        | Step::AcquireUncounted(key, ..)
-        | Step::Extend(key, ..)
-        | Step::Release(key, ..)
-        | Step::RaiseFence(key, ..) => key,
-        Step::Planted(step) => step.key(),
-    }
-}
-
-fn done(was: bool) -> StepAnswer {
-    if was { StepAnswer::Done } else { StepAnswer::Refused }
-}
-
 /// The server's next periodic check after `wall`.
 fn next_look(at: Duration) -> Duration {
-    Duration::from_millis((whole_ms(at) / 100 + 1) * 100)
-}
-
-/// The server's clock in whole milliseconds, rounded down.
-fn whole_ms(wall: Duration) -> u64 {
-    u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The expiry of a lease that is granted now. The client rounds leases up to whole milliseconds, and requests at least
-/// one.
-fn end(now_ms: u64, lease: Duration) -> u64 {
-    let lease_ms = u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1);
-    now_ms.saturating_add(lease_ms)
+    Duration::from_millis((clock_ms(at) / 100 + 1) * 100)
 }
 
 #[cfg(test)]

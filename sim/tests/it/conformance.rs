@@ -7,11 +7,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "the servers are real, and so is their time")]
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use futures::future::join_all;
 use history::Persistence;
-use locks::{Key, Node, NodeError, Owner, Reply, Step, StepAnswer, Token, planted::PlantedStep};
+use locks::lock_server::LockServer;
+use locks::{BootClock, Clock, Key, Node, NodeError, Owner, Reply, Step, StepAnswer, Token, planted::PlantedStep};
 use nix::time::{ClockId, clock_gettime};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -30,11 +31,76 @@ pub async fn answer(reply: Reply<Result<StepAnswer, NodeError>>) -> StepAnswer {
     tokio::time::timeout(PATIENCE, reply).await.expect("an answer").unwrap()
 }
 
+/// A model of a node.
+pub trait Model: Clone + PartialEq + Debug {
+    /// An empty node, and no persistence.
+    fn empty() -> Self;
+    /// The clock on which leases run.
+    fn clock() -> Duration;
+    fn apply(&mut self, step: &Step, now: Duration) -> StepAnswer;
+    fn counter(&self, key: &Key) -> u64;
+    fn owner(&self, key: &Key, now: Duration) -> Option<&Owner>;
+    /// Removes the keys that have expired at `now`.
+    fn sweep(&mut self, now: Duration);
+}
+
+impl Model for RedisModel {
+    fn empty() -> Self {
+        RedisModel::new(Persistence::No)
+    }
+
+    fn clock() -> Duration {
+        wall()
+    }
+
+    fn apply(&mut self, step: &Step, now: Duration) -> StepAnswer {
+        self.apply(step, now)
+    }
+
+    fn counter(&self, key: &Key) -> u64 {
+        self.counter(key)
+    }
+
+    fn owner(&self, key: &Key, now: Duration) -> Option<&Owner> {
+        self.owner(key, now)
+    }
+
+    fn sweep(&mut self, now: Duration) {
+        self.sweep(now);
+    }
+}
+
+impl Model for LockServer {
+    fn empty() -> Self {
+        LockServer::default()
+    }
+
+    fn clock() -> Duration {
+        BootClock.now()
+    }
+
+    fn apply(&mut self, step: &Step, now: Duration) -> StepAnswer {
+        self.apply(step, now)
+    }
+
+    fn counter(&self, key: &Key) -> u64 {
+        self.counter(key)
+    }
+
+    fn owner(&self, key: &Key, now: Duration) -> Option<&Owner> {
+        self.owner(key, now)
+    }
+
+    fn sweep(&mut self, _: Duration) {
+        unreachable!("a lock server counts whole milliseconds, as its model does");
+    }
+}
+
 /// The number of kinds of steps that correct locks send.
 pub const UNPLANTED: u32 = 5;
 
 /// The number of kinds of steps.
-pub const ALL_KINDS: u32 = 15;
+pub const ALL_KINDS: u32 = 16;
 
 /// One step of the first `kinds` kinds on `key`, by one of two owners, with tokens around its counter.
 fn draw(rng: &mut ChaCha8Rng, kinds: u32, key: &Key, counter: u64, lease: Duration) -> Step {
@@ -56,21 +122,22 @@ fn draw(rng: &mut ChaCha8Rng, kinds: u32, key: &Key, counter: u64, lease: Durati
         11 => PlantedStep::ExtendOrSet(key, owner, lease).into(),
         12 => PlantedStep::SetExpiry(key, owner, lease).into(),
         13 => PlantedStep::RaiseAny(key, token).into(),
-        _ => PlantedStep::SetFence(key, owner, token).into(),
+        14 => PlantedStep::SetFence(key, owner, token).into(),
+        _ => PlantedStep::AcquireAgain(key, owner, lease).into(),
     }
 }
 
 /// Draws `steps` steps on `keys`, queues them all, and holds every answer against the model's. Nothing may run out
 /// meanwhile.
-pub async fn compare(
+pub async fn compare<M: Model>(
     node: &dyn Node,
-    model: &mut RedisModel,
+    model: &mut M,
     rng: &mut ChaCha8Rng,
     kinds: u32,
     keys: &[Key],
     steps: usize,
 ) -> Vec<(Step, StepAnswer)> {
-    let now = wall();
+    let now = M::clock();
     let mut asked = Vec::new();
     for _ in 0..steps {
         let key = &keys[rng.random_range(0..keys.len())];
@@ -119,17 +186,17 @@ pub struct Timed<'a> {
 }
 
 /// One sequence on `key`, with leases of a few times `unit` and about as much between two steps.
-async fn timed(server: Timed<'_>, key: Key, seed: u64, unit: u32) -> Tally {
+async fn timed<M: Model>(server: Timed<'_>, key: Key, seed: u64, unit: u32) -> Tally {
     let (mut rng, mut tally) = (ChaCha8Rng::seed_from_u64(seed), Tally::default());
-    let mut worlds = vec![RedisModel::new(Persistence::No)];
+    let mut worlds = vec![M::empty()];
     for done in 0..TIMED_STEPS {
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..6)) * unit).await;
         // From 2 ms on: a 7.0 that looks twice at its clock within a script may find that a lease of 1 ms is over.
         let lease = Duration::from_millis(rng.random_range(2..14)) * unit;
         let step = draw(&mut rng, server.kinds, &key, worlds[0].counter(&key), lease);
-        let before = wall();
+        let before = M::clock();
         let said = answer(server.node.send(step.clone())).await;
-        let after = wall();
+        let after = M::clock();
         let (first_ms, last_ms) = (before.as_millis() as u64, after.as_millis() as u64);
         if after < before || last_ms - first_ms > WIDEST_MS {
             tally.undecided += TIMED_STEPS - done;
@@ -138,7 +205,7 @@ async fn timed(server: Timed<'_>, key: Key, seed: u64, unit: u32) -> Tally {
         let possible = possible(&worlds, &step, first_ms, last_ms, server.early_ms);
         if possible.iter().all(|(answer, _)| *answer == possible[0].0) {
             tally.decided += 1;
-            let is_there = |world: &RedisModel, at| world.owner(&key, at).is_some();
+            let is_there = |world: &M, at| world.owner(&key, at).is_some();
             // Nothing has run out at the epoch.
             let was_set = worlds.iter().all(|world| is_there(world, Duration::ZERO));
             tally.run_out += u32::from(was_set && !worlds.iter().any(|world| is_there(world, before)));
@@ -160,13 +227,7 @@ async fn timed(server: Timed<'_>, key: Key, seed: u64, unit: u32) -> Tally {
 }
 
 /// All that the model may answer and become, if the server does the step at some time of the bracket.
-fn possible(
-    worlds: &[RedisModel],
-    step: &Step,
-    first_ms: u64,
-    last_ms: u64,
-    early_ms: u64,
-) -> Vec<(StepAnswer, RedisModel)> {
+fn possible<M: Model>(worlds: &[M], step: &Step, first_ms: u64, last_ms: u64, early_ms: u64) -> Vec<(StepAnswer, M)> {
     let mut possible = Vec::new();
     for (world, early_ms) in worlds.iter().flat_map(|world| (0..=early_ms).map(move |early_ms| (world, early_ms))) {
         for at_ms in first_ms..=last_ms {
@@ -194,6 +255,7 @@ fn with_longer_lease(step: &Step, by_ms: u64) -> Step {
         | Step::Extend(.., lease)
         | Step::Planted(
             PlantedStep::Overwrite(.., lease)
+            | PlantedStep::AcquireAgain(.., lease)
             | PlantedStep::ExtendAny(.., lease)
             | PlantedStep::ExtendOrSet(.., lease)
             | PlantedStep::SetExpiry(.., lease),
@@ -213,13 +275,13 @@ fn with_longer_lease(step: &Step, by_ms: u64) -> Step {
 
 /// Compares the expiry of keys in many sequences. On a machine that is too busy for milliseconds, the same again in
 /// longer times.
-pub async fn compare_expiry(server: Timed<'_>, batches: u64) {
+pub async fn compare_expiry<M: Model>(server: Timed<'_>, batches: u64) {
     for unit in [1, 2, 4, 8] {
         let mut sum = Tally::default();
         for batch in 0..batches {
             let sequences = (0..server.at_once).map(|number| {
                 let key = Key::new(format!("k{unit}-{batch}-{number}"));
-                timed(server, key, batch * server.at_once + number, unit)
+                timed::<M>(server, key, batch * server.at_once + number, unit)
             });
             for tally in join_all(sequences).await {
                 sum.decided += tally.decided;

@@ -4,6 +4,7 @@ mod conformance;
 mod contenders;
 mod determinism;
 mod faults;
+mod memory_conformance;
 mod plans;
 #[path = "../../../tests/shared/postgres_binary.rs"]
 mod postgres_binary;

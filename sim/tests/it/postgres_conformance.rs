@@ -53,7 +53,8 @@ async fn a_postgres_server_gives_to_two_thousand_sequences_the_answers_of_the_mo
 async fn expiry_on_a_postgres_server_is_possible_in_the_model() {
     let Some(server) = Server::start().await else { return };
     // Postgres counts microseconds, so a key may be gone one millisecond before the model's key.
-    compare_expiry(Timed { node: &*connect(&server), kinds: UNPLANTED, at_once: 10, early_ms: 1 }, 60).await;
+    compare_expiry::<RedisModel>(Timed { node: &*connect(&server), kinds: UNPLANTED, at_once: 10, early_ms: 1 }, 60)
+        .await;
 }
 
 #[tokio::test]

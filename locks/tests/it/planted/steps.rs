@@ -14,7 +14,15 @@ impl Store {
     pub fn apply_planted(&mut self, step: &PlantedStep, now: Duration) -> StepAnswer {
         match step {
             PlantedStep::AcquireForever(key, ..) if self.keys.contains_key(key) => StepAnswer::Refused,
-            PlantedStep::Overwrite(key, owner, lease) => {
+            PlantedStep::AcquireAgain(key, owner, lease) if self.keys.contains_key(key) => {
+                let counter = self.counter(key);
+                if counter == Token(0) || !self.owns(key, owner) {
+                    return StepAnswer::Refused;
+                }
+                self.set(key, owner, now + *lease);
+                StepAnswer::Granted(counter)
+            }
+            PlantedStep::Overwrite(key, owner, lease) | PlantedStep::AcquireAgain(key, owner, lease) => {
                 self.set(key, owner, now + *lease);
                 self.count(key)
             }
@@ -40,7 +48,7 @@ impl Store {
     }
 }
 
-/// The planted step of this number, below ten.
+/// The planted step of this number, below eleven.
 pub fn step(number: u32, key: Key, owner: Owner, token: Token) -> Step {
     match number {
         0 => PlantedStep::Overwrite(key, owner, LONG),
@@ -52,6 +60,7 @@ pub fn step(number: u32, key: Key, owner: Owner, token: Token) -> Step {
         6 => PlantedStep::ExtendOrSet(key, owner, LONG),
         7 => PlantedStep::SetExpiry(key, owner, LONG),
         8 => PlantedStep::RaiseAny(key, token),
+        9 => PlantedStep::AcquireAgain(key, owner, LONG),
         _ => PlantedStep::SetFence(key, owner, token),
     }
     .into()
@@ -74,6 +83,7 @@ async fn what_a_planted_step_does_to_a_lease_it_does_on_a_server_too() {
         (PlantedStep::RemoveAny(key()), 0),
         (PlantedStep::ExtendOrSet(key(), mine.clone(), short), 5),
         (PlantedStep::Overwrite(key(), owner("b"), LONG), 10),
+        (PlantedStep::AcquireAgain(key(), owner("b"), short), 5),
     ] {
         let answered = answer(node.send(step.clone().into())).await.unwrap();
         assert_ne!(answered, StepAnswer::Refused, "{step:?}");

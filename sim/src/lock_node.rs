@@ -1,4 +1,4 @@
-//! A Redis node as the port for a worker, over links.
+//! An independent node as the port for a worker, over links.
 
 use std::{
     future::Future,
@@ -18,15 +18,15 @@ use crate::{
     world::World,
 };
 
-/// One Redis node, as the port for a worker: one connection, which keeps the order of the steps.
-pub(crate) struct RedisNode {
+/// One independent node, as the port for a worker: one connection, which keeps the order of the steps.
+pub(crate) struct LockNode {
     pub world: Arc<World>,
     pub worker: Process,
     pub node: Process,
     pub name: String,
 }
 
-impl Node for RedisNode {
+impl Node for LockNode {
     fn name(&self) -> &str {
         &self.name
     }
@@ -39,27 +39,27 @@ impl Node for RedisNode {
         let rounds = rounds_of_step(&step);
         self.world.leaves(worker, |open| rounds.is_empty() || open.is_open(rounds), || format!("{step:?}"));
         self.world.asks(worker, acquires(&step));
-        let sent = Arc::new(RedisStep { step, worker, node, slot: ThreadBound::default() });
+        let sent = Arc::new(SentStep { step, worker, node, slot: ThreadBound::default() });
         self.world.send_message(worker, node, Message::new(sent.clone()));
-        Box::pin(RedisReply(sent))
+        Box::pin(StepReply(sent))
     }
 }
 
-/// A step for a Redis node, and its answer.
-struct RedisStep {
+/// A step for a node, and its answer.
+struct SentStep {
     step: Step,
     worker: Process,
     node: Process,
     slot: ThreadBound<ReplySlot<StepAnswer>>,
 }
 
-impl Exchange<World> for RedisStep {
+impl Exchange<World> for SentStep {
     fn arrive(self: Arc<Self>, world: &Arc<World>) {
         let Self { worker, node, .. } = *self;
         if lock(&self.slot).is_said() {
             return ReplySlot::end(&self.slot);
         }
-        let said = lock(&world.servers.redis[node]).apply(&self.step, world.wall(node));
+        let said = lock(&world.servers.nodes[node]).apply(&self.step, world.lease_clock(node));
         world.look_at_owners();
         lock(&self.slot).say(said);
         world.send_message(node, worker, Message::new(self));
@@ -72,9 +72,9 @@ impl Exchange<World> for RedisStep {
 }
 
 /// The future of the answer to a step.
-struct RedisReply(Arc<RedisStep>);
+struct StepReply(Arc<SentStep>);
 
-impl Future for RedisReply {
+impl Future for StepReply {
     type Output = Result<StepAnswer, NodeError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -83,7 +83,7 @@ impl Future for RedisReply {
     }
 }
 
-impl Drop for RedisReply {
+impl Drop for StepReply {
     fn drop(&mut self) {
         lock(&self.0.slot).leave();
     }
