@@ -7,6 +7,7 @@
 //! | to find | look in |
 //! | --- | --- |
 //! | the clients by name, and the servers that they need | [`CLIENTS`] |
+//! | the capabilities of each client | [`Capability`], [`Client::has`] |
 //! | the ports, and the steps that a node must offer | [`Lock`], [`Node`], [`Store`], [`Table`], [`Clock`], [`Watch`] |
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
@@ -39,6 +40,7 @@
 
 pub mod access;
 mod answer;
+mod capability;
 mod clients;
 mod clock;
 mod connection;
@@ -74,6 +76,7 @@ mod stream;
 pub mod validity;
 mod zookeeper;
 
+pub use capability::Capability;
 pub use clients::{CLIENTS, Client};
 pub use clock::BootClock;
 pub use dynamodb::Dynamodb;
