@@ -352,6 +352,11 @@ fn workload(args: &ScenarioArgs) -> Workload {
         writes: args.writes,
         resend: args.resend,
         cancel: args.cancel,
+        reenter: args.reenter,
+        locks_per_section: args.locks_per_section,
+        opposite: args.opposite,
+        patience: args.patience,
+        session: args.session,
         ..Workload::default()
     }
 }

@@ -42,10 +42,13 @@ pub struct Client {
     pub build: Build,
 }
 
+// `Reentrant` makes every lock reentrant, in the memory of its client.
 /// The capabilities of a lock that only acquires, renews and releases.
-const PLAIN: &[Capability] = &[];
+const PLAIN: &[Capability] = &[Capability::Reentrant];
 /// The capabilities of a lock with a queue.
-const QUEUE: &[Capability] = &[Capability::FairQueue];
+const QUEUE: &[Capability] = &[Capability::FairQueue, Capability::Reentrant];
+/// The capabilities of the lock in `etcd`, over any store.
+const OF_STORE: &[Capability] = &[Capability::FairQueue, Capability::Reentrant, Capability::Sessions];
 
 /// All clients.
 pub const CLIENTS: &[Client] = &[
@@ -80,7 +83,7 @@ pub const CLIENTS: &[Client] = &[
     Client {
         name: "etcd",
         tokens: Etcd::TOKENS,
-        capabilities: QUEUE,
+        capabilities: OF_STORE,
         connect: etcd_store::connect_members,
         build: etcd::build,
     },
@@ -95,14 +98,14 @@ pub const CLIENTS: &[Client] = &[
     Client {
         name: "zookeeper",
         tokens: Etcd::TOKENS,
-        capabilities: QUEUE,
+        capabilities: OF_STORE,
         connect: zookeeper::connect,
         build: etcd::build,
     },
     Client {
         name: "zookeeper-herd",
         tokens: Etcd::TOKENS,
-        capabilities: QUEUE,
+        capabilities: OF_STORE,
         connect: zookeeper::connect_herd,
         build: etcd::build,
     },
@@ -129,7 +132,7 @@ const fn of_session<L: SessionLock>() -> Client {
     Client {
         name: L::NAME,
         tokens: L::TOKENS,
-        capabilities: PLAIN,
+        capabilities: L::CAPABILITIES,
         connect: postgres_session::connect,
         build: postgres_session::build::<L>,
     }

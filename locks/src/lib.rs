@@ -19,6 +19,7 @@
 //! | the lock in a record that nothing expires, whose lease the waiting clients measure | [`dynamodb`] |
 //! | the lock of a program in any language | [`program`] |
 //! | servers that exist already: credentials, TLS, the removal of keys | [`access`], [`own_servers`] |
+//! | a key that its holder may acquire again | [`reentrant`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`BootClock`] |
 //!
@@ -68,10 +69,12 @@ mod redis_node;
 pub mod redis_replicated;
 mod redis_script;
 pub mod redlock;
+pub mod reentrant;
 mod replication;
 mod retry;
 mod round;
 mod servers;
+mod shared_lease;
 mod stream;
 pub mod validity;
 mod zookeeper;
@@ -95,5 +98,6 @@ pub use program::Program;
 pub use redis::Redis;
 pub use redis_node::{connect as connect_redis, server_version};
 pub use redlock::Redlock;
+pub use reentrant::Reentrant;
 pub use retry::{Retry, RetryDelay};
 pub use servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource};

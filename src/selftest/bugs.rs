@@ -59,6 +59,11 @@ pub const HUNTS: &[Hunt] = &[
     lock("ignores-failed-renewal", "redis", Shows::LeaseOverlap, || cut_off("redis")),
     lock("ignores-failed-renewal", "redlock", Shows::LeaseOverlap, || cut_off("redlock")),
     lock("releases-unrenewed", "redis", Shows::StaleHolder, late_renewals),
+    // Re-entries.
+    lock("inner-release-frees", "redis", Shows::Reentry, || busy("redis").reenter(1)),
+    lock("inner-release-frees", "redlock", Shows::Reentry, || busy("redlock").reenter(2)),
+    lock("reentry-renews", "redis", Shows::Overclaim, || busy("redis").reenter(1)),
+    lock("reentry-renews", "redlock", Shows::Overclaim, || busy("redlock").reenter(1)),
     // Tokens.
     lock("writes-back-with-one", "redlock", Shows::Tokens, split_quorums),
     lock("write-back-any-owner", "redlock", Shows::Tokens, node_lost_between_rounds),

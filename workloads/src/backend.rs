@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use history::{NodeName, Plan, Tokens};
 use locks::{
-    CannotBuild, Capability, Client, Clock, Lock, NodeError, ServerAddress, Servers, TokenSource,
+    CannotBuild, Capability, Client, Clock, Lock, NodeError, Reentrant, ServerAddress, Servers, TokenSource,
     planted::{CannotPlant, PlantedBug},
 };
 
@@ -54,8 +54,12 @@ fn of_others(capability: Capability) -> String {
 }
 
 /// The capabilities that a plan needs, each with the flag or the field of a plan file that asks for it.
-pub fn needs(_plan: &Plan) -> Vec<(&'static str, Capability)> {
-    Vec::new()
+pub fn needs(plan: &Plan) -> Vec<(&'static str, Capability)> {
+    let asked = [
+        ("reenter", plan.workload.reenter > 0, Capability::Reentrant),
+        ("session", plan.workload.session, Capability::Sessions),
+    ];
+    asked.into_iter().filter(|(_, is_asked, _)| *is_asked).map(|(field, _, needed)| (field, needed)).collect()
 }
 
 fn names() -> Vec<&'static str> {
@@ -118,6 +122,14 @@ impl Backend {
         match self.bug {
             Some(bug) => Ok(bug.build(self.client, servers, tokens, clock)?),
             None => Ok((self.client.build)(servers, tokens, clock)?),
+        }
+    }
+
+    /// Makes a lock reentrant for one client.
+    pub fn reentrant(&self, lock: Arc<dyn Lock>, clock: Arc<dyn Clock>) -> Arc<dyn Lock> {
+        match self.bug {
+            Some(bug) => bug.reentrant(lock, clock),
+            None => Arc::new(Reentrant::new(lock, clock)),
         }
     }
 
