@@ -124,3 +124,86 @@ impl Store for SharedLease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        hold::{Key, Owner},
+        ports::Revision,
+    };
+
+    const LEASE: Duration = Duration::from_secs(2);
+
+    /// Grants leases with growing ids, and notes all requests.
+    #[derive(Default)]
+    struct Noting {
+        sent: Mutex<Vec<Op>>,
+        /// True if a keep-alive finds no lease.
+        has_expired: Mutex<bool>,
+    }
+
+    impl Store for Noting {
+        fn name(&self) -> &str {
+            "etcd"
+        }
+
+        fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
+            let mut sent = self.sent.lock();
+            let grants = 1 + sent.iter().filter(|op| matches!(op, Op::Grant(_))).count() as i64;
+            let left = if *self.has_expired.lock() { Duration::ZERO } else { LEASE };
+            let answer = match &op {
+                Op::Grant(lease) => StoreAnswer::Leased(LeaseId(grants), *lease),
+                Op::KeepAlive(id) => StoreAnswer::Leased(*id, left),
+                Op::Create(..) => StoreAnswer::At(Revision(7)),
+                _ => StoreAnswer::Done,
+            };
+            sent.push(op);
+            Box::pin(std::future::ready(Ok(answer)))
+        }
+    }
+
+    async fn granted(session: &SharedLease) -> LeaseId {
+        match session.send(Op::Grant(LEASE)).await {
+            Ok(StoreAnswer::Leased(id, _)) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn attempts_of_a_client_share_one_lease_until_the_last_of_them_ends() {
+        let store = Arc::new(Noting::default());
+        let session = SharedLease::new(store.clone());
+        let (a, b) = (granted(&session).await, granted(&session).await);
+        assert_eq!((a, b), (LeaseId(1), LeaseId(1)));
+        assert!(session.send(Op::Revoke(a)).await.is_err(), "the session goes on");
+        assert_eq!(session.send(Op::Revoke(b)).await, Ok(StoreAnswer::Done));
+        assert_eq!(granted(&session).await, LeaseId(2), "the next attempt begins a new session");
+        let sent = [Op::Grant(LEASE), Op::KeepAlive(LeaseId(1)), Op::Revoke(LeaseId(1)), Op::Grant(LEASE)];
+        assert_eq!(*store.sent.lock(), sent);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_has_ended_is_not_kept_alive() {
+        let store = Arc::new(Noting::default());
+        let session = SharedLease::new(store.clone());
+        let lost = granted(&session).await;
+        *store.has_expired.lock() = true;
+        let new = granted(&session).await;
+        assert_eq!((lost, new), (LeaseId(1), LeaseId(2)));
+        *store.has_expired.lock() = false;
+        // The end of the lost hold does not end the new session.
+        session.send(Op::Revoke(lost)).await.unwrap();
+        assert_eq!(granted(&session).await, new);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_not_known_goes_with_the_session() {
+        let store = Arc::new(Noting::default());
+        let session = SharedLease::new(store.clone());
+        let (id, _) = (granted(&session).await, granted(&session).await);
+        drop(session.send(Op::Create(Key::new("k0"), Owner::new("a"), id)));
+        assert_eq!(session.send(Op::Revoke(id)).await, Ok(StoreAnswer::Done));
+        assert_eq!(store.sent.lock().last(), Some(&Op::Revoke(id)));
+    }
+}

@@ -81,10 +81,6 @@ impl Scenario {
         self.with(|p| p.workload.client = ClientKind::Checking)
     }
 
-    pub fn reenter(self, times: u32) -> Scenario {
-        self.with(|p| p.workload.reenter = times)
-    }
-
     pub fn writes(self, writes: u32) -> Scenario {
         self.with(|p| p.workload.writes = writes)
     }
