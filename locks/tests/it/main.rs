@@ -9,9 +9,9 @@ mod dynamodb_http;
 mod planted;
 mod program;
 mod real;
-mod reentrant;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;
+mod reentrant;
 mod renewal;
 mod store;
 mod tokens;

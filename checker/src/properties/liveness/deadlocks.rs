@@ -255,12 +255,13 @@ impl Deadlocks {
         if !self.cycles.get(&id).is_some_and(|cycle| cycle.holds.contains(&hold.id)) {
             return;
         }
-        let is_cut = end < hold.end();
+        // At the end of a whole record, the ends of all promises are reported, also those that lie after it.
+        let is_cut = end < hold.end() || end > self.now;
         let (ended, by) = match is_cut {
             true => (DeadlockEnd::Unended, None),
             false => (end_of(hold), Some(run.process(hold.process).name.clone())),
         };
-        self.end(id, ended, end, by);
+        self.end(id, ended, end.min(self.now), by);
     }
 
     fn forget(&mut self, id: u64) -> Option<Cycle> {

@@ -1,4 +1,7 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use history::{Answers, NodeAnswer, Outcome};
+use proptest::prelude::*;
 
 use super::*;
 use crate::{
@@ -129,8 +132,10 @@ fn a_deadlock_that_does_not_end_violates_liveness() {
     let found = liveness(&long.deadlock().0);
     assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Violated, 1));
     assert_eq!(found.violations().len(), 1);
-    // With a lease of 2 s the lease ends it, although no client does anything more.
-    let found = liveness(&Clients::deadlocked().0);
+    // With a lease of 2 s the lease ends it, although the two clients do nothing more.
+    let mut short = Clients::deadlocked();
+    short.holds(3, 5, "k2", 3_000);
+    let found = liveness(&short.0);
     assert_eq!((found.verdict, found.deadlocks_lease_ended), (Verdict::Upheld, 1));
 }
 
@@ -177,4 +182,126 @@ fn the_same_clients_can_be_deadlocked_again() {
     s.holds(1, 21, "k0", 500).holds(2, 22, "k1", 510).tries(2, 23, "k0", 600).tries(1, 24, "k1", 650);
     s.fails(1, 24, FailureReason::Cancelled, 750).releases(1, 21, 750);
     assert_eq!(ends(&s.0), [(DeadlockEnd::TimedOut, 110.0), (DeadlockEnd::TimedOut, 100.0)]);
+}
+
+/// A lock service in which nothing expires, and its clients. It knows at each instant who waits for whom.
+struct Service {
+    record: Clients,
+    at: u64,
+    attempts: u64,
+    /// Each client's holds, the oldest first.
+    holds: BTreeMap<u32, Vec<(u64, u64)>>,
+    waits: BTreeMap<u32, (u64, u64)>,
+    /// The cycles that exist, each with the time at which it began.
+    cycles: BTreeMap<BTreeSet<u32>, u64>,
+    ended: Vec<(BTreeSet<u32>, u64, u64, DeadlockEnd)>,
+}
+
+impl Service {
+    fn new() -> Service {
+        let mut record = Clients::new(4);
+        record.1 = 600;
+        let (holds, waits, cycles, ended) = Default::default();
+        Service { record, at: 100, attempts: 0, holds, waits, cycles, ended }
+    }
+
+    fn owner(&self, key: u64) -> Option<u32> {
+        self.holds.iter().find(|(_, holds)| holds.iter().any(|(held, _)| *held == key)).map(|(client, _)| *client)
+    }
+
+    /// Compares the cycles with those before the last event.
+    fn look(&mut self, ended: DeadlockEnd) {
+        let next = |client: u32| self.waits.get(&client).and_then(|(key, _)| self.owner(*key));
+        let mut found = BTreeSet::new();
+        for first in 1..=4 {
+            let mut path = vec![first];
+            while let Some(client) = next(*path.last().unwrap()).filter(|client| !path[1..].contains(client)) {
+                if client == first {
+                    found.insert(path.iter().copied().collect::<BTreeSet<u32>>());
+                    break;
+                }
+                path.push(client);
+            }
+        }
+        let gone: Vec<_> = self.cycles.keys().filter(|cycle| !found.contains(*cycle)).cloned().collect();
+        for cycle in gone {
+            let from = self.cycles.remove(&cycle).unwrap();
+            self.ended.push((cycle, from, self.at, ended));
+        }
+        found.into_iter().for_each(|cycle| drop(self.cycles.entry(cycle).or_insert(self.at)));
+    }
+
+    fn acts(&mut self, client: u32, key: u64, choice: u8) {
+        self.at += 10;
+        match self.waits.get(&client).copied() {
+            Some((key, attempt)) if self.owner(key).is_none() => {
+                self.record.gets(client, attempt, self.at);
+                self.waits.remove(&client);
+                self.holds.entry(client).or_default().push((key, attempt));
+                self.look(DeadlockEnd::Unended);
+            }
+            // A client that is refused tries again.
+            Some((key, attempt)) if choice < 4 => {
+                self.record.fails(client, attempt, FailureReason::Held, self.at);
+                self.at += 10;
+                self.tries(client, key);
+            }
+            Some((_, attempt)) if choice < 6 => {
+                let why = if choice == 4 { FailureReason::Cancelled } else { FailureReason::Deadlock };
+                self.record.fails(client, attempt, why, self.at);
+                if choice == 5 {
+                    self.waits.remove(&client);
+                    self.look(DeadlockEnd::Detected);
+                }
+                self.releases(client);
+            }
+            Some(_) => {}
+            None if choice < 5 => {
+                self.tries(client, key);
+                self.look(DeadlockEnd::Unended);
+            }
+            None => self.releases(client),
+        }
+    }
+
+    fn tries(&mut self, client: u32, key: u64) {
+        self.attempts += 1;
+        self.record.tries(client, self.attempts, &format!("k{key}"), self.at);
+        self.waits.insert(client, (key, self.attempts));
+    }
+
+    fn releases(&mut self, client: u32) {
+        for (_, hold) in self.holds.remove(&client).unwrap_or_default().into_iter().rev() {
+            self.at += 10;
+            self.record.releases(client, hold, self.at);
+            self.waits.remove(&client);
+            self.look(DeadlockEnd::TimedOut);
+        }
+        self.waits.remove(&client);
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_checker_finds_the_cycles_of_the_service(acts in prop::collection::vec((1..=4u32, 0..3u64, 0..8u8), 1..120)) {
+        let mut service = Service::new();
+        for (client, key, choice) in acts {
+            service.acts(client, key, choice);
+        }
+        let Service { record, ended, cycles, .. } = service;
+        let found = liveness(&record.0);
+        let mut known: Vec<_> = ended.into_iter().map(|(clients, from, to, end)| (from, to - from, clients, end)).collect();
+        known.sort_by_key(|(from, _, clients, _)| (*from, clients.clone()));
+        let is_ended = |found: &&Deadlock| found.ended != DeadlockEnd::Unended;
+        let mut judged: Vec<_> = (found.deadlocks.iter().filter(is_ended))
+            .map(|found| {
+                let clients: BTreeSet<u32> = found.clients.iter().map(|client| client.client.0 + 1).collect();
+                (found.from_ms.round() as u64, found.lasted_ms.round() as u64, clients, found.ended)
+            })
+            .collect();
+        judged.sort_by_key(|(from, _, clients, _)| (*from, clients.clone()));
+        prop_assert_eq!(judged.len().min(NAMED_MAX), known.len().min(NAMED_MAX));
+        prop_assert_eq!(judged, known);
+        prop_assert_eq!(found.deadlocks_unended, cycles.len() as u64);
+    }
 }
