@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use history::FaultKind;
+use locks::{CLIENTS, Capability, Client};
 use serde_json::json;
 use workloads::backend::Backend;
 
@@ -46,11 +47,20 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
     let backends = BUILTIN.iter().map(built).collect::<anyhow::Result<Vec<_>>>()?;
     if format == Format::Json {
         let about = |(name, file): (&str, ComposeFile)| {
-            let needs = Backend::named(name).ok().and_then(|backend| backend.missing_feature());
-            json!({"name": name, "about": file.about, "tokens": file.facts.tokens, "needs_feature": needs})
+            let client = Backend::named(name).ok().map(|backend| backend.client);
+            let needs = client.and_then(Client::missing_feature);
+            let capabilities = client.map(|client| client.capabilities).unwrap_or_default();
+            let capabilities: Vec<&str> = capabilities.iter().map(|capability| capability.name()).collect();
+            json!({
+                "name": name, "about": file.about, "tokens": file.facts.tokens, "capabilities": capabilities,
+                "needs_feature": needs,
+            })
         };
         let backends: Vec<_> = backends.into_iter().map(about).collect();
-        let all = json!({"backends": backends, "faults": faults, "points": points, "arms": arms});
+        let capabilities = Capability::ALL.map(Capability::name);
+        let all = json!({
+            "backends": backends, "capabilities": capabilities, "faults": faults, "points": points, "arms": arms,
+        });
         print(&format!("{all}\n"))?;
         return Ok(Exit::Ok);
     }
@@ -62,6 +72,12 @@ fn list_possible(format: Format) -> anyhow::Result<Exit> {
         let missing = missing.map(|feature| format!("; not in this build: needs `cargo build --features {feature}`"));
         let (tokens, missing) = (tokens.join(", "), missing.unwrap_or_default());
         text += &format!("  {name:<width$} {} (tokens: {tokens}){missing}\n", file.about);
+    }
+    text += "capabilities\n";
+    for capability in Capability::ALL {
+        let clients = CLIENTS.iter().filter(|client| client.has(capability)).map(|client| client.name);
+        let clients = clients.collect::<Vec<_>>().join(", ");
+        text += &format!("  {capability:<18} {}\n", if clients.is_empty() { "–" } else { &clients });
     }
     text += "faults\n";
     for fault in FaultKind::ALL {

@@ -75,7 +75,8 @@ impl PlanFile {
         let servers = missing_servers(text).map_err(|e| wrong(format!("{e:#}")))?.unwrap_or_default();
         // The added table comes last, so that errors name the lines of the file.
         let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| wrong(e.to_string()))?;
-        Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
+        let backend = Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
+        backend.check(&file.plan).map_err(|e| wrong(format!("{}: {e}", e.field)))?;
         if !file.plan.possible_tokens().contains(&file.plan.tokens) {
             return Err(wrong(format!("{} does not make tokens `{}`", file.plan.lock_name(), file.plan.tokens)).into());
         }
@@ -221,6 +222,12 @@ pub fn is_modelled(plan: &Plan) -> anyhow::Result<()> {
         return Err(usage("cluster", format!("{problem} `{}`; use `--cluster docker`", plan.backend)));
     }
     Ok(())
+}
+
+/// Refuses a plan that needs a capability which its lock lacks.
+pub fn is_capable(plan: &Plan, backend: &str) -> anyhow::Result<()> {
+    let backend = Backend::named(backend).map_err(|e| usage("backend", e))?;
+    backend.check(plan).map_err(|e| usage(e.field, e.to_string()))
 }
 
 /// Refuses a plan for real servers to which the client of its backend cannot connect in this build.

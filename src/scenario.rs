@@ -17,7 +17,7 @@ use crate::{
     cli::{ClientFlag, ClusterArg, Format, ModelArgs, ProgramArgs, RunArgs, ScenarioArgs},
     exit::{Unusable, usage},
     own_servers,
-    plan_file::{PlanFile, is_built, is_modelled},
+    plan_file::{PlanFile, is_built, is_capable, is_modelled},
     program::program,
 };
 
@@ -115,6 +115,7 @@ impl Scenario {
         if let Some((flag, why)) = without_effect(args, plan) {
             return Err(usage(flag, format!("has no effect: {why}; leave the flag out")));
         }
+        is_capable(plan, &scenario.backend)?;
         is_modelled(plan)?;
         is_built(plan, &scenario.backend)?;
         let mut given = scenario.faults.iter().filter_map(|fault| fault.lasting);
@@ -350,6 +351,11 @@ fn workload(args: &ScenarioArgs) -> Workload {
         writes: args.writes,
         resend: args.resend,
         cancel: args.cancel,
+        reenter: args.reenter,
+        locks_per_section: args.locks_per_section,
+        opposite: args.opposite,
+        patience: args.patience,
+        session: args.session,
         ..Workload::default()
     }
 }

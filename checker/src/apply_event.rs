@@ -470,6 +470,8 @@ pub(crate) fn subject(event: &Event) -> Option<HoldId> {
         | Event::Release { hold }
         | Event::Released { hold, .. }
         | Event::ReleaseFailed { hold, .. }
+        | Event::Reentered { hold, .. }
+        | Event::Left { hold, .. }
         | Event::GaveUp { hold }
         | Event::Read { hold, .. }
         | Event::ReadOk { hold, .. }

@@ -10,6 +10,7 @@ mod fence;
 mod liveness;
 mod lock;
 mod recovery;
+mod reentry;
 mod release;
 mod resource;
 mod tokens;
@@ -108,6 +109,7 @@ properties! {
     release: Release => ReleaseVerdict,
     liveness: Liveness => LivenessVerdict,
     fairness: Fairness => FairnessVerdict,
+    reentry: Reentry => ReentryVerdict,
     activity: Activity => ActivityVerdict,
     recovery: Recovery => RecoveryVerdict,
 }

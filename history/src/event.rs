@@ -210,6 +210,24 @@ pub enum Event {
         /// The answers of the lock nodes.
         answers: Answers,
     },
+    /// The client acquired its own hold again, without a request. Stamped before the client read its clock.
+    Reentered {
+        /// The hold.
+        hold: HoldId,
+        /// Acquisitions of the hold that are open: 2 after the first re-entry.
+        count: u32,
+        /// The fencing token that the client got.
+        token: Option<Token>,
+        /// The belief: the remaining validity that the client computed, in its own clock.
+        valid_ns: u64,
+    },
+    /// The client released the hold, without a request: another acquisition of it is still open, or none was.
+    Left {
+        /// The hold.
+        hold: HoldId,
+        /// Acquisitions that are still open. 0 means that the client released more often than it had acquired.
+        count: u32,
+    },
     /// The client stops using the hold without a release: end of use. The entitlement does not end, because a write may
     /// still be under way.
     GaveUp {

@@ -30,6 +30,8 @@ pub enum FailureReason {
     Cancelled,
     /// Any other error.
     Error,
+    /// The service found that the attempt waits in a cycle of clients, and ended the attempt.
+    Deadlock,
 }
 
 /// The answer of one lock node to one operation, as far as the client waited for the answer.

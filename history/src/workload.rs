@@ -56,6 +56,21 @@ pub struct Workload {
     /// subtracted. The rest of the lease is a lock-delay (Chubby). The whole lease if absent.
     #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
+    /// Number of times that a client acquires the key again while it works under its hold.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reenter: u32,
+    /// Number of keys that a critical section takes one after the other. It releases them in reverse order.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub locks_per_section: u32,
+    /// True if every second client takes its keys in the opposite order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub opposite: bool,
+    /// Time after which a client that holds a lock gives up the wait for its next one. Until its end if absent.
+    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    pub patience: Option<Duration>,
+    /// True if all holds of a client share one session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub session: bool,
     /// Critical sections at fixed times. A worker that is named here has no other critical sections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub script: Vec<Scripted>,
@@ -78,6 +93,11 @@ impl Default for Workload {
             resend: None,
             cancel: None,
             deadline: None,
+            reenter: 0,
+            locks_per_section: 1,
+            opposite: false,
+            patience: None,
+            session: false,
             script: Vec::new(),
         }
     }
@@ -117,6 +137,10 @@ pub struct Scripted {
 
 fn one() -> u32 {
     1
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 fn is_one(n: &u32) -> bool {

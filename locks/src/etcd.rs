@@ -47,6 +47,7 @@ use crate::{
         Cleanup, Clock, Lock, NodeError, Op, Operation, Reply, Revision, Round, Store, StoreAnswer, Unwatched, Watch,
     },
     servers::{CannotBuild, Servers, TokenSource},
+    shared_lease::SharedLease,
     validity,
 };
 
@@ -281,6 +282,12 @@ impl Attempt<'_> {
 impl Lock for Etcd {
     fn waits(&self) -> bool {
         true
+    }
+
+    fn session(&self) -> Option<Arc<dyn Lock>> {
+        let store = Arc::new(SharedLease::new(self.leases.store.clone()));
+        let lock = Etcd::new(store, self.leases.clock.clone());
+        Some(Arc::new(Etcd { has_tokens: self.has_tokens, ..lock }))
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {

@@ -206,6 +206,9 @@ pub enum FailureReason {
     /// The client gave up the attempt.
     #[error("given up")]
     Cancelled,
+    /// The service found that the attempt waits in a cycle of clients, and ended the attempt.
+    #[error("the attempt waits in a cycle of clients, and the service has ended it")]
+    Deadlock,
     /// The error of the only server.
     #[error("{0}")]
     Error(String),

@@ -7,6 +7,7 @@
 //! | to find | look in |
 //! | --- | --- |
 //! | the clients by name, and the servers that they need | [`CLIENTS`] |
+//! | the capabilities of each client | [`Capability`], [`Client::has`] |
 //! | the ports, and the steps that a node must offer | [`Lock`], [`Node`], [`Store`], [`Table`], [`Clock`], [`Watch`] |
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
@@ -20,6 +21,7 @@
 //! | the lock in a record that nothing expires, whose lease the waiting clients measure | [`dynamodb`] |
 //! | the lock of a program in any language | [`program`] |
 //! | servers that exist already: credentials, TLS, the removal of keys | [`access`], [`own_servers`] |
+//! | a key that its holder may acquire again | [`reentrant`] |
 //! | repeated attempts | [`Retry`] |
 //! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`connect_memory`], [`BootClock`] |
 //!
@@ -41,6 +43,7 @@
 
 pub mod access;
 mod answer;
+mod capability;
 mod clients;
 mod clock;
 mod connection;
@@ -73,14 +76,17 @@ pub mod redis_replicated;
 mod redis_script;
 mod redis_wire;
 pub mod redlock;
+pub mod reentrant;
 mod replication;
 mod retry;
 mod round;
 mod servers;
+mod shared_lease;
 mod stream;
 pub mod validity;
 mod zookeeper;
 
+pub use capability::Capability;
 pub use clients::{CLIENTS, Client};
 pub use clock::BootClock;
 pub use dynamodb::Dynamodb;
@@ -100,5 +106,6 @@ pub use program::Program;
 pub use redis::Redis;
 pub use redis_node::{connect as connect_redis, server_version};
 pub use redlock::Redlock;
+pub use reentrant::Reentrant;
 pub use retry::{Retry, RetryDelay};
 pub use servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource};

@@ -8,6 +8,7 @@
 //! | the use of one node | `planted/nodes.rs` |
 //! | the owner or the token of a hold | `planted/holds.rs` |
 //! | one decision of the queue lock, or the use of its store | `planted/queue.rs` |
+//! | the reentrant lock around a correct client | `planted/reentry.rs` |
 //! | the way in which a client of the queue lock waits | `planted/requeue.rs` |
 //! | the steps and requests that only planted bugs send | `planted/steps.rs`, `planted/scripts.rs`, `planted/key_state.rs` |
 
@@ -16,6 +17,7 @@ mod key_state;
 mod nodes;
 mod queue;
 mod redlock;
+mod reentry;
 mod requeue;
 pub(crate) mod scripts;
 pub(crate) mod steps;
@@ -38,6 +40,7 @@ use self::{
         UndoesGrantedOnly, ValidityBeforeWriteBack, ValidityFromAnswer, WallClock, WriteBackAnyOwner, WriteBackLowers,
         WritesBackWithOne, deciding,
     },
+    reentry::{InnerReleaseFrees, Reenter, ReentryRenews, correctly, reentering},
     requeue::asks_again,
 };
 use crate::{
@@ -58,6 +61,7 @@ pub struct PlantedBug {
     /// The token sources with which the bug makes a difference.
     pub tokens: &'static [TokenSource],
     build: Build,
+    reenter: Reenter,
 }
 
 /// The bug of a simulated node, whose client is correct.
@@ -82,7 +86,12 @@ const fn bug(
     tokens: &'static [TokenSource],
     about: &'static str,
 ) -> PlantedBug {
-    PlantedBug { name, about, backends, tokens, build }
+    PlantedBug { name, about, backends, tokens, build, reenter: correctly }
+}
+
+/// A bug of the reentrant lock around a correct client.
+const fn of_reentry(name: &'static str, reenter: Reenter, about: &'static str) -> PlantedBug {
+    PlantedBug { name, about, backends: REDIS_FIRST, tokens: ANY, build: deciding::<AsIntended>, reenter }
 }
 
 /// All planted bugs of lock clients.
@@ -169,6 +178,11 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
         "takes a keep-alive for a success whose answer has a time of zero: there is no lease"),
     bug("asks-again", asks_again, ETCD, REVISION,
         "leaves the queue when it has waited for 120 ms, and asks again behind all others: a starved client"),
+    // The reentrant lock.
+    of_reentry("inner-release-frees", reentering::<InnerReleaseFrees>,
+        "frees the key when its client releases an inner acquisition, with the outer one still open"),
+    of_reentry("reentry-renews", reentering::<ReentryRenews>,
+        "believes in a new lease when its client acquires the key again, although no request was sent"),
 ];
 
 /// The reason why a bug cannot be planted.
@@ -228,6 +242,11 @@ impl PlantedBug {
         let PlantedBug { name: bug, backends: fits, .. } = *self;
         let unfit = || CannotPlant::Backend { bug, backend: backend.to_owned(), fits };
         fits.iter().copied().find(|fit| *fit == backend).ok_or_else(unfit)
+    }
+
+    /// Makes a lock reentrant for one client, with this bug.
+    pub fn reentrant(&self, lock: Arc<dyn Lock>, clock: Arc<dyn Clock>) -> Arc<dyn Lock> {
+        (self.reenter)(lock, clock)
     }
 
     /// Builds `client` with this bug.

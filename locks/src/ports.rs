@@ -324,6 +324,13 @@ pub trait Watch: Send + Sync {
     /// The request of the last [`Watch::promising`] has succeeded: from now on the promise counts from that request.
     fn promised(&self) {}
 
+    /// The client has acquired its own hold again, without a request. So many acquisitions of the hold are open now.
+    fn reentered(&self, _hold: &Hold, _count: u32) {}
+
+    /// The client has released an acquisition of its hold, without a request. So many are still open; 0 if the client
+    /// has released more often than it had acquired.
+    fn left(&self, _count: u32) {}
+
     /// Queue locks: the lock is about to ask for the queue's state.
     fn looking(&self) {}
 
@@ -365,6 +372,12 @@ pub trait Lock: Send + Sync {
     /// not end by itself.
     fn waits(&self) -> bool {
         false
+    }
+
+    /// Returns a lock for one client, whose holds all share one session and end with it; none if the lock has no such
+    /// sessions.
+    fn session(&self) -> Option<Arc<dyn Lock>> {
+        None
     }
 
     /// Extends `hold` to `lease` from now on. Only a renewal that succeeds changes `hold`, and it never shortens

@@ -22,8 +22,9 @@
 use tokio_postgres::Error;
 
 use crate::{
+    capability::Capability,
     postgres,
-    postgres_session::{Session, SessionLock},
+    postgres_session::{Session, SessionLock, Statements},
     servers::TokenSource,
 };
 
@@ -47,6 +48,29 @@ WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid 
 /// $1: key. Returns 1 if the session had the lock.
 const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))::int::bigint";
 
+/// $1: key. Takes the lock if no other session has it. Returns 1, or no number.
+const TRY: &str = "SELECT CASE WHEN pg_try_advisory_lock(hashtextextended($1, 0)) THEN 1::bigint END";
+
+/// $1: key. Waits for the lock. Returns 1.
+const WAIT: &str = "SELECT 1::bigint FROM (SELECT pg_advisory_lock(hashtextextended($1, 0)) OFFSET 0) AS lock";
+
+/// $1: key. Takes the next token of a lock that the session has.
+const COUNT: &str = "\
+INSERT INTO harness_counter AS counter (key, value) VALUES ($1, 1)
+ON CONFLICT (key) DO UPDATE SET value = counter.value + 1
+RETURNING value";
+
+/// The advisory locks of a client that share its session.
+const SHARED: Statements = Statements {
+    try_lock: TRY,
+    lock: WAIT,
+    count: COUNT,
+    check: CHECK,
+    unlock: UNLOCK,
+    create: Advisory::CREATE,
+    timeouts: Advisory::TIMEOUTS,
+};
+
 /// The advisory lock of a session.
 pub(crate) struct Advisory;
 
@@ -59,6 +83,9 @@ BEGIN;
 SELECT pg_advisory_xact_lock(hashtextextended('harness_counter', 0));
 CREATE TABLE IF NOT EXISTS harness_counter (key text PRIMARY KEY, value bigint NOT NULL);
 COMMIT";
+    const CAPABILITIES: &'static [Capability] =
+        &[Capability::Reentrant, Capability::Sessions, Capability::DeadlockDetection];
+    const SHARED: Option<&'static Statements> = Some(&SHARED);
 
     async fn take(session: &Session, tokens: TokenSource) -> Result<Option<i64>, Error> {
         session.number(if tokens == TokenSource::None { LOCK_UNCOUNTED } else { LOCK }).await

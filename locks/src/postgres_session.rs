@@ -23,6 +23,8 @@
 //!   not noticed yet, and keeps the lock until the timeout.
 //! - A statement without an answer may have been done.
 
+mod shared;
+
 use std::{
     collections::BTreeMap,
     future::{Future, ready},
@@ -45,6 +47,7 @@ use tokio_postgres::{
 
 use crate::{
     answer::within,
+    capability::Capability,
     connection::{in_time, server_version},
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token},
     one_server::OneServer,
@@ -54,6 +57,10 @@ use crate::{
     stream,
     validity::{self, whole_ms},
 };
+
+use shared::Shared;
+
+pub(crate) use shared::Statements;
 
 /// The time for which the client remembers a session that it neither released nor cancelled.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -68,6 +75,11 @@ pub(crate) trait SessionLock: Sized + Send + Sync + 'static {
     const TIMEOUTS: &'static [&'static str];
     /// Creates the tables. Two clients that create a table at once would collide in the server's catalogue.
     const CREATE: &'static str;
+
+    /// The capabilities of the client.
+    const CAPABILITIES: &'static [Capability] = &[Capability::Reentrant];
+    /// The statements of many locks in one session; none if a session can have one lock only.
+    const SHARED: Option<&'static Statements> = None;
 
     /// Takes the lock and then the token, or neither. Returns none if another session has the lock. The number means
     /// nothing without tokens.
@@ -371,6 +383,12 @@ impl<L: SessionLock> Lock for OfSession<L> {
             }
             result
         })
+    }
+
+    fn session(&self) -> Option<Arc<dyn Lock>> {
+        let OfSession { server, name, clock, tokens, .. } = self;
+        let shared = |statements| Shared::new(server.clone(), name.clone(), clock.clone(), *tokens, statements);
+        L::SHARED.map(|statements| Arc::new(shared(statements)) as Arc<dyn Lock>)
     }
 
     fn renew<'a>(&'a self, hold: &'a mut Hold, _lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {

@@ -65,6 +65,21 @@ pub struct ScenarioArgs {
     /// Time after which a client abandons an unanswered attempt and undoes it [default: never]
     #[arg(long, value_name = "AFTER", value_parser = duration)]
     pub cancel: Option<Duration>,
+    /// Times that a client acquires the key again while it works under its hold (the capability `reentrant`)
+    #[arg(long, value_name = "TIMES", default_value_t = 0)]
+    pub reenter: u32,
+    /// Keys that a critical section takes one after the other; it releases them in reverse order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub locks_per_section: u32,
+    /// Let every second client take its keys in the opposite order, so that clients can wait for each other in a cycle
+    #[arg(long)]
+    pub opposite: bool,
+    /// Time after which a client that holds a lock gives up the wait for its next one [default: never]
+    #[arg(long, value_name = "AFTER", value_parser = duration)]
+    pub patience: Option<Duration>,
+    /// Let all holds of a client share one session (the capability `sessions`)
+    #[arg(long)]
+    pub session: bool,
     #[arg(long, help = tokens())]
     pub tokens: Option<String>,
     #[arg(long, value_delimiter = ',', help = arms())]

@@ -130,6 +130,7 @@ pub fn reason_name(reason: FailureReason) -> &'static str {
         FailureReason::Lost => "lost",
         FailureReason::Cancelled => "cancelled",
         FailureReason::Error => "error",
+        FailureReason::Deadlock => "deadlock",
     }
 }
 
@@ -168,6 +169,8 @@ pub fn name(event: &Event) -> Option<&'static str> {
         Event::Release { .. } => "release",
         Event::Released { .. } => "released",
         Event::ReleaseFailed { .. } => "release-failed",
+        Event::Reentered { .. } => "reentered",
+        Event::Left { .. } => "left",
         Event::GaveUp { .. } => "gave-up",
         Event::Read { .. } => "read",
         Event::ReadOk { .. } => "read-ok",

@@ -206,6 +206,8 @@ pub fn hold_of(event: &Event) -> Option<HoldId> {
         | Event::Release { hold }
         | Event::Released { hold, .. }
         | Event::ReleaseFailed { hold, .. }
+        | Event::Reentered { hold, .. }
+        | Event::Left { hold, .. }
         | Event::GaveUp { hold }
         | Event::Read { hold, .. }
         | Event::ReadOk { hold, .. }

@@ -34,6 +34,32 @@ fn listed(args: &[&str], runs: &Path) -> Vec<(String, String)> {
 }
 
 #[test]
+fn list_and_readme_show_the_capabilities_of_each_backend() {
+    let list = |args: &[&str]| Ran::from(harness().arg("list").args(args).output().unwrap()).exits(0).stdout;
+    let all: Value = serde_json::from_str(&list(&["--format", "json"])).unwrap();
+    let texts = |values: &Value| -> Vec<String> {
+        values.as_array().unwrap().iter().map(|value| value.as_str().unwrap().to_owned()).collect()
+    };
+    let names = texts(&all["capabilities"]);
+    let mut table = format!("| backend | {} |\n|{}\n", names.join(" | "), " --- |".repeat(names.len() + 1));
+    for backend in all["backends"].as_array().unwrap() {
+        let has = texts(&backend["capabilities"]);
+        let cells = names.iter().map(|name| if has.contains(name) { " yes |" } else { " – |" });
+        table += &format!("| `{}` |{}\n", backend["name"].as_str().unwrap(), cells.collect::<String>());
+    }
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    assert!(readme.contains(&table), "README.md lacks this table:\n{table}");
+
+    let text = list(&[]);
+    let line = text.lines().find(|line| line.trim_start().starts_with("fair-queue ")).unwrap();
+    assert_eq!(
+        line.split_once("fair-queue").unwrap().1.trim(),
+        "etcd, etcd-server-lock, zookeeper, zookeeper-herd",
+        "{text}"
+    );
+}
+
+#[test]
 fn runs_are_listed_the_newest_first_with_what_they_were_and_how_they_came_out() {
     let dir = recorded();
     let pair = |backend: &str, verdict: &str| (backend.to_owned(), verdict.to_owned());

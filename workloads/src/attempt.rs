@@ -173,6 +173,17 @@ impl Watch for Attempt {
         stamps.promised = stamps.promising;
     }
 
+    fn reentered(&self, hold: &Hold, count: u32) {
+        let at = self.recording.journal.now();
+        let valid_ns = hold.valid_until.saturating_sub(self.recording.clock.now()).as_nanos() as u64;
+        let token = hold.token.map(|t| Token(t.0));
+        self.recording.journal.record_at(at, Event::Reentered { hold: self.id, count, token, valid_ns });
+    }
+
+    fn left(&self, count: u32) {
+        self.record(Event::Left { hold: self.id, count });
+    }
+
     fn looking(&self) {
         let now = self.recording.journal.now();
         self.stamps.lock().looked = now;
@@ -213,6 +224,7 @@ fn told(failure: &Failure) -> (Outcome, FailureReason, Answers) {
         locks::FailureReason::NoMajority => FailureReason::NoMajority,
         locks::FailureReason::Lost => FailureReason::Lost,
         locks::FailureReason::Cancelled => FailureReason::Cancelled,
+        locks::FailureReason::Deadlock => FailureReason::Deadlock,
         locks::FailureReason::Error(_) => FailureReason::Error,
     };
     (outcome, why, answers(&failure.answers))

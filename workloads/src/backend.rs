@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use history::{NodeName, Tokens};
+use history::{NodeName, Plan, Tokens};
 use locks::{
-    CannotBuild, Client, Clock, Lock, NodeError, ServerAddress, Servers, TokenSource,
+    CannotBuild, Capability, Client, Clock, Lock, NodeError, Reentrant, ServerAddress, Servers, TokenSource,
     planted::{CannotPlant, PlantedBug},
 };
 
@@ -36,6 +36,32 @@ pub enum UnknownBackend {
     Client(#[from] CannotBuild),
 }
 
+/// A plan asks for a capability that the lock lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{lock}` lacks the capability `{capability}`; {}", of_others(*.capability))]
+pub struct Lacking {
+    /// The flag, or the field of a plan file, that asks for it.
+    pub field: &'static str,
+    /// The lock.
+    pub lock: String,
+    /// The capability.
+    pub capability: Capability,
+}
+
+fn of_others(capability: Capability) -> String {
+    let with: Vec<&str> = locks::CLIENTS.iter().filter(|client| client.has(capability)).map(|c| c.name).collect();
+    if with.is_empty() { "no backend has it".to_owned() } else { format!("these have it: {}", with.join(", ")) }
+}
+
+/// The capabilities that a plan needs, each with the flag or the field of a plan file that asks for it.
+pub fn needs(plan: &Plan) -> Vec<(&'static str, Capability)> {
+    let asked = [
+        ("reenter", plan.workload.reenter > 0, Capability::Reentrant),
+        ("session", plan.workload.session, Capability::Sessions),
+    ];
+    asked.into_iter().filter(|(_, is_asked, _)| *is_asked).map(|(field, _, needed)| (field, needed)).collect()
+}
+
 fn names() -> Vec<&'static str> {
     locks::CLIENTS.iter().map(|client| client.name).collect()
 }
@@ -65,6 +91,18 @@ impl Backend {
         self.client.missing_feature()
     }
 
+    /// Checks that the lock has every capability that a plan needs. A program in place of the client has none.
+    ///
+    /// # Errors
+    /// The lock lacks one.
+    pub fn check(&self, plan: &Plan) -> Result<(), Lacking> {
+        let lacks = |capability: Capability| plan.program.is_some() || !self.client.has(capability);
+        match needs(plan).into_iter().find(|(_, capability)| lacks(*capability)) {
+            Some((field, capability)) => Err(Lacking { field, lock: plan.lock_name(), capability }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns whether the bug makes a difference with these tokens. A correct client fits all tokens.
     pub fn fits(&self, tokens: Tokens) -> bool {
         self.bug.is_none_or(|bug| bug.tokens.contains(&source(tokens)))
@@ -84,6 +122,14 @@ impl Backend {
         match self.bug {
             Some(bug) => Ok(bug.build(self.client, servers, tokens, clock)?),
             None => Ok((self.client.build)(servers, tokens, clock)?),
+        }
+    }
+
+    /// Makes a lock reentrant for one client.
+    pub fn reentrant(&self, lock: Arc<dyn Lock>, clock: Arc<dyn Clock>) -> Arc<dyn Lock> {
+        match self.bug {
+            Some(bug) => bug.reentrant(lock, clock),
+            None => Arc::new(Reentrant::new(lock, clock)),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,6 +22,7 @@ use resource::{ClientError, ReadAnswer, WriteAnswer};
 use crate::{
     admission::{read_answer, write_answer},
     attempt::{Attempt, Recording},
+    backend::Backend,
     generate::Section,
     ports::{Operation, Pending, Resource},
 };
@@ -74,6 +76,21 @@ pub enum Ended {
     Dropped,
 }
 
+/// The course of one critical section.
+struct Course<'a> {
+    /// The time at which the section was due.
+    intended: Stamp,
+    rng: &'a mut (dyn RngCore + Send),
+    /// Decides after each failed attempt whether to stop.
+    give_up: &'a (dyn Fn() -> bool + Send + Sync),
+    /// Resolves when an attempt in a queue must stop waiting.
+    end: &'a (dyn Fn() -> Reply<()> + Send + Sync),
+}
+
+/// The time until which a client that holds a lock waits for its next one, by its own clock.
+#[derive(Clone, Copy)]
+struct Until(Duration);
+
 /// The belief of client and watchdog about a hold's validity.
 struct Belief {
     valid_until_ns: AtomicU64,
@@ -81,6 +98,22 @@ struct Belief {
 }
 
 impl Client {
+    /// Returns this client with a lock that it may acquire again while it holds it. Make one for each section: a client
+    /// that gives a hold up without a release must not enter that hold again.
+    pub fn reentrant(&self, backend: &Backend) -> Client {
+        let lock = backend.reentrant(self.lock.clone(), self.recording.clock.clone());
+        Client {
+            id: self.id,
+            lock,
+            resource: self.resource.clone(),
+            recording: self.recording.clone(),
+            workload: self.workload.clone(),
+            lease: self.lease,
+            namespace: self.namespace.clone(),
+            attempts: self.attempts.clone(),
+        }
+    }
+
     /// Runs one critical section. After each failed attempt, `give_up` decides whether to stop. `end` resolves when an
     /// attempt in a queue must stop waiting.
     pub async fn section(
@@ -91,29 +124,51 @@ impl Client {
         give_up: &(dyn Fn() -> bool + Send + Sync),
         end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Ended {
-        let key = locks::Key::within(&self.namespace, section.key.as_str());
-        let mut failed = 0;
-        loop {
-            let attempt =
-                Attempt::new(self.recording.clone(), self.id, self.attempts.next(), section.key.clone(), intended);
-            self.point(attempt.id, Point::BeforeAcquire).await;
-            match self.attempt(&key, Owner::random(rng), &attempt, end).await {
-                Some(Ok(hold)) => {
-                    attempt.acquired(&hold);
-                    self.critical(&attempt, hold, section).await;
-                    return Ended::Done;
+        self.take(section, &section.key, &section.further, None, &mut Course { intended, rng, give_up, end }).await
+    }
+
+    /// Takes the lock of a key, works under it, and then takes the further ones in the same way. Releases in the
+    /// reverse order, also if a further lock was not to be had. A client that holds a lock waits for the next one until
+    /// `until`, and no longer once the service has found that it waits in a cycle.
+    fn take<'a>(
+        &'a self,
+        section: &'a Section,
+        key: &'a history::Key,
+        further: &'a [history::Key],
+        until: Option<Until>,
+        course: &'a mut Course<'_>,
+    ) -> Pin<Box<dyn Future<Output = Ended> + Send + 'a>> {
+        Box::pin(async move {
+            let name = locks::Key::within(&self.namespace, key.as_str());
+            let mut failed = 0;
+            loop {
+                let intended = course.intended;
+                let attempt =
+                    Attempt::new(self.recording.clone(), self.id, self.attempts.next(), key.clone(), intended);
+                self.point(attempt.id, Point::BeforeAcquire).await;
+                let owner = Owner::random(course.rng);
+                let mut is_deadlock = false;
+                match self.attempt(&name, owner, &attempt, until, course.end).await {
+                    Some(Ok(hold)) => {
+                        attempt.acquired(&hold);
+                        return self.critical(&attempt, hold, section, further, course).await;
+                    }
+                    Some(Err(failure)) => {
+                        attempt.failed(&failure);
+                        is_deadlock = failure.reason == locks::FailureReason::Deadlock;
+                    }
+                    None => attempt.cancelled(),
                 }
-                Some(Err(failure)) => attempt.failed(&failure),
-                None => attempt.cancelled(),
+                failed += 1;
+                let is_impatient = until.is_some_and(|Until(until)| is_deadlock || self.clock().now() >= until);
+                if (course.give_up)() || section.attempts == Some(failed) || is_impatient {
+                    return Ended::Dropped;
+                }
+                let range = self.workload.retry_delay;
+                let delay = RetryDelay { min: range.from, max: range.to }.draw(course.rng);
+                self.clock().sleep_until(self.clock().now() + delay).await;
             }
-            failed += 1;
-            if give_up() || section.attempts == Some(failed) {
-                return Ended::Dropped;
-            }
-            let range = self.workload.retry_delay;
-            let delay = RetryDelay { min: range.from, max: range.to }.draw(rng);
-            self.clock().sleep_until(self.clock().now() + delay).await;
-        }
+        })
     }
 
     /// Makes one attempt. Returns none if the client cancelled and undid the attempt.
@@ -122,17 +177,17 @@ impl Client {
         key: &locks::Key,
         owner: Owner,
         attempt: &Attempt,
+        until: Option<Until>,
         end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Option<Result<Hold, locks::Failure>> {
         if self.workload.cancel.is_none() && !self.lock.waits() {
             return Some(self.lock.acquire(key, owner, self.lease, attempt).await);
         }
         let acquiring = self.lock.acquire(key, owner.clone(), self.lease, attempt);
-        let end = match self.workload.cancel {
-            Some(after) => {
-                let timer = self.clock().sleep_until(self.clock().now() + after);
-                Either::Left(select(timer, end()).map(|_| ()))
-            }
+        let cancelled = self.workload.cancel.map(|after| self.clock().now() + after);
+        let until = until.map(|Until(until)| until).filter(|until| *until < Duration::MAX);
+        let end = match cancelled.into_iter().chain(until).min() {
+            Some(at) => Either::Left(select(self.clock().sleep_until(at), end()).map(|_| ())),
             None => Either::Right(end()),
         };
         // `select` polls the attempt first: a success counts even if the time to cancel has come too.
@@ -175,10 +230,27 @@ impl Client {
 
     /// Runs the work under the hold, with the watchdog beside it in the same future, so that the watchdog never
     /// outlives the work.
-    async fn critical(&self, attempt: &Attempt, hold: Hold, section: &Section) {
+    async fn critical(
+        &self,
+        attempt: &Attempt,
+        hold: Hold,
+        section: &Section,
+        further: &[history::Key],
+        course: &mut Course<'_>,
+    ) -> Ended {
         let belief = Belief { valid_until_ns: AtomicU64::new(self.believed_ns(&hold)), lost: AtomicBool::new(false) };
+        let mut ended = Ended::Done;
         let keep = {
-            let work = std::pin::pin!(self.work(attempt, &hold, &belief, section));
+            let work = async {
+                let keep = self.work(attempt, &hold, &belief, section).await;
+                if let Some((next, further)) = further.split_first().filter(|_| !keep) {
+                    let patience = self.workload.patience.unwrap_or(Duration::MAX);
+                    let until = Until(self.clock().now().saturating_add(patience));
+                    ended = self.take(section, next, further, Some(until), course).await;
+                }
+                keep
+            };
+            let work = std::pin::pin!(work);
             match self.workload.renew {
                 None => work.await,
                 Some(every) => {
@@ -194,8 +266,34 @@ impl Client {
             self.record(Event::GaveUp { hold: attempt.id });
         } else {
             self.point(attempt.id, Point::BeforeRelease).await;
-            attempt.released(self.lock.release(&hold, attempt).await);
+            self.release(attempt, &hold).await;
         }
+        ended
+    }
+
+    /// Releases a hold. A client that had acquired it again releases once too often, which must change nothing.
+    async fn release(&self, attempt: &Attempt, hold: &Hold) {
+        attempt.released(self.lock.release(hold, attempt).await);
+        if self.workload.reenter > 0 {
+            self.leave(attempt, hold).await;
+        }
+    }
+
+    /// Acquires the key of a hold again, as often as planned. Returns false if the hold has lapsed.
+    async fn reenter(&self, attempt: &Attempt, hold: &Hold) -> bool {
+        for _ in 0..self.workload.reenter {
+            let again = self.lock.acquire(&hold.key, hold.owner.clone(), self.lease, attempt).await;
+            if again.is_err() {
+                self.record(Event::LossNoticed { hold: attempt.id });
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Releases an acquisition that sends no request, so its result is that of the count.
+    async fn leave(&self, attempt: &Attempt, hold: &Hold) {
+        let _ = self.lock.release(hold, attempt).await;
     }
 
     /// Renews until the hold is lost. The caller drops this future when the work is done.
@@ -232,7 +330,7 @@ impl Client {
         let id = attempt.id;
         self.point(id, Point::AfterAcquire).await;
         let operation = |op: OpId| Operation {
-            key: section.key.clone(),
+            key: attempt.key.clone(),
             hold: id,
             op,
             token: hold.token.map(|token| Token(token.0)),
@@ -249,8 +347,23 @@ impl Client {
             self.record(Event::ReadOk { hold: id, op, number: read.number.0, arms: Some(read_answer(&read)) });
             self.point(id, Point::AfterRead).await;
 
-            self.record(Event::Work { hold: id, planned_ns: section.work.as_nanos() as u64 });
-            self.clock().sleep_until(self.clock().now() + section.work).await;
+            // Half of the work is done by a function that locks the key again.
+            let (before, inside) = match self.workload.reenter {
+                0 => (section.work, Duration::ZERO),
+                _ => (section.work / 2, section.work / 2),
+            };
+            self.record(Event::Work { hold: id, planned_ns: before.as_nanos() as u64 });
+            self.clock().sleep_until(self.clock().now() + before).await;
+            if !inside.is_zero() {
+                if !self.reenter(attempt, hold).await {
+                    return false;
+                }
+                self.record(Event::Work { hold: id, planned_ns: inside.as_nanos() as u64 });
+                self.clock().sleep_until(self.clock().now() + inside).await;
+                for _ in 0..self.workload.reenter {
+                    self.leave(attempt, hold).await;
+                }
+            }
 
             let op = OpId(2 * turn + 2);
             let values = incremented(&read);

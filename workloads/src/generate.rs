@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use history::{Key, NodeName, Scripted, Workload};
+use history::{ClientId, Key, NodeName, Scripted, Workload};
 use rand::Rng;
 
 /// One planned critical section.
@@ -13,8 +13,10 @@ use rand::Rng;
 pub struct Section {
     /// The time at which the section is due, from the start of the client.
     pub due: Duration,
-    /// The key.
+    /// The key that the section takes first.
     pub key: Key,
+    /// The keys that the section takes after the first one, in this order.
+    pub further: Vec<Key>,
     /// The length of the work between read and write.
     pub work: Duration,
     /// The number of writes; with 0 the client only acquires and releases.
@@ -28,6 +30,9 @@ pub struct Section {
 pub struct Sections<R> {
     rng: R,
     keys: u32,
+    /// The number of keys that a section takes.
+    taken: u32,
+    is_opposite: bool,
     work: history::Range,
     writes: u32,
     due: Due,
@@ -42,14 +47,16 @@ enum Due {
 
 impl<R: Rng> Sections<R> {
     /// Returns the sections of one client of `worker`. All clients without a script share the rate of `workload`.
-    pub fn new(workload: &Workload, worker: &NodeName, rng: R) -> Sections<R> {
+    pub fn new(workload: &Workload, worker: &NodeName, client: ClientId, rng: R) -> Sections<R> {
         let clients = f64::from(workload.workers) * f64::from(workload.clients_per_worker);
         let script: Vec<_> = workload.script.iter().filter(|part| part.worker == *worker).cloned().collect();
         let due = match script.is_empty() {
             true => Due::Drawn { mean_gap_s: clients / workload.rate_per_s, last: Duration::ZERO },
             false => Due::Scripted { parts: script.into_iter(), done: 0 },
         };
-        Sections { rng, keys: workload.keys, work: workload.work, writes: workload.writes, due }
+        let is_opposite = workload.opposite && client.0 % 2 == 1;
+        let Workload { keys, locks_per_section: taken, work, writes, .. } = *workload;
+        Sections { rng, keys, taken, is_opposite, work, writes, due }
     }
 }
 
@@ -74,9 +81,17 @@ impl<R: Rng> Iterator for Sections<R> {
                 (due, part.writes.unwrap_or(self.writes), part.attempts)
             }
         };
-        let key = Key::new(format!("k{}", self.rng.random_range(0..self.keys)));
+        let first = self.rng.random_range(0..self.keys);
         let work = self.rng.random_range(self.work.from..=self.work.to);
-        Some(Section { due, key, work, writes, attempts })
+        let mut numbers: Vec<u32> = (0..self.taken).map(|n| (first + n) % self.keys).collect();
+        // In one order for all clients, so that they wait for each other in no cycle.
+        numbers.sort_unstable();
+        if self.is_opposite {
+            numbers.reverse();
+        }
+        let mut keys = numbers.into_iter().map(|n| Key::new(format!("k{n}")));
+        let key = keys.next()?;
+        Some(Section { due, key, further: keys.collect(), work, writes, attempts })
     }
 }
 
@@ -95,7 +110,8 @@ mod tests {
     fn all_clients_together_are_offered_the_rate() {
         let offered: usize = (0..10)
             .map(|client| {
-                let sections = Sections::new(&workload(), &"worker-1".into(), ChaCha8Rng::seed_from_u64(client));
+                let sections =
+                    Sections::new(&workload(), &"worker-1".into(), ClientId(0), ChaCha8Rng::seed_from_u64(client));
                 sections.take_while(|s| s.due < Duration::from_secs(1_000)).count()
             })
             .sum();
@@ -106,14 +122,30 @@ mod tests {
     #[test]
     fn every_key_is_used_and_work_stays_in_its_range() {
         let sections: Vec<_> =
-            Sections::new(&workload(), &"worker-1".into(), ChaCha8Rng::seed_from_u64(1)).take(200).collect();
+            Sections::new(&workload(), &"worker-1".into(), ClientId(0), ChaCha8Rng::seed_from_u64(1))
+                .take(200)
+                .collect();
         let keys: std::collections::BTreeSet<_> = sections.iter().map(|s| s.key.as_str().to_owned()).collect();
         assert_eq!(keys.into_iter().collect::<Vec<_>>(), ["k0", "k1", "k2"]);
         assert!(sections.iter().all(|s| (100..=200).contains(&s.work.as_millis())));
         assert!(sections.windows(2).all(|w| w[0].due <= w[1].due));
-        let again: Vec<_> =
-            Sections::new(&workload(), &"worker-1".into(), ChaCha8Rng::seed_from_u64(1)).take(200).collect();
+        let again: Vec<_> = Sections::new(&workload(), &"worker-1".into(), ClientId(0), ChaCha8Rng::seed_from_u64(1))
+            .take(200)
+            .collect();
         assert_eq!(sections, again);
+    }
+
+    #[test]
+    fn every_second_client_takes_its_keys_in_the_opposite_order() {
+        let workload = Workload { keys: 3, locks_per_section: 2, opposite: true, ..workload() };
+        let orders = |client| {
+            let of = Sections::new(&workload, &"worker-1".into(), ClientId(client), ChaCha8Rng::seed_from_u64(1));
+            let pair = |s: Section| (s.key.as_str().to_owned(), s.further.iter().map(ToString::to_string).collect());
+            of.take(200).map(pair).collect::<std::collections::BTreeSet<(String, Vec<String>)>>()
+        };
+        let pairs = |of: [[&str; 2]; 3]| of.map(|[a, b]| (a.to_owned(), vec![b.to_owned()])).into();
+        assert_eq!(orders(0), pairs([["k0", "k1"], ["k0", "k2"], ["k1", "k2"]]));
+        assert_eq!(orders(1), pairs([["k1", "k0"], ["k2", "k0"], ["k2", "k1"]]));
     }
 
     #[test]
@@ -124,7 +156,7 @@ mod tests {
             Scripted { worker, from, sections, every, writes, attempts }
         };
         let workload = Workload { script: vec![part(ms(100), 3, Some(0)), part(ms(900), 1, None)], ..workload() };
-        let of = |worker: &str| Sections::new(&workload, &worker.into(), ChaCha8Rng::seed_from_u64(1));
+        let of = |worker: &str| Sections::new(&workload, &worker.into(), ClientId(0), ChaCha8Rng::seed_from_u64(1));
         let due: Vec<_> = of("worker-2").map(|s| (s.due.as_millis(), s.writes, s.attempts)).collect();
         let three = Some(3);
         assert_eq!(due, [(100, 0, three), (150, 0, three), (200, 0, three), (900, 1, three)]);

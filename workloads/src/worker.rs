@@ -114,9 +114,11 @@ impl Worker {
         let namespace = Arc::<str>::from(self.configuration.namespace.as_str());
         let (start, epoch) = (self.recording.journal.now(), self.recording.clock.now());
         let clients = (0..workload.clients_per_worker).map(|index| {
+            let lock = self.locks[index as usize % self.locks.len()].clone();
             let client = Client {
                 id: ClientId(self.configuration.first_client.0 + index),
-                lock: self.locks[index as usize % self.locks.len()].clone(),
+                // A plan is refused if its lock has no sessions.
+                lock: lock.session().filter(|_| workload.session).unwrap_or(lock),
                 resource: self.resource.clone(),
                 recording: self.recording.clone(),
                 workload: workload.clone(),
@@ -141,7 +143,8 @@ impl Worker {
             let now = || self.recording.journal.now();
             Timed { stream: Stream::new(plan.seed, number, self.redraw), now }
         };
-        let sections = Sections::new(&plan.workload, &self.configuration.node(), stream(1));
+        let sections = Sections::new(&plan.workload, &self.configuration.node(), client.id, stream(1));
+        let backend = Backend::named(&self.configuration.backend).ok().filter(|_| plan.workload.reenter > 0);
         let mut rng = stream(2);
         let clock = &*self.recording.clock;
         let mut ended = None;
@@ -164,6 +167,8 @@ impl Worker {
             }
             tally.offered.fetch_add(1, Ordering::Relaxed);
             let (give_up, end) = (self.give_up(&client), self.end(&client));
+            let reentrant = backend.map(|backend| client.reentrant(&backend));
+            let client = reentrant.as_ref().unwrap_or(&client);
             let count = match client.section(&section, start.plus(section.due), &mut rng, &give_up, &end).await {
                 Ended::Done => &tally.done,
                 Ended::Dropped => &tally.dropped,

@@ -1,7 +1,8 @@
 //! Property 7: a killed holder blocks its key for at most a lease, and no client waits for ever. The blocked time is
-//! measured.
+//! measured, and deadlocks are named.
 
 mod blocked_keys;
+mod deadlocks;
 
 use std::time::Duration;
 
@@ -11,18 +12,20 @@ use serde::Serialize;
 
 use crate::{
     facts::Facts,
-    holds::EarlyEnd,
+    holds::{Attempt, EarlyEnd},
     judge::{Ending, Judge},
     merge::Entry,
-    report::{Report, Violation, plural, seconds},
+    report::{Report, Violation, counted, plural, seconds},
     rules,
     run::{Run, millis},
     verdict::Verdict,
 };
 
 pub use blocked_keys::StuckAttempt;
+pub use deadlocks::{Deadlock, DeadlockEnd};
 
 use blocked_keys::BlockedKeys;
+use deadlocks::Deadlocks;
 
 /// A key that the kill of its holder blocked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,6 +55,19 @@ pub struct LivenessVerdict {
     pub blocked_ms_max: f64,
     /// All keys that a kill blocked, by time.
     pub blocked: Vec<BlockedKey>,
+    /// Cycles of clients that waited for each other: how many the service detected, how many ended because a client
+    /// gave up its wait, because a lease ended, because a client was killed, and how many did not end.
+    pub deadlocks_detected: u64,
+    #[allow(missing_docs)]
+    pub deadlocks_timed_out: u64,
+    #[allow(missing_docs)]
+    pub deadlocks_lease_ended: u64,
+    #[allow(missing_docs)]
+    pub deadlocks_killed: u64,
+    #[allow(missing_docs)]
+    pub deadlocks_unended: u64,
+    /// The first deadlocks, by time; no more than 100.
+    pub deadlocks: Vec<Deadlock>,
 }
 
 struct Block {
@@ -67,6 +83,7 @@ pub(crate) struct Liveness {
     /// Blocks that nothing has ended yet, by key.
     waiting: FxHashMap<usize, Vec<usize>>,
     blocked_keys: BlockedKeys,
+    deadlocks: Deadlocks,
 }
 
 impl Liveness {
@@ -109,7 +126,8 @@ impl Liveness {
 
 impl Judge for Liveness {
     const NAME: &str = "liveness";
-    const ABOUT: &str = "A key that no client can hold any more can be acquired again, within the lease and 1 s.";
+    const ABOUT: &str = "A key that no client can hold any more can be acquired again, within the lease and 1 s. No \
+        cycle of clients waits for ever; deadlocks are named.";
     type Verdict = LivenessVerdict;
 
     fn new(_plan: &Plan) -> Liveness {
@@ -118,6 +136,7 @@ impl Judge for Liveness {
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         self.blocked_keys.on_event(run, entry);
+        self.deadlocks.on_event(run, entry);
         match &entry.event {
             Event::Fault { kind, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => self.killed(run, entry),
             Event::Acquired { attempt, .. } => {
@@ -129,22 +148,62 @@ impl Judge for Liveness {
         }
     }
 
+    fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
+        self.deadlocks.on_entitlement_end(run, hold, end);
+    }
+
     fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         self.blocks.sort_by_key(|block| (block.killed, block.blocked.hold));
         let bound = self.blocked_keys.bound();
         let in_time = self.blocks.iter().filter(|b| b.lasted.is_some_and(|lasted| lasted <= bound)).count() as u64;
         let stuck = self.blocked_keys.found(ending.is_whole);
-        let judged = in_time + stuck.len() as u64;
+        let (deadlocks, count) = self.deadlocks.finish();
+        let unended = if ending.is_whole { count(DeadlockEnd::Unended) } else { 0 };
+        let ended = [DeadlockEnd::Detected, DeadlockEnd::TimedOut, DeadlockEnd::LeaseEnded, DeadlockEnd::Killed];
+        let cycles: u64 = ended.into_iter().map(&count).sum();
+        let judged = in_time + stuck.len() as u64 + cycles + unended;
         let verdict = match judged {
             0 => Verdict::Measured,
-            _ => Verdict::judged(!stuck.is_empty(), !ending.is_whole),
+            _ => Verdict::judged(!stuck.is_empty() || unended > 0, !ending.is_whole),
         };
         let blocked: Vec<BlockedKey> = (self.blocks.into_iter())
             .map(|block| BlockedKey { blocked_ms: block.lasted.map(millis), ..block.blocked })
             .collect();
         let blocked_ms_max = blocked.iter().filter_map(|b| b.blocked_ms).fold(0.0, f64::max);
-        let liveness = LivenessVerdict { verdict, judged, stuck, blocked_ms_max, blocked };
+        let liveness = LivenessVerdict {
+            verdict,
+            judged,
+            stuck,
+            blocked_ms_max,
+            blocked,
+            deadlocks_detected: count(DeadlockEnd::Detected),
+            deadlocks_timed_out: count(DeadlockEnd::TimedOut),
+            deadlocks_lease_ended: count(DeadlockEnd::LeaseEnded),
+            deadlocks_killed: count(DeadlockEnd::Killed),
+            deadlocks_unended: count(DeadlockEnd::Unended),
+            deadlocks,
+        };
         vec![(None, liveness)]
+    }
+}
+
+/// The number of deadlocks that the summary tells.
+const SHOWN_MAX: usize = 3;
+
+impl LivenessVerdict {
+    /// The deadlocks by their ends; none if there was none.
+    fn deadlock_figures(&self) -> Option<String> {
+        let ends = [
+            (self.deadlocks_detected, "detected by the service"),
+            (self.deadlocks_timed_out, "ended because a client gave up"),
+            (self.deadlocks_lease_ended, "ended with a lease"),
+            (self.deadlocks_killed, "ended by a kill"),
+            (self.deadlocks_unended, "without an end"),
+        ];
+        let all: u64 = ends.iter().map(|(count, _)| count).sum();
+        let told = ends.iter().filter(|(count, _)| *count > 0).map(|(count, end)| format!("{count} {end}"));
+        let told = told.collect::<Vec<_>>().join(", ");
+        (all > 0).then(|| format!("{}: {told}", plural(all, "deadlock", "deadlocks")))
     }
 }
 
@@ -154,22 +213,33 @@ impl Report for LivenessVerdict {
     }
 
     fn shown_verdict(&self) -> &'static str {
-        let is_empty = self.verdict == Verdict::Measured && self.blocked.is_empty();
+        let is_empty = self.verdict == Verdict::Measured && self.blocked.is_empty() && self.deadlocks.is_empty();
         if is_empty { Verdict::NotApplicable.name() } else { self.verdict.name() }
     }
 
     fn figures(&self) -> String {
+        let deadlocks = self.deadlock_figures();
         if self.blocked.is_empty() {
-            return "no holder was killed".into();
+            return deadlocks.unwrap_or_else(|| "no holder was killed".into());
         }
         let lasted = |b: &BlockedKey| b.blocked_ms.map_or_else(|| "to the end".into(), seconds);
         let each: Vec<String> = self.blocked.iter().map(lasted).collect();
         let killed = plural(self.blocked.len() as u64, "killed holder", "killed holders");
-        format!("{killed} blocked the key for {}", each.join(", "))
+        let deadlocks = deadlocks.map(|text| format!("; {text}")).unwrap_or_default();
+        format!("{killed} blocked the key for {}{deadlocks}", each.join(", "))
     }
 
     fn violations(&self) -> Vec<Violation> {
-        Vec::new()
+        counted(&[(self.stuck.len() as u64, ""), (self.deadlocks_unended, "deadlock")])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.deadlocks.iter().take(SHOWN_MAX).map(Deadlock::line).collect();
+        let more = self.deadlocks.len() - notes.len();
+        if more > 0 {
+            notes.push(format!("and {more} more deadlocks; verdict.json has them"));
+        }
+        notes
     }
 }
 

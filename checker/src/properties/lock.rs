@@ -283,6 +283,12 @@ impl Judge for Lock {
                     self.claims.checked(run, hold, EventRef { at: entry.at, seq: entry.seq });
                 }
             }
+            Event::Reentered { hold, valid_ns, .. } => {
+                if let Some(hold) = run.attempt(*hold).filter(|h| h.grant.is_some()) {
+                    let mark = EventRef { at: entry.at, seq: entry.seq };
+                    self.claims.reentered(run, hold, mark, Duration::from_nanos(*valid_ns));
+                }
+            }
             Event::Renewed { hold, .. } => {
                 if let Some(hold) = run.attempt(*hold).filter(|h| h.grant.is_some()) {
                     self.claims.renewed(hold, entry.at);

@@ -94,7 +94,19 @@ impl Plan {
         if w.writes == 0 || w.writes > 100 {
             return err("writes", format!("{} is outside 1 to 100", w.writes));
         }
-        for (field, every) in [("resend", w.resend), ("cancel", w.cancel), ("renew-for", w.renew_for)] {
+        if w.reenter > 100 {
+            return err("reenter", format!("{} is above 100", w.reenter));
+        }
+        if w.locks_per_section == 0 || w.locks_per_section > w.keys {
+            let problem = format!("{} is outside 1 to the number of keys, {}", w.locks_per_section, w.keys);
+            return err("locks-per-section", format!("{problem}; a section takes different keys: add `--keys`"));
+        }
+        let of_several = [("opposite", w.opposite), ("patience", w.patience.is_some())];
+        if let Some((field, _)) = of_several.into_iter().find(|(_, is_given)| *is_given && w.locks_per_section == 1) {
+            return err(field, "a section takes one key; add `--locks-per-section 2 --keys 2`".into());
+        }
+        let times = [("resend", w.resend), ("cancel", w.cancel), ("renew-for", w.renew_for), ("patience", w.patience)];
+        for (field, every) in times {
             if every.is_some_and(|d| d < Duration::from_millis(10)) {
                 return err(field, "the duration is shorter than 10ms".into());
             }

@@ -11,6 +11,7 @@ mod program;
 mod real;
 #[path = "../../../tests/shared/redis_binary.rs"]
 mod redis_binary;
+mod reentrant;
 mod renewal;
 mod store;
 mod tokens;

@@ -210,10 +210,13 @@ impl BlockedKeys {
             self.last.resize(client + 1, None);
         }
         if let Some((key, id)) = self.last[client].replace((attempt.key, attempt.id)) {
+            let takes_several = run.plan.workload.locks_per_section > 1;
             // The client has begun another attempt, whether or not it reported the end of this attempt.
             let until = attempt.sent.at.plus(self.lease);
             let key = self.key(key);
-            if let Some(open) = key.take(id) {
+            // Under a hold the client may take a further lock, and the hold ends with its release.
+            let is_in_use = takes_several && key.open.iter().any(|open| open.id == id && open.is_hold);
+            if !is_in_use && let Some(open) = key.take(id) {
                 key.possessed(open.sent.at, until);
             }
         }

@@ -68,6 +68,8 @@ pub enum OverclaimedBy {
     Deadline,
     /// A check of the deadline that passed.
     Check,
+    /// The client's deadline, when it acquired its own hold again.
+    Reentry,
 }
 
 /// A hold in which its client believed after the promise had ended.
@@ -219,6 +221,18 @@ impl Claims {
         let lost = Lost { within: (promised_from(hold), check.at), late: check.at.since(hold.promise) };
         let renewal = self.renewals.get(&hold.id).copied();
         self.beliefs.push(Belief { renewal, ..Belief::new(run, hold, OverclaimedBy::Check, check, lost) });
+    }
+
+    /// A client acquired its own hold again, and believes in it for `valid`. A re-entry asks no server, so its deadline
+    /// is that of the hold.
+    pub fn reentered(&mut self, run: &Run, hold: &Attempt, mark: EventRef, valid: Duration) {
+        let deadline = mark.at.plus(valid);
+        if valid.is_zero() || !rules::is_overclaim(deadline, hold.promise) {
+            return;
+        }
+        let lost = Lost { within: (promised_from(hold), mark.at), late: deadline.since(hold.promise) };
+        let renewal = self.renewals.get(&hold.id).copied();
+        self.beliefs.push(Belief { renewal, ..Belief::new(run, hold, OverclaimedBy::Reentry, mark, lost) });
     }
 
     /// A renewal of a hold succeeded. The promise has taken it in, if it came in time.

@@ -1,0 +1,305 @@
+//! Deadlocks: clients that wait for each other's locks in a cycle.
+//!
+//! A client **waits** for a key from its first attempt at the key, through attempts that fail, until one of these: it
+//! acquires the key; it begins an attempt at another key; it releases or gives up a hold. (A client releases what it
+//! holds when it has given up a wait.) A client **holds** a key while its hold of the key is entitled: from the
+//! acquisition to the release, the noticed loss, the kill of its process, or the promise end, renewals included.
+//!
+//! A **deadlock** is a cycle of clients, each of which waits for a key that the next one holds, all at the same time. It
+//! begins with an attempt, because a client that acquires a key does not wait. So at each attempt the checker follows
+//! the chain: the key, its holder, the key that the holder waits for, and so on. The chain is short, because most
+//! holders wait for nothing. A client that waits for a key which it holds itself is a cycle of one.
+//!
+//! A deadlock ends with the first of these, and the checker tells them apart:
+//!
+//! - `detected`: the service found the cycle, and ended an attempt in it (`acquire-failed` with `deadlock`).
+//! - `timed-out`: a client in the cycle gave up its wait, and released.
+//! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss.
+//! - `killed`: the process of a hold in the cycle was killed.
+//! - `unended`: none of these until the end of the record. This violates `liveness`: clients wait for ever.
+//!
+//! A client that acquires the key although the holder is still entitled waits no longer: there was no deadlock, and
+//! `lock` judges the two holds. A wait that ends because its holder releases is no cycle either: a holder that waits
+//! does not release.
+
+use history::{ClientId, Event, FailureReason, HoldId, Key, ProcessName, Stamp};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::{
+    holds::{Attempt, EarlyEnd, EventRef},
+    merge::Entry,
+    report::seconds,
+    run::{Run, millis},
+};
+
+/// The end of a deadlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeadlockEnd {
+    /// The service found the cycle, and ended an attempt in it.
+    Detected,
+    /// A client gave up its wait, and released.
+    TimedOut,
+    /// A hold was no longer promised.
+    LeaseEnded,
+    /// The process of a hold was killed.
+    Killed,
+    /// The clients waited until the end of the record.
+    Unended,
+}
+
+impl DeadlockEnd {
+    fn text(self, by: &str) -> String {
+        match self {
+            DeadlockEnd::Detected => format!("the service detected it and ended the attempt of {by}"),
+            DeadlockEnd::TimedOut => format!("{by} gave up its wait"),
+            DeadlockEnd::LeaseEnded => format!("the lease of {by} ended"),
+            DeadlockEnd::Killed => format!("{by} was killed"),
+            DeadlockEnd::Unended => "it did not end".to_owned(),
+        }
+    }
+}
+
+/// A client in a deadlock.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Deadlocked {
+    /// The client.
+    pub client: ClientId,
+    /// Its name in stories: its worker, and its number where a worker has several clients.
+    pub who: String,
+    /// The key that it holds and that another client in the cycle waits for.
+    pub holds: Key,
+    /// The hold of that key.
+    pub hold: HoldId,
+    /// The key that it waits for.
+    pub waits_for: Key,
+}
+
+/// Clients that waited for each other in a cycle.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Deadlock {
+    /// The clients; each waits for the key that the next one holds, and the last for that of the first.
+    pub clients: Vec<Deadlocked>,
+    /// The beginning of the last wait, in milliseconds since the run's start.
+    pub from_ms: f64,
+    /// The length, in milliseconds.
+    pub lasted_ms: f64,
+    /// The end.
+    pub ended: DeadlockEnd,
+    /// The worker whose event ended it; null if it did not end.
+    pub ended_by: Option<ProcessName>,
+    /// Sequence numbers: the acquisitions of the holds, and the first attempt of each wait.
+    pub witness: Vec<u64>,
+}
+
+impl Deadlock {
+    /// The deadlock in one line.
+    pub fn line(&self) -> String {
+        let client = |c: &Deadlocked| format!("{} holds {} and waits for {}", c.who, c.holds, c.waits_for);
+        let clients: Vec<String> = self.clients.iter().map(client).collect();
+        let by = self.ended_by.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (clients, length) = (clients.join("; "), seconds(self.lasted_ms));
+        format!("deadlock: {clients}; for {length}, then {}", self.ended.text(&by))
+    }
+}
+
+/// A client that waits for a key.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    process: usize,
+    key: usize,
+    since: EventRef,
+}
+
+/// A cycle that has not ended.
+#[derive(Debug)]
+struct Cycle {
+    from: Stamp,
+    clients: Vec<ClientId>,
+    holds: Vec<HoldId>,
+    found: Deadlock,
+}
+
+/// The most deadlocks that are kept in detail.
+const NAMED_MAX: usize = 100;
+
+/// Finds deadlocks.
+#[derive(Default)]
+pub(crate) struct Deadlocks {
+    waits: FxHashMap<ClientId, Wait>,
+    /// By a number of their own.
+    cycles: FxHashMap<u64, Cycle>,
+    next: u64,
+    /// The cycle of each client; no client is in two, because each waits for one key.
+    of: FxHashMap<ClientId, u64>,
+    /// The number of deadlocks by their ends, in the order of [`DeadlockEnd`].
+    counts: [u64; 5],
+    found: Vec<Deadlock>,
+    now: Stamp,
+}
+
+impl Deadlocks {
+    pub fn on_event(&mut self, run: &Run, entry: &Entry) {
+        self.now = entry.at;
+        match &entry.event {
+            Event::Acquire { client, attempt, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    self.begins(run, *client, attempt);
+                }
+            }
+            Event::Acquired { attempt, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    self.waits.remove(&attempt.client);
+                    self.expire(run, attempt.client);
+                    if let Some(cycle) = self.of.get(&attempt.client).copied() {
+                        self.forget(cycle);
+                    }
+                }
+            }
+            Event::AcquireFailed { attempt, why: FailureReason::Deadlock, .. } => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    self.stops(run, attempt, DeadlockEnd::Detected);
+                }
+            }
+            Event::Release { hold } | Event::GaveUp { hold } => {
+                if let Some(hold) = run.attempt(*hold) {
+                    self.expire(run, hold.client);
+                    self.stops(run, hold, DeadlockEnd::TimedOut);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A client begins an attempt, or goes on with its wait by another one.
+    fn begins(&mut self, run: &Run, client: ClientId, attempt: &Attempt) {
+        let (process, key) = (attempt.process, attempt.key);
+        self.expire(run, client);
+        let is_same = |wait: &Wait| wait.process == process && wait.key == key;
+        if !self.waits.get(&client).is_some_and(is_same) {
+            self.stops(run, attempt, DeadlockEnd::TimedOut);
+            self.waits.insert(client, Wait { process, key, since: attempt.sent });
+        }
+        if !self.of.contains_key(&client) {
+            self.follow(run, client, attempt.sent.at);
+        }
+    }
+
+    /// Follows the chain of waits from a client, and notes the cycle if the chain comes back to the client.
+    fn follow(&mut self, run: &Run, first: ClientId, at: Stamp) {
+        let mut chain: Vec<(ClientId, Wait, &Attempt)> = Vec::new();
+        let mut client = first;
+        while let Some(wait) = self.waits.get(&client).copied() {
+            // A chain that runs into a known cycle does not come back to the first client, which is in no cycle.
+            let Some(holder) = run.live(wait.key).find(|hold| hold.end() > at) else { return };
+            chain.push((client, wait, holder));
+            client = holder.client;
+            if client == first || self.of.contains_key(&client) {
+                break;
+            }
+        }
+        if client != first || chain.is_empty() {
+            return;
+        }
+        // Each client's own hold is the one that the client before it waits for.
+        let own = |i: usize| chain[(i + chain.len() - 1) % chain.len()].2;
+        let name = |(i, (client, wait, _)): (usize, &(ClientId, Wait, &Attempt))| Deadlocked {
+            client: *client,
+            who: run.who(wait.process, *client),
+            holds: run.key(own(i).key).clone(),
+            hold: own(i).id,
+            waits_for: run.key(wait.key).clone(),
+        };
+        let acquired = chain.iter().filter_map(|(_, _, holder)| Some(holder.grant?.ok.seq));
+        let mut witness: Vec<u64> = acquired.chain(chain.iter().map(|(_, wait, _)| wait.since.seq)).collect();
+        witness.sort_unstable();
+        let found = Deadlock {
+            clients: chain.iter().enumerate().map(name).collect(),
+            from_ms: run.ms(at),
+            lasted_ms: 0.0,
+            ended: DeadlockEnd::Unended,
+            ended_by: None,
+            witness,
+        };
+        let clients: Vec<ClientId> = chain.iter().map(|(client, ..)| *client).collect();
+        self.next += 1;
+        self.of.extend(clients.iter().map(|client| (*client, self.next)));
+        let holds = chain.iter().map(|(_, _, holder)| holder.id).collect();
+        self.cycles.insert(self.next, Cycle { from: at, clients, holds, found });
+    }
+
+    /// The client of an attempt waits no longer.
+    fn stops(&mut self, run: &Run, attempt: &Attempt, ended: DeadlockEnd) {
+        self.waits.remove(&attempt.client);
+        if let Some(cycle) = self.of.get(&attempt.client).copied() {
+            self.end(cycle, ended, self.now, Some(run.process(attempt.process).name.clone()));
+        }
+    }
+
+    /// Ends the cycle of a client if the entitlement of a hold in it has ended before now. The end of an entitlement is
+    /// reported with the next event of its key, which may be later.
+    fn expire(&mut self, run: &Run, client: ClientId) {
+        let Some(id) = self.of.get(&client).copied() else { return };
+        let Some(cycle) = self.cycles.get(&id) else { return };
+        let holds = cycle.holds.iter().filter_map(|hold| run.attempt(*hold));
+        let Some(first) = holds.min_by_key(|hold| (hold.end(), hold.id)).filter(|hold| hold.end() < self.now) else {
+            return;
+        };
+        self.end(id, end_of(first), first.end(), Some(run.process(first.process).name.clone()));
+    }
+
+    /// The entitlement of a hold has ended, or the judged record ends there.
+    pub fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
+        let Some(id) = self.of.get(&hold.client).copied() else { return };
+        if !self.cycles.get(&id).is_some_and(|cycle| cycle.holds.contains(&hold.id)) {
+            return;
+        }
+        // At the end of a whole record, the ends of all promises are reported, also those that lie after it.
+        let is_cut = end < hold.end() || end > self.now;
+        let (ended, by) = match is_cut {
+            true => (DeadlockEnd::Unended, None),
+            false => (end_of(hold), Some(run.process(hold.process).name.clone())),
+        };
+        self.end(id, ended, end.min(self.now), by);
+    }
+
+    fn forget(&mut self, id: u64) -> Option<Cycle> {
+        let cycle = self.cycles.remove(&id)?;
+        for client in &cycle.clients {
+            self.of.remove(client);
+        }
+        Some(cycle)
+    }
+
+    fn end(&mut self, id: u64, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
+        let Some(cycle) = self.forget(id) else { return };
+        self.counts[ended as usize] += 1;
+        if self.found.len() < NAMED_MAX {
+            let lasted_ms = millis(at.since(cycle.from));
+            self.found.push(Deadlock { lasted_ms, ended, ended_by: by, ..cycle.found });
+        }
+    }
+
+    /// Ends the sweep. Returns the first deadlocks by time, and the number of all by their ends.
+    pub fn finish(mut self) -> (Vec<Deadlock>, impl Fn(DeadlockEnd) -> u64) {
+        let mut open: Vec<u64> = self.cycles.keys().copied().collect();
+        open.sort_unstable();
+        open.into_iter().for_each(|id| self.end(id, DeadlockEnd::Unended, self.now, None));
+        self.found.sort_by(|a, b| a.from_ms.total_cmp(&b.from_ms));
+        let counts = self.counts;
+        (self.found, move |ended| counts[ended as usize])
+    }
+}
+
+/// The end of a cycle by the end of a hold's entitlement.
+fn end_of(hold: &Attempt) -> DeadlockEnd {
+    match hold.ended_by() {
+        Some((_, EarlyEnd::Release)) => DeadlockEnd::TimedOut,
+        Some((_, EarlyEnd::Kill(_))) => DeadlockEnd::Killed,
+        Some((_, EarlyEnd::Loss)) | None => DeadlockEnd::LeaseEnded,
+    }
+}
+
+#[cfg(test)]
+mod tests;

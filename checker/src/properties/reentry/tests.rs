@@ -1,0 +1,97 @@
+use history::Token;
+
+use super::*;
+use crate::{history_builder::HistoryBuilder, properties::Property};
+
+fn judged(builder: &HistoryBuilder) -> ReentryVerdict {
+    match builder.verdicts().properties.get("reentry") {
+        Some(Property::Reentry(found)) => found.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn kinds(builder: &HistoryBuilder) -> Vec<ReentryFault> {
+    judged(builder).wrong.iter().map(|wrong| wrong.kind).collect()
+}
+
+fn reenters(builder: &mut HistoryBuilder, at: u64, count: u32, token: u64, valid_ms: u64) {
+    let (hold, token, valid_ns) = (HoldId(1), Some(Token(token)), valid_ms * 1_000_000);
+    builder.event("worker-1", at, Event::Reentered { hold, count, token, valid_ns });
+}
+
+fn leaves(builder: &mut HistoryBuilder, at: u64, count: u32) {
+    builder.event("worker-1", at, Event::Left { hold: HoldId(1), count });
+}
+
+/// A hold from 10 with token 41, which is entered at 20 and at 30, with the promise end at 1,978.
+fn entered_twice() -> HistoryBuilder {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41);
+    reenters(&mut s, 20, 2, 41, 1_958);
+    reenters(&mut s, 30, 3, 41, 1_948);
+    s
+}
+
+#[test]
+fn a_hold_that_is_left_as_often_as_it_was_entered_is_one_hold() {
+    let mut s = entered_twice();
+    leaves(&mut s, 40, 2);
+    leaves(&mut s, 50, 1);
+    s.release(1, 60);
+    leaves(&mut s, 70, 0);
+    let found = judged(&s);
+    assert_eq!((found.verdict, found.reentered, found.deepest, found.left), (Verdict::Upheld, 2, 3, 2));
+    assert_eq!(found.released_too_often, 1);
+    assert_eq!(s.verdicts().verdict, Verdict::Upheld, "the tokens are those of one hold");
+}
+
+#[test]
+fn a_run_without_reentries_has_no_line() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release(1, 60);
+    assert!(s.verdicts().properties.get("reentry").is_none());
+    s.plan.workload.reenter = 1;
+    assert_eq!(judged(&s).verdict, Verdict::Measured);
+}
+
+#[test]
+fn another_token_of_a_reentry_is_a_violation() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41);
+    reenters(&mut s, 20, 2, 42, 1_958);
+    assert_eq!(kinds(&s), [ReentryFault::Token]);
+}
+
+#[test]
+fn a_key_that_an_inner_release_frees_is_a_violation() {
+    let mut s = entered_twice();
+    leaves(&mut s, 40, 2);
+    s.release(1, 50);
+    assert_eq!(kinds(&s), [ReentryFault::FreedEarly]);
+}
+
+#[test]
+fn a_wrong_count_and_a_reentry_after_the_release_are_violations() {
+    let mut s = entered_twice();
+    leaves(&mut s, 40, 1);
+    assert_eq!(kinds(&s), [ReentryFault::Miscounted]);
+    let mut s = entered_twice();
+    leaves(&mut s, 40, 0);
+    assert_eq!(kinds(&s), [ReentryFault::Miscounted]);
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release(1, 20);
+    reenters(&mut s, 30, 2, 41, 1_900);
+    assert_eq!(kinds(&s), [ReentryFault::Miscounted]);
+}
+
+#[test]
+fn a_deadline_of_a_reentry_after_the_promise_end_is_an_overclaim() {
+    let violated = |valid_ms| {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41);
+        reenters(&mut s, 1_000, 2, 41, valid_ms);
+        matches!(s.verdicts().properties.get("lock"), Some(Property::Lock(lock)) if lock.overclaims.len() == 1)
+    };
+    assert!(!violated(978), "the promise of the outer acquisition ends at 1,978");
+    assert!(violated(979));
+}

@@ -1,0 +1,148 @@
+//! A reentrant lock, over any other lock: the client that holds a key may acquire the key again.
+//!
+//! The first acquisition is that of the other lock. Each further one is counted in this client's memory, and sends no
+//! request. A release decrements the count; the last one releases the other lock. So reentrancy is a matter of one
+//! client: nothing of it crosses a process, and the servers see one hold.
+//!
+//! - A re-entry keeps the hold's token: it is the same hold, so the resource sees no other holder.
+//! - A re-entry does not extend the lease. Its deadline is that of the hold, renewals included. An inner acquisition
+//!   that promised a lease of its own would let its client believe in a hold that no server has extended.
+//! - A hold that has lapsed cannot be entered again.
+//! - A release too many changes nothing.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    hold::{Failure, FailureReason, Hold, Key, NodeAnswers, Outcome, Owner, Released, Renewed},
+    ports::{Cleanup, Clock, Lock, Operation, Watch},
+    validity,
+};
+
+/// The decisions of the algorithm. Each provided method is the correct decision.
+pub(crate) trait Decisions: Send + Sync {
+    /// Returns whether the release of an inner acquisition frees the key.
+    fn frees_at_once(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a re-entry believes in a lease of its own.
+    fn believes_anew(&self) -> bool {
+        false
+    }
+}
+
+/// The decisions of the correct algorithm.
+pub(crate) struct Correct;
+
+impl Decisions for Correct {}
+
+/// A hold of this client, and the number of its open acquisitions.
+struct Held {
+    hold: Hold,
+    count: u32,
+}
+
+/// The reentrant lock of one client. See [the module](self).
+pub struct Reentrant {
+    lock: Arc<dyn Lock>,
+    clock: Arc<dyn Clock>,
+    held: Mutex<BTreeMap<Key, Held>>,
+    decisions: Box<dyn Decisions>,
+}
+
+impl Reentrant {
+    /// Makes `lock` reentrant for one client.
+    pub fn new(lock: Arc<dyn Lock>, clock: Arc<dyn Clock>) -> Reentrant {
+        Reentrant::deciding(lock, clock, Box::new(Correct))
+    }
+
+    /// The lock with decisions of its own.
+    pub(crate) fn deciding(lock: Arc<dyn Lock>, clock: Arc<dyn Clock>, decisions: Box<dyn Decisions>) -> Reentrant {
+        Reentrant { lock, clock, held: Mutex::default(), decisions }
+    }
+
+    /// Counts another acquisition; none if the client does not hold the key.
+    fn again(&self, key: &Key, lease: Duration, watch: &dyn Watch) -> Option<Result<Hold, Failure>> {
+        let mut held = self.held.lock();
+        let held = held.get_mut(key)?;
+        let now = self.clock.now();
+        if !held.hold.is_valid(now) {
+            let (reason, outcome) = (FailureReason::Validity, Outcome::Failed);
+            return Some(Err(Failure { reason, outcome, answers: NodeAnswers::new() }));
+        }
+        held.count += 1;
+        let mut hold = held.hold.clone();
+        if self.decisions.believes_anew() {
+            hold.valid_until = validity::promise_end(now, lease);
+        }
+        watch.reentered(&hold, held.count);
+        Some(Ok(hold))
+    }
+
+    /// Counts a release. Returns the acquisitions that are still open if the key must not be freed.
+    fn leave(&self, hold: &Hold) -> Option<u32> {
+        let mut held = self.held.lock();
+        match held.entry(hold.key.clone()) {
+            Entry::Occupied(mut entry) if entry.get().hold.owner == hold.owner => {
+                let left = entry.get().count - 1;
+                if left == 0 || self.decisions.frees_at_once() {
+                    entry.remove();
+                    return None;
+                }
+                entry.get_mut().count = left;
+                Some(left)
+            }
+            _ => Some(0),
+        }
+    }
+}
+
+impl Lock for Reentrant {
+    fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
+        if let Some(again) = self.again(key, lease, watch) {
+            return Box::pin(std::future::ready(again));
+        }
+        Box::pin(async move {
+            let hold = self.lock.acquire(key, owner, lease, watch).await?;
+            self.held.lock().insert(key.clone(), Held { hold: hold.clone(), count: 1 });
+            Ok(hold)
+        })
+    }
+
+    fn waits(&self) -> bool {
+        self.lock.waits()
+    }
+
+    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {
+        Box::pin(async move {
+            let renewed = self.lock.renew(hold, lease, watch).await?;
+            if let Some(held) = self.held.lock().get_mut(&hold.key)
+                && held.hold.owner == hold.owner
+            {
+                held.hold = hold.clone();
+            }
+            Ok(renewed)
+        })
+    }
+
+    /// Frees the key if this was the last acquisition. Otherwise no request is sent, and nothing is removed.
+    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
+        match self.leave(hold) {
+            Some(open) => {
+                watch.left(open);
+                Box::pin(std::future::ready(Ok(Released { removed: false, answers: NodeAnswers::new() })))
+            }
+            None => self.lock.release(hold, watch),
+        }
+    }
+
+    fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
+        self.lock.cancel(key, owner, lease, watch)
+    }
+}

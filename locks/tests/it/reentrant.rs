@@ -1,0 +1,90 @@
+//! The reentrant lock: the count, the token, the deadline, and releases that are too many.
+
+use std::sync::{Arc, Mutex};
+
+use locks::{FailureReason, Hold, Lock, Redlock, Reentrant, TokenSource, Unwatched, Watch};
+
+use crate::cluster::{ClientClock, FakeNode, LEASE, MS, key, nodes, owner, ports};
+
+struct Held {
+    nodes: [Arc<FakeNode>; 5],
+    clock: Arc<ClientClock>,
+    lock: Reentrant,
+    outer: Hold,
+}
+
+/// A hold that was acquired once.
+async fn held() -> Held {
+    let nodes = nodes::<5>(5 * MS);
+    let clock = ClientClock::new();
+    let inner = Arc::new(Redlock::new(ports(&nodes), clock.clone(), TokenSource::TwoPhase).unwrap());
+    let lock = Reentrant::new(inner, clock.clone());
+    let outer = lock.acquire(&key(), owner("a"), LEASE, &Unwatched).await.unwrap();
+    Held { nodes, clock, lock, outer }
+}
+
+/// Notes the counts of acquisitions and releases that send nothing.
+#[derive(Default)]
+struct Counts(Mutex<Vec<(&'static str, u32)>>);
+
+impl Watch for Counts {
+    fn reentered(&self, _hold: &Hold, count: u32) {
+        self.0.lock().unwrap().push(("reentered", count));
+    }
+
+    fn left(&self, count: u32) {
+        self.0.lock().unwrap().push(("left", count));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inner_acquisition_keeps_token_and_deadline_and_asks_no_node() {
+    let Held { nodes, lock, outer, .. } = held().await;
+    tokio::time::sleep(LEASE / 2).await;
+    let (before, counts) = (nodes[0].expires(), Counts::default());
+    let inner = lock.acquire(&key(), owner("b"), LEASE, &counts).await.unwrap();
+    assert_eq!(inner, outer, "owner, token and deadline are those of the hold");
+    assert_eq!(nodes[0].expires(), before);
+    assert_eq!(*counts.0.lock().unwrap(), [("reentered", 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_is_free_after_as_many_releases_and_one_more_changes_nothing() {
+    let Held { nodes, clock, lock, outer } = held().await;
+    let counts = Counts::default();
+    for _ in 0..2 {
+        lock.acquire(&key(), owner("b"), LEASE, &counts).await.unwrap();
+    }
+    for _ in 0..2 {
+        assert!(!lock.release(&outer, &counts).await.unwrap().removed);
+        assert!(nodes[0].expires().is_some());
+    }
+    assert!(lock.release(&outer, &counts).await.unwrap().removed);
+    assert_eq!(nodes[0].expires(), None);
+
+    // Another client holds the key now; the release too many does not touch its hold.
+    let other = Redlock::new(ports(&nodes), clock.clone(), TokenSource::TwoPhase).unwrap();
+    other.acquire(&key(), owner("c"), LEASE, &Unwatched).await.unwrap();
+    assert!(!lock.release(&outer, &counts).await.unwrap().removed);
+    assert!(nodes[0].expires().is_some());
+    let told = [("reentered", 2), ("reentered", 3), ("left", 2), ("left", 1), ("left", 0)];
+    assert_eq!(*counts.0.lock().unwrap(), told);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_of_the_outer_hold_counts_for_inner_acquisitions() {
+    let Held { lock, mut outer, .. } = held().await;
+    tokio::time::sleep(LEASE / 2).await;
+    lock.renew(&mut outer, LEASE, &Unwatched).await.unwrap();
+    let inner = lock.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap();
+    assert_eq!(inner.valid_until, outer.valid_until);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_has_lapsed_cannot_be_entered_again() {
+    let Held { lock, outer, .. } = held().await;
+    tokio::time::sleep(LEASE).await;
+    let failure = lock.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!(failure.reason, FailureReason::Validity);
+    assert!(!lock.release(&outer, &Unwatched).await.unwrap().removed, "the nodes have let the key go");
+}
