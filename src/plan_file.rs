@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use compose::{ComposeFile, STORE_ROLE};
 use history::{ClusterKind, FaultKind, NodeName, Persistence, Plan};
-use locks::access::Access;
+use locks::{CLIENTS, Capability, access::Access};
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
 use workloads::backend::Backend;
@@ -133,6 +133,7 @@ impl PlanFile {
 
     /// Completes a plan before its run: the plan gets its own id, and on Docker the lock nodes of its servers.
     pub fn ready(mut self) -> anyhow::Result<PlanFile> {
+        is_capable(&self.plan, &self.backend)?;
         match self.plan.cluster {
             ClusterKind::Sim => {
                 is_modelled(&self.plan)?;

@@ -356,6 +356,7 @@ fn workload(args: &ScenarioArgs) -> Workload {
         opposite: args.opposite,
         patience: args.patience,
         session: args.session,
+        readers: args.readers,
         ..Workload::default()
     }
 }

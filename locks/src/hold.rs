@@ -6,7 +6,7 @@ use rand::RngCore;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::validity;
+use crate::{mode::Mode, validity};
 
 /// The name of a lock, in a namespace or in none. In a message it is one text, and its reader knows no namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -224,4 +224,12 @@ pub struct Failure {
     pub outcome: Outcome,
     /// The nodes' answers in the round that decided.
     pub answers: NodeAnswers,
+}
+
+impl Failure {
+    /// The failure of an attempt at a lock that has no such mode.
+    pub(crate) fn no_such_mode(mode: Mode) -> Failure {
+        let reason = FailureReason::Error(format!("this lock has no mode `{mode}`"));
+        Failure { reason, outcome: Outcome::Failed, answers: Vec::new() }
+    }
 }

@@ -59,6 +59,7 @@ mod leases;
 pub mod lock_manager;
 pub mod lock_server;
 pub mod memory;
+mod mode;
 mod one_server;
 pub mod own_servers;
 #[cfg(feature = "planted")]
@@ -97,6 +98,7 @@ pub use hold::{
     Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token,
 };
 pub use memory::connect as connect_memory;
+pub use mode::Mode;
 pub use ports::{
     Change, Cleanup, Clock, Condition, LeaseId, Lock, Node, NodeError, Op, Operation, Record, RecordVersion, Reply,
     Revision, Round, Step, StepAnswer, Store, StoreAnswer, Table, Unwatched, Watch,

@@ -5,6 +5,11 @@
 //! session unlocks it or ends. The module [`postgres_session`](crate::postgres_session) has the session, its promise
 //! and its errors.
 //!
+//! # Modes
+//!
+//! A reader takes the lock in the shared mode (`pg_try_advisory_lock_shared`). An attempt never waits, so a writer gets
+//! the lock only if it asks while no reader has it: readers that follow each other closely starve a writer.
+//!
 //! # The token
 //!
 //! Each key has a row that counts its holds. One statement takes the lock, and increments the counter only if it got
@@ -19,14 +24,21 @@
 //! An advisory lock of a session stays if its transaction is aborted. So after an `ERROR` the session may have the
 //! lock, and its end releases it.
 
+use std::borrow::Cow;
+
 use tokio_postgres::Error;
 
 use crate::{
     capability::Capability,
+    mode::Mode,
     postgres,
     postgres_session::{Session, SessionLock, Statements},
     servers::TokenSource,
 };
+
+/// The function of a writer that takes the lock, and the same of a reader; the function that gives the lock back.
+const TAKE: [&str; 2] = ["pg_try_advisory_lock(", "pg_try_advisory_lock_shared("];
+const GIVE_BACK: [&str; 2] = ["pg_advisory_unlock(", "pg_advisory_unlock_shared("];
 
 /// $1: key. Takes the lock and then the token, or neither.
 const LOCK: &str = "\
@@ -70,6 +82,10 @@ const SHARED: Statements = Statements {
     create: Advisory::CREATE,
     timeouts: Advisory::TIMEOUTS,
 };
+/// The statement of a writer, in a mode.
+fn in_mode(statement: &'static str, [writer, reader]: [&str; 2], mode: Mode) -> Cow<'static, str> {
+    if mode == Mode::Read { statement.replace(writer, reader).into() } else { statement.into() }
+}
 
 /// The advisory lock of a session.
 pub(crate) struct Advisory;
@@ -84,11 +100,12 @@ SELECT pg_advisory_xact_lock(hashtextextended('harness_counter', 0));
 CREATE TABLE IF NOT EXISTS harness_counter (key text PRIMARY KEY, value bigint NOT NULL);
 COMMIT";
     const CAPABILITIES: &'static [Capability] =
-        &[Capability::Reentrant, Capability::Sessions, Capability::DeadlockDetection];
+        &[Capability::Reentrant, Capability::ReadWrite, Capability::Sessions, Capability::DeadlockDetection];
     const SHARED: Option<&'static Statements> = Some(&SHARED);
 
     async fn take(session: &Session, tokens: TokenSource) -> Result<Option<i64>, Error> {
-        session.number(if tokens == TokenSource::None { LOCK_UNCOUNTED } else { LOCK }).await
+        let lock = if tokens == TokenSource::None { LOCK_UNCOUNTED } else { LOCK };
+        session.number(&in_mode(lock, TAKE, session.mode)).await
     }
 
     async fn is_held(session: &Session) -> Result<bool, Error> {
@@ -96,6 +113,6 @@ COMMIT";
     }
 
     async fn give_back(session: &Session) -> Result<bool, Error> {
-        Ok(session.number(UNLOCK).await? == Some(1))
+        Ok(session.number(&in_mode(UNLOCK, GIVE_BACK, session.mode)).await? == Some(1))
     }
 }

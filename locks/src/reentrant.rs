@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::{
     hold::{Failure, FailureReason, Hold, Key, NodeAnswers, Outcome, Owner, Released, Renewed},
+    mode::Mode,
     ports::{Cleanup, Clock, Lock, Operation, Watch},
     validity,
 };
@@ -45,6 +46,7 @@ impl Decisions for Correct {}
 /// A hold of this client, and the number of its open acquisitions.
 struct Held {
     hold: Hold,
+    mode: Mode,
     count: u32,
 }
 
@@ -68,9 +70,12 @@ impl Reentrant {
     }
 
     /// Counts another acquisition; none if the client does not hold the key.
-    fn again(&self, key: &Key, lease: Duration, watch: &dyn Watch) -> Option<Result<Hold, Failure>> {
+    fn again(&self, mode: Mode, key: &Key, lease: Duration, watch: &dyn Watch) -> Option<Result<Hold, Failure>> {
         let mut held = self.held.lock();
         let held = held.get_mut(key)?;
+        if held.mode != mode {
+            return Some(Err(Failure::no_such_mode(mode)));
+        }
         let now = self.clock.now();
         if !held.hold.is_valid(now) {
             let (reason, outcome) = (FailureReason::Validity, Outcome::Failed);
@@ -105,12 +110,24 @@ impl Reentrant {
 
 impl Lock for Reentrant {
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
-        if let Some(again) = self.again(key, lease, watch) {
+        self.acquire_in(Mode::Write, key, owner, lease, watch)
+    }
+
+    /// A hold is entered again in its own mode only.
+    fn acquire_in<'a>(
+        &'a self,
+        mode: Mode,
+        key: &'a Key,
+        owner: Owner,
+        lease: Duration,
+        watch: &'a dyn Watch,
+    ) -> Operation<'a, Hold> {
+        if let Some(again) = self.again(mode, key, lease, watch) {
             return Box::pin(std::future::ready(again));
         }
         Box::pin(async move {
-            let hold = self.lock.acquire(key, owner, lease, watch).await?;
-            self.held.lock().insert(key.clone(), Held { hold: hold.clone(), count: 1 });
+            let hold = self.lock.acquire_in(mode, key, owner, lease, watch).await?;
+            self.held.lock().insert(key.clone(), Held { hold: hold.clone(), mode, count: 1 });
             Ok(hold)
         })
     }

@@ -130,6 +130,7 @@ mod tests {
     use super::*;
     use crate::{
         hold::{Key, Owner},
+        mode::Mode,
         ports::Revision,
     };
 
@@ -202,7 +203,7 @@ mod tests {
         let store = Arc::new(Noting::default());
         let session = SharedLease::new(store.clone());
         let (id, _) = (granted(&session).await, granted(&session).await);
-        drop(session.send(Op::Create(Key::new("k0"), Owner::new("a"), id)));
+        drop(session.send(Op::Create(Key::new("k0"), Owner::new("a"), id, Mode::Write)));
         assert_eq!(session.send(Op::Revoke(id)).await, Ok(StoreAnswer::Done));
         assert_eq!(store.sent.lock().last(), Some(&Op::Revoke(id)));
     }

@@ -58,6 +58,7 @@ pub fn needs(plan: &Plan) -> Vec<(&'static str, Capability)> {
     let asked = [
         ("reenter", plan.workload.reenter > 0, Capability::Reentrant),
         ("session", plan.workload.session, Capability::Sessions),
+        ("readers", plan.workload.has_readers(), Capability::ReadWrite),
     ];
     asked.into_iter().filter(|(_, is_asked, _)| *is_asked).map(|(field, _, needed)| (field, needed)).collect()
 }

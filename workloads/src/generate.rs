@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use history::{ClientId, Key, NodeName, Scripted, Workload};
+use history::{ClientId, Key, Mode, NodeName, Scripted, Workload};
 use rand::Rng;
 
 /// One planned critical section.
@@ -19,6 +19,8 @@ pub struct Section {
     pub further: Vec<Key>,
     /// The length of the work between read and write.
     pub work: Duration,
+    /// The mode in which the client acquires the key. A reader reads where a writer would write.
+    pub mode: Mode,
     /// The number of writes; with 0 the client only acquires and releases.
     pub writes: u32,
     /// The number of failed attempts after which the client gives up; without it, the client never gives up.
@@ -35,6 +37,7 @@ pub struct Sections<R> {
     is_opposite: bool,
     work: history::Range,
     writes: u32,
+    readers: f64,
     due: Due,
 }
 
@@ -55,8 +58,8 @@ impl<R: Rng> Sections<R> {
             false => Due::Scripted { parts: script.into_iter(), done: 0 },
         };
         let is_opposite = workload.opposite && client.0 % 2 == 1;
-        let Workload { keys, locks_per_section: taken, work, writes, .. } = *workload;
-        Sections { rng, keys, taken, is_opposite, work, writes, due }
+        let Workload { keys, locks_per_section: taken, work, writes, readers, .. } = *workload;
+        Sections { rng, keys, taken, is_opposite, work, writes, readers, due }
     }
 }
 
@@ -64,12 +67,12 @@ impl<R: Rng> Iterator for Sections<R> {
     type Item = Section;
 
     fn next(&mut self) -> Option<Section> {
-        let (due, writes, attempts) = match &mut self.due {
+        let (due, writes, reads, attempts) = match &mut self.due {
             Due::Drawn { mean_gap_s, last } => {
                 // Inverse of the exponential distribution; `random` is below 1, so the logarithm is finite.
                 let gap_s = -*mean_gap_s * (1.0 - self.rng.random::<f64>()).ln();
                 *last += Duration::try_from_secs_f64(gap_s).unwrap_or(Duration::MAX / 4);
-                (*last, self.writes, None)
+                (*last, self.writes, None, None)
             }
             Due::Scripted { parts, done } => {
                 while parts.as_slice().first().is_some_and(|part| *done == part.sections) {
@@ -78,7 +81,7 @@ impl<R: Rng> Iterator for Sections<R> {
                 let part = parts.as_slice().first()?;
                 let due = part.from + part.every * *done;
                 *done += 1;
-                (due, part.writes.unwrap_or(self.writes), part.attempts)
+                (due, part.writes.unwrap_or(self.writes), part.reads, part.attempts)
             }
         };
         let first = self.rng.random_range(0..self.keys);
@@ -91,7 +94,10 @@ impl<R: Rng> Iterator for Sections<R> {
         }
         let mut keys = numbers.into_iter().map(|n| Key::new(format!("k{n}")));
         let key = keys.next()?;
-        Some(Section { due, key, further: keys.collect(), work, writes, attempts })
+        // Without readers nothing more is drawn, so older plans keep their sections.
+        let is_reader = reads.unwrap_or_else(|| self.readers > 0.0 && self.rng.random_bool(self.readers));
+        let mode = if is_reader { Mode::Read } else { Mode::Write };
+        Some(Section { due, key, further: keys.collect(), mode, work, writes, attempts })
     }
 }
 
@@ -153,7 +159,7 @@ mod tests {
         let ms = Duration::from_millis;
         let part = |from, sections, writes| {
             let (worker, every, attempts) = ("worker-2".into(), ms(50), Some(3));
-            Scripted { worker, from, sections, every, writes, attempts }
+            Scripted { worker, from, sections, every, writes, reads: None, attempts }
         };
         let workload = Workload { script: vec![part(ms(100), 3, Some(0)), part(ms(900), 1, None)], ..workload() };
         let of = |worker: &str| Sections::new(&workload, &worker.into(), ClientId(0), ChaCha8Rng::seed_from_u64(1));

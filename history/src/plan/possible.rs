@@ -94,6 +94,12 @@ impl Plan {
         if w.writes == 0 || w.writes > 100 {
             return err("writes", format!("{} is outside 1 to 100", w.writes));
         }
+        if !(0.0..=1.0).contains(&w.readers) {
+            return err("readers", format!("{} is no share of the critical sections: expected 0 to 1", w.readers));
+        }
+        if w.readers > 0.0 && w.session {
+            return err("readers", "no lock has readers in a shared session: leave out `--session`".into());
+        }
         if w.reenter > 100 {
             return err("reenter", format!("{} is above 100", w.reenter));
         }

@@ -25,6 +25,7 @@ use super::{Session, started};
 use crate::{
     answer::within,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Owner, Released, Renewed, Token},
+    mode::Mode,
     one_server::OneServer,
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Round, Watch},
     postgres::{BEGIN_TLS, create_schema, said},
@@ -131,7 +132,8 @@ impl Shared {
             }
         }
         let opened = self.clock.now();
-        let opening = Session::open(self.server.clone(), Key::new(""), lease, opened, self.statements.timeouts);
+        let opening =
+            Session::open(self.server.clone(), (Key::new(""), Mode::Write), lease, opened, self.statements.timeouts);
         let session = Arc::new(opening.await?);
         let prepared = async {
             if let Some(schema) = &session.schema {

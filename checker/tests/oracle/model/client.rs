@@ -239,6 +239,8 @@ impl World {
             attempt: HoldId(id),
             key: Key::new(format!("k{key}")),
             intended: stamp(intended),
+            mode: self.k.mode_of(id),
+            below: None,
         };
         self.say(client, event);
         if let Some(released) = self.clients[client].attempt.take_if(|a| a.released) {
@@ -453,6 +455,7 @@ impl World {
         let hold = TrueHold {
             client,
             key,
+            mode: self.k.mode_of(id),
             sent,
             claimed: now,
             deadline,

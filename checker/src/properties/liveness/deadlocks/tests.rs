@@ -41,7 +41,7 @@ impl Clients {
 
     fn tries(&mut self, worker: u32, attempt: u64, key: &str, at: u64) -> &mut Clients {
         let (client, attempt, key) = (ClientId(worker - 1), HoldId(attempt), Key::from(key));
-        self.event(worker, at, Event::Acquire { client, attempt, key, intended: ms(at) })
+        self.event(worker, at, Event::Acquire { client, attempt, key, intended: ms(at), below: None, mode: Mode::Write })
     }
 
     fn gets(&mut self, worker: u32, attempt: u64, at: u64) -> &mut Clients {
