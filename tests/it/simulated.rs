@@ -163,3 +163,33 @@ fn a_deadline_stops_a_stale_write_as_long_as_the_clocks_are_right() {
     assert_eq!((&data["lost_updates"], &data["verdict"]), (&json!(0), &json!("measured")), "{data}");
     assert!(data["refused"].as_u64() >= Some(1), "{data}");
 }
+
+#[test]
+fn two_locks_in_opposite_order_deadlock_and_are_released_in_reverse_order() {
+    for (backend, more, expected) in [
+        ("redis", &["--patience", "900ms"][..], "liveness.deadlocks_timed_out>=1,liveness.deadlocks_lease_ended=0"),
+        ("redis", &[][..], "liveness.deadlocks_lease_ended>=1"),
+        ("etcd", &["--session", "--renew", "500ms", "--patience", "900ms"][..], "liveness.deadlocks_timed_out>=1"),
+    ] {
+        let runs = tempfile::tempdir().unwrap();
+        let run = ["run", "--cluster", "sim", "--backend", backend, "--nemesis", "none", "--seed", "3", "--rate", "8"];
+        let keys = ["--workers", "4", "--locks-per-section", "2", "--keys", "2", "--opposite"];
+        let expect = format!("--expect=verdict=upheld,liveness=upheld,liveness.deadlocks_unended=0,{expected}");
+        let dir = format!("--runs={}", runs.path().display());
+        ran(&[&run[..], &keys, more, &[&expect, &dir]].concat()).exits(0);
+
+        let history = std::fs::read_to_string(runs.path().join("latest/history.jsonl")).unwrap();
+        let mut held: std::collections::BTreeMap<String, Vec<u64>> = Default::default();
+        let mut both = 0;
+        for event in history.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()) {
+            let of = held.entry(event["process"].as_str().unwrap_or_default().to_owned()).or_default();
+            match event["event"].as_str() {
+                Some("acquired") => of.push(event["attempt"].as_u64().unwrap()),
+                Some("release") => assert_eq!(of.pop(), event["hold"].as_u64(), "the last lock first"),
+                _ => {}
+            }
+            both += u64::from(of.len() == 2 && event["event"] == "acquired");
+        }
+        assert!(both > 10 && held.values().all(Vec::is_empty), "{both} sections with two locks");
+    }
+}

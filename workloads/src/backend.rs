@@ -92,14 +92,17 @@ impl Backend {
         self.client.missing_feature()
     }
 
-    /// Checks that the lock has every capability that a plan needs. A program in place of the client has none.
+    /// Checks that the lock has every capability that a plan needs. A program in place of the client has none, and the
+    /// sessions of a lock do not have its planted bug.
     ///
     /// # Errors
     /// The lock lacks one.
     pub fn check(&self, plan: &Plan) -> Result<(), Lacking> {
-        let lacks = |capability: Capability| plan.program.is_some() || !self.client.has(capability);
+        let is_lost = |capability: Capability| capability == Capability::Sessions && self.bug.is_some();
+        let lacks = |capability| plan.program.is_some() || !self.client.has(capability) || is_lost(capability);
+        let lock = || self.bug.map_or_else(|| plan.lock_name(), |bug| format!("buggy:{}", bug.name));
         match needs(plan).into_iter().find(|(_, capability)| lacks(*capability)) {
-            Some((field, capability)) => Err(Lacking { field, lock: plan.lock_name(), capability }),
+            Some((field, capability)) => Err(Lacking { field, lock: lock(), capability }),
             None => Ok(()),
         }
     }

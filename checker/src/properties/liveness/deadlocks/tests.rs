@@ -228,7 +228,9 @@ impl Service {
             let from = self.cycles.remove(&cycle).unwrap();
             self.ended.push((cycle, from, self.at, ended));
         }
-        found.into_iter().for_each(|cycle| drop(self.cycles.entry(cycle).or_insert(self.at)));
+        for cycle in found {
+            self.cycles.entry(cycle).or_insert(self.at);
+        }
     }
 
     fn acts(&mut self, client: u32, key: u64, choice: u8) {
