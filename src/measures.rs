@@ -243,6 +243,8 @@ mod tests {
             attempt: HoldId(attempt),
             key: "k0".into(),
             intended: ms(due),
+            mode: history::Mode::Write,
+            below: None,
         };
         let acquired = |attempt| Event::Acquired {
             attempt: HoldId(attempt),

@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use compose::{ComposeFile, STORE_ROLE};
 use history::{ClusterKind, FaultKind, NodeName, Persistence, Plan};
-use locks::access::Access;
+use locks::{CLIENTS, Capability, access::Access};
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
 use workloads::backend::Backend;
@@ -132,6 +132,7 @@ impl PlanFile {
 
     /// Completes a plan before its run: the plan gets its own id, and on Docker the lock nodes of its servers.
     pub fn ready(mut self) -> anyhow::Result<PlanFile> {
+        is_capable(&self.plan, &self.backend)?;
         match self.plan.cluster {
             ClusterKind::Sim => {
                 is_modelled(&self.plan)?;
@@ -230,6 +231,25 @@ pub fn is_built(plan: &Plan, backend: &str) -> anyhow::Result<()> {
         Some(feature) => Err(usage("backend", not_in_this_build(backend, feature))),
         None => Ok(()),
     }
+}
+
+/// Refuses a plan whose workload needs a capability that the client of its backend lacks.
+pub fn is_capable(plan: &Plan, backend: &str) -> anyhow::Result<()> {
+    let backend = Backend::named(backend).map_err(|e| usage("backend", e))?;
+    let needs = [("readers", plan.workload.has_readers(), Capability::ReadWrite)];
+    for (flag, _, capability) in needs.into_iter().filter(|(_, is_needed, _)| *is_needed) {
+        let lacks = if plan.program.is_some() {
+            "a program of --client".to_owned()
+        } else if !backend.client.has(capability) {
+            format!("`{}`", backend.name())
+        } else {
+            continue;
+        };
+        let able: Vec<_> = CLIENTS.iter().filter(|client| client.has(capability)).map(|client| client.name).collect();
+        let problem = format!("{lacks} has no capability `{capability}`; use one of: {}", able.join(", "));
+        return Err(usage(flag, problem));
+    }
+    Ok(())
 }
 
 fn not_in_this_build(backend: &str, feature: &str) -> String {

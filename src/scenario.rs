@@ -17,7 +17,7 @@ use crate::{
     cli::{ClientFlag, ClusterArg, Format, ModelArgs, ProgramArgs, RunArgs, ScenarioArgs},
     exit::{Unusable, usage},
     own_servers,
-    plan_file::{PlanFile, is_built, is_modelled},
+    plan_file::{PlanFile, is_built, is_capable, is_modelled},
     program::program,
 };
 
@@ -117,6 +117,7 @@ impl Scenario {
         }
         is_modelled(plan)?;
         is_built(plan, &scenario.backend)?;
+        is_capable(plan, &scenario.backend)?;
         let mut given = scenario.faults.iter().filter_map(|fault| fault.lasting);
         if let Some(lasting) = given.find(|lasting| *lasting > plan.time) {
             return Err(longer_than_its_run(lasting, plan.time));
@@ -351,6 +352,7 @@ fn workload(args: &ScenarioArgs) -> Workload {
         writes: args.writes,
         resend: args.resend,
         cancel: args.cancel,
+        readers: args.readers,
         ..Workload::default()
     }
 }

@@ -83,7 +83,7 @@ impl Builder {
                 self.zero = Some(self.zero.map_or(at, |zero| zero.min(at)));
                 self.series.started(at);
             }
-            Event::Acquire { client, attempt, key, intended } => {
+            Event::Acquire { client, attempt, key, intended, .. } => {
                 self.clients.entry(*client).or_insert_with(|| record.process.node());
                 self.series.attempt(*client, *attempt, key, *intended, at);
             }

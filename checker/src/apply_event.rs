@@ -71,7 +71,10 @@ impl Run {
                     attempt.point_released(mark.at, *point);
                 }
             }
-            Event::Acquire { client, attempt, key, .. } => self.acquire(entry.process, mark, *client, *attempt, key),
+            Event::Acquire { client, attempt, key, mode, .. } => {
+                let key = self.intern(key);
+                self.acquire(mark, Attempt::new(*attempt, key, *mode, *client, entry.process, mark));
+            }
             Event::Admission { number, kind, repeat, .. } => {
                 self.admission(*number, *kind, *repeat);
                 self.arrived(mark, &entry.event);
@@ -83,9 +86,9 @@ impl Run {
         }
     }
 
-    fn acquire(&mut self, process: usize, mark: EventRef, client: ClientId, id: HoldId, key: &Key) {
+    fn acquire(&mut self, mark: EventRef, attempt: Attempt) {
+        let Attempt { id, client, process, .. } = attempt;
         self.first_operation.get_or_insert(mark.at);
-        let key = self.intern(key);
         if let Some(last) = self.current.insert(client, id)
             && let Some(last) = self.attempts.get_mut(&last)
         {
@@ -97,7 +100,7 @@ impl Run {
             }
             self.closing.push(last.id);
         }
-        self.attempts.insert(id, Box::new(Attempt::new(id, key, client, process, mark)));
+        self.attempts.insert(id, Box::new(attempt));
         self.processes[process].open.push(id);
         self.processes[process].number = Some(id.0 / HoldId::PER_PROCESS);
     }

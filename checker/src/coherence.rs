@@ -127,7 +127,18 @@ mod tests {
     fn a_client_that_the_plan_does_not_have_is_refused() {
         let mut builder = overlapping();
         let (client, key) = (ClientId(77), "k0".into());
-        builder.event("worker-1", 40, Event::Acquire { client, attempt: HoldId(9), key, intended: ms(40) });
+        builder.event(
+            "worker-1",
+            40,
+            Event::Acquire {
+                client,
+                attempt: HoldId(9),
+                key,
+                intended: ms(40),
+                mode: history::Mode::Write,
+                below: None,
+            },
+        );
         is_refused(&builder, "an attempt of client 77; the plan has 2 clients");
     }
 

@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use history::{
     Activity, Answers, Arm, ArmDecision, ClientId, ClientKind, ClusterKind, Comparison, Event, FailureReason, Fault,
-    FaultId, FaultKind, FaultPhase, HoldId, Key, NodeAnswer, NodeName, OpId, Outcome, Plan, ProcessName, Range, Record,
-    RequestKind, Role, ServerFacts, StallCause, Stamp, Step, Tail, Target, Token, Tokens, When, Workload,
+    FaultId, FaultKind, FaultPhase, HoldId, Key, Mode, NodeAnswer, NodeName, OpId, Outcome, Plan, ProcessName, Range,
+    Record, RequestKind, Role, ServerFacts, StallCause, Stamp, Step, Tail, Target, Token, Tokens, When, Workload,
 };
 
 use crate::{
@@ -157,7 +157,8 @@ impl HistoryBuilder {
     pub fn try_to_acquire(&mut self, hold: u64, worker: u32, sent: u64) -> &mut Self {
         self.workers.entry(hold).or_insert((ProcessName::new(format!("worker-{worker}")), None));
         let (client, key) = (ClientId(worker - 1), Key::from("k0"));
-        let event = Event::Acquire { client, attempt: HoldId(hold), key, intended: ms(sent) };
+        let event =
+            Event::Acquire { client, attempt: HoldId(hold), key, intended: ms(sent), mode: Mode::Write, below: None };
         self.of(hold, sent, event)
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{ClientId, FailureReason, FaultId, HoldId, OpId, Point, Stamp, Token};
+use history::{ClientId, FailureReason, FaultId, HoldId, Mode, OpId, Point, Stamp, Token};
 
 use crate::rules;
 
@@ -22,6 +22,7 @@ pub(crate) struct HoldSummary {
     pub id: HoldId,
     pub client: ClientId,
     pub process: usize,
+    pub mode: Mode,
     pub sent: EventRef,
     pub ok: EventRef,
     pub token: Option<Token>,
@@ -42,6 +43,7 @@ impl HoldSummary {
             id: hold.id,
             client: hold.client,
             process: hold.process,
+            mode: hold.mode,
             sent: hold.sent,
             ok: grant.ok,
             token: grant.token,
@@ -73,6 +75,7 @@ pub(crate) enum EarlyEnd {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
     pub ok: EventRef,
+    pub mode: Mode,
     pub token: Option<Token>,
     pub lease: Duration,
     pub granted_after: Stamp,
@@ -86,11 +89,18 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Returns whether this hold is later than another hold of the key: by the stamps, otherwise by the queue of the
-    /// service.
+    /// Returns whether this hold and another hold of the key exclude each other.
+    pub fn conflicts(&self, other: &Grant) -> bool {
+        rules::conflict(self.mode, other.mode)
+    }
+
+    /// Returns whether this hold is later than another hold of the key, with which it conflicts: by the stamps, otherwise
+    /// by the queue of the service.
     pub fn is_later(&self, other: &Grant) -> bool {
-        rules::is_later(self.granted_after, other.ok.at)
-            || (rules::is_behind(self.place, other.place) && !rules::is_later(other.granted_after, self.ok.at))
+        let by_stamps = || rules::is_later(self.granted_after, other.ok.at);
+        let by_place =
+            || rules::is_behind(self.place, other.place) && !rules::is_later(other.granted_after, self.ok.at);
+        self.conflicts(other) && (by_stamps() || by_place())
     }
 }
 
@@ -146,6 +156,7 @@ pub(crate) struct Attempt {
     pub key: usize,
     pub client: ClientId,
     pub process: usize,
+    pub mode: Mode,
     pub sent: EventRef,
     /// The answer to the attempt, whatever the outcome.
     pub completed: Option<EventRef>,
@@ -204,12 +215,13 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    pub fn new(id: HoldId, key: usize, client: ClientId, process: usize, sent: EventRef) -> Self {
+    pub fn new(id: HoldId, key: usize, mode: Mode, client: ClientId, process: usize, sent: EventRef) -> Self {
         Attempt {
             id,
             key,
             client,
             process,
+            mode,
             sent,
             completed: None,
             grant: None,
@@ -257,7 +269,8 @@ impl Attempt {
     pub fn acquired(&mut self, ok: EventRef, granted: Granted) {
         let Granted { token, lease, granted_after, place, promised_from } = granted;
         let first_promise = rules::promise_end(promised_from, lease);
-        self.grant = Some(Grant { ok, token, lease, granted_after, place, promised_from, first_promise });
+        let mode = self.mode;
+        self.grant = Some(Grant { ok, mode, token, lease, granted_after, place, promised_from, first_promise });
         self.completed = Some(ok);
         self.promise = first_promise;
         self.add_step(ok, ClientStep::Other);
@@ -364,7 +377,7 @@ mod tests {
     }
 
     fn hold() -> Attempt {
-        let mut hold = Attempt::new(HoldId(1), 0, ClientId(0), 0, mark(0));
+        let mut hold = Attempt::new(HoldId(1), 0, Mode::Write, ClientId(0), 0, mark(0));
         let (lease, at) = (Duration::from_secs(2), Stamp(0));
         hold.acquired(mark(5), Granted { token: None, lease, granted_after: at, place: None, promised_from: at });
         hold

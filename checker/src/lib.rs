@@ -12,6 +12,7 @@
 //! ```
 
 mod apply_event;
+mod by_mode;
 mod cause;
 mod coherence;
 mod disturbance;

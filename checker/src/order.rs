@@ -2,7 +2,7 @@
 
 use history::{Arm, RequestKind, Stamp};
 
-use crate::{holds::Grant, rules};
+use crate::{by_mode::ByMode, holds::Grant, rules};
 
 /// The standing of a request among the later holds of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl<T: Ord + Copy> Largest<T> {
     }
 }
 
-/// The figures of some holds that decide whether any of them is later than a given hold. By the stamps, one is later
+/// The figures of some holds that decide whether any of them is later than a given hold, with which they conflict. By the stamps, one is later
 /// exactly if the hold with the largest `granted_after` is. By the queue of the service, one is later exactly if the
 /// hold with the largest place is. (Only a store that lost its state has a queue that goes back. Then the stamps alone
 /// decide.)
@@ -93,7 +93,7 @@ impl Latest {
     }
 }
 
-/// One key on one arm.
+/// The holds of one key and one mode, on one arm.
 #[derive(Debug, Clone, Copy, Default)]
 struct KeyOrder {
     /// The holds that were acquired.
@@ -101,6 +101,13 @@ struct KeyOrder {
     placed: Largest<Placed>,
     /// The holds that have acted on the arm.
     acted: Latest,
+}
+
+impl KeyOrder {
+    /// Returns whether a hold that was acquired before `at` is later than the given hold.
+    fn has_acquired_later(&self, at: Stamp, than: &Grant) -> bool {
+        Latest { granted_after: self.acquired.before(at), placed: self.placed.before(at) }.has_later(than)
+    }
 }
 
 fn placed(grant: &Grant) -> Option<Placed> {
@@ -111,7 +118,7 @@ fn placed(grant: &Grant) -> Option<Placed> {
 #[derive(Debug)]
 pub(crate) struct Order {
     arm: Arm,
-    keys: Vec<KeyOrder>,
+    keys: Vec<ByMode<KeyOrder>>,
 }
 
 impl Order {
@@ -119,16 +126,16 @@ impl Order {
         Order { arm, keys: Vec::new() }
     }
 
-    fn place(&mut self, key: usize) -> &mut KeyOrder {
+    fn place(&mut self, key: usize) -> &mut ByMode<KeyOrder> {
         if self.keys.len() <= key {
-            self.keys.resize(key + 1, KeyOrder::default());
+            self.keys.resize(key + 1, ByMode::default());
         }
         &mut self.keys[key]
     }
 
     /// Adds a hold that was acquired.
     pub fn acquired(&mut self, key: usize, grant: &Grant) {
-        let key = self.place(key);
+        let key = self.place(key).of(grant.mode);
         key.acquired.add(grant.ok.at, grant.granted_after);
         if let Some(placed) = placed(grant) {
             key.placed.add(grant.ok.at, placed);
@@ -140,13 +147,15 @@ impl Order {
     pub fn admitted(&mut self, key: usize, kind: RequestKind, at: Stamp, grant: &Grant) -> Standing {
         let arm = self.arm;
         let place = self.place(key);
-        let acquired = Latest { granted_after: place.acquired.before(at), placed: place.placed.before(at) };
-        let standing = match (place.acted.has_later(grant), acquired.has_later(grant)) {
-            (true, _) => Standing::Stale,
-            (false, true) => Standing::Late,
-            (false, false) => Standing::Current,
+        let standing = if place.against(grant.mode).any(|others| others.acted.has_later(grant)) {
+            Standing::Stale
+        } else if place.against(grant.mode).any(|others| others.has_acquired_later(at, grant)) {
+            Standing::Late
+        } else {
+            Standing::Current
         };
         if kind == RequestKind::Write || arm != Arm::Writes {
+            let place = place.of(grant.mode);
             place.acted.granted_after = place.acted.granted_after.max(Some(grant.granted_after));
             place.acted.placed = place.acted.placed.max(placed(grant));
         }

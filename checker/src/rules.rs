@@ -7,9 +7,16 @@
 
 use std::time::Duration;
 
-use history::{HoldId, Stamp, Token, drift};
+use history::{HoldId, Mode, Stamp, Token, drift};
 
-/// Returns whether a hold is *later* than another hold of the same key. The other hold's `acquire` ok must lie before
+/// Returns whether two holds of one key exclude each other, by their modes. The lock promises nothing to two holds that do
+/// not conflict: both may be entitled at once, neither is later than the other, their tokens need no order and may be
+/// equal, and an act of the one is never stale because of the other.
+pub(crate) fn conflict(mode: Mode, other: Mode) -> bool {
+    mode.conflicts(other)
+}
+
+/// Returns whether a hold is *later* than another hold of the same key, which conflicts with it. The other hold's `acquire` ok must lie before
 /// `granted_after`, the latest stamp at which this hold's client knew that it did not hold the lock.
 ///
 /// At `granted_after` the service had not granted this hold; at its `acquire` ok the other hold had been granted. So
@@ -19,11 +26,11 @@ pub(crate) fn is_later(granted_after: Stamp, acquired_of_other: Stamp) -> bool {
     granted_after > acquired_of_other
 }
 
-/// Returns whether a hold stands behind another hold in the queue of the service. The service confirmed both holds at
-/// their grants.
+/// Returns whether a hold stands behind another hold in the queue of the service, which conflicts with it. The service
+/// confirmed both holds at their grants.
 ///
 /// A place is the revision at which the hold's own key was created. At the grant, one transaction confirmed that this
-/// key existed and that no key of the queue was older. Let `place > other`. When the service confirmed this hold, the
+/// key existed and that no older key of the queue conflicted with it. Let `place > other`. When the service confirmed this hold, the
 /// other hold's key, which is older, was gone. A key is created once, and a removed key does not come back. The other
 /// hold was confirmed while its key existed, so the other hold was granted first.
 ///

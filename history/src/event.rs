@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, Deadline, FailureReason, FaultId, FaultKind,
-    FaultPhase, HoldId, Key, MadeBy, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role, StallCause,
-    Stamp, Token, no_fields,
+    FaultPhase, HoldId, Key, MadeBy, Mode, NodeName, OpId, Outcome, Plan, Point, ProcessName, RequestKind, Role,
+    StallCause, Stamp, Token, no_fields,
 };
 
 /// Everything that a history can contain.
@@ -88,6 +88,12 @@ pub enum Event {
         key: Key,
         /// The time at which the critical section was due (open model). Latencies count from here.
         intended: Stamp,
+        /// The mode. Absent for a writer, and in older histories, which have no other mode.
+        #[serde(default, skip_serializing_if = "Mode::is_write")]
+        mode: Mode,
+        /// The client's hold of the key above this one, if the keys form a hierarchy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        below: Option<HoldId>,
     },
     /// The second round of a two-phase token is about to leave.
     WriteBack {

@@ -12,6 +12,7 @@ pub mod fault;
 mod file;
 mod human;
 mod made_by;
+mod mode;
 mod names;
 mod no_fields;
 mod operation;
@@ -38,6 +39,7 @@ pub use event::Event;
 pub use fault::{ClockChange, CutMode, Direction, Fault, FaultId, FaultKind, Harm, LinkDelay};
 pub use file::{HistoryError, Reader, Tail, Writer};
 pub use made_by::{Build, EngineFacts, Host, MadeBy};
+pub use mode::Mode;
 pub use names::{Key, NodeName, ProcessName};
 pub use operation::{
     Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, FailureReason, NodeAnswer, Outcome, RequestKind,

@@ -56,6 +56,9 @@ pub struct Workload {
     /// subtracted. The rest of the lease is a lock-delay (Chubby). The whole lease if absent.
     #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
+    /// Share of the critical sections that only read, in the mode of a reader.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub readers: f64,
     /// Critical sections at fixed times. A worker that is named here has no other critical sections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub script: Vec<Scripted>,
@@ -78,12 +81,18 @@ impl Default for Workload {
             resend: None,
             cancel: None,
             deadline: None,
+            readers: 0.0,
             script: Vec::new(),
         }
     }
 }
 
 impl Workload {
+    /// Returns whether some critical sections are those of readers.
+    pub fn has_readers(&self) -> bool {
+        self.readers > 0.0 || self.script.iter().any(|part| part.reads == Some(true))
+    }
+
     /// Returns the names of the workers.
     pub fn workers(&self) -> impl Iterator<Item = NodeName> + use<> {
         (1..=self.workers).map(|n| NodeName::new(format!("worker-{n}")))
@@ -110,6 +119,9 @@ pub struct Scripted {
     /// the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes: Option<u32>,
+    /// True if the sections only read, in the mode of a reader; drawn from the workload's share if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<bool>,
     /// Number of failed attempts after which the client gives the section up. If absent, the client never gives up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
@@ -121,6 +133,10 @@ fn one() -> u32 {
 
 fn is_one(n: &u32) -> bool {
     *n == 1
+}
+
+fn is_none(share: &f64) -> bool {
+    *share == 0.0
 }
 
 fn soon() -> Duration {

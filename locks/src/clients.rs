@@ -8,6 +8,7 @@ use std::sync::Arc;
 #[cfg(feature = "dynamodb")]
 use crate::dynamodb_table::connect as connect_dynamodb;
 use crate::{
+    capability::Capability::{self, FairQueue, Hierarchical, ReadWrite},
     connection::connect_all,
     dynamodb::{self, Dynamodb},
     etcd::{self, Etcd},
@@ -31,6 +32,8 @@ use crate::{
 pub struct Client {
     /// The client's name.
     pub name: &'static str,
+    /// The client's capabilities beyond one exclusive lock.
+    pub capabilities: &'static [Capability],
     /// The client's token sources; the first is the default.
     pub tokens: &'static [TokenSource],
     /// Connects to the client's real servers.
@@ -39,46 +42,98 @@ pub struct Client {
     pub build: Build,
 }
 
+/// The capabilities of a lock that has only one, exclusive mode.
+const NONE: &[Capability] = &[];
+
+/// The capabilities of the queue over a store: every mode, in the order of the queue.
+const QUEUE: &[Capability] = &[FairQueue, ReadWrite, Hierarchical];
+
 /// All clients.
 pub const CLIENTS: &[Client] = &[
-    Client { name: "redis", tokens: Redis::TOKENS, connect: connect_all::<RedisProtocol>, build: redis::build },
+    Client {
+        name: "redis",
+        capabilities: NONE,
+        tokens: Redis::TOKENS,
+        connect: connect_all::<RedisProtocol>,
+        build: redis::build,
+    },
     Client {
         name: "redis-replicated",
+        capabilities: NONE,
         tokens: Redis::TOKENS,
         connect: redis_replicated::connect,
         build: redis_replicated::build,
     },
     Client {
         name: "redis-replicated-wait",
+        capabilities: NONE,
         tokens: Redis::TOKENS,
         connect: redis_replicated::connect_waiting,
         build: redis_replicated::build,
     },
-    Client { name: "redlock", tokens: Redlock::TOKENS, connect: connect_all::<RedisProtocol>, build: redlock::build },
-    Client { name: "etcd", tokens: Etcd::TOKENS, connect: etcd_store::connect_members, build: etcd::build },
+    Client {
+        name: "redlock",
+        capabilities: NONE,
+        tokens: Redlock::TOKENS,
+        connect: connect_all::<RedisProtocol>,
+        build: redlock::build,
+    },
+    Client {
+        name: "etcd",
+        capabilities: QUEUE,
+        tokens: Etcd::TOKENS,
+        connect: etcd_store::connect_members,
+        build: etcd::build,
+    },
     Client {
         name: "etcd-server-lock",
+        capabilities: &[FairQueue],
         tokens: EtcdServerLock::TOKENS,
         connect: etcd_store::connect_members,
         build: etcd_server_lock::build,
     },
     // The algorithm of `etcd`, over another store.
-    Client { name: "zookeeper", tokens: Etcd::TOKENS, connect: zookeeper::connect, build: etcd::build },
-    Client { name: "zookeeper-herd", tokens: Etcd::TOKENS, connect: zookeeper::connect_herd, build: etcd::build },
+    Client {
+        name: "zookeeper",
+        capabilities: QUEUE,
+        tokens: Etcd::TOKENS,
+        connect: zookeeper::connect,
+        build: etcd::build,
+    },
+    Client {
+        name: "zookeeper-herd",
+        capabilities: QUEUE,
+        tokens: Etcd::TOKENS,
+        connect: zookeeper::connect_herd,
+        build: etcd::build,
+    },
     Client {
         name: "postgres",
+        capabilities: NONE,
         tokens: postgres::TOKENS,
         connect: connect_all::<PostgresProtocol>,
         build: postgres::build,
     },
     of_session::<Advisory>(),
     of_session::<Row>(),
-    Client { name: "dynamodb", tokens: Dynamodb::TOKENS, connect: connect_dynamodb, build: dynamodb::build },
+    Client {
+        name: "dynamodb",
+        capabilities: NONE,
+        tokens: Dynamodb::TOKENS,
+        connect: connect_dynamodb,
+        build: dynamodb::build,
+    },
 ];
 
 /// The client of a lock of a Postgres session.
 const fn of_session<L: SessionLock>() -> Client {
-    Client { name: L::NAME, tokens: L::TOKENS, connect: postgres_session::connect, build: postgres_session::build::<L> }
+    Client {
+        name: L::NAME,
+        capabilities: L::CAPABILITIES,
+        tokens: L::TOKENS,
+        connect: postgres_session::connect,
+        build: postgres_session::build::<L>,
+    }
 }
 
 #[cfg(not(feature = "dynamodb"))]
@@ -102,6 +157,11 @@ impl Client {
     /// Finds the client of this name.
     pub fn named(name: &str) -> Option<&'static Client> {
         CLIENTS.iter().find(|client| client.name == name)
+    }
+
+    /// Returns whether the client has the capability.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
     }
 
     /// The cargo feature without which this build cannot connect the client to its servers; none if nothing is missing.

@@ -1,6 +1,9 @@
 //! The queue lock over a revisioned store with leases: the client with the oldest key of the queue holds the lock.
 //!
-//! An attempt takes a lease, creates a key of its own under the lease, and waits until no key of the queue is older.
+//! An attempt takes a lease, creates a key of its own under the lease, and waits until no key of the queue is older and
+//! conflicts with it. Without modes all keys conflict. With modes ([`Mode`]) a reader waits for the nearest older
+//! writer only, and a writer for the nearest older key of either kind. A reader never passes a writer that waits, so
+//! neither readers nor writers starve.
 //! Three additions to that recipe each repair a fault that was seen in queue locks, etcd's own among them (etcd#11456,
 //! etcd#11457):
 //!
@@ -16,17 +19,18 @@
 //!
 //! # Soundness
 //!
-//! Revisions only grow, so no key of a queue ever gets an older key before it. A key that was confirmed to be the
-//! oldest stays the oldest as long as it exists, and no other key is confirmed meanwhile. The key exists until its
+//! Revisions only grow, so no key of a queue ever gets an older key before it. A key that was confirmed to have no older
+//! key that conflicts with it keeps this position as long as it exists, and no newer key that conflicts with it is
+//! confirmed meanwhile. The key exists until its
 //! owner deletes it or its lease ends. The lease does not end before the granted time has passed since the store
 //! received the last keep-alive, which is not before the keep-alive was sent. So the promises of two holds of a key
-//! never overlap, as long as the store keeps its leases: its clocks run at the client's rate up to the drift, and it
+//! that conflict never overlap, as long as the store keeps its leases: its clocks run at the client's rate up to the drift, and it
 //! ends no lease early. Pauses and delays do not matter.
 //!
 //! The token is the revision at which the key was created, and the queue is in that order. A hold that is confirmed
 //! after another hold's key is gone was behind it in the queue, or came later. So later holds have larger tokens
-//! whatever leases and clocks do: the store's order decides, not its time. With and without tokens, the watch gets
-//! the confirmed revision, which gives the order of the grants.
+//! whatever leases and clocks do: the store's order decides, not its time. Two holds that do not conflict may be granted
+//! in either order. With and without tokens, the watch gets the confirmed revision, which gives the order of the grants.
 //!
 //! # Leftovers
 //!
@@ -43,6 +47,7 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 use crate::{
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token},
     leases::{KEEP_ALIVES, KeyLease, Leases, StoreResult},
+    mode::Mode,
     ports::{
         Cleanup, Clock, Lock, NodeError, Op, Operation, Reply, Revision, Round, Store, StoreAnswer, Unwatched, Watch,
     },
@@ -52,6 +57,11 @@ use crate::{
 
 /// The decisions of the algorithm. Each provided method is the correct decision.
 pub(crate) trait Decisions: Send + Sync {
+    /// The mode by which an attempt in `mode` looks for older keys that conflict with it.
+    fn looks_as(&self, mode: Mode) -> Mode {
+        mode
+    }
+
     /// Returns whether an attempt looks at the queue again when its predecessor is gone.
     fn looks_again(&self) -> bool {
         true
@@ -155,6 +165,7 @@ impl Etcd {
 /// One attempt: one turn in the queue.
 struct Attempt<'a> {
     lock: &'a Etcd,
+    mode: Mode,
     key: &'a Key,
     owner: Owner,
     lease: Duration,
@@ -167,7 +178,7 @@ impl Attempt<'_> {
         let Self { lock, watch, lease, .. } = *self;
         let mut own = lock.leases.grant(&self.owner, lease, watch).await?;
         let sent = own.counted_from;
-        let creating = Op::Create(self.key.clone(), self.owner.clone(), own.id);
+        let creating = Op::Create(self.key.clone(), self.owner.clone(), own.id, self.mode);
         let revision = match lock.leases.ask(creating, own.granted).await {
             Ok(StoreAnswer::At(revision)) => revision,
             Ok(StoreAnswer::Gone) => return Err(self.lost()),
@@ -179,7 +190,8 @@ impl Attempt<'_> {
         self.await_turn(&mut own, revision).await?;
         let (sent, lease) = self.promise(sent, &own).await?;
         if lock.decisions.confirms() {
-            match lock.leases.ask(Op::Confirm(self.key.clone(), revision), own.granted).await {
+            let looks_as = lock.decisions.looks_as(self.mode);
+            match lock.leases.ask(Op::Confirm(self.key.clone(), revision, looks_as), own.granted).await {
                 Ok(StoreAnswer::Done) => watch.confirmed(revision),
                 Ok(StoreAnswer::Refused) => return Err(self.lost()),
                 other => return Err(self.unanswered(other)),
@@ -214,7 +226,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Waits until the queue has no key before `revision`.
+    /// Waits until the queue has no key before `revision` that conflicts with this attempt.
     async fn await_turn(&self, own: &mut KeyLease, revision: Revision) -> Result<(), Failure> {
         let lock = self.lock;
         while let Some(predecessor) = self.look(own, revision).await? {
@@ -228,10 +240,11 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Looks for the newest key before `revision`.
+    /// Looks for the newest key before `revision` that conflicts with this attempt.
     async fn look(&self, own: &KeyLease, revision: Revision) -> Result<Option<Revision>, Failure> {
         self.watch.looking();
-        match self.lock.leases.ask(Op::Before(self.key.clone(), revision), own.granted).await {
+        let looks_as = self.lock.decisions.looks_as(self.mode);
+        match self.lock.leases.ask(Op::Before(self.key.clone(), revision, looks_as), own.granted).await {
             Ok(StoreAnswer::At(predecessor)) => Ok(Some(predecessor)),
             Ok(StoreAnswer::Gone) => Ok(None),
             other => Err(self.unanswered(other)),
@@ -284,7 +297,18 @@ impl Lock for Etcd {
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
-        let attempt = Attempt { lock: self, key, owner, lease, watch };
+        self.acquire_in(Mode::Write, key, owner, lease, watch)
+    }
+
+    fn acquire_in<'a>(
+        &'a self,
+        mode: Mode,
+        key: &'a Key,
+        owner: Owner,
+        lease: Duration,
+        watch: &'a dyn Watch,
+    ) -> Operation<'a, Hold> {
+        let attempt = Attempt { lock: self, mode, key, owner, lease, watch };
         Box::pin(async move {
             let result = attempt.run().await;
             if result.is_err() {

@@ -43,6 +43,7 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 use crate::{
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token},
     leases::{KeyLease, Leases, StoreResult},
+    mode::Mode,
     ports::{Cleanup, Clock, Lock, Op, Operation, Reply, Revision, Round, Store, StoreAnswer, Watch},
     servers::{CannotBuild, Servers, TokenSource},
     validity,
@@ -90,7 +91,7 @@ impl EtcdServerLock {
                 own.revision = Some(created);
                 leases.remember(owner, own);
                 // Only for the record: the service has granted the lock, whatever this answer is.
-                let confirmed = leases.ask(Op::Confirm(key.clone(), created), own.granted).await;
+                let confirmed = leases.ask(Op::Confirm(key.clone(), created, Mode::Write), own.granted).await;
                 if confirmed == Ok(StoreAnswer::Done) {
                     watch.confirmed(created);
                 }

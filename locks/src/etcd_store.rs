@@ -31,6 +31,7 @@ use crate::{
     access::Tls,
     answer::{chain, spawned},
     hold::{Key, Owner},
+    mode::Mode,
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
 };
@@ -233,26 +234,31 @@ impl Cluster {
                 let left = client.lease_time_to_live(lease.0, None).await?;
                 Ok(StoreAnswer::Leased(*lease, seconds(left.ttl())))
             }
-            Op::Create(key, owner, lease) => self.create(&mut client, key, owner, *lease).await,
-            Op::Before(key, revision) => {
-                let newest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
-                let options = newest.with_max_create_revision(revision.0 - 1).with_limit(1).with_keys_only();
-                let found = client.get(queue(key), Some(options)).await?;
-                Ok(found.kvs().first().map_or(StoreAnswer::Gone, |kv| StoreAnswer::At(Revision(kv.create_revision()))))
+            Op::Create(key, owner, lease, mode) => self.create(&mut client, name(key, owner, *mode), key, *lease).await,
+            Op::Before(key, revision, mode) => {
+                let found = client.get(queue(key), Some(older(*revision, *mode))).await?;
+                let newest = found.kvs().iter().find(|kv| is_against(kv, *mode));
+                Ok(newest.map_or(StoreAnswer::Gone, |kv| StoreAnswer::At(Revision(kv.create_revision()))))
             }
             Op::AwaitGone(key, revision) => {
                 let found = self.find(&mut client, key, *revision).await?;
                 Ok(if found.is_some() { StoreAnswer::At(*revision) } else { StoreAnswer::Gone })
             }
-            Op::Confirm(key, revision) => {
+            Op::Confirm(key, revision, mode) => {
                 let Some(own) = self.name_of(&mut client, key, *revision).await? else {
                     return Ok(StoreAnswer::Refused);
                 };
                 let stands = Compare::create_revision(own, CompareOp::Equal, revision.0);
-                // The condition is about every key in the queue.
-                let is_oldest = Compare::create_revision(queue(key), CompareOp::Greater, revision.0 - 1).with_prefix();
-                let confirmed = client.txn(Txn::new().when([stands, is_oldest])).await?;
-                Ok(if confirmed.succeeded() { StoreAnswer::Done } else { StoreAnswer::Refused })
+                // A transaction cannot compare the modes of keys. It reads the older keys at the revision at which it
+                // finds the own key, and the client compares them.
+                let read = TxnOp::get(queue(key), Some(older(*revision, *mode)));
+                let confirmed = client.txn(Txn::new().when([stands]).and_then([read])).await?;
+                let is_against = |said: &TxnOpResponse| match said {
+                    TxnOpResponse::Get(found) => found.kvs().iter().any(|kv| is_against(kv, *mode)),
+                    _ => true,
+                };
+                let is_free = confirmed.succeeded() && !confirmed.op_responses().iter().any(is_against);
+                Ok(if is_free { StoreAnswer::Done } else { StoreAnswer::Refused })
             }
             Op::Delete(key, revision) => {
                 let Some(own) = self.name_of(&mut client, key, *revision).await? else { return Ok(StoreAnswer::Gone) };
@@ -279,14 +285,7 @@ impl Cluster {
         }
     }
 
-    async fn create(
-        &self,
-        client: &mut Client,
-        key: &Key,
-        owner: &Owner,
-        lease: LeaseId,
-    ) -> Result<StoreAnswer, Error> {
-        let own = name(key, owner);
+    async fn create(&self, client: &mut Client, own: Vec<u8>, key: &Key, lease: LeaseId) -> Result<StoreAnswer, Error> {
         let is_new = Compare::create_revision(own.clone(), CompareOp::Equal, 0);
         let put = TxnOp::put(own.clone(), "", Some(PutOptions::new().with_lease(lease.0)));
         let txn = Txn::new().when([is_new]).and_then([put]).or_else([TxnOp::get(own.clone(), None)]);
@@ -400,8 +399,21 @@ pub fn queue(key: &Key) -> Vec<u8> {
     format!("{}/", key.as_str()).into_bytes()
 }
 
-fn name(key: &Key, owner: &Owner) -> Vec<u8> {
-    format!("{}/{}", key.as_str(), owner.as_str()).into_bytes()
+fn name(key: &Key, owner: &Owner, mode: Mode) -> Vec<u8> {
+    format!("{}/{}{}", key.as_str(), owner.as_str(), mode.mark()).into_bytes()
+}
+
+/// Reads the keys of a queue that were created before `revision`, the newest first: all of them, because the names
+/// contain the modes; or the newest only, if all keys conflict with `mode`.
+fn older(revision: Revision, mode: Mode) -> GetOptions {
+    let newest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
+    let options = newest.with_max_create_revision(revision.0 - 1).with_keys_only();
+    if mode == Mode::Write { options.with_limit(1) } else { options }
+}
+
+/// Returns whether a key of a queue has a mode that conflicts with `mode`.
+fn is_against(kv: &KeyValue, mode: Mode) -> bool {
+    Mode::marked(&String::from_utf8_lossy(kv.key())).conflicts(mode)
 }
 
 /// The Lock service's name for the key of a lease, in every version from 3.1 on: the queue's prefix, and the lease in

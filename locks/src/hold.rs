@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use rand::RngCore;
 use smol_str::SmolStr;
 
-use crate::validity;
+use crate::{mode::Mode, validity};
 
 /// The name of a lock, in a namespace or in none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -207,4 +207,12 @@ pub struct Failure {
     pub outcome: Outcome,
     /// The nodes' answers in the round that decided.
     pub answers: NodeAnswers,
+}
+
+impl Failure {
+    /// The failure of an attempt at a lock that has no such mode.
+    pub(crate) fn no_such_mode(mode: Mode) -> Failure {
+        let reason = FailureReason::Error(format!("this lock has no mode `{mode}`"));
+        Failure { reason, outcome: Outcome::Failed, answers: Vec::new() }
+    }
 }

@@ -39,6 +39,7 @@
 
 pub mod access;
 mod answer;
+mod capability;
 mod clients;
 mod clock;
 mod connection;
@@ -50,6 +51,7 @@ pub mod etcd_server_lock;
 mod etcd_store;
 mod hold;
 mod leases;
+mod mode;
 mod one_server;
 pub mod own_servers;
 #[cfg(feature = "planted")]
@@ -74,6 +76,7 @@ mod stream;
 pub mod validity;
 mod zookeeper;
 
+pub use capability::Capability;
 pub use clients::{CLIENTS, Client};
 pub use clock::BootClock;
 pub use dynamodb::Dynamodb;
@@ -83,6 +86,7 @@ pub use etcd_store::{connect as connect_etcd, queue as etcd_queue};
 pub use hold::{
     Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Released, Renewed, Token,
 };
+pub use mode::Mode;
 pub use ports::{
     Change, Cleanup, Clock, Condition, LeaseId, Lock, Node, NodeError, Op, Operation, Record, RecordVersion, Reply,
     Revision, Round, Step, StepAnswer, Store, StoreAnswer, Table, Unwatched, Watch,

@@ -5,9 +5,12 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use crate::hold::{Failure, Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed, Token};
 #[cfg(feature = "planted")]
 use crate::planted::steps::{PlantedOp, PlantedStep};
+use crate::{
+    hold::{Failure, Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed, Token},
+    mode::Mode,
+};
 
 /// A pending answer. Dropping it cancels nothing.
 pub type Reply<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -83,18 +86,18 @@ pub enum Op {
     /// Reads the time that the lease has left. The answer is `Leased`; a time of zero means that there is no such
     /// lease.
     TimeToLive(LeaseId),
-    /// Creates a key of this owner in the queue of `Key`, which lives as long as the lease. If the owner has a key
-    /// there already, the answer names that key. The answer is `At` with the revision of the key's creation, or `Gone`
-    /// if there is no such lease.
-    Create(Key, Owner, LeaseId),
-    /// Finds the newest key of the queue that was created before this revision. The answer is `At`, or `Gone` if there
-    /// is none.
-    Before(Key, Revision),
+    /// Creates a key of this owner and mode in the queue of `Key`, which lives as long as the lease. If the owner has a
+    /// key of this mode there already, the answer names that key. The answer is `At` with the revision of the key's
+    /// creation, or `Gone` if there is no such lease.
+    Create(Key, Owner, LeaseId, Mode),
+    /// Finds the newest key of the queue that was created before this revision and whose mode conflicts with this mode.
+    /// The answer is `At`, or `Gone` if there is none.
+    Before(Key, Revision, Mode),
     /// Waits until the key that was created at this revision is not in the queue. The answer is `Gone`.
     AwaitGone(Key, Revision),
-    /// Checks in one transaction that the key which was created at this revision exists **and** that no key of the
-    /// queue is older. The answer is `Done` or `Refused`.
-    Confirm(Key, Revision),
+    /// Checks in one transaction that the key which was created at this revision exists **and** that no older key of the
+    /// queue has a mode that conflicts with this mode. The answer is `Done` or `Refused`.
+    Confirm(Key, Revision, Mode),
     /// Removes the key of the queue that was created at this revision. The answer is `Done`, or `Gone` if the key was
     /// not there.
     Delete(Key, Revision),
@@ -300,8 +303,8 @@ pub trait Watch: Send + Sync {
     /// Queue locks: the last answer showed an older key in the queue.
     fn behind(&self) {}
 
-    /// Queue locks: one transaction has confirmed that the key created at `place` exists and is the oldest of its
-    /// queue. The lock calls this before [`Watch::answered`].
+    /// Queue locks: one transaction has confirmed that the key created at `place` exists and that no older key of its
+    /// queue conflicts with it. The lock calls this before [`Watch::answered`].
     fn confirmed(&self, _place: Revision) {}
 
     /// The Lock service has granted the lock, but the key of the grant did not exist when the lock looked for it: its
@@ -330,6 +333,24 @@ pub trait Lock: Send + Sync {
     /// # Errors
     /// [`Failure`], after the lock has undone the attempt on all nodes that it could reach.
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold>;
+
+    /// Makes one attempt in a mode. A lock without modes gives [`Mode::Write`] only, as [`Lock::acquire`] does.
+    ///
+    /// # Errors
+    /// As for [`Lock::acquire`]; and a definite failure if the lock has no such mode.
+    fn acquire_in<'a>(
+        &'a self,
+        mode: Mode,
+        key: &'a Key,
+        owner: Owner,
+        lease: Duration,
+        watch: &'a dyn Watch,
+    ) -> Operation<'a, Hold> {
+        match mode {
+            Mode::Write => self.acquire(key, owner, lease, watch),
+            mode => Box::pin(std::future::ready(Err(Failure::no_such_mode(mode)))),
+        }
+    }
 
     /// Returns whether an attempt waits while other clients hold the lock, as in a queue. An attempt that waits does
     /// not end by itself.

@@ -5,6 +5,11 @@
 //! session unlocks it or ends. The module [`postgres_session`](crate::postgres_session) has the session, its promise
 //! and its errors.
 //!
+//! # Modes
+//!
+//! A reader takes the lock in the shared mode (`pg_try_advisory_lock_shared`). An attempt never waits, so a writer gets
+//! the lock only if it asks while no reader has it: readers that follow each other closely starve a writer.
+//!
 //! # The token
 //!
 //! Each key has a row that counts its holds. One statement takes the lock, and increments the counter only if it got
@@ -19,13 +24,21 @@
 //! An advisory lock of a session stays if its transaction is aborted. So after an `ERROR` the session may have the
 //! lock, and its end releases it.
 
+use std::borrow::Cow;
+
 use tokio_postgres::Error;
 
 use crate::{
+    capability::Capability,
+    mode::Mode,
     postgres,
     postgres_session::{Session, SessionLock},
     servers::TokenSource,
 };
+
+/// The function of a writer that takes the lock, and the same of a reader; the function that gives the lock back.
+const TAKE: [&str; 2] = ["pg_try_advisory_lock(", "pg_try_advisory_lock_shared("];
+const GIVE_BACK: [&str; 2] = ["pg_advisory_unlock(", "pg_advisory_unlock_shared("];
 
 /// $1: key. Takes the lock and then the token, or neither.
 const LOCK: &str = "\
@@ -47,12 +60,18 @@ WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid 
 /// $1: key. Returns 1 if the session had the lock.
 const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0))::int::bigint";
 
+/// The statement of a writer, in a mode.
+fn in_mode(statement: &'static str, [writer, reader]: [&str; 2], mode: Mode) -> Cow<'static, str> {
+    if mode == Mode::Read { statement.replace(writer, reader).into() } else { statement.into() }
+}
+
 /// The advisory lock of a session.
 pub(crate) struct Advisory;
 
 impl SessionLock for Advisory {
     const NAME: &'static str = "postgres-advisory";
     const TOKENS: &'static [TokenSource] = postgres::TOKENS;
+    const CAPABILITIES: &'static [Capability] = &[Capability::ReadWrite];
     const TIMEOUTS: &'static [&'static str] = &["idle_session_timeout"];
     const CREATE: &'static str = "\
 BEGIN;
@@ -61,7 +80,8 @@ CREATE TABLE IF NOT EXISTS harness_counter (key text PRIMARY KEY, value bigint N
 COMMIT";
 
     async fn take(session: &Session, tokens: TokenSource) -> Result<Option<i64>, Error> {
-        session.number(if tokens == TokenSource::None { LOCK_UNCOUNTED } else { LOCK }).await
+        let lock = if tokens == TokenSource::None { LOCK_UNCOUNTED } else { LOCK };
+        session.number(&in_mode(lock, TAKE, session.mode)).await
     }
 
     async fn is_held(session: &Session) -> Result<bool, Error> {
@@ -69,6 +89,6 @@ COMMIT";
     }
 
     async fn give_back(session: &Session) -> Result<bool, Error> {
-        Ok(session.number(UNLOCK).await? == Some(1))
+        Ok(session.number(&in_mode(UNLOCK, GIVE_BACK, session.mode)).await? == Some(1))
     }
 }

@@ -45,8 +45,10 @@ use tokio_postgres::{
 
 use crate::{
     answer::within,
+    capability::Capability,
     connection::{in_time, server_version},
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Outcome, Owner, Released, Renewed, Token},
+    mode::Mode,
     one_server::OneServer,
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Round, Watch},
     postgres::{BEGIN_TLS, PostgresProtocol, create_schema, failure, said, settings},
@@ -64,6 +66,8 @@ pub(crate) trait SessionLock: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// The token sources; the first is the one to prefer.
     const TOKENS: &'static [TokenSource];
+    /// The capabilities. A lock with readers has the mode of a reader, besides that of a writer.
+    const CAPABILITIES: &'static [Capability] = &[];
     /// The server's settings that end a session after the lease.
     const TIMEOUTS: &'static [&'static str];
     /// Creates the tables. Two clients that create a table at once would collide in the server's catalogue.
@@ -110,6 +114,8 @@ pub(crate) fn build<L: SessionLock>(
 pub(crate) struct Session {
     client: Client,
     key: Key,
+    /// The mode of the lock that the session asks for.
+    pub mode: Mode,
     /// The schema of the run's tables, if it has its own.
     schema: Option<String>,
     /// The session is certainly over some time after that, unless the server cannot run.
@@ -122,7 +128,7 @@ impl Session {
     /// Opens a session that the server ends when it was idle for `lease`.
     async fn open(
         server: ServerAddress,
-        key: Key,
+        (key, mode): (Key, Mode),
         lease: Duration,
         opened: Duration,
         timeouts: &[&str],
@@ -142,7 +148,7 @@ impl Session {
                 ends.store(true, Ordering::SeqCst);
             }
         });
-        Ok(Session { client, key, schema: server.access.schema, opened, is_ended })
+        Ok(Session { client, key, mode, schema: server.access.schema, opened, is_ended })
     }
 
     /// Runs a statement with the key as its only parameter. Returns the number in its first row, if there is one.
@@ -218,12 +224,12 @@ impl<L: SessionLock> OfSession<L> {
     }
 
     /// Opens the session of an attempt. A session that does not open in time is given up.
-    async fn open(&self, key: &Key, lease: Duration, watch: &dyn Watch) -> Result<Session, String> {
+    async fn open(&self, key: (Key, Mode), lease: Duration, watch: &dyn Watch) -> Result<Session, String> {
         let opened = self.clock.now();
         watch.sending(Round::Acquire);
         // The task is aborted when the set is dropped.
         let mut opening = JoinSet::new();
-        opening.spawn(Session::open(self.server.clone(), key.clone(), lease, opened, L::TIMEOUTS));
+        opening.spawn(Session::open(self.server.clone(), key, lease, opened, L::TIMEOUTS));
         watch.sent(Round::Acquire).await;
         match self.wait(Box::pin(opening.join_next()), lease).await.flatten() {
             Some(Ok(opened)) => opened.map_err(|why| self.server.access.without_secrets(why)),
@@ -233,11 +239,17 @@ impl<L: SessionLock> OfSession<L> {
     }
 
     /// Makes one attempt without its undo.
-    async fn attempt(&self, key: &Key, owner: &Owner, lease: Duration, watch: &dyn Watch) -> Result<Hold, Failure> {
+    async fn attempt(
+        &self,
+        (key, mode): (&Key, Mode),
+        owner: &Owner,
+        lease: Duration,
+        watch: &dyn Watch,
+    ) -> Result<Hold, Failure> {
         self.forget_old();
         // No request for the lock has left yet, so the attempt has certainly failed without a session.
-        let session =
-            self.open(key, lease, watch).await.map_err(|why| self.name.unanswered(&NodeError::Definite(why)))?;
+        let opened = self.open((key.clone(), mode), lease, watch).await;
+        let session = opened.map_err(|why| self.name.unanswered(&NodeError::Definite(why)))?;
         let session = Arc::new(session);
         self.sessions.lock().insert(owner.clone(), session.clone());
 
@@ -359,8 +371,23 @@ impl<L: SessionLock> OfSession<L> {
 
 impl<L: SessionLock> Lock for OfSession<L> {
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
+        self.acquire_in(Mode::Write, key, owner, lease, watch)
+    }
+
+    fn acquire_in<'a>(
+        &'a self,
+        mode: Mode,
+        key: &'a Key,
+        owner: Owner,
+        lease: Duration,
+        watch: &'a dyn Watch,
+    ) -> Operation<'a, Hold> {
+        let is_known = mode == Mode::Write || mode == Mode::Read && L::CAPABILITIES.contains(&Capability::ReadWrite);
+        if !is_known {
+            return Box::pin(ready(Err(Failure::no_such_mode(mode))));
+        }
         Box::pin(async move {
-            let result = self.attempt(key, &owner, lease, watch).await;
+            let result = self.attempt((key, mode), &owner, lease, watch).await;
             match &result {
                 Ok(_) => {}
                 // The end of the session is enough: no answer said that the session has the lock.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | a lease | a session of its own, of the time that the servers negotiated |
 //! | a key of the queue | an ephemeral sequential znode `/locks/KEY/OWNER-SEQUENCE` of that session |
+//! | the mode of a key | `OWNER~MODE-SEQUENCE`, unless the mode is that of a writer |
 //! | a revision | the znode's `czxid`, the number of the transaction that created it: the fencing token |
 //! | wait for a key to go | one watch on that znode; [`connect_herd`]: a watch on all children of the queue |
 //! | keep a lease alive | a transaction that changes nothing and checks that the session's znode exists |
@@ -12,9 +13,9 @@
 //!
 //! # Order
 //!
-//! Sequences and `czxid`s of a queue grow together, because both come from the order of the ensemble's transactions. A
-//! znode that was once the smallest stays the smallest while it exists, so the check and the list of a confirmation may
-//! be two requests: at the time of the check the znode existed, and no smaller one could come any more. A list may come
+//! Sequences and `czxid`s of a queue grow together, because both come from the order of the ensemble's transactions. No
+//! znode ever gets a smaller one before it, so the check and the list of a confirmation may be two requests: at the time
+//! of the check the znode existed, and no smaller one could come any more. A list may come
 //! from a follower that is behind. It is never older than the session's own znode, because a session never sees time go
 //! backwards; and all smaller znodes are older than that one.
 //!
@@ -53,6 +54,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, MultiWriteErr
 use crate::{
     answer::spawned,
     hold::{Key, Owner},
+    mode::Mode,
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
 };
@@ -164,10 +166,10 @@ impl Ensemble {
             Op::Grant(lease) => self.open(lease).await,
             Op::KeepAlive(lease) => self.keep_alive(lease).await,
             Op::Revoke(lease) => Ok(self.close(lease).await),
-            Op::Create(key, owner, lease) => self.create(key, &owner, lease).await,
-            Op::Before(key, revision) => self.before(&key, revision).await,
+            Op::Create(key, owner, lease, mode) => self.create(key, &owner, lease, mode).await,
+            Op::Before(key, revision, mode) => self.before(&key, revision, mode).await,
             Op::AwaitGone(key, revision) => self.await_gone(&key, revision).await,
-            Op::Confirm(key, revision) => self.confirm(&key, revision).await,
+            Op::Confirm(key, revision, mode) => self.confirm(&key, revision, mode).await,
             Op::Delete(key, revision) => self.delete(&key, revision).await,
             op => return Err(NodeError::Definite(format!("ZooKeeper has no request for {op:?}"))),
         };
@@ -236,10 +238,11 @@ impl Ensemble {
         if state == zookeeper_client::SessionState::Closed { StoreAnswer::Done } else { StoreAnswer::Gone }
     }
 
-    async fn create(&self, key: Key, owner: &Owner, lease: LeaseId) -> Result<StoreAnswer, Error> {
+    async fn create(&self, key: Key, owner: &Owner, lease: LeaseId, mode: Mode) -> Result<StoreAnswer, Error> {
         let Some((client, ..)) = self.session(lease) else { return Ok(StoreAnswer::Gone) };
         let queue = queue(&key);
-        let prefix = format!("{queue}/{owner}-");
+        let named = format!("{owner}{}-", mode.mark());
+        let prefix = format!("{queue}/{named}");
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let (stat, sequence) = match client.create(&prefix, b"", &options).await {
             // The first znode of a queue. Nothing was created, so the request may be sent again.
@@ -249,7 +252,7 @@ impl Ensemble {
             }
             other => other?,
         };
-        let (name, revision) = (format!("{owner}-{sequence}"), Revision(stat.czxid));
+        let (name, revision) = (format!("{named}{sequence}"), Revision(stat.czxid));
         let mut state = self.state();
         // A session that was closed meanwhile has no znode any more.
         let Some(session) = state.sessions.get_mut(&lease) else { return Ok(StoreAnswer::Gone) };
@@ -258,12 +261,12 @@ impl Ensemble {
         Ok(StoreAnswer::At(revision))
     }
 
-    async fn before(&self, key: &Key, revision: Revision) -> Result<StoreAnswer, Error> {
+    async fn before(&self, key: &Key, revision: Revision, mode: Mode) -> Result<StoreAnswer, Error> {
         let Some((client, own)) = self.created(key, revision) else { return Ok(StoreAnswer::Gone) };
         let queue = queue(key);
         loop {
             let children = repeated(|| client.list_children(&queue)).await?;
-            let Some(name) = predecessor(&own.name, &children) else { return Ok(StoreAnswer::Gone) };
+            let Some(name) = predecessor(&own.name, mode, &children) else { return Ok(StoreAnswer::Gone) };
             let path = format!("{queue}/{name}");
             // The predecessor may have vanished since the list was made: then another znode is the predecessor.
             if let Some(stat) = repeated(|| client.check_stat(&path)).await? {
@@ -298,13 +301,13 @@ impl Ensemble {
         }
     }
 
-    async fn confirm(&self, key: &Key, revision: Revision) -> Result<StoreAnswer, Error> {
+    async fn confirm(&self, key: &Key, revision: Revision, mode: Mode) -> Result<StoreAnswer, Error> {
         let Some((client, own)) = self.created(key, revision) else { return Ok(StoreAnswer::Refused) };
         let (queue, path) = (queue(key), format!("{}/{}", queue(key), own.name));
         let (exists, children) = tokio::join!(exists(&client, &path), client.list_children(&queue));
         let is_first = match (exists, children) {
             (Err(Error::SessionExpired), _) => false,
-            (exists, children) => exists? && predecessor(&own.name, &children?).is_none(),
+            (exists, children) => exists? && predecessor(&own.name, mode, &children?).is_none(),
         };
         Ok(if is_first { StoreAnswer::Done } else { StoreAnswer::Refused })
     }
@@ -375,15 +378,19 @@ fn queue(key: &Key) -> String {
     format!("{ROOT}/{}", key.as_str().replace('%', "%25").replace('/', "%2F"))
 }
 
-/// The name with the largest sequence before that of `own`. Names of another form have no place in the queue.
-fn predecessor<'a>(own: &str, children: &'a [String]) -> Option<&'a str> {
-    let own = sequence(own)?;
-    let smaller = children.iter().filter_map(|name| Some((sequence(name)?, name))).filter(|(other, _)| *other < own);
+/// The name with the largest sequence before that of `own` whose mode conflicts with `mode`. Names of another form have
+/// no place in the queue.
+fn predecessor<'a>(own: &str, mode: Mode, children: &'a [String]) -> Option<&'a str> {
+    let (own, _) = place(own)?;
+    let placed = children.iter().filter_map(|name| Some((place(name)?, name)));
+    let smaller = placed.filter(|((other, of_other), _)| *other < own && of_other.conflicts(mode));
     smaller.max().map(|(_, name)| name.as_str())
 }
 
-fn sequence(name: &str) -> Option<u64> {
-    name.rsplit_once('-')?.1.parse().ok()
+/// The sequence and the mode of a znode.
+fn place(name: &str) -> Option<(u64, Mode)> {
+    let (name, sequence) = name.rsplit_once('-')?;
+    Some((sequence.parse().ok()?, Mode::marked(name)))
 }
 
 /// The version that the server at `addr` (`host:port`) gives, such as `3.8.0`.

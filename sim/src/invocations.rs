@@ -99,7 +99,14 @@ mod tests {
         let step = Step::Acquire(locks::Key::new("k0"), locks::Owner::new("a"), Duration::from_secs(1));
         let (mut open, rounds) = (Invocations::default(), rounds_of_step(&step));
         assert!(!open.is_open(rounds));
-        open.note(&Event::Acquire { client: ClientId(0), attempt, key, intended: history::Stamp(0) });
+        open.note(&Event::Acquire {
+            client: ClientId(0),
+            attempt,
+            key,
+            intended: history::Stamp(0),
+            mode: history::Mode::Write,
+            below: None,
+        });
         assert!(open.is_open(rounds) && !open.is_open(&[Round::Renew, Round::Release]));
         let why = history::FailureReason::Held;
         let answers = Vec::new();

@@ -63,15 +63,16 @@ impl Servers {
         }
     }
 
-    /// The hold that owns `key` now: on a majority of the nodes, or the first one in the queue of the store.
-    pub fn owner(
+    /// The holds that own `key` now: on a majority of the nodes, or in the queue of the store with no older key that
+    /// conflicts.
+    pub fn owners(
         &self,
         key: &Key,
         wall: impl Fn(Process) -> Duration,
         whose: impl Fn(&Owner) -> Option<HoldId>,
-    ) -> Option<HoldId> {
+    ) -> Vec<HoldId> {
         if let Some(store) = &self.store {
-            return lock(store).holder(key).and_then(|owner| whose(&owner));
+            return lock(store).holders(key).filter_map(whose).collect();
         }
         let mut found: Vec<(HoldId, usize)> = Vec::new();
         for (node, redis) in self.redis.iter().enumerate() {
@@ -82,7 +83,8 @@ impl Servers {
                 None => found.push((hold, 1)),
             }
         }
-        found.into_iter().find(|(_, nodes)| *nodes > self.redis.len() / 2).map(|(hold, _)| hold)
+        let majority = found.into_iter().find(|(_, nodes)| *nodes > self.redis.len() / 2);
+        majority.map(|(hold, _)| hold).into_iter().collect()
     }
 
     /// Removes the expired keys of a server whose clock, at `wall` now, is about to change. Such keys never come back.

@@ -1,11 +1,11 @@
-//! The truth about a run, which only a simulation knows: the owner of each key at every claim and at every act.
+//! The truth about a run, which only a simulation knows: the owners of each key at every claim and at every act.
 //!
 //! The self-test compares the checker's verdicts with this oracle. The oracle asks the models of the servers, by their
 //! own clocks, and uses nothing that the history says of leases, promises or answers.
 
 use std::collections::BTreeMap;
 
-use history::{Event, HoldId, Key, Stamp};
+use history::{Event, HoldId, Key, Mode, Stamp};
 use locks::Owner;
 use rustc_hash::FxHashMap;
 
@@ -29,8 +29,10 @@ pub struct Claim {
     pub at: Stamp,
     /// The token.
     pub token: Option<u64>,
-    /// The owner of the key at that time, on a majority of the nodes.
-    pub owner: Option<HoldId>,
+    /// The mode.
+    pub mode: Mode,
+    /// True if the hold owned the key at that time, on a majority of the nodes.
+    pub owns: bool,
     /// The time at which the client released the lock, noticed the loss or was killed.
     pub ended: Option<Stamp>,
 }
@@ -48,8 +50,8 @@ pub struct Act {
     pub at: Stamp,
     /// True if the act writes.
     pub is_write: bool,
-    /// The owner of the key at that time, on a majority of the nodes.
-    pub owner: Option<HoldId>,
+    /// True if the hold owned the key at that time, on a majority of the nodes.
+    pub owns: bool,
 }
 
 /// The beginning of an ownership: a hold owns its key on a majority of the nodes.
@@ -80,13 +82,13 @@ pub(crate) struct TruthRecorder {
     pub truth: Truth,
     /// The last attempt that each process has begun.
     begun: BTreeMap<Process, HoldId>,
-    attempts: FxHashMap<HoldId, (Process, Key, Stamp)>,
+    attempts: FxHashMap<HoldId, (Process, Key, Mode, Stamp)>,
     owners: FxHashMap<Owner, HoldId>,
     claimed: FxHashMap<HoldId, usize>,
     /// Unanswered renewals, by the time of sending.
     renewing: FxHashMap<HoldId, Stamp>,
-    /// The owner of each key at the last look.
-    reigning: BTreeMap<Key, HoldId>,
+    /// The owners of each key at the last look.
+    reigning: BTreeMap<Key, Vec<HoldId>>,
 }
 
 impl TruthRecorder {
@@ -104,26 +106,21 @@ impl TruthRecorder {
         self.owners.get(owner).copied()
     }
 
-    /// Takes an event of a process. `owner` looks up the owner of a key.
-    pub fn see(
-        &mut self,
-        process: Process,
-        at: Stamp,
-        event: &Event,
-        owner: impl FnOnce(&Self, &Key) -> Option<HoldId>,
-    ) {
+    /// Takes an event of a process. `owners` looks up the owners of a key.
+    pub fn see(&mut self, process: Process, at: Stamp, event: &Event, owners: impl FnOnce(&Self, &Key) -> Vec<HoldId>) {
         match event {
-            Event::Acquire { attempt, key, .. } => {
+            Event::Acquire { attempt, key, mode, .. } => {
                 self.begun.insert(process, *attempt);
-                self.attempts.insert(*attempt, (process, key.clone(), at));
+                self.attempts.insert(*attempt, (process, key.clone(), *mode, at));
             }
             Event::Acquired { attempt, token, promised_from, .. } => {
-                let Some((_, key, sent)) = self.attempts.get(attempt).cloned() else { return };
-                let (owner, token) = (owner(self, &key), token.map(|t| t.0));
+                let Some((_, key, mode, sent)) = self.attempts.get(attempt).cloned() else { return };
+                let (owns, token) = (owners(self, &key).contains(attempt), token.map(|t| t.0));
                 self.claimed.insert(*attempt, self.truth.claims.len());
                 let (promised, renewed) = (promised_from.unwrap_or(sent), Vec::new());
                 let hold = *attempt;
-                self.truth.claims.push(Claim { hold, key, sent, promised, renewed, at, token, owner, ended: None });
+                let claim = Claim { hold, key, sent, promised, renewed, at, token, mode, owns, ended: None };
+                self.truth.claims.push(claim);
             }
             Event::Renew { hold } => _ = self.renewing.insert(*hold, at),
             Event::Renewed { hold, .. } => {
@@ -136,19 +133,15 @@ impl TruthRecorder {
         }
     }
 
-    /// Notes the owner of `key` now.
-    pub fn owned(&mut self, key: &Key, at: Stamp, owner: Option<HoldId>) {
-        let known = self.reigning.get(key).copied();
-        if known == owner {
+    /// Notes the owners of `key` now.
+    pub fn owned(&mut self, key: &Key, at: Stamp, owners: Vec<HoldId>) {
+        let known = self.reigning.get(key).map_or(&[][..], Vec::as_slice);
+        if known == owners {
             return;
         }
-        match owner {
-            Some(hold) => {
-                self.reigning.insert(key.clone(), hold);
-                self.truth.ownerships.push(Ownership { hold, key: key.clone(), from: at });
-            }
-            None => _ = self.reigning.remove(key),
-        }
+        let new = owners.iter().filter(|hold| !known.contains(hold));
+        self.truth.ownerships.extend(new.map(|hold| Ownership { hold: *hold, key: key.clone(), from: at }));
+        self.reigning.insert(key.clone(), owners);
     }
 
     fn end(&mut self, hold: HoldId, at: Stamp) {

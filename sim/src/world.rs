@@ -203,7 +203,7 @@ impl World {
     /// Records an event with a stamp that the process took earlier.
     pub fn record_at(&self, process: Process, at: Stamp, event: Event) {
         if let Some(witness) = &self.witness {
-            lock(witness).see(process, at, &event, |witness, key| self.owner(witness, key));
+            lock(witness).see(process, at, &event, |witness, key| self.owners(witness, key));
         }
         let mut state = lock(&self.state);
         let node = &mut state.nodes[process];
@@ -271,9 +271,9 @@ impl World {
 
     // ---- the truth
 
-    fn owner(&self, witness: &TruthRecorder, key: &history::Key) -> Option<HoldId> {
+    fn owners(&self, witness: &TruthRecorder, key: &history::Key) -> Vec<HoldId> {
         let key = locks::Key::new(key.as_str());
-        self.servers.owner(&key, |node| self.wall(node), |owner| witness.whose(owner))
+        self.servers.owners(&key, |node| self.wall(node), |owner| witness.whose(owner))
     }
 
     /// Notes that `process` requests a lock for `owner`.
@@ -288,8 +288,8 @@ impl World {
         if let Some(witness) = &self.witness {
             let key = history::Key::new(key);
             let mut witness = lock(witness);
-            let owner = self.owner(&witness, &key);
-            witness.truth.acts.push(Act { hold, key, number, at: self.executor.now(), is_write, owner });
+            let owns = self.owners(&witness, &key).contains(&hold);
+            witness.truth.acts.push(Act { hold, key, number, at: self.executor.now(), is_write, owns });
         }
     }
 
@@ -306,8 +306,8 @@ impl World {
         let now = self.executor.now();
         for key in (0..self.plan.workload.keys).map(|k| history::Key::new(format!("k{k}"))) {
             let mut witness = lock(witness);
-            let owner = self.owner(&witness, &key);
-            witness.owned(&key, now, owner);
+            let owners = self.owners(&witness, &key);
+            witness.owned(&key, now, owners);
         }
     }
 

@@ -59,6 +59,10 @@ pub struct ScenarioArgs {
     /// Writes under one hold
     #[arg(long, default_value_t = 1)]
     pub writes: u32,
+    /// Share of the critical sections that only read, from 0 to 1. Readers share the lock, and a writer excludes
+    /// everybody. Needs a lock with the capability `read-write`
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub readers: f64,
     /// Interval at which a client repeats an unanswered write, as the same operation [default: never]
     #[arg(long, value_name = "EVERY", value_parser = duration)]
     pub resend: Option<Duration>,

@@ -76,6 +76,11 @@ fn is_reported(hold: HoldId, verdicts: &Verdicts) -> bool {
 /// The longest time from the stamp of a kill to the death of the process.
 const KILLED_WITHIN: Duration = Duration::from_millis(50);
 
+/// Returns whether two holds exclude each other.
+fn conflict(one: &Claim, other: &Claim) -> bool {
+    one.key == other.key && one.mode.conflicts(other.mode)
+}
+
 struct Oracle<'a> {
     plan: &'a Plan,
     truth: &'a Truth,
@@ -153,7 +158,7 @@ impl Oracle<'_> {
             others.any(|other| self.is_later(other, stale))
         };
         let mut acts = self.truth.acts.iter().filter(|act| act.hold == stale.hold);
-        acts.any(|act| act.owner != Some(stale.hold) && is_later_claimed(act))
+        acts.any(|act| !act.owns && is_later_claimed(act))
     }
 
     /// Returns whether the second hold was claimed, and owned the key, before the promise of the first hold ended.
@@ -172,12 +177,12 @@ impl Oracle<'_> {
     }
 
     fn is_granted_inside(&self, first: &Claim, second: &Claim) -> bool {
-        let is_owner = second.owner == Some(second.hold) || self.came_to_own(second).is_some_and(|at| at <= second.at);
+        let is_owner = second.owns || self.came_to_own(second).is_some_and(|at| at <= second.at);
         // A server that keeps the queue (etcd's Lock service up to 3.4) grants a lock whose key is gone: then no hold
         // owns the key, and both clients were told that they hold. A node of a majority may also lose the key before
         // the other nodes grant it.
         let is_told = is_owner || !self.plan.servers.shows_waiting || self.may_never_own();
-        first.key == second.key && is_told && self.promise_end(first, second.at) > second.at
+        conflict(first, second) && is_told && self.promise_end(first, second.at) > second.at
     }
 
     /// Returns whether a hold may never own a majority at one instant, because a fault ends keys early on single nodes.
@@ -193,7 +198,7 @@ impl Oracle<'_> {
     /// Returns whether one hold was granted after the other.
     fn is_later(&self, one: &Claim, other: &Claim) -> bool {
         let reigned_later = || self.came_to_own(one).is_some_and(|from| from > other.at);
-        one.hold != other.hold && one.key == other.key && (one.sent > other.at || reigned_later())
+        one.hold != other.hold && conflict(one, other) && (one.sent > other.at || reigned_later())
     }
 
     /// Returns the time from which a hold owned its key. Under contention a hold may never own a majority at once.
@@ -204,7 +209,8 @@ impl Oracle<'_> {
     fn are_tokens_wrong(&self, holds: &[HoldId]) -> bool {
         let [earlier, other] = holds else { return false };
         let (Some(earlier), Some(other)) = (self.claim(*earlier), self.claim(*other)) else { return false };
-        earlier.token == other.token || (self.is_later(other, earlier) && other.token <= earlier.token)
+        conflict(earlier, other) && earlier.token == other.token
+            || (self.is_later(other, earlier) && other.token <= earlier.token)
     }
 
     fn are_tokens_broken(&self, all: &Verdicts) -> bool {
@@ -239,14 +245,14 @@ impl Oracle<'_> {
     /// Lists each hold that acted after another hold had taken over, with its last such act and the other hold.
     fn overlaps(&self) -> Vec<(&Act, &Claim)> {
         let mut found: Vec<(&Act, &Claim)> = Vec::new();
-        for act in self.truth.acts.iter().rev().filter(|act| act.owner != Some(act.hold)) {
+        for act in self.truth.acts.iter().rev().filter(|act| !act.owns) {
             let Some(own) = self.claim(act.hold) else { continue };
             let is_taken_over = |other: &&Claim| {
-                let is_owner = other.owner == Some(other.hold) && other.hold != own.hold;
+                let is_owner = other.owns && other.hold != own.hold && conflict(other, own);
                 // A hold that ended in the instant of its claim overlaps with no promise.
                 let is_told = other.ended != Some(other.at) || act.at >= self.promise_end(own, act.at);
                 let is_late = other.at > own.at && act.at.since(other.at) >= OVERLAP_FROM;
-                other.key == own.key && is_owner && is_told && is_late
+                is_owner && is_told && is_late
             };
             let is_known = found.iter().any(|(known, _)| known.hold == act.hold);
             if !is_known && let Some(owner) = self.truth.claims.iter().find(is_taken_over) {

@@ -94,7 +94,7 @@ impl Holds {
     pub fn add(&mut self, record: &Record, focus: &Focus, zero: Stamp) {
         let at = record.at;
         match &record.event {
-            Event::Acquire { client, attempt, key, intended } => {
+            Event::Acquire { client, attempt, key, intended, .. } => {
                 if let Some(before) = self.last.remove(client) {
                     self.close(before, focus, zero);
                 }

@@ -13,8 +13,8 @@ use std::{
 use checker::Verdict;
 use history::{
     Activity, Arm, ClientId, ClusterKind, Comparison, Direction, Event, Fault, FaultId, FaultKind, FaultPhase, HoldId,
-    LinkDelay, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Reader, Record, Role, Stamp, Step, Tail, Target,
-    Tokens, Until, Wait, WaitId, When, Workload,
+    LinkDelay, Mode, NodeAnswer, NodeName, Plan, Point, ProcessName, Range, Reader, Record, Role, Stamp, Step, Tail,
+    Target, Tokens, Until, Wait, WaitId, When, Workload,
     fault::{self, LinkEffect},
 };
 use nemesis::{Cluster, Control, Doing, LiveView, Nemesis};
@@ -252,7 +252,10 @@ fn recorded_by(double: Double, plan: &Plan) -> (Double, Vec<Record>) {
     }
     let (attempt, hold) = (HoldId(1), HoldId(1));
     let intended = double.now();
-    let sent = double.record("worker-1", Event::Acquire { client: ClientId(0), attempt, key: "k0".into(), intended });
+    let sent = double.record(
+        "worker-1",
+        Event::Acquire { client: ClientId(0), attempt, key: "k0".into(), intended, mode: Mode::Write, below: None },
+    );
     let answers = vec![("redis-1".into(), NodeAnswer::Granted)];
     let (lease_ns, valid_ns, token) = (2_000_000_000, 1_900_000_000, Some(history::Token(1)));
     double.record(

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use history::{Answers, ClientId, Event, FailureReason, HoldId, Key, NodeName, Outcome, Point, Stamp, Token};
+use history::{Answers, ClientId, Event, FailureReason, HoldId, Key, Mode, NodeName, Outcome, Point, Stamp, Token};
 use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch};
 use parking_lot::Mutex;
 
@@ -31,6 +31,8 @@ pub struct Attempt {
     pub key: Key,
     /// The time at which the critical section was due.
     pub intended: Stamp,
+    /// The mode.
+    pub mode: Mode,
     stamps: Mutex<Stamps>,
 }
 
@@ -50,8 +52,8 @@ struct Stamps {
 
 impl Attempt {
     /// Makes an attempt that has not begun.
-    pub fn new(recording: Recording, client: ClientId, id: HoldId, key: Key, intended: Stamp) -> Attempt {
-        Attempt { recording, client, id, key, intended, stamps: Mutex::default() }
+    pub fn new(recording: Recording, client: ClientId, id: HoldId, key: Key, intended: Stamp, mode: Mode) -> Attempt {
+        Attempt { recording, client, id, key, intended, mode, stamps: Mutex::default() }
     }
 
     fn record(&self, event: Event) -> Stamp {
@@ -132,9 +134,14 @@ impl Watch for Attempt {
     fn sending(&self, round: Round) {
         let (attempt, hold) = (self.id, self.id);
         let event = match round {
-            Round::Acquire => {
-                Event::Acquire { client: self.client, attempt, key: self.key.clone(), intended: self.intended }
-            }
+            Round::Acquire => Event::Acquire {
+                client: self.client,
+                attempt,
+                key: self.key.clone(),
+                intended: self.intended,
+                mode: self.mode,
+                below: None,
+            },
             Round::WriteBack => Event::WriteBack { attempt },
             Round::Renew => Event::Renew { hold },
             Round::Release => Event::Release { hold },

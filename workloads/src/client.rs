@@ -13,7 +13,9 @@ use futures::{
     FutureExt,
     future::{Either, select},
 };
-use history::{Arm, ClientId, ClientKind, Event, HoldId, OpId, Outcome, Point, Stamp, Token, Version, Workload, drift};
+use history::{
+    Arm, ClientId, ClientKind, Event, HoldId, Mode, OpId, Outcome, Point, Stamp, Token, Version, Workload, drift,
+};
 use locks::{Clock, Hold, Lock, Owner, Reply, RetryDelay};
 use rand::RngCore;
 use resource::{ClientError, ReadAnswer, WriteAnswer};
@@ -94,8 +96,8 @@ impl Client {
         let key = locks::Key::within(&self.namespace, section.key.as_str());
         let mut failed = 0;
         loop {
-            let attempt =
-                Attempt::new(self.recording.clone(), self.id, self.attempts.next(), section.key.clone(), intended);
+            let (recording, id) = (self.recording.clone(), self.attempts.next());
+            let attempt = Attempt::new(recording, self.id, id, section.key.clone(), intended, section.mode);
             self.point(attempt.id, Point::BeforeAcquire).await;
             match self.attempt(&key, Owner::random(rng), &attempt, end).await {
                 Some(Ok(hold)) => {
@@ -124,10 +126,11 @@ impl Client {
         attempt: &Attempt,
         end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Option<Result<Hold, locks::Failure>> {
+        let mode = in_lock(attempt.mode);
         if self.workload.cancel.is_none() && !self.lock.waits() {
-            return Some(self.lock.acquire(key, owner, self.lease, attempt).await);
+            return Some(self.lock.acquire_in(mode, key, owner, self.lease, attempt).await);
         }
-        let acquiring = self.lock.acquire(key, owner.clone(), self.lease, attempt);
+        let acquiring = self.lock.acquire_in(mode, key, owner.clone(), self.lease, attempt);
         let end = match self.workload.cancel {
             Some(after) => {
                 let timer = self.clock().sleep_until(self.clock().now() + after);
@@ -226,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Reads, works and writes as often as planned. Returns whether the hold must not be released, because a write may
-    /// still be under way.
+    /// Reads, works and writes as often as planned; a reader reads again where a writer writes. Returns whether the hold
+    /// must not be released, because a write may still be under way.
     async fn work(&self, attempt: &Attempt, hold: &Hold, belief: &Belief, section: &Section) -> bool {
         let id = attempt.id;
         self.point(id, Point::AfterAcquire).await;
@@ -239,14 +242,7 @@ impl Client {
             deadline_us: None,
         };
         for turn in 0..u64::from(section.writes) {
-            let op = OpId(2 * turn + 1);
-            self.record(Event::Read { hold: id, op });
-            let read = match self.resource.read(&operation(op)).await {
-                Ok(read) => read,
-                // A read changes no value, so a release is safe even if the read arrives later.
-                Err(error) => return self.access_failed(id, op, &error, false),
-            };
-            self.record(Event::ReadOk { hold: id, op, number: read.number.0, arms: Some(read_answer(&read)) });
+            let Some(read) = self.read(id, &operation(OpId(2 * turn + 1))).await else { return false };
             self.point(id, Point::AfterRead).await;
 
             self.record(Event::Work { hold: id, planned_ns: section.work.as_nanos() as u64 });
@@ -256,7 +252,7 @@ impl Client {
             let values = incremented(&read);
             let deadline_us = values.contains_key(&Arm::Deadline).then(|| self.deadline_us(belief));
             let operation = Operation { deadline_us, ..operation(op) };
-            let write = self.resource.write(&operation, &values);
+            let write = (section.mode != Mode::Read).then(|| self.resource.write(&operation, &values));
             if self.workload.client == ClientKind::Checking {
                 if !self.check(id, belief) {
                     return false;
@@ -264,6 +260,12 @@ impl Client {
                 self.point(id, Point::AfterCheck).await;
             }
             self.point(id, Point::BeforeWrite).await;
+            let Some(write) = write else {
+                if self.read(id, &operation).await.is_none() {
+                    return false;
+                }
+                continue;
+            };
             self.record(Event::Write { hold: id, op });
             match self.answered(write, id, op, || self.resource.write(&operation, &values)).await {
                 Ok(written) => {
@@ -274,6 +276,23 @@ impl Client {
             }
         }
         false
+    }
+
+    /// Reads. Returns none if the read failed: the section is over. A read changes no value, so a release is safe even if
+    /// the read arrives later.
+    async fn read(&self, hold: HoldId, operation: &Operation) -> Option<ReadAnswer> {
+        let op = operation.op;
+        self.record(Event::Read { hold, op });
+        match self.resource.read(operation).await {
+            Ok(read) => {
+                self.record(Event::ReadOk { hold, op, number: read.number.0, arms: Some(read_answer(&read)) });
+                Some(read)
+            }
+            Err(error) => {
+                self.access_failed(hold, op, &error, false);
+                None
+            }
+        }
     }
 
     /// Waits for the answer to a write. Resends the write until the answer comes, if the plan says so. Once a copy was
@@ -323,6 +342,17 @@ impl Client {
         };
         self.record(Event::AccessFailed { hold, op, outcome, detail: error.to_string() });
         write && outcome == Outcome::Indeterminate
+    }
+}
+
+/// The mode as `locks` takes it.
+fn in_lock(mode: Mode) -> locks::Mode {
+    match mode {
+        Mode::IntentRead => locks::Mode::IntentRead,
+        Mode::IntentWrite => locks::Mode::IntentWrite,
+        Mode::Read => locks::Mode::Read,
+        Mode::ReadIntentWrite => locks::Mode::ReadIntentWrite,
+        Mode::Write => locks::Mode::Write,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use history::{Key, NodeName, Scripted, Workload};
+use history::{Key, Mode, NodeName, Scripted, Workload};
 use rand::Rng;
 
 /// One planned critical section.
@@ -17,6 +17,8 @@ pub struct Section {
     pub key: Key,
     /// The length of the work between read and write.
     pub work: Duration,
+    /// The mode in which the client acquires the key. A reader reads where a writer would write.
+    pub mode: Mode,
     /// The number of writes; with 0 the client only acquires and releases.
     pub writes: u32,
     /// The number of failed attempts after which the client gives up; without it, the client never gives up.
@@ -30,6 +32,7 @@ pub struct Sections<R> {
     keys: u32,
     work: history::Range,
     writes: u32,
+    readers: f64,
     due: Due,
 }
 
@@ -49,7 +52,8 @@ impl<R: Rng> Sections<R> {
             true => Due::Drawn { mean_gap_s: clients / workload.rate_per_s, last: Duration::ZERO },
             false => Due::Scripted { parts: script.into_iter(), done: 0 },
         };
-        Sections { rng, keys: workload.keys, work: workload.work, writes: workload.writes, due }
+        let (keys, work, writes, readers) = (workload.keys, workload.work, workload.writes, workload.readers);
+        Sections { rng, keys, work, writes, readers, due }
     }
 }
 
@@ -57,12 +61,12 @@ impl<R: Rng> Iterator for Sections<R> {
     type Item = Section;
 
     fn next(&mut self) -> Option<Section> {
-        let (due, writes, attempts) = match &mut self.due {
+        let (due, writes, reads, attempts) = match &mut self.due {
             Due::Drawn { mean_gap_s, last } => {
                 // Inverse of the exponential distribution; `random` is below 1, so the logarithm is finite.
                 let gap_s = -*mean_gap_s * (1.0 - self.rng.random::<f64>()).ln();
                 *last += Duration::try_from_secs_f64(gap_s).unwrap_or(Duration::MAX / 4);
-                (*last, self.writes, None)
+                (*last, self.writes, None, None)
             }
             Due::Scripted { parts, done } => {
                 while parts.as_slice().first().is_some_and(|part| *done == part.sections) {
@@ -71,12 +75,15 @@ impl<R: Rng> Iterator for Sections<R> {
                 let part = parts.as_slice().first()?;
                 let due = part.from + part.every * *done;
                 *done += 1;
-                (due, part.writes.unwrap_or(self.writes), part.attempts)
+                (due, part.writes.unwrap_or(self.writes), part.reads, part.attempts)
             }
         };
         let key = Key::new(format!("k{}", self.rng.random_range(0..self.keys)));
         let work = self.rng.random_range(self.work.from..=self.work.to);
-        Some(Section { due, key, work, writes, attempts })
+        // Without readers nothing more is drawn, so older plans keep their sections.
+        let is_reader = reads.unwrap_or_else(|| self.readers > 0.0 && self.rng.random_bool(self.readers));
+        let mode = if is_reader { Mode::Read } else { Mode::Write };
+        Some(Section { due, key, mode, work, writes, attempts })
     }
 }
 
@@ -121,7 +128,7 @@ mod tests {
         let ms = Duration::from_millis;
         let part = |from, sections, writes| {
             let (worker, every, attempts) = ("worker-2".into(), ms(50), Some(3));
-            Scripted { worker, from, sections, every, writes, attempts }
+            Scripted { worker, from, sections, every, writes, reads: None, attempts }
         };
         let workload = Workload { script: vec![part(ms(100), 3, Some(0)), part(ms(900), 1, None)], ..workload() };
         let of = |worker: &str| Sections::new(&workload, &worker.into(), ChaCha8Rng::seed_from_u64(1));

@@ -11,7 +11,7 @@ use std::{
 
 use futures::executor::block_on;
 use history::{Arm, Version};
-use history::{ClientId, ClientKind, Event, Outcome, Point, Range, Stamp, Workload};
+use history::{ClientId, ClientKind, Event, Mode, Outcome, Point, Range, Stamp, Workload};
 use locks::{Clock, Lock, Node, NodeError, Redis, Reply, Step, StepAnswer};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -169,7 +169,7 @@ fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnsw
         namespace: "".into(),
         attempts: Arc::new(AttemptIds::new(2)),
     };
-    let section = Section { due: ms(0), key: "k0".into(), work: ms(100), writes: 1, attempts: None };
+    let section = Section { due: ms(0), key: "k0".into(), mode: Mode::Write, work: ms(100), writes: 1, attempts: None };
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     assert_eq!(
         block_on(client.section(&section, Stamp(0), &mut rng, &|| false, &|| Box::pin(std::future::pending()))),

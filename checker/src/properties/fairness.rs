@@ -4,10 +4,11 @@
 //! A lock with a queue promises an order. The checker judges the order by the record alone. An attempt was in the queue
 //! from its event `behind` on. It was in the queue without a gap if its key still existed at the end: the service has
 //! confirmed its place at the grant, or the undo has removed its key. A hold **overtook** this attempt if it was
-//! granted before that proof, and was sent after the attempt's `behind`, or has a larger place. Locks without a queue
-//! promise no order, so their figures are only measured.
+//! granted before that proof, was sent after the attempt's `behind` or has a larger place, and conflicts with the attempt.
+//! (A reader may pass a reader: neither waits for the other.) Locks without a queue promise no order, so their figures
+//! are only measured.
 
-use history::{Arm, ClientId, Event, HoldId, Key, NodeAnswer, Plan, ProcessName, Stamp};
+use history::{Arm, ClientId, Event, HoldId, Key, Mode, NodeAnswer, Plan, ProcessName, Stamp};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -17,6 +18,7 @@ use crate::{
     judge::{Ending, Judge},
     merge::Entry,
     report::{Report, Violation, counted, instant, plural, seconds},
+    rules,
     run::{Run, millis},
     verdict::Verdict,
 };
@@ -96,6 +98,7 @@ struct Granted {
     hold: HoldId,
     sent: Stamp,
     ok: Stamp,
+    mode: Mode,
     place: Option<u64>,
 }
 
@@ -131,8 +134,10 @@ impl Fairness {
         let came_later = |other: &Granted| {
             since.is_some_and(|since| since < other.sent) || place.zip(other.place).is_some_and(|(own, its)| own < its)
         };
-        let by: Vec<HoldId> =
-            grants.holds.iter().filter(|other| other.ok < until && came_later(other)).map(|other| other.hold).collect();
+        let by: Vec<HoldId> = (grants.holds.iter().filter(|other| rules::conflict(other.mode, attempt.mode)))
+            .filter(|other| other.ok < until && came_later(other))
+            .map(|other| other.hold)
+            .collect();
         if !by.is_empty() {
             self.overtaken.push(Overtaken {
                 key: run.key(attempt.key).clone(),
@@ -163,13 +168,15 @@ impl Fairness {
             grants.holds.retain(|other| other.ok >= oldest);
             grants.max = KEPT_MIN.max(2 * grants.holds.len());
         }
-        grants.holds.push(Granted { hold: hold.id, sent: hold.sent.at, ok: grant.ok.at, place: grant.place });
+        let (hold, sent, ok) = (hold.id, hold.sent.at, grant.ok.at);
+        grants.holds.push(Granted { hold, sent, ok, mode: grant.mode, place: grant.place });
     }
 }
 
 impl Judge for Fairness {
     const NAME: &str = "fairness";
-    const ABOUT: &str = "No attempt in a queue is overtaken by one that came later; holds and waits of each client.";
+    const ABOUT: &str =
+        "No attempt in a queue is overtaken by a later one that conflicts with it; holds and waits of each client.";
     type Verdict = FairnessVerdict;
 
     fn new(_plan: &Plan) -> Fairness {

@@ -5,7 +5,7 @@ mod blocked_keys;
 
 use std::time::Duration;
 
-use history::{Arm, Event, FaultId, FaultPhase, HoldId, Key, Plan, ProcessName, Stamp};
+use history::{Arm, Event, FaultId, FaultPhase, HoldId, Key, Mode, Plan, ProcessName, Stamp};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -55,6 +55,7 @@ pub struct LivenessVerdict {
 }
 
 struct Block {
+    mode: Mode,
     killed: Stamp,
     lasted: Option<Duration>,
     blocked: BlockedKey,
@@ -80,6 +81,7 @@ impl Liveness {
                 }
                 self.waiting.entry(hold.key).or_default().push(self.blocks.len());
                 self.blocks.push(Block {
+                    mode: hold.mode,
                     killed: entry.at,
                     lasted: None,
                     blocked: BlockedKey {
@@ -94,11 +96,12 @@ impl Liveness {
         }
     }
 
-    fn acquired(&mut self, key: usize, at: Stamp) {
+    /// A hold ends the blocking of a key by a hold that conflicts with it.
+    fn acquired(&mut self, key: usize, mode: Mode, at: Stamp) {
         let Some(waiting) = self.waiting.get_mut(&key) else { return };
         waiting.retain(|&i| {
             let block = &mut self.blocks[i];
-            let is_over = rules::is_unblocked(at, block.killed);
+            let is_over = rules::conflict(mode, block.mode) && rules::is_unblocked(at, block.killed);
             if is_over {
                 block.lasted = Some(at.since(block.killed));
             }
@@ -122,7 +125,7 @@ impl Judge for Liveness {
             Event::Fault { kind, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => self.killed(run, entry),
             Event::Acquired { attempt, .. } => {
                 if let Some(hold) = run.attempt(*attempt) {
-                    self.acquired(hold.key, entry.at);
+                    self.acquired(hold.key, hold.mode, entry.at);
                 }
             }
             _ => {}

@@ -18,6 +18,7 @@ use history::{Arm, Event, HoldId, Plan, RequestKind, Stamp};
 use rustc_hash::FxHashMap;
 
 use crate::{
+    by_mode::ByMode,
     cause::Cause,
     facts::Facts,
     holds::{Attempt, EventRef, Grant, HoldSummary},
@@ -57,8 +58,8 @@ struct LockKey {
     /// Entitlements that have ended and that no watch of an open hold has yet: most of them are never asked for.
     ended: Vec<(Grant, Stamp)>,
     /// The last `acquire` ok, and that of holds without a place.
-    latest: Largest,
-    latest_unplaced: Largest,
+    latest: ByMode<Largest>,
+    latest_unplaced: ByMode<Largest>,
     queue: Queue,
     last_decision: LastDecision,
 }
@@ -67,10 +68,10 @@ impl LockKey {
     /// Adds an acquired hold. Compares it with the holds that were acquired before and are not earlier: finds its known
     /// later holds, and the first acquisition of a hold that is neither later nor earlier.
     fn known(&self, hold: &Attempt, grant: &Grant) -> HoldWatch {
-        // A hold with a place is ordered with every hold with a place.
-        let others = if grant.place.is_some() { self.latest_unplaced } else { self.latest };
-        let others = [others.before(grant.ok.at), others.all()].into_iter().flatten();
-        let first_unordered = others.into_iter().find(|ok| !rules::is_later(grant.granted_after, *ok));
+        // A hold with a place is ordered with every hold with a place that conflicts with it.
+        let others = if grant.place.is_some() { &self.latest_unplaced } else { &self.latest };
+        let others = others.against(grant.mode).flat_map(|others| [others.before(grant.ok.at), others.all()]).flatten();
+        let first_unordered = others.filter(|ok| !rules::is_later(grant.granted_after, *ok)).min();
         let mut watch = HoldWatch { first_unordered, ..HoldWatch::default() };
         for later in self.queue.later_than(grant) {
             watch.first_later.get_or_insert_with(|| later.summary.clone());
@@ -84,9 +85,9 @@ impl LockKey {
         if is_unfollowed {
             self.unfollowed.push(hold.id);
         }
-        self.latest.add(grant.ok.at, grant.ok.at);
+        self.latest.of(grant.mode).add(grant.ok.at, grant.ok.at);
         if grant.place.is_none() {
-            return self.latest_unplaced.add(grant.ok.at, grant.ok.at);
+            return self.latest_unplaced.of(grant.mode).add(grant.ok.at, grant.ok.at);
         }
         self.queue.add(run, hold, grant);
     }
@@ -126,7 +127,8 @@ impl Lock {
     fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant, valid: Duration) {
         self.claims.acquired(run, hold, grant, valid);
         self.killed.acquired(run, hold, grant);
-        for other in run.live(hold.key).filter(|other| other.id != hold.id && !other.leases.is_empty()) {
+        let others = run.live(hold.key).filter(|other| other.id != hold.id && rules::conflict(other.mode, hold.mode));
+        for other in others.filter(|other| !other.leases.is_empty()) {
             let renewed = Renewed { nodes: other.renewed_on_before(grant.ok.at), leases: other.leases.clone() };
             self.renewed.entry(hold.id).or_default().push((other.id, renewed));
         }
@@ -141,7 +143,7 @@ impl Lock {
                 // Grants come by their stamps, so the first one seen is the first acquired.
                 watch.first_later = Some(HoldSummary::of(hold, grant));
                 self.unwritten.entry(hold.id).or_default().push(*id);
-            } else if !other.is_later(grant) {
+            } else if grant.conflicts(&other) && !other.is_later(grant) {
                 watch.first_unordered.get_or_insert(grant.ok.at);
             }
             !is_later
@@ -253,8 +255,8 @@ fn cover_until(run: &Run, hold: &Attempt, grant: &Grant, cover: &Intervals, arri
 
 impl Judge for Lock {
     const NAME: &str = "lock";
-    const ABOUT: &str = "Mutual exclusion: no two holds of a key are entitled at the same time, and no client acts \
-        under a hold that has ended after another client has acquired the lock.";
+    const ABOUT: &str = "Mutual exclusion: no two holds of a key that conflict are entitled at the same time, and no \
+        client acts under a hold that has ended after another client has acquired the lock in a mode that conflicts.";
     type Verdict = LockVerdict;
 
     fn new(_plan: &Plan) -> Lock {
@@ -300,7 +302,8 @@ impl Judge for Lock {
         let of_hold = |found: &mut Overlap| found.holds.iter().any(|entitled| entitled.hold.id == hold.id);
         self.overlaps.extend(self.instants.extract_if(.., of_hold).filter(|found| found.from < end));
         self.is_tested |= hold.ended_by().is_none() && !rules::is_dead_claim(grant.ok.at, hold.promise);
-        for (other, theirs) in run.live(hold.key).filter_map(|h| Some((h, h.grant?))) {
+        let others = run.live(hold.key).filter_map(|h| Some((h, h.grant?)));
+        for (other, theirs) in others.filter(|(_, theirs)| theirs.conflicts(&grant)) {
             // The other hold's entitlement ends no earlier: `run` returns the ends in their order.
             let length = rules::overlap((grant.ok.at, end), (theirs.ok.at, other.end()));
             let is_inside = rules::is_instant_inside((grant.ok.at, end), (theirs.ok.at, other.end()));

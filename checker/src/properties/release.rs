@@ -5,7 +5,7 @@ mod unreleased;
 
 use std::collections::VecDeque;
 
-use history::{Answers, Arm, Event, FaultKind, Harm, HoldId, Key, NodeAnswer, NodeName, Plan, Stamp};
+use history::{Answers, Arm, Event, FaultKind, Harm, HoldId, Key, Mode, NodeAnswer, NodeName, Plan, Stamp};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -64,6 +64,7 @@ pub struct ReleaseVerdict {
 #[derive(Debug, Clone, Copy)]
 struct Possession {
     owner: HoldId,
+    mode: Mode,
     sent: Stamp,
     completed: EventRef,
     /// The stamp at which the lease may have run out.
@@ -76,6 +77,7 @@ struct Possession {
 struct Effect {
     attempt: HoldId,
     key: usize,
+    mode: Mode,
     /// The answer to the attempt, and the nodes that granted it.
     completed: Option<Stamp>,
     granted_on: Nodes,
@@ -128,8 +130,8 @@ impl Release {
             if grants.len() == GRANTS_MAX {
                 grants.pop_front();
             }
-            let (owner, sent, let_go) = (attempt.id, attempt.sent.at, attempt.let_go);
-            grants.push_back(Possession { owner, sent, completed, promise, let_go });
+            let (owner, mode, sent, let_go) = (attempt.id, attempt.mode, attempt.sent.at, attempt.let_go);
+            grants.push_back(Possession { owner, mode, sent, completed, promise, let_go });
         }
     }
 
@@ -154,6 +156,7 @@ impl Release {
             self.effects.push(Effect {
                 attempt: hold,
                 key: attempt.key,
+                mode: attempt.mode,
                 completed: attempt.completed.map(|mark| mark.at),
                 granted_on: attempt.granted_on,
                 refused_on: attempt.refused_on,
@@ -168,7 +171,8 @@ impl Release {
     fn judge(&mut self, effect: &Effect) {
         for node in bits(effect.done_on) {
             for grant in self.grants.get(&(effect.key, node)).into_iter().flatten() {
-                if grant.owner == effect.attempt {
+                // A node may have several owners of a key that do not conflict.
+                if grant.owner == effect.attempt || !rules::conflict(grant.mode, effect.mode) {
                     continue;
                 }
                 let is_in = |nodes: Nodes| nodes & (1 << node) != 0;

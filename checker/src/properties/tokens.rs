@@ -1,4 +1,5 @@
-//! Property 2: a later hold has a larger token, and no two holds of a key share one.
+//! Property 2: a later hold has a larger token, and no two holds of a key that conflict share one. Two holds that do not
+//! conflict, such as those of two readers, may have tokens in any order, and may share one.
 //!
 //! A new hold is compared with the largest token of all holds that it is later than, which a running maximum gives.
 //! This comparison reaches back no further than the oldest attempt that is still open: no later success can know so
@@ -12,6 +13,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
+    by_mode::ByMode,
     facts::Facts,
     holds::{Attempt, EventRef},
     judge::{Ending, Judge},
@@ -74,16 +76,22 @@ struct Given {
 }
 
 impl Given {
-    /// Adds the token of one more hold. Returns the number of earlier holds that had this token.
-    fn add(&mut self, token: Token) -> u64 {
+    /// The number of holds that had this token.
+    fn holds(&self, token: Token) -> u64 {
+        match self.bits.get(&(token.0 / 64)) {
+            Some(bits) if bits & (1 << (token.0 % 64)) != 0 => self.again.get(&token).copied().unwrap_or(1),
+            _ => 0,
+        }
+    }
+
+    /// Adds the token of one more hold.
+    fn add(&mut self, token: Token) {
         let (bits, bit) = (self.bits.entry(token.0 / 64).or_default(), 1 << (token.0 % 64));
         if *bits & bit == 0 {
             *bits |= bit;
-            return 0;
+        } else {
+            *self.again.entry(token).or_insert(1) += 1;
         }
-        let holds = self.again.entry(token).or_insert(1);
-        *holds += 1;
-        *holds - 1
     }
 }
 
@@ -91,12 +99,18 @@ impl Given {
 struct TokenKey {
     /// Open attempts by the stamp at which they were sent.
     open: BTreeSet<(Stamp, HoldId)>,
+    by_mode: ByMode<OfMode>,
+    /// The newest ones.
+    recent: VecDeque<Token>,
+}
+
+/// The holds of a key in one mode.
+#[derive(Default)]
+struct OfMode {
     /// Holds in the order of acquisition: each, and the one with the largest token up to it.
     holders: VecDeque<(Holder, Holder)>,
     by_token: FxHashMap<Token, Vec<Holder>>,
     given: Given,
-    /// The newest ones.
-    recent: VecDeque<Token>,
 }
 
 /// Violations that are listed.
@@ -127,13 +141,15 @@ impl Tokens {
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, granted_after: Stamp, new: Holder) {
         let key = self.key(hold.key);
-        let earlier = key.holders.partition_point(|(h, _)| rules::is_later(granted_after, h.ok.at));
-        let largest = earlier.checked_sub(1).map(|i| key.holders[i].1).filter(|h| rules::goes_back(new.token, h.token));
-        let twins = key.by_token.get(&new.token).into_iter().flatten();
+        let others = || key.by_mode.against(hold.mode);
+        let largest = others().filter_map(|others| others.largest_before(granted_after)).max_by_key(|h| h.token);
+        let largest = largest.filter(|h| rules::goes_back(new.token, h.token));
+        let twins = others().filter_map(|others| others.by_token.get(&new.token)).flatten();
         let twins: Vec<Holder> = twins.filter(|h| largest.is_none_or(|l| l.hold != h.hold)).copied().collect();
         // The number of pairs does not depend on the order in which holds of one stamp come.
-        let shared = key.given.add(new.token);
-        key.insert(new);
+        let shared = others().map(|others| others.given.holds(new.token)).sum::<u64>();
+        let oldest = key.open.first().map_or(new.ok.at, |(sent, _)| *sent);
+        key.by_mode.of(hold.mode).insert(new, oldest);
         self.show(hold.key, new.token, largest.is_some() || shared > 0);
         self.backwards += u64::from(largest.is_some());
         self.shared += shared;
@@ -169,15 +185,22 @@ impl Tokens {
     }
 }
 
-impl TokenKey {
-    fn insert(&mut self, new: Holder) {
+impl OfMode {
+    /// The hold with the largest token of all holds that a hold is later than.
+    fn largest_before(&self, granted_after: Stamp) -> Option<Holder> {
+        let earlier = self.holders.partition_point(|(h, _)| rules::is_later(granted_after, h.ok.at));
+        earlier.checked_sub(1).map(|i| self.holders[i].1)
+    }
+
+    /// Adds a hold. No open attempt was sent before `oldest`.
+    fn insert(&mut self, new: Holder, oldest: Stamp) {
+        self.given.add(new.token);
         let largest = match self.holders.back() {
             Some((_, largest)) if largest.token >= new.token => *largest,
             _ => new,
         };
         self.holders.push_back((new, largest));
         self.by_token.entry(new.token).or_default().push(new);
-        let oldest = self.open.first().map_or(new.ok.at, |(sent, _)| *sent);
         // The newest of those that every open attempt is later than carries the maximum of them all.
         while self.holders.get(1).is_some_and(|(h, _)| rules::is_later(oldest, h.ok.at)) {
             let Some((gone, _)) = self.holders.pop_front() else { break };
@@ -193,7 +216,8 @@ impl TokenKey {
 
 impl Judge for Tokens {
     const NAME: &str = "tokens";
-    const ABOUT: &str = "A later hold of a key has a larger fencing token, and no two holds of a key share a token.";
+    const ABOUT: &str = "A later hold of a key has a larger fencing token than the holds that it conflicts with, and no \
+        two of them share a token.";
     type Verdict = TokensVerdict;
 
     fn new(_plan: &Plan) -> Tokens {

@@ -11,7 +11,7 @@ mod resource;
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use history::{
-    ArmReadAnswer, ArmWriteAnswer, ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Key,
+    ArmReadAnswer, ArmWriteAnswer, ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Key, Mode,
     NodeAnswer, NodeName, OpId, Outcome, ProcessName, Reader, Record, RequestKind, Role, StallCause, Stamp, Tail,
     Token,
 };
@@ -98,7 +98,7 @@ impl Tale {
     fn acquire(&mut self, ms: u64, h: Holder) -> &mut Self {
         let (client, attempt, key) = (ClientId(h.client), HoldId(h.id), Key::from("k0"));
         let intended = stamp(ms);
-        self.at(ms, h.worker, Event::Acquire { client, attempt, key, intended })
+        self.at(ms, h.worker, Event::Acquire { client, attempt, key, intended, mode: Mode::Write, below: None })
     }
 
     fn acquired(&mut self, sent: u64, ms: u64, h: Holder) -> &mut Self {

@@ -5,8 +5,14 @@ fn written(dir: &Path) -> PathBuf {
     let path = dir.join("history.jsonl");
     let mut writer = Writer::create(&path).unwrap();
     for n in 0..3 {
-        let event =
-            Event::Acquire { client: ClientId(0), attempt: HoldId::of(1, n), key: "k0".into(), intended: Stamp(5) };
+        let event = Event::Acquire {
+            client: ClientId(0),
+            attempt: HoldId::of(1, n),
+            key: "k0".into(),
+            intended: Stamp(5),
+            mode: Mode::Write,
+            below: None,
+        };
         writer.append(&Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event }).unwrap();
     }
     writer.flush().unwrap();

@@ -94,6 +94,9 @@ impl Plan {
         if w.writes == 0 || w.writes > 100 {
             return err("writes", format!("{} is outside 1 to 100", w.writes));
         }
+        if !(0.0..=1.0).contains(&w.readers) {
+            return err("readers", format!("{} is no share of the critical sections: expected 0 to 1", w.readers));
+        }
         for (field, every) in [("resend", w.resend), ("cancel", w.cancel), ("renew-for", w.renew_for)] {
             if every.is_some_and(|d| d < Duration::from_millis(10)) {
                 return err(field, "the duration is shorter than 10ms".into());

@@ -10,7 +10,7 @@ impl Plan {
     /// Checks that every part of the script can be carried out.
     pub(super) fn check_script(&self) -> Result<(), String> {
         for (index, scripted) in self.workload.script.iter().enumerate() {
-            let Scripted { worker, from, sections, every, writes, attempts } = scripted;
+            let Scripted { worker, from, sections, every, writes, attempts, .. } = scripted;
             let failed = |problem: String| Err(format!("part {} (of {worker}): {problem}", index + 1));
             if !self.workers().any(|w| w == *worker) {
                 return failed(format!("no such worker; there are worker-1 to worker-{}", self.workload.workers));
@@ -43,7 +43,7 @@ mod tests {
 
     fn scripted() -> Scripted {
         let (from, every) = (Duration::from_millis(500), Duration::from_millis(50));
-        Scripted { worker: "worker-1".into(), from, sections: 20, every, writes: Some(0), attempts: None }
+        Scripted { worker: "worker-1".into(), from, sections: 20, every, writes: Some(0), reads: None, attempts: None }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::steps::PlantedOp;
 use crate::{
     etcd::{Decisions, Etcd},
     hold::Key,
+    mode::Mode,
     ports::{Clock, LeaseId, Lock, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{CannotBuild, Servers, TokenSource},
 };
@@ -130,7 +131,7 @@ impl Store for LostWakeUp {
     fn send(&self, op: Op) -> Reply<Answered> {
         let Op::AwaitGone(key, revision) = op else { return self.0.send(op) };
         // The newest key before the next revision is the key of this revision, if it is there.
-        let looked = self.0.send(Op::Before(key.clone(), Revision(revision.0 + 1)));
+        let looked = self.0.send(Op::Before(key.clone(), Revision(revision.0 + 1), Mode::Write));
         let store = self.0.clone();
         Box::pin(async move {
             match looked.await? {
@@ -147,11 +148,11 @@ impl Store for WrongPredecessor {
     }
 
     fn send(&self, op: Op) -> Reply<Answered> {
-        let Op::Before(key, _) = &op else { return self.0.send(op) };
-        let (key, store, looked) = (key.clone(), self.0.clone(), self.0.send(op));
+        let Op::Before(key, _, mode) = &op else { return self.0.send(op) };
+        let (key, mode, store, looked) = (key.clone(), *mode, self.0.clone(), self.0.send(op));
         Box::pin(async move {
             let StoreAnswer::At(predecessor) = looked.await? else { return Ok(StoreAnswer::Gone) };
-            match store.send(Op::Before(key, predecessor)).await? {
+            match store.send(Op::Before(key, predecessor, mode)).await? {
                 StoreAnswer::Gone => Ok(StoreAnswer::At(predecessor)),
                 other => Ok(other),
             }

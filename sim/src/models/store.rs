@@ -23,7 +23,7 @@ use std::{
 };
 
 use history::{Models, ServerFacts, WhichClock};
-use locks::{Key, LeaseId, Op, Owner, Revision, StoreAnswer, planted::PlantedOp};
+use locks::{Key, LeaseId, Mode, Op, Owner, Revision, StoreAnswer, planted::PlantedOp};
 
 /// The leader's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,14 @@ impl Lease {
     }
 }
 
+/// A key in a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Queued {
+    owner: Owner,
+    lease: LeaseId,
+    mode: Mode,
+}
+
 /// The end of each lease, as a leader knew it when it was frozen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaderView(BTreeMap<LeaseId, StoreClocks>);
@@ -67,7 +75,7 @@ pub struct StoreModel {
     revision: Revision,
     last_lease: LeaseId,
     leases: BTreeMap<LeaseId, Lease>,
-    queues: BTreeMap<Key, BTreeMap<Revision, (Owner, LeaseId)>>,
+    queues: BTreeMap<Key, BTreeMap<Revision, Queued>>,
     /// Waiting requests to the Lock service, each with the creation revision of its key, which may be deleted
     /// meanwhile.
     locking: BTreeMap<(Key, LeaseId), Revision>,
@@ -102,16 +110,15 @@ impl StoreModel {
                 StoreAnswer::Leased(*id, deadline.unwrap_or_default().saturating_sub(now.monotonic))
             }
             Op::Revoke(id) => done_or_gone(self.revoke(*id)),
-            Op::Create(key, owner, lease) => self.create(key, owner, *lease),
-            Op::Before(key, revision) => {
-                let older = self.queue(key).and_then(|queue| queue.range(..revision).next_back());
-                older.map_or(StoreAnswer::Gone, |(older, _)| StoreAnswer::At(*older))
+            Op::Create(key, owner, lease, mode) => self.create(key, owner, *lease, *mode),
+            Op::Before(key, revision, mode) => {
+                self.before(key, *revision, *mode).map_or(StoreAnswer::Gone, StoreAnswer::At)
             }
             Op::AwaitGone(key, revision) if self.stands(key, *revision) => return None,
             Op::AwaitGone(..) => StoreAnswer::Gone,
-            Op::Confirm(key, revision) => {
-                let is_oldest = self.holder(key).is_some_and(|(oldest, _)| oldest == *revision);
-                if is_oldest { StoreAnswer::Done } else { StoreAnswer::Refused }
+            Op::Confirm(key, revision, mode) => {
+                let is_free = self.stands(key, *revision) && self.before(key, *revision, *mode).is_none();
+                if is_free { StoreAnswer::Done } else { StoreAnswer::Refused }
             }
             Op::Delete(key, revision) => {
                 let is_there = self.stands(key, *revision);
@@ -168,19 +175,16 @@ impl StoreModel {
         self.revoke_all(&over)
     }
 
-    /// The truth: the owner of the oldest key in the queue.
-    pub fn holder(&self, key: &Key) -> Option<(Revision, &Owner)> {
-        self.queue(key)?.first_key_value().map(|(revision, (owner, _))| (*revision, owner))
-    }
-
-    /// The lease of the oldest key in the queue.
-    pub fn holder_lease(&self, key: &Key) -> Option<LeaseId> {
-        self.queue(key)?.first_key_value().map(|(_, (_, lease))| *lease)
+    /// The truth: the keys of the queue that no older key conflicts with, with their owners and leases.
+    pub fn holders(&self, key: &Key) -> impl Iterator<Item = (Revision, &Owner, LeaseId)> {
+        let all = self.queue(key).into_iter().flatten();
+        let holding = all.filter(|(revision, queued)| self.before(key, **revision, queued.mode).is_none());
+        holding.map(|(revision, queued)| (*revision, &queued.owner, queued.lease))
     }
 
     /// The owners in the queue, the oldest key first.
     pub fn waiting(&self, key: &Key) -> impl Iterator<Item = (Revision, &Owner)> {
-        self.queue(key).into_iter().flatten().map(|(revision, (owner, _))| (*revision, owner))
+        self.queue(key).into_iter().flatten().map(|(revision, queued)| (*revision, &queued.owner))
     }
 
     /// The revision of the last change.
@@ -193,8 +197,14 @@ impl StoreModel {
         self.leases.len()
     }
 
-    fn queue(&self, key: &Key) -> Option<&BTreeMap<Revision, (Owner, LeaseId)>> {
+    fn queue(&self, key: &Key) -> Option<&BTreeMap<Revision, Queued>> {
         self.queues.get(key)
+    }
+
+    /// The newest key of the queue before `revision` whose mode conflicts with `mode`.
+    fn before(&self, key: &Key, revision: Revision, mode: Mode) -> Option<Revision> {
+        let older = self.queue(key)?.range(..revision).rev();
+        older.filter(|(_, queued)| queued.mode.conflicts(mode)).map(|(older, _)| *older).next()
     }
 
     fn stands(&self, key: &Key, revision: Revision) -> bool {
@@ -219,7 +229,7 @@ impl StoreModel {
         StoreAnswer::Leased(self.last_lease, granted)
     }
 
-    fn create(&mut self, key: &Key, owner: &Owner, id: LeaseId) -> StoreAnswer {
+    fn create(&mut self, key: &Key, owner: &Owner, id: LeaseId, mode: Mode) -> StoreAnswer {
         if let Some((revision, _)) = self.waiting(key).find(|(_, waiting)| *waiting == owner) {
             return StoreAnswer::At(revision);
         }
@@ -227,7 +237,10 @@ impl StoreModel {
         let Some(lease) = self.leases.get_mut(&id) else { return StoreAnswer::Gone };
         self.revision.0 += 1;
         lease.keys.insert((key.clone(), self.revision));
-        self.queues.entry(key.clone()).or_default().insert(self.revision, (owner.clone(), id));
+        self.queues
+            .entry(key.clone())
+            .or_default()
+            .insert(self.revision, Queued { owner: owner.clone(), lease: id, mode });
         StoreAnswer::At(self.revision)
     }
 
@@ -237,7 +250,7 @@ impl StoreModel {
         let waited = self.locking.remove(&(key.clone(), id));
         let own = match waited {
             Some(own) => own,
-            None => match self.create(key, &owner_of(id), id) {
+            None => match self.create(key, &owner_of(id), id, Mode::Write) {
                 StoreAnswer::At(own) => own,
                 gone => return Some(gone),
             },
@@ -260,7 +273,7 @@ impl StoreModel {
     /// together share one.
     fn remove(&mut self, key: &Key, revision: Revision) {
         let Some(queue) = self.queues.get_mut(key) else { return };
-        if let Some((_, lease)) = queue.remove(&revision)
+        if let Some(Queued { lease, .. }) = queue.remove(&revision)
             && let Some(lease) = self.leases.get_mut(&lease)
         {
             lease.keys.remove(&(key.clone(), revision));

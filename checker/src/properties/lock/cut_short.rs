@@ -98,7 +98,7 @@ fn end(hold: &Attempt) -> Stamp {
 /// Returns whether the service granted another hold inside the promise of a killed hold.
 fn is_cut_short_by(first: &Attempt, second: &Grant) -> bool {
     let (Some(grant), Some((killed, _))) = (first.grant, first.ended_by()) else { return false };
-    let is_inside = rules::is_between(second.ok.at, killed.at, end(first));
+    let is_inside = grant.conflicts(second) && rules::is_between(second.ok.at, killed.at, end(first));
     // If the order of the grants is unknown, both promises must run at one instant.
     let is_promised = !rules::is_dead_claim(second.ok.at, second.first_promise) && !grant.is_later(second);
     is_inside && rules::is_acquired_before(grant.ok.at, second.ok.at) && (second.is_later(&grant) || is_promised)

@@ -19,6 +19,12 @@ fn seconds(d: Duration) -> String {
     format!("{:.2} s", d.as_secs_f64())
 }
 
+/// The client of a hold, and its part if one of the two holds of the window is not a writer's: "worker-1 (reader)".
+fn named(run: &Run, hold: &HoldSummary, other: &HoldSummary) -> String {
+    let who = run.who(hold.process, hold.client);
+    if hold.mode.is_write() && other.mode.is_write() { who } else { format!("{who} ({})", hold.mode.who()) }
+}
+
 /// "k0: worker-1 acted 3.05 s after worker-2 took over".
 pub(crate) fn stale_headline(
     run: &Run,
@@ -27,16 +33,21 @@ pub(crate) fn stale_headline(
     later: &HoldSummary,
     staleness: Duration,
 ) -> String {
-    let (key, who, after) = (run.key(key), run.who(own.process, own.client), seconds(staleness));
+    let (key, who, after) = (run.key(key), named(run, own, later), seconds(staleness));
     if own.client == later.client {
         return format!("{key}: {who} acted under an old hold {after} after it had acquired a new one");
     }
-    format!("{key}: {who} acted {after} after {} took over", run.who(later.process, later.client))
+    format!("{key}: {who} acted {after} after {} took over", named(run, later, own))
+}
+
+fn both_named(run: &Run, overlap: &Overlap) -> [String; 2] {
+    let [a, b] = overlap.holds.each_ref().map(|entitled| &entitled.hold);
+    [named(run, a, b), named(run, b, a)]
 }
 
 /// "k0: worker-1 and worker-2 were both entitled for 0.52 s".
 pub(crate) fn overlap_headline(run: &Run, overlap: &Overlap) -> String {
-    let [a, b] = overlap.holds.each_ref().map(|h| run.who(h.hold.process, h.hold.client));
+    let [a, b] = both_named(run, overlap);
     if overlap.length.is_zero() {
         let [own, other] = if overlap.holds[0].hold.ok.at == overlap.from { [a, b] } else { [b, a] };
         return format!("{}: {own} acquired while {other} was entitled; the hold ended at once", run.key(overlap.key));
@@ -46,7 +57,7 @@ pub(crate) fn overlap_headline(run: &Run, overlap: &Overlap) -> String {
 
 /// "k0: worker-2 acquired 0.52 s before the end of the promise to worker-1, which was killed".
 pub(crate) fn cut_short_headline(run: &Run, cut: &Overlap) -> String {
-    let [killed, other] = cut.holds.each_ref().map(|h| run.who(h.hold.process, h.hold.client));
+    let [killed, other] = both_named(run, cut);
     let (key, left) = (run.key(cut.key), seconds(cut.length));
     format!("{key}: {other} acquired {left} before the end of the promise to {killed}, which was killed")
 }
@@ -64,12 +75,14 @@ fn told(line: &FaultRecord, fault: Option<&Fault>) -> String {
 /// Lines of a story, to be put in order.
 struct Lines<'a> {
     run: &'a Run,
+    /// True if one of the holds is not a writer's.
+    has_modes: bool,
     lines: Vec<(Stamp, String, String)>,
 }
 
 impl<'a> Lines<'a> {
-    fn new(run: &'a Run) -> Self {
-        Lines { run, lines: Vec::new() }
+    fn new(run: &'a Run, holds: [&HoldSummary; 2]) -> Self {
+        Lines { run, has_modes: holds.iter().any(|hold| !hold.mode.is_write()), lines: Vec::new() }
     }
 
     fn say(&mut self, at: Stamp, who: impl Into<String>, what: impl Into<String>) {
@@ -83,7 +96,8 @@ impl<'a> Lines<'a> {
     fn acquired(&mut self, hold: &HoldSummary, promise: Option<Stamp>) {
         let token = hold.token.map(|t| format!(", token {t}")).unwrap_or_default();
         let until = promise.map(|end| format!(", entitled until {}", self.at(end))).unwrap_or_default();
-        self.say(hold.ok.at, self.run.who(hold.process, hold.client), format!("acquired{token}{until}"));
+        let part = if self.has_modes { format!(" as {}", hold.mode.who()) } else { String::new() };
+        self.say(hold.ok.at, self.run.who(hold.process, hold.client), format!("acquired{part}{token}{until}"));
     }
 
     /// Faults that hit a node between two instants.
@@ -158,7 +172,7 @@ pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &HoldSummary, watch: &Hol
     let (Some(stale), Some(later), Some(grant)) = (&watch.stale, &watch.first_later, hold.grant) else {
         return Vec::new();
     };
-    let mut lines = Lines::new(run);
+    let mut lines = Lines::new(run, [own, later]);
     let (who, node) = (run.who(hold.process, hold.client), &run.process(hold.process).node);
     lines.acquired(own, Some(grant.first_promise));
     if let Some(ok) = hold.renewed {
@@ -187,7 +201,8 @@ pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &HoldSummary, watch: &Hol
 /// The story of two holds at once.
 pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<StoryLine> {
     let both = overlap.holds[0].nodes & overlap.holds[1].nodes;
-    let mut lines = Lines::new(run);
+    let [first, second] = overlap.holds.each_ref().map(|entitled| &entitled.hold);
+    let mut lines = Lines::new(run, [first, second]);
     // Two primaries are the point of such a story.
     for entitled in overlap.holds.iter().filter(|_| run.plan.is_replicated()) {
         let who = run.who(entitled.hold.process, entitled.hold.client);
@@ -195,7 +210,6 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
             lines.say(entitled.hold.ok.at, node.as_str(), format!("granted the lock to {who}"));
         }
     }
-    let [first, second] = overlap.holds.each_ref().map(|entitled| &entitled.hold);
     lines.acquired(first, Some(first.promise));
     lines.acquired(second, Some(second.promise));
     for hold in [first, second] {

@@ -1,6 +1,6 @@
 //! A client of the model: acquires, reads, works, writes, releases, and renews beside it.
 
-use history::{ClientId, Event, FailureReason, HoldId, Key, NodeAnswer, NodeName, Outcome, Point, Token};
+use history::{ClientId, Event, FailureReason, HoldId, Key, Mode, NodeAnswer, NodeName, Outcome, Point, Token};
 
 use super::{
     arms::Decided,
@@ -239,6 +239,8 @@ impl World {
             attempt: HoldId(id),
             key: Key::new(format!("k{key}")),
             intended: stamp(intended),
+            mode: Mode::Write,
+            below: None,
         };
         self.say(client, event);
         if let Some(released) = self.clients[client].attempt.take_if(|a| a.released) {

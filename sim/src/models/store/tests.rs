@@ -30,10 +30,15 @@ fn granted(store: &mut StoreModel, lease: Duration, now: StoreClocks) -> (LeaseI
 /// A key in the queue, under a lease of its own.
 fn joined(store: &mut StoreModel, owner: &str, lease: Duration, now: StoreClocks) -> (LeaseId, Revision) {
     let (id, _) = granted(store, lease, now);
-    let Some(StoreAnswer::At(revision)) = store.apply(&Op::Create(key(), Owner::new(owner), id), now) else {
+    let Some(StoreAnswer::At(revision)) = store.apply(&Op::Create(key(), Owner::new(owner), id, Mode::Write), now)
+    else {
         panic!("no key")
     };
     (id, revision)
+}
+
+fn holder(store: &StoreModel) -> Option<(Revision, &Owner)> {
+    store.holders(&key()).next().map(|(revision, owner, _)| (revision, owner))
 }
 
 fn left(store: &mut StoreModel, op: Op, now: StoreClocks) -> Duration {
@@ -57,9 +62,9 @@ fn a_lease_that_runs_out_takes_its_keys_and_only_those() {
     let (_, short) = joined(&mut store, "a", 2 * S, at(S));
     let (_, long) = joined(&mut store, "b", 5 * S, at(S));
     assert!(!store.expire(at(3 * S - MS)));
-    assert_eq!(store.holder(&key()), Some((short, &Owner::new("a"))));
+    assert_eq!(holder(&store), Some((short, &Owner::new("a"))));
     assert!(store.expire(at(3 * S)));
-    assert_eq!(store.holder(&key()), Some((long, &Owner::new("b"))));
+    assert_eq!(holder(&store), Some((long, &Owner::new("b"))));
     assert_eq!(store.leases(), 1);
     assert_eq!(store.apply(&Op::AwaitGone(key(), short), at(3 * S)), Some(StoreAnswer::Gone));
 }
@@ -72,9 +77,9 @@ fn a_keep_alive_gives_the_granted_time_again_and_none_once_that_has_passed() {
     assert!(!store.expire(at(4 * S - MS)));
     // The lease is not revoked yet, but it is not renewed either.
     assert_eq!(left(&mut store, Op::KeepAlive(id), at(4 * S)), Duration::ZERO);
-    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(StoreAnswer::Done));
+    assert_eq!(store.apply(&Op::Confirm(key(), revision, Mode::Write), at(4 * S)), Some(StoreAnswer::Done));
     assert!(store.expire(at(4 * S)));
-    assert_eq!(store.apply(&Op::Confirm(key(), revision), at(4 * S)), Some(StoreAnswer::Refused));
+    assert_eq!(store.apply(&Op::Confirm(key(), revision, Mode::Write), at(4 * S)), Some(StoreAnswer::Refused));
     assert_eq!(left(&mut store, Op::KeepAlive(id), at(4 * S)), Duration::ZERO);
 }
 
@@ -134,7 +139,10 @@ fn a_leader_that_goes_on_revokes_what_was_renewed_without_it_and_nothing_else_an
 fn an_owner_that_is_in_the_queue_already_gets_no_second_key() {
     let mut store = store(WhichClock::Both);
     let (id, revision) = joined(&mut store, "a", 2 * S, at(S));
-    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(StoreAnswer::At(revision)));
+    assert_eq!(
+        store.apply(&Op::Create(key(), Owner::new("a"), id, Mode::Write), at(S)),
+        Some(StoreAnswer::At(revision))
+    );
     assert_eq!(store.waiting(&key()).count(), 1);
 }
 
@@ -143,9 +151,9 @@ fn a_create_that_a_revoke_has_overtaken_makes_no_key() {
     let mut store = store(WhichClock::Both);
     let (id, _) = granted(&mut store, 2 * S, at(S));
     assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(StoreAnswer::Done));
-    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id), at(S)), Some(StoreAnswer::Gone));
+    assert_eq!(store.apply(&Op::Create(key(), Owner::new("a"), id, Mode::Write), at(S)), Some(StoreAnswer::Gone));
     assert_eq!(store.apply(&Op::Revoke(id), at(S)), Some(StoreAnswer::Gone));
-    assert_eq!(store.holder(&key()), None);
+    assert_eq!(holder(&store), None);
 }
 
 /// Lets B's lease expire in the queue. A holds by the Lock service and keeps its lease alive, B and C wait behind A,
@@ -196,7 +204,7 @@ fn the_lock_service_knows_no_lease_that_is_not_there_and_gives_one_lease_one_key
     assert_eq!(store.waiting(&key()).count(), 1);
     // The key is in the same queue as the keys of other clients.
     let (_, other) = joined(&mut store, "a", 2 * S, at(S));
-    assert_eq!(store.apply(&Op::Before(key(), other), at(S)), Some(StoreAnswer::At(Revision(2))));
+    assert_eq!(store.apply(&Op::Before(key(), other, Mode::Write), at(S)), Some(StoreAnswer::At(Revision(2))));
 }
 
 #[derive(Debug, Clone)]
@@ -210,16 +218,17 @@ fn step() -> impl Strategy<Value = Step> {
     let key = || (0..2).prop_map(|n| Key::new(format!("k{n}")));
     let queued = move || (key(), (1..30_i64).prop_map(Revision));
     let lease = || (1..12_i64).prop_map(LeaseId);
+    let mode = || prop::sample::select(&Mode::ALL[..]);
     prop_oneof![
         2 => (0..5000_u64).prop_map(|ms| Step::Ask(Op::Grant(Duration::from_millis(ms)))),
-        4 => (key(), 0..4_u8, lease()).prop_map(|(key, owner, lease)| {
-            Step::Ask(Op::Create(key, Owner::new(format!("o{owner}")), lease))
+        4 => (key(), 0..4_u8, lease(), mode()).prop_map(|(key, owner, lease, mode)| {
+            Step::Ask(Op::Create(key, Owner::new(format!("o{owner}")), lease, mode))
         }),
         2 => lease().prop_map(|lease| Step::Ask(Op::KeepAlive(lease))),
         1 => lease().prop_map(|lease| Step::Ask(Op::Revoke(lease))),
         2 => queued().prop_map(|(key, revision)| Step::Ask(Op::Delete(key, revision))),
-        3 => queued().prop_map(|(key, revision)| Step::Ask(Op::Before(key, revision))),
-        3 => queued().prop_map(|(key, revision)| Step::Ask(Op::Confirm(key, revision))),
+        3 => (queued(), mode()).prop_map(|((key, revision), mode)| Step::Ask(Op::Before(key, revision, mode))),
+        3 => (queued(), mode()).prop_map(|((key, revision), mode)| Step::Ask(Op::Confirm(key, revision, mode))),
         3 => queued().prop_map(|(key, revision)| Step::Ask(Op::AwaitGone(key, revision))),
         1 => key().prop_map(|key| Step::Ask(PlantedOp::DeleteAll(key).into())),
         2 => (1..3000_u64).prop_map(|ms| Step::Pass(Duration::from_millis(ms))),
@@ -230,7 +239,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// answers.
 #[derive(Debug, Default)]
 struct Plain {
-    keys: Vec<(Key, Owner, LeaseId, Revision)>,
+    keys: Vec<(Key, Owner, LeaseId, Mode, Revision)>,
     leases: Vec<(LeaseId, Duration, Duration)>,
 }
 
@@ -241,9 +250,15 @@ impl Plain {
         queue
     }
 
+    fn older(&self, key: &Key, than: Revision, mode: Mode) -> Option<Revision> {
+        let against =
+            |(k, _, _, m, at): &&(Key, Owner, LeaseId, Mode, Revision)| k == key && *at < than && m.conflicts(mode);
+        self.keys.iter().filter(against).map(|(.., revision)| *revision).max()
+    }
+
     fn expire(&mut self, now: Duration) {
         self.leases.retain(|(.., deadline)| now < *deadline);
-        self.keys.retain(|(_, _, lease, _)| self.leases.iter().any(|(id, ..)| id == lease));
+        self.keys.retain(|(_, _, lease, ..)| self.leases.iter().any(|(id, ..)| id == lease));
     }
 
     /// Returns the answer that `op` must get, if the answer does not depend on numbers that the store chooses.
@@ -267,10 +282,10 @@ impl Plain {
             Op::Revoke(id) => {
                 let before = self.leases.len();
                 self.leases.retain(|(lease, ..)| lease != id);
-                self.keys.retain(|(_, _, lease, _)| lease != id);
+                self.keys.retain(|(_, _, lease, ..)| lease != id);
                 done_or_gone(self.leases.len() < before)
             }
-            Op::Create(key, owner, id) => {
+            Op::Create(key, owner, id, mode) => {
                 if let Some((.., revision)) = self.keys.iter().find(|(k, o, ..)| (k, o) == (key, owner)) {
                     return Some(Some(StoreAnswer::At(*revision)));
                 }
@@ -278,17 +293,17 @@ impl Plain {
                     return Some(Some(StoreAnswer::Gone));
                 }
                 let Some(StoreAnswer::At(revision)) = seen else { panic!("no key: {seen:?}") };
-                self.keys.push((key.clone(), owner.clone(), *id, revision));
+                self.keys.push((key.clone(), owner.clone(), *id, *mode, revision));
                 None
             }
-            Op::Before(key, revision) => {
-                let before = self.queue(key).into_iter().rfind(|older| older < revision);
+            Op::Before(key, revision, mode) => {
+                let before = self.older(key, *revision, *mode);
                 Some(Some(before.map_or(StoreAnswer::Gone, StoreAnswer::At)))
             }
             Op::AwaitGone(key, revision) => Some((!self.queue(key).contains(revision)).then_some(StoreAnswer::Gone)),
-            Op::Confirm(key, revision) => {
-                let is_oldest = self.queue(key).first() == Some(revision);
-                Some(Some(if is_oldest { StoreAnswer::Done } else { StoreAnswer::Refused }))
+            Op::Confirm(key, revision, mode) => {
+                let is_free = self.queue(key).contains(revision) && self.older(key, *revision, *mode).is_none();
+                Some(Some(if is_free { StoreAnswer::Done } else { StoreAnswer::Refused }))
             }
             Op::Delete(key, revision) => {
                 let before = self.keys.len();
@@ -333,7 +348,10 @@ proptest! {
             for key in [Key::new("k0"), Key::new("k1")] {
                 let queue: Vec<_> = store.waiting(&key).map(|(revision, _)| revision).collect();
                 prop_assert_eq!(&queue, &plain.queue(&key));
-                prop_assert_eq!(store.holder(&key).map(|(revision, _)| revision), queue.first().copied());
+                let of_key = plain.keys.iter().filter(|(k, ..)| *k == key);
+                let holding = of_key.filter(|(.., mode, at)| plain.older(&key, *at, *mode).is_none());
+                let holding: BTreeSet<_> = holding.map(|(.., revision)| *revision).collect();
+                prop_assert_eq!(store.holders(&key).map(|(revision, ..)| revision).collect::<BTreeSet<_>>(), holding);
             }
             prop_assert_eq!(store.leases(), plain.leases.len());
         }

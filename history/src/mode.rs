@@ -1,0 +1,95 @@
+//! Lock modes: which holds of a key exclude each other.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The mode of an attempt, and of the hold that comes from it. The modes and their compatibility are those of Gray,
+/// Lorie, Putzolu and Traiger (1976): IS, IX, S, SIX, X.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// IS: the client reads a key below this one.
+    IntentRead,
+    /// IX: the client writes a key below this one.
+    IntentWrite,
+    /// S: the client is a reader. Readers share the key.
+    Read,
+    /// SIX: the client reads the key, and writes a key below it.
+    ReadIntentWrite,
+    /// X: the client is a writer, and excludes all others. Every hold of a lock without modes.
+    #[default]
+    Write,
+}
+
+/// The modes that conflict with a mode, as bits in the order of [`Mode::ALL`].
+const AGAINST: [u8; 5] = [0b10000, 0b11100, 0b11010, 0b11110, 0b11111];
+
+impl Mode {
+    /// All modes, the weakest first.
+    pub const ALL: [Mode; 5] = [Mode::IntentRead, Mode::IntentWrite, Mode::Read, Mode::ReadIntentWrite, Mode::Write];
+
+    /// Returns whether two holds of one key in these modes exclude each other.
+    pub fn conflicts(self, other: Mode) -> bool {
+        AGAINST[self as usize] & (1 << other as usize) != 0
+    }
+
+    /// Returns whether this is the mode of a writer, which is left out of a record.
+    pub fn is_write(&self) -> bool {
+        *self == Mode::Write
+    }
+
+    /// Returns the mode's name in plans, histories and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::IntentRead => "intent-read",
+            Mode::IntentWrite => "intent-write",
+            Mode::Read => "read",
+            Mode::ReadIntentWrite => "read-intent-write",
+            Mode::Write => "write",
+        }
+    }
+
+    /// Returns the client's part in a story: `reader`, `writer`.
+    pub fn who(self) -> &'static str {
+        match self {
+            Mode::IntentRead => "reader of a key below",
+            Mode::IntentWrite => "writer of a key below",
+            Mode::Read => "reader",
+            Mode::ReadIntentWrite => "reader, and writer of a key below",
+            Mode::Write => "writer",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mode::{self, IntentRead, IntentWrite, Read, ReadIntentWrite, Write};
+
+    #[test]
+    fn the_matrix_is_that_of_the_textbook() {
+        let compatible = |a, b| {
+            let pairs = [
+                (IntentRead, IntentRead),
+                (IntentRead, IntentWrite),
+                (IntentRead, Read),
+                (IntentRead, ReadIntentWrite),
+                (IntentWrite, IntentWrite),
+                (Read, Read),
+            ];
+            pairs.contains(&(a, b)) || pairs.contains(&(b, a))
+        };
+        for a in Mode::ALL {
+            for b in Mode::ALL {
+                assert_eq!(a.conflicts(b), !compatible(a, b), "{a} and {b}");
+            }
+        }
+        assert!(Write.conflicts(Write) && Read.conflicts(ReadIntentWrite));
+    }
+}
