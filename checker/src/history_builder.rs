@@ -162,6 +162,18 @@ impl HistoryBuilder {
         self.of(hold, sent, event)
     }
 
+    /// Gives the attempt of a hold a mode.
+    pub fn in_mode(&mut self, hold: u64, wanted: Mode) -> &mut Self {
+        for (.., event) in &mut self.events {
+            if let Event::Acquire { attempt: HoldId(id), mode, .. } = event
+                && *id == hold
+            {
+                *mode = wanted;
+            }
+        }
+        self
+    }
+
     /// A hold of a process by its name.
     pub fn acquire_in(&mut self, process: &str, hold: u64, client: u32, sent: u64, ok: u64, token: u64) -> &mut Self {
         self.workers.insert(hold, (ProcessName::from(process), None));

@@ -171,12 +171,13 @@ impl Release {
     fn judge(&mut self, effect: &Effect) {
         for node in bits(effect.done_on) {
             for grant in self.grants.get(&(effect.key, node)).into_iter().flatten() {
-                // A node may have several owners of a key that do not conflict.
-                if grant.owner == effect.attempt || !rules::conflict(grant.mode, effect.mode) {
+                if grant.owner == effect.attempt {
                     continue;
                 }
                 let is_in = |nodes: Nodes| nodes & (1 << node) != 0;
+                // A node may have several owners of a key, if these do not conflict.
                 let is_over = is_in(effect.granted_on)
+                    && rules::conflict(grant.mode, effect.mode)
                     && effect.completed.is_some_and(|completed| {
                         rules::owns_no_more(completed, grant.sent, grant.completed.at, effect.invoked.at)
                     });

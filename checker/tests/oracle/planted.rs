@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use history::{Arm, Tail};
+use history::{Arm, Mode, Tail};
 
 use crate::{
     expected::Judged,
     model::{
         self, World,
         knobs::{ArmBug, Knobs, Tokens},
+        lock::{DRIFT, LEASE},
         truth::{TrueAct, TrueHold},
     },
     number, reported,
@@ -115,13 +116,39 @@ fn a_client_that_accepts_a_minority_makes_minority_claims() {
 }
 
 #[test]
+fn a_lock_whose_writers_ignore_readers_is_caught_and_readers_who_share_a_key_are_not() {
+    let both = |w: &World| -> Vec<(u64, u64)> {
+        let holds = || w.truth.holds.iter().map(|(id, h)| (*id, h));
+        let live = |h: &TrueHold| (h.claimed, h.over.unwrap_or(u64::MAX).min(h.sent + LEASE - DRIFT));
+        let at_once = |a: &TrueHold, b: &TrueHold| live(a).0.max(live(b).0) < live(a).1.min(live(b).1);
+        let pairs = holds().flat_map(|a| holds().filter(move |b| a.0 < b.0).map(move |b| (a, b)));
+        pairs.filter(|(a, b)| a.1.key == b.1.key && at_once(a.1, b.1)).map(|(a, b)| (a.0, b.0)).collect()
+    };
+    let kinds = |w: &World, (a, b): (u64, u64)| (w.truth.holds[&a].mode, w.truth.holds[&b].mode);
+    let is_mixed = |w: &World, pair| matches!(kinds(w, pair), (Mode::Read, Mode::Write) | (Mode::Write, Mode::Read));
+    let mixed = |w: &World| both(w).into_iter().any(|pair| is_mixed(w, pair));
+    let caught = |w: &World, j: &Judged| {
+        both(w).into_iter().filter(|pair| is_mixed(w, *pair)).all(|pair| j.lock.overlaps.contains_key(&pair))
+    };
+    assert!(each(|k| k.ignores_readers && k.family != "host clock", mixed, caught) > 20);
+    let shared = |w: &World| both(w).into_iter().any(|pair| kinds(w, pair) == (Mode::Read, Mode::Read));
+    let kept = |w: &World, j: &Judged| {
+        both(w)
+            .into_iter()
+            .filter(|p| kinds(w, *p) == (Mode::Read, Mode::Read))
+            .all(|p| !j.lock.overlaps.contains_key(&p))
+    };
+    assert!(each(|k| k.modes.len() > 1, shared, kept) > 50);
+}
+
+#[test]
 fn a_lease_that_ends_before_its_promise_is_cut_short_when_its_holder_is_killed() {
     let promise = |h: &TrueHold| h.sent + model::lock::LEASE - model::lock::DRIFT;
     let cut = |w: &World| -> Vec<u64> {
         let holds = || w.truth.holds.iter().map(|(id, h)| (*id, h));
         let killed = holds().filter(|(_, h)| h.killed && h.used.is_none());
         let by = |h: &TrueHold, g: &TrueHold| {
-            g.key == h.key && h.over.is_some_and(|at| at < g.claimed) && h.claimed < g.claimed && g.claimed < promise(h)
+            g.excludes(h) && h.over.is_some_and(|at| at < g.claimed) && h.claimed < g.claimed && g.claimed < promise(h)
         };
         let found = killed.filter(|(_, h)| holds().any(|(_, g)| by(h, g) && g.claimed < promise(g)));
         found.map(|(id, _)| id).collect()
@@ -171,7 +198,7 @@ fn a_client_that_acts_after_its_own_release_is_stale_before_and_after_its_next_a
     // Some hold of the key was surely granted later, and had been acquired by then.
     let is_stale = |w: &World, act: &TrueAct| {
         let h = &w.truth.holds[&act.hold];
-        let is_later = |g: &TrueHold| g.key == h.key && g.sent > h.claimed && g.claimed < act.at;
+        let is_later = |g: &TrueHold| g.excludes(h) && g.sent > h.claimed && g.claimed < act.at;
         h.used.as_ref().is_some_and(|used| act.sent > used.0) && w.truth.holds.values().any(is_later)
     };
     for after_next in [false, true] {

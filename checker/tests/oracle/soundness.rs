@@ -92,6 +92,9 @@ impl Judge<'_> {
                     window.overlap
                 ));
             }
+            if !self.hold(*a).excludes(self.hold(*b)) {
+                lies.push(format!("lease-overlap of {a} and {b}: the two holds do not exclude each other"));
+            }
             let own = self.hold(*a).client == self.hold(*b).client;
             if window.own != Some(own) {
                 lies.push(format!(
@@ -115,7 +118,8 @@ impl Judge<'_> {
                 let left = g.end().saturating_sub(claimed) * UNIT_NS;
                 g.node == h.node && g.key == h.key && h.at < g.end() && g.at < h.end() && left >= window.overlap
             };
-            if !self.hold(*a).killed || !of(*a).any(|g| of(*b).any(|h| owed(g, h))) {
+            let apart = self.hold(*a).excludes(self.hold(*b));
+            if !apart || !self.hold(*a).killed || !of(*a).any(|g| of(*b).any(|h| owed(g, h))) {
                 lies.push(format!("cut-short {a} by {b}: no node owed the key to {a} for {} ns more", window.overlap));
             }
         }
@@ -130,7 +134,7 @@ impl Judge<'_> {
                 self.truth
                     .holds
                     .iter()
-                    .any(|(g, hold)| hold.key == h.key && g != id && hold.claimed < at && self.granted_before(*id, *g))
+                    .any(|(g, hold)| hold.excludes(h) && g != id && hold.claimed < at && self.granted_before(*id, *g))
             };
             let acts: Vec<_> =
                 self.truth.acts.iter().filter(|a| a.hold == *id && a.at > over && claimed_between(a.at)).collect();
@@ -254,7 +258,7 @@ impl Judge<'_> {
 
     fn tokens(&self, j: &Judged, lies: &mut Vec<String>) {
         let holds = || self.truth.holds.iter();
-        let same = |a: &TrueHold, b: &TrueHold| a.key == b.key;
+        let same = |a: &TrueHold, b: &TrueHold| a.excludes(b);
         let back = holds().filter(|(id, g)| {
             holds().any(|(o, h)| {
                 same(g, h)
@@ -320,7 +324,8 @@ impl Judge<'_> {
         for act in &self.truth.acts {
             let admitted = act.decided[index].1;
             let overtaken = first.iter().any(|(g, _)| {
-                self.truth.holds.get(g).is_some_and(|h| h.key == act.key) && self.granted_before(act.hold, *g)
+                let excludes = |h: &TrueHold| self.truth.holds.get(&act.hold).is_some_and(|own| own.excludes(h));
+                self.truth.holds.get(g).is_some_and(excludes) && self.granted_before(act.hold, *g)
             });
             stale += u64::from(act.write && admitted && overtaken);
             if admitted && (act.write || arm != Arm::Writes) {

@@ -118,3 +118,13 @@ fn a_client_with_far_fewer_holds_than_another_is_named() {
     let figures = fairness(&builder).figures();
     assert!(figures.ends_with("worker-2 got only 0 holds in 1 attempt"), "{figures}");
 }
+
+#[test]
+fn a_reader_may_pass_a_reader_and_no_writer() {
+    for (mode, verdict) in [(Mode::Read, Verdict::Upheld), (Mode::Write, Verdict::Violated)] {
+        let mut builder = queue();
+        then_granted(&mut builder, Some(2));
+        builder.in_mode(3, Mode::Read).in_mode(2, mode);
+        assert_eq!(fairness(&builder).verdict, verdict, "{mode} in the queue");
+    }
+}

@@ -1,4 +1,4 @@
-use history::{FaultKind, FaultPhase, NodeAnswer};
+use history::{FaultKind, FaultPhase, Mode, NodeAnswer};
 
 use super::*;
 use crate::history_builder::{HistoryBuilder, count, plan, verdict};
@@ -382,4 +382,40 @@ fn later_holds_that_overlap_each_other_count_once() {
     let lock = builder.lock();
     let stale = lock.windows.iter().find(|w| w.kind == WindowKind::StaleHolder).unwrap();
     assert_eq!((stale.overlap_ms, stale.writes), (60.0, 2));
+}
+
+#[test]
+fn holds_overlap_only_if_their_modes_conflict() {
+    for one in Mode::ALL {
+        for other in Mode::ALL {
+            let mut builder = HistoryBuilder::new();
+            builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 20, 30, 42).release(1, 100).release(2, 110);
+            builder.in_mode(1, one).in_mode(2, other);
+            let overlaps = u64::from(one.conflicts(other));
+            assert_eq!(count(&builder.verdicts(), "lock.lease_overlap"), overlaps, "{one} and {other}");
+        }
+    }
+}
+
+#[test]
+fn a_stale_reader_is_told_apart_from_the_writer_that_took_over() {
+    let mut builder = two_holds();
+    builder.read(1, 1, 2_050, 2_060).release_refused(1, 2_400).release(2, 2_500).in_mode(1, Mode::Read);
+    let window = builder.window();
+    assert_eq!((window.kind, window.reads, window.writes), (WindowKind::StaleHolder, 1, 0));
+    assert_eq!(window.headline, "k0: worker-1 (reader) acted 0.05 s after worker-2 (writer) took over");
+    assert!(window.story.iter().any(|line| line.what.starts_with("acquired as writer, token 42")), "{window:?}");
+    // Another reader takes nothing over.
+    builder.in_mode(2, Mode::Read);
+    assert_eq!(verdict(&builder.verdicts(), "lock"), Verdict::Upheld);
+}
+
+#[test]
+fn an_act_is_undecided_only_beside_an_unordered_hold_that_conflicts() {
+    for (mode, undecided) in [(Mode::Write, 1), (Mode::Read, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 5, 30, 42).release(1, 40).release(2, 50);
+        builder.read(1, 1, 35, 60).in_mode(1, Mode::Read).in_mode(2, mode);
+        assert_eq!(count(&builder.verdicts(), "lock.undecided"), undecided, "{mode}");
+    }
 }

@@ -131,3 +131,13 @@ fn the_releases_of_a_program_are_not_judged() {
     assert_eq!(verdict(&builder.verdicts(), "release"), Verdict::Upheld);
     assert_eq!(verdict(&builder.by_program().verdicts(), "release"), Verdict::NotApplicable);
 }
+
+#[test]
+fn a_reader_releases_its_own_part_of_a_key_that_another_reader_owns() {
+    for (mode, expected) in [(Mode::Read, 0), (Mode::Write, 3)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 20, 30, 42).release(1, 100).release(2, 110);
+        builder.in_mode(1, Mode::Read).in_mode(2, mode);
+        assert_eq!(unsafe_releases(&builder), expected, "{mode}");
+    }
+}

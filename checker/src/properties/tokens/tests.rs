@@ -107,3 +107,15 @@ fn without_tokens_the_property_does_not_apply() {
     builder.plan = crate::history_builder::plan();
     assert_eq!(judged(&builder).0, Verdict::Violated, "the plan has tokens, and the hold has none");
 }
+
+#[test]
+fn readers_may_share_a_token_and_a_later_writer_needs_a_larger_one_than_every_reader() {
+    for (token, expected) in
+        [(43, (Verdict::Upheld, 0, 0)), (42, (Verdict::Violated, 1, 1)), (41, (Verdict::Violated, 1, 0))]
+    {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 42).acquire(2, 2, 15, 20, 42).release(1, 30).release(2, 30);
+        builder.acquire(3, 3, 40, 50, token).release(3, 60).in_mode(1, Mode::Read).in_mode(2, Mode::Read);
+        assert_eq!(judged(&builder), expected, "token {token}");
+    }
+}

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use history::{
     Answers, Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, Event, FailureReason, FaultId, FaultKind, FaultPhase,
-    Outcome, Plan, Point, Record, RequestKind, drift,
+    Mode, Outcome, Plan, Point, Record, RequestKind, drift,
 };
+
+use crate::model::lock::exclude;
 
 /// A step of a hold's own path begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +35,7 @@ pub struct Later {
 pub struct Hold {
     pub id: u64,
     pub key: String,
+    pub mode: Mode,
     pub client: u32,
     pub process: String,
     pub node: String,
@@ -171,10 +174,11 @@ impl Facts {
             Event::Clocks { wall_ns, boot_ns } => {
                 self.clocks.entry(process).or_default().push((at, *wall_ns, *boot_ns));
             }
-            Event::Acquire { client, attempt, key, .. } => {
+            Event::Acquire { client, attempt, key, mode, .. } => {
                 let hold = Hold {
                     id: attempt.0,
                     key: key.as_str().to_owned(),
+                    mode: *mode,
                     client: client.0,
                     node: node_of(&process),
                     process,
@@ -409,13 +413,18 @@ impl Hold {
     /// say the opposite.
     pub fn later_than(&self, other: &Hold) -> bool {
         let queued = matches!((self.place, other.place), (Some(own), Some(of_other)) if own > of_other);
-        let by_queue = self.key == other.key && queued && !other.later_by_stamps(self);
+        let by_queue = self.excludes(other) && queued && !other.later_by_stamps(self);
         self.later_by_stamps(other) || by_queue
     }
 
     /// Returns whether the stamps alone say that `self` is later than `other`. Only the stamps count for tokens.
     pub fn later_by_stamps(&self, other: &Hold) -> bool {
-        self.key == other.key && other.acquired.is_some_and(|a| self.granted_after > a)
+        self.excludes(other) && other.acquired.is_some_and(|a| self.granted_after > a)
+    }
+
+    /// Returns whether the lock promises that it keeps the two holds apart.
+    pub fn excludes(&self, other: &Hold) -> bool {
+        self.key == other.key && exclude(self.mode, other.mode)
     }
 }
 

@@ -65,7 +65,7 @@ pub fn judge(f: &Facts) -> Lock {
             let (from, to) = (a0.max(b0), a1.min(b1));
             let at_once =
                 from < to || is_instant_inside(a, (a0, a1), (b0, b1)) || is_instant_inside(b, (b0, b1), (a0, a1));
-            if a.key == b.key && at_once {
+            if a.excludes(b) && at_once {
                 let causes = cause::overlap(f, a, b);
                 let own = Some(a.client == b.client);
                 let window = Window { overlap: to - from, staleness: None, own, causes, ..Window::default() };
@@ -128,7 +128,7 @@ fn cut_short(f: &Facts, h: &Hold, holds: &[&Hold]) -> Option<((u64, u64), Window
         let at = g.acquired.unwrap_or(0);
         let both = !is_dead(g) && !h.later_than(g);
         g.id != h.id
-            && g.key == h.key
+            && g.excludes(h)
             && at > killed
             && at > h.acquired.unwrap_or(u64::MAX)
             && at < end
@@ -160,7 +160,7 @@ fn stale(f: &Facts, h: &Hold, holds: &[&Hold], lock: &mut Lock) {
             }
         } else if holds
             .iter()
-            .any(|g| g.id != h.id && g.key == h.key && before(g, act.at) && !g.later_than(h) && !h.later_than(g))
+            .any(|g| g.id != h.id && g.excludes(h) && before(g, act.at) && !g.later_than(h) && !h.later_than(g))
         {
             lock.undecided += 1;
         }

@@ -24,7 +24,7 @@ pub fn tokens(f: &Facts) -> Tokens {
             t.missing += 1;
             continue;
         };
-        let others = || claimed(f).filter(|h| h.key == g.key && h.id != g.id && h.token.is_some());
+        let others = || claimed(f).filter(|h| h.excludes(g) && h.id != g.id && h.token.is_some());
         t.backwards += u64::from(others().any(|h| g.later_by_stamps(h) && h.token >= Some(token)));
         // Each pair once, ordered or not.
         t.shared += others().filter(|h| h.token == Some(token) && h.id < g.id).count() as u64;
@@ -60,8 +60,10 @@ pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
                     let said = |h: &Hold| h.answers.iter().find(|(n, _)| n == node).map(|(_, said)| *said);
                     let (Some(granted), true) = (b.completed, said(b).is_some_and(owned)) else { continue };
                     // An owner value is fresh: a key that was granted, and then granted to another, never comes back.
-                    let replaced =
-                        said(a).is_some_and(owned) && a.completed.is_some_and(|c| c < b.sent) && request.sent > granted;
+                    let replaced = a.excludes(b)
+                        && said(a).is_some_and(owned)
+                        && a.completed.is_some_and(|c| c < b.sent)
+                        && request.sent > granted;
                     // The node granted nothing, and another attempt surely owns the key during the request.
                     let lease = if b.lease > 0 { b.lease } else { u64::try_from(f.plan.lease.as_nanos()).unwrap() };
                     let sure = b.gives_back.unwrap_or(u64::MAX).min(after(b.sent, lease));
@@ -97,7 +99,7 @@ pub fn blocked(f: &Facts) -> BTreeMap<u64, Option<u64>> {
         let Some((_, at)) = f.killed(h) else { continue };
         let (from, to) = lock::entitled(f, h);
         if from < at && to == at && at < h.promise() && h.marks.iter().all(|m| *m > at) {
-            let next = claimed(f).filter(|g| g.key == h.key).filter_map(|g| g.acquired).filter(|a| *a > at).min();
+            let next = claimed(f).filter(|g| g.excludes(h)).filter_map(|g| g.acquired).filter(|a| *a > at).min();
             blocked.insert(h.id, next.map(|n| n - at));
         }
     }
@@ -131,7 +133,7 @@ pub fn fairness(f: &Facts) -> Fairness {
     }
     for h in claimed(f).filter(|h| h.place.is_some()) {
         let is_first = |g: &&Hold| g.acquired.is_some_and(|at| at < h.granted_after);
-        let came_later = |g: &&Hold| g.key == h.key && g.place > h.place;
+        let came_later = |g: &&Hold| g.excludes(h) && g.place > h.place;
         let by: BTreeSet<u64> = claimed(f).filter(is_first).filter(came_later).map(|g| g.id).collect();
         if !by.is_empty() {
             fairness.overtaken.insert(h.id, by);

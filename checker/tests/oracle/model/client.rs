@@ -1,6 +1,6 @@
 //! A client of the model: acquires, reads, works, writes, releases, and renews beside it.
 
-use history::{ClientId, Event, FailureReason, HoldId, Key, Mode, NodeAnswer, NodeName, Outcome, Point, Token};
+use history::{ClientId, Event, FailureReason, HoldId, Key, NodeAnswer, NodeName, Outcome, Point, Token};
 
 use super::{
     arms::Decided,
@@ -239,7 +239,7 @@ impl World {
             attempt: HoldId(id),
             key: Key::new(format!("k{key}")),
             intended: stamp(intended),
-            mode: Mode::Write,
+            mode: self.k.mode_of(id),
             below: None,
         };
         self.say(client, event);
@@ -455,6 +455,7 @@ impl World {
         let hold = TrueHold {
             client,
             key,
+            mode: self.k.mode_of(id),
             sent,
             claimed: now,
             deadline,

@@ -1,6 +1,6 @@
 //! The properties of one small world, drawn from a seed. Families of worlds ensure that no kind of history is rare.
 
-use history::{Arm, FaultId, Point};
+use history::{Arm, FaultId, Mode, Point};
 use rand::{Rng, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 
@@ -100,6 +100,8 @@ pub struct Knobs {
     pub nodes: usize,
     pub tokens: Tokens,
     pub places: Places,
+    /// The modes of the attempts.
+    pub modes: &'static [Mode],
     pub arms: Vec<Arm>,
     pub strict: bool,
     pub checking: bool,
@@ -130,6 +132,8 @@ pub struct Knobs {
     pub forgets_nx: f64,
     pub ends_early: f64,
     pub deletes_any: bool,
+    /// Grants the key to a writer although readers own it.
+    pub ignores_readers: bool,
     pub no_validity: bool,
     pub ignores_loss: bool,
     /// Takes its deadline to be a lease later than it is.
@@ -158,6 +162,7 @@ impl Knobs {
         self.forgets_nx == 0.0
             && self.ends_early == 0.0
             && !self.deletes_any
+            && !self.ignores_readers
             && !self.no_validity
             && !self.ignores_loss
             && !self.accepts_minority
@@ -182,6 +187,12 @@ impl Knobs {
     /// The nodes that must grant the lock, in the opinion of a client.
     pub fn enough(&self) -> usize {
         if self.accepts_minority { self.nodes / 2 } else { self.nodes / 2 + 1 }
+    }
+
+    /// The mode of an attempt.
+    pub fn mode_of(&self, attempt: u64) -> Mode {
+        let drawn = attempt.wrapping_add(self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        self.modes[drawn as usize % self.modes.len()]
     }
 
     /// Faults in the plan.
@@ -226,6 +237,12 @@ impl Knobs {
             nodes: 1,
             tokens,
             places: Places::None,
+            // Drawn from the seed alone, so that the other worlds stay what they are.
+            modes: match seed % 10 {
+                1 | 4 => &[Mode::Read, Mode::Write],
+                7 => &Mode::ALL,
+                _ => &[Mode::Write],
+            },
             arms,
             strict,
             checking: rng.random_bool(0.15),
@@ -250,6 +267,7 @@ impl Knobs {
             forgets_nx: 0.0,
             ends_early: 0.0,
             deletes_any: false,
+            ignores_readers: seed % 20 == 4,
             no_validity: false,
             ignores_loss: rng.random_bool(0.3),
             lax_check: false,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use history::{Arm, FaultId};
+use history::{Arm, FaultId, Mode};
 
-use super::lock::LEASE;
+use super::lock::{LEASE, exclude};
 
 /// The cause of a freeze of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +41,7 @@ impl Grant {
 pub struct TrueHold {
     pub client: usize,
     pub key: usize,
+    pub mode: Mode,
     pub sent: u64,
     pub claimed: u64,
     /// The nodes that had granted it, as far as its client knew.
@@ -56,6 +57,13 @@ pub struct TrueHold {
     pub used: Option<(u64, Delays)>,
     /// Renewals that were answered in time: sent, answered.
     pub renewals: Vec<(u64, u64)>,
+}
+
+impl TrueHold {
+    /// Returns whether two holds really exclude each other.
+    pub fn excludes(&self, other: &TrueHold) -> bool {
+        self.key == other.key && exclude(self.mode, other.mode)
+    }
 }
 
 /// An act, where it happened.

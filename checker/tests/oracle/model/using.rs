@@ -1,6 +1,6 @@
 //! The actions of a client of the model under its hold: it renews, reads, works, writes and releases.
 
-use history::{Arm, ArmReadAnswer, ArmWriteAnswer, Event, FailureReason, HoldId, OpId, Outcome, Point, Token};
+use history::{Arm, ArmReadAnswer, ArmWriteAnswer, Event, FailureReason, HoldId, Mode, OpId, Outcome, Point, Token};
 use rand::Rng;
 
 use super::{
@@ -145,18 +145,22 @@ impl World {
         }
     }
 
-    fn access(&mut self, client: usize, write: bool) {
-        let late = write && self.chance(self.k.late_write);
+    /// Sends a request to the resource: the read at the beginning, or the `last` one, which writes unless the mode is that
+    /// of a reader or an intention.
+    fn access(&mut self, client: usize, last: bool) {
+        let id = self.attempt(client).id;
+        let write = last && matches!(self.k.mode_of(id), Mode::ReadIntentWrite | Mode::Write);
+        let late = last && self.chance(self.k.late_write);
         let out = if late { self.between(self.k.late_by) } else { self.delay() };
         let (back, lost) = (self.delay(), self.chance(self.k.lost_answer));
         let duplicate = self.chance(self.k.duplicate);
         let epoch = self.clients[client].epoch;
         let a = self.attempt(client);
         a.op += 1;
-        a.writes += u32::from(write);
+        a.writes += u32::from(last);
         a.waiting = Some(a.op);
         a.writing = write;
-        let (id, op) = (a.id, a.op);
+        let op = a.op;
         let access = Access { key: a.key, write, hold: Some(id), op, token: a.token, base: a.base.clone() };
         let (delays, planned) = (a.delays.clone(), a.planned);
         let after_next = self.clients[client].former.as_ref().is_some_and(|other| other.id > id);
@@ -175,7 +179,7 @@ impl World {
             self.blur(process, id, 0, out);
         }
         self.later(client, TIMEOUT, What::Unanswered { hold: id, op });
-        self.spot(client, if write { Spot::WriteSent } else { Spot::ReadSent });
+        self.spot(client, if last { Spot::WriteSent } else { Spot::ReadSent });
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -205,14 +209,21 @@ impl World {
             if over {
                 return;
             }
-            return self.at_point(client, Point::AfterRead, Next::Work);
+            if writes == 0 {
+                return self.at_point(client, Point::AfterRead, Next::Work);
+            }
+            return self.used(client, writes);
         }
         let written = |(&arm, d): (&_, &Decided)| ArmWriteAnswer { arm, admitted: d.admitted, seen: d.seen.map(Token) };
         let arms = Some(self.k.arms.iter().zip(&decided).map(written).collect());
         self.say(client, Event::WriteOk { hold, op, number, arms });
-        if over {
-            return;
+        if !over {
+            self.used(client, writes);
         }
+    }
+
+    /// The last request was answered: works on, or leaves.
+    fn used(&mut self, client: usize, writes: u32) {
         if writes == 1 && self.chance(self.k.two_writes) {
             self.soon(client, What::Go(Next::Work));
         } else {
