@@ -175,9 +175,10 @@ impl Release {
                     continue;
                 }
                 let is_in = |nodes: Nodes| nodes & (1 << node) != 0;
-                // A node may have several owners of a key, if these do not conflict.
+                // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been granted
+                // beside another one took nothing from it.
                 let is_over = is_in(effect.granted_on)
-                    && rules::conflict(grant.mode, effect.mode)
+                    && [grant.mode, effect.mode] == [Mode::Write; 2]
                     && effect.completed.is_some_and(|completed| {
                         rules::owns_no_more(completed, grant.sent, grant.completed.at, effect.invoked.at)
                     });

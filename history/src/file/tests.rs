@@ -10,7 +10,7 @@ fn written(dir: &Path) -> PathBuf {
             attempt: HoldId::of(1, n),
             key: "k0".into(),
             intended: Stamp(5),
-            mode: Mode::Write,
+            mode: crate::Mode::Write,
             below: None,
         };
         writer.append(&Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event }).unwrap();

@@ -137,7 +137,7 @@ fn a_reader_releases_its_own_part_of_a_key_that_another_reader_owns() {
     for (mode, expected) in [(Mode::Read, 0), (Mode::Write, 3)] {
         let mut builder = HistoryBuilder::new();
         builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 20, 30, 42).release(1, 100).release(2, 110);
-        builder.in_mode(1, Mode::Read).in_mode(2, mode);
+        builder.in_mode(1, mode).in_mode(2, mode);
         assert_eq!(unsafe_releases(&builder), expected, "{mode}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use history::{NodeAnswer, NodeName, Tokens as Makes};
+use history::{Mode, NodeAnswer, NodeName, Tokens as Makes};
 
 use super::{
     facts::{Facts, Hold, after},
@@ -60,7 +60,7 @@ pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
                     let said = |h: &Hold| h.answers.iter().find(|(n, _)| n == node).map(|(_, said)| *said);
                     let (Some(granted), true) = (b.completed, said(b).is_some_and(owned)) else { continue };
                     // An owner value is fresh: a key that was granted, and then granted to another, never comes back.
-                    let replaced = a.excludes(b)
+                    let replaced = [a.mode, b.mode] == [Mode::Write; 2]
                         && said(a).is_some_and(owned)
                         && a.completed.is_some_and(|c| c < b.sent)
                         && request.sent > granted;
