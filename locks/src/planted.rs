@@ -28,7 +28,8 @@ use self::{
     },
     nodes::{CountsLateAnswers, ReleaseInTwoSteps, over_nodes},
     queue::{
-        KeepAliveZero, LostWakeUp, NoConfirm, NoSecondLook, ReleaseByName, WrongPredecessor, over_store, queue_deciding,
+        KeepAliveZero, LostWakeUp, NoConfirm, NoSecondLook, ReaderPassesWriter, ReleaseByName, WriterIgnoresReaders,
+        WrongPredecessor, over_store, queue_deciding,
     },
     redlock::{
         AsIntended, ForgetsNx, HalfMajority, IgnoresFailedRenewal, LeaseInSeconds, NoLease, NoValidity,
@@ -162,6 +163,10 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
         "releases by the name of the queue instead of the revision of its key: it removes every client's key"),
     bug("keep-alive-zero", over_store::<KeepAliveZero>, ETCD, REVISION,
         "takes a keep-alive for a success whose answer has a time of zero: there is no lease"),
+    bug("writer-ignores-readers", queue_deciding::<WriterIgnoresReaders>, ETCD, REVISION,
+        "takes its turn as a writer although older readers hold the key: it waits for writers only"),
+    bug("reader-passes-writer", over_store::<ReaderPassesWriter>, ETCD, REVISION,
+        "takes its turn as a reader although an older writer waits in the queue: a starved writer"),
     bug("asks-again", asks_again, ETCD, REVISION,
         "leaves the queue when it has waited for 120 ms, and asks again behind all others: a starved client"),
 ];

@@ -69,6 +69,10 @@ impl Scenario {
         self.with(|p| p.workload.rate_per_s = rate_per_s)
     }
 
+    pub fn readers(self, share: f64) -> Scenario {
+        self.with(|p| p.workload.readers = share)
+    }
+
     pub fn work(self, from: Duration, to: Duration) -> Scenario {
         self.with(|p| p.workload.work = Range { from, to })
     }

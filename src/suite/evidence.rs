@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use checker::Verdicts;
 use history::{
-    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, NodeAnswer, NodeName, OpId, Plan, Record,
+    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Mode, NodeAnswer, NodeName, OpId, Plan, Record,
     RequestKind, Stamp, Token,
 };
 
@@ -22,6 +22,9 @@ struct Attempt {
     id: HoldId,
     client: ClientId,
     key: history::Key,
+    mode: Mode,
+    /// The end of its promise, without renewals.
+    until: Stamp,
     sent: Stamp,
     /// The time at which the client saw that it had to wait.
     behind: Option<Stamp>,
@@ -94,15 +97,17 @@ impl Evidence {
             answers.iter().filter(|(_, answer)| is_yes(answer)).map(|(node, _)| node.clone()).collect()
         };
         match &record.event {
-            Event::Acquire { client, attempt, key, .. } => {
+            Event::Acquire { client, attempt, key, mode, .. } => {
                 let (acquired, failed, released, behind) = (None, None, None, None);
                 let (yes, points, checked) = (Vec::new(), Vec::new(), None);
-                let (id, client, key, sent) = (*attempt, *client, key.clone(), at);
-                let new = Attempt { id, client, key, sent, behind, acquired, failed, released, yes, points, checked };
+                let (id, client, key, mode, sent, until) = (*attempt, *client, key.clone(), *mode, at, at);
+                let new =
+                    Attempt { id, client, key, mode, until, sent, behind, acquired, failed, released, yes, points, checked };
                 self.attempts.insert(id, new);
             }
-            Event::Acquired { attempt, token, answers, .. } => self.change(*attempt, |a| {
+            Event::Acquired { attempt, token, answers, promised_from, lease_ns, .. } => self.change(*attempt, |a| {
                 (a.acquired, a.yes) = (Some((at, *token)), yes(answers));
+                a.until = promised_from.unwrap_or(a.sent).plus(Duration::from_nanos(*lease_ns));
             }),
             Event::AcquireFailed { attempt, why, answers, .. } => self.change(*attempt, |a| {
                 (a.failed, a.yes) = (Some((at, *why)), yes(answers));
@@ -150,6 +155,16 @@ impl Evidence {
         self.attempts.get(&id).and_then(|a| a.acquired)
     }
 
+    /// Returns whether two holds of a key were entitled at once, in these modes.
+    fn were_at_once(&self, one: Mode, other: Mode) -> bool {
+        let entitled = |a: &Attempt| Some((a.acquired?.0, a.released.map_or(a.until, |at| at.min(a.until))));
+        let in_mode = |mode| self.attempts.values().filter(move |a| a.mode == mode);
+        in_mode(one).filter_map(|a| Some((a, entitled(a)?))).any(|(a, (from, to))| {
+            let others = in_mode(other).filter(|b| b.id != a.id && b.key == a.key);
+            others.filter_map(entitled).any(|(since, until)| from.max(since) < to.min(until))
+        })
+    }
+
     /// Returns whether the history contains the evidence.
     pub fn has(&self, witness: &Witness, verdicts: &Verdicts) -> bool {
         match witness {
@@ -159,6 +174,7 @@ impl Evidence {
                 let later = |(id, at): &(HoldId, Stamp)| *at < arrived && self.acquired(*id) > since;
                 self.writes.iter().any(later)
             }),
+            Witness::AtOnce(one, other) => self.were_at_once(*one, *other),
             Witness::StaleWriteTried => self.stale_writes().next().is_some(),
             Witness::GrantedAgain(node) => self.granted_again(node),
             Witness::Struck(node) => self.had_fault(node),

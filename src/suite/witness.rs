@@ -4,7 +4,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use history::{ClientKind, FaultKind, NodeName, Plan};
+use history::{ClientKind, FaultKind, Mode, NodeName, Plan};
 
 use crate::{exit::Unusable, expect::Expectation, similar::similar};
 
@@ -47,6 +47,8 @@ pub enum Witness {
     /// `write-after-restart`: after a restart of the resource a write arrived whose token is smaller than a token
     /// that was registered before.
     WriteAfterRestart,
+    /// `at-once:read,read`: two holds of a key were entitled at once, in these modes.
+    AtOnce(Mode, Mode),
     /// `renewal-failed`: a renewal failed.
     RenewalFailed,
     /// `healed:clock`: the run had faults of this kind, and the heal of each is proved.
@@ -93,7 +95,7 @@ const CHECK_TO_WRITE: &str = "check-to-write";
 const WORDS: &str = "write-before-stale-arrival, stale-write-tried, granted-again:NODE, granted-and-struck:NODE, \
     tokens-behind, quorums:1,2,3/3,4,5, refused-by-validity:POINT, frozen-in-queue, flushed:NODE, restored:NODE, \
     write-after-deadline, check-to-write<=TIME, check-to-write>=TIME, write-after-restart, renewal-failed, \
-    proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
+    at-once:MODE,MODE, proved:KIND, healed:KIND, or a clause such as `lock.windows>=1`";
 
 impl FromStr for Witness {
     type Err = Unusable;
@@ -131,6 +133,11 @@ impl FromStr for Witness {
             ("write-after-deadline", None) => Witness::WriteAfterDeadline,
             ("write-after-restart", None) => Witness::WriteAfterRestart,
             ("renewal-failed", None) => Witness::RenewalFailed,
+            ("at-once", Some(modes)) => {
+                let named = |name: &str| Mode::ALL.into_iter().find(|mode| mode.name() == name.trim());
+                let (one, other) = modes.split_once(',').ok_or_else(wrong)?;
+                Witness::AtOnce(named(one).ok_or_else(wrong)?, named(other).ok_or_else(wrong)?)
+            }
             ("proved" | "healed", Some(kind)) => {
                 let kind = FaultKind::ALL.into_iter().find(|k| k.name() == kind).ok_or_else(wrong)?;
                 if word == "proved" { Witness::Proved(kind) } else { Witness::Healed(kind) }
@@ -191,6 +198,7 @@ impl std::fmt::Display for Witness {
             }
             Witness::WriteAfterRestart => f.write_str("a stale write after the restart"),
             Witness::RenewalFailed => f.write_str("a renewal that failed"),
+            Witness::AtOnce(one, other) => write!(f, "two holds of a key at once: {one} and {other}"),
             Witness::Healed(kind) => write!(f, "every {kind} proved healed"),
             Witness::Proved(kind) => write!(f, "every {kind} proved"),
         }

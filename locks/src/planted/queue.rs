@@ -81,6 +81,57 @@ impl Decisions for ReleaseByName {
     }
 }
 
+#[derive(Default)]
+pub(super) struct WriterIgnoresReaders;
+
+impl Decisions for WriterIgnoresReaders {
+    /// Of all modes, only that of a writer conflicts with the intention to read.
+    fn looks_as(&self, mode: Mode) -> Mode {
+        if mode == Mode::Write { Mode::IntentRead } else { mode }
+    }
+}
+
+/// The confirming transaction would find the writer that waits.
+#[derive(Default)]
+pub(super) struct Unconfirmed;
+
+impl Decisions for Unconfirmed {
+    fn confirms(&self) -> bool {
+        false
+    }
+}
+
+/// Looks for older writers, and does not see one that waits.
+pub(super) struct ReaderPassesWriter(Arc<dyn Store>);
+
+impl From<Arc<dyn Store>> for ReaderPassesWriter {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+}
+
+impl WrongStore for ReaderPassesWriter {
+    type Decisions = Unconfirmed;
+}
+
+impl Store for ReaderPassesWriter {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn send(&self, op: Op) -> Reply<Answered> {
+        let Op::Before(key, _, Mode::Read) = &op else { return self.0.send(op) };
+        let (key, store, looked) = (key.clone(), self.0.clone(), self.0.send(op));
+        Box::pin(async move {
+            let StoreAnswer::At(writer) = looked.await? else { return Ok(StoreAnswer::Gone) };
+            match store.send(Op::Before(key, writer, Mode::Write)).await? {
+                StoreAnswer::At(_) => Ok(StoreAnswer::Gone),
+                _ => Ok(StoreAnswer::At(writer)),
+            }
+        })
+    }
+}
+
 /// Listens for the end of the predecessor, and hears nothing if the predecessor is gone by then.
 pub(super) struct LostWakeUp(Arc<dyn Store>);
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use history::{Activity, Arm, ClientKind, Comparison, Plan, Range, Tokens};
+use locks::{Capability, Client};
 use rand::Rng;
 
 use super::number::{count, length, scale};
@@ -89,6 +90,10 @@ pub fn draw(mut plan: Plan, is_calm: bool, rng: &mut impl Rng) -> Plan {
     // A run is judged for violations. A few holds are enough for one.
     let refused = u32::from(plan.servers.shows_waiting);
     plan.activity = Activity { holds: 2, clients: 2, refused };
+    let shares = Client::named(&plan.backend).is_some_and(|client| client.has(Capability::ReadWrite));
+    if shares && rng.random_ratio(1, 3) {
+        plan.workload.readers = rng.random_range(1..=9) as f64 / 10.0;
+    }
     plan
 }
 

@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use history::{Answers, Mode, OpId, Outcome};
+use history::{Answers, OpId, Outcome};
 
 use super::*;
 use crate::plan_file::PlanFile;
