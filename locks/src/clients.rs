@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[cfg(feature = "dynamodb")]
 use crate::dynamodb_table::connect as connect_dynamodb;
 use crate::{
-    capability::Capability::{self, FairQueue, Hierarchical, ReadWrite},
+    capability::Capability::{self, FairQueue, ReadWrite},
     connection::connect_all,
     dynamodb::{self, Dynamodb},
     etcd::{self, Etcd},
@@ -45,8 +45,8 @@ pub struct Client {
 /// The capabilities of a lock that has only one, exclusive mode.
 const NONE: &[Capability] = &[];
 
-/// The capabilities of the queue over a store: every mode, in the order of the queue.
-const QUEUE: &[Capability] = &[FairQueue, ReadWrite, Hierarchical];
+/// The capabilities of the queue over a store.
+const QUEUE: &[Capability] = &[FairQueue, ReadWrite];
 
 /// All clients.
 pub const CLIENTS: &[Client] = &[

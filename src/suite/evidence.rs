@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use checker::Verdicts;
 use history::{
-    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Mode, NodeAnswer, NodeName, OpId, Plan, Record,
-    RequestKind, Stamp, Token,
+    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Mode, NodeAnswer, NodeName, OpId, Plan,
+    Record, RequestKind, Stamp, Token,
 };
 
 use super::witness::Witness;
@@ -101,8 +101,21 @@ impl Evidence {
                 let (acquired, failed, released, behind) = (None, None, None, None);
                 let (yes, points, checked) = (Vec::new(), Vec::new(), None);
                 let (id, client, key, mode, sent, until) = (*attempt, *client, key.clone(), *mode, at, at);
-                let new =
-                    Attempt { id, client, key, mode, until, sent, behind, acquired, failed, released, yes, points, checked };
+                let new = Attempt {
+                    id,
+                    client,
+                    key,
+                    mode,
+                    until,
+                    sent,
+                    behind,
+                    acquired,
+                    failed,
+                    released,
+                    yes,
+                    points,
+                    checked,
+                };
                 self.attempts.insert(id, new);
             }
             Event::Acquired { attempt, token, answers, promised_from, lease_ns, .. } => self.change(*attempt, |a| {
