@@ -244,7 +244,6 @@ mod tests {
             key: "k0".into(),
             intended: ms(due),
             mode: history::Mode::Write,
-            below: None,
         };
         let acquired = |attempt| Event::Acquired {
             attempt: HoldId(attempt),

@@ -130,14 +130,7 @@ mod tests {
         builder.event(
             "worker-1",
             40,
-            Event::Acquire {
-                client,
-                attempt: HoldId(9),
-                key,
-                intended: ms(40),
-                mode: history::Mode::Write,
-                below: None,
-            },
+            Event::Acquire { client, attempt: HoldId(9), key, intended: ms(40), mode: history::Mode::Write },
         );
         is_refused(&builder, "an attempt of client 77; the plan has 2 clients");
     }

@@ -157,8 +157,7 @@ impl HistoryBuilder {
     pub fn try_to_acquire(&mut self, hold: u64, worker: u32, sent: u64) -> &mut Self {
         self.workers.entry(hold).or_insert((ProcessName::new(format!("worker-{worker}")), None));
         let (client, key) = (ClientId(worker - 1), Key::from("k0"));
-        let event =
-            Event::Acquire { client, attempt: HoldId(hold), key, intended: ms(sent), mode: Mode::Write, below: None };
+        let event = Event::Acquire { client, attempt: HoldId(hold), key, intended: ms(sent), mode: Mode::Write };
         self.of(hold, sent, event)
     }
 

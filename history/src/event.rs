@@ -91,9 +91,6 @@ pub enum Event {
         /// The mode. Absent for a writer, and in older histories, which have no other mode.
         #[serde(default, skip_serializing_if = "Mode::is_write")]
         mode: Mode,
-        /// The client's hold of the key above this one, if the keys form a hierarchy.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        below: Option<HoldId>,
     },
     /// The second round of a two-phase token is about to leave.
     WriteBack {

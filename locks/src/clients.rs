@@ -54,7 +54,6 @@ const OF_STORE: &[Capability] = &[
     Capability::Reentrant,
     Capability::ReadWrite,
     Capability::Sessions,
-    Capability::Hierarchical,
 ];
 
 /// All clients.

@@ -105,7 +105,6 @@ mod tests {
             key,
             intended: history::Stamp(0),
             mode: history::Mode::Write,
-            below: None,
         });
         assert!(open.is_open(rounds) && !open.is_open(&[Round::Renew, Round::Release]));
         let why = history::FailureReason::Held;

@@ -140,7 +140,6 @@ impl Watch for Attempt {
                 key: self.key.clone(),
                 intended: self.intended,
                 mode: self.mode,
-                below: None,
             },
             Round::WriteBack => Event::WriteBack { attempt },
             Round::Renew => Event::Renew { hold },

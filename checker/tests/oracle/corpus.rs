@@ -98,7 +98,7 @@ impl Tale {
     fn acquire(&mut self, ms: u64, h: Holder) -> &mut Self {
         let (client, attempt, key) = (ClientId(h.client), HoldId(h.id), Key::from("k0"));
         let intended = stamp(ms);
-        self.at(ms, h.worker, Event::Acquire { client, attempt, key, intended, mode: Mode::Write, below: None })
+        self.at(ms, h.worker, Event::Acquire { client, attempt, key, intended, mode: Mode::Write })
     }
 
     fn acquired(&mut self, sent: u64, ms: u64, h: Holder) -> &mut Self {

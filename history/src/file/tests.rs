@@ -11,7 +11,6 @@ fn written(dir: &Path) -> PathBuf {
             key: "k0".into(),
             intended: Stamp(5),
             mode: crate::Mode::Write,
-            below: None,
         };
         writer.append(&Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event }).unwrap();
     }

@@ -8,7 +8,8 @@
 //! A **deadlock** is a cycle of clients, each of which waits for a key that the next one holds, all at the same time. It
 //! begins with an attempt, because a client that acquires a key does not wait. So at each attempt the checker follows
 //! the chain: the key, its holder, the key that the holder waits for, and so on. The chain is short, because most
-//! holders wait for nothing. A client that waits for a key which it holds itself is a cycle of one.
+//! holders wait for nothing. A client that waits for a key which it holds itself is a cycle of one. Readers of a key do
+//! not wait for each other; of several that a writer waits for, the first one is followed.
 //!
 //! A deadlock ends with the first of these, and the checker tells them apart:
 //!
@@ -22,7 +23,7 @@
 //! `lock` judges the two holds. A wait that ends because its holder releases is no cycle either: a holder that waits
 //! does not release.
 
-use history::{ClientId, Event, FailureReason, HoldId, Key, ProcessName, Stamp};
+use history::{ClientId, Event, FailureReason, HoldId, Key, Mode, ProcessName, Stamp};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -30,6 +31,7 @@ use crate::{
     holds::{Attempt, EarlyEnd, EventRef},
     merge::Entry,
     report::seconds,
+    rules,
     run::{Run, millis},
 };
 
@@ -109,6 +111,7 @@ impl Deadlock {
 struct Wait {
     process: usize,
     key: usize,
+    mode: Mode,
     since: EventRef,
 }
 
@@ -179,7 +182,7 @@ impl Deadlocks {
         let is_same = |wait: &Wait| wait.process == process && wait.key == key;
         if !self.waits.get(&client).is_some_and(is_same) {
             self.stops(run, attempt, DeadlockEnd::TimedOut);
-            self.waits.insert(client, Wait { process, key, since: attempt.sent });
+            self.waits.insert(client, Wait { process, key, mode: attempt.mode, since: attempt.sent });
         }
         if !self.of.contains_key(&client) {
             self.follow(run, client, attempt.sent.at);
@@ -192,7 +195,8 @@ impl Deadlocks {
         let mut client = first;
         while let Some(wait) = self.waits.get(&client).copied() {
             // A chain that runs into a known cycle does not come back to the first client, which is in no cycle.
-            let Some(holder) = run.live(wait.key).find(|hold| hold.end() > at) else { return };
+            let blocks = |hold: &&Attempt| hold.end() > at && rules::conflicts(hold.mode, wait.mode);
+            let Some(holder) = run.live(wait.key).find(blocks) else { return };
             chain.push((client, wait, holder));
             client = holder.client;
             if client == first || self.of.contains_key(&client) {

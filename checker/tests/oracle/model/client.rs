@@ -240,7 +240,6 @@ impl World {
             key: Key::new(format!("k{key}")),
             intended: stamp(intended),
             mode: self.k.mode_of(id),
-            below: None,
         };
         self.say(client, event);
         if let Some(released) = self.clients[client].attempt.take_if(|a| a.released) {

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use history::{Answers, NodeAnswer, Outcome};
+use history::{Answers, Mode, NodeAnswer, Outcome};
 use proptest::prelude::*;
 
 use super::*;
@@ -41,7 +41,7 @@ impl Clients {
 
     fn tries(&mut self, worker: u32, attempt: u64, key: &str, at: u64) -> &mut Clients {
         let (client, attempt, key) = (ClientId(worker - 1), HoldId(attempt), Key::from(key));
-        self.event(worker, at, Event::Acquire { client, attempt, key, intended: ms(at), below: None, mode: Mode::Write })
+        self.event(worker, at, Event::Acquire { client, attempt, key, intended: ms(at), mode: Mode::Write })
     }
 
     fn gets(&mut self, worker: u32, attempt: u64, at: u64) -> &mut Clients {
