@@ -195,7 +195,7 @@ impl Deadlocks {
         let mut client = first;
         while let Some(wait) = self.waits.get(&client).copied() {
             // A chain that runs into a known cycle does not come back to the first client, which is in no cycle.
-            let blocks = |hold: &&Attempt| hold.end() > at && rules::conflicts(hold.mode, wait.mode);
+            let blocks = |hold: &&Attempt| hold.end() > at && rules::conflict(hold.mode, wait.mode);
             let Some(holder) = run.live(wait.key).find(blocks) else { return };
             chain.push((client, wait, holder));
             client = holder.client;

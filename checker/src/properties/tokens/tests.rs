@@ -115,7 +115,11 @@ fn readers_may_share_a_token_and_a_later_writer_needs_a_larger_one_than_every_re
     {
         let mut builder = HistoryBuilder::new();
         builder.acquire(1, 1, 0, 10, 42).acquire(2, 2, 15, 20, 42).release(1, 30).release(2, 30);
-        builder.acquire(3, 3, 40, 50, token).release(3, 60).in_mode(1, Mode::Read).in_mode(2, Mode::Read);
+        builder
+            .acquire(3, 3, 40, 50, token)
+            .release(3, 60)
+            .in_mode(1, history::Mode::Read)
+            .in_mode(2, history::Mode::Read);
         assert_eq!(judged(&builder), expected, "token {token}");
     }
 }
