@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use compose::{ComposeFile, STORE_ROLE};
 use history::{ClusterKind, FaultKind, NodeName, Persistence, Plan};
-use locks::{CLIENTS, Capability, access::Access};
+use locks::access::Access;
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
 use workloads::backend::Backend;

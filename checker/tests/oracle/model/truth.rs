@@ -72,7 +72,6 @@ pub struct TrueAct {
     pub number: u64,
     pub at: u64,
     pub hold: u64,
-    pub key: usize,
     pub write: bool,
     /// When its client sent it, and whether the client had made another attempt after it had released the hold.
     pub sent: u64,

@@ -442,7 +442,6 @@ impl World {
                 number,
                 at: self.now,
                 hold,
-                key: a.key,
                 write: a.write,
                 sent: sent.at,
                 after_next: sent.after_next,
