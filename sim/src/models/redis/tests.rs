@@ -1,4 +1,4 @@
-use locks::planted::PlantedStep;
+use locks::{Token, planted::PlantedStep};
 
 use super::*;
 
