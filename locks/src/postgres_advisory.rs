@@ -19,13 +19,20 @@
 //! An advisory lock of a session stays if its transaction is aborted. So after an `ERROR` the session may have the
 //! lock, and its end releases it.
 
+use std::sync::Arc;
+
 use tokio_postgres::Error;
 
 use crate::{
     capability::Capability,
+    one_server::OneServer,
+    ports::{Clock, Lock},
     postgres,
-    postgres_session::{Session, SessionLock, Statements},
-    servers::TokenSource,
+    postgres_session::{
+        Session, SessionLock,
+        shared::{Shared, Statements},
+    },
+    servers::{ServerAddress, TokenSource},
 };
 
 /// $1: key. Takes the lock and then the token, or neither.
@@ -85,7 +92,15 @@ CREATE TABLE IF NOT EXISTS harness_counter (key text PRIMARY KEY, value bigint N
 COMMIT";
     const CAPABILITIES: &'static [Capability] =
         &[Capability::Reentrant, Capability::Sessions, Capability::DeadlockDetection];
-    const SHARED: Option<&'static Statements> = Some(&SHARED);
+
+    fn shared(
+        server: ServerAddress,
+        name: OneServer,
+        clock: Arc<dyn Clock>,
+        tokens: TokenSource,
+    ) -> Option<Arc<dyn Lock>> {
+        Some(Arc::new(Shared::new(server, name, clock, tokens, &SHARED)))
+    }
 
     async fn take(session: &Session, tokens: TokenSource) -> Result<Option<i64>, Error> {
         session.number(if tokens == TokenSource::None { LOCK_UNCOUNTED } else { LOCK }).await
