@@ -109,8 +109,7 @@ impl Shared {
 
     /// Reads the answer to a statement.
     async fn read<T>(&self, mut reply: Reply<Result<T, NodeError>>, lease: Duration) -> Result<T, NodeError> {
-        let timeout = (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2));
-        let answer = within(&*self.clock, timeout, &mut reply).await;
+        let answer = within(&*self.clock, validity::request_timeout(lease), &mut reply).await;
         answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())))
     }
 
