@@ -24,16 +24,21 @@
 //! An advisory lock of a session stays if its transaction is aborted. So after an `ERROR` the session may have the
 //! lock, and its end releases it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use tokio_postgres::Error;
 
 use crate::{
     capability::Capability,
     mode::Mode,
+    one_server::OneServer,
+    ports::{Clock, Lock},
     postgres,
-    postgres_session::{Session, SessionLock, Statements},
-    servers::TokenSource,
+    postgres_session::{
+        Session, SessionLock,
+        shared::{Shared, Statements},
+    },
+    servers::{ServerAddress, TokenSource},
 };
 
 /// The function of a writer that takes the lock, and the same of a reader; the function that gives the lock back.
@@ -101,7 +106,15 @@ CREATE TABLE IF NOT EXISTS harness_counter (key text PRIMARY KEY, value bigint N
 COMMIT";
     const CAPABILITIES: &'static [Capability] =
         &[Capability::Reentrant, Capability::ReadWrite, Capability::Sessions, Capability::DeadlockDetection];
-    const SHARED: Option<&'static Statements> = Some(&SHARED);
+
+    fn shared(
+        server: ServerAddress,
+        name: OneServer,
+        clock: Arc<dyn Clock>,
+        tokens: TokenSource,
+    ) -> Option<Arc<dyn Lock>> {
+        Some(Arc::new(Shared::new(server, name, clock, tokens, &SHARED)))
+    }
 
     async fn take(session: &Session, tokens: TokenSource) -> Result<Option<i64>, Error> {
         let lock = if tokens == TokenSource::None { LOCK_UNCOUNTED } else { LOCK };

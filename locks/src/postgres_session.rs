@@ -23,7 +23,7 @@
 //!   not noticed yet, and keeps the lock until the timeout.
 //! - A statement without an answer may have been done.
 
-mod shared;
+pub(crate) mod shared;
 
 use std::{
     collections::BTreeMap,
@@ -59,10 +59,6 @@ use crate::{
     validity::{self, whole_ms},
 };
 
-use shared::Shared;
-
-pub(crate) use shared::Statements;
-
 /// The time for which the client remembers a session that it neither released nor cancelled.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
@@ -79,8 +75,11 @@ pub(crate) trait SessionLock: Sized + Send + Sync + 'static {
 
     /// The capabilities of the client. A lock with readers has the mode of a reader, besides that of a writer.
     const CAPABILITIES: &'static [Capability] = &[Capability::Reentrant];
-    /// The statements of many locks in one session; none if a session can have one lock only.
-    const SHARED: Option<&'static Statements> = None;
+
+    /// The lock of one client whose holds share one session; none if a session can have one lock only.
+    fn shared(_: ServerAddress, _: OneServer, _: Arc<dyn Clock>, _: TokenSource) -> Option<Arc<dyn Lock>> {
+        None
+    }
 
     /// Takes the lock and then the token, or neither. Returns none if another session has the lock. The number means
     /// nothing without tokens.
@@ -410,9 +409,7 @@ impl<L: SessionLock> Lock for OfSession<L> {
     }
 
     fn session(&self) -> Option<Arc<dyn Lock>> {
-        let OfSession { server, name, clock, tokens, .. } = self;
-        let shared = |statements| Shared::new(server.clone(), name.clone(), clock.clone(), *tokens, statements);
-        L::SHARED.map(|statements| Arc::new(shared(statements)) as Arc<dyn Lock>)
+        L::shared(self.server.clone(), self.name.clone(), self.clock.clone(), self.tokens)
     }
 
     fn renew<'a>(&'a self, hold: &'a mut Hold, _lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {

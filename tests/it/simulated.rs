@@ -190,6 +190,6 @@ fn two_locks_in_opposite_order_deadlock_and_are_released_in_reverse_order() {
             }
             both += u64::from(of.len() == 2 && event["event"] == "acquired");
         }
-        assert!(both > 10 && held.values().all(Vec::is_empty), "{both} sections with two locks");
+        assert!(both > 0 && held.values().all(Vec::is_empty), "{both} sections with two locks");
     }
 }

@@ -5,16 +5,16 @@
 //! once.
 //!
 //! Only so can the server see that clients wait for each other: it knows which session waits for which other one. An
-//! attempt therefore waits in the server, which looks for a cycle after `deadlock_timeout` (1 s by default) and ends the
-//! statement of one session in the cycle with the error 40P01
+//! attempt therefore waits in the server, which looks for a cycle after `deadlock_timeout` (1 s by default) and ends
+//! the statement of one session in the cycle with the error 40P01
 //! (<https://www.postgresql.org/docs/15/explicit-locking.html#LOCKING-DEADLOCKS>). The session stays, with its other
 //! locks. The setting `lock_timeout` ends a longer wait after one lease: the attempt is refused as held.
 //!
 //! # The promise
 //!
 //! A session that waits for a lock is not idle, but the lease of its other holds counts from the last request that was
-//! answered. After a wait, the statement that takes the token is sent, and the promise of the new hold counts from it. A
-//! lock that is granted at once promises from the sending of its request.
+//! answered. After a wait, the statement that takes the token is sent, and the promise of the new hold counts from it.
+//! A lock that is granted at once promises from the sending of its request.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -61,7 +61,7 @@ struct Current {
 }
 
 /// The lock of one client. See [the module](self).
-pub(super) struct Shared {
+pub(crate) struct Shared {
     server: ServerAddress,
     name: OneServer,
     clock: Arc<dyn Clock>,
@@ -110,8 +110,7 @@ impl Shared {
 
     /// Reads the answer to a statement.
     async fn read<T>(&self, mut reply: Reply<Result<T, NodeError>>, lease: Duration) -> Result<T, NodeError> {
-        let timeout = (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2));
-        let answer = within(&*self.clock, timeout, &mut reply).await;
+        let answer = within(&*self.clock, validity::request_timeout(lease), &mut reply).await;
         answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())))
     }
 

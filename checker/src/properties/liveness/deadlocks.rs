@@ -5,11 +5,11 @@
 //! holds when it has given up a wait.) A client **holds** a key while its hold of the key is entitled: from the
 //! acquisition to the release, the noticed loss, the kill of its process, or the promise end, renewals included.
 //!
-//! A **deadlock** is a cycle of clients, each of which waits for a key that the next one holds, all at the same time. It
-//! begins with an attempt, because a client that acquires a key does not wait. So at each attempt the checker follows
-//! the chain: the key, its holder, the key that the holder waits for, and so on. The chain is short, because most
-//! holders wait for nothing. A client that waits for a key which it holds itself is a cycle of one. Readers of a key do
-//! not wait for each other; of several that a writer waits for, the first one is followed.
+//! A **deadlock** is a cycle of clients, each of which waits for a key that the next one holds, all at the same time.
+//! It begins with an attempt, because a client that acquires a key does not wait. So at each attempt the checker
+//! follows the chain: the key, its holder, the key that the holder waits for, and so on. The chain is short, because
+//! most holders wait for nothing. A client that waits for a key which it holds itself is a cycle of one.
+//! Readers of a key do not wait for each other; of several that a writer waits for, the first one is followed.
 //!
 //! A deadlock ends with the first of these, and the checker tells them apart:
 //!

@@ -292,7 +292,8 @@ proptest! {
         }
         let Service { record, ended, cycles, .. } = service;
         let found = liveness(&record.0);
-        let mut known: Vec<_> = ended.into_iter().map(|(clients, from, to, end)| (from, to - from, clients, end)).collect();
+        let of = |(clients, from, to, end)| (from, to - from, clients, end);
+        let mut known: Vec<_> = ended.into_iter().map(of).collect();
         known.sort_by_key(|(from, _, clients, _)| (*from, clients.clone()));
         let is_ended = |found: &&Deadlock| found.ended != DeadlockEnd::Unended;
         let mut judged: Vec<_> = (found.deadlocks.iter().filter(is_ended))
