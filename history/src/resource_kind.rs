@@ -13,11 +13,14 @@ pub enum ResourceKind {
     Postgres,
     /// The etcd cluster that also keeps the lock: one transaction decides each request.
     Etcd,
+    /// One object of an S3 server: a conditional put replaces the state from which the request was decided.
+    S3,
 }
 
 impl ResourceKind {
     /// All kinds, the default first.
-    pub const ALL: [ResourceKind; 3] = [ResourceKind::Service, ResourceKind::Postgres, ResourceKind::Etcd];
+    pub const ALL: [ResourceKind; 4] =
+        [ResourceKind::Service, ResourceKind::Postgres, ResourceKind::Etcd, ResourceKind::S3];
 
     /// Returns the name in flags, plans and reports.
     pub fn name(self) -> &'static str {
@@ -25,12 +28,13 @@ impl ResourceKind {
             ResourceKind::Service => "service",
             ResourceKind::Postgres => "postgres",
             ResourceKind::Etcd => "etcd",
+            ResourceKind::S3 => "s3",
         }
     }
 
     /// Returns whether the resource has a server of its own, beside the lock nodes.
     pub fn has_own_server(self) -> bool {
-        self == ResourceKind::Postgres
+        matches!(self, ResourceKind::Postgres | ResourceKind::S3)
     }
 
     /// Returns whether this is the default, which plans and reports leave out.

@@ -17,6 +17,15 @@ pub(crate) struct Asked {
 /// The queue of a task that asks a store. A task of its own: a client that goes away must not interrupt a transaction.
 pub(crate) struct Asker(mpsc::Sender<Asked>);
 
+/// The reason why a store outside this process gave no answer that decides.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No answer came, or the store cannot answer now. A change that was sent may have happened.
+    Lost(String),
+    /// The store refused the request, or answered nonsense. The same request would be refused again.
+    Wrong(String),
+}
+
 /// A store that was opened.
 pub(crate) struct Opened {
     pub asker: Asker,

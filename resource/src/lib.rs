@@ -8,6 +8,7 @@
 //! * [`Resource`] serves the rule over HTTP. An answer leaves only after everything that it shows is on disk.
 //! * [`Resource::over_postgres`] lets a Postgres server decide by conditional updates, and keeps the admission log.
 //! * [`Resource::over_etcd`] does the same with the cluster that keeps the lock.
+//! * [`Resource::over_s3`] keeps the state in one object of an object store, which a conditional put replaces.
 //! * [`Client`] sends requests. It never retries, and says of each failure whether the request may have been applied.
 //!
 //! # The HTTP interface
@@ -41,6 +42,7 @@ mod moment;
 mod policy;
 mod postgres;
 mod request;
+mod s3;
 mod server;
 mod service;
 mod store;

@@ -26,9 +26,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
-use self::session::{Decided, Failure, Session};
+use self::session::{Decided, Session};
 use crate::admission::Admission;
-use crate::asked::{Asked, Asker, Opened};
+use crate::asked::{Asked, Asker, Failure, Opened};
 use crate::decide::{Refusal, check};
 use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;

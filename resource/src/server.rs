@@ -26,6 +26,7 @@ use crate::limits::Limits;
 use crate::moment::{Observer, WallClock};
 use crate::policy::Policy;
 use crate::postgres;
+use crate::s3;
 use crate::service::Shared;
 use crate::store::{End, Store, StoreError};
 use crate::timeouts::{Phase, TimedStream};
@@ -112,6 +113,23 @@ impl Resource {
         observer: Observer,
     ) -> Result<Resource, StoreError> {
         let opened = etcd::open(addresses, policy.clone(), lock_keys, clock, observer).await?;
+        Ok(Resource::over_store(policy, limits, opened))
+    }
+
+    /// Opens an object of the S3 server at `address` (`host:port`), in a bucket that is created if it is missing. From
+    /// then on a decision happens exactly if a conditional put replaces the object, and this process writes the
+    /// admission log. No other process may write to the bucket.
+    ///
+    /// # Errors
+    /// The server does not answer within a minute or refuses a request, or the object was written under another policy.
+    pub async fn over_s3(
+        policy: Policy,
+        limits: Limits,
+        clock: WallClock,
+        address: String,
+        observer: Observer,
+    ) -> Result<Resource, StoreError> {
+        let opened = s3::open(address, policy.clone(), clock, observer).await?;
         Ok(Resource::over_store(policy, limits, opened))
     }
 

@@ -82,6 +82,14 @@ pub enum StoreError {
         /// The problem.
         what: String,
     },
+    /// The object store cannot be used.
+    #[error("the object store at {address}: {what}")]
+    S3 {
+        /// The address of the server.
+        address: String,
+        /// The problem.
+        what: String,
+    },
     /// The writing thread could not be started.
     #[error("cannot start the thread that writes the store: {0}")]
     Thread(std::io::Error),

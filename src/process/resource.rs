@@ -38,6 +38,9 @@ pub struct ResourceArgs {
     /// Addresses of the etcd members that decide, in place of this process
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["store", "buggy", "postgres"])]
     etcd: Vec<String>,
+    /// Address of an S3 server with the object whose replacement decides
+    #[arg(long, conflicts_with_all = ["store", "buggy", "postgres", "etcd"])]
+    s3: Option<String>,
 }
 
 /// One command to the resource.
@@ -69,13 +72,14 @@ pub async fn resource(args: ResourceArgs) -> anyhow::Result<()> {
         let limits = Limits::default();
         // Through libc, so that a clock fault of the resource changes its decisions.
         let clock = || BootClock.wall();
-        let resource = match args.postgres {
-            Some(address) => Resource::over_postgres(policy, limits, clock, address, observer).await,
-            None if !args.etcd.is_empty() => {
+        let resource = match (args.postgres, args.s3) {
+            (Some(address), _) => Resource::over_postgres(policy, limits, clock, address, observer).await,
+            (None, Some(address)) => Resource::over_s3(policy, limits, clock, address, observer).await,
+            (None, None) if !args.etcd.is_empty() => {
                 let members = (args.etcd, lock_keys as resource::LockKeys);
                 Resource::over_etcd(policy, limits, clock, members, observer).await
             }
-            None => Resource::open(Config { policy, store: args.store, limits, clock }, observer),
+            (None, None) => Resource::open(Config { policy, store: args.store, limits, clock }, observer),
         };
         let resource = resource.context("opening the store")?;
         if let Some(durable) = resource.durable() {

@@ -13,6 +13,7 @@ fn store_file(kind: ResourceKind) -> Option<&'static str> {
     match kind {
         ResourceKind::Service | ResourceKind::Etcd => None,
         ResourceKind::Postgres => Some(include_str!("../../resource/postgres.yaml")),
+        ResourceKind::S3 => Some(include_str!("../../resource/s3.yaml")),
     }
 }
 

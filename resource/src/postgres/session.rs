@@ -13,6 +13,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 
 use crate::admission::{Admission, ArmOutcome};
+use crate::asked::Failure;
 use crate::decide::{DecidedOperation, RESTART_JUMP};
 use crate::policy::Policy;
 use crate::request::{Action, Proposal, Request};
@@ -112,15 +113,6 @@ const WRITE_ON_DEADLINE: &str = "\
 UPDATE harness_resource SET version = $2::text::numeric, value = $3
 WHERE key = $1 AND arm = 'deadline' AND $5::text::numeric <= $4::text::numeric
 RETURNING value, version::text";
-
-/// The reason why a session cannot go on.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The connection is lost, or the server is not up. A commit that was sent may have happened.
-    Lost(String),
-    /// The server refused a statement, or answered what no table of ours has.
-    Wrong(String),
-}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
