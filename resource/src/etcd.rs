@@ -20,14 +20,15 @@ mod transaction;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Error, Txn};
+use etcd_client::{Client, ConnectOptions, Error, Txn, TxnResponse};
 use history::{Arm, HoldId, OpId, Version};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
+use tonic::Code;
 
 use self::transaction::{Snapshot, first_use, reading, writing};
 use crate::admission::{Admission, ArmOutcome};
-use crate::asked::{Asked, Asker, Opened};
+use crate::asked::{Asked, Asker, Failure, Opened};
 use crate::decide::{DecidedOperation, Refusal, check};
 use crate::moment::{Moment, Observer, Undecided, WallClock, read_clock};
 use crate::policy::Policy;
@@ -52,24 +53,26 @@ pub(crate) async fn open(
     clock: WallClock,
     observer: Observer,
 ) -> Result<Opened, StoreError> {
-    let failed = |error: Error| StoreError::Etcd { addresses: addresses.join(", "), what: error.to_string() };
+    let failed = |what: String| StoreError::Etcd { addresses: addresses.join(", "), what };
     let urls: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
     let options = ConnectOptions::new().with_connect_timeout(ANSWER_TIMEOUT).with_timeout(ANSWER_TIMEOUT);
-    let client = Client::connect(&urls, Some(options)).await.map_err(failed)?;
+    let client = Client::connect(&urls, Some(options)).await.map_err(|error| failed(error.to_string()))?;
     let mut asking = Asking { client, policy, lock_keys, clock, observer, formers: BTreeMap::new() };
     let until = Instant::now() + START_TIMEOUT;
-    while let Err(error) = asking.send(transaction::first()).await {
-        if Instant::now() >= until {
-            return Err(StoreError::Etcd { addresses: addresses.join(", "), what: error });
+    loop {
+        match asking.send(transaction::first()).await {
+            Ok(()) => break,
+            Err(Failure::Lost(_)) if Instant::now() < until => sleep(RETRY_DELAY).await,
+            Err(Failure::Lost(what) | Failure::Wrong(what)) => return Err(failed(what)),
         }
-        sleep(RETRY_DELAY).await;
     }
     let (asker, requests) = Asker::new();
     let (ended, end) = oneshot::channel();
     tokio::spawn(async move {
-        asking.serve(requests).await;
+        let served = asking.serve(requests).await;
+        let failed = |what| StoreError::Etcd { addresses: addresses.join(", "), what };
         // Nobody waits for the end after a shutdown.
-        let _ = ended.send(Ok(()));
+        let _ = ended.send(served.map_err(failed));
     });
     Ok(Opened { asker, durable: None, end })
 }
@@ -85,39 +88,38 @@ struct Asking {
 }
 
 impl Asking {
-    async fn serve(&mut self, mut requests: mpsc::Receiver<Asked>) {
+    /// Serves until all connections are gone, or until etcd refuses a transaction; the error says why.
+    async fn serve(&mut self, mut requests: mpsc::Receiver<Asked>) -> Result<(), String> {
         while let Some(Asked { mut request, answer }) = requests.recv().await {
             let decided = match check(&self.policy, &request) {
                 Err(refusal) => Err(refusal),
-                Ok(()) => self.decide(&mut request).await,
+                Ok(()) => self.decide(&mut request).await?,
             };
             // The client may be gone.
             let _ = answer.send(decided.map_err(Undecided::Refused));
         }
+        Ok(())
     }
 
-    /// Asks until the outcome is known.
-    async fn decide(&mut self, request: &mut Request) -> Result<Admission, Refusal> {
+    /// Asks until the outcome is known, or until etcd refuses a transaction.
+    async fn decide(&mut self, request: &mut Request) -> Result<Result<Admission, Refusal>, String> {
         let id = request.hold.zip(request.op);
         if let Some((hold, op)) = id
             && let Some(former) = self.formers.get(&(hold, op))
         {
             if !former.request.is_same(request) {
-                return Err(Refusal::OpReused { hold, op });
+                return Ok(Err(Refusal::OpReused { hold, op }));
             }
             let admission = Admission { repeat: true, ..former.admission.clone() };
             (self.observer)(Moment::Decided(&admission));
-            return Ok(admission);
+            return Ok(Ok(admission));
         }
         let before = loop {
-            let found = self.snapshot(request).await;
+            let found = self.snapshot(request).await?;
             if found.knows_key {
                 break found;
             }
-            if let Err(error) = self.send(first_use(&self.policy, request)).await {
-                tracing::warn!(error, "etcd did not make the records of a key");
-                sleep(RETRY_DELAY).await;
-            }
+            lost(self.send(first_use(&self.policy, request)).await, "made no records of a key").await?;
         };
         let number = Version(before.last.0 + 1);
         (self.observer)(Moment::Asked);
@@ -125,11 +127,9 @@ impl Asking {
         read_clock(self.clock, request);
         let after = loop {
             // A lost answer and a copy that came too late are both answered by the next reading.
-            if let Err(error) = self.send(writing(&self.policy, request, &before, number)).await {
-                tracing::warn!(error, "etcd did not answer a transaction");
-                sleep(RETRY_DELAY).await;
-            }
-            let found = self.snapshot(request).await;
+            let sent = self.send(writing(&self.policy, request, &before, number)).await;
+            lost(sent, "did not answer a transaction").await?;
+            let found = self.snapshot(request).await?;
             if found.last == number {
                 break found;
             }
@@ -141,33 +141,64 @@ impl Asking {
         if let Some(id) = id {
             self.formers.insert(id, DecidedOperation { request: request.clone(), admission: admission.clone() });
         }
-        Ok(admission)
+        Ok(Ok(admission))
     }
 
     /// Reads the state of the request's key, until a member answers.
-    async fn snapshot(&mut self, request: &Request) -> Snapshot {
+    async fn snapshot(&mut self, request: &Request) -> Result<Snapshot, String> {
         loop {
             let reading = reading(&self.policy, request, (self.lock_keys)(&request.key));
-            match self.client_txn(reading).await.and_then(|answer| Snapshot::new(&self.policy, request, &answer)) {
-                Ok(snapshot) => return snapshot,
-                Err(error) => {
-                    tracing::warn!(error, "etcd did not answer a reading");
-                    sleep(RETRY_DELAY).await;
-                }
+            let answer = self.client_txn(reading).await;
+            if let Some(answer) = lost(answer, "did not answer a reading").await? {
+                return Snapshot::new(&self.policy, request, &answer);
             }
         }
     }
 
-    async fn send(&mut self, transaction: Txn) -> Result<(), String> {
+    async fn send(&mut self, transaction: Txn) -> Result<(), Failure> {
         self.client_txn(transaction).await.map(drop)
     }
 
-    async fn client_txn(&mut self, transaction: Txn) -> Result<etcd_client::TxnResponse, String> {
+    async fn client_txn(&mut self, transaction: Txn) -> Result<TxnResponse, Failure> {
         match timeout(ANSWER_TIMEOUT, self.client.txn(transaction)).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(elapsed) => Err(elapsed.to_string()),
+            Ok(answer) => answer.map_err(failure),
+            Err(elapsed) => Err(Failure::Lost(elapsed.to_string())),
         }
     }
+}
+
+/// Waits a moment after an answer that was lost, and returns none. A refusal is an error.
+async fn lost<T>(answer: Result<T, Failure>, what: &str) -> Result<Option<T>, String> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Failure::Wrong(why)) => Err(why),
+        Err(Failure::Lost(why)) => {
+            tracing::warn!(why, "etcd {what}");
+            sleep(RETRY_DELAY).await;
+            Ok(None)
+        }
+    }
+}
+
+/// Tells a definite error from one after which the transaction may have been applied, or may succeed later.
+fn failure(error: Error) -> Failure {
+    let is_definite = match &error {
+        Error::GRpcStatus(status) => match status.code() {
+            // No time makes room: this process asks for no compaction.
+            Code::ResourceExhausted => status.message().contains("database space exceeded"),
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented => true,
+            _ => false,
+        },
+        Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::Utf8Error(_) => true,
+        _ => false,
+    };
+    if is_definite { Failure::Wrong(error.to_string()) } else { Failure::Lost(error.to_string()) }
 }
 
 /// Returns the outcome of the request `number` on `arm`, by the states before and after it.

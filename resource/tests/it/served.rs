@@ -73,6 +73,11 @@ impl Served {
         self.task.await.unwrap().unwrap();
     }
 
+    /// Waits until it stops by itself, and returns the reason.
+    pub async fn failure(self) -> String {
+        self.task.await.unwrap().unwrap_err().to_string()
+    }
+
     pub async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }

@@ -1,0 +1,64 @@
+//! The resource over a member of etcd in this process. The runs in the root package use a real cluster.
+
+use history::{Arm, Comparison};
+use proptest::test_runner::TestRunner;
+use resource::{Limits, Policy, Resource};
+use tonic::Code;
+
+use crate::fake_etcd::FakeEtcd;
+use crate::random::{ARMS, decides_as_the_rule_does, policies};
+use crate::served::{CLOCK, Served, observer, start};
+use crate::treat::{Treat, failures};
+
+async fn serve(fake: &FakeEtcd, policy: &Policy) -> Served {
+    let (log, observer) = observer();
+    let lock_keys: resource::LockKeys = |key| format!("locks/{key}/").into_bytes();
+    let members = (vec![fake.address.clone()], lock_keys);
+    let resource = Resource::over_etcd(policy.clone(), Limits::default(), CLOCK, members, observer).await;
+    start(resource.unwrap(), log).await
+}
+
+#[tokio::test]
+async fn etcd_decides_random_requests_as_the_rule_does_whatever_answers_are_lost() {
+    let mut runner = TestRunner::deterministic();
+    for policy in policies(&ARMS) {
+        let fake = FakeEtcd::start().await;
+        fake.treat(failures());
+        let served = serve(&fake, &policy).await;
+        decides_as_the_rule_does(&served, &policy, 200, &mut runner).await;
+        let numbers = served.log.lock().unwrap().iter().filter(|admission| !admission.repeat).count() as u64;
+        let (applied, refused) = fake.decisions();
+        assert_eq!(applied, numbers, "each decision is one transaction that was applied");
+        assert!(refused > 5, "{refused} copies came too late");
+        served.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_guard_admits_only_while_the_lock_key_of_the_token_is_there() {
+    let fake = FakeEtcd::start().await;
+    let served = serve(&fake, &Policy::new(&[Arm::Guard], Comparison::Default).unwrap()).await;
+    let token = fake.create("locks/k/1");
+    let headers = |op, token| format!("X-Hold: 1\r\nX-Op: {op}\r\nX-Fence-Token: {token}\r\n");
+    assert_eq!(served.put("/r/k", &headers(1, token + 1), "a").await.status, 409);
+    assert_eq!(served.put("/r/other", &headers(2, token), "a").await.status, 409);
+    assert_eq!(served.put("/r/k", &headers(3, token), "a").await.status, 200);
+    fake.remove("locks/k/1");
+    assert_eq!(served.put("/r/k", &headers(4, token), "b").await.status, 409);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_definite_error_of_etcd_ends_the_resource_and_names_the_reason() {
+    let policy = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
+    for code in [Code::InvalidArgument, Code::PermissionDenied, Code::Unimplemented] {
+        let fake = FakeEtcd::start().await;
+        let served = serve(&fake, &policy).await;
+        fake.treat([Some(Treat::Say(Code::Unavailable)), Some(Treat::Say(Code::ResourceExhausted))]);
+        assert_eq!(served.put("/r/k", "", "a").await.status, 200, "an error that may pass ends nothing");
+        fake.treat([Some(Treat::Say(code))]);
+        assert_eq!(served.put("/r/k", "", "a").await.status, 500);
+        let stopped = served.failure().await;
+        assert!(stopped.contains("refused on purpose"), "{stopped}");
+    }
+}
