@@ -67,7 +67,7 @@ accept: setup
 
 bench:
 	@scripts/setup test
-	$(CARGO) run --release --manifest-path bench/Cargo.toml
+	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin redlock
 
 image: setup
 	$(CARGO) build --quiet --release

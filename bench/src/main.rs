@@ -6,7 +6,6 @@
 
 mod clients;
 mod series;
-mod servers;
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +13,13 @@ use anyhow::ensure;
 use clap::Parser;
 use clients::{Client, Floor, LEASE};
 use futures::future::try_join_all;
+use harness_bench::servers::Server;
 use locks::TokenSource;
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
 use series::{Series, Times};
-use servers::Server;
 use tokio::time::sleep;
 
 /// Measures the Redlock client beside rslock and beside raw PINGs, on five Redis servers that this program starts

@@ -1,4 +1,4 @@
-//! Redis servers on loopback, for one measurement.
+//! Servers on loopback, for one measurement.
 
 use std::{
     io::{Read, Write},
@@ -20,7 +20,7 @@ use nix::{
 /// The time that a server has to answer its first PING.
 const UP_WITHIN: Duration = Duration::from_secs(10);
 
-/// One server without persistence. It is killed when this value is dropped, or when the measuring process ends.
+/// One server. It is killed when this value is dropped, or when the measuring process ends.
 pub struct Server {
     /// `127.0.0.1:PORT`.
     pub address: String,
@@ -29,32 +29,56 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port, and waits until the server answers.
+    /// Starts a Redis server without persistence on a free port, and waits until the server answers.
     ///
     /// # Errors
     /// There is no `redis-server` on the path, or it does not answer within [`UP_WITHIN`].
     pub fn start() -> anyhow::Result<Server> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let dir = tempfile::tempdir()?;
+        let (port, dir) = (free_port()?, tempfile::tempdir()?);
         let mut command = Command::new(binary());
         command
             .arg0("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .arg("--dir")
-            .arg(dir.path())
-            .stdout(Stdio::null());
-        // SAFETY: prctl is async-signal-safe.
-        unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
-        let child = command.spawn().context("cannot start `redis-server`; install Redis (Debian: redis-server)")?;
+            .arg(dir.path());
+        let child = spawned(&mut command, "`redis-server`; install Redis (Debian: redis-server)")?;
         let server = Server { address: format!("127.0.0.1:{port}"), child, _dir: dir };
+        server.wait_until_up(|| server.ask("PING\r\n").is_ok_and(|answer| answer.starts_with("+PONG")))?;
+        Ok(server)
+    }
+
+    /// Starts a cluster of one etcd member on free ports, and waits until the member answers. `program` is etcd's.
+    ///
+    /// # Errors
+    /// `program` cannot be started, or it does not answer within [`UP_WITHIN`].
+    pub fn start_etcd(program: &str, quota_bytes: u64) -> anyhow::Result<Server> {
+        let (clients, peers, dir) = (free_port()?, free_port()?, tempfile::tempdir()?);
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let mut command = Command::new(program);
+        command
+            .arg("--data-dir")
+            .arg(dir.path())
+            .args(["--name", "bench", "--listen-client-urls", &url(clients), "--advertise-client-urls", &url(clients)])
+            .args(["--listen-peer-urls", &url(peers), "--initial-advertise-peer-urls", &url(peers)])
+            .args(["--initial-cluster", &format!("bench={}", url(peers))])
+            .args(["--quota-backend-bytes", &quota_bytes.to_string()])
+            .stderr(Stdio::null());
+        let child = spawned(&mut command, "etcd; install it (Debian: etcd-server), or name its program with --etcd")?;
+        let server = Server { address: format!("127.0.0.1:{clients}"), child, _dir: dir };
+        let is_up = || server.ask("GET /health HTTP/1.0\r\n\r\n").is_ok_and(|answer| answer.contains("true"));
+        server.wait_until_up(is_up)?;
+        Ok(server)
+    }
+
+    fn wait_until_up(&self, is_up: impl Fn() -> bool) -> anyhow::Result<()> {
         let began = Instant::now();
-        while !matches!(server.ask("PING\r\n"), Ok(answer) if answer.starts_with("+PONG")) {
+        while !is_up() {
             if began.elapsed() > UP_WITHIN {
-                bail!("redis-server on {} does not answer PING within {UP_WITHIN:?}", server.address);
+                bail!("the server on {} does not answer within {UP_WITHIN:?}", self.address);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(server)
+        Ok(())
     }
 
     /// Freezes the server, or lets it go on.
@@ -84,6 +108,19 @@ impl Server {
         let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
         Ok(digits.parse()?)
     }
+}
+
+/// Returns a port that is free now.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Starts a server that dies with this process.
+fn spawned(command: &mut Command, what: &str) -> anyhow::Result<Child> {
+    command.stdout(Stdio::null());
+    // SAFETY: prctl is async-signal-safe.
+    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
+    command.spawn().with_context(|| format!("cannot start {what}"))
 }
 
 /// The server, or a tool of Redis that is the same binary: it is a server when it is called `redis-server`.

@@ -27,6 +27,7 @@ mod real;
 #[path = "../shared/redis_binary.rs"]
 mod redis_binary;
 mod replicated;
+mod s3;
 mod selftest;
 mod serve;
 mod servers;

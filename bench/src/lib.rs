@@ -1,0 +1,3 @@
+//! The parts that the measurements share.
+
+pub mod servers;
