@@ -17,7 +17,9 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use futures::{StreamExt, stream};
 use harness_bench::servers::Server;
-use locks::{BootClock, Client, Failure, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched};
+use locks::{
+    BootClock, Client, Failure, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched,
+};
 use sample::{Kind, Sample, available_bytes};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -40,8 +42,8 @@ struct Args {
     /// Take locks without fencing tokens
     #[arg(long)]
     no_tokens: bool,
-    /// The servers' addresses (HOST:PORT,…), in place of a server that this program starts; use empty ones, because the
-    /// counters of Redis stay there
+    /// Addresses (HOST:PORT,…) of servers, in place of one that this program starts; use empty servers, because Redis's
+    /// counters stay there
     #[arg(long, value_delimiter = ',')]
     servers: Vec<String>,
     /// The longest time to take locks, in seconds
@@ -153,7 +155,10 @@ impl<'a> Measurement<'a> {
     async fn run(&self) -> anyhow::Result<()> {
         let before = self.look().await?;
         ensure!(before.locks == 0, "{}: {} locks are there already; use an empty server", self.address, before.locks);
-        println!("{}, {} keys, lease {} s, {} tasks", before.version, self.args.keys, self.args.lease_s, self.args.tasks);
+        println!(
+            "{}, {} keys, lease {} s, {} tasks",
+            before.version, self.args.keys, self.args.lease_s, self.args.tasks
+        );
         tokio::select! {
             biased;
             error = self.look_on() => return error,
@@ -271,25 +276,36 @@ impl<'a> Measurement<'a> {
         row("after the last lock", granted);
         row("afterwards", last);
         let rate = self.granted.get() as f64 / took.as_secs_f64();
-        println!("granted                  {} of {} keys in {:.1} s: {rate:.0} keys/s", self.granted.get(), self.args.keys, took.as_secs_f64());
+        println!(
+            "granted                  {} of {} keys in {:.1} s: {rate:.0} keys/s",
+            self.granted.get(),
+            self.args.keys,
+            took.as_secs_f64()
+        );
         if self.late.get() > 0 {
             println!("answered after the lease {}", self.late.get());
         }
         let most = seen.iter().map(|seen| seen.sample.locks).max().unwrap_or_default().max(1);
-        let per_lock = (over(peak) as f64 - peak.counters as f64 * over(last) as f64 / keys as f64) / peak.locks.max(1) as f64;
+        let per_lock =
+            (over(peak) as f64 - peak.counters as f64 * over(last) as f64 / keys as f64) / peak.locks.max(1) as f64;
         println!("locks at the same time   {most}; overdue at most {} (their leases were over)", self.overdue());
         if self.kind == Kind::Redis {
             let left = over(last) as f64 / last.counters.max(1) as f64;
             println!("bytes a lock, at peak    {per_lock:.0}, without its counter");
             println!("left behind              {} counters, {} ({left:.0} bytes each)", last.counters, mib(over(last)));
         } else {
-            println!("bytes a key in the file  {:.0}", last.database_bytes.saturating_sub(first.database_bytes) as f64 / keys as f64);
+            println!(
+                "bytes a key in the file  {:.0}",
+                last.database_bytes.saturating_sub(first.database_bytes) as f64 / keys as f64
+            );
             println!("revisions                {} for {keys} locks", last.revision - first.revision);
         }
         println!("removed by the server    {}", last.expired - first.expired);
         match gone {
             Some(after) => println!("all locks gone           {:.1} s after the last lease", after.as_secs_f64()),
-            None => println!("locks still there        {} after {} s more (--settle-s)", last.locks, self.args.settle_s),
+            None => {
+                println!("locks still there        {} after {} s more (--settle-s)", last.locks, self.args.settle_s)
+            }
         }
         let stop = self.stop.borrow().clone().unwrap_or_else(|| "every key was taken".to_owned());
         println!("ended because            {stop}");
