@@ -17,9 +17,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use futures::{StreamExt, stream};
 use harness_bench::servers::Server;
-use locks::{
-    BootClock, Client, Failure, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched,
-};
+use locks::{BootClock, Client, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched};
 use sample::{Kind, Sample, available_bytes};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -70,6 +68,9 @@ struct Args {
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// The time for which the server's figures must be watched after the last key is gone.
 const AFTERWARDS: Duration = Duration::from_secs(5);
+
+/// The attempts of each task that may fail in a row before the measurement ends.
+const FAILED_IN_A_ROW: usize = 4;
 
 /// A sample, with the time since the beginning and the locks that were granted by then.
 struct Seen {
@@ -130,8 +131,8 @@ struct Measurement<'a> {
     /// The part of every key's name that no earlier measurement has.
     series: u32,
     granted: Cell<u64>,
-    /// Answers that came after the lease: the lock was granted, and its client does not have it.
-    late: Cell<u64>,
+    /// Attempts that gave no lock: answers that were late or lost, and refusals.
+    failed: Cell<u64>,
     seen: RefCell<Vec<Seen>>,
     stop: RefCell<Option<String>>,
 }
@@ -146,7 +147,7 @@ impl<'a> Measurement<'a> {
             began: Instant::now(),
             series: std::process::id(),
             granted: Cell::new(0),
-            late: Cell::new(0),
+            failed: Cell::new(0),
             seen: RefCell::default(),
             stop: RefCell::default(),
         }
@@ -187,11 +188,23 @@ impl<'a> Measurement<'a> {
             async move { goes_on }
         });
         let mut answers = std::pin::pin!(numbers.map(take).buffer_unordered(self.args.tasks));
+        let mut failed = 0;
         while let Some(answer) = answers.next().await {
             match answer {
-                Ok(_) => self.granted.set(self.granted.get() + 1),
-                Err(failure) if is_late(&failure) => self.late.set(self.late.get() + 1),
-                Err(failure) => self.stop_because(&format!("the server refused: {}", failure.reason)),
+                Ok(_) => {
+                    self.granted.set(self.granted.get() + 1);
+                    failed = 0;
+                }
+                Err(failure) => {
+                    self.failed.set(self.failed.get() + 1);
+                    failed += 1;
+                    // An answer may be late or lost. A server that grants nothing any more has a reason.
+                    if failure.outcome == Outcome::Failed && failure.reason != FailureReason::Validity
+                        || failed > FAILED_IN_A_ROW * self.args.tasks
+                    {
+                        self.stop_because(&format!("no lock is granted any more: {}", failure.reason));
+                    }
+                }
             }
         }
     }
@@ -282,8 +295,8 @@ impl<'a> Measurement<'a> {
             self.args.keys,
             took.as_secs_f64()
         );
-        if self.late.get() > 0 {
-            println!("answered after the lease {}", self.late.get());
+        if self.failed.get() > 0 {
+            println!("attempts without a lock  {}", self.failed.get());
         }
         let most = seen.iter().map(|seen| seen.sample.locks).max().unwrap_or_default().max(1);
         let per_lock =
@@ -314,7 +327,7 @@ impl<'a> Measurement<'a> {
             let value = serde_json::json!({
                 "backend": self.args.backend, "version": first.version, "keys": self.args.keys,
                 "lease_s": self.args.lease_s, "tasks": self.args.tasks, "tokens": !self.args.no_tokens,
-                "granted": self.granted.get(), "late": self.late.get(), "took_s": took.as_secs_f64(),
+                "granted": self.granted.get(), "failed": self.failed.get(), "took_s": took.as_secs_f64(),
                 "overdue": self.overdue(), "gone_after_s": gone.map(|gone| gone.as_secs_f64()), "ended_because": stop,
                 "samples": samples,
             });
@@ -332,9 +345,4 @@ fn of_sample(seen: &Seen) -> serde_json::Value {
         "expired": sample.expired, "database_bytes": sample.database_bytes, "in_use_bytes": sample.in_use_bytes,
         "revision": sample.revision,
     })
-}
-
-/// Returns whether the lock may have been granted, and only its answer came too late.
-fn is_late(failure: &Failure) -> bool {
-    failure.reason == FailureReason::Validity || failure.outcome == Outcome::Indeterminate
 }
