@@ -8,7 +8,7 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test dynamodb accept mutants bench image setup build
+.PHONY: help demo test dynamodb accept mutants bench keys image setup build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
@@ -18,6 +18,7 @@ help:
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
 	@echo 'make bench    the Redlock client beside the crate rslock and beside raw PINGs, as ratios of one run'
+	@echo 'make keys     what a short lock on each of KEYS keys (100000) costs a Redis server: memory, expiry, what is left'
 
 demo: setup build
 	$(HARNESS) run --cluster $(if $(CI),docker,auto) --nemesis pause --backend redlock --expect '$(REPRODUCED)'
@@ -68,6 +69,12 @@ accept: setup
 bench:
 	@scripts/setup test
 	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin redlock
+
+# More flags in KEYS_FLAGS, for example `--backend etcd`; docs/keys.md.
+KEYS ?= 100000
+keys:
+	@scripts/setup test
+	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin keys -- --keys $(KEYS) $(KEYS_FLAGS)
 
 image: setup
 	$(CARGO) build --quiet --release

@@ -17,7 +17,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use futures::{StreamExt, stream};
 use harness_bench::servers::Server;
-use locks::{BootClock, Client, Failure, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched};
+use locks::{BootClock, Client, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched};
 use sample::{Kind, Sample, available_bytes};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -40,8 +40,8 @@ struct Args {
     /// Take locks without fencing tokens
     #[arg(long)]
     no_tokens: bool,
-    /// The servers' addresses (HOST:PORT,…), in place of a server that this program starts; use empty ones, because the
-    /// counters of Redis stay there
+    /// Addresses (HOST:PORT,…) of servers, in place of one that this program starts; use empty servers, because Redis's
+    /// counters stay there
     #[arg(long, value_delimiter = ',')]
     servers: Vec<String>,
     /// The longest time to take locks, in seconds
@@ -68,6 +68,9 @@ struct Args {
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// The time for which the server's figures must be watched after the last key is gone.
 const AFTERWARDS: Duration = Duration::from_secs(5);
+
+/// The attempts of each task that may fail in a row before the measurement ends.
+const FAILED_IN_A_ROW: usize = 4;
 
 /// A sample, with the time since the beginning and the locks that were granted by then.
 struct Seen {
@@ -128,8 +131,8 @@ struct Measurement<'a> {
     /// The part of every key's name that no earlier measurement has.
     series: u32,
     granted: Cell<u64>,
-    /// Answers that came after the lease: the lock was granted, and its client does not have it.
-    late: Cell<u64>,
+    /// Attempts that gave no lock: answers that were late or lost, and refusals.
+    failed: Cell<u64>,
     seen: RefCell<Vec<Seen>>,
     stop: RefCell<Option<String>>,
 }
@@ -144,7 +147,7 @@ impl<'a> Measurement<'a> {
             began: Instant::now(),
             series: std::process::id(),
             granted: Cell::new(0),
-            late: Cell::new(0),
+            failed: Cell::new(0),
             seen: RefCell::default(),
             stop: RefCell::default(),
         }
@@ -153,7 +156,10 @@ impl<'a> Measurement<'a> {
     async fn run(&self) -> anyhow::Result<()> {
         let before = self.look().await?;
         ensure!(before.locks == 0, "{}: {} locks are there already; use an empty server", self.address, before.locks);
-        println!("{}, {} keys, lease {} s, {} tasks", before.version, self.args.keys, self.args.lease_s, self.args.tasks);
+        println!(
+            "{}, {} keys, lease {} s, {} tasks",
+            before.version, self.args.keys, self.args.lease_s, self.args.tasks
+        );
         tokio::select! {
             biased;
             error = self.look_on() => return error,
@@ -182,11 +188,23 @@ impl<'a> Measurement<'a> {
             async move { goes_on }
         });
         let mut answers = std::pin::pin!(numbers.map(take).buffer_unordered(self.args.tasks));
+        let mut failed = 0;
         while let Some(answer) = answers.next().await {
             match answer {
-                Ok(_) => self.granted.set(self.granted.get() + 1),
-                Err(failure) if is_late(&failure) => self.late.set(self.late.get() + 1),
-                Err(failure) => self.stop_because(&format!("the server refused: {}", failure.reason)),
+                Ok(_) => {
+                    self.granted.set(self.granted.get() + 1);
+                    failed = 0;
+                }
+                Err(failure) => {
+                    self.failed.set(self.failed.get() + 1);
+                    failed += 1;
+                    // An answer may be late or lost. A server that grants nothing any more has a reason.
+                    if failure.outcome == Outcome::Failed && failure.reason != FailureReason::Validity
+                        || failed > FAILED_IN_A_ROW * self.args.tasks
+                    {
+                        self.stop_because(&format!("no lock is granted any more: {}", failure.reason));
+                    }
+                }
             }
         }
     }
@@ -271,25 +289,36 @@ impl<'a> Measurement<'a> {
         row("after the last lock", granted);
         row("afterwards", last);
         let rate = self.granted.get() as f64 / took.as_secs_f64();
-        println!("granted                  {} of {} keys in {:.1} s: {rate:.0} keys/s", self.granted.get(), self.args.keys, took.as_secs_f64());
-        if self.late.get() > 0 {
-            println!("answered after the lease {}", self.late.get());
+        println!(
+            "granted                  {} of {} keys in {:.1} s: {rate:.0} keys/s",
+            self.granted.get(),
+            self.args.keys,
+            took.as_secs_f64()
+        );
+        if self.failed.get() > 0 {
+            println!("attempts without a lock  {}", self.failed.get());
         }
         let most = seen.iter().map(|seen| seen.sample.locks).max().unwrap_or_default().max(1);
-        let per_lock = (over(peak) as f64 - peak.counters as f64 * over(last) as f64 / keys as f64) / peak.locks.max(1) as f64;
+        let per_lock =
+            (over(peak) as f64 - peak.counters as f64 * over(last) as f64 / keys as f64) / peak.locks.max(1) as f64;
         println!("locks at the same time   {most}; overdue at most {} (their leases were over)", self.overdue());
         if self.kind == Kind::Redis {
             let left = over(last) as f64 / last.counters.max(1) as f64;
             println!("bytes a lock, at peak    {per_lock:.0}, without its counter");
             println!("left behind              {} counters, {} ({left:.0} bytes each)", last.counters, mib(over(last)));
         } else {
-            println!("bytes a key in the file  {:.0}", last.database_bytes.saturating_sub(first.database_bytes) as f64 / keys as f64);
+            println!(
+                "bytes a key in the file  {:.0}",
+                last.database_bytes.saturating_sub(first.database_bytes) as f64 / keys as f64
+            );
             println!("revisions                {} for {keys} locks", last.revision - first.revision);
         }
         println!("removed by the server    {}", last.expired - first.expired);
         match gone {
             Some(after) => println!("all locks gone           {:.1} s after the last lease", after.as_secs_f64()),
-            None => println!("locks still there        {} after {} s more (--settle-s)", last.locks, self.args.settle_s),
+            None => {
+                println!("locks still there        {} after {} s more (--settle-s)", last.locks, self.args.settle_s)
+            }
         }
         let stop = self.stop.borrow().clone().unwrap_or_else(|| "every key was taken".to_owned());
         println!("ended because            {stop}");
@@ -298,7 +327,7 @@ impl<'a> Measurement<'a> {
             let value = serde_json::json!({
                 "backend": self.args.backend, "version": first.version, "keys": self.args.keys,
                 "lease_s": self.args.lease_s, "tasks": self.args.tasks, "tokens": !self.args.no_tokens,
-                "granted": self.granted.get(), "late": self.late.get(), "took_s": took.as_secs_f64(),
+                "granted": self.granted.get(), "failed": self.failed.get(), "took_s": took.as_secs_f64(),
                 "overdue": self.overdue(), "gone_after_s": gone.map(|gone| gone.as_secs_f64()), "ended_because": stop,
                 "samples": samples,
             });
@@ -316,9 +345,4 @@ fn of_sample(seen: &Seen) -> serde_json::Value {
         "expired": sample.expired, "database_bytes": sample.database_bytes, "in_use_bytes": sample.in_use_bytes,
         "revision": sample.revision,
     })
-}
-
-/// Returns whether the lock may have been granted, and only its answer came too late.
-fn is_late(failure: &Failure) -> bool {
-    failure.reason == FailureReason::Validity || failure.outcome == Outcome::Indeterminate
 }

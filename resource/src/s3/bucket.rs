@@ -1,8 +1,6 @@
 //! The bucket: one conditional put or one read for each call. Nothing is repeated here, because a conditional put that
 //! is repeated can be refused because of its own first copy.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer};
 use object_store::client::{HttpClient, HttpConnector as _, HttpRequest, HttpRequestBody};
@@ -15,8 +13,6 @@ use reqwest::{Method, StatusCode};
 use super::plain_http::{Connector, Refused};
 use crate::asked::Failure;
 
-/// The longest wait for one answer.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// The bucket.
 const BUCKET: &str = "harness-resource";
 /// The credentials of every run. The server exists for one run, inside the network of that run.

@@ -62,7 +62,7 @@ impl Content {
         request: &Request,
         former: Option<DecidedOperation>,
     ) -> Result<(Admission, Option<Content>), Refusal> {
-        // A decision that an earlier process logged, and that never reached the store, may have a number above the last.
+        // An earlier process may have logged a decision that never reached the store, with a number above the last.
         let least = self.durable.map_or(0, |durable| durable.0 + RESTART_JUMP);
         let formers = request.hold.zip(request.op).zip(former).into_iter().collect();
         let mut state = State::restore(Version(self.last.0.max(least)), self.keys.clone(), formers);

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use object_store::ClientOptions;
 use object_store::client::{
@@ -9,7 +10,8 @@ use object_store::client::{
 };
 use reqwest::StatusCode;
 
-use super::bucket::ANSWER_TIMEOUT;
+/// The longest wait for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_000);
 
 /// A status that says that the request was refused, and that it would be refused again.
 #[derive(Debug, thiserror::Error)]
