@@ -28,7 +28,7 @@ fn a_key_is_there_in_its_last_millisecond_and_gone_in_the_next() {
     assert_eq!(node.owner(&k(), Duration::from_micros(9_999)), Some(&owner("a")));
     assert_eq!(node.owner(&k(), ms(10)), None);
     assert_eq!(node.apply(&acquire("b", ms(1)), Duration::from_micros(9_999)), StepAnswer::Refused);
-    assert_eq!(node.apply(&acquire("b", ms(1)), ms(10)), StepAnswer::Granted(locks::Token(2)));
+    assert_eq!(node.apply(&acquire("b", ms(1)), ms(10)), StepAnswer::Granted(Token(2)));
 }
 
 #[test]
