@@ -36,19 +36,7 @@ pub(crate) fn whole_ms(lease: Duration) -> u64 {
 }
 
 /// A lease in a message: whole milliseconds.
-pub(crate) mod lease_ms {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(lease: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(super::whole_ms(*lease))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_millis)
-    }
-}
+pub(crate) mod lease_ms;
 
 /// The smallest number of nodes of which any two sets share one.
 pub fn majority(nodes: usize) -> usize {
