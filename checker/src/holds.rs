@@ -94,8 +94,8 @@ impl Grant {
         rules::conflict(self.mode, other.mode)
     }
 
-    /// Returns whether this hold is later than another hold of the key, with which it conflicts: by the stamps, otherwise
-    /// by the queue of the service.
+    /// Returns whether this hold is later than another hold of the key, with which it conflicts: by the stamps,
+    /// otherwise by the queue of the service.
     pub fn is_later(&self, other: &Grant) -> bool {
         let by_stamps = || rules::is_later(self.granted_after, other.ok.at);
         let by_place =

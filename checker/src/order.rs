@@ -71,10 +71,10 @@ impl<T: Ord + Copy> Largest<T> {
     }
 }
 
-/// The figures of some holds that decide whether any of them is later than a given hold, with which they conflict. By the stamps, one is later
-/// exactly if the hold with the largest `granted_after` is. By the queue of the service, one is later exactly if the
-/// hold with the largest place is. (Only a store that lost its state has a queue that goes back. Then the stamps alone
-/// decide.)
+/// The figures of some holds that decide whether any of them is later than a given hold, with which they conflict. By
+/// the stamps, one is later exactly if the hold with the largest `granted_after` is. By the queue of the service, one
+/// is later exactly if the hold with the largest place is. (Only a store that lost its state has a queue that goes
+/// back. Then the stamps alone decide.)
 #[derive(Debug, Clone, Copy, Default)]
 struct Latest {
     granted_after: Option<Stamp>,

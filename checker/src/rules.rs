@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use history::{HoldId, Mode, Stamp, Token, drift};
 
-/// Returns whether two holds of one key exclude each other, by their modes. The lock promises nothing to two holds that do
-/// not conflict: both may be entitled at once, neither is later than the other, their tokens need no order and may be
-/// equal, and an act of the one is never stale because of the other.
+/// Returns whether two holds of one key exclude each other, by their modes. The lock promises nothing to two holds that
+/// do not conflict: both may be entitled at once, neither is later than the other, their tokens need no order and may
+/// be equal, and an act of the one is never stale because of the other.
 pub(crate) fn conflict(mode: Mode, other: Mode) -> bool {
     mode.conflicts(other)
 }
 
-/// Returns whether a hold is *later* than another hold of the same key, which conflicts with it. The other hold's `acquire` ok must lie before
-/// `granted_after`, the latest stamp at which this hold's client knew that it did not hold the lock.
+/// Returns whether a hold is *later* than another hold of the same key, which conflicts with it. The other hold's
+/// `acquire` ok must lie before `granted_after`, the latest stamp at which this hold's client knew that it did not hold
+/// the lock.
 ///
 /// At `granted_after` the service had not granted this hold; at its `acquire` ok the other hold had been granted. So
 /// with `acquired_of_other < granted_after` the service granted the other hold first. Ordering by "invoked after
@@ -30,9 +31,9 @@ pub(crate) fn is_later(granted_after: Stamp, acquired_of_other: Stamp) -> bool {
 /// confirmed both holds at their grants.
 ///
 /// A place is the revision at which the hold's own key was created. At the grant, one transaction confirmed that this
-/// key existed and that no older key of the queue conflicted with it. Let `place > other`. When the service confirmed this hold, the
-/// other hold's key, which is older, was gone. A key is created once, and a removed key does not come back. The other
-/// hold was confirmed while its key existed, so the other hold was granted first.
+/// key existed and that no older key of the queue conflicted with it. Let `place > other`. When the service confirmed
+/// this hold, the other hold's key, which is older, was gone. A key is created once, and a removed key does not come
+/// back. The other hold was confirmed while its key existed, so the other hold was granted first.
 ///
 /// The argument needs no clock and no lease, only revisions that grow. A hold that was not confirmed therefore has no
 /// place. A store that lost its state counts from the start again, so the stamps come first (`Grant::is_later`). If the

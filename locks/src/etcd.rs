@@ -19,18 +19,18 @@
 //!
 //! # Soundness
 //!
-//! Revisions only grow, so no key of a queue ever gets an older key before it. A key that was confirmed to have no older
-//! key that conflicts with it keeps this position as long as it exists, and no newer key that conflicts with it is
-//! confirmed meanwhile. The key exists until its
-//! owner deletes it or its lease ends. The lease does not end before the granted time has passed since the store
-//! received the last keep-alive, which is not before the keep-alive was sent. So the promises of two holds of a key
-//! that conflict never overlap, as long as the store keeps its leases: its clocks run at the client's rate up to the drift, and it
-//! ends no lease early. Pauses and delays do not matter.
+//! Revisions only grow, so no key of a queue ever gets an older key before it. A key that was confirmed to have no
+//! older key that conflicts with it keeps this position as long as it exists, and no newer key that conflicts with it
+//! is confirmed meanwhile. The key exists until its owner deletes it or its lease ends. The lease does not end before
+//! the granted time has passed since the store received the last keep-alive, which is not before the keep-alive was
+//! sent. So the promises of two holds of a key that conflict never overlap, as long as the store keeps its leases: its
+//! clocks run at the client's rate up to the drift, and it ends no lease early. Pauses and delays do not matter.
 //!
 //! The token is the revision at which the key was created, and the queue is in that order. A hold that is confirmed
 //! after another hold's key is gone was behind it in the queue, or came later. So later holds have larger tokens
-//! whatever leases and clocks do: the store's order decides, not its time. Two holds that do not conflict may be granted
-//! in either order. With and without tokens, the watch gets the confirmed revision, which gives the order of the grants.
+//! whatever leases and clocks do: the store's order decides, not its time. Two holds that do not conflict may be
+//! granted in either order. With and without tokens, the watch gets the confirmed revision, which gives the order of
+//! the grants.
 //!
 //! # Leftovers
 //!

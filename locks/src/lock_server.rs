@@ -14,7 +14,8 @@
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `{"step":{"acquire":["k0","OWNER",2000]}}` (lease in milliseconds) | `{"answer":{"granted":7}}`, `{"answer":"refused"}` |
+//! | `{"step":{"acquire":["k0","OWNER",2000]}}` (lease in milliseconds) | `{"answer":{"granted":7}}`,
+//! `{"answer":"refused"}` |
 //! | `{"step":{"extend":["k0","OWNER",2000]}}` | `{"answer":"done"}`, `{"answer":"refused"}` |
 //! | `{"step":{"release":["k0","OWNER"]}}` | the same |
 //! | `{"step":{"raise-fence":["k0","OWNER",7]}}` | the same |

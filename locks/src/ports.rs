@@ -125,8 +125,8 @@ pub enum Op {
     Before(Key, Revision, Mode),
     /// Waits until the key that was created at this revision is not in the queue. The answer is `Gone`.
     AwaitGone(Key, Revision),
-    /// Checks in one transaction that the key which was created at this revision exists **and** that no older key of the
-    /// queue has a mode that conflicts with this mode. The answer is `Done` or `Refused`.
+    /// Checks in one transaction that the key which was created at this revision exists **and** that no older key of
+    /// the queue has a mode that conflicts with this mode. The answer is `Done` or `Refused`.
     Confirm(Key, Revision, Mode),
     /// Removes the key of the queue that was created at this revision. The answer is `Done`, or `Gone` if the key was
     /// not there.

@@ -24,8 +24,8 @@ pub fn node_timeout(lease: Duration) -> Duration {
     (lease / 10).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }
 
-/// The default timeout of a request to a store that all clients share: a quarter of the lease, from 50 ms to 2 s, so that
-/// a renewal can still be tried again.
+/// The default timeout of a request to a store that all clients share: a quarter of the lease, from 50 ms to 2 s, so
+/// that a renewal can still be tried again.
 pub(crate) fn request_timeout(lease: Duration) -> Duration {
     (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(2))
 }

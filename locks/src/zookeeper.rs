@@ -14,10 +14,10 @@
 //! # Order
 //!
 //! Sequences and `czxid`s of a queue grow together, because both come from the order of the ensemble's transactions. No
-//! znode ever gets a smaller one before it, so the check and the list of a confirmation may be two requests: at the time
-//! of the check the znode existed, and no smaller one could come any more. A list may come
-//! from a follower that is behind. It is never older than the session's own znode, because a session never sees time go
-//! backwards; and all smaller znodes are older than that one.
+//! znode ever gets a smaller one before it, so the check and the list of a confirmation may be two requests: at the
+//! time of the check the znode existed, and no smaller one could come any more. A list may come from a follower that is
+//! behind. It is never older than the session's own znode, because a session never sees time go backwards; and all
+//! smaller znodes are older than that one.
 //!
 //! # The promise
 //!

@@ -65,9 +65,9 @@ impl StoreCluster {
         }
     }
 
-    /// The truth: the owners of the keys in the queue that no older key conflicts with. The name is given with the lease
-    /// and not with the key, because an attempt requests its lease as it begins, but its key only after other clients of
-    /// its worker may have begun attempts.
+    /// The truth: the owners of the keys in the queue that no older key conflicts with. The name is given with the
+    /// lease and not with the key, because an attempt requests its lease as it begins, but its key only after other
+    /// clients of its worker may have begun attempts.
     pub fn holders(&self, key: &Key) -> impl Iterator<Item = &Owner> {
         self.model.holders(key).filter_map(|(_, _, lease)| self.grantees.get(&lease))
     }

@@ -328,8 +328,8 @@ impl Client {
         }
     }
 
-    /// Reads, works and writes as often as planned; a reader reads again where a writer writes. Returns whether the hold
-    /// must not be released, because a write may still be under way.
+    /// Reads, works and writes as often as planned; a reader reads again where a writer writes. Returns whether the
+    /// hold must not be released, because a write may still be under way.
     async fn work(&self, attempt: &Attempt, hold: &Hold, belief: &Belief, section: &Section) -> bool {
         let id = attempt.id;
         self.point(id, Point::AfterAcquire).await;
@@ -392,8 +392,8 @@ impl Client {
         false
     }
 
-    /// Reads. Returns none if the read failed: the section is over. A read changes no value, so a release is safe even if
-    /// the read arrives later.
+    /// Reads. Returns none if the read failed: the section is over. A read changes no value, so a release is safe even
+    /// if the read arrives later.
     async fn read(&self, hold: HoldId, operation: &Operation) -> Option<ReadAnswer> {
         let op = operation.op;
         self.record(Event::Read { hold, op });

@@ -4,9 +4,9 @@
 //! A lock with a queue promises an order. The checker judges the order by the record alone. An attempt was in the queue
 //! from its event `behind` on. It was in the queue without a gap if its key still existed at the end: the service has
 //! confirmed its place at the grant, or the undo has removed its key. A hold **overtook** this attempt if it was
-//! granted before that proof, was sent after the attempt's `behind` or has a larger place, and conflicts with the attempt.
-//! (A reader may pass a reader: neither waits for the other.) Locks without a queue promise no order, so their figures
-//! are only measured.
+//! granted before that proof, was sent after the attempt's `behind` or has a larger place, and conflicts with the
+//! attempt. (A reader may pass a reader: neither waits for the other.) Locks without a queue promise no order, so their
+//! figures are only measured.
 
 use history::{Arm, ClientId, Event, HoldId, Key, Mode, NodeAnswer, Plan, ProcessName, Stamp};
 use rustc_hash::FxHashMap;

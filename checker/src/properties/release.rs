@@ -175,8 +175,8 @@ impl Release {
                     continue;
                 }
                 let is_in = |nodes: Nodes| nodes & (1 << node) != 0;
-                // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been granted
-                // beside another one took nothing from it.
+                // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been
+                // granted beside another one took nothing from it.
                 let is_over = is_in(effect.granted_on)
                     && [grant.mode, effect.mode] == [Mode::Write; 2]
                     && effect.completed.is_some_and(|completed| {
@@ -275,8 +275,9 @@ impl Judge for Release {
 
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
     /// that rest on possession are dropped then; after a restart that may have lost keys, all findings of the node are
-    /// dropped. Where a replica can be promoted, all findings are dropped after a fault of any of these nodes, apart from a
-    /// clock fault: after a failover another node has the keys, and a record does not show which node was the primary.
+    /// dropped. Where a replica can be promoted, all findings are dropped after a fault of any of these nodes, apart
+    /// from a clock fault: after a failover another node has the keys, and a record does not show which node was the
+    /// primary.
     fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
         let has_replicas = run.plan.has_replicas();
         let is_hit = |u: &UnsafeRequest, by: &dyn Fn(FaultKind) -> bool| {

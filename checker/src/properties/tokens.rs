@@ -1,5 +1,5 @@
-//! Property 2: a later hold has a larger token, and no two holds of a key that conflict share one. Two holds that do not
-//! conflict, such as those of two readers, may have tokens in any order, and may share one.
+//! Property 2: a later hold has a larger token, and no two holds of a key that conflict share one. Two holds that do
+//! not conflict, such as those of two readers, may have tokens in any order, and may share one.
 //!
 //! A new hold is compared with the largest token of all holds that it is later than, which a running maximum gives.
 //! This comparison reaches back no further than the oldest attempt that is still open: no later success can know so
@@ -216,8 +216,8 @@ impl OfMode {
 
 impl Judge for Tokens {
     const NAME: &str = "tokens";
-    const ABOUT: &str = "A later hold of a key has a larger fencing token than the holds that it conflicts with, and no \
-        two of them share a token.";
+    const ABOUT: &str = "A later hold of a key has a larger fencing token than the holds that it conflicts \
+        with, and no two of them share a token.";
     type Verdict = TokensVerdict;
 
     fn new(_plan: &Plan) -> Tokens {

@@ -175,7 +175,7 @@ async fn every_step_does_on_a_server_what_it_does_in_memory() {
         assert_eq!(answer(node.send(step.clone())).await, Ok(expected), "{step:?}");
         seen.insert((name, expected == StepAnswer::Refused));
     }
-    let planted = if cfg!(feature = "planted") { 2 * 10 - 2 } else { 0 };
+    let planted = if cfg!(feature = "planted") { 2 * 11 - 2 } else { 0 };
     let count = 2 * 5 + planted;
     assert_eq!(seen.len(), count, "each step was done and refused; an overwrite and a count are never refused");
 }

@@ -34,12 +34,11 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        Server::on(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        Server::on(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
     }
 
-    fn on(address: SocketAddr) -> Server {
+    fn on(listener: std::net::TcpListener) -> Server {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = std::net::TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async move { serve(TcpListener::from_std(listener).unwrap(), Arc::new(BootClock)).await });
@@ -53,7 +52,7 @@ impl Server {
         loop {
             // The old listener may close a moment later.
             match std::net::TcpListener::bind(address) {
-                Ok(_) => return Server::on(address),
+                Ok(listener) => return Server::on(listener),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }

@@ -202,6 +202,11 @@ impl Deadlocks {
             if client == first || self.of.contains_key(&client) {
                 break;
             }
+            // Of two holds of one key that the lock promised at once, the first one is followed, and may be another one
+            // later: so a cycle may be there without an attempt that closed it.
+            if chain.iter().any(|(known, ..)| *known == client) {
+                return;
+            }
         }
         if client != first || chain.is_empty() {
             return;

@@ -38,8 +38,8 @@ struct Owner {
     mode: Mode,
 }
 
-/// Returns whether two modes exclude each other, from what their owners may do: read or write the whole, or read or write
-/// a part of it.
+/// Returns whether two modes exclude each other, from what their owners may do: read or write the whole, or read or
+/// write a part of it.
 pub fn exclude(a: Mode, b: Mode) -> bool {
     let writes_all = |mode| mode == Mode::Write;
     let reads_all = |mode| matches!(mode, Mode::Read | Mode::ReadIntentWrite);

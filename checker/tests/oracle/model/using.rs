@@ -145,8 +145,8 @@ impl World {
         }
     }
 
-    /// Sends a request to the resource: the read at the beginning, or the `last` one, which writes unless the mode is that
-    /// of a reader or an intention.
+    /// Sends a request to the resource: the read at the beginning, or the `last` one, which writes unless the mode is
+    /// that of a reader or an intention.
     fn access(&mut self, client: usize, last: bool) {
         let id = self.attempt(client).id;
         let write = last && matches!(self.k.mode_of(id), Mode::ReadIntentWrite | Mode::Write);
