@@ -12,8 +12,7 @@
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
-//! | a lock server of ours, in memory; the lock on one of them, and on several | [`lock_server`], [`memory`],
-//! [`lock_manager`] |
+//! | a lock server of ours, in memory; the lock on one, and on several | [`lock_server`], [`memory`], [`lock_manager`] |
 //! | one key of a node, and the effect of each step | [`key_state`] |
 //! | the lock on a primary with replicas, and its failover | [`redis_replicated`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |
@@ -24,8 +23,8 @@
 //! | servers that exist already: credentials, TLS, the removal of keys | [`access`], [`own_servers`] |
 //! | a key that its holder may acquire again | [`reentrant`] |
 //! | repeated attempts | [`Retry`] |
-//! | real servers, and a real clock | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`connect_memory`],
-//! [`BootClock`] |
+//! | real servers | [`connect_redis`], [`connect_etcd`], [`connect_postgres`], [`connect_memory`] |
+//! | a real clock | [`BootClock`] |
 //!
 //! The feature `dynamodb` connects to DynamoDB; without it, [`Client::missing_feature`] names the feature. The feature
 //! `planted` adds the module `planted`: lock clients that are wrong on purpose, to test a checker with.

@@ -12,10 +12,11 @@
 //! Each request is one line of JSON, of at most [`LINE_MAX`] bytes, and so is each answer. A connection is answered in
 //! the order of its requests.
 //!
+//! A lease is in milliseconds.
+//!
 //! | request | answer |
 //! | --- | --- |
-//! | `{"step":{"acquire":["k0","OWNER",2000]}}` (lease in milliseconds) | `{"answer":{"granted":7}}`,
-//! `{"answer":"refused"}` |
+//! | `{"step":{"acquire":["k0","OWNER",2000]}}` | `{"answer":{"granted":7}}`, `{"answer":"refused"}` |
 //! | `{"step":{"extend":["k0","OWNER",2000]}}` | `{"answer":"done"}`, `{"answer":"refused"}` |
 //! | `{"step":{"release":["k0","OWNER"]}}` | the same |
 //! | `{"step":{"raise-fence":["k0","OWNER",7]}}` | the same |

@@ -10,8 +10,7 @@
 //! | one decision of the queue lock, or the use of its store | `planted/queue.rs` |
 //! | the reentrant lock around a correct client | `planted/reentry.rs` |
 //! | the way in which a client of the queue lock waits | `planted/requeue.rs` |
-//! | the steps and requests that only planted bugs send | `planted/steps.rs`, `planted/scripts.rs`,
-//! `planted/key_state.rs` |
+//! | the steps and requests that only planted bugs send | `planted/steps.rs`, `scripts.rs`, `key_state.rs` |
 
 mod holds;
 mod key_state;

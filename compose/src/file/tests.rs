@@ -109,7 +109,8 @@ fn a_key_outside_the_subset_is_refused_at_its_place_with_the_keys_that_are_allow
     );
     assert_eq!(
         refusal("services:\n  one: {image: a, healthcheck: {test: [CMD, a]}, x-harness: {rôle: r}}\n"),
-        "f.yaml:2:62: `rôle` is not supported here; supported are: role, packages, python, data, harness_binary"
+        "f.yaml:2:62: `rôle` is not supported here; supported are: role, packages, python, data, \
+         harness_binary"
     );
 }
 
