@@ -180,7 +180,7 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
     bug("writer-ignores-readers", queue_deciding::<WriterIgnoresReaders>, ETCD, REVISION,
         "takes its turn as a writer although older readers hold the key: it waits for writers only"),
     bug("reader-passes-writer", over_store::<ReaderPassesWriter>, ETCD, REVISION,
-        "takes its turn as a reader although an older writer waits in the queue: a starved writer"),
+        "takes its turn as a reader although an older writer waits in the queue, and one before it holds the key"),
     bug("asks-again", asks_again, ETCD, REVISION,
         "leaves the queue when it has waited for 120 ms, and asks again behind all others: a starved client"),
     // The reentrant lock.

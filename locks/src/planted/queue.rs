@@ -101,7 +101,7 @@ impl Decisions for Unconfirmed {
     }
 }
 
-/// Looks for older writers, and does not see one that waits.
+/// Looks for older writers, and takes one that waits behind another writer for none.
 pub(super) struct ReaderPassesWriter(Arc<dyn Store>);
 
 impl From<Arc<dyn Store>> for ReaderPassesWriter {
