@@ -114,6 +114,7 @@ fn readers_may_share_a_token_and_a_later_writer_needs_a_larger_one_than_every_re
         [(43, (Verdict::Upheld, 0, 0)), (42, (Verdict::Violated, 1, 2)), (41, (Verdict::Violated, 1, 0))]
     {
         let mut builder = HistoryBuilder::new();
+        builder.plan.workload.workers = 3;
         builder.acquire(1, 1, 0, 10, 42).acquire(2, 2, 15, 20, 42).release(1, 30).release(2, 30);
         builder
             .acquire(3, 3, 40, 50, token)

@@ -5,7 +5,7 @@ use history::{
     ServerFacts, WhichClock, fault,
 };
 
-use super::{HistoryBuilder, delay, etcd, lost_early, redlock, stale};
+use super::{HistoryBuilder, delay, etcd, lost_early, lost_early_of, redlock, stale};
 
 /// A hold that renews each 600 ms; its last renewal that counts is sent at 610. Its client is paused, sends a renewal
 /// afterwards, and begins its next attempt before that is answered. Packets that `fault` delays at node 2 until 2,400
@@ -116,4 +116,43 @@ fn a_clock_that_jumps_forward_makes_a_renewal_early_and_its_loss_too() {
     assert_eq!(lost(WhichClock::Monotonic, FailureReason::Validity), ["clock"]);
     assert_eq!(lost(WhichClock::Monotonic, FailureReason::Lost), ["unexplained"], "a node said so");
     assert_eq!(lost(WhichClock::Wall, FailureReason::Validity), ["unexplained"], "leases count by the other clock");
+}
+
+#[test]
+fn a_replica_refuses_no_renewal() {
+    let refused = |node: &str, from, to| {
+        let mut s = lost_early_of(&[1]);
+        s.plan.lock_nodes = ["redis-1", "redis-2", "redis-3"].map(NodeName::from).to_vec();
+        s.plan.servers = crate::history_builder::redis_replicated();
+        let pause = Fault::new(fault::Pause {}, std::time::Duration::from_millis(100));
+        s.inject(1, pause, node, from, to);
+        stale(&s)
+    };
+    assert_eq!(refused("redis-1", 500, 600), ["pause"], "another node may have been promoted");
+    assert_eq!(refused("redis-2", 500, 600), ["unexplained"]);
+    assert_eq!(refused("redis-2", 705, 800), ["unexplained"], "the primary answered by itself");
+}
+
+#[test]
+fn nodes_of_which_only_several_together_break_a_renewal_are_joined() {
+    let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+    let millis = std::time::Duration::from_millis;
+    let amnesia = || Fault::new(fault::Amnesia { counters_of: Vec::new() }, millis(100));
+    let jump = Fault::new(fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(5_000) }, millis(300));
+    let builder = || {
+        let mut s = HistoryBuilder::renewing(600);
+        let (hold, outcome, why) = (HoldId(1), Outcome::Failed, FailureReason::Lost);
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 610, Event::Renew { hold });
+        s.event("worker-1", 615, Event::RenewFailed { hold, outcome, why, answers: answers.clone() });
+        s.event("worker-1", 615, Event::LossNoticed { hold });
+        s.acquire(2, 2, 620, 630, 42).release(2, 1_050).write(1, 1, 1_021, 1_022).release_refused(1, 1_100);
+        s
+    };
+    let mut s = builder();
+    s.inject(1, amnesia(), "redis-2", 300, 400).inject(2, jump, "redis-3", 350, 900);
+    assert_eq!(stale(&s), ["amnesia+clock"]);
+    // Of node 3 nobody knows: it may have refused in any case, and then one more was enough.
+    let mut s = builder();
+    s.inject(1, amnesia(), "redis-2", 300, 400);
+    assert_eq!(stale(&s), ["amnesia"]);
 }
