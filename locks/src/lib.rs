@@ -12,7 +12,7 @@
 //! | the results of the operations | [`Hold`], [`Failure`] |
 //! | the validity of a lease | [`validity`] |
 //! | the lock on one server, and on several | [`redis`], [`redlock`] |
-//! | a lock server of ours, in memory; the lock on one, and on several | [`lock_server`], [`memory`], [`lock_manager`] |
+//! | a lock server in memory; the lock on one, and on several | [`lock_server`], [`memory`], [`lock_manager`] |
 //! | one key of a node, and the effect of each step | [`key_state`] |
 //! | the lock on a primary with replicas, and its failover | [`redis_replicated`] |
 //! | the lock on a store with revisions and leases, and the store's own lock | [`etcd`], [`etcd_server_lock`] |

@@ -239,7 +239,7 @@ impl Knobs {
             places: Places::None,
             // Drawn from the seed alone, so that the other worlds stay what they are.
             modes: match seed % 20 {
-                4 | 11 => &[Mode::Read, Mode::Write],
+                4 => &[Mode::Read, Mode::Write],
                 7 => &Mode::ALL,
                 _ => &[Mode::Write],
             },

@@ -8,7 +8,7 @@ use history::{
 };
 
 use crate::cause::Cause;
-use crate::history_builder::{HistoryBuilder, etcd, ms, redlock};
+use crate::history_builder::{HistoryBuilder, etcd, ms, redis_replicated, redlock};
 
 fn delay(by: u64) -> Fault {
     let (lasting, by) = (std::time::Duration::from_secs(1), std::time::Duration::from_millis(by));

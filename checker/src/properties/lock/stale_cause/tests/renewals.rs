@@ -5,7 +5,7 @@ use history::{
     ServerFacts, WhichClock, fault,
 };
 
-use super::{HistoryBuilder, delay, etcd, lost_early, lost_early_of, redlock, stale};
+use super::{HistoryBuilder, delay, etcd, lost_early, lost_early_of, redis_replicated, redlock, stale};
 
 /// A hold that renews each 600 ms; its last renewal that counts is sent at 610. Its client is paused, sends a renewal
 /// afterwards, and begins its next attempt before that is answered. Packets that `fault` delays at node 2 until 2,400
@@ -123,7 +123,7 @@ fn a_replica_refuses_no_renewal() {
     let refused = |node: &str, from, to| {
         let mut s = lost_early_of(&[1]);
         s.plan.lock_nodes = ["redis-1", "redis-2", "redis-3"].map(NodeName::from).to_vec();
-        s.plan.servers = crate::history_builder::redis_replicated();
+        s.plan.servers = redis_replicated();
         let pause = Fault::new(fault::Pause {}, std::time::Duration::from_millis(100));
         s.inject(1, pause, node, from, to);
         stale(&s)
