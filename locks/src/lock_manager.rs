@@ -4,7 +4,7 @@
 //! Textbooks call this a replicated lock manager. The servers know nothing of each other, so this is
 //! [`Redlock`](crate::Redlock) over other servers, with the token source `majority-max`. Such tokens are **not
 //! monotonic**: a later majority may share only servers whose counters are behind. The token source `two-phase` repairs
-//! that ([`redlock`](crate::redlock)), as long as no server restarts: a restart forgets locks and counters.
+//! that ([`redlock`]), as long as no server restarts: a restart forgets locks and counters.
 
 use std::sync::Arc;
 

@@ -24,8 +24,8 @@ impl Protocol for RedisProtocol {
         let wire = Wire::default();
         let mut driver: Driver = Box::pin(wire.driver(stream));
         let logging_in = async {
-            for command in login(access) {
-                said(wire.ask(command).await)?;
+            for (refused, command) in login(access) {
+                said(wire.ask(command).await).map_err(|why| format!("{refused}: {why}"))?;
             }
             Ok(())
         };
@@ -54,18 +54,18 @@ impl Protocol for RedisProtocol {
     }
 }
 
-/// The commands that a session begins with.
-fn login(access: &Access) -> Vec<Cmd> {
+/// The commands that a session begins with, each after the words for its refusal.
+fn login(access: &Access) -> Vec<(&'static str, Cmd)> {
     let mut commands = Vec::new();
     if let Some(password) = &access.password {
         let mut auth = redis::cmd("AUTH");
         auth.arg(access.user.as_ref().map(Secret::reveal)).arg(password.reveal());
-        commands.push(auth);
+        commands.push(("authentication failed", auth));
     }
     if let Some(database) = &access.database {
         let mut select = redis::cmd("SELECT");
         select.arg(database);
-        commands.push(select);
+        commands.push(("the database cannot be chosen", select));
     }
     commands
 }
