@@ -40,8 +40,9 @@ fn conditional_updates_of_a_resource_refuse_a_holder_that_was_paused() {
 fn a_killed_resource_goes_on_over_its_store() {
     let expected = "lock=upheld,resource=upheld,resource.restarts=1,off.data.lost_updates=0";
     let flags = ["--backend", "redis", "--resource", "postgres", "--nemesis", "kill:resource@3s+1s"];
-    // A client waits for the resource for longer than a short lease.
-    let load = ["--time", "8s", "--rate", "20", "--lease", "15s"];
+    // A client waits for the resource for longer than a short lease. One that does not know whether its write arrived
+    // keeps its key for the lease; so there are more keys.
+    let load = ["--time", "8s", "--rate", "20", "--lease", "15s", "--keys", "4"];
     run(&[&flags[..], &load, &["--expect", expected]].concat()).exits(0);
 }
 

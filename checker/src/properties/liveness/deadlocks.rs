@@ -3,7 +3,9 @@
 //! A client **waits** for a key from its first attempt at the key, through attempts that fail, until one of these: it
 //! acquires the key; it begins an attempt at another key; it releases or gives up a hold. (A client releases what it
 //! holds when it has given up a wait.) A client **holds** a key while its hold of the key is entitled: from the
-//! acquisition to the release, the noticed loss, the kill of its process, or the promise end, renewals included.
+//! acquisition to the release, the noticed loss, the kill of its process, or the promise end, renewals included. A hold
+//! that its client gave up without a release still keeps the key from others, but its client does nothing more with it:
+//! a wait for such a key ends with the lease, and is no deadlock.
 //!
 //! A **deadlock** is a cycle of clients, each of which waits for a key that the next one holds, all at the same time.
 //! It begins with an attempt, because a client that acquires a key does not wait. So at each attempt the checker
@@ -195,7 +197,8 @@ impl Deadlocks {
         let mut client = first;
         while let Some(wait) = self.waits.get(&client).copied() {
             // A chain that runs into a known cycle does not come back to the first client, which is in no cycle.
-            let blocks = |hold: &&Attempt| hold.end() > at && rules::conflict(hold.mode, wait.mode);
+            let blocks =
+                |hold: &&Attempt| hold.gave_up.is_none() && hold.end() > at && rules::conflict(hold.mode, wait.mode);
             let Some(holder) = run.live(wait.key).find(blocks) else { return };
             chain.push((client, wait, holder));
             client = holder.client;

@@ -154,6 +154,12 @@ fn waits_without_a_cycle_are_no_deadlock() {
     let mut s = Clients::new(3);
     s.holds(1, 1, "k0", 100).holds(2, 2, "k1", 1_500).tries(1, 3, "k1", 1_600).tries(2, 4, "k0", 2_100);
     assert_eq!(ends(&s.0), []);
+    // worker-1 does not know whether its write arrived: it keeps k0 for the lease, and wants k0 and then k1 again.
+    let mut s = Clients::new(3);
+    s.holds(1, 1, "k0", 100).event(1, 150, Event::GaveUp { hold: HoldId(1) }).tries(1, 3, "k0", 200);
+    s.fails(1, 3, FailureReason::Held, 210).holds(2, 2, "k1", 250).tries(1, 4, "k1", 300).tries(2, 5, "k0", 400);
+    s.gets(2, 5, 2_100).releases(2, 5, 2_110);
+    assert_eq!(ends(&s.0), []);
     // Both orders are the same: nobody holds k1 and waits for k0.
     let mut s = Clients::new(3);
     s.holds(1, 1, "k0", 100).tries(2, 2, "k0", 110).tries(1, 3, "k1", 200).gets(1, 3, 205).releases(1, 3, 300);
