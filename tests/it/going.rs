@@ -84,7 +84,11 @@ impl Going {
                 .is_ok_and(|event| event["event"] == "fault" && event["fault"] == id && event["phase"] == phase)
         };
         while !self.history().lines().any(is_it) {
-            assert!(self.child.try_wait().unwrap().is_none(), "the run has ended, and fault {id} was never {phase}");
+            if self.child.try_wait().unwrap().is_some() {
+                let history = self.history();
+                let faults: Vec<&str> = history.lines().filter(|line| line.contains(r#""event":"fault""#)).collect();
+                panic!("the run has ended, and fault {id} was never {phase}:\n{}", faults.join("\n"));
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
