@@ -19,8 +19,8 @@ use crate::stream::Stream;
 
 /// The longest answer. A longer one ends the connection: no question of this crate has such an answer.
 const ANSWER_MAX: usize = 1024 * 1024;
-/// The number of bytes that are read at once.
-const READ_AT_ONCE: usize = 16 * 1024;
+/// The number of bytes that are read at once: the room for them is cleared each time, and most answers are short.
+const READ_AT_ONCE: usize = 2 * 1024;
 /// The deepest array in an answer.
 const DEPTH_MAX: usize = 8;
 
