@@ -57,7 +57,7 @@ fn a_server_that_somebody_restarts_during_a_fault_has_the_fault_again() {
         docker(&["restart", "-t", "0", &run.container(node)]);
     }
     let has_come = |is_on: &dyn Fn() -> bool| {
-        (0..100).any(|_| {
+        (0..20).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             is_on()
         })
