@@ -3,11 +3,12 @@
 use serde::Deserialize;
 
 use crate::{
-    cli::{CheckArgs, Format},
+    cli::{CheckArgs, CheckFormat, Format},
     command::{Report, expectation},
     exit::{Exit, Unusable},
     expect::Expectation,
     judge::judge,
+    linearizable::linearizable,
     made_by,
     report::{Terminal, heading, print, versions},
     run_dir::{Recorded, RunDir},
@@ -15,6 +16,20 @@ use crate::{
 
 /// `harness check`
 pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
+    let format = match args.format {
+        CheckFormat::Text => Format::Text,
+        CheckFormat::Json => Format::Json,
+        CheckFormat::JepsenEdn => return linearizable(args, linearizability::Format::JepsenEdn),
+        CheckFormat::PorcupineLog => return linearizable(args, linearizability::Format::PorcupineLog),
+    };
+    for (flag, is_given) in
+        [("--model", args.model.is_some()), ("--initial", args.initial.is_some()), ("--memory", args.memory.is_some())]
+    {
+        if is_given {
+            let problem = "is for histories of other programs; give `--format jepsen-edn` or `--format porcupine-log`";
+            return Err(Unusable(format!("{flag} {problem}")).into());
+        }
+    }
     let given = expectation(args.expect.as_deref())?;
     let Recorded { dir, history } = Recorded::find(&args.run)?;
     let earlier = match (&given, &dir) {
@@ -32,10 +47,10 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
     }
     expectation.iter().try_for_each(|expectation| expectation.check(&judged.plan))?;
     let report = Report::of(&mut judged, expectation.as_ref())?;
-    if args.format == Format::Text {
+    if format == Format::Text {
         print(&(heading(&judged.plan, &versions(&judged.servers), &args.run) + "\n"))?;
     }
-    report.print(args.format)?;
+    report.print(format)?;
     let Some(dir) = dir else { return Ok(report.exit()) };
     let warn = |problem: &str| Terminal::new(|_| String::new(), false).progress(problem);
     if is_lost {

@@ -1,5 +1,6 @@
 //! The command line. `scenario` turns flags into plans.
 
+mod check;
 mod client;
 mod scenario;
 mod suite;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use history::{Arm, ClusterKind};
 
 pub use self::{
+    check::{CheckArgs, CheckFormat},
     client::{CheckArgs as ClientCheckArgs, ClientArgs, ClientCommand},
     scenario::{ModelArgs, ProgramArgs, ScenarioArgs},
     suite::{MergeArgs, ShardArgs, SuiteArgs},
@@ -54,7 +56,7 @@ pub enum Command {
     Merge(MergeArgs),
     /// Measure how often and for how long two clients hold the lock, by the length of a fault
     Dose(DoseArgs),
-    /// Judge a recorded run again
+    /// Judge a recorded run again, or a history that another program recorded
     Check(CheckArgs),
     /// Test the program of your own lock, before it takes part in a run
     Client(ClientArgs),
@@ -322,18 +324,6 @@ pub struct SelftestArgs {
     /// Threads [default: one per core]
     #[arg(long)]
     pub jobs: Option<usize>,
-    /// Output format
-    #[arg(long, value_enum, default_value = "text")]
-    pub format: Format,
-}
-
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// A run directory, or a history (.jsonl, .jsonl.zst)
-    pub run: PathBuf,
-    /// Verdicts and counts that the run must give
-    #[arg(long)]
-    pub expect: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,

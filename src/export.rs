@@ -118,6 +118,10 @@ fn refuse_without_effect(args: &ExportArgs, format: &Format) -> anyhow::Result<(
 
 fn choose(args: &ExportArgs, format: &Format, source: &Source) -> anyhow::Result<Choices> {
     let model = args.model.unwrap_or(JepsenModel::Mutex);
+    if let Some(parent) = source.plan.workload.parent().filter(|_| format.has_sections) {
+        let problem = "acts on the data of all other keys, and each operation of the model is one of its own key";
+        return Err(usage("to", format!("`{}`: a hold of {parent} {problem}; use `--to csv`", format.name)));
+    }
     if let Some(arm) = args.arm.filter(|arm| !source.plan.arms.contains(arm)) {
         let arms: Vec<_> = source.plan.arms.iter().map(|arm| arm.name()).collect();
         return Err(usage("arm", format!("the run has no arm `{arm}`; its arms are {}", arms.join(", "))));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use checker::{Checker, Verdicts};
-use history::{Event, MadeBy, NodeName, Plan, Reader, Record};
+use history::{Event, MadeBy, NodeName, Plan, ReadAhead, Reader, Record};
 
 use crate::{exit::Unusable, measures::Measures};
 
@@ -35,7 +35,7 @@ pub fn judge(history: &Path) -> anyhow::Result<Judged> {
 /// # Errors
 /// Those of [`judge`].
 pub fn judge_and_show(history: &Path, mut show: impl FnMut(&Record)) -> anyhow::Result<Judged> {
-    let mut reader = Reader::open(history)?;
+    let mut reader = ReadAhead::open(history)?;
     let mut checker = Checker::new();
     let mut measures = Measures::default();
     let (mut plan, mut made_by, mut servers) = (None, None, Vec::new());
@@ -53,7 +53,11 @@ pub fn judge_and_show(history: &Path, mut show: impl FnMut(&Record)) -> anyhow::
         }
         show(&record);
         measures.add(&record);
+        let is_plan = matches!(record.event, Event::Plan { .. });
         checker.feed(record);
+        if is_plan && checker.asks_for_recoveries() {
+            checker.know_recoveries(Reader::recoveries(history)?);
+        }
     }
     let Some(plan) = plan else {
         let problem = "the first event is not the plan. The file is no history, or was cut before its first event";

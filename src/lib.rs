@@ -21,6 +21,7 @@ mod fingerprint;
 pub mod fuzzing;
 mod host_clock;
 mod judge;
+mod linearizable;
 mod list;
 mod made_by;
 mod measures;

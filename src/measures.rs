@@ -244,6 +244,7 @@ mod tests {
             key: "k0".into(),
             intended: ms(due),
             mode: history::Mode::Write,
+            above: None,
         };
         let acquired = |attempt| Event::Acquired {
             attempt: HoldId(attempt),

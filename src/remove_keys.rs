@@ -38,7 +38,7 @@ pub async fn remove_keys(engine: &Engine, file: &PlanFile) -> anyhow::Result<()>
         let access = access.get(&name).cloned().unwrap_or_default();
         (name.to_string(), address, access)
     });
-    let names = (0..file.plan.workload.keys).map(|key| format!("k{key}")).collect();
+    let names = file.plan.workload.keys().map(|key| key.to_string()).collect();
     let removal = Removal { client, servers: servers.collect(), namespace, names };
     let left = |why: &str| {
         let servers = file.plan.own_servers.keys().map(NodeName::as_str).collect::<Vec<_>>().join(", ");

@@ -104,7 +104,9 @@ impl Scenario {
         }
         plan.tokens = tokens(args.tokens.as_deref(), plan)?;
         plan.fence = args.fence;
-        plan.arms = arms(args.arms.as_deref(), plan.tokens, plan.fence)?;
+        // The tokens of a parent and of its children are not ordered.
+        let compared = if args.hierarchy > 0.0 { Tokens::None } else { plan.tokens };
+        plan.arms = arms(args.arms.as_deref(), compared, plan.fence)?;
         plan.time = args.time.unwrap_or(Duration::from_secs(if is_placed { 12 } else { 30 }));
         plan.lease = args.lease;
         plan.workload = workload(args);
@@ -357,6 +359,7 @@ fn workload(args: &ScenarioArgs) -> Workload {
         patience: args.patience,
         session: args.session,
         readers: args.readers,
+        hierarchy: args.hierarchy,
         ..Workload::default()
     }
 }

@@ -1,3 +1,4 @@
-//! The parts that the measurements share.
+//! Code that the measuring programs share.
 
+pub mod record;
 pub mod servers;

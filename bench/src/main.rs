@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Parser;
-use clients::{Client, Floor, LEASE};
+use clients::{Client, LEASE, Raw};
 use futures::future::try_join_all;
 use harness_bench::servers::Server;
 use locks::TokenSource;
@@ -70,43 +70,56 @@ fn pin() -> anyhow::Result<()> {
 
 async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
     let addresses: Vec<_> = servers.iter().map(|server| server.address.clone()).collect();
-    let mut floor = Floor::connect(&addresses)?;
+    let mut raw = Raw::connect(&addresses)?;
     let rslock = Client::rslock(&addresses);
     let ours = Client::ours(&addresses, TokenSource::None)?;
     let counted = Client::ours(&addresses, TokenSource::MajorityMax)?;
     let two_phase = Client::ours(&addresses, TokenSource::TwoPhase)?;
 
     println!("{} rounds of {} cycles: median (least to most) of the rounds", args.rounds, args.cycles);
-    let of_floor = |floor: &mut Floor| -> anyhow::Result<Times> {
-        let mut times = Times::new();
-        for _ in 0..args.cycles {
-            times.record(floor.cycle()?);
-        }
-        Ok(times)
-    };
-    let [mut pings, mut p50_rslock, mut p50_ours, mut p50_counted, mut p50_two_phase] =
-        [(); 5].map(|()| Series::default());
+    let [
+        mut pings,
+        mut p50_sets,
+        mut p50_counted_sets,
+        mut p50_rslock,
+        mut p50_ours,
+        mut p50_counted,
+        mut p50_two_phase,
+    ] = [(); 7].map(|()| Series::default());
     for round in 0..=args.rounds {
-        let round_pings = of_floor(&mut floor)?;
-        let mut figures = Vec::new();
+        let raw_pings = raw_times(args.cycles, |_| raw.pings())?;
+        let raw_sets = raw_times(args.cycles, |number| raw.sets(number))?;
+        let raw_counted = raw_times(args.cycles, |number| raw.counted_sets(number))?;
+        let mut figures = vec![raw_pings, raw_sets, raw_counted];
         for client in [&rslock, &ours, &counted, &two_phase] {
-            figures.push(times(client, args.cycles).await?.quantile_us(0.5));
+            figures.push(times(client, args.cycles).await?);
         }
         // The first round warms up.
         if round > 0 {
-            pings.push(round_pings.quantile_us(0.5));
-            let all = [&mut p50_rslock, &mut p50_ours, &mut p50_counted, &mut p50_two_phase];
-            all.into_iter().zip(figures).for_each(|(series, figure)| series.push(figure));
+            let all = [
+                &mut pings,
+                &mut p50_sets,
+                &mut p50_counted_sets,
+                &mut p50_rslock,
+                &mut p50_ours,
+                &mut p50_counted,
+                &mut p50_two_phase,
+            ];
+            all.into_iter().zip(figures).for_each(|(series, figure)| series.push(figure.quantile_us(0.5)));
         }
     }
     let row =
         |name: &str, figure: &Series, ratio: &Series, of: &str| println!("{name:42} {figure:>28}   {ratio} × {of}");
     row("five parallel PINGs, p50 µs", &pings, &pings.over(&pings), "itself");
+    row("raw SETs until a majority, p50 µs", &p50_sets, &p50_sets.over(&pings), "the PINGs");
+    row("raw SETs with a write-back, p50 µs", &p50_counted_sets, &p50_counted_sets.over(&p50_sets), "the raw SETs");
     row("rslock, acquire p50 µs", &p50_rslock, &p50_rslock.over(&pings), "the PINGs");
     row("ours without tokens, acquire p50 µs", &p50_ours, &p50_ours.over(&pings), "the PINGs");
+    row("  beside raw SETs", &p50_ours, &p50_ours.over(&p50_sets), "the raw SETs");
     row("  beside rslock", &p50_ours, &p50_ours.over(&p50_rslock), "rslock");
     row("ours, majority-max, acquire p50 µs", &p50_counted, &p50_counted.over(&p50_ours), "ours without tokens");
     row("ours, two-phase, acquire p50 µs", &p50_two_phase, &p50_two_phase.over(&p50_ours), "ours without tokens");
+    row("  beside raw SETs", &p50_two_phase, &p50_two_phase.over(&p50_counted_sets), "raw SETs with a write-back");
 
     println!("\n{} tasks, {} cycles each: cycles/s", args.tasks, args.task_cycles);
     let [mut rate_rslock, mut rate_ours, mut rate_two_phase] = [(); 3].map(|()| Series::default());
@@ -145,6 +158,15 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
     println!("\nkeys left after {} more cycles: {all} on all servers", args.left_cycles);
     ensure!(all == 0, "locks were left behind: {left:?}");
     Ok(())
+}
+
+/// The times of exchanges over raw sockets, one after the other.
+fn raw_times(cycles: u64, mut exchange: impl FnMut(u64) -> anyhow::Result<Duration>) -> anyhow::Result<Times> {
+    let mut times = Times::new();
+    for number in 0..cycles {
+        times.record(exchange(number)?);
+    }
+    Ok(times)
 }
 
 /// The times of acquiring, one cycle after the other.

@@ -1,10 +1,10 @@
 //! Applies events to the shared state. No other code changes the shared state.
 
-use std::time::Duration;
+use std::{collections::hash_map, time::Duration};
 
 use history::{
-    Answers, ClientId, Event, FailureReason, FaultPhase, HoldId, Key, NodeAnswer, NodeName, Outcome, Point,
-    ProcessName, RequestKind, Stamp,
+    Answers, ClientId, Event, FailureReason, FaultPhase, HoldId, NodeAnswer, NodeName, Outcome, ProcessName,
+    RequestKind, Stamp,
 };
 
 use crate::{
@@ -12,7 +12,8 @@ use crate::{
     holds::{Attempt, ClientStep, EarlyEnd, EventRef, Granted, Nodes, RenewalFailure},
     merge::Entry,
     operations::{Admission, Answer, Arrival, Breach, HoldKnown},
-    run::{Closed, KeyHolds, Process, Run},
+    run::{Closed, Process, Run},
+    subject::{is_answer, subject},
 };
 
 /// The most reasons that are kept.
@@ -24,7 +25,15 @@ impl Run {
         while self.processes.len() <= process {
             let name = name(self.processes.len());
             let (node, open) = (name.node(), Vec::new());
-            self.processes.push(Process { node, name, is_running: false, number: None, killed: None, open });
+            self.processes.push(Process {
+                node,
+                name,
+                is_running: false,
+                number: None,
+                killed: None,
+                cut_at: None,
+                open,
+            });
         }
     }
 
@@ -32,15 +41,6 @@ impl Run {
         if self.reasons.len() < REASONS_MAX {
             self.reasons.insert(reason.into());
         }
-    }
-
-    fn intern(&mut self, key: &Key) -> usize {
-        if let Some(&i) = self.key_index.get(key) {
-            return i;
-        }
-        self.keys.push(KeyHolds { name: key.clone(), live: Vec::new() });
-        self.key_index.insert(key.clone(), self.keys.len() - 1);
-        self.keys.len() - 1
     }
 
     /// Applies an event, before the judges see it.
@@ -66,16 +66,19 @@ impl Run {
                 }
             }
             Event::PointReleased { client, point } => {
-                let attempt = self.current.get(client).and_then(|id| self.attempts.get_mut(id));
-                if let Some(attempt) = attempt {
-                    attempt.point_released(mark.at, *point);
+                if let Some(current) = self.current.get(client).copied() {
+                    self.with_those_above(current, |attempt| attempt.point_released(mark.at, *point));
                 }
             }
-            Event::Acquire { client, attempt, key, mode, .. } => {
+            Event::Acquire { client, attempt, key, mode, above, .. } => {
                 let key = self.intern(key);
-                self.acquire(mark, Attempt::new(*attempt, key, *mode, *client, entry.process, mark));
+                let mut attempt = Attempt::new(*attempt, key, *mode, *client, entry.process, mark);
+                attempt.above = *above;
+                self.acquire(mark, attempt);
             }
-            Event::Admission { number, kind, repeat, .. } => {
+            Event::Admission { number, key, kind, repeat, .. } => {
+                // The record may have lost the attempts at the key.
+                self.intern(key);
                 self.admission(*number, *kind, *repeat);
                 self.arrived(mark, &entry.event);
             }
@@ -100,6 +103,10 @@ impl Run {
             }
             self.closing.push(last.id);
         }
+        if let Some(above) = attempt.above {
+            self.with_those_above(above, |hold| hold.add_step(mark, ClientStep::Acquire));
+        }
+        self.busy.entry(attempt.key).or_default().known += 1;
         self.attempts.insert(id, Box::new(attempt));
         self.processes[process].open.push(id);
         self.processes[process].number = Some(id.0 / HoldId::PER_PROCESS);
@@ -169,32 +176,13 @@ impl Run {
             Event::Release { .. } => attempt.releases(mark),
             Event::Released { .. } | Event::ReleaseFailed { .. } => attempt.releasing = None,
             Event::GaveUp { .. } => attempt.gives_up(mark),
-            Event::Read { op, .. } | Event::Write { op, .. } => {
-                // A log that contradicts the record may have the decision already.
-                if !self.operations.is_decided(id, *op) {
-                    attempt.ops.push(*op);
-                }
-                attempt.add_step(mark, ClientStep::Request(*op));
-            }
-            Event::ReadOk { .. } | Event::WriteOk { .. } => attempt.add_step(mark, ClientStep::Other),
-            Event::AccessFailed { op, outcome, .. } => {
-                if *outcome == Outcome::Failed {
-                    attempt.ops.retain(|o| o != op);
-                }
-                attempt.add_step(mark, ClientStep::Other);
-            }
-            Event::Work { planned_ns, .. } => {
-                attempt.add_step(mark, ClientStep::Work(Duration::from_nanos(*planned_ns)))
-            }
-            Event::AtPoint { point, .. } => attempt.add_step(mark, ClientStep::AtPoint(*point, None)),
-            Event::Check { passed: true, .. } => attempt.add_step(mark, ClientStep::Check),
-            Event::Check { .. } | Event::LeftPoint { .. } => attempt.add_step(mark, ClientStep::Other),
             _ => {}
         }
         if was_in_use && attempt.is_used_up {
             let client = attempt.client;
             self.used_up(client, id);
         }
+        self.step(id, mark, event);
         self.closing.push(id);
     }
 
@@ -229,7 +217,7 @@ impl Run {
         if let Some((kill, early_end)) = self.processes[attempt.process].killed {
             attempt.ends(kill, early_end);
         }
-        self.keys[attempt.key].live.push(id);
+        self.busy.entry(attempt.key).or_default().live.push(id);
         self.holds += 1;
     }
 
@@ -265,10 +253,12 @@ impl Run {
         if durable > self.last_number {
             let last = self.last_number;
             self.unlogged.push((last, durable));
+            self.is_log_broken = true;
             self.add_reason(format!(
                 "the admission log ends with number {last}, and {durable} was on disk after a restart"
             ));
         } else if durable < self.last_number && !self.plan.schedule.iter().any(is_of_resource) {
+            self.is_log_broken = true;
             self.add_reason("the resource was started again, and no fault of the plan did that".to_string());
         }
         self.is_recovered = true;
@@ -291,8 +281,9 @@ impl Run {
             return;
         }
         let goes_on = std::mem::take(&mut self.is_recovered) && number > self.last_number;
-        if number != self.last_number + 1 && !goes_on {
+        if self.last_number.checked_add(1) != Some(number) && !goes_on {
             let kind = if kind == RequestKind::Read { "read" } else { "write" };
+            self.is_log_broken |= number > self.last_number;
             self.add_reason(format!("the admission log goes from number {} to {kind} {number}", self.last_number));
         }
         self.last_number = number;
@@ -324,16 +315,24 @@ impl Run {
         let (number, kind, hold, op, token) = (*number, *kind, *hold, *op, *token);
         let admission = Admission { seq: mark.seq, number, key, kind, hold, op, token, is_repeat: *repeat, arms };
         let attempt = hold.and_then(|hold| self.attempts.get(&hold));
-        let granted = attempt.and_then(|attempt| Some((&self.keys[attempt.key].name, attempt.grant?.token)));
+        let granted = attempt.and_then(|attempt| {
+            let holds_all = self.parent == Some(attempt.key) && attempt.mode.below().is_some();
+            let of = if holds_all { key } else { &self.keys[attempt.key] };
+            Some((of, attempt.grant?.token))
+        });
         // Only a request whose operation is not known needs to know whether the record was cut.
         let is_cut = || hold.is_some_and(|hold| is_cut(&self.processes, hold));
         let known = HoldKnown { is_open: attempt.is_some(), granted, is_cut: &is_cut };
         self.operations.arrived(&admission, known);
         self.add_contradictions();
         let (Some(hold), Some(op)) = (hold, op) else { return };
-        let Some(attempt) = self.attempts.get_mut(&hold) else { return self.operations.forget(hold, op) };
-        attempt.ops.retain(|o| *o != op);
-        self.closing.push(hold);
+        let mut closing = std::mem::take(&mut self.closing);
+        self.with_those_above(hold, |attempt| {
+            attempt.ops.retain(|o| *o != op);
+            closing.push(attempt.id);
+        });
+        self.closing = closing;
+        let Some(attempt) = self.attempts.get(&hold) else { return self.operations.forget(hold, op) };
         if attempt.grant.is_none() && !*repeat && self.operations.arrival() == Arrival::Act {
             self.add_reason(format!("the resource decided an operation of attempt {hold}, which had not acquired"));
         }
@@ -355,7 +354,7 @@ impl Run {
         self.operations.complete_stamp(|number| {
             // The last admissions of a killed resource may be lost.
             let resource = processes.iter().rfind(|p| p.is_running && p.node.as_str() == "resource");
-            let is_down = resource.is_some_and(|p| p.killed.is_some());
+            let is_down = resource.is_some_and(Process::is_cut);
             is_down || unlogged.iter().any(|(from, to)| *from < number && number <= *to)
         });
         self.add_contradictions();
@@ -363,7 +362,7 @@ impl Run {
 
     /// The next hold of the key whose entitlement ended at `now` or before, in the order of their ends.
     pub fn next_ended(&mut self, key: usize, now: Stamp) -> Option<HoldId> {
-        let live = &mut self.keys[key].live;
+        let live = &mut self.busy.get_mut(&key)?.live;
         let ends = live.iter().enumerate().filter_map(|(i, id)| {
             let end = self.attempts.get(id).map_or(Stamp(0), |attempt| attempt.end());
             (end <= now).then_some((end, *id, i))
@@ -393,8 +392,16 @@ impl Run {
         0..self.keys.len()
     }
 
+    /// The keys that have an attempt which is not closed, in a fixed order.
+    pub fn busy_keys(&self) -> Vec<usize> {
+        let mut keys: Vec<usize> = self.busy.keys().copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
     /// No event of the process follows.
-    pub fn gone(&mut self, process: usize) {
+    pub fn gone(&mut self, process: usize, cut_at: Option<Stamp>) {
+        self.processes[process].cut_at = cut_at;
         for id in std::mem::take(&mut self.processes[process].open) {
             if let Some(attempt) = self.attempts.get_mut(&id) {
                 attempt.is_orphan = true;
@@ -404,7 +411,8 @@ impl Run {
         }
     }
 
-    /// Completes a stamp: moves the attempts that no later event can concern into `closed`.
+    /// Completes a stamp: moves the attempts that no later event can concern into `closed.attempts`, and the keys that
+    /// have no other attempt into `closed.keys`.
     pub fn settle(&mut self, closed: &mut Closed) {
         let mut closing = std::mem::take(&mut self.closing);
         if closing.len() > 1 {
@@ -421,71 +429,33 @@ impl Run {
                     open.swap_remove(i);
                 }
                 self.operations.closed(id);
-                closed.push(attempt);
+                if self.is_last_of(attempt.key) {
+                    closed.keys.push(attempt.key);
+                }
+                closed.attempts.push(attempt);
             }
         }
         self.closing = closing;
     }
+
+    /// Notes that an attempt of the key has closed. Returns whether the key has no other.
+    fn is_last_of(&mut self, key: usize) -> bool {
+        let hash_map::Entry::Occupied(mut busy) = self.busy.entry(key) else { return false };
+        busy.get_mut().known -= 1;
+        let is_last = busy.get().known == 0;
+        if is_last {
+            busy.remove();
+        }
+        is_last
+    }
 }
 
-/// Returns whether the last events of the process that made an attempt may be lost, because the process was killed.
+/// Returns whether the last events of the process that made an attempt may be lost, because the process died.
 fn is_cut(processes: &[Process], attempt: HoldId) -> bool {
     let number = attempt.0 / HoldId::PER_PROCESS;
-    let mut killed = processes.iter().filter(|p| p.killed.is_some() && p.node.as_str() != "resource");
+    let mut killed = processes.iter().filter(|p| p.is_cut() && p.node.as_str() != "resource");
     killed.any(|p| p.number.is_none_or(|known| known == number))
 }
 
 /// The answers to an acquisition by which the node had granted it. `done` is the answer of the second round.
 pub(crate) const GRANTED: &[NodeAnswer] = &[NodeAnswer::Granted, NodeAnswer::Done, NodeAnswer::Late];
-
-/// Returns whether an event only closes a request, so that the event may be ignored if its attempt is closed.
-fn is_answer(event: &Event) -> bool {
-    use Event::*;
-    matches!(
-        event,
-        Undone { .. }
-            | Renewed { .. }
-            | RenewFailed { .. }
-            | Released { .. }
-            | ReleaseFailed { .. }
-            | AccessFailed { .. }
-    )
-}
-
-/// The attempt that an event of a client concerns.
-pub(crate) fn subject(event: &Event) -> Option<HoldId> {
-    match event {
-        Event::WriteBack { attempt }
-        | Event::Behind { attempt }
-        | Event::WithoutKey { attempt }
-        | Event::Acquired { attempt, .. }
-        | Event::AcquireFailed { attempt, .. }
-        | Event::Undo { attempt }
-        | Event::Undone { attempt, .. } => Some(*attempt),
-        // Nothing has been sent yet, so there is no attempt yet.
-        Event::AtPoint { point: Point::BeforeAcquire, .. } | Event::LeftPoint { point: Point::BeforeAcquire, .. } => {
-            None
-        }
-        Event::Renew { hold }
-        | Event::Renewed { hold, .. }
-        | Event::RenewFailed { hold, .. }
-        | Event::LossNoticed { hold }
-        | Event::Release { hold }
-        | Event::Released { hold, .. }
-        | Event::ReleaseFailed { hold, .. }
-        | Event::Reentered { hold, .. }
-        | Event::Left { hold, .. }
-        | Event::GaveUp { hold }
-        | Event::Read { hold, .. }
-        | Event::ReadOk { hold, .. }
-        | Event::AccessFailed { hold, .. }
-        | Event::Work { hold, .. }
-        | Event::Check { hold, .. }
-        | Event::Write { hold, .. }
-        | Event::Resend { hold, .. }
-        | Event::WriteOk { hold, .. }
-        | Event::AtPoint { hold, .. }
-        | Event::LeftPoint { hold, .. } => Some(*hold),
-        _ => None,
-    }
-}

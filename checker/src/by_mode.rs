@@ -5,18 +5,35 @@ use history::Mode;
 
 use crate::rules;
 
-/// One value for each mode.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ByMode<T>([T; Mode::ALL.len()]);
+/// The modes that only some locks have: all but that of a writer.
+const OTHERS: usize = Mode::ALL.len() - 1;
 
-impl<T> ByMode<T> {
+/// One value for each mode. Most keys have writers only, so the other values are made when a hold needs one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ByMode<T> {
+    write: T,
+    /// In the order of [`Mode::ALL`], whose last mode is that of a writer.
+    others: Option<Box<[T; OTHERS]>>,
+}
+
+impl<T: Default> ByMode<T> {
     /// The value of holds in this mode.
     pub fn of(&mut self, mode: Mode) -> &mut T {
-        &mut self.0[mode as usize]
+        match mode {
+            Mode::Write => &mut self.write,
+            mode => &mut self.others.get_or_insert_default()[mode as usize],
+        }
+    }
+
+    /// Returns whether a value was made for this mode.
+    pub fn has(&self, mode: Mode) -> bool {
+        mode == Mode::Write || self.others.is_some()
     }
 
     /// The values of holds that conflict with a hold in this mode.
     pub fn against(&self, mode: Mode) -> impl Iterator<Item = &T> {
-        Mode::ALL.into_iter().zip(&self.0).filter(move |(other, _)| rules::conflict(mode, *other)).map(|(_, one)| one)
+        let others = Mode::ALL.into_iter().zip(self.others.iter().flat_map(|others| others.iter()));
+        let others = others.filter(move |(other, _)| rules::conflict(mode, *other)).map(|(_, one)| one);
+        others.chain(rules::conflict(mode, Mode::Write).then_some(&self.write))
     }
 }

@@ -3,7 +3,7 @@
 
 use history::{Event, HoldId};
 
-use crate::{apply_event::subject, holds::Attempt, merge::Entry, run::Run};
+use crate::{holds::Attempt, merge::Entry, run::Run, subject::subject};
 
 /// Returns the reason why this event cannot be true, if all earlier events are.
 pub(crate) fn contradiction(run: &Run, entry: &Entry) -> Option<String> {
@@ -14,7 +14,7 @@ pub(crate) fn contradiction(run: &Run, entry: &Entry) -> Option<String> {
         Event::Stall { from, to, .. } if from > to || *to > entry.at => {
             Some("a stall ends before it begins, or after it is reported".into())
         }
-        Event::Acquire { client, attempt, .. } => {
+        Event::Acquire { client, attempt, above, .. } => {
             let workload = &run.plan.workload;
             let clients = workload.workers.saturating_mul(workload.clients_per_worker);
             if client.0 >= clients {
@@ -22,6 +22,11 @@ pub(crate) fn contradiction(run: &Run, entry: &Entry) -> Option<String> {
             }
             if run.attempt(*attempt).is_some() {
                 return Some(format!("attempt {attempt} was made twice"));
+            }
+            if let Some(above) = above
+                && !run.attempt(*above).is_some_and(|hold| hold.client == *client && hold.grant.is_some())
+            {
+                return Some(format!("attempt {attempt} is made under hold {above}, which its client does not have"));
             }
             let last = run.current.get(client).filter(|last| *last >= attempt)?;
             Some(format!("client {client} makes attempt {attempt} after attempt {last}; the numbers of a client grow"))
@@ -130,7 +135,14 @@ mod tests {
         builder.event(
             "worker-1",
             40,
-            Event::Acquire { client, attempt: HoldId(9), key, intended: ms(40), mode: history::Mode::Write },
+            Event::Acquire {
+                client,
+                attempt: HoldId(9),
+                key,
+                intended: ms(40),
+                mode: history::Mode::Write,
+                above: None,
+            },
         );
         is_refused(&builder, "an attempt of client 77; the plan has 2 clients");
     }

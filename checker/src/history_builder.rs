@@ -157,20 +157,9 @@ impl HistoryBuilder {
     pub fn try_to_acquire(&mut self, hold: u64, worker: u32, sent: u64) -> &mut Self {
         self.workers.entry(hold).or_insert((ProcessName::new(format!("worker-{worker}")), None));
         let (client, key) = (ClientId(worker - 1), Key::from("k0"));
-        let event = Event::Acquire { client, attempt: HoldId(hold), key, intended: ms(sent), mode: Mode::Write };
+        let event =
+            Event::Acquire { client, attempt: HoldId(hold), key, intended: ms(sent), mode: Mode::Write, above: None };
         self.of(hold, sent, event)
-    }
-
-    /// Gives the attempt of a hold a mode.
-    pub fn in_mode(&mut self, hold: u64, wanted: Mode) -> &mut Self {
-        for (.., event) in &mut self.events {
-            if let Event::Acquire { attempt: HoldId(id), mode, .. } = event
-                && *id == hold
-            {
-                *mode = wanted;
-            }
-        }
-        self
     }
 
     /// A hold of a process by its name.
@@ -389,7 +378,7 @@ impl HistoryBuilder {
         self.event("agent", until, Event::PacketsDelayed { fault: FaultId(id), from, to, since, until: ms(until) })
     }
 
-    /// A worker, or the resource, is killed, and starts again 1 s later.
+    /// A worker, or the resource, is killed, and starts again 1 s later. The record has all that it did until then.
     pub fn kill(&mut self, id: u32, node: &'static str, at: u64) -> &mut Self {
         let kind = FaultKind::Kill;
         self.fault(id, kind, node, at, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });
@@ -401,6 +390,12 @@ impl HistoryBuilder {
         let role = if node == "resource" { Role::Resource } else { Role::Worker };
         self.event(&again, at + 1_200, started(role));
         self.unfinished.push(node);
+        self.event(node, at + 21, Event::Watermark)
+    }
+
+    /// The record lacks what a process did from a time on.
+    pub fn lose_end(&mut self, process: &str, from: u64) -> &mut Self {
+        self.events.retain(|(name, at, _)| name.as_str() != process || *at < ms(from));
         self
     }
 

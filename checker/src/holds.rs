@@ -20,6 +20,7 @@ pub(crate) type Span = (Stamp, Stamp);
 #[derive(Debug, Clone)]
 pub(crate) struct HoldSummary {
     pub id: HoldId,
+    pub key: usize,
     pub client: ClientId,
     pub process: usize,
     pub mode: Mode,
@@ -41,6 +42,7 @@ impl HoldSummary {
     pub fn of(hold: &Attempt, grant: &Grant) -> Self {
         HoldSummary {
             id: hold.id,
+            key: hold.key,
             client: hold.client,
             process: hold.process,
             mode: hold.mode,
@@ -146,7 +148,10 @@ pub(crate) struct RenewalFailure {
 /// The most failed renewals in a row that are kept of one hold.
 const FAILURES_MAX: usize = 16;
 
-/// The most steps that are kept of one attempt; a critical section has about a dozen.
+/// The steps of a usual critical section.
+const STEPS: usize = 10;
+
+/// The most steps that are kept of one attempt.
 const TIMELINE_MAX: usize = 256;
 
 /// One attempt at acquiring, and its hold if it succeeded.
@@ -157,6 +162,8 @@ pub(crate) struct Attempt {
     pub client: ClientId,
     pub process: usize,
     pub mode: Mode,
+    /// The client's hold of the key above.
+    pub above: Option<HoldId>,
     pub sent: EventRef,
     /// The answer to the attempt, whatever the outcome.
     pub completed: Option<EventRef>,
@@ -214,6 +221,13 @@ pub(crate) struct Attempt {
     pub resource_stalls: Vec<Span>,
 }
 
+/// A timeline with room for a usual critical section.
+fn first_step(sent: EventRef) -> Vec<(EventRef, ClientStep)> {
+    let mut timeline = Vec::with_capacity(STEPS);
+    timeline.push((sent, ClientStep::Acquire));
+    timeline
+}
+
 impl Attempt {
     pub fn new(id: HoldId, key: usize, mode: Mode, client: ClientId, process: usize, sent: EventRef) -> Self {
         Attempt {
@@ -222,6 +236,7 @@ impl Attempt {
             client,
             process,
             mode,
+            above: None,
             sent,
             completed: None,
             grant: None,
@@ -250,7 +265,7 @@ impl Attempt {
             is_without_key: false,
             let_go: None,
             ops: Vec::new(),
-            timeline: vec![(sent, ClientStep::Acquire)],
+            timeline: first_step(sent),
             stalls: Vec::new(),
             resource_stalls: Vec::new(),
         }
@@ -270,6 +285,8 @@ impl Attempt {
         let Granted { token, lease, granted_after, place, promised_from } = granted;
         let first_promise = rules::promise_end(promised_from, lease);
         let mode = self.mode;
+        // Before the attempt was sent, the service cannot have granted it.
+        let granted_after = granted_after.max(self.sent.at);
         self.grant = Some(Grant { ok, mode, token, lease, granted_after, place, promised_from, first_promise });
         self.completed = Some(ok);
         self.promise = first_promise;
@@ -346,6 +363,17 @@ impl Attempt {
     pub fn add_step(&mut self, mark: EventRef, step: ClientStep) {
         if self.timeline.len() < TIMELINE_MAX {
             self.timeline.push((mark, step));
+        }
+    }
+
+    /// Returns the stamp before which the client surely does nothing with the hold, because it is in a planned wait.
+    /// The controller ends a wait at a point, and the record of the agent has that.
+    pub fn idle_until(&self) -> Stamp {
+        match self.timeline.last() {
+            _ if self.timeline.len() >= TIMELINE_MAX => Stamp(0),
+            Some((begun, ClientStep::Work(planned))) => begun.at.plus(*planned),
+            Some((_, ClientStep::AtPoint(_, None))) => Stamp(u64::MAX),
+            _ => Stamp(0),
         }
     }
 

@@ -36,6 +36,17 @@ impl Intervals {
         self.settled += self.spans.drain(..keep).map(|s| s.1.since(s.0)).sum::<Duration>();
     }
 
+    /// Adds intervals that all begin at `start` or later, after every interval of this union. Some of them may be
+    /// settled already. Returns whether that was possible; otherwise nothing has changed.
+    pub fn append(&mut self, start: Stamp, later: &Intervals) -> bool {
+        let is_after = self.spans.last().is_none_or(|last| last.1 < start);
+        if is_after {
+            self.settled += later.settled;
+            self.spans.extend_from_slice(&later.spans);
+        }
+        is_after
+    }
+
     /// The length of the union.
     pub fn length(&self) -> Duration {
         self.settled + self.spans.iter().map(|s| s.1.since(s.0)).sum::<Duration>()
@@ -57,6 +68,26 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn appended_intervals_are_those_that_were_added(
+            first in prop::collection::vec((0u64..30, 0u64..12), 0..8),
+            later in prop::collection::vec((20u64..60, 0u64..12), 0..8),
+            settled in 0u64..80,
+        ) {
+            let spans = |all: &[(u64, u64)]| -> Intervals {
+                all.iter().map(|&(from, len)| (Stamp(from), Stamp(from + len))).collect()
+            };
+            let start = Stamp(later.iter().map(|(from, _)| *from).min().unwrap_or(20));
+            let (mut union, mut more) = (spans(&first), spans(&later));
+            more.settle(Stamp(settled));
+            let before = union.length();
+            if union.append(start, &more) {
+                prop_assert_eq!(union.length(), spans(&[first, later].concat()).length());
+            } else {
+                prop_assert_eq!(union.length(), before);
+            }
+        }
+
         #[test]
         fn the_length_is_the_number_of_covered_instants(spans in prop::collection::vec((0u64..60, 0u64..12), 0..20)) {
             let union: Intervals = spans.iter().map(|&(from, len)| (Stamp(from), Stamp(from + len))).collect();

@@ -41,6 +41,11 @@ pub(crate) trait Judge: Sized {
     /// No later event can concern the attempt; the shared state has dropped it.
     fn on_attempt_closed(&mut self, _run: &Run, _attempt: &Attempt) {}
 
+    /// No attempt of the key is open, and none can act any more: every later hold of the key is later than every former
+    /// one, and was sent after all stamps so far. A judge drops the facts about the key that can matter to no later
+    /// hold, so that its memory grows with the keys in use.
+    fn on_key_quiet(&mut self, _run: &Run, _key: usize) {}
+
     /// Requests that took effect on a node where another attempt was the owner: they may be the cause of a window.
     fn unsafe_requests(&self, _run: &Run) -> Vec<UnsafeRequest> {
         Vec::new()

@@ -212,6 +212,57 @@ pub const LEGEND: &[Term] = &[
     term("host-clock", "Cause: a clock of the kernel stepped, and no fault of the plan set it."),
     term("unsafe-release", "A release, a renewal or an undo took effect on a node that another attempt owned."),
     term("unplanned", "Not done by a fault of the plan."),
+    // ---- several locks, and locks that several clients share
+    term(
+        "mode",
+        "The way in which a hold shares its key with other holds. A writer excludes everybody, readers share the key, \
+         and the modes of intention say what the holder of a parent key is about to do with its children.",
+    ),
+    term("writer", "A client that holds the key alone, or an attempt to hold it so."),
+    term("reader", "A client that shares the key with other readers, and excludes writers."),
+    term(
+        "parent",
+        "A key whose holder has access to the data of other keys, its children. The parent has a lock of its own.",
+    ),
+    term(
+        "intention",
+        "A hold of the parent by a client that works on a child. Two clients with an intention share the parent, \
+         unless one of them also reads all of it; an intention excludes a client that holds the parent itself in a \
+         mode that conflicts.",
+    ),
+    term(
+        "session",
+        "A lease of etcd, or a session of ZooKeeper or Postgres, that keeps the holds of a client. With --session all \
+         holds of a client share one; otherwise each attempt has its own. When it ends, its holds end.",
+    ),
+    term(
+        "re-entry",
+        "A client acquires a key again that it holds. There is one hold, which keeps its token and its deadline, and \
+         ends with the last release.",
+    ),
+    term(
+        "deadlock",
+        "Clients wait for each other in a cycle: each holds a key that the next one waits for. Its end is one of: \
+         detected, timed-out, lease-ended, killed, unended, cut-off.",
+    ),
+    term("detected", "End of a deadlock: the lock service found the cycle, and ended an attempt in it."),
+    term("timed-out", "End of a deadlock: a client lost its patience, gave up its wait, and released what it held."),
+    term(
+        "lease-ended",
+        "End of a deadlock: a hold in the cycle was no longer promised, or its client noticed the loss.",
+    ),
+    term("killed", "End of a deadlock: the process of a hold in the cycle was killed."),
+    term(
+        "unended",
+        "A deadlock that did not end, although it lasted longer than the leases and the patience of its clients. It \
+         violates the property liveness.",
+    ),
+    term("cut-off", "A deadlock at the end of the record, too short to say whether it would have ended."),
+    term(
+        "patience",
+        "The longest time for which a client waits for a further key while it holds one. After that it gives the \
+         attempt up, and releases. Without --patience: no limit, but half a lease below a parent that nobody renews.",
+    ),
     // ---- faults
     term(
         "fault",

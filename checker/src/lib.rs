@@ -33,6 +33,8 @@ mod properties;
 mod report;
 mod rules;
 mod run;
+mod steps;
+mod subject;
 mod sweep;
 mod verdict;
 mod verdicts;

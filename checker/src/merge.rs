@@ -33,8 +33,9 @@ pub(crate) struct Entry {
 pub(crate) enum Next {
     /// An event.
     Entry(Entry),
-    /// No event of this process follows.
-    Gone(usize),
+    /// No event of this process follows. If the process ended without a finish, `cut_at` is its last stamp: it may have
+    /// done more, of which the record has nothing.
+    Gone { process: usize, cut_at: Option<Stamp> },
 }
 
 /// The state of a process with regard to the horizon.
@@ -53,6 +54,8 @@ enum Life {
 
 struct Stream {
     name: ProcessName,
+    node: NodeName,
+    incarnation: u32,
     queue: VecDeque<Entry>,
     next_n: u64,
     last: Stamp,
@@ -64,6 +67,20 @@ struct Stream {
     /// True if the undone admissions are known: the process has finished, or a later process has opened the store.
     is_settled: bool,
 }
+
+impl Stream {
+    /// The stamp at which the process holds the horizon.
+    fn holds_at(&self) -> Option<Stamp> {
+        match self.life {
+            Life::Expected => Some(Stamp(0)),
+            Life::Running | Life::Cut => Some(self.last),
+            Life::Over => None,
+        }
+    }
+}
+
+/// The most processes that a record may have.
+const PROCESSES_MAX: usize = 10_000;
 
 /// How much later than the agent's last stamp a stamp may be. The processes end within seconds.
 const FUTURE: Duration = Duration::from_secs(60);
@@ -86,6 +103,9 @@ fn incarnation(name: &ProcessName) -> u32 {
 pub(crate) struct Merge {
     streams: Vec<Stream>,
     index: FxHashMap<ProcessName, usize>,
+    of_node: FxHashMap<NodeName, Vec<usize>>,
+    /// The streams that hold the horizon, each with a stamp at which it held it; a stamp may have grown since.
+    holding: BinaryHeap<Reverse<(Stamp, usize)>>,
     /// The stream that was asked for last.
     recent: usize,
     heads: BinaryHeap<Reverse<(Stamp, u8, ProcessName, usize)>>,
@@ -102,6 +122,8 @@ pub(crate) struct Merge {
     /// True if the plan kills the resource. Each admission then waits until the merge knows whether the resource undid
     /// it.
     is_forgetful: bool,
+    /// The largest number that each restarted process of the resource found on disk, if known before its turn.
+    recoveries: Option<Vec<(ProcessName, u64)>>,
     places: BTreeSet<(String, u64)>,
     /// The first contradiction: the record cannot be judged at all.
     contradiction: Option<String>,
@@ -112,12 +134,33 @@ impl Merge {
     /// Names the processes that must start before anything is final.
     pub fn expect(&mut self, plan: &Plan) {
         let workers = (1..=plan.workload.workers).map(|i| ProcessName::new(format!("worker-{i}")));
-        for name in workers.chain([ProcessName::from("resource"), ProcessName::from("agent")]) {
-            let stream = self.stream(&name);
-            self.streams[stream].life = Life::Expected;
+        for name in [ProcessName::from("resource"), ProcessName::from("agent")].into_iter().chain(workers) {
+            let Some(stream) = self.stream(&name) else {
+                let workers = plan.workload.workers;
+                return self
+                    .contradicts(0, format!("the plan has {workers} workers; at most {PROCESSES_MAX} are judged"));
+            };
+            self.lives(stream, Life::Expected);
         }
         self.horizon = Stamp(0);
         self.is_forgetful = plan.schedule.iter().any(is_of_resource);
+    }
+
+    /// Takes in what the restarted processes of the resource found on disk: all `recovered` events of the record.
+    pub fn know_recoveries(&mut self, recoveries: Vec<(ProcessName, u64)>) {
+        self.recoveries = Some(recoveries);
+    }
+
+    /// Returns whether the plan kills the resource.
+    pub fn is_forgetful(&self) -> bool {
+        self.is_forgetful
+    }
+
+    /// Returns whether a later process of the node did not find an admission on disk.
+    fn is_known_undone(&self, stream: &Stream, event: &Event) -> bool {
+        let (Some(known), Event::Admission { number, .. }) = (&self.recoveries, event) else { return false };
+        let is_later = |name: &ProcessName| incarnation(name) > stream.incarnation && name.node() == stream.node;
+        known.iter().any(|(name, durable)| number > durable && is_later(name))
     }
 
     /// The name of a process.
@@ -125,22 +168,30 @@ impl Merge {
         &self.streams[process].name
     }
 
-    fn stream(&mut self, name: &ProcessName) -> usize {
+    /// The stream of a process; none if the record has too many.
+    fn stream(&mut self, name: &ProcessName) -> Option<usize> {
         // Events of one process come in a row; this costs less than the index.
         if self.streams.get(self.recent).is_some_and(|stream| stream.name == *name) {
-            return self.recent;
+            return Some(self.recent);
         }
-        self.recent = self.find(name);
-        self.recent
+        self.recent = self.find(name)?;
+        Some(self.recent)
     }
 
-    fn find(&mut self, name: &ProcessName) -> usize {
+    fn find(&mut self, name: &ProcessName) -> Option<usize> {
         if let Some(&i) = self.index.get(name) {
-            return i;
+            return Some(i);
         }
         let i = self.streams.len();
+        if i == PROCESSES_MAX {
+            return None;
+        }
+        let node = name.node();
+        self.of_node.entry(node.clone()).or_default().push(i);
         self.streams.push(Stream {
             name: name.clone(),
+            node,
+            incarnation: incarnation(name),
             queue: VecDeque::new(),
             next_n: 0,
             last: Stamp(0),
@@ -151,7 +202,19 @@ impl Merge {
             is_settled: false,
         });
         self.index.insert(name.clone(), i);
-        i
+        Some(i)
+    }
+
+    fn lives(&mut self, i: usize, life: Life) {
+        self.streams[i].life = life;
+        self.holding.extend(self.streams[i].holds_at().map(|at| Reverse((at, i))));
+    }
+
+    /// The streams of the earlier, or of the later, processes of a process's node.
+    fn of_same_node(&self, i: usize, is_wanted: impl Fn(u32, u32) -> bool) -> Vec<usize> {
+        let own = self.streams[i].incarnation;
+        let all = self.of_node.get(&self.streams[i].node).into_iter().flatten().copied();
+        all.filter(|other| is_wanted(self.streams[*other].incarnation, own)).collect()
     }
 
     /// Adds a record.
@@ -160,7 +223,9 @@ impl Merge {
             self.contradicts(record.seq, "it comes after the record of the end".into());
             return;
         }
-        let i = self.stream(&record.process);
+        let Some(i) = self.stream(&record.process) else {
+            return self.contradicts(record.seq, format!("it is of more than {PROCESSES_MAX} processes"));
+        };
         if !self.is_in_order(i, &record) {
             return;
         }
@@ -176,7 +241,7 @@ impl Merge {
             }
             Event::ProcessEnded { ended, .. } => self.process_ended(ended),
             event => {
-                self.note(i, at, event);
+                self.note(i, (at, record.seq), event);
                 self.push(i, record);
                 if was == self.horizon || self.streams[i].life == Life::Over {
                     self.move_horizon();
@@ -233,18 +298,17 @@ impl Merge {
     }
 
     /// Notes the facts that must be known before the event's turn comes.
-    fn note(&mut self, i: usize, at: Stamp, event: &Event) {
+    fn note(&mut self, i: usize, (at, seq): (Stamp, u64), event: &Event) {
         match event {
             Event::Started { boot_id, time_namespace, .. } => {
                 self.places.insert((boot_id.clone(), *time_namespace));
-                self.streams[i].life = Life::Running;
+                self.lives(i, Life::Running);
                 if self.swept.is_some_and(|swept| at <= swept) {
                     self.reasons.insert(format!("{}: it started before events that had been judged", self.name(i)));
                 }
-                let (node, number) = (self.name(i).node(), incarnation(self.name(i)));
-                for stream in &mut self.streams {
-                    if stream.life == Life::Cut && stream.name.node() == node && incarnation(&stream.name) < number {
-                        stream.life = Life::Over;
+                for earlier in self.of_same_node(i, |other, own| other < own) {
+                    if self.streams[earlier].life == Life::Cut {
+                        self.streams[earlier].life = Life::Over;
                     }
                 }
                 self.move_horizon();
@@ -253,7 +317,13 @@ impl Merge {
                 self.streams[i].life = Life::Over;
                 self.streams[i].is_settled = true;
             }
-            Event::Recovered { durable } => self.recovered(i, *durable),
+            Event::Recovered { durable } => {
+                if self.recoveries.as_ref().is_some_and(|known| !known.contains(&(self.name(i).clone(), *durable))) {
+                    // The file has changed, or writes this event in a way that nobody writes it.
+                    self.contradicts(seq, "a restart of the resource is told that was not known before".into());
+                }
+                self.recovered(i, *durable);
+            }
             Event::Fault { kind, node, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => {
                 *self.kills.entry(node.clone()).or_default() += 1;
             }
@@ -266,22 +336,20 @@ impl Merge {
         if is_over || matches!(record.event, Event::Watermark) {
             return;
         }
+        let is_undone = self.is_known_undone(&self.streams[i], &record.event);
         let stream = &mut self.streams[i];
         if stream.queue.is_empty() {
             self.heads.push(Reverse((record.at, rank(&stream.name), stream.name.clone(), i)));
         }
         stream.gone |= matches!(record.event, Event::Finished);
         let Record { at, seq, event, .. } = record;
-        stream.queue.push_back(Entry { at, seq, process: i, event, is_undone: false });
+        stream.queue.push_back(Entry { at, seq, process: i, event, is_undone });
     }
 
     /// Notes that process `i` has opened the store of the resource's former processes.
     fn recovered(&mut self, i: usize, durable: u64) {
-        let (node, number) = (self.name(i).node(), incarnation(self.name(i)));
-        for stream in &mut self.streams {
-            if stream.name.node() != node || incarnation(&stream.name) >= number {
-                continue;
-            }
+        for earlier in self.of_same_node(i, |other, own| other < own) {
+            let stream = &mut self.streams[earlier];
             stream.is_settled = true;
             for entry in &mut stream.queue {
                 entry.is_undone |= matches!(entry.event, Event::Admission { number, .. } if number > durable);
@@ -291,18 +359,17 @@ impl Merge {
 
     /// Returns whether an entry must wait until the merge knows whether the resource undid it.
     fn is_pending(&self, stream: &Stream, entry: &Entry) -> bool {
-        self.is_forgetful && !self.whole && !stream.is_settled && matches!(entry.event, Event::Admission { .. })
+        let is_asked = self.is_forgetful && self.recoveries.is_none();
+        is_asked && !self.whole && !stream.is_settled && matches!(entry.event, Event::Admission { .. })
     }
 
     fn process_ended(&mut self, ended: &ProcessName) {
-        let i = self.stream(ended);
+        let Some(i) = self.stream(ended) else { return };
         if self.streams[i].life == Life::Running {
-            let (node, number) = (ended.node(), incarnation(ended));
-            let succeeded = self.streams.iter().any(|s| {
-                s.name.node() == node && incarnation(&s.name) > number && matches!(s.life, Life::Running | Life::Over)
-            });
+            let later = self.of_same_node(i, |other, own| other > own);
+            let succeeded = later.iter().any(|i| matches!(self.streams[*i].life, Life::Running | Life::Over));
             self.streams[i].cut = true;
-            self.streams[i].life = if succeeded { Life::Over } else { Life::Cut };
+            self.lives(i, if succeeded { Life::Over } else { Life::Cut });
         }
         if !self.streams[i].gone {
             self.streams[i].gone = true;
@@ -314,12 +381,16 @@ impl Merge {
     }
 
     fn move_horizon(&mut self) {
-        let holding = self.streams.iter().filter_map(|s| match s.life {
-            Life::Expected => Some(Stamp(0)),
-            Life::Running | Life::Cut => Some(s.last),
-            Life::Over => None,
-        });
-        self.horizon = holding.min().unwrap_or(Stamp(u64::MAX));
+        while let Some(mut first) = self.holding.peek_mut() {
+            let Reverse((at, i)) = *first;
+            match self.streams[i].holds_at() {
+                Some(now) if now == at => break,
+                // A stamp of a process only grows, so the heap is never behind.
+                Some(now) => first.0.0 = now,
+                None => _ = PeekMut::pop(first),
+            }
+        }
+        self.horizon = self.holding.peek().map_or(Stamp(u64::MAX), |first| first.0.0);
     }
 
     /// Takes the end record, `seq`: every process must have started and ended, and every ended process must have
@@ -368,7 +439,8 @@ impl Merge {
     /// The next event that is final.
     pub fn pop(&mut self) -> Option<Next> {
         if let Some(i) = self.gone.pop_front() {
-            return Some(Next::Gone(i));
+            let stream = &self.streams[i];
+            return Some(Next::Gone { process: i, cut_at: stream.cut.then_some(stream.last) });
         }
         let bound = self.limit.map_or(self.horizon, |limit| limit.min(self.horizon));
         let &Reverse((at, .., i)) = self.heads.peek()?;

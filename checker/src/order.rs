@@ -1,11 +1,12 @@
 //! Decides which writes on an arm were stale or late: the common part of the properties `fence` and `data`.
 
 use history::{Arm, RequestKind, Stamp};
+use rustc_hash::FxHashMap;
 
 use crate::{by_mode::ByMode, holds::Grant, rules};
 
 /// The standing of a request among the later holds of its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
     /// No later hold had been acquired.
     Current,
@@ -118,19 +119,17 @@ fn placed(grant: &Grant) -> Option<Placed> {
 #[derive(Debug)]
 pub(crate) struct Order {
     arm: Arm,
-    keys: Vec<ByMode<KeyOrder>>,
+    /// The keys that have an open attempt.
+    keys: FxHashMap<usize, ByMode<KeyOrder>>,
 }
 
 impl Order {
     pub fn new(arm: Arm) -> Self {
-        Order { arm, keys: Vec::new() }
+        Order { arm, keys: FxHashMap::default() }
     }
 
     fn place(&mut self, key: usize) -> &mut ByMode<KeyOrder> {
-        if self.keys.len() <= key {
-            self.keys.resize(key + 1, ByMode::default());
-        }
-        &mut self.keys[key]
+        self.keys.entry(key).or_default()
     }
 
     /// Adds a hold that was acquired.
@@ -160,5 +159,10 @@ impl Order {
             place.acted.placed = place.acted.placed.max(placed(grant));
         }
         standing
+    }
+
+    /// Every later hold of the key is later than every former one.
+    pub fn quiet(&mut self, key: usize) {
+        self.keys.remove(&key);
     }
 }

@@ -77,6 +77,10 @@ macro_rules! properties {
                 $(self.$file.on_attempt_closed(run, attempt);)*
             }
 
+            pub fn on_key_quiet(&mut self, run: &Run, key: usize) {
+                $(self.$file.on_key_quiet(run, key);)*
+            }
+
             pub fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
                 let mut all = Vec::new();
                 $(all.extend(self.$file.unsafe_requests(run));)*

@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use history::{Answers, ClientId, HoldId, Key, NodeAnswer, NodeName, Plan, ProcessName, Stamp};
-use rustc_hash::FxHashMap;
+use history::{Answers, ClientId, FaultId, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, ProcessName, Stamp};
+use indexmap::IndexSet;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::{
     faults::{Faults, Stalls},
@@ -22,20 +23,38 @@ pub(crate) struct Process {
     pub number: Option<u64>,
     /// The first kill that was requested while the process ran.
     pub killed: Option<(EventRef, EarlyEnd)>,
+    /// The last stamp of a process that ended without a finish. The process may have done more before its death: the
+    /// engine may lose the end of its output.
+    pub cut_at: Option<Stamp>,
     /// The attempts of the process that are not closed.
     pub open: Vec<HoldId>,
 }
 
-/// One key.
-#[derive(Debug)]
-pub(crate) struct KeyHolds {
-    pub name: Key,
+impl Process {
+    /// Returns whether events of the process may be lost: it was killed, or its record has ended without a finish. The
+    /// record may end before the request of the kill.
+    pub fn is_cut(&self) -> bool {
+        self.killed.is_some() || self.cut_at.is_some()
+    }
+}
+
+/// The attempts of a key that are not closed. Only few keys have one at a time, so only these are kept.
+#[derive(Debug, Default)]
+pub(crate) struct KeyAttempts {
+    /// The number of attempts.
+    pub known: usize,
     /// The holds that are entitled, as far as is known.
     pub live: Vec<HoldId>,
 }
 
-/// Attempts that no later event can concern.
-pub(crate) type Closed = Vec<Box<Attempt>>;
+/// Attempts and keys that no later event can concern.
+#[derive(Default)]
+pub(crate) struct Closed {
+    #[expect(clippy::vec_box, reason = "they come from the map as they are; an attempt is large")]
+    pub attempts: Vec<Box<Attempt>>,
+    /// Keys without an attempt that is not closed.
+    pub keys: Vec<usize>,
+}
 
 /// The shared state of a sweep.
 pub(crate) struct Run {
@@ -49,8 +68,11 @@ pub(crate) struct Run {
     pub processes: Vec<Process>,
     /// Boxed, because attempts are large and move when the map changes.
     pub attempts: FxHashMap<HoldId, Box<Attempt>>,
-    pub keys: Vec<KeyHolds>,
-    pub key_index: FxHashMap<Key, usize>,
+    pub keys: IndexSet<Key, FxBuildHasher>,
+    /// By key.
+    pub busy: FxHashMap<usize, KeyAttempts>,
+    /// The parent of all other keys, if they form a hierarchy. A hold of it may act on their data.
+    pub parent: Option<usize>,
     /// The last attempt of each client.
     pub current: FxHashMap<ClientId, HoldId>,
     /// The hold that each client has used up last. One hold for each client stays known. So acts and releases after the
@@ -64,12 +86,15 @@ pub(crate) struct Run {
     pub is_recovered: bool,
     /// Numbers that a restart found on disk and that the log does not have: above the first, up to the second.
     pub unlogged: Vec<(u64, u64)>,
+    /// True if the record lacks admissions, or has judged some that a restart undid. Nobody knows the state of the arms
+    /// from then on.
+    pub is_log_broken: bool,
     pub reasons: BTreeSet<String>,
 }
 
 impl Run {
     pub fn new(plan: Plan) -> Self {
-        Run {
+        let mut run = Run {
             plan,
             start: None,
             first_operation: None,
@@ -78,8 +103,9 @@ impl Run {
             stalls: Stalls::default(),
             processes: Vec::new(),
             attempts: FxHashMap::default(),
-            keys: Vec::new(),
-            key_index: FxHashMap::default(),
+            keys: IndexSet::default(),
+            busy: FxHashMap::default(),
+            parent: None,
             current: FxHashMap::default(),
             used_up: FxHashMap::default(),
             closing: Vec::new(),
@@ -87,7 +113,20 @@ impl Run {
             last_number: 0,
             is_recovered: false,
             unlogged: Vec::new(),
+            is_log_broken: false,
             reasons: BTreeSet::new(),
+        };
+        if let Some(parent) = run.plan.workload.parent() {
+            run.parent = Some(run.intern(&parent));
+        }
+        run
+    }
+
+    /// Returns the index of a key.
+    pub fn intern(&mut self, key: &Key) -> usize {
+        match self.keys.get_index_of(key) {
+            Some(known) => known,
+            None => self.keys.insert_full(key.clone()).0,
         }
     }
 
@@ -98,16 +137,21 @@ impl Run {
     }
 
     pub fn key(&self, key: usize) -> &Key {
-        &self.keys[key].name
+        &self.keys[key]
+    }
+
+    /// Returns whether an attempt of the key is open.
+    pub fn is_busy(&self, key: usize) -> bool {
+        self.busy.contains_key(&key)
     }
 
     pub fn key_of(&self, name: &Key) -> Option<usize> {
-        self.key_index.get(name).copied()
+        self.keys.get_index_of(name)
     }
 
     /// The holds of the key that are entitled, as far as is known.
     pub fn live(&self, key: usize) -> impl Iterator<Item = &Attempt> {
-        self.keys[key].live.iter().filter_map(|id| self.attempt(*id))
+        self.busy.get(&key).into_iter().flat_map(|key| &key.live).filter_map(|id| self.attempt(*id))
     }
 
     /// Returns whether the record of the clients contradicts the last admission: then no rule about the lock or the
@@ -127,6 +171,36 @@ impl Run {
 
     pub fn open_on(&self, process: usize) -> impl Iterator<Item = &Attempt> {
         self.processes[process].open.iter().filter_map(|id| self.attempt(*id))
+    }
+
+    /// Returns the stamp before which the record surely shows all that the client of a hold did with it. The last
+    /// events of a process that was killed may be lost. But a client in a planned wait does nothing before its end, and
+    /// a client that has let go of the hold, or given it up, does nothing more.
+    pub fn known_until(&self, hold: &Attempt) -> Stamp {
+        let process = &self.processes[hold.process];
+        let Some(last) = process.cut_at.filter(|_| hold.let_go.is_none() && hold.gave_up.is_none()) else {
+            return Stamp(u64::MAX);
+        };
+        // A process that ended by itself may have ended in the wait, and its session with it. A clock that was set may
+        // have ended the wait too early. A client that renews may notice the loss of its hold while it waits.
+        let is_set = self.faults.iter().any(|(_, line)| line.kind == FaultKind::Clock && line.node == process.node);
+        let may_act = is_set || process.killed.is_none() || self.plan.workload.renew.is_some();
+        last.max(if may_act { Stamp(0) } else { hold.idle_until() })
+    }
+
+    /// Returns the last stamp of a process that was dead by `dead`, if its clients may have made attempts of which the
+    /// record has nothing. A client in a planned wait under its hold makes none.
+    pub fn unknown_since(&self, process: usize, dead: Stamp) -> Option<Stamp> {
+        let last = self.processes[process].cut_at.filter(|last| *last <= dead)?;
+        let clients = self.plan.workload.clients_per_worker as usize;
+        let is_busy = |hold: &&Attempt| hold.grant.is_some() && !hold.is_used_up && self.known_until(hold) > dead;
+        let busy: BTreeSet<ClientId> = self.open_on(process).filter(is_busy).map(|hold| hold.client).collect();
+        (busy.len() < clients).then_some(last)
+    }
+
+    /// Returns the stamp by which a killed process was dead.
+    pub fn dead_by(&self, kill: FaultId) -> Stamp {
+        self.faults.get(kill).and_then(|line| line.injected).unwrap_or(Stamp(u64::MAX))
     }
 
     /// The processes that run, or ran, on a node.

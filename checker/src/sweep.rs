@@ -1,6 +1,6 @@
 //! The sweep: every record goes through the merge, into the shared state, and past each property's judge.
 
-use history::{Event, Plan, Record, Stamp, Tail};
+use history::{Event, Plan, ProcessName, Record, Stamp, Tail};
 
 use crate::{
     coherence,
@@ -39,7 +39,7 @@ struct Sweep {
 impl Sweep {
     fn new(plan: Plan) -> Self {
         let judges = Judges::new(&plan);
-        Sweep { judges, run: Run::new(plan), now: Stamp(0), contradiction: None, closed: Vec::new() }
+        Sweep { judges, run: Run::new(plan), now: Stamp(0), contradiction: None, closed: run::Closed::default() }
     }
 
     fn step(&mut self, entry: &Entry) {
@@ -76,8 +76,11 @@ impl Sweep {
         self.run.complete_stamp();
         self.judges.on_stamp_complete(&self.run);
         self.run.settle(&mut self.closed);
-        for attempt in self.closed.drain(..) {
+        for attempt in self.closed.attempts.drain(..) {
             self.judges.on_attempt_closed(&self.run, &attempt);
+        }
+        for key in self.closed.keys.drain(..) {
+            self.judges.on_key_quiet(&self.run, key);
         }
     }
 }
@@ -86,6 +89,18 @@ impl Checker {
     /// A checker that has seen nothing.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns whether the plan, which was fed, kills the resource. Then each admission waits until the checker knows
+    /// whether a restart undid it, unless [`Checker::know_recoveries`] has told.
+    pub fn asks_for_recoveries(&self) -> bool {
+        self.merge.is_forgetful()
+    }
+
+    /// Tells all `recovered` events of the record before their turn: process and largest number on disk
+    /// ([`history::Reader::recoveries`]). Comes after the plan and before the next record.
+    pub fn know_recoveries(&mut self, recoveries: Vec<(ProcessName, u64)>) {
+        self.merge.know_recoveries(recoveries);
     }
 
     /// Judges the next record of the history.
@@ -136,7 +151,7 @@ impl Checker {
                 format!("{}: a run without planned faults is a control run only if nothing else fails", line.name())
             }));
         }
-        for key in sweep.run.keys() {
+        for key in sweep.run.busy_keys() {
             sweep.retire(key, Stamp(u64::MAX), until);
         }
         sweep.verdicts(self.name, reasons.into_iter().collect(), until)
@@ -151,9 +166,9 @@ fn advance(merge: &mut Merge, sweep: &mut Sweep) {
                 sweep.run.add_process(entry.process, |i| merge.name(i).clone());
                 sweep.step(&entry);
             }
-            Next::Gone(process) => {
+            Next::Gone { process, cut_at } => {
                 sweep.run.add_process(process, |i| merge.name(i).clone());
-                sweep.run.gone(process);
+                sweep.run.gone(process, cut_at);
             }
         }
     }

@@ -34,8 +34,9 @@ pub(crate) const AGENT_ROLE: &str = "agent";
 pub const YOUNG_S: i64 = 10;
 /// Number of removals at the same time.
 const AT_ONCE: usize = 16;
-/// Time for which one object may refuse its removal, such as a network while another sweep removes its containers.
-const REMOVE_WITHIN: Duration = Duration::from_secs(15);
+/// Time for which one object may refuse its removal, such as a network while another sweep removes its containers. A
+/// busy engine was seen to need more than 15 s for a container.
+const REMOVE_WITHIN: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// Time for which a network without a container may refuse its removal. Engine 20.10 was seen to lose count of such a
 /// network's endpoints when many containers ended at once. Then only a restart of the engine removes the network.
@@ -325,7 +326,11 @@ async fn remove_somehow(engine: &Engine, object: &Object, patience: Duration) ->
     };
     match timeout(REMOVE_WITHIN, removing).await {
         Ok(result) => result,
-        Err(_) => Err(Error::Engine { doing: doing(), why: last }),
+        Err(_) => {
+            let within = REMOVE_WITHIN.as_secs();
+            let why = if last.is_empty() { format!("nothing within {within} s; it may be busy") } else { last };
+            Err(Error::Engine { doing: doing(), why })
+        }
     }
 }
 

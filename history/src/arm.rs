@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// One policy of admitting writes. The resource decides each request on several arms at once, each with a value, a
 /// version and a highest token of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Arm {
     /// Admits every write: the unsafe baseline.
@@ -79,6 +80,7 @@ impl FromStr for Arm {
 
 /// The rule by which a fencing arm refuses a write with the token `t`; `seen` is the largest registered token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Comparison {
     /// Refuses `t < seen`, and `t = seen` if another hold registered the token first. A hold may write often.

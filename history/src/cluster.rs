@@ -13,6 +13,7 @@ use crate::{
 
 /// The kind of cluster on which a plan runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClusterKind {
     /// Real servers in containers.
@@ -33,6 +34,7 @@ impl ClusterKind {
 
 /// The persistence of a Redis server, real or modelled: `appendonly`, `appendfsync` and `save`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Persistence {
     /// No data on disk: `appendonly no`, and no snapshot.
@@ -59,6 +61,7 @@ impl Persistence {
 
 /// Switches of the models in a simulation. The facts about the servers are in [`ServerFacts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Models {
     /// The store's leader, when it resumes after a pause, revokes the leases that expired by its own clock, although

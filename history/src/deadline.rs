@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// clock of their process, in microseconds since 1970: the only clock that two machines share, and only as far as
 /// somebody sets it right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Deadline {
     /// The end of the client's belief in its hold, by the clock of the client's process.

@@ -13,6 +13,7 @@ use crate::{
 
 /// Everything that a history can contain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
     // ---- the run; stamps of the controller are 0
@@ -91,6 +92,9 @@ pub enum Event {
         /// The mode. Absent for a writer, and in older histories, which have no other mode.
         #[serde(default, skip_serializing_if = "Mode::is_write")]
         mode: Mode,
+        /// The client's hold of the key above this one. Absent if it has none, or if no key is above another.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        above: Option<HoldId>,
     },
     /// The second round of a two-phase token is about to leave.
     WriteBack {
@@ -116,9 +120,12 @@ pub enum Event {
         /// hold's own key exists and is the oldest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         place: Option<u64>,
-        /// The belief: the remaining validity that the client computed, in its own clock.
+        /// The belief: the remaining validity that the client computed, in its own clock. 0 or absent if the client did
+        /// not compute one.
+        #[serde(default)]
         valid_ns: u64,
-        /// The answers of the lock nodes.
+        /// The answers of the lock nodes; may be absent.
+        #[serde(default)]
         answers: Answers,
     },
     /// The attempt waits in the service's queue: the client has seen another client ahead of it.
@@ -143,7 +150,8 @@ pub enum Event {
         /// The text of the error, if `why` is `error`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<String>,
-        /// The answers of the lock nodes.
+        /// The answers of the lock nodes; may be absent.
+        #[serde(default)]
         answers: Answers,
     },
     /// The undo of a failed attempt is about to leave.
@@ -155,7 +163,8 @@ pub enum Event {
     Undone {
         /// The attempt.
         attempt: HoldId,
-        /// The answers of the lock nodes.
+        /// The answers of the lock nodes; may be absent.
+        #[serde(default)]
         answers: Answers,
     },
     /// A renewal is about to leave. This stamp is the send stamp of the promise that the renewal may bring.
@@ -169,7 +178,8 @@ pub enum Event {
         hold: HoldId,
         /// The lease that was granted again.
         lease_ns: u64,
-        /// The answers of the lock nodes.
+        /// The answers of the lock nodes; may be absent.
+        #[serde(default)]
         answers: Answers,
     },
     /// The last renewal that was sent did not succeed.
@@ -180,7 +190,8 @@ pub enum Event {
         outcome: Outcome,
         /// The reason.
         why: FailureReason,
-        /// The answers of the lock nodes.
+        /// The answers of the lock nodes; may be absent.
+        #[serde(default)]
         answers: Answers,
     },
     /// The client knows that it has lost the hold: the entitlement ends here at the latest.
@@ -199,7 +210,8 @@ pub enum Event {
         hold: HoldId,
         /// True if the lock still existed.
         removed: bool,
-        /// The answers of the lock nodes.
+        /// The answers of the lock nodes; may be absent.
+        #[serde(default)]
         answers: Answers,
     },
     /// The release did not succeed.
@@ -210,7 +222,8 @@ pub enum Event {
         outcome: Outcome,
         /// The reason.
         why: FailureReason,
-        /// The answers of the lock nodes.
+        /// The answers of the lock nodes; may be absent.
+        #[serde(default)]
         answers: Answers,
     },
     /// The client acquired its own hold again, without a request. Stamped before the client read its clock.
@@ -420,10 +433,49 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The attempt that the event concerns, or its hold.
+    pub fn attempt(&self) -> Option<HoldId> {
+        match self {
+            Event::Acquire { attempt, .. }
+            | Event::WriteBack { attempt }
+            | Event::Acquired { attempt, .. }
+            | Event::Behind { attempt }
+            | Event::WithoutKey { attempt }
+            | Event::AcquireFailed { attempt, .. }
+            | Event::Undo { attempt }
+            | Event::Undone { attempt, .. } => Some(*attempt),
+            Event::Renew { hold }
+            | Event::Renewed { hold, .. }
+            | Event::RenewFailed { hold, .. }
+            | Event::LossNoticed { hold }
+            | Event::Release { hold }
+            | Event::Released { hold, .. }
+            | Event::ReleaseFailed { hold, .. }
+            | Event::Reentered { hold, .. }
+            | Event::Left { hold, .. }
+            | Event::GaveUp { hold }
+            | Event::Read { hold, .. }
+            | Event::ReadOk { hold, .. }
+            | Event::AccessFailed { hold, .. }
+            | Event::Work { hold, .. }
+            | Event::Check { hold, .. }
+            | Event::Write { hold, .. }
+            | Event::Resend { hold, .. }
+            | Event::WriteOk { hold, .. }
+            | Event::AtPoint { hold, .. }
+            | Event::LeftPoint { hold, .. } => Some(*hold),
+            Event::Admission { hold, .. } => *hold,
+            _ => None,
+        }
+    }
+}
+
 /// Reads [`Event::Fault`]. All fields but those of the event belong to the phase, which refuses the ones that it does
 /// not know.
 fn fault<'de, D: Deserializer<'de>>(d: D) -> Result<(FaultId, FaultKind, NodeName, FaultPhase), D::Error> {
     #[derive(Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     struct Fields {
         fault: FaultId,
         kind: FaultKind,

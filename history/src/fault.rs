@@ -40,6 +40,7 @@ macro_rules! faults {
     ($($kind:ident = $name:literal,)*) => {
         /// The kinds of faults.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, serde::Deserialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         pub enum FaultKind {
             $(#[doc = concat!("`", $name, "`")] #[serde(rename = $name)] $kind,)*
         }
@@ -63,6 +64,12 @@ macro_rules! faults {
             /// The facts that hold for every fault of this kind.
             pub fn about(self) -> About {
                 match self { $(FaultKind::$kind => $kind::ABOUT,)* }
+            }
+
+            /// The schema of the parameters of this kind.
+            #[cfg(test)]
+            fn schema(self, generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                match self { $(FaultKind::$kind => <$kind as schemars::JsonSchema>::json_schema(generator),)* }
             }
 
             fn read(self, fields: serde_json::Value) -> Result<Parameters, serde_json::Error> {
@@ -164,6 +171,7 @@ impl std::fmt::Display for FaultKind {
 
 /// A planned fault, counted from 1 in the order of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct FaultId(pub u32);
 

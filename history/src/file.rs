@@ -8,10 +8,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use memchr::memmem;
+use serde::de::DeserializeSeed;
+
 use crate::{
-    Record,
+    Event, ProcessName, Record,
     checksum::{Checksum, Found},
+    line,
+    record::Line,
 };
+
+/// The longest line, in bytes. The longest that the harness writes is the plan, of some kilobytes.
+const LINE: u64 = 16 << 20;
+
+/// A compressed history is refused when it decompresses to more than so many times its own size. Histories of the
+/// harness shrink 4 to 12 times; only a file that was made to fill a reader's memory or time comes near the bound.
+const SHRINKS_AT_MOST: u64 = 1_000;
 
 /// The first bytes of a file that gzip has compressed (RFC 1952, section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -61,6 +73,16 @@ pub enum HistoryError {
         path.display()
     )]
     Gzip {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is compressed more than any history can be.
+    #[error(
+        "{}: decompresses to more than {} times its own size, as no history does; if you trust the file, decompress \
+         it with `unzstd`, and give the result",
+        path.display(), SHRINKS_AT_MOST
+    )]
+    Inflated {
         /// The file.
         path: PathBuf,
     },
@@ -125,13 +147,16 @@ impl Writer {
 /// Reads the records of a history in order.
 pub struct Reader {
     path: PathBuf,
-    input: Box<dyn BufRead>,
+    input: Box<dyn BufRead + Send>,
     line: u64,
     text: Vec<u8>,
+    /// The number of bytes that may still come, decompressed.
+    left: u64,
     tail: Tail,
     checksum: Checksum,
     /// True if the first line has a checksum.
     has_checksums: bool,
+    names: line::Names,
 }
 
 impl Reader {
@@ -139,7 +164,13 @@ impl Reader {
     pub fn open(path: &Path) -> Result<Reader, HistoryError> {
         let io = |source| HistoryError::Io { path: path.into(), doing: "opening the history", source };
         let file = File::open(path).map_err(io)?;
-        let mut input: Box<dyn BufRead> = if path.extension().is_some_and(|e| e == "zst") {
+        let mut left = u64::MAX;
+        let mut input: Box<dyn BufRead + Send> = if path.extension().is_some_and(|e| e == "zst") {
+            let metadata = file.metadata().map_err(io)?;
+            // Nobody knows the size of a pipe.
+            if metadata.is_file() {
+                left = metadata.len().saturating_mul(SHRINKS_AT_MOST);
+            }
             Box::new(BufReader::new(zstd::Decoder::new(file).map_err(io)?))
         } else {
             Box::new(BufReader::with_capacity(1 << 16, file))
@@ -150,7 +181,32 @@ impl Reader {
             return Err(HistoryError::Gzip { path });
         }
         let (checksum, has_checksums) = (Checksum::default(), false);
-        Ok(Reader { path, input, line: 0, text: Vec::new(), tail: Tail::Whole, checksum, has_checksums })
+        let (text, tail, names) = (Vec::new(), Tail::Whole, line::Names::default());
+        Ok(Reader { path, input, line: 0, text, left, tail, checksum, has_checksums, names })
+    }
+
+    /// Returns what the restarted processes of the resource found on disk: the name of each process, and the largest
+    /// number ([`Event::Recovered`]). A checker that knows it from the start keeps no admission until a restart says
+    /// whether it was undone. Only these lines are parsed, and no checksum is compared.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn recoveries(path: &Path) -> Result<Vec<(ProcessName, u64)>, HistoryError> {
+        let mut reader = Reader::open(path)?;
+        let finder = memmem::Finder::new(b"\"recovered\"");
+        let mut found = Vec::new();
+        while reader.next_line()? {
+            if finder.find(&reader.text).is_none() {
+                continue;
+            }
+            reader.checksum.strip(&mut reader.text);
+            if let Ok(record) = parse(&mut serde_json::Deserializer::from_slice(&reader.text), reader.line - 1)
+                && let Event::Recovered { durable } = record.event
+            {
+                found.push((record.process, durable));
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the end of the history; known after `next` has returned `None`.
@@ -158,37 +214,81 @@ impl Reader {
         self.tail
     }
 
-    fn read(&mut self) -> Result<Option<Record>, HistoryError> {
+    /// The length of the present line, in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Reads the next line into `text`, without its newline. False at the end of the file.
+    fn next_line(&mut self) -> Result<bool, HistoryError> {
         self.text.clear();
         self.line += 1;
-        match self.input.read_until(b'\n', &mut self.text) {
-            Ok(0) => return Ok(None),
-            Ok(_) => {}
+        match read_line(&mut *self.input, &mut self.text) {
+            Ok(()) if self.text.is_empty() => return Ok(false),
+            Ok(()) => {}
             // A compressed file that was cut short ends like this.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
                 self.tail = Tail::Cut;
-                return Ok(None);
+                return Ok(false);
             }
             Err(source) => {
                 return Err(HistoryError::Io { path: self.path.clone(), doing: "reading the history", source });
             }
         }
+        let length = self.text.len() as u64;
+        let Some(left) = self.left.checked_sub(length) else {
+            return Err(HistoryError::Inflated { path: self.path.clone() });
+        };
+        self.left = left;
         if self.text.pop() != Some(b'\n') {
+            if length == LINE {
+                let problem = format!("it is longer than {} MiB", LINE >> 20);
+                return Err(HistoryError::Line { path: self.path.clone(), line: self.line, column: 0, problem });
+            }
             self.tail = Tail::Cut;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self) -> Result<Option<Record>, HistoryError> {
+        if !self.next_line()? {
             return Ok(None);
         }
         self.verify()?;
+        if let Some(record) = line::parse(&self.text, &mut self.names) {
+            return Ok(Some(record));
+        }
         // UTF-8 is checked once for a line, and not for each string. If it is wrong, the parser names the column.
+        let place = self.line - 1;
         let parsed = match str::from_utf8(&self.text) {
-            Ok(text) => serde_json::from_str(text),
-            Err(_) => serde_json::from_slice(&self.text),
+            Ok(text) => parse(&mut serde_json::Deserializer::from_str(text), place),
+            Err(_) => parse(&mut serde_json::Deserializer::from_slice(&self.text), place),
         };
         parsed.map(Some).map_err(|e| HistoryError::Line {
             path: self.path.clone(),
             line: self.line,
             column: e.column(),
-            problem: e.to_string(),
+            problem: without_place(&e),
         })
+    }
+}
+
+/// Reads up to the end of a line, or as many bytes as a line may have.
+fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        let bytes = match input.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        let most = bytes.len().min((LINE - line.len() as u64) as usize);
+        let end = memchr::memchr(b'\n', &bytes[..most]);
+        let read = end.map_or(most, |end| end + 1);
+        line.extend_from_slice(&bytes[..read]);
+        input.consume(read);
+        if end.is_some() || read == 0 {
+            return Ok(());
+        }
     }
 }
 
@@ -209,6 +309,21 @@ impl Reader {
         };
         Err(HistoryError::Damaged { path: self.path.clone(), line: self.line, problem })
     }
+}
+
+/// The parser's message without its line and column, which count within the line of the file.
+fn without_place(e: &serde_json::Error) -> String {
+    let (message, place) = (e.to_string(), format!(" at line {} column {}", e.line(), e.column()));
+    message.strip_suffix(&place).unwrap_or(&message).to_owned()
+}
+
+/// Parses a line. `place` is the number of a record that does not give its own.
+fn parse<'de, R: serde_json::de::Read<'de>>(
+    line: &mut serde_json::Deserializer<R>,
+    place: u64,
+) -> serde_json::Result<Record> {
+    let record = Line { place: Some(place) }.deserialize(&mut *line)?;
+    line.end().map(|()| record)
 }
 
 impl Iterator for Reader {

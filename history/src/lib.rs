@@ -1,7 +1,17 @@
 //! The vocabulary of a run as types, and the history file.
 //!
+//! A history is a file of JSON lines. It records a run of a distributed lock under faults: each request for the lock
+//! and its answer, each access to the protected state, each fault. The crate `lock-checker` judges a history.
+//!
 //! This crate is a leaf of the workspace, and all other crates except `locks` use its types. It defines plans, faults
 //! and events, and contains no code that makes them happen.
+//!
+//! ```
+//! let line = r#"{"seq":1,"process":"worker-1","n":0,"at":5,"event":"release","hold":7}"#;
+//! let record: history::Record = serde_json::from_str(line)?;
+//! assert_eq!(record.event, history::Event::Release { hold: history::HoldId(7) });
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 mod arm;
 mod checksum;
@@ -11,6 +21,7 @@ mod event;
 pub mod fault;
 mod file;
 mod human;
+mod line;
 mod made_by;
 mod mode;
 mod names;
@@ -22,8 +33,11 @@ mod point;
 mod process;
 mod program;
 mod range;
+mod read_ahead;
 mod record;
 mod resource_kind;
+#[cfg(test)]
+mod schema;
 mod servers;
 mod stamp;
 mod step;
@@ -50,6 +64,7 @@ pub use point::Point;
 pub use process::{Role, STALL_FROM, StallCause};
 pub use program::{Program, ProgramFile};
 pub use range::Range;
+pub use read_ahead::ReadAhead;
 pub use record::Record;
 pub use resource_kind::ResourceKind;
 pub use servers::{Amnesia, LeaseClock, Promise, ServerFacts, ServerModel, Tokens, Topology};

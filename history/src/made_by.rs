@@ -16,6 +16,7 @@ const SHORT: usize = 12;
 /// The facts about how a run was made. The head of a history contains what is known before the run; the directory of
 /// the run (`run.json`) and its verdicts contain all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MadeBy {
     /// Version of this format: 1.
@@ -48,6 +49,7 @@ pub struct MadeBy {
 
 /// The build of the harness.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Build {
     /// The version of the package.
@@ -60,6 +62,7 @@ pub struct Build {
 
 /// The machine of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// Number of processors that the controller may use.
@@ -73,6 +76,7 @@ pub struct Host {
 
 /// Facts of a Docker engine, in its own words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EngineFacts {
     /// The engine's version: `20.10.24`.

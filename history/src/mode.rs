@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The mode of an attempt, and of the hold that comes from it. The modes and their compatibility are those of Gray,
 /// Lorie, Putzolu and Traiger (1976): IS, IX, S, SIX, X.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// IS: the client reads a key below this one.
@@ -32,6 +33,25 @@ impl Mode {
     /// Returns whether two holds of one key in these modes exclude each other.
     pub fn conflicts(self, other: Mode) -> bool {
         AGAINST[self as usize] & (1 << other as usize) != 0
+    }
+
+    /// Returns the mode in which a hold of a key also holds every key below it; none for an intention.
+    pub fn below(self) -> Option<Mode> {
+        match self {
+            Mode::IntentRead | Mode::IntentWrite => None,
+            Mode::Read | Mode::ReadIntentWrite => Some(Mode::Read),
+            Mode::Write => Some(Mode::Write),
+        }
+    }
+
+    /// Returns whether a client that holds a key in this mode may take a key below it in the other mode.
+    pub fn allows_below(self, other: Mode) -> bool {
+        match other {
+            Mode::IntentRead | Mode::Read => true,
+            Mode::IntentWrite | Mode::ReadIntentWrite | Mode::Write => {
+                matches!(self, Mode::IntentWrite | Mode::ReadIntentWrite | Mode::Write)
+            }
+        }
     }
 
     /// Returns whether this is the mode of a writer, which is left out of a record.
@@ -91,5 +111,17 @@ mod tests {
             }
         }
         assert!(Write.conflicts(Write) && Read.conflicts(ReadIntentWrite));
+    }
+
+    /// If every client takes the key above in a mode that allows its own, the modes of the key above exclude each other
+    /// wherever a hold of it and a hold of a key below would give access to the same data.
+    #[test]
+    fn the_key_above_excludes_conflicts_with_keys_below() {
+        for (above, below) in Mode::ALL.into_iter().flat_map(|a| Mode::ALL.map(|b| (a, b))) {
+            for whole in Mode::ALL.into_iter().filter(|_| above.allows_below(below)) {
+                let is_conflict = whole.below().is_some_and(|implied| implied.conflicts(below));
+                assert!(!is_conflict || whole.conflicts(above), "{whole} against {above}, {below} below");
+            }
+        }
     }
 }

@@ -7,8 +7,9 @@ macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         #[serde(transparent)]
-        pub struct $name(SmolStr);
+        pub struct $name(#[cfg_attr(test, schemars(with = "String"))] SmolStr);
 
         impl $name {
             /// Makes a name.
@@ -49,6 +50,13 @@ name! {
 name! {
     /// The name of a process of the harness: the node's name, and from the second start on its number: `worker-2#2`.
     ProcessName
+}
+
+impl Key {
+    /// Returns the key with this number, counted from 0.
+    pub fn numbered(number: u32) -> Self {
+        Self::new(format!("k{number}"))
+    }
 }
 
 impl ProcessName {

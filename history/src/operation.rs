@@ -6,6 +6,7 @@ use crate::{Arm, NodeName, Token};
 
 /// The outcome of an operation that did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The operation certainly did not happen.
@@ -16,6 +17,7 @@ pub enum Outcome {
 
 /// The reason why an operation on the lock did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureReason {
     /// Another client holds the lock.
@@ -36,6 +38,7 @@ pub enum FailureReason {
 
 /// The answer of one lock node to one operation, as far as the client waited for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeAnswer {
     /// The node granted the lock.
@@ -55,6 +58,7 @@ pub type Answers = Vec<(NodeName, NodeAnswer)>;
 
 /// The kind of a request to the resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestKind {
     /// `GET`.
@@ -65,6 +69,7 @@ pub enum RequestKind {
 
 /// The answer of one arm to a read, as the client received it. In JSON: `[arm, version, seen]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(from = "(Arm, u64, Option<Token>)", into = "(Arm, u64, Option<Token>)")]
 pub struct ArmReadAnswer {
     /// The arm.
@@ -89,6 +94,7 @@ impl From<ArmReadAnswer> for (Arm, u64, Option<Token>) {
 
 /// The answer of one arm to a write, as the client received it. In JSON: `[arm, admitted, seen]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(from = "(Arm, bool, Option<Token>)", into = "(Arm, bool, Option<Token>)")]
 pub struct ArmWriteAnswer {
     /// The arm.
@@ -113,6 +119,7 @@ impl From<ArmWriteAnswer> for (Arm, bool, Option<Token>) {
 
 /// The decision of one arm about one request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ArmDecision {
     /// The arm.

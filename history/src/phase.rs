@@ -6,6 +6,7 @@ use crate::{HoldId, Stamp, no_fields};
 
 /// The phase that a fault has reached. The agent stamps each phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "phase", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FaultPhase {
     /// The fault is about to be injected: the engine has not been called yet.

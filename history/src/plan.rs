@@ -27,6 +27,7 @@ mod waits;
 
 /// The least activity that lets a run say anything (the property `activity`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Activity {
     /// Least number of holds.
@@ -45,6 +46,7 @@ impl Default for Activity {
 
 /// A run, fully resolved. Two runs of one plan have the same schedule; on real servers their histories differ.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Version of this format: 1.
@@ -61,10 +63,10 @@ pub struct Plan {
     /// Source of the fencing tokens.
     pub tokens: Tokens,
     /// Length of the fault phase.
-    #[serde(with = "human")]
+    #[serde(with = "human::Text")]
     pub time: Duration,
     /// Lease that every attempt requests.
-    #[serde(with = "human")]
+    #[serde(with = "human::Text")]
     pub lease: Duration,
     /// Arms of the resource. All are judged in the same run.
     pub arms: Vec<Arm>,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A protocol point: a place in a client's work where an armed client reports and waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Point {
     /// The client has sent no request of the attempt.

@@ -10,6 +10,7 @@ pub const STALL_FROM: Duration = Duration::from_millis(30);
 
 /// The purpose of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Runs clients.
@@ -22,6 +23,7 @@ pub enum Role {
 
 /// The activity that was late when a process noticed that it had not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StallCause {
     /// The tick, which is due every 10 ms.

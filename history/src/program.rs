@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A client program, which takes the place of the backend's own client (`docs/client-protocol.md`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Program {
     /// The command: the program and its arguments.
@@ -15,6 +16,7 @@ pub struct Program {
 
 /// A file of a client program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProgramFile {
     /// The path, relative to [`Program::DIR`] and to the directory in which the plan was made.

@@ -18,9 +18,12 @@ use crate::{Event, ProcessName, Stamp};
 
 /// One event of a history: who reported it, when, and what happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Record {
     /// The number in the history, counted from 0 by the recorder. Does not order processes: a stream that a fault held
-    /// back may reach the recorder after later events of other processes.
+    /// back may reach the recorder after later events of other processes. A line without the number has that of its
+    /// place in the file.
+    #[cfg_attr(test, schemars(default))]
     pub seq: u64,
     /// The process that reports the event.
     pub process: ProcessName,
@@ -36,11 +39,23 @@ pub struct Record {
 
 impl<'de> Deserialize<'de> for Record {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        d.deserialize_map(Line)
+        Line { place: None }.deserialize(d)
     }
 }
 
-struct Line;
+/// Reads a line.
+pub(crate) struct Line {
+    /// The number of the record if the line does not give it.
+    pub place: Option<u64>,
+}
+
+impl<'de> DeserializeSeed<'de> for Line {
+    type Value = Record;
+
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Record, D::Error> {
+        d.deserialize_map(self)
+    }
+}
 
 impl<'de> Visitor<'de> for Line {
     type Value = Record;
@@ -55,7 +70,7 @@ impl<'de> Visitor<'de> for Line {
         let Own { seq, process, n, at } = fields.own;
         let missing = M::Error::missing_field;
         Ok(Record {
-            seq: seq.ok_or_else(|| missing("seq"))?,
+            seq: seq.or(self.place).ok_or_else(|| missing("seq"))?,
             process: process.ok_or_else(|| missing("process"))?,
             n: n.ok_or_else(|| missing("n"))?,
             at: at.ok_or_else(|| missing("at"))?,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The store that keeps the protected state and decides about each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ResourceKind {
     /// The harness's own service: its rule decides, over an embedded store.

@@ -8,6 +8,7 @@ use crate::{human, which_clock::WhichClock};
 
 /// The relation between the lock nodes of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Topology {
     /// Servers that know nothing of each other. The client asks each of them.
@@ -21,6 +22,7 @@ pub enum Topology {
 
 /// The promise of a server to the holder of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Promise {
     /// The lock is kept for a fixed time, which a renewal extends.
@@ -31,6 +33,7 @@ pub enum Promise {
 
 /// The clock on which leases run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseClock {
     /// The wall clock of the servers.
@@ -69,6 +72,7 @@ impl From<WhichClock> for LeaseClock {
 
 /// Effect of a restart without data (the fault `amnesia`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Amnesia {
     /// The server answers again, and has forgotten every lock and every counter.
@@ -79,6 +83,7 @@ pub enum Amnesia {
 
 /// The source of a backend's fencing tokens. The clients in `locks` define each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Tokens {
     /// No tokens: the plan has no fencing arm.
@@ -133,6 +138,7 @@ pub enum ServerModel {
 
 /// The facts about a backend's servers. A plan carries them, so that no code has to know a backend by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ServerFacts {
     /// Independent nodes, or one store.
@@ -142,15 +148,15 @@ pub struct ServerFacts {
     /// The clock on which leases run.
     pub lease_clock: LeaseClock,
     /// The shortest lease that the servers grant; zero if they grant every lease as requested.
-    #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
+    #[serde(with = "human::Text", default, skip_serializing_if = "Duration::is_zero")]
     pub least_lease: Duration,
     /// The servers round a lease up to a multiple of this; zero if they do not round.
-    #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
+    #[serde(with = "human::Text", default, skip_serializing_if = "Duration::is_zero")]
     pub lease_step: Duration,
     /// The servers look at the lease clock only when a timer of the kernel fires, which no clock fault changes: first
     /// after the lease of a session's first request, or after this time if the lease is longer. Zero if the servers
     /// look at any time.
-    #[serde(with = "human", default, skip_serializing_if = "Duration::is_zero")]
+    #[serde(with = "human::Text", default, skip_serializing_if = "Duration::is_zero")]
     pub first_alarm: Duration,
     /// Effect of a restart without data.
     pub amnesia: Amnesia,

@@ -13,12 +13,13 @@ use crate::{
 
 /// The time at which a step fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum When {
     /// So long after the previous step was healed, or after the start of the run.
-    AfterHeal(#[serde(with = "crate::human")] Duration),
+    AfterHeal(#[serde(with = "crate::human::Text")] Duration),
     /// So long after the start of the run.
-    At(#[serde(with = "crate::human")] Duration),
+    At(#[serde(with = "crate::human::Text")] Duration),
     /// When an armed client arrives at a protocol point and waits there.
     AtPoint(Point),
     /// As soon as this fault is proved healed.
@@ -29,6 +30,7 @@ pub enum When {
 
 /// One step of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// The number of the fault.

@@ -6,6 +6,7 @@ use crate::names::NodeName;
 
 /// The target of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
     /// The worker of the client that holds a key when the fault fires.

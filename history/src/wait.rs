@@ -9,11 +9,13 @@ use crate::{fault::FaultId, names::NodeName, point::Point};
 
 /// A planned wait, by its number in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct WaitId(pub u32);
 
 /// The event that ends a planned wait. Without the event, the bound ends the wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Until {
     /// Every fault of the wait is on.
@@ -33,8 +35,9 @@ pub enum Until {
 }
 
 /// A planned wait: the first client of a worker waits at a point, once. Steps of the schedule may fire during the wait
-/// ([`When::WhileWaits`](crate::When::WhileWaits)).
+/// (`while-waits`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Wait {
     /// The number of the wait.
@@ -46,9 +49,9 @@ pub struct Wait {
     /// The event that ends the wait.
     pub until: Until,
     /// The bound: the wait ends after this time in any case, by the client's own clock.
-    #[serde(with = "crate::human")]
+    #[serde(with = "crate::human::Text")]
     pub at_most: Duration,
     /// The client does not wait if it passes the point earlier than this after the start of the run.
-    #[serde(with = "crate::human", default, skip_serializing_if = "Duration::is_zero")]
+    #[serde(with = "crate::human::Text", default, skip_serializing_if = "Duration::is_zero")]
     pub after: Duration,
 }

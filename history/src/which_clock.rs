@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A clock of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WhichClock {
     /// `CLOCK_REALTIME`: Redis expires keys by this clock.

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{human, names::NodeName, range::Range};
+use crate::{
+    human,
+    names::{Key, NodeName},
+    range::Range,
+};
 
 /// Treatment of the deadline by clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientKind {
     /// The client acquires, reads, works, writes and releases, as most code does.
@@ -19,6 +24,7 @@ pub enum ClientKind {
 
 /// The work of the clients, and its rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Workload {
     /// Number of workers. Each is a process in its own container.
@@ -37,24 +43,24 @@ pub struct Workload {
     /// Treatment of the deadline.
     pub client: ClientKind,
     /// Time between renewals of a hold. Clients never renew if absent.
-    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "human::OptionalText", default, skip_serializing_if = "Option::is_none")]
     pub renew: Option<Duration>,
     /// Lease that renewals request; the plan's lease if absent.
-    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "human::OptionalText", default, skip_serializing_if = "Option::is_none")]
     pub renew_for: Option<Duration>,
     /// Number of writes under one hold, each with work before it.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub writes: u32,
     /// Time after which a client sends an unanswered write again, as the same operation. Clients never resend if
     /// absent.
-    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "human::OptionalText", default, skip_serializing_if = "Option::is_none")]
     pub resend: Option<Duration>,
     /// Time after which a client abandons and undoes an unanswered attempt. Clients never do so if absent.
-    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "human::OptionalText", default, skip_serializing_if = "Option::is_none")]
     pub cancel: Option<Duration>,
     /// Longest time, from the sending of an attempt, for which a client believes in its hold. The drift allowance is
     /// subtracted. The rest of the lease is a lock-delay (Chubby). The whole lease if absent.
-    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "human::OptionalText", default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
     /// Number of times that a client acquires the key again while it works under its hold.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -66,7 +72,7 @@ pub struct Workload {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub opposite: bool,
     /// Time after which a client that holds a lock gives up the wait for its next one. Until its end if absent.
-    #[serde(with = "human::optional", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "human::OptionalText", default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<Duration>,
     /// True if all holds of a client share one session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -74,6 +80,10 @@ pub struct Workload {
     /// Share of the critical sections that only read, in the mode of a reader.
     #[serde(default, skip_serializing_if = "is_none")]
     pub readers: f64,
+    /// Share of the critical sections that take the parent, `k0`, and so all other keys, its children. The other
+    /// sections take one child, under an intention on the parent. Without it no key is above another.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub hierarchy: f64,
     /// Critical sections at fixed times. A worker that is named here has no other critical sections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub script: Vec<Scripted>,
@@ -102,6 +112,7 @@ impl Default for Workload {
             patience: None,
             session: false,
             readers: 0.0,
+            hierarchy: 0.0,
             script: Vec::new(),
         }
     }
@@ -113,6 +124,16 @@ impl Workload {
         self.readers > 0.0 || self.script.iter().any(|part| part.reads == Some(true))
     }
 
+    /// Returns the names of the keys.
+    pub fn keys(&self) -> impl Iterator<Item = Key> + use<> {
+        (0..self.keys).map(Key::numbered)
+    }
+
+    /// Returns the parent of all other keys, if the keys form a hierarchy.
+    pub fn parent(&self) -> Option<Key> {
+        (self.hierarchy > 0.0).then(|| Key::numbered(0))
+    }
+
     /// Returns the names of the workers.
     pub fn workers(&self) -> impl Iterator<Item = NodeName> + use<> {
         (1..=self.workers).map(|n| NodeName::new(format!("worker-{n}")))
@@ -122,18 +143,19 @@ impl Workload {
 /// Critical sections of one worker at fixed times. A client that is busy at such a time begins as soon as it is free.
 /// A worker that restarts begins its script again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Scripted {
     /// The worker, whose clients all follow this script.
     pub worker: NodeName,
     /// Time of the first section, from the start of the client.
-    #[serde(with = "human")]
+    #[serde(with = "human::Text")]
     pub from: Duration,
     /// Number of sections.
     #[serde(default = "one")]
     pub sections: u32,
     /// Time from one section to the next.
-    #[serde(with = "human", default = "soon")]
+    #[serde(with = "human::Text", default = "soon")]
     pub every: Duration,
     /// Writes under each hold, instead of the workload's. With 0 the client acquires and releases, and sends nothing to
     /// the resource.

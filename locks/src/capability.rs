@@ -14,7 +14,7 @@ pub enum Capability {
     ReadWrite,
     /// Many holds of one client share one lease, and end together.
     Sessions,
-    /// A tree of keys with intention modes: a hold of a node excludes holds below it.
+    /// A key may be above others: a hold of it excludes holds of these, whose owners hold it in an intention mode.
     Hierarchical,
     /// The service ends an attempt that waits in a cycle of clients, and says so.
     DeadlockDetection,

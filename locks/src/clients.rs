@@ -49,8 +49,13 @@ const PLAIN: &[Capability] = &[Capability::Reentrant];
 /// The capabilities of a lock with a queue.
 const QUEUE: &[Capability] = &[Capability::FairQueue, Capability::Reentrant];
 /// The capabilities of the lock in `etcd`, over any store.
-const OF_STORE: &[Capability] =
-    &[Capability::FairQueue, Capability::Reentrant, Capability::ReadWrite, Capability::Sessions];
+const OF_STORE: &[Capability] = &[
+    Capability::FairQueue,
+    Capability::Reentrant,
+    Capability::ReadWrite,
+    Capability::Sessions,
+    Capability::Hierarchical,
+];
 
 /// All clients.
 pub const CLIENTS: &[Client] = &[

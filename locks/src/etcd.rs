@@ -58,6 +58,11 @@ use crate::{
 
 /// The decisions of the algorithm. Each provided method is the correct decision.
 pub(crate) trait Decisions: Send + Sync {
+    /// The mode in which a client holds the key above before it acquires a key in `mode`.
+    fn intention(&self, mode: Mode) -> Option<Mode> {
+        Some(mode.intention())
+    }
+
     /// The mode by which an attempt in `mode` looks for older keys that conflict with it.
     fn looks_as(&self, mode: Mode) -> Mode {
         mode
@@ -293,6 +298,10 @@ impl Attempt<'_> {
 }
 
 impl Lock for Etcd {
+    fn intention(&self, mode: Mode) -> Option<Mode> {
+        self.decisions.intention(mode)
+    }
+
     fn waits(&self) -> bool {
         true
     }

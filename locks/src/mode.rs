@@ -38,6 +38,14 @@ impl Mode {
         )
     }
 
+    /// The mode in which a client holds the key above before it acquires a key in this mode.
+    pub fn intention(self) -> Mode {
+        match self {
+            Mode::IntentRead | Mode::Read => Mode::IntentRead,
+            Mode::IntentWrite | Mode::ReadIntentWrite | Mode::Write => Mode::IntentWrite,
+        }
+    }
+
     /// The mode's name, such as `intent-read`.
     pub fn name(self) -> &'static str {
         match self {

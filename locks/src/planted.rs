@@ -32,8 +32,8 @@ use self::{
     },
     nodes::{CountsLateAnswers, ReleaseInTwoSteps, over_nodes},
     queue::{
-        KeepAliveZero, LostWakeUp, NoConfirm, NoSecondLook, ReaderPassesWriter, ReleaseByName, WriterIgnoresReaders,
-        WrongPredecessor, over_store, queue_deciding,
+        KeepAliveZero, LostWakeUp, NoConfirm, NoSecondLook, ReaderPassesWriter, ReleaseByName, SkipsIntention,
+        WeakIntention, WriterIgnoresReaders, WrongPredecessor, over_store, queue_deciding,
     },
     redlock::{
         AsIntended, ForgetsNx, HalfMajority, IgnoresFailedRenewal, LeaseInSeconds, NoLease, NoValidity,
@@ -181,6 +181,10 @@ pub const PLANTED_BUGS: &[PlantedBug] = &[
         "takes its turn as a writer although older readers hold the key: it waits for writers only"),
     bug("reader-passes-writer", over_store::<ReaderPassesWriter>, ETCD, REVISION,
         "takes its turn as a reader although an older writer waits in the queue, and one before it holds the key"),
+    bug("skips-intention", queue_deciding::<SkipsIntention>, ETCD, REVISION,
+        "takes no intention on the parent before it writes a child: the holder of the parent does not exclude it"),
+    bug("weak-intention", queue_deciding::<WeakIntention>, ETCD, REVISION,
+        "takes the intention to read on the parent before it writes a child: a reader of the parent shares with it"),
     bug("asks-again", asks_again, ETCD, REVISION,
         "leaves the queue when it has waited for 120 ms, and asks again behind all others: a starved client"),
     // The reentrant lock.

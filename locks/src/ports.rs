@@ -389,6 +389,12 @@ pub trait Lock: Send + Sync {
         }
     }
 
+    /// Returns the mode in which a client must hold the key above before it acquires a key in `mode`; none if the lock
+    /// has no intentions, so that no key can be above another.
+    fn intention(&self, _mode: Mode) -> Option<Mode> {
+        None
+    }
+
     /// Returns whether an attempt waits while other clients hold the lock, as in a queue. An attempt that waits does
     /// not end by itself.
     fn waits(&self) -> bool {

@@ -132,6 +132,10 @@ impl Lock for Reentrant {
         })
     }
 
+    fn intention(&self, mode: Mode) -> Option<Mode> {
+        self.lock.intention(mode)
+    }
+
     fn waits(&self) -> bool {
         self.lock.waits()
     }

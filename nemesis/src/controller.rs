@@ -15,7 +15,7 @@ const SLOW_ANSWERS: Duration = Duration::from_secs(90);
 /// The longest time between two retransmissions of a lost packet: Linux's `TCP_RTO_MAX`.
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// How many keys are read in the end. The admission log has all writes; these reads show that the log can be believed.
-const FINAL_READS_MAX: u32 = 1_000;
+const FINAL_READS_MAX: usize = 1_000;
 
 /// A phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,8 +114,7 @@ impl Controller<'_> {
 
         // One worker reads all keys.
         self.begin(Phase::FinalReads);
-        let keys = 0..self.plan.workload.keys.min(FINAL_READS_MAX);
-        let mut keys: Vec<Key> = keys.map(|k| Key::new(format!("k{k}"))).collect();
+        let mut keys: Vec<Key> = self.plan.workload.keys().take(FINAL_READS_MAX).collect();
         for worker in &workers {
             self.processes.finish(worker, std::mem::take(&mut keys)).await?;
         }

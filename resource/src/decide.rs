@@ -25,8 +25,9 @@ pub struct DecidedOperation {
 /// a number that an observer has seen. Fewer decisions than this can wait for the disk, so no number is used twice.
 pub(crate) const RESTART_JUMP: u64 = 1 << 20;
 
-/// The state of the resource. Grows with the number of keys and of identified operations: an operation is never
-/// forgotten, because a delayed copy of its request may arrive at any time.
+/// The state of the resource. Grows with the number of keys and of identified operations: the service never forgets an
+/// operation, because a delayed copy of its request may arrive at any time. Only a caller that knows of all copies may
+/// [forget](State::forget) an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     last: Version,
@@ -119,6 +120,11 @@ impl State {
     /// Returns an operation with its decision, if the operation has been decided.
     pub fn former(&self, hold: HoldId, op: OpId) -> Option<&DecidedOperation> {
         self.formers.get(&(hold, op))
+    }
+
+    /// Forgets an operation, of which no copy can arrive any more. A copy that arrives nevertheless is decided anew.
+    pub fn forget(&mut self, hold: HoldId, op: OpId) {
+        self.formers.remove(&(hold, op));
     }
 
     /// Decides `request` on every arm of `policy` and applies what is admitted.

@@ -3,8 +3,6 @@
 //! All verdicts rest on this order: an invocation is stamped and recorded before the first byte of its request leaves.
 //! A record with a late invocation looks whole. Its promises are too long, so it would show overlaps that never were.
 
-use std::collections::BTreeSet;
-
 use history::{Event, HoldId, OpId};
 use locks::{Op, Round, Step};
 
@@ -17,12 +15,13 @@ pub(crate) struct Invocations {
     renew: u32,
     release: u32,
     undo: u32,
-    ops: BTreeSet<(HoldId, OpId)>,
+    /// One for each client at most.
+    ops: Vec<(HoldId, OpId)>,
 }
 
 impl Invocations {
-    /// Takes an event that the process records.
-    pub fn note(&mut self, event: &Event) {
+    /// Takes an event that the process records. Returns the operation that the event completes.
+    pub fn note(&mut self, event: &Event) -> Option<(HoldId, OpId)> {
         match event {
             Event::Acquire { .. } => self.acquire += 1,
             Event::Acquired { .. } | Event::AcquireFailed { .. } => {
@@ -36,12 +35,20 @@ impl Invocations {
             Event::Released { .. } | Event::ReleaseFailed { .. } => self.release = self.release.saturating_sub(1),
             Event::Undo { .. } => self.undo += 1,
             Event::Undone { .. } => self.undo = self.undo.saturating_sub(1),
-            Event::Read { hold, op } | Event::Write { hold, op } => _ = self.ops.insert((*hold, *op)),
+            Event::Read { hold, op } | Event::Write { hold, op } => self.ops.push((*hold, *op)),
             Event::ReadOk { hold, op, .. } | Event::WriteOk { hold, op, .. } | Event::AccessFailed { hold, op, .. } => {
-                self.ops.remove(&(*hold, *op));
+                let completed = (*hold, *op);
+                self.ops.retain(|invoked| *invoked != completed);
+                return Some(completed);
             }
             _ => {}
         }
+        None
+    }
+
+    /// The operations that the process has invoked and not completed.
+    pub fn ops(&self) -> &[(HoldId, OpId)] {
+        &self.ops
     }
 
     /// Returns whether the process has recorded an invocation of one of these rounds, without its completion.
@@ -105,6 +112,7 @@ mod tests {
             key,
             intended: history::Stamp(0),
             mode: history::Mode::Write,
+            above: None,
         });
         assert!(open.is_open(rounds) && !open.is_open(&[Round::Renew, Round::Release]));
         let why = history::FailureReason::Held;

@@ -6,6 +6,7 @@
 
 mod clock;
 mod cluster;
+mod copies;
 mod exchange;
 mod executor;
 mod invocations;

@@ -35,7 +35,11 @@ impl RemoteResource {
                 );
             }
             let (sender, answer) = reply_channel();
-            let serve = move |world: &Arc<World>| serve(world, worker, request, sender);
+            let copy = request.hold.zip(request.op).map(|(hold, op)| self.world.copies.sent(hold, op));
+            let serve = move |world: &Arc<World>| {
+                serve(world, worker, request, sender);
+                drop(copy);
+            };
             self.world.send(worker, resource, Box::new(serve));
             match answer.await {
                 Ok(Ok(admission)) => Ok(admission),
@@ -61,7 +65,7 @@ fn serve(world: &Arc<World>, worker: Process, mut request: Request, sender: Repl
             // A repeated request is answered again and has no effect.
             if let Some(hold) = admission.hold.filter(|_| !admission.repeat) {
                 let is_write = admission.kind == RequestKind::Write;
-                world.acts(hold, admission.key.as_str(), admission.number.0, is_write);
+                world.acts(hold, admission.number.0, is_write);
             }
             world.record(node, workloads::admission::event(&admission));
             Ok(lock(&world.servers.resource).told(admission))

@@ -1,9 +1,14 @@
 //! The resource: the rule of the crate `resource`, over a model of a disk that each decision reaches a moment later.
+//!
+//! A real resource keeps every operation, because a copy of its request may arrive at any time. The model knows which
+//! copies are under way, so it forgets an operation once its client has its answer and no copy can arrive any more.
 
 use std::{collections::VecDeque, ops::RangeInclusive, sync::Arc, time::Duration};
 
-use history::{Stamp, Version};
+use history::{HoldId, OpId, Stamp, Version};
 use resource::{Admission, Policy, Refusal, Request, State};
+
+use crate::copies::Copies;
 
 /// A resource and its disk.
 pub(crate) struct ResourceModel {
@@ -12,6 +17,8 @@ pub(crate) struct ResourceModel {
     redrawn: Option<(Stamp, Policy)>,
     state: State,
     disk: Option<Disk>,
+    /// The requests that may still arrive.
+    pub copies: Copies,
 }
 
 /// The data that survives the process. Only a plan that kills the resource needs a disk.
@@ -20,8 +27,16 @@ struct Disk {
     state: State,
     /// The largest number on the disk. The number in `state` jumps when the store is opened again.
     durable: Version,
-    /// Decisions that are not on the disk yet, each with the time at which it will be, and the policy that decided.
-    pending: VecDeque<(Stamp, Request, Arc<Policy>)>,
+    /// Changes that are not on the disk yet, each with the time at which it will be.
+    pending: VecDeque<(Stamp, Change)>,
+}
+
+/// A change of the data on the disk.
+enum Change {
+    /// A request, and the policy that decided it.
+    Decision(Request, Arc<Policy>),
+    /// An operation of which no copy can arrive any more.
+    Forgotten(HoldId, OpId),
 }
 
 impl ResourceModel {
@@ -35,6 +50,7 @@ impl ResourceModel {
             redrawn,
             state: State::default(),
             disk: is_fragile.then(Disk::default),
+            copies: Copies::default(),
         }
     }
 
@@ -44,12 +60,23 @@ impl ResourceModel {
         if let Some((_, policy)) = self.redrawn.take_if(|(from, _)| *from <= now) {
             self.policy = Arc::new(policy);
         }
+        self.forget();
         let decided = self.state.decide(&self.policy, request);
         let (Some(disk), Ok(_)) = (&mut self.disk, &decided) else { return (decided, synced) };
         disk.sync(now);
-        let durable = disk.pending.back().map_or(synced, |(last, ..)| synced.max(*last));
-        disk.pending.push_back((durable, request.clone(), self.policy.clone()));
+        let durable = disk.pending.back().map_or(synced, |(last, _)| synced.max(*last));
+        disk.pending.push_back((durable, Change::Decision(request.clone(), self.policy.clone())));
         (decided, durable)
+    }
+
+    /// Forgets the operations of which no copy can arrive any more.
+    fn forget(&mut self) {
+        while let Some((hold, op)) = self.copies.take_over() {
+            self.state.forget(hold, op);
+            if let Some(disk) = &mut self.disk {
+                disk.forget(hold, op);
+            }
+        }
     }
 
     /// Returns whether a planted bug answers before the decision is on the disk.
@@ -66,7 +93,7 @@ impl ResourceModel {
     pub fn killed(&mut self, now: Stamp) {
         if let Some(disk) = &mut self.disk {
             disk.sync(now);
-            disk.pending.clear();
+            disk.lose();
         }
     }
 
@@ -81,14 +108,40 @@ impl ResourceModel {
 }
 
 impl Disk {
+    /// Makes the changes that have reached the disk by `now`.
     fn sync(&mut self, now: Stamp) {
-        while self.pending.front().is_some_and(|(at, ..)| *at <= now)
-            && let Some((_, request, policy)) = self.pending.pop_front()
+        while self.pending.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, change)) = self.pending.pop_front()
         {
-            // The same decision was made before from the same state, so it cannot be refused now.
-            if let Ok(admission) = self.state.decide(&policy, &request) {
-                self.durable = self.durable.max(admission.number);
+            match change {
+                Change::Decision(request, policy) => {
+                    // The same decision was made before from the same state, so it cannot be refused now.
+                    if let Ok(admission) = self.state.decide(&policy, &request) {
+                        self.durable = self.durable.max(admission.number);
+                    }
+                }
+                Change::Forgotten(hold, op) => self.state.forget(hold, op),
+            }
+        }
+    }
+
+    /// Forgets an operation after the decisions that are pending, among which its own may be.
+    fn forget(&mut self, hold: HoldId, op: OpId) {
+        match self.pending.back() {
+            Some((last, _)) => self.pending.push_back((*last, Change::Forgotten(hold, op))),
+            None => self.state.forget(hold, op),
+        }
+    }
+
+    /// Loses the decisions that are not on the disk.
+    fn lose(&mut self) {
+        for (_, change) in self.pending.drain(..) {
+            if let Change::Forgotten(hold, op) = change {
+                self.state.forget(hold, op);
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,7 @@ pub(crate) struct StoreCluster {
     stalled: Vec<PendingRequest>,
     /// The frozen leaders' knowledge of the leases.
     views: BTreeMap<Process, LeaderView>,
-    /// The sender of each request for a lease, for the truth.
+    /// The sender of the request for each lease that exists, for the truth.
     grantees: BTreeMap<LeaseId, Owner>,
     /// The number of requests for leases.
     grants: u64,
@@ -76,6 +76,12 @@ impl StoreCluster {
     fn grantee(&mut self) -> Owner {
         self.grants += 1;
         Owner::new(format!("grantee {}", self.grants))
+    }
+
+    /// Expires leases. A lease that is gone has no key, so nobody asks for its sender any more.
+    fn expire(&mut self, now: StoreClocks) {
+        self.model.expire(now);
+        self.grantees.retain(|lease, _| self.model.has_lease(*lease));
     }
 
     fn apply(&mut self, asked: &PendingRequest, now: StoreClocks) -> Option<StoreAnswer> {

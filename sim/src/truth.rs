@@ -37,7 +37,8 @@ pub struct Claim {
     pub ended: Option<Stamp>,
 }
 
-/// An act: the first arrival of a request at the resource, unless a restart lost the request's effect.
+/// An act: the first arrival of a request at the resource, unless a restart lost the request's effect. A request under
+/// a hold is an act of this hold, and one of the hold of the key above.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Act {
     /// The hold.
@@ -76,13 +77,23 @@ pub struct Truth {
     pub ownerships: Vec<Ownership>,
 }
 
+/// An attempt, as its client announced it.
+#[derive(Debug, Clone)]
+struct Attempt {
+    process: Process,
+    key: Key,
+    mode: Mode,
+    above: Option<HoldId>,
+    sent: Stamp,
+}
+
 /// Gathers the truth during a run.
 #[derive(Debug, Default)]
 pub(crate) struct TruthRecorder {
     pub truth: Truth,
     /// The last attempt that each process has begun.
     begun: BTreeMap<Process, HoldId>,
-    attempts: FxHashMap<HoldId, (Process, Key, Mode, Stamp)>,
+    attempts: FxHashMap<HoldId, Attempt>,
     owners: FxHashMap<Owner, HoldId>,
     claimed: FxHashMap<HoldId, usize>,
     /// Unanswered renewals, by the time of sending.
@@ -101,6 +112,11 @@ impl TruthRecorder {
         }
     }
 
+    /// The key of a hold, and the hold of the key above.
+    pub fn lock_of(&self, hold: HoldId) -> Option<(Key, Option<HoldId>)> {
+        self.attempts.get(&hold).map(|attempt| (attempt.key.clone(), attempt.above))
+    }
+
     /// The attempt of an owner value.
     pub fn whose(&self, owner: &Owner) -> Option<HoldId> {
         self.owners.get(owner).copied()
@@ -109,12 +125,13 @@ impl TruthRecorder {
     /// Takes an event of a process. `owners` looks up the owners of a key.
     pub fn see(&mut self, process: Process, at: Stamp, event: &Event, owners: impl FnOnce(&Self, &Key) -> Vec<HoldId>) {
         match event {
-            Event::Acquire { attempt, key, mode, .. } => {
+            Event::Acquire { attempt, key, mode, above, .. } => {
                 self.begun.insert(process, *attempt);
-                self.attempts.insert(*attempt, (process, key.clone(), *mode, at));
+                let (key, mode, above) = (key.clone(), *mode, *above);
+                self.attempts.insert(*attempt, Attempt { process, key, mode, above, sent: at });
             }
             Event::Acquired { attempt, token, promised_from, .. } => {
-                let Some((_, key, mode, sent)) = self.attempts.get(attempt).cloned() else { return };
+                let Some(Attempt { key, mode, sent, .. }) = self.attempts.get(attempt).cloned() else { return };
                 let (owns, token) = (owners(self, &key).contains(attempt), token.map(|t| t.0));
                 self.claimed.insert(*attempt, self.truth.claims.len());
                 let (promised, renewed) = (promised_from.unwrap_or(sent), Vec::new());
@@ -154,7 +171,7 @@ impl TruthRecorder {
     pub fn killed(&mut self, process: Process, at: Stamp) {
         let Self { truth, attempts, .. } = self;
         for claim in &mut truth.claims {
-            if attempts.get(&claim.hold).is_some_and(|(of, ..)| *of == process) {
+            if attempts.get(&claim.hold).is_some_and(|attempt| attempt.process == process) {
                 claim.ended.get_or_insert(at);
             }
         }

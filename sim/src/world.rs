@@ -20,6 +20,7 @@ use workloads::stream::{Redraw, Stream};
 
 use crate::{
     clock::{Clocks, START, duration},
+    copies::Copies,
     executor::{Executor, Packet, Process},
     invocations::Invocations,
     link::Link,
@@ -94,6 +95,8 @@ pub(crate) struct World {
     pub servers: Servers,
     /// Draws other random numbers from an instant on, if asked for.
     pub redraw: Option<Redraw>,
+    /// The requests to the resource that may still arrive.
+    pub copies: Copies,
     /// Gathers the truth, if asked for.
     witness: Option<ThreadBound<TruthRecorder>>,
 }
@@ -133,6 +136,7 @@ impl World {
             messages: 0,
             sent_early: None,
         };
+        let copies = lock(&servers.resource).copies.clone();
         Arc::new(World {
             // One more for the controller.
             executor: Executor::new(count + 1, START),
@@ -147,6 +151,7 @@ impl World {
             has_records: AtomicBool::new(true),
             servers,
             redraw,
+            copies,
             witness: is_witnessed.then(ThreadBound::default),
         })
     }
@@ -207,7 +212,9 @@ impl World {
         }
         let mut state = lock(&self.state);
         let node = &mut state.nodes[process];
-        node.invocations.note(&event);
+        if let Some((hold, op)) = node.invocations.note(&event) {
+            self.copies.completed(hold, op);
+        }
         let (process, n) = (node.process.clone(), node.next);
         node.next += 1;
         state.recorder.record(process, n, at, event);
@@ -284,12 +291,13 @@ impl World {
     }
 
     /// Notes the arrival of a request at the resource.
-    pub fn acts(&self, hold: HoldId, key: &str, number: u64, is_write: bool) {
-        if let Some(witness) = &self.witness {
-            let key = history::Key::new(key);
-            let mut witness = lock(witness);
+    pub fn acts(&self, hold: HoldId, number: u64, is_write: bool) {
+        let Some(witness) = &self.witness else { return };
+        let (mut witness, at, mut next) = (lock(witness), self.executor.now(), Some(hold));
+        while let Some((hold, (key, above))) = next.and_then(|hold| Some((hold, witness.lock_of(hold)?))) {
             let owns = self.owners(&witness, &key).contains(&hold);
-            witness.truth.acts.push(Act { hold, key, number, at: self.executor.now(), is_write, owns });
+            witness.truth.acts.push(Act { hold, key, number, at, is_write, owns });
+            next = above;
         }
     }
 
@@ -304,7 +312,7 @@ impl World {
     pub fn look_at_owners(&self) {
         let Some(witness) = &self.witness else { return };
         let now = self.executor.now();
-        for key in (0..self.plan.workload.keys).map(|k| history::Key::new(format!("k{k}"))) {
+        for key in self.plan.workload.keys() {
             let mut witness = lock(witness);
             let owners = self.owners(&witness, &key);
             witness.owned(&key, now, owners);
@@ -421,6 +429,8 @@ impl World {
             n.is_running = false;
             n.frozen_since = None;
             n.inbox.clear();
+            // The clients have ended with their process.
+            n.invocations.ops().iter().for_each(|(hold, op)| self.copies.completed(*hold, *op));
             let ended = n.role.map(|_| n.process.clone());
             for other in 0..count {
                 state.links[node * count + other].reset();

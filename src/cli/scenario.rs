@@ -63,6 +63,10 @@ pub struct ScenarioArgs {
     /// everybody. Needs a lock with the capability `read-write`
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub readers: f64,
+    /// Share of the critical sections that take key k0, the parent of all other keys. The other sections take one
+    /// child, under an intention on the parent. Needs --keys 2 or more, and a lock with the capability `hierarchical`
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub hierarchy: f64,
     /// Interval at which a client repeats an unanswered write, as the same operation [default: never]
     #[arg(long, value_name = "EVERY", value_parser = duration)]
     pub resend: Option<Duration>,

@@ -7,6 +7,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use history::{ClientKind, ClusterKind};
+use linearizability::ModelKind;
 use serde::{
     Deserialize,
     de::{IntoDeserializer, value::Error},
@@ -92,6 +93,15 @@ where
 {
     let words = words.iter().map(|(name, help)| PossibleValue::new(*name).help(*help));
     PossibleValuesParser::new(words).try_map(|name| T::deserialize(IntoDeserializer::<Error>::into_deserializer(name)))
+}
+
+/// Parses the object that a history of another program is about.
+pub fn model() -> impl TypedValueParser<Value = ModelKind> {
+    let names = ModelKind::ALL.map(|(name, _)| PossibleValue::new(name));
+    PossibleValuesParser::new(names).try_map(|name| {
+        let found = ModelKind::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, kind)| kind).ok_or_else(|| format!("no model `{name}`"))
+    })
 }
 
 /// Parses a cluster; `auto` is no answer where a verdict must say where it comes from.

@@ -7,7 +7,7 @@ use history::{ClientId, Event, FaultPhase, HoldId, Key, OpId, Outcome, RequestKi
 
 use super::{
     ordered::Item,
-    source::{Holds, Source, hold_of},
+    source::{Holds, Source},
 };
 use crate::cli::JepsenModel;
 
@@ -189,7 +189,7 @@ impl Operations<'_> {
         if let Event::Fault { kind, node, phase, .. } = event {
             return self.fault(kind.name(), node.as_str(), phase);
         }
-        let Some(id) = hold_of(event) else { return };
+        let Some(id) = event.attempt() else { return };
         let Some(hold) = self.holds.get(id) else { return };
         if self.key.is_some_and(|key| hold.key != *key) {
             return;

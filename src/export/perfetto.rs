@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{
     ordered::Item,
     rows::{name, outcome_name, reason_name},
-    source::{Holds, Source, hold_of},
+    source::{Holds, Source},
 };
 
 /// The thread for a process as a whole. The thread of a client is its number plus 1.
@@ -192,7 +192,7 @@ impl Trace<'_> {
             Event::Admission { .. } => return self.admission(record),
             _ => {}
         }
-        let Some(id) = hold_of(&record.event) else { return Ok(()) };
+        let Some(id) = record.event.attempt() else { return Ok(()) };
         let Some((client, token)) = self.holds.get(id).map(|hold| (hold.client, hold.token)) else { return Ok(()) };
         let on = self.client(&node, client)?;
         let args = json!({"hold": id, "seq": record.seq});

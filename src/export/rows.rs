@@ -2,7 +2,7 @@
 
 use history::{Arm, Event, FailureReason, FaultPhase, Outcome, Record, RequestKind, StallCause};
 
-use super::source::{Holds, Source, hold_of};
+use super::source::{Holds, Source};
 
 /// The decisions of one event, in the order of [`Arm::ALL`].
 type Decisions = [Option<&'static str>; Arm::ALL.len()];
@@ -35,7 +35,7 @@ pub fn row(source: &Source, holds: &Holds, record: &Record) -> Option<Row> {
     row.seq = record.seq;
     row.at_ns = source.ns(record.at);
     row.process = record.process.to_string();
-    if let Some(id) = hold_of(&record.event) {
+    if let Some(id) = record.event.attempt() {
         row.hold = Some(id.0);
         if let Some(hold) = holds.get(id) {
             row.client = Some(hold.client.0);

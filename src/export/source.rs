@@ -187,39 +187,3 @@ impl Holds {
         self.0.get(&id)
     }
 }
-
-/// The attempt or hold of an event.
-pub fn hold_of(event: &Event) -> Option<HoldId> {
-    match event {
-        Event::Acquire { attempt, .. }
-        | Event::WriteBack { attempt }
-        | Event::Acquired { attempt, .. }
-        | Event::Behind { attempt }
-        | Event::WithoutKey { attempt }
-        | Event::AcquireFailed { attempt, .. }
-        | Event::Undo { attempt }
-        | Event::Undone { attempt, .. } => Some(*attempt),
-        Event::Renew { hold }
-        | Event::Renewed { hold, .. }
-        | Event::RenewFailed { hold, .. }
-        | Event::LossNoticed { hold }
-        | Event::Release { hold }
-        | Event::Released { hold, .. }
-        | Event::ReleaseFailed { hold, .. }
-        | Event::Reentered { hold, .. }
-        | Event::Left { hold, .. }
-        | Event::GaveUp { hold }
-        | Event::Read { hold, .. }
-        | Event::ReadOk { hold, .. }
-        | Event::AccessFailed { hold, .. }
-        | Event::Work { hold, .. }
-        | Event::Check { hold, .. }
-        | Event::Write { hold, .. }
-        | Event::Resend { hold, .. }
-        | Event::WriteOk { hold, .. }
-        | Event::AtPoint { hold, .. }
-        | Event::LeftPoint { hold, .. } => Some(*hold),
-        Event::Admission { hold, .. } => *hold,
-        _ => None,
-    }
-}

@@ -30,6 +30,8 @@ pub struct Data {
     cases: Vec<Case>,
     /// The fingerprints of the cases, by cluster and name.
     fingerprints: BTreeMap<(&'static str, String), String>,
+    /// The directory of the suite, where the suites of the tables are too.
+    suites: PathBuf,
 }
 
 /// The smallest, the middle and the largest of some numbers, and their sum.
@@ -189,7 +191,8 @@ impl Data {
             }
         }
         let (runs, doses, pictures, tables) = Default::default();
-        let mut data = Data { runs, doses, pictures, tables, cases, fingerprints };
+        let suites = suite.parent().unwrap_or(Path::new("")).to_owned();
+        let mut data = Data { runs, doses, pictures, tables, cases, fingerprints, suites };
         let entries = std::fs::read_dir(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
         let mut paths = Vec::new();
         for entry in entries {
@@ -371,6 +374,24 @@ impl Data {
         let words = origin_words(&made, &servers, &format!("seeds {} of each scenario", all_seeds(&runs)))
             .map_err(|problem| format!("table-{name}-{cluster}.jsonl {problem}"))?;
         Ok(Origin { words, servers })
+    }
+
+    /// The sentence about the rows of a table that the suite `NAME.toml` has changed since the runs; empty without such
+    /// a row.
+    ///
+    /// # Errors
+    /// The data has no such table, or there is no such suite.
+    pub fn table_changes(&self, name: &str, cluster: &str) -> Result<String, String> {
+        let matrix = self.matrix(name, cluster)?;
+        let suite = self.suites.join(format!("{name}.toml"));
+        let kind = if cluster == ClusterKind::Sim.name() { ClusterKind::Sim } else { ClusterKind::Docker };
+        let mut present = BTreeMap::new();
+        let suites = read_suite(&[suite], kind, &[]).map_err(|e| format!("{e:#}"))?;
+        for case in suites.into_iter().flat_map(|suite| suite.cases) {
+            let fingerprint = case.fingerprint().map_err(|e| format!("{e:#}"))?;
+            present.insert(case.name, fingerprint);
+        }
+        Ok(matrix.changes(&present))
     }
 
     fn matrix(&self, name: &str, cluster: &str) -> Result<&Matrix, String> {

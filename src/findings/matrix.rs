@@ -1,6 +1,6 @@
 //! A table of faults and locks: the rows of a suite that were run once for each lock of a list.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use crate::suite::{CaseRun, Outcome};
 
@@ -65,7 +65,23 @@ fn outcome(runs: &[&CaseRun]) -> String {
     words.join(", ")
 }
 
+/// The changed cases that are named; of more, the number is told.
+const NAMED: usize = 5;
+
 impl Matrix {
+    /// The sentence about the rows that have changed since the runs; empty without such a row. `present` are the
+    /// fingerprints of the rows that the suite has now.
+    pub fn changes(&self, present: &BTreeMap<String, String>) -> String {
+        let is_changed = |run: &&CaseRun| present.get(&run.case) != Some(&run.fingerprint);
+        let changed = once(self.runs.iter().filter(is_changed).map(|run| run.case.as_str()));
+        let all = once(self.runs.iter().map(|run| run.case.as_str())).len();
+        match changed.len() {
+            0 => String::new(),
+            1..=NAMED => format!("Since then, the suite has changed these rows: {}.", changed.join(", ")),
+            count => format!("Since then, the suite has changed {count} of these {all} rows."),
+        }
+    }
+
     /// Returns the table of the outcomes as Markdown. Only faults whose names begin with `faults` are in it.
     ///
     /// # Errors
@@ -148,6 +164,12 @@ mod tests {
         assert!(backwards.contains("| none | 0 | – |\n| pause | 1 | – |"), "{backwards}");
         assert!(table.figures("tokens.forwards", "").unwrap_err().contains("`tokens.forwards`"));
         assert!(table.outcomes("x").unwrap_err().contains("xFAULT/LOCK"));
+        let mut present: BTreeMap<_, _> =
+            (table.runs.iter()).map(|r| (r.case.clone(), r.fingerprint.clone())).collect();
+        assert_eq!(table.changes(&present), "");
+        present.insert("kill/etcd".to_owned(), "another".to_owned());
+        present.remove("alone");
+        assert_eq!(table.changes(&present), "Since then, the suite has changed these rows: kill/etcd, alone.");
         assert_eq!([0.0, 12.0, 0.949, 45.23, 4529.5].map(short), ["0", "12", "0.95", "45.2", "4530"]);
         let empty = Matrix { name: "t".to_owned(), runs: vec![run("alone", 0)] };
         assert!(empty.outcomes("").unwrap_err().contains("FAULT/LOCK"));

@@ -124,6 +124,10 @@ fn environment(data: Data, used: &Used, charts: &Charts) -> Environment<'static>
         source.table_origin(&name, &cluster(of)).map(Serde).map_err(refused)
     });
     let source = data.clone();
+    environment.add_function("table_changes", move |name: String, of: Option<String>| {
+        source.table_changes(&name, &cluster(of)).map_err(refused)
+    });
+    let source = data.clone();
     environment.add_function("dose_origin", move |of: String, cluster: String| {
         source.dose_origin(&of, &cluster).map_err(refused)
     });

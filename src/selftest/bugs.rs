@@ -98,6 +98,8 @@ pub const HUNTS: &[Hunt] = &[
     lock("keep-alive-zero", "etcd", Shows::LeaseOverlap, leader_jumps),
     lock("writer-ignores-readers", "etcd", Shows::LeaseOverlap, || busy("etcd").workers(5).rate(30.0).readers(0.7)),
     lock("reader-passes-writer", "etcd", Shows::LeaseOverlap, || busy("etcd").workers(5).rate(30.0).readers(0.7)),
+    lock("skips-intention", "etcd", Shows::LeaseOverlap, family),
+    lock("weak-intention", "etcd", Shows::LeaseOverlap, || family().readers(0.5)),
     lock("asks-again", "etcd", Shows::Fairness, || busy("etcd").workers(5).rate(30.0)),
 ];
 
@@ -110,6 +112,11 @@ pub const UNHUNTED: &[(&str, &str)] = &[
 /// Many clients try at once, and retry soon.
 fn crowd(backend: &str) -> Scenario {
     busy(backend).workers(5).rate(40.0).retry(ms(1), ms(8)).work(ms(5), ms(20))
+}
+
+/// A parent and two children are wanted all the time.
+fn family() -> Scenario {
+    busy("etcd").workers(5).rate(30.0).keys(3).hierarchy(0.3)
 }
 
 /// Holders are killed. The other workers continue for longer than a lease plus the slack of the checker.

@@ -73,6 +73,14 @@ impl Scenario {
         self.with(|p| p.workload.readers = share)
     }
 
+    /// Lets this share of the sections take the parent of all other keys, without arms that compare tokens.
+    pub fn hierarchy(self, share: f64) -> Scenario {
+        self.with(|p| {
+            p.workload.hierarchy = share;
+            p.arms.retain(|arm| !arm.fences());
+        })
+    }
+
     pub fn work(self, from: Duration, to: Duration) -> Scenario {
         self.with(|p| p.workload.work = Range { from, to })
     }

@@ -156,3 +156,30 @@ impl WithFaults {
         unconfirmed.is_empty() && *overlaps > 0 && told * 100 >= overlaps * Self::REPORTED_PERCENT
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plans in which a parent is above two children, drawn like those of the self-test.
+    fn with_hierarchy(plan: Result<Plan, String>) -> Result<Plan, String> {
+        let mut plan = plan?;
+        plan.workload.keys = 3;
+        plan.workload.hierarchy = 0.3;
+        plan.arms.retain(|arm| !arm.fences());
+        plan.validate().map(|()| plan).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn alarms_about_a_parent_and_its_children_are_true() {
+        let sound = CorrectLock { backend: "etcd", tokens: history::Tokens::Revision };
+        for seed in 1..=40 {
+            let plan = with_hierarchy(plan_without_faults(sound, seed)).unwrap();
+            let (verdict, why) = summary(&verdicts(&plan, Subject::correct(sound.backend)).unwrap());
+            assert_ne!(verdict, Verdict::Violated, "seed {seed}: {why}");
+        }
+        let seeds = Seeds { first: 1, count: 120, jobs: 1 };
+        let found = WithFaults::compared(sound, seeds, &|seed| with_hierarchy(plan_with_faults(sound, seed)));
+        assert!(found.is_right() && found.failed.is_empty(), "{found:?}");
+    }
+}

@@ -23,21 +23,26 @@ pub struct SuiteRecord {
 
 impl SuiteRecord {
     /// Opens the record of a suite in `runs`: an empty record, or with `resume` the record of the interrupted suite, if
-    /// there is one. A record of another build is kept beside the new one, and its runs are [`SuiteRecord::older`].
+    /// there is one. A record that is not continued is kept beside the new one: without `resume`, or of another build,
+    /// whose runs are [`SuiteRecord::older`].
     ///
     /// # Errors
     /// The file cannot be read or written, or a line cannot be parsed. The last line may be incomplete.
     pub fn open(runs: &Path, head: Head, resume: bool) -> anyhow::Result<SuiteRecord> {
         let path = runs.join(head.file_name());
+        let kept = path.with_extension("jsonl.older");
+        let keep = || std::fs::copy(&path, &kept).with_context(|| format!("writing {}", kept.display()));
         let recorded = if resume { recorded(&path)? } else { None };
+        if !resume && path.exists() {
+            keep()?;
+        }
         let (mut done, mut older) = (Vec::new(), Vec::new());
         if let Some(Results { head: of, mut runs }) = recorded {
             runs.retain(|run| run.outcome != Outcome::Infrastructure);
             if of.build == head.build {
                 done = runs;
             } else {
-                let kept = path.with_extension("jsonl.older");
-                std::fs::copy(&path, &kept).with_context(|| format!("writing {}", kept.display()))?;
+                keep()?;
                 older = runs;
             }
         }

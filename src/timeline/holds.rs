@@ -94,8 +94,9 @@ impl Holds {
     pub fn add(&mut self, record: &Record, focus: &Focus, zero: Stamp) {
         let at = record.at;
         match &record.event {
-            Event::Acquire { client, attempt, key, intended, .. } => {
-                if let Some(before) = self.last.remove(client) {
+            Event::Acquire { client, attempt, key, intended, above, .. } => {
+                // The client goes on using a hold of the key above.
+                if let Some(before) = self.last.remove(client).filter(|before| Some(*before) != *above) {
                     self.close(before, focus, zero);
                 }
                 let begun = Attempt { client: *client, key: key.clone(), intended: *intended, sent: at };

@@ -5,17 +5,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Every member, and the members that it may use.
-const ARROWS: [(&str, &[&str]); 10] = [
-    ("agent", &["history"]),
-    ("history", &[]),
+const ARROWS: [(&str, &[&str]); 11] = [
+    ("agent", &["lock-history"]),
+    ("lock-history", &[]),
+    ("linearizability", &[]),
     ("locks", &[]),
-    ("resource", &["history"]),
-    ("checker", &["history"]),
-    ("nemesis", &["history"]),
-    ("workloads", &["history", "locks", "resource"]),
-    ("compose", &["agent", "history", "nemesis"]),
-    ("sim", &["history", "locks", "resource", "workloads", "nemesis"]),
-    ("harness", &["agent", "history", "locks", "resource", "checker", "nemesis", "workloads", "compose", "sim"]),
+    ("resource", &["lock-history"]),
+    ("lock-checker", &["lock-history"]),
+    ("nemesis", &["lock-history"]),
+    ("workloads", &["lock-history", "locks", "resource"]),
+    ("compose", &["agent", "lock-history", "nemesis"]),
+    ("sim", &["lock-history", "locks", "resource", "workloads", "nemesis"]),
+    (
+        "harness",
+        &[
+            "agent",
+            "lock-history",
+            "linearizability",
+            "locks",
+            "resource",
+            "lock-checker",
+            "nemesis",
+            "workloads",
+            "compose",
+            "sim",
+        ],
+    ),
 ];
 
 #[test]

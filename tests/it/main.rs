@@ -17,12 +17,14 @@ mod explore;
 mod export;
 mod faults;
 mod findings;
+mod foreign;
 mod going;
 mod imports;
 mod list;
 mod lock_server;
 mod mutants;
 mod nemesis;
+mod own_record;
 mod postgres;
 mod real;
 #[path = "../shared/redis_binary.rs"]

@@ -254,7 +254,7 @@ fn recorded_by(double: Double, plan: &Plan) -> (Double, Vec<Record>) {
     let intended = double.now();
     let sent = double.record(
         "worker-1",
-        Event::Acquire { client: ClientId(0), attempt, key: "k0".into(), intended, mode: Mode::Write },
+        Event::Acquire { client: ClientId(0), attempt, key: "k0".into(), intended, mode: Mode::Write, above: None },
     );
     let answers = vec![("redis-1".into(), NodeAnswer::Granted)];
     let (lease_ns, valid_ns, token) = (2_000_000_000, 1_900_000_000, Some(history::Token(1)));

@@ -193,3 +193,39 @@ fn two_locks_in_opposite_order_deadlock_and_are_released_in_reverse_order() {
         assert!(both > 0 && held.values().all(Vec::is_empty), "{both} sections with two locks");
     }
 }
+
+#[test]
+fn a_parent_excludes_its_children_unless_a_client_skips_the_intention() {
+    let keys = ["--keys", "3", "--hierarchy", "0.3", "--rate", "20", "--time", "10s", "--nemesis", "none"];
+    let none_lost = "lock.windows=0,off.data.lost_updates=0";
+    for (backend, more, expected) in [
+        ("etcd", &["--readers", "0.4"][..], format!("verdict=upheld,{none_lost}")),
+        ("etcd", &["--client", "checking", "--renew", "500ms", "--arms", "off,cas,claim"], none_lost.to_owned()),
+        ("etcd", &["--session"], none_lost.to_owned()),
+        ("buggy:skips-intention", &[], "lock=violated,lock.lease_overlap>=1,off.data.lost_updates>=1".to_owned()),
+        (
+            "buggy:weak-intention",
+            &["--readers", "0.4"],
+            "lock=violated,lock.lease_overlap>=1,off.data.lost_updates=0".to_owned(),
+        ),
+    ] {
+        for seed in ["1", "2", "3"] {
+            let runs = tempfile::tempdir().unwrap();
+            let run = ["run", "--cluster", "sim", "--backend", backend, "--seed", seed, "--expect", &expected];
+            ran(&[&run[..], &keys, more, &["--runs", runs.path().to_str().unwrap()]].concat()).exits(0);
+        }
+    }
+}
+
+#[test]
+fn a_hierarchy_is_refused_where_it_cannot_be() {
+    let keys = ["run", "--cluster", "sim", "--hierarchy", "0.5", "--keys", "2"];
+    for (more, said) in [
+        (&["--backend", "redis"][..], "`redis` lacks the capability `hierarchical`; these have it: etcd, zookeeper"),
+        (&["--backend", "etcd", "--arms", "off,writes"], "the arm `writes` cannot be used with `--hierarchy`"),
+        (&["--backend", "etcd", "--locks-per-section", "2"], "takes the locks that its key needs"),
+    ] {
+        ran(&[&keys[..], more].concat()).exits(64).says(&[said]);
+    }
+    ran(&["run", "--cluster", "sim", "--backend", "etcd", "--hierarchy", "0.5"]).exits(64).says(&["`--keys`"]);
+}

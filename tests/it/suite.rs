@@ -193,6 +193,17 @@ fn a_second_suite_in_one_directory_is_refused_until_the_first_has_ended() {
 }
 
 #[test]
+fn a_record_that_is_not_continued_is_kept() {
+    let dir = row(|text| text.to_owned());
+    one(&dir, &[]).exits(0);
+    let state = dir.path().join("runs/suite-s-sim.jsonl");
+    let first = fs::read_to_string(&state).unwrap();
+    one(&dir, &["--repeat", "2"]).exits(0);
+    assert_eq!(fs::read_to_string(state.with_extension("jsonl.older")).unwrap(), first);
+    assert_ne!(fs::read_to_string(&state).unwrap(), first);
+}
+
+#[test]
 fn runs_of_another_build_are_judged_again_or_made_again() {
     // A run that is not as expected has a history, also in the simulation.
     let dir = row(|text| text.replace("lock=violated", "lock=upheld"));

@@ -33,6 +33,8 @@ pub struct Attempt {
     pub intended: Stamp,
     /// The mode.
     pub mode: Mode,
+    /// The client's hold of the key above, if it has one.
+    pub above: Option<HoldId>,
     stamps: Mutex<Stamps>,
 }
 
@@ -52,8 +54,16 @@ struct Stamps {
 
 impl Attempt {
     /// Makes an attempt that has not begun.
-    pub fn new(recording: Recording, client: ClientId, id: HoldId, key: Key, intended: Stamp, mode: Mode) -> Attempt {
-        Attempt { recording, client, id, key, intended, mode, stamps: Mutex::default() }
+    pub fn new(
+        recording: Recording,
+        client: ClientId,
+        id: HoldId,
+        key: Key,
+        intended: Stamp,
+        mode: Mode,
+        above: Option<HoldId>,
+    ) -> Attempt {
+        Attempt { recording, client, id, key, intended, mode, above, stamps: Mutex::default() }
     }
 
     fn record(&self, event: Event) -> Stamp {
@@ -140,6 +150,7 @@ impl Watch for Attempt {
                 key: self.key.clone(),
                 intended: self.intended,
                 mode: self.mode,
+                above: self.above,
             },
             Round::WriteBack => Event::WriteBack { attempt },
             Round::Renew => Event::Renew { hold },

@@ -59,6 +59,7 @@ pub fn needs(plan: &Plan) -> Vec<(&'static str, Capability)> {
         ("reenter", plan.workload.reenter > 0, Capability::Reentrant),
         ("session", plan.workload.session, Capability::Sessions),
         ("readers", plan.workload.has_readers(), Capability::ReadWrite),
+        ("hierarchy", plan.workload.hierarchy > 0.0, Capability::Hierarchical),
     ];
     asked.into_iter().filter(|(_, is_asked, _)| *is_asked).map(|(field, _, needed)| (field, needed)).collect()
 }

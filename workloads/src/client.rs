@@ -1,11 +1,12 @@
 //! The client: acquires, reads, works, writes, releases. Needs only its ports, and no runtime.
 
+mod requests;
+
 use std::{
-    collections::BTreeMap,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,23 +15,17 @@ use futures::{
     FutureExt,
     future::{Either, select},
 };
-use history::{
-    Arm, ClientId, ClientKind, Event, HoldId, Mode, OpId, Outcome, Point, Stamp, Token, Version, Workload, drift,
-};
+use history::{ClientId, Event, HoldId, Mode, OpId, Point, Stamp, Token, Workload, drift};
 use locks::{Clock, Hold, Lock, Owner, Reply, RetryDelay};
 use rand::RngCore;
-use resource::{ClientError, ReadAnswer, WriteAnswer};
 
 use crate::{
-    admission::{read_answer, write_answer},
     attempt::{Attempt, Recording},
     backend::Backend,
-    generate::Section,
-    ports::{Operation, Pending, Resource},
+    belief::Belief,
+    generate::{Section, Taken},
+    ports::{Operation, Resource},
 };
-
-/// The most resends of a write without an answer.
-const RESENDS_MAX: u32 = 100;
 
 /// One logical actor.
 pub struct Client {
@@ -93,10 +88,20 @@ struct Course<'a> {
 #[derive(Clone, Copy)]
 struct Until(Duration);
 
-/// The belief of client and watchdog about a hold's validity.
-struct Belief {
-    valid_until_ns: AtomicU64,
-    lost: AtomicBool,
+/// A client's hold of the key above its next lock.
+#[derive(Clone, Copy)]
+struct Above<'a> {
+    hold: HoldId,
+    belief: &'a Belief<'a>,
+    /// The number of operations under that hold. A request under a lower hold counts for both, so the numbers go on.
+    operations: u64,
+}
+
+/// The result of taking a lock and those after it.
+struct Taking {
+    ended: Ended,
+    /// True if a write may still be under way.
+    is_kept: bool,
 }
 
 impl Client {
@@ -126,34 +131,44 @@ impl Client {
         give_up: &(dyn Fn() -> bool + Send + Sync),
         end: &(dyn Fn() -> Reply<()> + Send + Sync),
     ) -> Ended {
-        self.take(section, &section.key, &section.further, None, &mut Course { intended, rng, give_up, end }).await
+        let course = &mut Course { intended, rng, give_up, end };
+        let intention = section.above.clone().and_then(|key| {
+            let mode = self.lock.intention(in_lock(section.locks.first()?.mode))?;
+            Some(Taken { key, mode: of_lock(mode), data: Vec::new() })
+        });
+        let locks: Vec<Taken> = intention.into_iter().chain(section.locks.iter().cloned()).collect();
+        self.take(section, &locks, None, None, course).await.ended
     }
 
-    /// Takes the lock of a key, works under it, and then takes the further ones in the same way. Releases in the
-    /// reverse order, also if a further lock was not to be had. A client that holds a lock waits for the next one until
+    /// Takes the first lock, works under it, and then takes the further ones in the same way. Releases in the reverse
+    /// order, also if a further lock was not to be had. A client that holds a lock waits for the next one until
     /// `until`, and no longer once the service has found that it waits in a cycle.
     fn take<'a>(
         &'a self,
         section: &'a Section,
-        key: &'a history::Key,
-        further: &'a [history::Key],
+        locks: &'a [Taken],
+        above: Option<Above<'a>>,
         until: Option<Until>,
         course: &'a mut Course<'_>,
-    ) -> Pin<Box<dyn Future<Output = Ended> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Taking> + Send + 'a>> {
         Box::pin(async move {
+            let Some((Taken { key, mode, .. }, _)) = locks.split_first() else {
+                return Taking { ended: Ended::Done, is_kept: false };
+            };
             let name = locks::Key::within(&self.namespace, key.as_str());
             let mut failed = 0;
             loop {
                 let intended = course.intended;
                 let id = self.attempts.next();
-                let attempt = Attempt::new(self.recording.clone(), self.id, id, key.clone(), intended, section.mode);
+                let (recording, above_id) = (self.recording.clone(), above.map(|above| above.hold));
+                let attempt = Attempt::new(recording, self.id, id, key.clone(), intended, *mode, above_id);
                 self.point(attempt.id, Point::BeforeAcquire).await;
                 let owner = Owner::random(course.rng);
                 let mut is_deadlock = false;
                 match self.attempt(&name, owner, &attempt, until, course.end).await {
                     Some(Ok(hold)) => {
                         attempt.acquired(&hold);
-                        return self.critical(&attempt, hold, section, further, course).await;
+                        return self.critical(&attempt, hold, section, locks, above, course).await;
                     }
                     Some(Err(failure)) => {
                         attempt.failed(&failure);
@@ -164,7 +179,7 @@ impl Client {
                 failed += 1;
                 let is_impatient = until.is_some_and(|Until(until)| is_deadlock || self.clock().now() >= until);
                 if (course.give_up)() || section.attempts == Some(failed) || is_impatient {
-                    return Ended::Dropped;
+                    return Taking { ended: Ended::Dropped, is_kept: false };
                 }
                 let range = self.workload.retry_delay;
                 let delay = RetryDelay { min: range.from, max: range.to }.draw(course.rng);
@@ -224,34 +239,41 @@ impl Client {
 
     /// Returns the end of the client's belief by its wall clock. The wall clock is read first: a client that is frozen
     /// between the two readings gets a deadline that is too early, and never one that is too late.
-    fn deadline_us(&self, belief: &Belief) -> u64 {
+    fn deadline_us(&self, belief: &Belief<'_>) -> u64 {
         let (wall, now) = (self.clock().wall(), self.clock().now());
-        let until = Duration::from_nanos(belief.valid_until_ns.load(Ordering::Relaxed));
+        let until = belief.valid_until();
         let deadline = (wall + until).saturating_sub(now);
         u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Runs the work under the hold, with the watchdog beside it in the same future, so that the watchdog never
-    /// outlives the work.
+    /// Runs the work under the hold of the first lock, with the watchdog beside it in the same future, so that the
+    /// watchdog never outlives the work. Then takes the further locks.
     async fn critical(
         &self,
         attempt: &Attempt,
         hold: Hold,
         section: &Section,
-        further: &[history::Key],
+        locks: &[Taken],
+        above: Option<Above<'_>>,
         course: &mut Course<'_>,
-    ) -> Ended {
-        let belief = Belief { valid_until_ns: AtomicU64::new(self.believed_ns(&hold)), lost: AtomicBool::new(false) };
+    ) -> Taking {
+        let belief = Belief::new(self.believed_ns(&hold), above.map(|above| above.belief));
         let mut ended = Ended::Done;
+        let (first_op, data) = (above.map_or(0, |above| above.operations), &locks[0].data);
         let keep = {
             let work = async {
-                let keep = self.work(attempt, &hold, &belief, section).await;
-                if let Some((next, further)) = further.split_first().filter(|_| !keep) {
-                    let patience = self.workload.patience.unwrap_or(Duration::MAX);
-                    let until = Until(self.clock().now().saturating_add(patience));
-                    ended = self.take(section, next, further, Some(until), course).await;
+                let keep = self.work(attempt, &hold, &belief, section, data, first_op).await;
+                if keep || locks.len() == 1 {
+                    return keep;
                 }
-                keep
+                let operations = first_op + operations(section, data.len());
+                let above = Above { hold: attempt.id, belief: &belief, operations };
+                let above = self.workload.parent().map(|_| above);
+                let until = Until(self.clock().now().saturating_add(self.patience(above.is_some())));
+                let next = self.take(section, &locks[1..], above, Some(until), course).await;
+                ended = next.ended;
+                // A write under a lower hold relies on this one too.
+                above.is_some() && next.is_kept
             };
             let work = std::pin::pin!(work);
             match self.workload.renew {
@@ -271,7 +293,14 @@ impl Client {
             self.point(attempt.id, Point::BeforeRelease).await;
             self.release(attempt, &hold).await;
         }
-        ended
+        Taking { ended, is_kept: keep }
+    }
+
+    /// Returns how long a client that holds a lock waits for its next one. Under a hold that nobody renews, a client
+    /// that waits for a lower key leaves half of the lease for its work.
+    fn patience(&self, is_below: bool) -> Duration {
+        let half = (is_below && self.workload.renew.is_none()).then_some(self.lease / 2);
+        half.into_iter().chain(self.workload.patience).min().unwrap_or(Duration::MAX)
     }
 
     /// Releases a hold. A client that had acquired it again releases once too often, which must change nothing.
@@ -301,7 +330,7 @@ impl Client {
     }
 
     /// Renews until the hold is lost. The caller drops this future when the work is done.
-    async fn renew(&self, attempt: &Attempt, mut hold: Hold, every: Duration, belief: &Belief) {
+    async fn renew(&self, attempt: &Attempt, mut hold: Hold, every: Duration, belief: &Belief<'_>) {
         let mut due = hold.sent + every;
         loop {
             self.clock().sleep_until(due).await;
@@ -316,9 +345,9 @@ impl Client {
                 Err(failure) => Err(failure),
             });
             match renewed {
-                Ok(()) => belief.valid_until_ns.store(self.believed_ns(&hold), Ordering::Relaxed),
+                Ok(()) => belief.extend_to(self.believed_ns(&hold)),
                 Err(true) => {
-                    belief.lost.store(true, Ordering::Relaxed);
+                    belief.lose();
                     self.record(Event::LossNoticed { hold: attempt.id });
                     return;
                 }
@@ -328,20 +357,35 @@ impl Client {
         }
     }
 
-    /// Reads, works and writes as often as planned; a reader reads again where a writer writes. Returns whether the
-    /// hold must not be released, because a write may still be under way.
-    async fn work(&self, attempt: &Attempt, hold: &Hold, belief: &Belief, section: &Section) -> bool {
+    /// Reads, works and writes all `data` as often as planned; a client that is no writer reads again where a writer
+    /// writes. The operations are numbered after `first_op`. Returns whether the hold must not be released, because a
+    /// write may still be under way.
+    async fn work(
+        &self,
+        attempt: &Attempt,
+        hold: &Hold,
+        belief: &Belief<'_>,
+        section: &Section,
+        data: &[history::Key],
+        first_op: u64,
+    ) -> bool {
         let id = attempt.id;
         self.point(id, Point::AfterAcquire).await;
-        let operation = |op: OpId| Operation {
-            key: attempt.key.clone(),
-            hold: id,
-            op,
-            token: hold.token.map(|token| Token(token.0)),
-            deadline_us: None,
+        if data.is_empty() {
+            return false;
+        }
+        let mut op = first_op;
+        let mut operation = |key: &history::Key| {
+            op += 1;
+            let token = hold.token.map(|token| Token(token.0));
+            Operation { key: key.clone(), hold: id, op: OpId(op), token, deadline_us: None }
         };
-        for turn in 0..u64::from(section.writes) {
-            let Some(read) = self.read(id, &operation(OpId(2 * turn + 1))).await else { return false };
+        for _ in 0..section.writes {
+            let mut reads = Vec::with_capacity(data.len());
+            for key in data {
+                let Some(read) = self.read(id, &operation(key)).await else { return false };
+                reads.push(read);
+            }
             self.point(id, Point::AfterRead).await;
 
             // Half of the work is done by a function that locks the key again.
@@ -362,116 +406,40 @@ impl Client {
                 }
             }
 
-            let op = OpId(2 * turn + 2);
-            let values = incremented(&read);
-            let deadline_us = values.contains_key(&Arm::Deadline).then(|| self.deadline_us(belief));
-            let operation = Operation { deadline_us, ..operation(op) };
-            let write = (section.mode != Mode::Read).then(|| self.resource.write(&operation, &values));
-            if self.workload.client == ClientKind::Checking {
-                if !self.check(id, belief) {
-                    return false;
+            for (key, read) in data.iter().zip(&reads) {
+                if let Some(keep) = self.update(attempt, belief, operation(key), read).await {
+                    return keep;
                 }
-                self.point(id, Point::AfterCheck).await;
-            }
-            self.point(id, Point::BeforeWrite).await;
-            let Some(write) = write else {
-                if self.read(id, &operation).await.is_none() {
-                    return false;
-                }
-                continue;
-            };
-            self.record(Event::Write { hold: id, op });
-            match self.answered(write, id, op, || self.resource.write(&operation, &values)).await {
-                Ok(written) => {
-                    let (number, arms) = (written.number.0, Some(write_answer(&written)));
-                    self.record(Event::WriteOk { hold: id, op, number, arms });
-                }
-                Err(error) => return self.access_failed(id, op, &error, true),
             }
         }
         false
-    }
-
-    /// Reads. Returns none if the read failed: the section is over. A read changes no value, so a release is safe even
-    /// if the read arrives later.
-    async fn read(&self, hold: HoldId, operation: &Operation) -> Option<ReadAnswer> {
-        let op = operation.op;
-        self.record(Event::Read { hold, op });
-        match self.resource.read(operation).await {
-            Ok(read) => {
-                self.record(Event::ReadOk { hold, op, number: read.number.0, arms: Some(read_answer(&read)) });
-                Some(read)
-            }
-            Err(error) => {
-                self.access_failed(hold, op, &error, false);
-                None
-            }
-        }
-    }
-
-    /// Waits for the answer to a write. Resends the write until the answer comes, if the plan says so. Once a copy was
-    /// not answered, the failure of a later copy says nothing about the write: the earlier copy may still be applied.
-    async fn answered<'a>(
-        &self,
-        mut write: Pending<'a, WriteAnswer>,
-        hold: HoldId,
-        op: OpId,
-        again: impl Fn() -> Pending<'a, WriteAnswer>,
-    ) -> Result<WriteAnswer, ClientError> {
-        let Some(every) = self.workload.resend else { return write.await };
-        for resent in 0..RESENDS_MAX {
-            let mut timer = self.clock().sleep_until(self.clock().now() + every);
-            match select(write, &mut timer).await {
-                Either::Left((Err(ClientError::Indeterminate(_)), _)) => timer.await,
-                Either::Left((Err(ClientError::Failed(_)), _)) if resent > 0 => timer.await,
-                Either::Left((answered, _)) => return answered,
-                Either::Right(_) => {}
-            }
-            self.record(Event::Resend { hold, op });
-            write = again();
-        }
-        match write.await {
-            Err(ClientError::Failed(why)) => Err(ClientError::Indeterminate(why)),
-            answered => answered,
-        }
-    }
-
-    /// Checks whether the client still believes in its hold. Takes the stamp before it reads the clock, so that a
-    /// freeze between the two never looks like a check that passed too late.
-    fn check(&self, hold: HoldId, belief: &Belief) -> bool {
-        let at = self.recording.journal.now();
-        let valid_until = Duration::from_nanos(belief.valid_until_ns.load(Ordering::Relaxed));
-        let passed = !belief.lost.load(Ordering::Relaxed) && self.clock().now() < valid_until;
-        self.recording.journal.record_at(at, Event::Check { hold, passed });
-        if !passed && !belief.lost.load(Ordering::Relaxed) {
-            self.record(Event::LossNoticed { hold });
-        }
-        passed
-    }
-
-    fn access_failed(&self, hold: HoldId, op: OpId, error: &ClientError, write: bool) -> bool {
-        let outcome = match error {
-            ClientError::Failed(_) => Outcome::Failed,
-            ClientError::Indeterminate(_) => Outcome::Indeterminate,
-        };
-        self.record(Event::AccessFailed { hold, op, outcome, detail: error.to_string() });
-        write && outcome == Outcome::Indeterminate
     }
 }
 
 /// The mode as `locks` takes it.
 fn in_lock(mode: Mode) -> locks::Mode {
-    match mode {
-        Mode::IntentRead => locks::Mode::IntentRead,
-        Mode::IntentWrite => locks::Mode::IntentWrite,
-        Mode::Read => locks::Mode::Read,
-        Mode::ReadIntentWrite => locks::Mode::ReadIntentWrite,
-        Mode::Write => locks::Mode::Write,
-    }
+    locks::Mode::ALL[mode as usize]
 }
 
-/// Returns the next value for each arm: the read value plus one, from the version that was read.
-fn incremented(read: &ReadAnswer) -> BTreeMap<Arm, (Version, String)> {
-    let next = |value: Option<&String>| value.and_then(|v| v.parse::<u64>().ok()).unwrap_or(0) + 1;
-    read.arms.iter().map(|(arm, state)| (*arm, (state.version, next(state.value.as_ref()).to_string()))).collect()
+/// The mode as `history` has it.
+fn of_lock(mode: locks::Mode) -> Mode {
+    Mode::ALL[mode as usize]
+}
+
+/// The number of operations of a section under one hold.
+fn operations(section: &Section, data: usize) -> u64 {
+    2 * u64::from(section.writes) * data as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_of_history_and_locks_have_the_same_names() {
+        for mode in Mode::ALL {
+            assert_eq!(in_lock(mode).name(), mode.name());
+            assert_eq!(of_lock(in_lock(mode)), mode);
+        }
+    }
 }

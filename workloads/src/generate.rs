@@ -13,18 +13,35 @@ use rand::Rng;
 pub struct Section {
     /// The time at which the section is due, from the start of the client.
     pub due: Duration,
-    /// The key that the section takes first.
-    pub key: Key,
-    /// The keys that the section takes after the first one, in this order.
-    pub further: Vec<Key>,
+    /// The key on which the client takes an intention before its first lock; none without a hierarchy.
+    pub above: Option<Key>,
+    /// The locks that the section takes, in this order; at least one.
+    pub locks: Vec<Taken>,
     /// The length of the work between read and write.
     pub work: Duration,
-    /// The mode in which the client acquires the key. A reader reads where a writer would write.
-    pub mode: Mode,
     /// The number of writes; with 0 the client only acquires and releases.
     pub writes: u32,
     /// The number of failed attempts after which the client gives up; without it, the client never gives up.
     pub attempts: Option<u32>,
+}
+
+/// One lock of a section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// The key of the lock.
+    pub key: Key,
+    /// The mode in which the client acquires the key. Only a writer writes; in another mode the client reads again
+    /// where a writer would write.
+    pub mode: Mode,
+    /// The keys of the resource that the client works on under this lock. None under an intention.
+    pub data: Vec<Key>,
+}
+
+impl Taken {
+    /// The lock of a key that protects the data of the same name.
+    pub fn new(key: Key, mode: Mode) -> Taken {
+        Taken { data: vec![key.clone()], key, mode }
+    }
 }
 
 /// The sections of one client in order: an endless draw, or the script of its worker.
@@ -38,6 +55,9 @@ pub struct Sections<R> {
     work: history::Range,
     writes: u32,
     readers: f64,
+    /// The parent of all other keys, and the share of the sections that take it.
+    parent: Option<Key>,
+    hierarchy: f64,
     due: Due,
 }
 
@@ -58,8 +78,33 @@ impl<R: Rng> Sections<R> {
             false => Due::Scripted { parts: script.into_iter(), done: 0 },
         };
         let is_opposite = workload.opposite && client.0 % 2 == 1;
-        let Workload { keys, locks_per_section: taken, work, writes, readers, .. } = *workload;
-        Sections { rng, keys, taken, is_opposite, work, writes, readers, due }
+        let Workload { keys, locks_per_section: taken, work, writes, readers, hierarchy, .. } = *workload;
+        let parent = workload.parent();
+        Sections { rng, keys, taken, is_opposite, work, writes, readers, parent, hierarchy, due }
+    }
+
+    /// The locks of a section without a hierarchy: further keys after the first one, in one order for all clients, so
+    /// that they wait for each other in no cycle.
+    fn in_order(&self, first: u32, mode: Mode) -> Vec<Taken> {
+        let mut numbers: Vec<u32> = (0..self.taken).map(|n| (first + n) % self.keys).collect();
+        numbers.sort_unstable();
+        if self.is_opposite {
+            numbers.reverse();
+        }
+        numbers.into_iter().map(|number| Taken::new(Key::numbered(number), mode)).collect()
+    }
+
+    /// The key above, and the locks of a section with a hierarchy: a child, or the parent with all its children. Half
+    /// of the writers that take the parent read all children and write one of them.
+    fn in_hierarchy(&mut self, parent: Key, child: u32, mode: Mode) -> (Option<Key>, Vec<Taken>) {
+        let child = Taken::new(Key::numbered(child), mode);
+        if !self.rng.random_bool(self.hierarchy) {
+            return (Some(parent), vec![child]);
+        }
+        let writes_one = mode == Mode::Write && self.rng.random_bool(0.5);
+        let mode = if writes_one { Mode::ReadIntentWrite } else { mode };
+        let all = Taken { key: parent, mode, data: (1..self.keys).map(Key::numbered).collect() };
+        (None, std::iter::once(all).chain(writes_one.then_some(child)).collect())
     }
 }
 
@@ -84,20 +129,16 @@ impl<R: Rng> Iterator for Sections<R> {
                 (due, part.writes.unwrap_or(self.writes), part.reads, part.attempts)
             }
         };
-        let first = self.rng.random_range(0..self.keys);
+        let first = self.rng.random_range(u32::from(self.parent.is_some())..self.keys);
         let work = self.rng.random_range(self.work.from..=self.work.to);
-        let mut numbers: Vec<u32> = (0..self.taken).map(|n| (first + n) % self.keys).collect();
-        // In one order for all clients, so that they wait for each other in no cycle.
-        numbers.sort_unstable();
-        if self.is_opposite {
-            numbers.reverse();
-        }
-        let mut keys = numbers.into_iter().map(|n| Key::new(format!("k{n}")));
-        let key = keys.next()?;
         // Without readers nothing more is drawn, so older plans keep their sections.
         let is_reader = reads.unwrap_or_else(|| self.readers > 0.0 && self.rng.random_bool(self.readers));
         let mode = if is_reader { Mode::Read } else { Mode::Write };
-        Some(Section { due, key, further: keys.collect(), mode, work, writes, attempts })
+        let (above, locks) = match self.parent.clone() {
+            Some(parent) => self.in_hierarchy(parent, first, mode),
+            None => (None, self.in_order(first, mode)),
+        };
+        Some(Section { due, above, locks, work, writes, attempts })
     }
 }
 
@@ -131,7 +172,7 @@ mod tests {
             Sections::new(&workload(), &"worker-1".into(), ClientId(0), ChaCha8Rng::seed_from_u64(1))
                 .take(200)
                 .collect();
-        let keys: std::collections::BTreeSet<_> = sections.iter().map(|s| s.key.as_str().to_owned()).collect();
+        let keys: std::collections::BTreeSet<_> = sections.iter().map(|s| s.locks[0].key.as_str().to_owned()).collect();
         assert_eq!(keys.into_iter().collect::<Vec<_>>(), ["k0", "k1", "k2"]);
         assert!(sections.iter().all(|s| (100..=200).contains(&s.work.as_millis())));
         assert!(sections.windows(2).all(|w| w[0].due <= w[1].due));
@@ -146,12 +187,31 @@ mod tests {
         let workload = Workload { keys: 3, locks_per_section: 2, opposite: true, ..workload() };
         let orders = |client| {
             let of = Sections::new(&workload, &"worker-1".into(), ClientId(client), ChaCha8Rng::seed_from_u64(1));
-            let pair = |s: Section| (s.key.as_str().to_owned(), s.further.iter().map(ToString::to_string).collect());
-            of.take(200).map(pair).collect::<std::collections::BTreeSet<(String, Vec<String>)>>()
+            let keys = |s: Section| s.locks.iter().map(|taken| taken.key.to_string()).collect();
+            of.take(200).map(keys).collect::<std::collections::BTreeSet<Vec<String>>>()
         };
-        let pairs = |of: [[&str; 2]; 3]| of.map(|[a, b]| (a.to_owned(), vec![b.to_owned()])).into();
+        let pairs = |of: [[&str; 2]; 3]| of.map(|pair| pair.map(str::to_owned).to_vec()).into();
         assert_eq!(orders(0), pairs([["k0", "k1"], ["k0", "k2"], ["k1", "k2"]]));
         assert_eq!(orders(1), pairs([["k1", "k0"], ["k2", "k0"], ["k2", "k1"]]));
+    }
+
+    #[test]
+    fn a_section_takes_a_child_under_an_intention_or_the_parent_with_all_children() {
+        let workload = Workload { hierarchy: 0.4, readers: 0.5, ..workload() };
+        let of = Sections::new(&workload, &"worker-1".into(), ClientId(0), ChaCha8Rng::seed_from_u64(1));
+        let told = |s: Section| {
+            let lock = |taken: &Taken| (taken.key.to_string(), taken.mode, taken.data.len());
+            (s.above.map(|key| key.to_string()), s.locks.iter().map(lock).collect::<Vec<_>>())
+        };
+        let all: std::collections::BTreeSet<_> = of.take(400).map(told).collect();
+        let lock = |key: &str, mode, data| (key.to_owned(), mode, data);
+        let expected = ["k1", "k2"].into_iter().flat_map(|child| {
+            let under_intention = |mode| (Some("k0".to_owned()), vec![lock(child, mode, 1)]);
+            let one_of_all = vec![lock("k0", Mode::ReadIntentWrite, 2), lock(child, Mode::Write, 1)];
+            [under_intention(Mode::Read), under_intention(Mode::Write), (None, one_of_all)]
+        });
+        let whole = [Mode::Read, Mode::Write].map(|mode| (None, vec![lock("k0", mode, 2)]));
+        assert_eq!(all, expected.chain(whole).collect());
     }
 
     #[test]

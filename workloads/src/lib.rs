@@ -15,6 +15,7 @@
 pub mod admission;
 pub mod attempt;
 pub mod backend;
+mod belief;
 pub mod client;
 mod client_program;
 pub mod generate;

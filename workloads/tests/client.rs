@@ -19,7 +19,7 @@ use resource::{ClientError, ReadAnswer, ReadArm, WriteAnswer};
 use workloads::{
     attempt::Recording,
     client::{AttemptIds, Client, Ended},
-    generate::Section,
+    generate::{Section, Taken},
     points::Points,
     ports::{Journal, Operation, Pending, Resource},
 };
@@ -171,9 +171,8 @@ fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnsw
     };
     let section = Section {
         due: ms(0),
-        key: "k0".into(),
-        further: Vec::new(),
-        mode: Mode::Write,
+        above: None,
+        locks: vec![Taken::new("k0".into(), Mode::Write)],
         work: ms(100),
         writes: 1,
         attempts: None,

@@ -1,6 +1,6 @@
 //! Details of a builder's grant beyond the usual ones.
 
-use history::{Event, NodeAnswer, Program};
+use history::{Event, HoldId, Key, Mode, NodeAnswer, Program};
 
 use super::{HistoryBuilder, ms};
 
@@ -41,6 +41,43 @@ impl HistoryBuilder {
     pub fn with_place(&mut self, at: u64) -> &mut Self {
         if let Some((.., Event::Acquired { place, .. })) = self.events.last_mut() {
             *place = Some(at);
+        }
+        self
+    }
+
+    /// Gives the attempt of a hold a mode.
+    pub fn in_mode(&mut self, hold: u64, wanted: Mode) -> &mut Self {
+        for (.., event) in &mut self.events {
+            if let Event::Acquire { attempt: HoldId(id), mode, .. } = event
+                && *id == hold
+            {
+                *mode = wanted;
+            }
+        }
+        self
+    }
+
+    /// Gives all attempts of a worker another key.
+    pub fn of_key(&mut self, worker: u32, name: &str) -> &mut Self {
+        for (.., event) in &mut self.events {
+            if let Event::Acquire { client, key, .. } = event
+                && client.0 + 1 == worker
+            {
+                *key = name.into();
+            }
+        }
+        self
+    }
+
+    /// Makes the key of a hold a child of `k0`, under another hold of its client. All data is that of the child.
+    pub fn of_child(&mut self, hold: u64, under: Option<u64>) -> &mut Self {
+        (self.plan.workload.keys, self.plan.workload.hierarchy) = (2, 0.5);
+        for (.., event) in &mut self.events {
+            if let Event::Acquire { attempt: HoldId(id), key, above, .. } = event
+                && *id == hold
+            {
+                (*key, *above) = (Key::numbered(1), under.map(HoldId));
+            }
         }
         self
     }

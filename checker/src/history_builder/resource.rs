@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use history::{
-    Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, Comparison, Deadline, Event, HoldId, OpId, ProcessName,
+    Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, Comparison, Deadline, Event, HoldId, Key, OpId, ProcessName,
     RequestKind, Stamp, Token,
 };
 
@@ -161,7 +161,7 @@ impl HistoryBuilder {
             let shown = self.renumbered.iter().find(|(from, _)| *from == number).map_or(number, |(_, to)| *to);
             let event = Event::Admission {
                 number: shown,
-                key: "k0".into(),
+                key: Key::numbered(u32::from(self.plan.workload.parent().is_some())),
                 kind,
                 hold,
                 op,

@@ -166,3 +166,24 @@ fn a_successor_holds_the_horizon_of_the_process_that_was_killed() {
     let expected = [(5, ms(2)), (5, ms(50)), (6, ms(100))];
     assert_eq!(popped.iter().filter(|(_, at)| *at > ms(1)).copied().collect::<Vec<_>>(), expected);
 }
+
+#[test]
+fn more_processes_than_can_be_judged_are_refused() {
+    let mut records = quiet();
+    let end = records.pop().unwrap();
+    for i in 0..PROCESSES_MAX {
+        let (process, at) = (ProcessName::new(format!("other#{i}")), ms(90));
+        records.push(Record { seq: records.len() as u64, process, n: 0, at, event: started(Role::Worker) });
+    }
+    records.push(Record { seq: records.len() as u64, ..end });
+    let (verdict, _, reasons) = judge(records);
+    assert_eq!(verdict, Verdict::Inconclusive);
+    assert!(reasons.iter().any(|reason| reason.contains("it is of more than 10000 processes")), "{reasons:?}");
+
+    let mut records = quiet();
+    if let Event::Plan { plan, .. } = &mut records[0].event {
+        plan.workload.workers = u32::MAX;
+    }
+    let (_, _, reasons) = judge(records);
+    assert!(reasons.iter().any(|reason| reason.contains("the plan has 4294967295 workers")), "{reasons:?}");
+}

@@ -59,8 +59,6 @@ struct KeyState {
     version: u64,
     depth: u64,
     updates: u64,
-    /// The hold that read last; the arm `claim` accepts its writes only.
-    claim: Option<HoldId>,
 }
 
 /// A version that a hold has read, on one arm.
@@ -74,6 +72,8 @@ struct DataArm {
     arm: Arm,
     order: Order,
     keys: Vec<KeyState>,
+    /// By key, the hold that read last; the arm `claim` accepts its writes only. Kept on that arm alone.
+    claims: Vec<Option<HoldId>>,
     told: FxHashMap<HoldId, Vec<ReadVersion>>,
     found: DataVerdict,
 }
@@ -96,6 +96,8 @@ struct Request<'a> {
     id: Option<HoldId>,
     /// The same hold, if the record knows it.
     hold: Option<(HoldId, Grant)>,
+    /// The keys of that hold and of the hold above it, each with its grant.
+    locks: [Option<(usize, Grant)>; 2],
     /// True if the clients' record contradicts the request: nothing shows whose request it was.
     is_contradicted: bool,
 }
@@ -115,16 +117,20 @@ impl DataArm {
                     self.found.unjustified += 1;
                 }
             }
-            (RequestKind::Read, _) => {
-                let claim = &mut self.keys[request.key].claim;
+            (RequestKind::Read, _) if self.arm == Arm::Claim => {
+                if self.claims.len() <= request.key {
+                    self.claims.resize(request.key + 1, None);
+                }
+                let claim = &mut self.claims[request.key];
                 *claim = request.id.or(*claim);
             }
+            (RequestKind::Read, _) => {}
         }
-        if let Some((_, grant)) = &request.hold
+        if request.hold.is_some()
             && !request.is_contradicted
             && (request.kind == RequestKind::Read || decision.admitted)
         {
-            self.standing(request, grant);
+            self.standing(request);
         }
         let place = self.keys[request.key];
         if decision.version != place.version || decision.value != place.depth {
@@ -150,7 +156,7 @@ impl DataArm {
             // Compare-and-set refuses exactly the writes that are based on an old version.
             Arm::Cas => Some(decision.base == Some(place.version)),
             // `claim` admits a write only if no other hold has read since the write's hold did.
-            Arm::Claim => Some(request.id.is_some() && request.id == place.claim),
+            Arm::Claim => Some(request.id.is_some() && request.id == self.claims.get(request.key).copied().flatten()),
             // `deadline` compares what the request carries with the clock of the resource; the log has both.
             Arm::Deadline => match &request.entry.event {
                 Event::Admission { deadline, .. } => Some(deadline.is_some_and(Deadline::is_kept)),
@@ -187,14 +193,17 @@ impl DataArm {
             self.found.reasons.push(reason);
         }
         // If the base is not known, only the counter is left.
-        place.depth = base.map_or(decision.value, |depth| depth + 1);
+        place.depth = base.map_or(decision.value, |depth| depth.saturating_add(1));
         place.version = request.number;
         place.updates += 1;
         is_wrong
     }
 
-    fn standing(&mut self, request: &Request, grant: &Grant) {
-        let standing = self.order.admitted(request.key, request.kind, request.entry.at, grant);
+    /// Counts a request by its standing among the later holds of its key, or of the key above if that is worse.
+    fn standing(&mut self, request: &Request) {
+        let locks = request.locks.iter().flatten();
+        let standings = locks.map(|(key, grant)| self.order.admitted(*key, request.kind, request.entry.at, grant));
+        let standing = standings.max().unwrap_or(Standing::Current);
         if request.kind == RequestKind::Write {
             let count = |n: &mut Option<u64>, is: bool| *n = n.map(|n| n + u64::from(is));
             count(&mut self.found.stale_accepted, standing == Standing::Stale);
@@ -216,6 +225,7 @@ impl Judge for Data {
                 arm,
                 order: Order::new(arm),
                 keys: Vec::new(),
+                claims: Vec::new(),
                 told: FxHashMap::default(),
                 found: DataVerdict {
                     verdict: Verdict::Measured,
@@ -243,11 +253,19 @@ impl Judge for Data {
                     self.arms.iter_mut().for_each(|arm| arm.order.acquired(hold.key, &grant));
                 }
             }
+            // Nobody knows the versions of the arms.
+            Event::Admission { .. } if run.is_log_broken => {}
             Event::Admission { number, key, kind, hold, arms, repeat: false, .. } => {
                 let Some(key) = run.key_of(key) else { return };
-                let known = hold.and_then(|id| Some((id, run.attempt(id)?.grant?)));
-                let (number, kind, id, is_contradicted) = (*number, *kind, *hold, run.is_contradicted());
-                let request = Request { entry, number, kind, key, id, hold: known, is_contradicted };
+                let attempt = hold.and_then(|id| run.attempt(id));
+                let known = attempt.and_then(|hold| Some((hold.id, hold.grant?)));
+                let above = attempt.and_then(|hold| run.attempt(hold.above?));
+                let locks = [attempt, above].map(|hold| hold.and_then(|hold| Some((hold.key, hold.grant?))));
+                // Of a hold that its client has used up, and another one since, nothing is known any more.
+                let is_forgotten = hold.is_some() && attempt.is_none();
+                let (number, kind, id, is_contradicted) =
+                    (*number, *kind, *hold, run.is_contradicted() || is_forgotten);
+                let request = Request { entry, number, kind, key, id, hold: known, locks, is_contradicted };
                 for arm in &mut self.arms {
                     if let Some(decision) = arms.iter().find(|d| d.arm == arm.arm) {
                         arm.see(&request, decision);
@@ -262,6 +280,10 @@ impl Judge for Data {
         for arm in &mut self.arms {
             arm.told.remove(&attempt.id);
         }
+    }
+
+    fn on_key_quiet(&mut self, _run: &Run, key: usize) {
+        self.arms.iter_mut().for_each(|arm| arm.order.quiet(key));
     }
 
     fn finish(self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {

@@ -119,7 +119,7 @@ pub(crate) struct Fairness {
     clients: FxHashMap<ClientId, Share>,
     waited: u64,
     /// By key.
-    grants: Vec<Grants>,
+    grants: FxHashMap<usize, Grants>,
     /// Undo requests of attempts that waited: when each was sent.
     undoing: FxHashMap<HoldId, Stamp>,
     overtaken: Vec<Overtaken>,
@@ -129,7 +129,7 @@ pub(crate) struct Fairness {
 impl Fairness {
     /// The attempt was surely in the queue until `until`: finds the holds that came later and were granted before.
     fn in_queue_until(&mut self, run: &Run, attempt: &Attempt, place: Option<u64>, until: Stamp) {
-        let Some(grants) = self.grants.get(attempt.key) else { return };
+        let Some(grants) = self.grants.get(&attempt.key) else { return };
         let since = attempt.behind.map(|behind| behind.at);
         let came_later = |other: &Granted| {
             since.is_some_and(|since| since < other.sent) || place.zip(other.place).is_some_and(|(own, its)| own < its)
@@ -158,10 +158,7 @@ impl Fairness {
         if self.waited == 0 && grant.place.is_none() {
             return;
         }
-        if self.grants.len() <= hold.key {
-            self.grants.resize_with(hold.key + 1, Grants::default);
-        }
-        let grants = &mut self.grants[hold.key];
+        let grants = self.grants.entry(hold.key).or_default();
         if grants.holds.len() >= grants.max {
             let open = run.attempts.values().filter(|a| a.key == hold.key && !a.is_orphan && a.let_go.is_none());
             let oldest = open.map(|a| a.sent.at).min().unwrap_or(grant.ok.at);
@@ -234,6 +231,10 @@ impl Judge for Fairness {
 
     fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
         self.undoing.remove(&attempt.id);
+    }
+
+    fn on_key_quiet(&mut self, _run: &Run, key: usize) {
+        self.grants.remove(&key);
     }
 
     fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {

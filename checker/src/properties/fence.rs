@@ -1,6 +1,9 @@
 //! Property 3: the fence, on the arms that decide by token. Everything is judged in the order of the admission log.
 
-use history::{Arm, Comparison, Event, HoldId, Plan, RequestKind, Stamp, Token};
+use std::cmp::Ordering;
+
+use history::{Arm, Comparison, Event, HoldId, Mode, Plan, RequestKind, Stamp, Token};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
@@ -52,14 +55,25 @@ pub struct FenceVerdict {
 struct LargestToken {
     token: Token,
     hold: HoldId,
-    /// Absent if the clients' record contradicts the request that brought the token.
-    grant: Option<Grant>,
+    by: Bringer,
+}
+
+/// The knowledge of the hold that first brought a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bringer {
+    /// The record knows its grant.
+    Known(Mode),
+    /// The clients' record contradicts the request that brought the token.
+    Contradicted,
 }
 
 struct FencedArm {
     arm: Arm,
     order: Order,
     seen: Vec<Option<LargestToken>>,
+    /// The grants of the holds that brought the largest tokens, by key. A hold that has none here was granted before
+    /// every attempt for the key that is open.
+    grants: FxHashMap<usize, Grant>,
     found: FenceVerdict,
 }
 
@@ -151,18 +165,20 @@ impl FencedArm {
                 self.found.repeats += 1;
                 false
             }
-            (Refusal::Justified, Some(by)) if by.grant.is_some_and(|by| by.is_later(&request.grant)) => {
-                self.found.stale_rejected += 1;
-                false
-            }
-            (Refusal::Justified, Some(by)) if by.grant.is_some_and(|by| request.grant.is_later(&by)) => {
-                self.found.false_rejections += 1;
-                true
-            }
-            (Refusal::Justified, Some(_)) => {
-                self.found.undecided += 1;
-                false
-            }
+            (Refusal::Justified, Some(by)) => match self.order_of(request, &by) {
+                Some(Ordering::Less) => {
+                    self.found.stale_rejected += 1;
+                    false
+                }
+                Some(_) => {
+                    self.found.false_rejections += 1;
+                    true
+                }
+                None => {
+                    self.found.undecided += 1;
+                    false
+                }
+            },
             // A write that carries no token may be refused at any time.
             (Refusal::Justified, None) => false,
             (Refusal::Unjustified, _) => {
@@ -173,13 +189,26 @@ impl FencedArm {
         self.witness(request, is_wrong);
     }
 
+    /// The order of a request's hold and of the hold that brought a token, if it is known.
+    fn order_of(&self, request: &Request, brought: &LargestToken) -> Option<Ordering> {
+        let Bringer::Known(mode) = brought.by else { return None };
+        match self.grants.get(&request.hold.key) {
+            Some(by) if by.is_later(&request.grant) => Some(Ordering::Less),
+            Some(by) if request.grant.is_later(by) => Some(Ordering::Greater),
+            Some(_) => None,
+            None => rules::conflict(mode, request.grant.mode).then_some(Ordering::Greater),
+        }
+    }
+
     /// An equal token of another hold registers nothing.
     fn register(&mut self, key: usize, token: Option<Token>, hold: HoldId, grant: Option<Grant>) {
         let seen = self.key(key);
-        if let Some(token) = token
-            && seen.is_none_or(|largest| token > largest.token)
-        {
-            *seen = Some(LargestToken { token, hold, grant });
+        let Some(token) = token.filter(|token| seen.is_none_or(|largest| *token > largest.token)) else { return };
+        let by = grant.map_or(Bringer::Contradicted, |grant| Bringer::Known(grant.mode));
+        *seen = Some(LargestToken { token, hold, by });
+        match grant {
+            Some(grant) => _ = self.grants.insert(key, grant),
+            None => _ = self.grants.remove(&key),
         }
     }
 
@@ -198,7 +227,13 @@ impl Judge for Fence {
 
     fn new(plan: &Plan) -> Fence {
         let arms = Arm::ALL.into_iter().filter(|arm| arm.fences() && plan.arms.contains(arm));
-        let arms = arms.map(|arm| FencedArm { arm, order: Order::new(arm), seen: Vec::new(), found: nothing() });
+        let arms = arms.map(|arm| FencedArm {
+            arm,
+            order: Order::new(arm),
+            seen: Vec::new(),
+            grants: FxHashMap::default(),
+            found: nothing(),
+        });
         Fence { is_strict: plan.fence == Comparison::Strict, arms: arms.collect() }
     }
 
@@ -209,6 +244,8 @@ impl Judge for Fence {
                     self.arms.iter_mut().for_each(|arm| arm.order.acquired(hold.key, &grant));
                 }
             }
+            // Nobody knows which tokens the arms have registered.
+            Event::Admission { .. } if run.is_log_broken => {}
             Event::Admission { key, kind, hold: Some(id), token, arms, repeat: false, .. }
                 if run.is_contradicted() || run.attempt(*id).is_none() =>
             {
@@ -235,6 +272,13 @@ impl Judge for Fence {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn on_key_quiet(&mut self, _run: &Run, key: usize) {
+        for arm in &mut self.arms {
+            arm.order.quiet(key);
+            arm.grants.remove(&key);
         }
     }
 

@@ -56,7 +56,8 @@ pub struct LivenessVerdict {
     /// All keys that a kill blocked, by time.
     pub blocked: Vec<BlockedKey>,
     /// Cycles of clients that waited for each other: how many the service detected, how many ended because a client
-    /// gave up its wait, because a lease ended, because a client was killed, and how many did not end.
+    /// gave up its wait, because a lease ended, because a client was killed, how many did not end, and how many the
+    /// end of the record cut off.
     pub deadlocks_detected: u64,
     #[allow(missing_docs)]
     pub deadlocks_timed_out: u64,
@@ -66,8 +67,13 @@ pub struct LivenessVerdict {
     pub deadlocks_killed: u64,
     #[allow(missing_docs)]
     pub deadlocks_unended: u64,
+    #[allow(missing_docs)]
+    pub deadlocks_cut_off: u64,
     /// The first deadlocks, by time; no more than 100.
     pub deadlocks: Vec<Deadlock>,
+    /// The reasons why the verdict is inconclusive.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
 }
 
 struct Block {
@@ -155,6 +161,10 @@ impl Judge for Liveness {
         self.deadlocks.on_entitlement_end(run, hold, end);
     }
 
+    fn on_key_quiet(&mut self, _run: &Run, key: usize) {
+        self.blocked_keys.on_key_quiet(key);
+    }
+
     fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         self.blocks.sort_by_key(|block| (block.killed, block.blocked.hold));
         let bound = self.blocked_keys.bound();
@@ -165,10 +175,15 @@ impl Judge for Liveness {
         let ended = [DeadlockEnd::Detected, DeadlockEnd::TimedOut, DeadlockEnd::LeaseEnded, DeadlockEnd::Killed];
         let cycles: u64 = ended.into_iter().map(&count).sum();
         let judged = in_time + stuck.len() as u64 + cycles + unended;
-        let verdict = match judged {
+        let cut_off = count(DeadlockEnd::CutOff);
+        let verdict = match judged + cut_off {
             0 => Verdict::Measured,
-            _ => Verdict::judged(!stuck.is_empty() || unended > 0, !ending.is_whole),
+            _ => Verdict::judged(!stuck.is_empty() || unended > 0, !ending.is_whole || cut_off > 0),
         };
+        let reason = format!(
+            "the record ended {cut_off} times while clients waited for each other, too early to say whether their \
+             waits would have ended"
+        );
         let blocked: Vec<BlockedKey> = (self.blocks.into_iter())
             .map(|block| BlockedKey { blocked_ms: block.lasted.map(millis), ..block.blocked })
             .collect();
@@ -184,7 +199,9 @@ impl Judge for Liveness {
             deadlocks_lease_ended: count(DeadlockEnd::LeaseEnded),
             deadlocks_killed: count(DeadlockEnd::Killed),
             deadlocks_unended: count(DeadlockEnd::Unended),
+            deadlocks_cut_off: cut_off,
             deadlocks,
+            reasons: if cut_off > 0 { vec![reason] } else { Vec::new() },
         };
         vec![(None, liveness)]
     }
@@ -202,6 +219,7 @@ impl LivenessVerdict {
             (self.deadlocks_lease_ended, "ended with a lease"),
             (self.deadlocks_killed, "ended by a kill"),
             (self.deadlocks_unended, "without an end"),
+            (self.deadlocks_cut_off, "cut off by the end of the record"),
         ];
         let all: u64 = ends.iter().map(|(count, _)| count).sum();
         let told = ends.iter().filter(|(count, _)| *count > 0).map(|(count, end)| format!("{count} {end}"));
@@ -213,6 +231,10 @@ impl LivenessVerdict {
 impl Report for LivenessVerdict {
     fn verdict(&self) -> Verdict {
         self.verdict
+    }
+
+    fn reasons(&self) -> &[String] {
+        &self.reasons
     }
 
     fn shown_verdict(&self) -> &'static str {

@@ -3,7 +3,10 @@
 
 mod claims;
 mod cut_short;
+mod doubts;
+mod ended;
 mod evidence;
+mod hierarchy;
 mod note;
 mod overlap_cause;
 mod queue;
@@ -21,13 +24,13 @@ use crate::{
     by_mode::ByMode,
     cause::Cause,
     facts::Facts,
-    holds::{Attempt, EventRef, Grant, HoldSummary},
+    holds::{Attempt, EventRef, Grant, HoldSummary, Span},
     intervals::Intervals,
     judge::{Ending, Judge},
     merge::Entry,
     order::Largest,
     rules,
-    run::{Run, millis},
+    run::Run,
     verdict::Verdict,
 };
 
@@ -36,8 +39,9 @@ pub use window::{Window, WindowKind};
 
 use claims::Claims;
 use cut_short::KilledHolds;
+use ended::Ended;
 use evidence::{ACTS_MAX, Entitled, HoldWatch, Overlap, Renewed, StaleAct, StaleActs};
-use note::LastDecision;
+use note::{LastDecisions, RequestSummary};
 use queue::Queue;
 
 /// A stale hold that can act no more.
@@ -47,7 +51,7 @@ struct StaleHold {
     closed: Stamp,
 }
 
-/// The most entitlements of a key that wait for the watches.
+/// The entitlements of a key that wait for the watches, or as many as holds are open.
 const ENDED_MAX: usize = 64;
 
 #[derive(Default)]
@@ -61,7 +65,6 @@ struct LockKey {
     latest: ByMode<Largest>,
     latest_unplaced: ByMode<Largest>,
     queue: Queue,
-    last_decision: LastDecision,
 }
 
 impl LockKey {
@@ -96,7 +99,9 @@ impl LockKey {
 /// Judges mutual exclusion.
 #[derive(Default)]
 pub(crate) struct Lock {
-    keys: Vec<LockKey>,
+    /// The keys that have an open attempt.
+    keys: FxHashMap<usize, LockKey>,
+    decisions: LastDecisions,
     watches: FxHashMap<HoldId, HoldWatch>,
     /// The holds whose first later hold is this one and has not written.
     unwritten: FxHashMap<HoldId, Vec<HoldId>>,
@@ -109,6 +114,8 @@ pub(crate) struct Lock {
     claims: Claims,
     killed: KilledHolds,
     undecided: u64,
+    /// Pairs of holds that overlap, unless a killed client released its hold and the record lost that.
+    unproved: u64,
     without_key: u64,
     /// True if a hold outlived its promise: only then does the run test the lock.
     is_tested: bool,
@@ -118,10 +125,7 @@ pub(crate) struct Lock {
 
 impl Lock {
     fn key(&mut self, key: usize) -> &mut LockKey {
-        if self.keys.len() <= key {
-            self.keys.resize_with(key + 1, LockKey::default);
-        }
-        &mut self.keys[key]
+        self.keys.entry(key).or_default()
     }
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, grant: &Grant, valid: Duration) {
@@ -164,28 +168,45 @@ impl Lock {
         known.find(|(id, _)| *id == hold).map(|(_, renewed)| renewed.clone()).unwrap_or_default()
     }
 
-    /// A request of a hold was decided: the first copy of it.
+    /// A request of a hold was decided: the first copy of it. It is an act under the hold of the key above, too.
     fn act(&mut self, run: &Run, entry: &Entry) {
-        let Event::Admission { kind, hold: Some(id), op, .. } = &entry.event else { return };
-        let Some((hold, grant)) = run.attempt(*id).and_then(|h| Some((h, h.grant?))) else { return };
+        let Event::Admission { key, hold, .. } = &entry.event else { return };
+        let note = |lock: &Lock| lock.decisions.note(run.key_of(key).unwrap_or_default(), &entry.event);
+        let mut next = *hold;
+        while let Some((hold, grant)) = next.and_then(|id| run.attempt(id)).and_then(|h| Some((h, h.grant?))) {
+            self.act_under(run, entry, hold, &grant, &note);
+            next = hold.above;
+        }
+    }
+
+    fn act_under(
+        &mut self,
+        run: &Run,
+        entry: &Entry,
+        hold: &Attempt,
+        grant: &Grant,
+        note: &dyn Fn(&Lock) -> RequestSummary,
+    ) {
+        let Event::Admission { kind, op, .. } = &entry.event else { return };
         let mark = EventRef { at: entry.at, seq: entry.seq };
         let is_write = *kind == RequestKind::Write;
         if is_write {
-            self.tell_of_first_write(*id, hold.key, mark, entry);
+            self.tell_of_first_write(hold.id, mark, note);
         }
         if !rules::is_after_end(mark.at, hold.end()) {
             return;
         }
         self.is_tested |= rules::is_after_end(mark.at, hold.promise);
-        let Some(watch) = self.watches.get_mut(id) else { return };
+        let Some(watch) = self.watches.get_mut(&hold.id) else { return };
         let is_before = |acquired: Stamp| rules::is_acquired_before(acquired, mark.at);
         if !watch.first_later.as_ref().is_some_and(|later| is_before(later.ok.at)) {
             self.undecided += u64::from(watch.first_unordered.is_some_and(is_before));
             return;
         }
         self.take_in(run, hold.key);
-        let Some(watch) = self.watches.get_mut(id) else { return };
-        let overlap = cover_until(run, hold, &grant, &watch.cover, mark.at);
+        let noted = note(self);
+        let Some(watch) = self.watches.get_mut(&hold.id) else { return };
+        let overlap = cover_until(run, hold, grant, &watch.cover, mark.at);
         let stale = watch.stale.get_or_insert_with(|| StaleActs {
             last: mark,
             reads: 0,
@@ -197,15 +218,14 @@ impl Lock {
         stale.writes += u64::from(is_write);
         stale.reads += u64::from(!is_write);
         if stale.acts.len() < ACTS_MAX {
-            let note = self.keys[hold.key].last_decision.note(&entry.event);
-            stale.acts.push(StaleAct { mark, op: *op, note });
+            stale.acts.push(StaleAct { mark, op: *op, note: noted });
         }
     }
 
     /// Holds that may still act remember the first write of the first later hold.
-    fn tell_of_first_write(&mut self, id: HoldId, key: usize, mark: EventRef, entry: &Entry) {
+    fn tell_of_first_write(&mut self, id: HoldId, mark: EventRef, note: &dyn Fn(&Lock) -> RequestSummary) {
         let Some(waiting) = self.unwritten.remove(&id) else { return };
-        let note = self.key(key).last_decision.note(&entry.event);
+        let note = note(self);
         for other in waiting {
             if let Some(watch) = self.watches.get_mut(&other) {
                 watch.later_write = Some((mark, note.clone()));
@@ -215,12 +235,17 @@ impl Lock {
 
     /// Adds the entitlements that have ended to the watches of the key's open holds.
     fn take_in(&mut self, run: &Run, key: usize) {
-        let Some(of_key) = self.keys.get_mut(key) else { return };
+        let Some(of_key) = self.keys.get_mut(&key) else { return };
         let earliest = run.live(key).filter_map(|h| Some(h.grant?.ok.at)).min().unwrap_or(self.now);
+        let all = Ended::of(&of_key.ended, earliest);
         for id in &of_key.open {
             let (Some(other), Some(watch)) = (run.attempt(*id), self.watches.get_mut(id)) else { continue };
             // A hold that is not retired ends later: no part of these entitlements lies after its end.
             let Some(theirs) = other.grant.filter(|_| other.is_retired) else { continue };
+            if all.are_later(&theirs, other.end()) && watch.cover.append(all.first, &all.cover) {
+                watch.cover.settle(earliest);
+                continue;
+            }
             for (grant, end) in of_key.ended.iter().filter(|(grant, _)| grant.is_later(&theirs)) {
                 watch.cover.add((grant.ok.at.max(other.end()), *end));
             }
@@ -259,8 +284,8 @@ impl Judge for Lock {
         client acts under a hold that has ended after another client has acquired the lock in a mode that conflicts.";
     type Verdict = LockVerdict;
 
-    fn new(_plan: &Plan) -> Lock {
-        Lock::default()
+    fn new(plan: &Plan) -> Lock {
+        Lock { decisions: LastDecisions::new(&plan.arms), ..Lock::default() }
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
@@ -277,7 +302,7 @@ impl Judge for Lock {
                     self.act(run, entry);
                 }
                 if let Some(key) = run.key_of(key) {
-                    self.key(key).last_decision.remember(&entry.event);
+                    self.decisions.remember(key, &entry.event);
                 }
             }
             Event::Check { hold, passed: true } => {
@@ -308,12 +333,22 @@ impl Judge for Lock {
         let of_hold = |found: &mut Overlap| found.holds.iter().any(|entitled| entitled.hold.id == hold.id);
         self.overlaps.extend(self.instants.extract_if(.., of_hold).filter(|found| found.from < end));
         self.is_tested |= hold.ended_by().is_none() && !rules::is_dead_claim(grant.ok.at, hold.promise);
-        let others = run.live(hold.key).filter_map(|h| Some((h, h.grant?)));
-        for (other, theirs) in others.filter(|(_, theirs)| theirs.conflicts(&grant)) {
-            // The other hold's entitlement ends no earlier: `run` returns the ends in their order.
-            let length = rules::overlap((grant.ok.at, end), (theirs.ok.at, other.end()));
-            let is_inside = rules::is_instant_inside((grant.ok.at, end), (theirs.ok.at, other.end()));
-            if length.is_some() || is_inside && !rules::is_dead_claim(grant.ok.at, grant.first_promise) {
+        let others = run.live(hold.key).filter(|other| rules::conflict(other.mode, hold.mode));
+        let others = others.chain(hierarchy::across_levels(run, hold)).filter_map(|h| Some((h, h.grant?)));
+        for (other, theirs) in others {
+            // The places of two queues cannot be compared.
+            let unplaced = |grant: Grant| if other.key == hold.key { grant } else { Grant { place: None, ..grant } };
+            let (grant, theirs) = (unplaced(grant), unplaced(theirs));
+            // The other hold of the key ends no earlier: `run` returns the ends of a key in their order.
+            let spans = ((grant.ok.at, end), (theirs.ok.at, other.end()));
+            let surely = |hold, (from, to): Span| (from, to.min(run.known_until(hold)));
+            let known = (surely(hold, spans.0), surely(other, spans.1));
+            let length = rules::overlap(known.0, known.1);
+            let is_alive = |grant: &Grant| !rules::is_dead_claim(grant.ok.at, grant.first_promise);
+            let is_inside = rules::is_instant_inside(known.0, known.1) && is_alive(&grant)
+                || rules::is_instant_inside(known.1, known.0) && is_alive(&theirs);
+            self.unproved += u64::from(length.is_none() && !is_inside && rules::overlap(spans.0, spans.1).is_some());
+            if length.is_some() || is_inside {
                 let mut holds = [(hold, &grant, other.id), (other, &theirs, hold.id)];
                 holds.sort_by_key(|(hold, grant, _)| (grant.ok.at, hold.id));
                 if holds[0].1.is_later(holds[1].1) {
@@ -324,34 +359,39 @@ impl Judge for Lock {
                     let renewed = self.renewed_at(hold.id, other);
                     Entitled::new(HoldSummary::of(hold, grant), hold.granted_on, renewed)
                 });
-                let (key, from) = (hold.key, grant.ok.at.max(theirs.ok.at));
+                let (key, from) = (hold.key.max(other.key), grant.ok.at.max(theirs.ok.at));
                 let overlap = Overlap { key, holds, is_ordered, from, length: length.unwrap_or_default() };
                 // The other hold may still end at this very stamp, by an event that comes next.
                 let list = if length.is_some() { &mut self.overlaps } else { &mut self.instants };
                 list.push(overlap);
             }
         }
-        let Some(key) = self.keys.get_mut(hold.key) else { return };
+        let Some(key) = self.keys.get_mut(&hold.key) else { return };
         key.queue.ended(hold.id, end);
         key.ended.push((grant, end));
-        if key.ended.len() >= ENDED_MAX {
+        // The more holds are open, the more entitlements they take in at once: each is looked at a few times in all.
+        if key.ended.len() >= ENDED_MAX.max(key.open.len()) {
             self.take_in(run, hold.key);
         }
     }
 
-    fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
+    fn on_attempt_closed(&mut self, run: &Run, attempt: &Attempt) {
         self.renewed.remove(&attempt.id);
         self.claims.closed(attempt.id);
-        self.killed.closed(attempt);
+        self.killed.closed(run, attempt);
         self.unwritten.remove(&attempt.id);
         if let Some(watch) = self.watches.remove(&attempt.id) {
-            let key = &mut self.keys[attempt.key];
+            let key = self.key(attempt.key);
             key.open.retain(|id| *id != attempt.id);
             key.unfollowed.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
                 self.stale.push(StaleHold { hold: attempt.clone(), watch, closed: self.now });
             }
         }
+    }
+
+    fn on_key_quiet(&mut self, _run: &Run, key: usize) {
+        self.keys.remove(&key);
     }
 
     fn finish(mut self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
@@ -362,14 +402,13 @@ impl Judge for Lock {
             windows.extend(stale(&found.hold, &found.watch));
         }
         for hold in run.still_open() {
-            self.killed.settle(hold);
+            self.killed.settle(run, hold);
             if let Some(watch) = self.watches.get(&hold.id) {
                 windows.extend(stale(hold, watch));
             }
         }
         windows.extend(self.overlaps.iter().map(|overlap| window::overlap(run, overlap, ending)));
-        let cut_short = self.killed.cut_short.iter().filter(|cut| !cut.length.is_zero());
-        windows.extend(cut_short.map(|cut| window::cut_short(run, cut, ending)));
+        windows.extend(self.killed.proved(run).map(|cut| window::cut_short(run, cut, ending)));
         let is_unexplained = |w: &Window| w.causes.iter().any(|c| c.is(Cause::Unexplained));
         windows.sort_by(|a, b| {
             let order = (!is_unexplained(a)).cmp(&!is_unexplained(b)).then(a.at_ms.total_cmp(&b.at_ms));
@@ -390,7 +429,7 @@ impl Judge for Lock {
             stale_holder: count(WindowKind::StaleHolder),
             lease_overlap: count(WindowKind::LeaseOverlap),
             cut_short: count(WindowKind::CutShort),
-            undecided: self.undecided,
+            undecided: self.undecided + self.unproved(run),
             explained_claims: claims.explained,
             without_key: self.without_key,
             overlap_ms_max: windows.iter().map(|w| w.overlap_ms).fold(0.0, f64::max),
@@ -403,50 +442,6 @@ impl Judge for Lock {
             notes,
         };
         vec![(None, lock)]
-    }
-}
-
-impl Lock {
-    /// The reasons why a lock without a violation is not upheld.
-    fn reasons(&self, run: &Run) -> Vec<String> {
-        let mut reasons: Vec<String> = run.faults.unproved().collect();
-        if self.undecided > 0 {
-            let n = self.undecided;
-            reasons
-                .push(format!("{n} acts came after their own end, and the order of grants does not say who held then"));
-        }
-        if let Some(step) = run.stalls.steps.iter().min_by_key(|step| (step.span, &step.process)) {
-            let (ms, at, who) = (millis(step.moved), run.ms(step.span.1) / 1e3, &step.process);
-            reasons.push(format!(
-                "the host's clock stepped by {ms:.0} ms about {at:.3} s (seen by {who}): leases rest on it"
-            ));
-        }
-        if let Some((stall, process)) = &run.stalls.longest
-            && run.plan.schedule.is_empty()
-            && rules::spoils_control(*stall, run.plan.lease)
-        {
-            let ms = millis(*stall);
-            reasons.push(format!(
-                "{process} stalled for {ms:.0} ms, more than a quarter of the lease: too long for a control run"
-            ));
-        }
-        reasons
-    }
-
-    /// Notes on an upheld lock.
-    fn notes(&self, run: &Run) -> Vec<String> {
-        let mut proved = run.faults.iter().filter_map(|(_, line)| Some((line, line.proved?))).peekable();
-        if self.is_tested || proved.peek().is_none() {
-            return Vec::new();
-        }
-        let pauses = proved.filter(|(line, _)| line.kind.freezes());
-        match pauses.map(|(_, (from, to))| to.since(from)).max() {
-            Some(longest) if longest < run.plan.lease => {
-                let (longest, lease) = (longest.as_secs_f64(), run.plan.lease.as_secs_f64());
-                vec![format!("no pause outlasted the lease: the longest was {longest:.3} s, the lease is {lease:.3} s")]
-            }
-            _ => vec!["no hold outlived its lease: the faults did not put the lock to the test".into()],
-        }
     }
 }
 

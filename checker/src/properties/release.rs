@@ -3,14 +3,18 @@
 
 mod unreleased;
 
-use std::collections::VecDeque;
+use std::collections::{VecDeque, hash_map};
 
-use history::{Answers, Arm, Event, FaultKind, Harm, HoldId, Key, Mode, NodeAnswer, NodeName, Plan, Stamp};
+use history::{
+    Answers, Arm, Event, FaultKind, Harm, HoldId, Key, Mode, NodeAnswer, NodeName, Persistence, Plan, Stamp,
+    fault::Data,
+};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
     facts::Facts,
+    faults::FaultRecord,
     holds::{Attempt, EventRef, Nodes},
     judge::{Ending, Judge, UnsafeRequest},
     key_lease,
@@ -72,6 +76,13 @@ struct Possession {
     let_go: Option<Stamp>,
 }
 
+impl Possession {
+    /// The stamp until which the attempt surely owns the key.
+    fn owned_to(&self) -> Stamp {
+        self.let_go.map_or(self.promise, |at| at.min(self.promise))
+    }
+}
+
 /// A request that took effect somewhere.
 #[derive(Debug, Clone, Copy)]
 struct Effect {
@@ -96,7 +107,7 @@ const LISTED: usize = 20;
 #[derive(Default)]
 pub(crate) struct Release {
     /// By key and node, oldest first.
-    grants: FxHashMap<(usize, usize), VecDeque<Possession>>,
+    grants: FxHashMap<usize, Vec<VecDeque<Possession>>>,
     /// Requests that were sent and not answered: releases, undos and renewals apart.
     sent: FxHashMap<HoldId, [Option<EventRef>; 3]>,
     /// Undos that were answered. The nodes that refused the attempt are known only when the attempt has ended.
@@ -106,6 +117,10 @@ pub(crate) struct Release {
     effects: Vec<Effect>,
     found: Vec<UnsafeRequest>,
     unreleased: UnreleasedKeys,
+    /// True if a hold was acquired without the answers of the nodes, and with them. A store that answers as a whole
+    /// tells none of them.
+    holds: [bool; 2],
+    now: Stamp,
 }
 
 const RELEASE: usize = 0;
@@ -125,8 +140,12 @@ impl Release {
     /// Notes that an attempt has ended: from now on it owns the key on the nodes that granted it.
     fn completed(&mut self, attempt: &Attempt, promise: Stamp) {
         let Some(completed) = attempt.completed else { return };
+        let nodes = self.grants.entry(attempt.key).or_default();
         for node in bits(attempt.granted_on) {
-            let grants = self.grants.entry((attempt.key, node)).or_default();
+            if nodes.len() <= node {
+                nodes.resize_with(node + 1, VecDeque::new);
+            }
+            let grants = &mut nodes[node];
             if grants.len() == GRANTS_MAX {
                 grants.pop_front();
             }
@@ -136,11 +155,9 @@ impl Release {
     }
 
     fn lets_go(&mut self, attempt: &Attempt, at: Stamp) {
-        for node in bits(attempt.granted_on) {
-            let grants = self.grants.get_mut(&(attempt.key, node));
-            for grant in grants.into_iter().flatten().filter(|g| g.owner == attempt.id) {
-                grant.let_go.get_or_insert(at);
-            }
+        let grants = self.grants.get_mut(&attempt.key).into_iter().flatten().flatten();
+        for grant in grants.filter(|grant| grant.owner == attempt.id) {
+            grant.let_go.get_or_insert(at);
         }
     }
 
@@ -170,7 +187,7 @@ impl Release {
     /// Finds the owners that a request affected, on each node where the request took effect.
     fn judge(&mut self, effect: &Effect) {
         for node in bits(effect.done_on) {
-            for grant in self.grants.get(&(effect.key, node)).into_iter().flatten() {
+            for grant in self.grants.get(&effect.key).and_then(|nodes| nodes.get(node)).into_iter().flatten() {
                 if grant.owner == effect.attempt {
                     continue;
                 }
@@ -182,7 +199,7 @@ impl Release {
                     && effect.completed.is_some_and(|completed| {
                         rules::owns_no_more(completed, grant.sent, grant.completed.at, effect.invoked.at)
                     });
-                let owned_to = grant.let_go.map_or(grant.promise, |at| at.min(grant.promise));
+                let owned_to = grant.owned_to();
                 // An attempt that the node granted, or may have granted, may own the key rightly. Then the grant was
                 // wrong, which another property reports.
                 let is_inside_possession = is_in(effect.refused_on)
@@ -215,10 +232,12 @@ impl Judge for Release {
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
+        self.now = entry.at;
         self.unreleased.on_event(run, entry);
         let mark = EventRef { at: entry.at, seq: entry.seq };
         match &entry.event {
-            Event::Acquired { attempt, .. } => {
+            Event::Acquired { attempt, answers, .. } => {
+                self.holds[usize::from(answers.iter().any(|(node, _)| run.plan.lock_nodes.contains(node)))] = true;
                 if let Some((attempt, grant)) = run.attempt(*attempt).and_then(|a| Some((a, a.grant?))) {
                     self.completed(attempt, grant.first_promise);
                 }
@@ -273,6 +292,17 @@ impl Judge for Release {
         self.unreleased.on_attempt_closed(attempt);
     }
 
+    /// A request of a later attempt can only take what an attempt still owns.
+    fn on_key_quiet(&mut self, run: &Run, key: usize) {
+        self.unreleased.on_key_quiet(run, key);
+        let hash_map::Entry::Occupied(mut nodes) = self.grants.entry(key) else { return };
+        let now = self.now;
+        nodes.get_mut().iter_mut().for_each(|grants| grants.retain(|grant| grant.owned_to() > now));
+        if nodes.get().iter().all(VecDeque::is_empty) {
+            nodes.remove();
+        }
+    }
+
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
     /// that rest on possession are dropped then; after a restart that may have lost keys, all findings of the node are
     /// dropped. Where a replica can be promoted, all findings are dropped after a fault of any of these nodes, apart
@@ -293,7 +323,8 @@ impl Judge for Release {
         let fails_over = |kind: FaultKind| run.plan.is_replicated() && kind.harm() != Harm::SetsClock;
         let is_clock_safe = run.stalls.steps.is_empty();
         let sound = self.found.iter().filter(|u| {
-            !is_hit(u, &|kind| key_lease::forgets(run, kind) || fails_over(kind))
+            !run.faults.iter().any(|(_, line)| is_put_off(run, line, u))
+                && !is_hit(u, &|kind| key_lease::forgets(run, kind) || fails_over(kind))
                 && (u.is_by_order || (is_clock_safe && !is_hit(u, &ends_early)))
         });
         let mut sound: Vec<UnsafeRequest> = sound.cloned().collect();
@@ -315,10 +346,12 @@ impl Judge for Release {
         let left = self.unreleased.found();
         let left_behind = left.len();
         let reason = format!("{left_behind} times a node refused an attempt for a key that everybody had let go of");
-        // A program does not tell the answers of the nodes, by which releases are judged.
-        let verdict = match run.plan.program {
-            Some(_) => Verdict::NotApplicable,
-            None => Verdict::judged(!found.is_empty() || left_behind > 0, !ending.is_whole),
+        // Releases are judged by the answers of the nodes, which neither a client program nor a store as a whole tells.
+        // Other records need not have them either.
+        let is_told = run.plan.program.is_none() && self.holds != [true, false];
+        let verdict = match is_told {
+            false => Verdict::NotApplicable,
+            true => Verdict::judged(!found.is_empty() || left_behind > 0, !ending.is_whole),
         };
         let release = ReleaseVerdict {
             verdict,
@@ -332,6 +365,16 @@ impl Judge for Release {
     }
 }
 
+/// Returns whether a SIGKILL may have lost what the node had confirmed: the release of the attempt, and the grant of
+/// the owner after it. Then the attempt had its key back. With `everysec`, Redis postpones its writes while a
+/// background fsync runs; the server says before the kill whether one does.
+fn is_put_off(run: &Run, line: &FaultRecord, u: &UnsafeRequest) -> bool {
+    let is_of_node = run.plan.lock_nodes.get(u.node) == Some(&line.node);
+    let may_lose = line.kind.harm() == Harm::Kills(Data::Kept) && run.plan.persistence() == Persistence::Everysec;
+    let is_grant_kept = |killed: EventRef| line.unsynced.is_some_and(|fsyncs| fsyncs == 0) && u.owner_ok.at < killed.at;
+    is_of_node && may_lose && line.requested.is_some_and(|killed| killed.at < u.answered.at && !is_grant_kept(killed))
+}
+
 impl Report for ReleaseVerdict {
     fn verdict(&self) -> Verdict {
         self.verdict
@@ -343,7 +386,7 @@ impl Report for ReleaseVerdict {
 
     fn figures(&self) -> String {
         if self.verdict == Verdict::NotApplicable {
-            return "a client program does not tell the answers of the servers".to_owned();
+            return "the record does not have the answers of the nodes".to_owned();
         }
         match (self.unsafe_releases, self.left_behind) {
             (0, 0) => String::new(),

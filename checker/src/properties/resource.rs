@@ -97,7 +97,7 @@ impl Resource {
             self.found.wrong_refusals += 1;
             self.wrong(seq, || format!("#{number} was refused by {}, which never refuses it", d.arm));
         }
-        if let Some(key) = run.key_of(key) {
+        if let Some(key) = run.key_of(key).filter(|_| !run.is_log_broken) {
             self.tokens(seq, key, *kind, *token, arms);
         }
     }

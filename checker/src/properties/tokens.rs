@@ -6,9 +6,11 @@
 //! little. Pairs of holds that share a token are counted over the whole run, whether or not the stamps order the two
 //! holds.
 
-use std::collections::{BTreeSet, VecDeque, hash_map};
+mod given;
 
-use history::{Arm, Event, HoldId, Key, Plan, Stamp, Token, Tokens as Source};
+use std::collections::{BTreeSet, VecDeque};
+
+use history::{Arm, Event, HoldId, Key, Mode, Plan, Stamp, Token, Tokens as Source};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -23,6 +25,8 @@ use crate::{
     run::Run,
     verdict::Verdict,
 };
+
+use given::Given;
 
 /// Two holds whose tokens are in the wrong order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -66,55 +70,36 @@ struct Holder {
     ok: EventRef,
 }
 
-/// The tokens that holds of a key had: a bit for each token, so that a long run needs little memory.
-#[derive(Default)]
-struct Given {
-    /// By the token divided by 64.
-    bits: FxHashMap<u64, u64>,
-    /// The number of holds of each token that more than one hold had.
-    again: FxHashMap<Token, u64>,
-}
-
-impl Given {
-    /// The number of holds that had this token.
-    fn holds(&self, token: Token) -> u64 {
-        match self.bits.get(&(token.0 / 64)) {
-            Some(bits) if bits & (1 << (token.0 % 64)) != 0 => self.again.get(&token).copied().unwrap_or(1),
-            _ => 0,
-        }
-    }
-
-    /// Adds the token of one more hold.
-    fn add(&mut self, token: Token) {
-        let (bits, bit) = (self.bits.entry(token.0 / 64).or_default(), 1 << (token.0 % 64));
-        if *bits & bit == 0 {
-            *bits |= bit;
-        } else {
-            *self.again.entry(token).or_insert(1) += 1;
-        }
-    }
-}
-
+/// The holds of a key that are earlier than every hold to come: a new hold is compared with the one of the largest
+/// token.
 #[derive(Default)]
 struct TokenKey {
-    /// Open attempts by the stamp at which they were sent.
-    open: BTreeSet<(Stamp, HoldId)>,
-    by_mode: ByMode<OfMode>,
-    /// The newest ones.
-    recent: VecDeque<Token>,
+    by_mode: ByMode<Earlier>,
 }
 
-/// The holds of a key in one mode.
+/// The earlier holds of a key in one mode.
 #[derive(Default)]
-struct OfMode {
-    /// Holds in the order of acquisition: each, and the one with the largest token up to it.
-    holders: VecDeque<(Holder, Holder)>,
-    by_token: FxHashMap<Token, Vec<Holder>>,
+struct Earlier {
+    /// The one with the largest token.
+    largest: Option<Holder>,
     given: Given,
+}
+
+/// The holds of a key that an open attempt need not be later than.
+#[derive(Default)]
+struct OpenKey {
+    /// Open attempts by the stamp at which they were sent.
+    open: BTreeSet<(Stamp, HoldId)>,
+    /// Holds in the order of acquisition: each, and the one with the largest token up to it.
+    by_mode: ByMode<VecDeque<(Holder, Holder)>>,
+    /// The newest tokens.
+    recent: VecDeque<Token>,
 }
 
 /// Violations that are listed.
 const LISTED: usize = 20;
+/// The newest holds of a key that are searched for one that shares a token, which is listed.
+const SEARCHED: usize = 1_000;
 /// Tokens that are shown before the first of them, and in all.
 const BEFORE: usize = 8;
 const SHOWN: usize = 24;
@@ -123,6 +108,8 @@ const SHOWN: usize = 24;
 #[derive(Default)]
 pub(crate) struct Tokens {
     keys: Vec<TokenKey>,
+    /// The keys that have an open attempt.
+    open: FxHashMap<usize, OpenKey>,
     backwards: u64,
     shared: u64,
     missing: u64,
@@ -132,28 +119,41 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    fn key(&mut self, key: usize) -> &mut TokenKey {
-        if self.keys.len() <= key {
-            self.keys.resize_with(key + 1, TokenKey::default);
-        }
-        &mut self.keys[key]
+    /// The holds that matter to open attempts. The tokens that are shown begin with the largest earlier one.
+    fn open_key(&mut self, key: usize) -> &mut OpenKey {
+        self.open.entry(key).or_insert_with(|| {
+            let earlier = self.keys.get(key).map(|key| key.by_mode.against(Mode::Write).filter_map(|of| of.largest));
+            let largest = earlier.and_then(|earlier| earlier.reduce(larger));
+            OpenKey { recent: largest.iter().map(|h| h.token).collect(), ..OpenKey::default() }
+        })
     }
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, granted_after: Stamp, new: Holder) {
-        let key = self.key(hold.key);
-        let others = || key.by_mode.against(hold.mode);
-        let largest = others().filter_map(|others| others.largest_before(granted_after)).max_by_key(|h| h.token);
-        let largest = largest.filter(|h| rules::goes_back(new.token, h.token));
-        let twins = others().filter_map(|others| others.by_token.get(&new.token)).flatten();
-        let twins: Vec<Holder> = twins.filter(|h| largest.is_none_or(|l| l.hold != h.hold)).copied().collect();
+        if self.keys.len() <= hold.key {
+            self.keys.resize_with(hold.key + 1, TokenKey::default);
+        }
+        let key = &mut self.keys[hold.key];
+        let open = self.open.entry(hold.key).or_default();
+        let earlier = key.by_mode.against(hold.mode).filter_map(|earlier| earlier.largest);
+        let open_ones = open.by_mode.against(hold.mode).filter_map(|holders| largest_before(holders, granted_after));
+        let largest = earlier.chain(open_ones).reduce(larger).filter(|h| rules::goes_back(new.token, h.token));
         // The number of pairs does not depend on the order in which holds of one stamp come.
-        let shared = others().map(|others| others.given.holds(new.token)).sum::<u64>();
-        let oldest = key.open.first().map_or(new.ok.at, |(sent, _)| *sent);
-        key.by_mode.of(hold.mode).insert(new, oldest);
+        let shared = key.by_mode.against(hold.mode).map(|earlier| earlier.given.holds(new.token)).sum::<u64>();
+        let mut faults: Vec<Holder> = largest.into_iter().collect();
+        if shared > 0 && self.faults.len() < LISTED {
+            let newest = |all: &VecDeque<_>| all.len().saturating_sub(SEARCHED);
+            let newest = open.by_mode.against(hold.mode).flat_map(|all| all.iter().skip(newest(all))).map(|(h, _)| *h);
+            let all = key.by_mode.against(hold.mode).filter_map(|earlier| earlier.largest).chain(newest);
+            faults.extend(all.filter(|h| h.token == new.token && largest.is_none_or(|l| l.hold != h.hold)));
+        }
+        let oldest = open.open.first().map_or(new.ok.at, |(sent, _)| *sent);
+        key.by_mode.of(hold.mode).given.add(new.token);
+        insert(open.by_mode.of(hold.mode), new);
+        key.by_mode.of(hold.mode).take_in(open.by_mode.of(hold.mode), oldest);
         self.show(hold.key, new.token, largest.is_some() || shared > 0);
         self.backwards += u64::from(largest.is_some());
         self.shared += shared;
-        for other in largest.into_iter().chain(twins) {
+        for other in faults {
             if self.faults.len() < LISTED {
                 let mut pair = [other, new];
                 pair.sort_by_key(|h| (h.ok.at, h.hold));
@@ -172,7 +172,7 @@ impl Tokens {
             Some((of, shown)) if *of == key && shown.len() < SHOWN => shown.push(token),
             Some(_) => {}
             None => {
-                let recent = &mut self.key(key).recent;
+                let recent = &mut self.open.entry(key).or_default().recent;
                 if recent.len() == BEFORE {
                     recent.pop_front();
                 }
@@ -185,31 +185,29 @@ impl Tokens {
     }
 }
 
-impl OfMode {
-    /// The hold with the largest token of all holds that a hold is later than.
-    fn largest_before(&self, granted_after: Stamp) -> Option<Holder> {
-        let earlier = self.holders.partition_point(|(h, _)| rules::is_later(granted_after, h.ok.at));
-        earlier.checked_sub(1).map(|i| self.holders[i].1)
-    }
+/// The one with the larger token; of two equal ones, the first.
+fn larger(one: Holder, other: Holder) -> Holder {
+    if other.token > one.token { other } else { one }
+}
 
-    /// Adds a hold. No open attempt was sent before `oldest`.
-    fn insert(&mut self, new: Holder, oldest: Stamp) {
-        self.given.add(new.token);
-        let largest = match self.holders.back() {
-            Some((_, largest)) if largest.token >= new.token => *largest,
-            _ => new,
-        };
-        self.holders.push_back((new, largest));
-        self.by_token.entry(new.token).or_default().push(new);
-        // The newest of those that every open attempt is later than carries the maximum of them all.
-        while self.holders.get(1).is_some_and(|(h, _)| rules::is_later(oldest, h.ok.at)) {
-            let Some((gone, _)) = self.holders.pop_front() else { break };
-            if let hash_map::Entry::Occupied(mut of_token) = self.by_token.entry(gone.token) {
-                of_token.get_mut().retain(|h| h.hold != gone.hold);
-                if of_token.get().is_empty() {
-                    of_token.remove();
-                }
-            }
+/// The hold with the largest token of all holds that a hold is later than.
+fn largest_before(holders: &VecDeque<(Holder, Holder)>, granted_after: Stamp) -> Option<Holder> {
+    let earlier = holders.partition_point(|(h, _)| rules::is_later(granted_after, h.ok.at));
+    earlier.checked_sub(1).map(|i| holders[i].1)
+}
+
+/// Adds a hold.
+fn insert(holders: &mut VecDeque<(Holder, Holder)>, new: Holder) {
+    let largest = holders.back().map_or(new, |(_, largest)| larger(*largest, new));
+    holders.push_back((new, largest));
+}
+
+impl Earlier {
+    /// Takes in the holds that every open attempt is later than. No open attempt was sent before `oldest`.
+    fn take_in(&mut self, holders: &mut VecDeque<(Holder, Holder)>, oldest: Stamp) {
+        while let Some((hold, _)) = holders.front().copied().filter(|(h, _)| rules::is_later(oldest, h.ok.at)) {
+            holders.pop_front();
+            self.largest = Some(self.largest.map_or(hold, |largest| larger(largest, hold)));
         }
     }
 }
@@ -231,7 +229,7 @@ impl Judge for Tokens {
         match &entry.event {
             Event::Acquire { attempt: id, .. } => {
                 if let Some(attempt) = run.attempt(*id) {
-                    self.key(attempt.key).open.insert((attempt.sent.at, *id));
+                    self.open_key(attempt.key).open.insert((attempt.sent.at, *id));
                 }
             }
             Event::AcquireFailed { attempt: id, .. } => {
@@ -254,8 +252,17 @@ impl Judge for Tokens {
     }
 
     fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
-        if let Some(key) = self.keys.get_mut(attempt.key) {
+        if let Some(key) = self.open.get_mut(&attempt.key) {
             key.open.remove(&(attempt.sent.at, attempt.id));
+        }
+    }
+
+    fn on_key_quiet(&mut self, _run: &Run, key: usize) {
+        let (Some(mut open), Some(of_key)) = (self.open.remove(&key), self.keys.get_mut(key)) else { return };
+        for mode in Mode::ALL {
+            if open.by_mode.has(mode) {
+                of_key.by_mode.of(mode).take_in(open.by_mode.of(mode), Stamp(u64::MAX));
+            }
         }
     }
 

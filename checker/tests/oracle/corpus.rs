@@ -2,8 +2,8 @@
 //! the properties (`/lock/windows/0/causes`).
 //!
 //! They are told with `Tale`, at true sizes: a lease of 2 s, stamps in milliseconds. After a change of a tale, `cargo
-//! test -p checker --test oracle -- --ignored write_the_corpus` writes the files anew; the expectations are written by
-//! hand.
+//! test -p lock-checker --test oracle -- --ignored write_the_corpus` writes the files anew; the expectations are
+//! written by hand.
 
 mod claims;
 mod resource;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::{model, reported};
 
 /// Returns the directory of the corpus.
-fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
@@ -98,7 +98,7 @@ impl Tale {
     fn acquire(&mut self, ms: u64, h: Holder) -> &mut Self {
         let (client, attempt, key) = (ClientId(h.client), HoldId(h.id), Key::from("k0"));
         let intended = stamp(ms);
-        self.at(ms, h.worker, Event::Acquire { client, attempt, key, intended, mode: Mode::Write })
+        self.at(ms, h.worker, Event::Acquire { client, attempt, key, intended, mode: Mode::Write, above: None })
     }
 
     fn acquired(&mut self, sent: u64, ms: u64, h: Holder) -> &mut Self {

@@ -16,6 +16,7 @@ const DRIFT_MAX_PPM: i32 = 500_000;
 
 /// A change of a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClockChange {
     /// The clock jumps by so many milliseconds; backwards if negative, which only the wall clock can. The heal takes
@@ -36,6 +37,7 @@ pub enum ClockChange {
 
 /// Sets a clock of the target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Clock {
     /// The clock.

@@ -13,6 +13,7 @@ use crate::{names::NodeName, range::Range};
 
 /// Delays packets, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Delay {
     /// The delay of each packet.
@@ -49,6 +50,7 @@ impl FaultParameters for Delay {
 
 /// Delays packets so that packets of different connections overtake each other. A connection keeps its order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
     /// The delay of each packet, drawn for each packet.

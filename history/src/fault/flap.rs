@@ -16,10 +16,11 @@ const EVERY_MIN: Duration = Duration::from_millis(100);
 
 /// Cuts links of the target, and restores them, in turns of the same length. The first turn is a cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Flap {
     /// The length of a turn.
-    #[serde(with = "crate::human")]
+    #[serde(with = "crate::human::Text")]
     pub every: Duration,
 }
 

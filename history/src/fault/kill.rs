@@ -12,6 +12,7 @@ use crate::{
 
 /// Kills every process of the target, and starts the target again with its data.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Kill {}
 
@@ -25,6 +26,7 @@ impl FaultParameters for Kill {
 
 /// Kills every process of the target, and starts the target again without any data.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Amnesia {
     /// Lock nodes whose counters the target takes over before it accepts clients: the largest counter of each key.
@@ -78,6 +80,7 @@ impl Amnesia {
 
 /// Kills every process of the target, and starts the target again with the data that had been synced.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Powerloss {}
 

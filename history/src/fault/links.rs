@@ -11,6 +11,7 @@ const DELAY_MIN: Duration = Duration::from_millis(1);
 
 /// A direction of links, seen from the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// Both directions.
@@ -31,6 +32,7 @@ impl Direction {
 
 /// Links of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Links {
     /// The direction.
     pub direction: Direction,
@@ -57,6 +59,7 @@ impl Links {
 
 /// The way in which a partition cuts a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CutMode {
     /// Packets disappear without a reply, as with a broken cable.
@@ -99,10 +102,11 @@ impl LinkEffect {
 
 /// The delay of packets: in a plan a duration, or a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "expected a duration such as `20ms`, or a range { from = \"10ms\", to = \"50ms\" }")]
 pub enum LinkDelay {
     /// The same delay for each packet.
-    Fixed(#[serde(with = "crate::human")] Duration),
+    Fixed(#[serde(with = "crate::human::Text")] Duration),
     /// Drawn for each packet.
     Drawn(Range),
 }

@@ -13,6 +13,7 @@ use crate::names::NodeName;
 
 /// Loses packets. TCP sends a lost packet again, so inside a connection loss is delay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Loss {
     /// The share of packets that are lost, retransmissions included, in percent: 1 to 100.

@@ -10,6 +10,7 @@ use crate::names::NodeName;
 
 /// Cuts links of the target.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Partition {
     /// The way in which the links are cut.

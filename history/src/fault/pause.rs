@@ -7,6 +7,7 @@ use crate::{cluster::PlannedCluster, names::NodeName, target::Target};
 
 /// Freezes every process of the target's container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Pause {}
 
@@ -25,6 +26,7 @@ impl FaultParameters for Pause {
 
 /// Stops the first process of the target by SIGSTOP.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stop {}
 

@@ -12,6 +12,7 @@ use crate::names::NodeName;
 
 /// Limits the processor time of the target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Slow {
     /// The share of one processor that is left to the target, in percent: 1 to 50.

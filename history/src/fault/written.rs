@@ -16,7 +16,7 @@ fn length_key(kind: FaultKind) -> &'static str {
 /// A duration as a plan has it: "2s".
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
-struct Length(#[serde(with = "human")] Duration);
+struct Length(#[serde(with = "human::Text")] Duration);
 
 #[derive(Serialize)]
 struct Written<'a> {
@@ -63,4 +63,38 @@ impl<'de> Deserialize<'de> for Fault {
 fn take<T: DeserializeOwned, E: serde::de::Error>(fields: &mut Map<String, Value>, key: &str) -> Result<Option<T>, E> {
     let read = |value| serde_json::from_value(value).map_err(|e| E::custom(format!("`{key}`: {e}")));
     fields.remove(key).map(read).transpose()
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for Fault {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Fault".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let length = generator.subschema_for::<human::Text>();
+        let links = <Links as schemars::JsonSchema>::json_schema(generator);
+        let of_kind = |kind: FaultKind, generator: &mut schemars::SchemaGenerator| {
+            let mut fault = kind.schema(generator);
+            let mut add = |name: &str, schema: Value| {
+                let properties = fault.ensure_object().entry("properties").or_insert_with(|| Map::new().into());
+                properties[name] = schema;
+            };
+            add("kind", serde_json::json!({ "const": kind.name() }));
+            add(length_key(kind), length.clone().to_value());
+            for (name, schema) in links.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                if kind.is_of_links() {
+                    add(name, schema.clone());
+                }
+            }
+            let required = fault.ensure_object().entry("required").or_insert_with(|| Vec::<Value>::new().into());
+            required.as_array_mut().into_iter().for_each(|all| all.extend(["kind".into(), length_key(kind).into()]));
+            fault
+        };
+        let kinds: Vec<schemars::Schema> = FaultKind::ALL.into_iter().map(|kind| of_kind(kind, generator)).collect();
+        schemars::json_schema!({
+            "description": "A fault: its kind, its length, and the parameters of the kind.",
+            "oneOf": kinds
+        })
+    }
 }

@@ -11,6 +11,7 @@ fn written(dir: &Path) -> PathBuf {
             key: "k0".into(),
             intended: Stamp(5),
             mode: crate::Mode::Write,
+            above: None,
         };
         writer.append(&Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event }).unwrap();
     }
@@ -49,6 +50,23 @@ fn a_history_cut_anywhere_is_readable_up_to_its_last_whole_event() {
     let mut reader = Reader::open(&path).unwrap();
     assert!(reader.by_ref().all(|r| r.is_ok()));
     assert_eq!(reader.tail(), Tail::Cut);
+}
+
+#[test]
+fn a_small_file_that_decompresses_to_a_huge_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read(written(dir.path())).unwrap();
+    let mut line = text.split(|byte| *byte == b'\n').next().unwrap().to_vec();
+    Checksum::default().strip(&mut line);
+    line.push(b'\n');
+    let packed = zstd::encode_all(line.repeat(200_000).as_slice(), 3).unwrap();
+    let path = dir.path().join("bomb.zst");
+    std::fs::write(&path, &packed).unwrap();
+    let mut read = 0;
+    let error = Reader::open(&path).unwrap().inspect(|_| read += 1).find_map(Result::err).unwrap().to_string();
+    assert!(error.contains("1000 times"), "{error}");
+    // The last one is the error.
+    assert_eq!(read - 1, packed.len() * 1_000 / line.len());
 }
 
 #[test]
@@ -165,4 +183,55 @@ fn a_file_compressed_by_gzip_is_named() {
     std::fs::write(&path, [0x1f, 0x8b, 8, 0]).unwrap();
     let error = Reader::open(&path).err().unwrap().to_string();
     assert!(error.contains("gzip") && error.contains("gunzip") && error.contains(".zst"), "{error}");
+}
+
+#[test]
+fn a_line_without_its_number_has_that_of_its_place() {
+    let event = |n: u64| format!("{{\"process\":\"worker-1\",\"n\":{n},\"at\":5,\"event\":\"watermark\"}}\n");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    std::fs::write(&path, [0, 1, 2].map(event).concat()).unwrap();
+    let numbers: Vec<u64> = Reader::open(&path).unwrap().map(|record| record.unwrap().seq).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+    std::fs::write(&path, event(0).replace("}\n", "} {}\n")).unwrap();
+    let error = Reader::open(&path).unwrap().find_map(Result::err).unwrap().to_string();
+    assert!(error.contains(": trailing characters; expected"), "{error}");
+}
+
+#[test]
+fn answers_and_the_belief_of_a_client_may_be_absent() {
+    let of = |event: &str| format!("{{\"process\":\"worker-1\",\"n\":0,\"at\":5,\"event\":{event}}}\n");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    let events = [
+        r#""acquired","attempt":1,"lease_ns":2000000000,"granted_after":4"#,
+        r#""acquire-failed","attempt":1,"outcome":"failed","why":"held""#,
+        r#""undone","attempt":1"#,
+        r#""renewed","hold":1,"lease_ns":2000000000"#,
+        r#""renew-failed","hold":1,"outcome":"failed","why":"lost""#,
+        r#""released","hold":1,"removed":true"#,
+        r#""release-failed","hold":1,"outcome":"indeterminate","why":"error""#,
+    ];
+    std::fs::write(&path, events.map(of).concat()).unwrap();
+    let read: Vec<Event> = Reader::open(&path).unwrap().map(|record| record.unwrap().event).collect();
+    assert_eq!(read.len(), events.len());
+    assert!(matches!(&read[0], Event::Acquired { token: None, valid_ns: 0, answers, .. } if answers.is_empty()));
+}
+
+#[test]
+fn what_restarted_processes_found_is_read_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = written(dir.path());
+    assert_eq!(Reader::recoveries(&path).unwrap(), []);
+    let mut writer = Writer::create(&dir.path().join("restarted.jsonl")).unwrap();
+    let (key, found) = (crate::Key::from("recovered"), Event::Recovered { durable: 42 });
+    let (client, attempt, mode) = (ClientId(0), HoldId(1), crate::Mode::Write);
+    let other = Event::Acquire { client, attempt, key, intended: Stamp(5), mode, above: None };
+    for (n, event) in [other, found].into_iter().enumerate() {
+        let n = n as u64;
+        writer.append(&Record { seq: n, process: "resource#2".into(), n, at: Stamp(10), event }).unwrap();
+    }
+    writer.flush().unwrap();
+    let found = Reader::recoveries(&dir.path().join("restarted.jsonl")).unwrap();
+    assert_eq!(found, [(ProcessName::from("resource#2"), 42)]);
 }

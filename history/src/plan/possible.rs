@@ -15,6 +15,9 @@ use crate::{
     workload::ClientKind,
 };
 
+/// The most keys of a hierarchy: a section that takes the parent reads all children one after the other.
+const TREE_MAX: u32 = 32;
+
 /// The reason why a plan cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
@@ -100,6 +103,7 @@ impl Plan {
         if w.readers > 0.0 && w.session {
             return err("readers", "no lock has readers in a shared session: leave out `--session`".into());
         }
+        self.check_hierarchy()?;
         if w.reenter > 100 {
             return err("reenter", format!("{} is above 100", w.reenter));
         }
@@ -155,6 +159,30 @@ impl Plan {
         }
         if self.fence == Comparison::Strict && self.arms.contains(&Arm::Reads) {
             return err("fence", "`strict` (one write per hold) excludes the arm `reads`; leave `reads` out".into());
+        }
+        Ok(())
+    }
+
+    /// Checks the share of the sections that take the parent of all other keys, and what such sections exclude.
+    fn check_hierarchy(&self) -> Result<(), PlanError> {
+        let w = &self.workload;
+        let err = |field, problem: String| Err(PlanError { field, problem });
+        if !(0.0..=1.0).contains(&w.hierarchy) {
+            return err("hierarchy", format!("{} is no share of the critical sections: expected 0 to 1", w.hierarchy));
+        }
+        if w.parent().is_none() {
+            return Ok(());
+        }
+        if w.keys < 2 || w.keys > TREE_MAX {
+            let problem = format!("k0 is the parent of all other keys; expected 2 to {TREE_MAX} keys, and found");
+            return err("keys", format!("{problem} {}: change `--keys`", w.keys));
+        }
+        if w.locks_per_section > 1 {
+            return err("locks-per-section", "with `--hierarchy` a section takes the locks that its key needs".into());
+        }
+        if let Some(arm) = self.arms.iter().find(|arm| arm.fences() || **arm == Arm::Guard) {
+            let problem = "the tokens of a parent and of its children are not ordered; use `--arms off,cas`";
+            return err("arms", format!("the arm `{}` cannot be used with `--hierarchy`: {problem}", arm.name()));
         }
         Ok(())
     }

@@ -91,6 +91,24 @@ impl Decisions for WriterIgnoresReaders {
     }
 }
 
+#[derive(Default)]
+pub(super) struct SkipsIntention;
+
+impl Decisions for SkipsIntention {
+    fn intention(&self, mode: Mode) -> Option<Mode> {
+        Some(mode.intention()).filter(|intention| *intention == Mode::IntentRead)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct WeakIntention;
+
+impl Decisions for WeakIntention {
+    fn intention(&self, _mode: Mode) -> Option<Mode> {
+        Some(Mode::IntentRead)
+    }
+}
+
 /// The confirming transaction would find the writer that waits.
 #[derive(Default)]
 pub(super) struct Unconfirmed;

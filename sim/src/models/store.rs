@@ -197,6 +197,11 @@ impl StoreModel {
         self.leases.len()
     }
 
+    /// Returns whether a lease exists.
+    pub fn has_lease(&self, id: LeaseId) -> bool {
+        self.leases.contains_key(&id)
+    }
+
     fn queue(&self, key: &Key) -> Option<&BTreeMap<Revision, Queued>> {
         self.queues.get(key)
     }

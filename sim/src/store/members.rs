@@ -51,7 +51,7 @@ pub(crate) fn look_after(world: &Arc<World>) {
         store.leader_seen = now;
         if now.since(store.expired) >= StoreModel::LOOKS_EVERY {
             store.expired = now;
-            store.model.expire(clocks(world, leader));
+            store.expire(clocks(world, leader));
         }
         drop(store);
         world.look_at_owners();

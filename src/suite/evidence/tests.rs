@@ -26,7 +26,7 @@ fn granted(by: &[&str]) -> Answers {
 
 fn acquire(hold: u64, client: u32, sent: u64) -> Record {
     let (client, attempt) = (ClientId(client), HoldId(hold));
-    at(sent, Event::Acquire { client, attempt, key: "k0".into(), intended: ms(sent), mode: Mode::Write })
+    at(sent, Event::Acquire { client, attempt, key: "k0".into(), intended: ms(sent), mode: Mode::Write, above: None })
 }
 
 fn acquired(hold: u64, ok: u64, token: u64, by: &[&str]) -> Record {

@@ -148,3 +148,38 @@ fn a_base_that_the_hold_was_never_told_is_unjustified() {
     assert_eq!((off.verdict, off.unjustified), (Verdict::Violated, 1));
     assert!(off.reasons[0].contains("#77"), "{:?}", off.reasons);
 }
+
+/// A write under a hold whose reads were forgotten: its client had released it, and another hold since.
+#[test]
+fn a_write_under_a_forgotten_hold_says_nothing_about_the_arm() {
+    let judged = |is_forgotten: bool| {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).write(1, 1, 20, 21).release(1, 30);
+        s.acquire(2, 1, 40, 50, 42).read(2, 1, 52, 53).release(2, 60);
+        if is_forgotten {
+            s.acquire(4, 1, 70, 80, 43).release(4, 90);
+        }
+        s.acquire(5, 2, 100, 110, 44).write(5, 1, 120, 121).release(5, 130);
+        s.write_over(2, 2, 140, 1);
+        s.verdicts()
+    };
+    let verdicts = judged(false);
+    assert_eq!(verdicts.reasons, Vec::<String>::new());
+    let verdicts = judged(true);
+    assert!(verdicts.reasons.concat().contains("released another hold since"), "{:?}", verdicts.reasons);
+    let violated = verdicts.properties.iter().filter(|(_, property)| property.verdict() == Verdict::Violated);
+    let violated: Vec<_> = violated.map(|(name, property)| (name, property.reasons())).collect();
+    assert_eq!((violated, verdicts.verdict), (Vec::new(), Verdict::Inconclusive));
+}
+
+#[test]
+fn a_read_under_a_lost_attempt_claims_the_key_all_the_same() {
+    // Of worker 1 the record has nothing. Its read comes first, so the write of hold 2 is refused by `claim`.
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).read(1, 1, 70, 75).kill(1, "worker-1", 80).lose_end("worker-1", 0);
+    s.acquire(2, 2, 2_100, 2_110, 42).write(2, 1, 2_120, 2_130).release(2, 2_200);
+    for arm in ["off", "writes", "reads", "cas", "claim"] {
+        let found = data(&s, arm);
+        assert_eq!((found.unjustified, found.disagreements), (0, 0), "{arm}: {found:?}");
+    }
+}

@@ -191,3 +191,59 @@ fn an_arm_has_the_token_of_a_hold_that_is_not_judged_any_more() {
     let found = fence(&builder, "writes");
     assert_eq!((found.verdict, found.undecided, found.unjustified), (Verdict::Inconclusive, 1, 0));
 }
+
+/// Token 42 is registered by admission 2, which the record has only if `has_it`. Then the resource is started again,
+/// and refuses a write with token 41.
+fn restarted(is_planned: bool, has_it: bool, durable: u64) -> HistoryBuilder {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).write(1, 1, 12, 14).acquire(2, 2, 30, 40, 42).write(2, 1, 50, 60);
+    s.write(1, 2, 1_400, 1_410).release(1, 1_420).release(2, 1_420);
+    if is_planned {
+        let kill = history::Fault::new(history::fault::Kill {}, std::time::Duration::from_secs(1));
+        s.plan_fault(1, kill, "resource").kill(1, "resource", 100);
+    } else {
+        s.event("resource#2", 1_300, crate::history_builder::started(history::Role::Resource));
+        s.unplanned(1, history::FaultKind::Kill, "resource", (90, 120), 1_350);
+        s.unfinished.push("resource");
+    }
+    s.event("resource#2", 1_301, Event::Recovered { durable });
+    if !has_it {
+        s.drop_admission(2);
+    }
+    s
+}
+
+#[test]
+fn after_a_restart_that_found_unknown_admissions_no_refusal_is_unjustified() {
+    for is_planned in [true, false] {
+        let v = restarted(is_planned, false, 2).verdicts();
+        for property in ["writes.fence", "reads.fence", "resource", "off.data", "cas.data", "claim.data"] {
+            let wrong = v.properties.get(property).is_some_and(|p| p.verdict() == Verdict::Violated);
+            assert!(!wrong, "{property}, planned: {is_planned}: {:?}", v.properties.get(property));
+        }
+        assert!(!v.reasons.is_empty(), "planned: {is_planned}");
+    }
+    assert_eq!(fence(&restarted(true, true, 2), "writes").stale_rejected, 1, "if the record has it, all is judged");
+}
+
+#[test]
+fn an_unplanned_restart_may_undo_what_has_been_judged() {
+    // Admission 2 was not on disk: the arm has forgotten token 42, and rightly admits the write with 41.
+    let mut s = restarted(false, true, 1);
+    s.forget(2, 1);
+    // By the time at which the new process reports that, the admission has been judged.
+    for process in ["worker-1", "worker-2", "agent"] {
+        s.event(process, 1_299, Event::Watermark);
+    }
+    let mut records = s.records();
+    let ended = records.iter().position(|r| matches!(r.event, Event::ProcessEnded { .. })).unwrap();
+    let ended = records.remove(ended);
+    let started = records.iter().position(|r| r.process.as_str() == "resource#2").unwrap();
+    records.insert(started, ended);
+    let v = crate::check(records, history::Tail::Whole);
+    // The two holds overlap, so `lock` is violated.
+    for (property, found) in v.properties.iter().filter(|(property, _)| *property != "lock") {
+        assert!(found.verdict() != Verdict::Violated, "{property}: {found:?}");
+    }
+    assert!(!v.reasons.is_empty());
+}

@@ -8,9 +8,13 @@
 //! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
 //! withdrawn.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map},
+    time::Duration,
+};
 
 use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, LeaseClock, Outcome, ProcessName, Stamp};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
@@ -72,13 +76,30 @@ struct Finding {
     stuck: StuckAttempt,
 }
 
+/// The last client that may have held a key.
+#[derive(Debug, Clone, Copy, Default)]
+struct LastHolder {
+    /// The stamp until which it may have held the key.
+    until: Stamp,
+    /// True if it was killed.
+    is_after_kill: bool,
+}
+
+impl LastHolder {
+    /// The one that may have held the key for longer.
+    fn later(self, other: LastHolder) -> LastHolder {
+        if other.until > self.until { other } else { self }
+    }
+}
+
+/// A key that has open attempts, or findings.
 #[derive(Debug, Default)]
 struct KeyWatch {
     open: Vec<Open>,
-    /// The stamp until which a client may have held the key.
-    until: Stamp,
-    /// True if the last client that may have held the key was killed.
-    is_after_kill: bool,
+    last: LastHolder,
+    /// Holds that a client program may still renew, each with its process: the program has not said that it released
+    /// the hold.
+    kept: Vec<(HoldId, usize)>,
     found: Vec<Finding>,
     /// The end of the first refused attempt of each process since the key was free, and the stamp since which it was.
     looks: BTreeMap<usize, (Stamp, Stamp)>,
@@ -87,9 +108,7 @@ struct KeyWatch {
 impl KeyWatch {
     /// Notes that a client may have held the key until this stamp.
     fn extend(&mut self, until: Stamp, is_after_kill: bool) {
-        if until > self.until {
-            (self.until, self.is_after_kill) = (until, is_after_kill);
-        }
+        self.last = self.last.later(LastHolder { until, is_after_kill });
     }
 
     /// Withdraws findings: a client may have held the key from one stamp to the other.
@@ -115,6 +134,13 @@ impl KeyWatch {
         look.1
     }
 
+    /// The programs of these holds have released them, or have ended.
+    fn forgets(&mut self, until: Stamp, is_over: impl Fn(&(HoldId, usize)) -> bool) {
+        if self.kept.extract_if(.., |kept| is_over(kept)).count() > 0 {
+            self.extend(until, false);
+        }
+    }
+
     fn take(&mut self, id: HoldId) -> Option<Open> {
         let i = self.open.iter().position(|open| open.id == id)?;
         Some(self.open.swap_remove(i))
@@ -124,9 +150,13 @@ impl KeyWatch {
 /// Watches all keys.
 #[derive(Default)]
 pub(crate) struct BlockedKeys {
-    keys: Vec<KeyWatch>,
+    keys: BTreeMap<usize, KeyWatch>,
+    /// Of the other keys.
+    quiet: Vec<LastHolder>,
+    /// A client that may have held any key.
+    of_any: LastHolder,
     /// The last attempt of each client, and its key.
-    last: Vec<Option<(usize, HoldId)>>,
+    last: FxHashMap<ClientId, (usize, HoldId)>,
     /// Nothing else is judged.
     disturbances: Disturbances,
     /// The longest lease so far.
@@ -164,27 +194,36 @@ impl BlockedKeys {
             }
             Event::Release { hold } | Event::GaveUp { hold } => {
                 if let Some(hold) = run.attempt(*hold) {
-                    let until = mark.at.plus(self.lease);
+                    let (until, has_program) = (mark.at.plus(self.lease), run.plan.program.is_some());
                     let key = self.key(hold.key);
                     if key.take(hold.id).is_some() {
                         key.extend(until, false);
+                        key.kept.extend(has_program.then_some((hold.id, hold.process)));
                     }
                 }
+            }
+            Event::Released { hold, .. } => {
+                let until = mark.at.plus(self.lease);
+                let key = run.attempt(*hold).and_then(|hold| self.keys.get_mut(&hold.key));
+                key.into_iter().for_each(|key| key.forgets(until, |(kept, _)| *kept == *hold));
             }
             Event::Fault { fault, phase, node, kind } => {
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if !kind.kills() || is_of_locks {
                     self.disturbances.disturbed(&run.plan, (*fault, *kind), phase, mark.at, is_of_locks);
-                } else if *phase == FaultPhase::Injected {
-                    let processes: Vec<usize> = run.processes_on(node).collect();
+                } else if matches!(phase, FaultPhase::Injected | FaultPhase::Unplanned { .. }) {
+                    // When a death that nobody planned is noticed, the next process may run already.
+                    let is_dead = |p: &usize| *phase == FaultPhase::Injected || run.process(*p).cut_at.is_some();
+                    let processes: Vec<usize> = run.processes_on(node).filter(is_dead).collect();
                     self.killed(&processes, mark.at);
+                    processes.iter().for_each(|process| self.may_have_tried(run, *process, mark.at));
                 }
             }
             Event::PacketsDelayed { since, until, .. } => {
                 self.disturbances.not_before(*until);
                 // The report comes when the delay is over. A connection is silent until its next retransmission, long
                 // after the heal, and the first attempt in a queue may not know that it is first.
-                for key in &mut self.keys {
+                for key in self.keys.values_mut() {
                     key.found.retain(|finding| finding.to < *since || *until < finding.from);
                 }
             }
@@ -194,10 +233,21 @@ impl BlockedKeys {
     }
 
     fn key(&mut self, key: usize) -> &mut KeyWatch {
-        if self.keys.len() <= key {
-            self.keys.resize_with(key + 1, KeyWatch::default);
+        let last = || self.quiet.get(key).copied().unwrap_or_default().later(self.of_any);
+        self.keys.entry(key).or_insert_with(|| KeyWatch { last: last(), ..KeyWatch::default() })
+    }
+
+    /// Keeps of a key only who may have held it last, if nothing else is known.
+    pub fn on_key_quiet(&mut self, key: usize) {
+        let btree_map::Entry::Occupied(watch) = self.keys.entry(key) else { return };
+        let KeyWatch { open, last, kept, found, looks } = watch.get();
+        if open.is_empty() && kept.is_empty() && found.is_empty() && looks.is_empty() {
+            if self.quiet.len() <= key {
+                self.quiet.resize(key + 1, LastHolder::default());
+            }
+            self.quiet[key] = *last;
+            watch.remove();
         }
-        &mut self.keys[key]
     }
 
     fn sent(&mut self, run: &Run, client: ClientId, attempt: &Attempt) {
@@ -205,18 +255,14 @@ impl BlockedKeys {
             let renewed = run.plan.workload.renew_for.unwrap_or_default();
             self.lease = run.plan.lease.max(renewed);
         }
-        let client = client.0 as usize;
-        if self.last.len() <= client {
-            self.last.resize(client + 1, None);
-        }
-        if let Some((key, id)) = self.last[client].replace((attempt.key, attempt.id)) {
-            let takes_several = run.plan.workload.locks_per_section > 1;
+        if let Some((key, id)) = self.last.insert(client, (attempt.key, attempt.id)) {
+            let takes_several = run.plan.workload.locks_per_section > 1 || run.parent.is_some();
             // The client has begun another attempt, whether or not it reported the end of this attempt.
             let until = attempt.sent.at.plus(self.lease);
-            let key = self.key(key);
             // Under a hold the client may take a further lock, and the hold ends with its release.
-            let is_in_use = takes_several && key.open.iter().any(|open| open.id == id && open.is_hold);
-            if !is_in_use && let Some(open) = key.take(id) {
+            let is_in_use = |open: &Open| takes_several && open.id == id && open.is_hold;
+            let key = self.keys.get_mut(&key).filter(|key| !key.open.iter().any(is_in_use));
+            if let Some((key, open)) = key.and_then(|key| key.take(id).map(|open| (key, open))) {
                 key.possessed(open.sent.at, until);
             }
         }
@@ -253,41 +299,40 @@ impl BlockedKeys {
 
     /// Returns the stamp since which no client can have had the key, if the record shows that.
     fn free_since(&self, key: &KeyWatch) -> Option<Stamp> {
-        let is_free = !key.open.iter().any(|open| open.is_hold);
-        self.disturbances.quiet_since().filter(|_| is_free).map(|since| key.until.max(since))
+        let is_free = key.kept.is_empty() && !key.open.iter().any(|open| open.is_hold);
+        self.disturbances.quiet_since().filter(|_| is_free).map(|since| key.last.until.max(since))
     }
 
     fn refused(&mut self, run: &Run, attempt: &Attempt, mark: EventRef) {
-        let key = &self.keys[attempt.key];
-        let Some(since) = self.free_since(key) else { return };
+        let Some(since) = self.keys.get(&attempt.key).and_then(|key| self.free_since(key)) else { return };
+        let Some(key) = self.keys.get_mut(&attempt.key) else { return };
         // A process that measures leases by its own clock may have looked at the key for the first time just now.
         let since = match run.plan.servers.lease_clock {
-            LeaseClock::Waiter => self.keys[attempt.key].first_look(attempt.process, since, mark.at),
+            LeaseClock::Waiter => key.first_look(attempt.process, since, mark.at),
             _ => since,
         };
-        let key = &self.keys[attempt.key];
         // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`, unless a
         // clock was ahead when the lease was granted, and was set back later.
         let is_by_right_clocks = self.disturbances.clocks_right_since().plus(self.lease) <= since;
-        let is_after_kill = key.is_after_kill && key.until == since && is_by_right_clocks;
+        let is_after_kill = key.last.is_after_kill && key.last.until == since && is_by_right_clocks;
         let bound = if is_after_kill { SLACK } else { self.lease + SLACK };
         if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(|finding| !finding.is_waiter) {
             return;
         }
-        let finding = Finding {
+        key.found.push(Finding {
             from: attempt.sent.at,
             to: mark.at,
             is_waiter: false,
             stuck: stuck(run, attempt.key, attempt, StuckKind::Refused, since, mark),
-        };
-        self.keys[attempt.key].found.push(finding);
+        });
     }
 
     /// Returns a finding if an attempt that ends has waited too long without another attempt before it.
     fn waited(&self, run: &Run, key: usize, open: &Open, saw_until: Stamp, mark: EventRef) -> Option<Finding> {
-        let (behind, since) = (open.behind?, self.free_since(&self.keys[key])?);
+        let watch = self.keys.get(&key)?;
+        let (behind, since) = (open.behind?, self.free_since(watch)?);
         let since = since.max(behind.at).max(saw_until);
-        let is_stuck = rules::is_overdue(mark.at, since, self.lease + SLACK) && self.keys[key].found.len() < FOUND_MAX;
+        let is_stuck = rules::is_overdue(mark.at, since, self.lease + SLACK) && watch.found.len() < FOUND_MAX;
         let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
         let stuck = stuck(run, key, attempt, StuckKind::Waiting, since, mark);
         Some(Finding { from: since, to: mark.at, is_waiter: true, stuck })
@@ -295,12 +340,16 @@ impl BlockedKeys {
 
     /// Judges the attempts of a process that ends in good order, because they wait no longer.
     fn finished(&mut self, run: &Run, process: usize, mark: EventRef) {
-        for key in 0..self.keys.len() {
-            let is_waiter = |open: &Open| open.process == process && open.behind.is_some() && !open.is_hold;
-            for open in self.keys[key].open.iter().copied().filter(is_waiter).collect::<Vec<_>>() {
-                let finding = self.waited(run, key, &open, Stamp(0), mark);
-                self.keys[key].found.extend(finding);
-            }
+        let until = mark.at.plus(self.lease);
+        self.keys.values_mut().for_each(|key| key.forgets(until, |(_, of)| *of == process));
+        let is_waiter = |open: &&Open| open.process == process && open.behind.is_some() && !open.is_hold;
+        let of_key = |(key, watch): (&usize, &KeyWatch)| {
+            let waiters: Vec<Open> = watch.open.iter().filter(is_waiter).copied().collect();
+            waiters.into_iter().map(|open| (*key, open)).collect::<Vec<_>>()
+        };
+        for (key, open) in self.keys.iter().flat_map(of_key).collect::<Vec<_>>() {
+            let finding = self.waited(run, key, &open, Stamp(0), mark);
+            self.key(key).found.extend(finding);
         }
     }
 
@@ -308,7 +357,8 @@ impl BlockedKeys {
     /// renewed.
     fn killed(&mut self, processes: &[usize], at: Stamp) {
         let until = at.plus(self.lease);
-        for key in &mut self.keys {
+        for key in self.keys.values_mut() {
+            key.forgets(until, |(_, of)| processes.contains(of));
             let is_dead = |open: &Open| processes.contains(&open.process);
             if let Some(first) = key.open.iter().filter(|open| is_dead(open)).map(|open| open.sent.at).min() {
                 let has_hold = key.open.iter().any(|open| is_dead(open) && open.is_hold);
@@ -316,17 +366,28 @@ impl BlockedKeys {
                 if !has_hold {
                     key.possessed(first, until);
                 }
-                key.is_after_kill = true;
+                key.last.is_after_kill = true;
                 key.extend(until, true);
             }
         }
+    }
+
+    /// Notes that a process that was dead by `dead` may have made attempts of which the record has nothing, at any key.
+    fn may_have_tried(&mut self, run: &Run, process: usize, dead: Stamp) {
+        let Some(last) = run.unknown_since(process, dead) else { return };
+        let until = dead.plus(self.lease);
+        for key in self.keys.values_mut() {
+            key.found.retain(|finding| finding.to < last || until < finding.from);
+            key.extend(until, true);
+        }
+        self.of_any = self.of_any.later(LastHolder { until, is_after_kill: true });
     }
 
     /// Returns the findings, ordered by time. If the record was cut short, only findings that no later event can
     /// refute.
     pub fn found(self, is_whole: bool) -> Vec<StuckAttempt> {
         let mut found = Vec::new();
-        for key in self.keys {
+        for key in self.keys.into_values() {
             let may_have_had = |finding: &Finding| {
                 // An open hold is not counted: the record shows when a hold had the key.
                 let waits_alike = is_whole && finding.is_waiter;

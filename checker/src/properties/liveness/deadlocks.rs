@@ -19,17 +19,23 @@
 //! - `timed-out`: a client in the cycle gave up its wait, and released.
 //! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss.
 //! - `killed`: the process of a hold in the cycle was killed.
-//! - `unended`: none of these until the end of the record. This violates `liveness`: clients wait for ever.
+//! - `unended`: none of these until the end of the record, although the cycle outlasted the lease and the patience of
+//!   its clients by 1 s, and no lease of it ends by itself. This violates `liveness`: clients wait for ever.
+//! - `cut-off`: none of these, but the record ended earlier, or a lease would have ended the cycle later. Nobody knows
+//!   whether the clients would have waited for ever.
 //!
 //! A client that acquires the key although the holder is still entitled waits no longer: there was no deadlock, and
 //! `lock` judges the two holds. A wait that ends because its holder releases is no cycle either: a holder that waits
 //! does not release.
 
-use history::{ClientId, Event, FailureReason, HoldId, Key, Mode, ProcessName, Stamp};
+use std::time::Duration;
+
+use history::{ClientId, Event, FailureReason, HoldId, Key, Mode, ProcessName, Promise, Stamp};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
+    disturbance::SLACK,
     holds::{Attempt, EarlyEnd, EventRef},
     merge::Entry,
     report::seconds,
@@ -49,8 +55,10 @@ pub enum DeadlockEnd {
     LeaseEnded,
     /// The process of a hold was killed.
     Killed,
-    /// The clients waited until the end of the record.
+    /// The clients waited until the end of the record, for longer than anything could have taken that ends a wait.
     Unended,
+    /// The record ended first.
+    CutOff,
 }
 
 impl DeadlockEnd {
@@ -61,6 +69,7 @@ impl DeadlockEnd {
             DeadlockEnd::LeaseEnded => format!("the lease of {by} ended"),
             DeadlockEnd::Killed => format!("{by} was killed"),
             DeadlockEnd::Unended => "it did not end".to_owned(),
+            DeadlockEnd::CutOff => "the record ended, too early to say whether it would have ended".to_owned(),
         }
     }
 }
@@ -139,9 +148,18 @@ pub(crate) struct Deadlocks {
     /// The cycle of each client; no client is in two, because each waits for one key.
     of: FxHashMap<ClientId, u64>,
     /// The number of deadlocks by their ends, in the order of [`DeadlockEnd`].
-    counts: [u64; 5],
+    counts: [u64; 6],
     found: Vec<Deadlock>,
+    /// The time after which a cycle has no end; absent if a lease ends each cycle.
+    bound: Option<Duration>,
     now: Stamp,
+}
+
+/// Returns the time after which no lease and no patience will end a cycle. A lease that nobody renews ends each cycle.
+fn bound(run: &Run) -> Option<Duration> {
+    let workload = &run.plan.workload;
+    let is_kept = workload.renew.is_some() || run.plan.servers.promise == Promise::Session;
+    is_kept.then(|| run.plan.lease.max(workload.patience.unwrap_or_default()) + SLACK)
 }
 
 impl Deadlocks {
@@ -180,6 +198,7 @@ impl Deadlocks {
     /// A client begins an attempt, or goes on with its wait by another one.
     fn begins(&mut self, run: &Run, client: ClientId, attempt: &Attempt) {
         let (process, key) = (attempt.process, attempt.key);
+        self.bound = bound(run);
         self.expire(run, client);
         let is_same = |wait: &Wait| wait.process == process && wait.key == key;
         if !self.waits.get(&client).is_some_and(is_same) {
@@ -286,6 +305,8 @@ impl Deadlocks {
 
     fn end(&mut self, id: u64, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
         let Some(cycle) = self.forget(id) else { return };
+        let has_outlasted = self.bound.is_some_and(|bound| rules::is_overdue(at, cycle.from, bound));
+        let ended = if ended == DeadlockEnd::Unended && !has_outlasted { DeadlockEnd::CutOff } else { ended };
         self.counts[ended as usize] += 1;
         if self.found.len() < NAMED_MAX {
             let lasted_ms = millis(at.since(cycle.from));

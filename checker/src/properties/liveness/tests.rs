@@ -251,3 +251,70 @@ fn a_waiter_behind_a_holder_or_a_dead_waiter_waits_rightly() {
     s.release(1, 9_040).acquire_knowing(2, 2, 20, 9_035, 9_050, 42).release(2, 9_060);
     assert_eq!(judged(&s).1, []);
 }
+
+#[test]
+fn an_attempt_that_the_record_lost_may_hold_the_key() {
+    // Worker 1 released the key at 50, and its record ends then or at its death. It is killed at 4,000 and dead by
+    // 4,020: an attempt of its last moments may hold the key until 6,020, and 1 s longer.
+    for (lost_from, last, is_stuck) in [(60, 7_000, false), (60, 7_100, true), (9_999, 5_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-1", 4_000).lose_end("worker-1", lost_from);
+        refused(&mut s, 3_000, last);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "lost from {lost_from}, refused until {last}");
+    }
+}
+
+#[test]
+fn a_client_in_a_planned_wait_made_no_attempt_before_it_was_killed() {
+    // Worker 1 works on k0 until its death. So no attempt of its last moments holds k1.
+    for (planned, is_stuck) in [(4_001, true), (4_000, false)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.keys = 2;
+        s.acquire(1, 1, 0, 10, 41).work(1, 20, planned).kill(1, "worker-1", 4_000).lose_end("worker-1", 30);
+        refused(&mut s, 3_000, 5_100);
+        s.of_key(2, "k1");
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "planned for {planned}");
+    }
+}
+
+#[test]
+fn a_client_program_may_renew_a_hold_that_its_worker_gave_up() {
+    let stuck = |end: Event, by_program: bool| {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 50, end);
+        refused(&mut s, 100, 5_200);
+        if by_program {
+            s.by_program();
+        }
+        judged(&s).1.len()
+    };
+    let hold = HoldId(1);
+    for end in [Event::GaveUp { hold }, Event::Release { hold }] {
+        assert_eq!((stuck(end.clone(), false), stuck(end.clone(), true)), (1, 0), "{end:?}");
+    }
+    // A program that says that it has released the hold renews it no more. Neither does one that was killed.
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release(1, 50);
+    refused(&mut s, 100, 5_200);
+    assert_eq!(judged(s.by_program()).1.len(), 1);
+    // Dead by 220: the lease is over at 2,220, and must be so within a lease and the slack.
+    for (last, expected) in [(5_200, 0), (5_300, 1)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).give_up(1, 50).kill(1, "worker-1", 200);
+        refused(&mut s, 300, last);
+        assert_eq!(judged(s.by_program()).1.len(), expected, "refused until {last}");
+    }
+}
+
+#[test]
+fn a_worker_that_died_unplanned_may_have_made_a_last_attempt() {
+    // Its death is noticed at 4,020.
+    for (last, is_stuck) in [(7_000, false), (7_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        s.unplanned(1, history::FaultKind::Kill, "worker-1", (3_990, 4_020), 5_350).unfinished.push("worker-1");
+        s.event("worker-1#2", 5_300, crate::history_builder::started(history::Role::Worker));
+        refused(&mut s, 3_000, last);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Promises to killed clients: a lease lasts until the promise end although nobody is left to use it. If the service
 //! grants the key to another client before that end, it has broken its promise, and no two entitlements show it.
 
-use history::{Promise, Stamp};
+use history::{FaultId, Promise, Stamp};
 
 use crate::{
     holds::{Attempt, EarlyEnd, Grant, HoldSummary},
@@ -16,8 +16,17 @@ use super::evidence::{Entitled, Overlap, Renewed};
 pub(crate) struct KilledHolds {
     /// The holds whose promise may still run. Of a hold that is open, the shared state knows more.
     running: Vec<Attempt>,
-    /// Each killed hold, and the first that was granted inside its promise. The length is what was left of the promise.
-    pub cut_short: Vec<Overlap>,
+    /// Each killed hold, and the first that was granted inside its promise.
+    cut_short: Vec<CutShort>,
+}
+
+/// A killed hold, and the first that was granted inside its promise.
+struct CutShort {
+    /// The length is what was left of the promise.
+    found: Overlap,
+    kill: FaultId,
+    /// The record has all that the client did with the hold until then.
+    known_until: Stamp,
 }
 
 impl KilledHolds {
@@ -43,29 +52,52 @@ impl KilledHolds {
         let retired = self.running.iter().filter(|hold| hold.key == second.key);
         let killed = run.live(second.key).filter(|hold| is_killed(hold)).chain(retired);
         for first in killed.filter(|first| is_cut_short_by(first, grant)) {
-            add(&mut self.cut_short, first, second, grant);
+            add(&mut self.cut_short, run, first, second, grant);
         }
+    }
+
+    /// The holds that were surely cut short.
+    pub fn proved<'a>(&'a self, run: &'a Run) -> impl Iterator<Item = &'a Overlap> {
+        self.cut_short.iter().filter(|cut| cut.is_found() && cut.is_proved(run)).map(|cut| &cut.found)
+    }
+
+    /// The number of holds that were cut short, unless their clients released them and the record lost that.
+    pub fn unproved(&self, run: &Run) -> u64 {
+        self.cut_short.iter().filter(|cut| cut.is_found() && !cut.is_proved(run)).count() as u64
     }
 
     /// No later event of the attempt matters.
-    pub fn closed(&mut self, attempt: &Attempt) {
+    pub fn closed(&mut self, run: &Run, attempt: &Attempt) {
         if let Some(hold) = self.running.iter_mut().find(|hold| hold.id == attempt.id) {
             hold.clone_from(attempt);
         }
-        self.settle(attempt);
+        self.settle(run, attempt);
     }
 
     /// Takes in what is now known of the promise: renewals, and a release that left before the process died.
-    pub fn settle(&mut self, attempt: &Attempt) {
-        for cut in self.cut_short.iter_mut().filter(|cut| cut.holds[0].hold.id == attempt.id) {
-            cut.length = end(attempt).since(cut.from);
+    pub fn settle(&mut self, run: &Run, attempt: &Attempt) {
+        for cut in self.cut_short.iter_mut().filter(|cut| cut.found.holds[0].hold.id == attempt.id) {
+            cut.found.length = end(attempt).since(cut.found.from);
+            cut.known_until = run.known_until(attempt);
         }
     }
 }
 
+impl CutShort {
+    fn is_found(&self) -> bool {
+        !self.found.length.is_zero()
+    }
+
+    /// Returns whether the client surely kept the hold until its process was dead. An event at the stamp of the death
+    /// may be lost too.
+    fn is_proved(&self, run: &Run) -> bool {
+        self.known_until > run.dead_by(self.kill)
+    }
+}
+
 /// Notes that a killed hold was cut short by another. Of several others the first counts.
-fn add(cut_short: &mut Vec<Overlap>, first: &Attempt, second: &Attempt, grant: &Grant) {
-    let Some(own) = first.grant else { return };
+fn add(cut_short: &mut Vec<CutShort>, run: &Run, first: &Attempt, second: &Attempt, grant: &Grant) {
+    let (Some(own), Some((_, EarlyEnd::Kill(kill)))) = (first.grant, first.ended_by()) else { return };
     let from = grant.ok.at;
     let entitled = |hold: &Attempt, grant| {
         let renewed = Renewed { nodes: hold.renewed_on_before(from), leases: hold.leases.clone() };
@@ -79,9 +111,11 @@ fn add(cut_short: &mut Vec<Overlap>, first: &Attempt, second: &Attempt, grant: &
         from,
         length: end(first).since(from),
     };
-    match cut_short.iter_mut().find(|known| known.holds[0].hold.id == first.id) {
-        None => cut_short.push(found),
-        Some(known) if known.from == from && second.id < known.holds[1].hold.id => *known = found,
+    match cut_short.iter_mut().find(|known| known.found.holds[0].hold.id == first.id) {
+        None => cut_short.push(CutShort { found, kill, known_until: run.known_until(first) }),
+        Some(CutShort { found: known, .. }) if known.from == from && second.id < known.holds[1].hold.id => {
+            *known = found;
+        }
         Some(_) => {}
     }
 }

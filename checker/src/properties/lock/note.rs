@@ -21,35 +21,51 @@ pub(crate) struct RequestSummary {
     arms: Vec<ArmSummary>,
 }
 
-/// Remembers the last state of a key, so that a note can say what a request changed.
+/// Remembers the last state of every key, so that a note can say what a request changed.
 #[derive(Debug, Default)]
-pub(crate) struct LastDecision {
-    /// Version and counter of each arm, in the order of the resource's answers.
-    arms: Vec<(Arm, u64, u64)>,
+pub(crate) struct LastDecisions {
+    arms: Vec<Arm>,
+    /// Version and counter of each key on each arm: of the first key on all arms, then of the second key.
+    states: Vec<(u64, u64)>,
 }
 
-impl LastDecision {
-    /// Notes an admission; comes before [`LastDecision::remember`].
-    pub fn note(&self, event: &Event) -> RequestSummary {
+impl LastDecisions {
+    pub fn new(arms: &[Arm]) -> Self {
+        LastDecisions { arms: arms.to_vec(), states: Vec::new() }
+    }
+
+    fn place(&self, key: usize, arm: Arm) -> Option<usize> {
+        Some(key * self.arms.len() + self.arms.iter().position(|of| *of == arm)?)
+    }
+
+    /// Notes an admission; comes before [`LastDecisions::remember`].
+    pub fn note(&self, key: usize, event: &Event) -> RequestSummary {
         let Event::Admission { number, kind, token, arms, .. } = event else {
             return RequestSummary { number: 0, kind: RequestKind::Read, token: None, arms: Vec::new() };
         };
         let arms = arms.iter().map(|decision| {
-            let last = self.arms.iter().find(|(arm, ..)| *arm == decision.arm);
-            let (before, value) = last.map_or((0, 0), |(_, version, value)| (*version, *value));
+            let last = self.place(key, decision.arm).and_then(|place| self.states.get(place));
+            let (before, value) = last.copied().unwrap_or_default();
             let is_update = *kind == RequestKind::Write && decision.admitted;
             // The counter counts what the value contains: an update that contains no more than before cost one.
-            let overwritten = if is_update { (value + 1).saturating_sub(decision.value) } else { 0 };
+            let overwritten = if is_update { value.saturating_add(1).saturating_sub(decision.value) } else { 0 };
             ArmSummary { decision: decision.clone(), before, overwritten }
         });
         RequestSummary { number: *number, kind: *kind, token: *token, arms: arms.collect() }
     }
 
     /// Takes in the state that an admission left.
-    pub fn remember(&mut self, event: &Event) {
+    pub fn remember(&mut self, key: usize, event: &Event) {
         let Event::Admission { arms, .. } = event else { return };
-        self.arms.clear();
-        self.arms.extend(arms.iter().map(|d| (d.arm, d.version, d.value)));
+        let needed = (key + 1) * self.arms.len();
+        if self.states.len() < needed {
+            self.states.resize(needed, (0, 0));
+        }
+        for decision in arms {
+            if let Some(place) = self.place(key, decision.arm) {
+                self.states[place] = (decision.version, decision.value);
+            }
+        }
     }
 }
 

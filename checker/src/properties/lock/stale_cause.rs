@@ -366,8 +366,9 @@ fn steps(hold: &Attempt, arrival: Stamp, op: Option<OpId>, waits: bool) -> Vec<S
             ClientStep::AtPoint(_, released) => released.unwrap_or(to),
             ClientStep::Acquire | ClientStep::Request(_) | ClientStep::Check | ClientStep::Other => mark.at,
         };
-        // A wait at a point may come between the request and the grant.
-        let is_queued = waits && hold.grant.is_some_and(|grant| mark.at < grant.ok.at);
+        // A wait at a point may come between the request and the grant. A later attempt is one at a key below.
+        let is_below = i > 0 && *step == ClientStep::Acquire;
+        let is_queued = is_below || waits && hold.grant.is_some_and(|grant| mark.at < grant.ok.at);
         let is_request = matches!(step, ClientStep::Request(_));
         steps.push(Step { planned: (mark.at, due.min(to)), overdue: (due, to), is_request, is_queued });
     }

@@ -19,9 +19,13 @@ fn seconds(d: Duration) -> String {
     format!("{:.2} s", d.as_secs_f64())
 }
 
-/// The client of a hold, and its part if one of the two holds of the window is not a writer's: "worker-1 (reader)".
+/// The client of a hold, and its part if one of the two holds of the window is not a writer's: "worker-1 (reader)". The
+/// key too, if the holds are of two keys: "worker-1 (k0, reader)".
 fn named(run: &Run, hold: &HoldSummary, other: &HoldSummary) -> String {
     let who = run.who(hold.process, hold.client);
+    if hold.key != other.key {
+        return format!("{who} ({}, {})", run.key(hold.key), hold.mode.who());
+    }
     if hold.mode.is_write() && other.mode.is_write() { who } else { format!("{who} ({})", hold.mode.who()) }
 }
 
@@ -75,14 +79,17 @@ fn told(line: &FaultRecord, fault: Option<&Fault>) -> String {
 /// Lines of a story, to be put in order.
 struct Lines<'a> {
     run: &'a Run,
-    /// True if one of the holds is not a writer's.
+    /// True if one of the holds is not a writer's, and if the holds are of two keys.
     has_modes: bool,
+    has_keys: bool,
     lines: Vec<(Stamp, String, String)>,
 }
 
 impl<'a> Lines<'a> {
     fn new(run: &'a Run, holds: [&HoldSummary; 2]) -> Self {
-        Lines { run, has_modes: holds.iter().any(|hold| !hold.mode.is_write()), lines: Vec::new() }
+        let has_keys = holds[0].key != holds[1].key;
+        let has_modes = has_keys || holds.iter().any(|hold| !hold.mode.is_write());
+        Lines { run, has_modes, has_keys, lines: Vec::new() }
     }
 
     fn say(&mut self, at: Stamp, who: impl Into<String>, what: impl Into<String>) {
@@ -96,8 +103,9 @@ impl<'a> Lines<'a> {
     fn acquired(&mut self, hold: &HoldSummary, promise: Option<Stamp>) {
         let token = hold.token.map(|t| format!(", token {t}")).unwrap_or_default();
         let until = promise.map(|end| format!(", entitled until {}", self.at(end))).unwrap_or_default();
+        let key = if self.has_keys { format!(" {}", self.run.key(hold.key)) } else { String::new() };
         let part = if self.has_modes { format!(" as {}", hold.mode.who()) } else { String::new() };
-        self.say(hold.ok.at, self.run.who(hold.process, hold.client), format!("acquired{part}{token}{until}"));
+        self.say(hold.ok.at, self.run.who(hold.process, hold.client), format!("acquired{key}{part}{token}{until}"));
     }
 
     /// Faults that hit a node between two instants.

@@ -26,7 +26,8 @@ pub struct LockVerdict {
     pub lease_overlap: u64,
     /// Windows of this kind.
     pub cut_short: u64,
-    /// Acts after their own entitlement's end of which the order of grants does not decide whether they were stale.
+    /// Acts after their own entitlement's end of which the order of grants does not decide whether they were stale, and
+    /// grants during the promise to a killed client whose release the record may have lost.
     pub undecided: u64,
     /// Dead claims, and beliefs after the promise end, that a slow clock of the worker explains. They violate nothing.
     pub explained_claims: u64,

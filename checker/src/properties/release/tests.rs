@@ -141,3 +141,59 @@ fn a_reader_releases_its_own_part_of_a_key_that_another_reader_owns() {
         assert_eq!(unsafe_releases(&builder), expected, "{mode}");
     }
 }
+
+#[test]
+fn without_the_answers_of_the_servers_releases_are_not_judged() {
+    let acquired = |builder: &mut HistoryBuilder, answers| {
+        builder.acquire_on(1, 1, 0, 0, 10, Some(41), answers).release_on(1, 20, 25, Vec::new());
+    };
+    let mut builder = HistoryBuilder::new();
+    acquired(&mut builder, Vec::new());
+    assert_eq!(verdict(&builder.verdicts(), "release"), Verdict::NotApplicable);
+    let mut builder = HistoryBuilder::new();
+    acquired(&mut builder, on(1, NodeAnswer::Granted));
+    assert_eq!(verdict(&builder.verdicts(), "release"), Verdict::Upheld);
+    assert_eq!(verdict(&HistoryBuilder::new().verdicts(), "release"), Verdict::Upheld, "nothing is left unsaid");
+}
+
+#[test]
+fn a_store_that_answers_as_a_whole_is_not_judged() {
+    let answered = |name: &str| {
+        let mut builder = HistoryBuilder::new();
+        let all = |answer| vec![(NodeName::from(name), answer)];
+        builder.acquire_on(1, 1, 0, 0, 10, Some(41), all(NodeAnswer::Granted));
+        builder.release_on(1, 20, 25, all(NodeAnswer::Done));
+        verdict(&builder.verdicts(), "release")
+    };
+    assert_eq!([answered("etcd"), answered("redis-1")], [Verdict::NotApplicable, Verdict::Upheld]);
+}
+
+#[test]
+fn a_kill_may_lose_a_release_that_a_log_put_off() {
+    // Hold 1 is released at 20; hold 2 owns the key from 110 on. Node 1 is killed, and then has the key of hold 1
+    // again.
+    let unsafe_on_node_1 = |persistence, killed: u64, unsynced: Option<u32>| {
+        let mut s = HistoryBuilder::new();
+        s.plan.models = Some(history::Models { persistence, ..history::Models::default() });
+        s.acquire(1, 1, 0, 10, 41).release(1, 20).acquire(2, 2, 100, 110, 42).release(2, 900);
+        s.release_on(1, 700, 710, on(1, NodeAnswer::Done));
+        let kill = history::Fault::new(history::fault::Kill {}, std::time::Duration::from_secs(1));
+        s.inject(1, kill, "redis-1", killed + 5, 600);
+        if let Some(fsyncs) = unsynced {
+            s.fault(1, FaultKind::Kill, "redis-1", killed + 1, FaultPhase::Unsynced { fsyncs });
+        }
+        unsafe_releases(&s)
+    };
+    use Persistence::{Always, Everysec};
+    for (persistence, killed, unsynced, expected) in [
+        (Everysec, 500, Some(1), 0), // an fsync was pending
+        (Everysec, 500, None, 0),    // the server did not say
+        (Everysec, 500, Some(0), 1), // all that it had confirmed was in its log
+        (Everysec, 110, Some(0), 0), // the grant of hold 2 may have been confirmed after that
+        (Everysec, 111, Some(0), 1),
+        (Always, 500, None, 1),
+    ] {
+        let found = unsafe_on_node_1(persistence, killed, unsynced);
+        assert_eq!(found, expected, "{persistence:?}, killed at {killed}, {unsynced:?} pending");
+    }
+}

@@ -18,6 +18,7 @@ use std::{collections::VecDeque, time::Duration};
 use history::{
     Answers, Event, FailureReason, Fault, Harm, HoldId, Key, LinkDelay, NodeAnswer, NodeName, Outcome, Plan, Stamp,
 };
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
@@ -81,15 +82,21 @@ impl KeyHistory {
         found.map(|i| self.open.swap_remove(i)).is_some()
     }
 
-    fn free(&mut self, id: HoldId, nodes: Nodes) {
-        self.let_go.iter_mut().filter(|left| left.id == id).for_each(|left| left.free_on |= nodes);
+    /// Notes nodes on which an attempt owns the key no longer. It let the key go once, and after it was sent.
+    fn free(&mut self, attempt: &Attempt, nodes: Nodes) {
+        let since = self.let_go.iter_mut().rev().take_while(|left| left.at.at >= attempt.sent.at);
+        if let Some(left) = { since }.find(|left| left.id == attempt.id) {
+            left.free_on |= nodes;
+        }
     }
 }
 
 /// Finds keys that attempts have left behind.
 #[derive(Default)]
 pub(crate) struct UnreleasedKeys {
-    keys: Vec<KeyHistory>,
+    keys: FxHashMap<usize, KeyHistory>,
+    /// Keys without an open attempt, and the stamp from which nothing more is to be known of them.
+    quiet: VecDeque<(Stamp, usize)>,
     /// Keys of which an attempt ended at this stamp.
     touched: Vec<usize>,
     disturbances: Disturbances,
@@ -146,7 +153,7 @@ impl UnreleasedKeys {
             }
             Event::AcquireFailed { outcome, why, .. } => {
                 let refused_on = if *why == FailureReason::Held { attempt.refused_on } else { 0 };
-                self.key(attempt.key).free(attempt.id, refused_on);
+                self.key(attempt.key).free(attempt, refused_on);
                 self.came_out(attempt, mark, refused_on);
                 let had_nothing = *outcome == Outcome::Failed && *why == FailureReason::Held && attempt.granted_on == 0;
                 self.ended(attempt, mark.at, had_nothing);
@@ -160,10 +167,23 @@ impl UnreleasedKeys {
     }
 
     fn key(&mut self, key: usize) -> &mut KeyHistory {
-        if self.keys.len() <= key {
-            self.keys.resize_with(key + 1, KeyHistory::default);
+        self.keys.entry(key).or_default()
+    }
+
+    /// Once a lease and the way of a request have passed, no attempt can have left the key behind.
+    pub fn on_key_quiet(&mut self, run: &Run, key: usize) {
+        if self.keys.contains_key(&key) {
+            self.quiet.push_back((self.now.plus(self.lease + self.arrival), key));
         }
-        &mut self.keys[key]
+        while let Some((_, key)) = self.quiet.front().copied().filter(|(over, _)| *over < self.now) {
+            self.quiet.pop_front();
+            let is_over = |at: Stamp| rules::is_overdue(self.now, at, self.lease + self.arrival);
+            let is_over =
+                |key: &KeyHistory| key.settled < self.now && key.let_go.back().is_none_or(|left| is_over(left.at.at));
+            if !run.is_busy(key) && self.keys.get(&key).is_some_and(is_over) {
+                self.keys.remove(&key);
+            }
+        }
     }
 
     fn sent(&mut self, plan: &Plan, attempt: &Attempt) {
@@ -212,7 +232,7 @@ impl UnreleasedKeys {
     /// that has answered will not grant the attempt the key again.
     fn answered(&mut self, run: &Run, attempt: &Attempt, answers: &Answers) {
         let nodes = run.nodes(answers, &[NodeAnswer::Done, NodeAnswer::Refused]);
-        self.key(attempt.key).free(attempt.id, nodes);
+        self.key(attempt.key).free(attempt, nodes);
     }
 
     /// Judges the attempts that ended at this stamp, after all events of the stamp: no other attempt was sent while
@@ -220,7 +240,8 @@ impl UnreleasedKeys {
     pub fn on_stamp_complete(&mut self, run: &Run) {
         let mut touched = std::mem::take(&mut self.touched);
         for key in touched.drain(..) {
-            let out: Vec<Trying> = self.keys[key].trying.extract_if(.., |trying| trying.out.is_some()).collect();
+            let trying = &mut self.key(key).trying;
+            let out: Vec<Trying> = trying.extract_if(.., |trying| trying.out.is_some()).collect();
             out.iter().filter(|trying| trying.is_alone).for_each(|trying| self.judge(run, key, trying));
         }
         self.touched = touched;
@@ -237,7 +258,8 @@ impl UnreleasedKeys {
                     && !rules::is_overdue(sent.at, left.at.at, lease)
             };
             // The newest first.
-            let left: Vec<&LetGo> = self.keys[key].let_go.iter().rev().filter(may_have_left).collect();
+            let Some(watch) = self.keys.get(&key) else { return };
+            let left: Vec<&LetGo> = watch.let_go.iter().rev().filter(may_have_left).collect();
             let Some(newest) = left.first() else { continue };
             let leftover = UnreleasedKey {
                 key: run.key(key).clone(),

@@ -401,19 +401,48 @@ fn an_operation_that_failed_is_never_decided() {
 
 #[test]
 fn the_last_words_of_a_killed_process_may_be_lost() {
-    // The invocation of a request that arrives after the kill is not on record.
-    let mut s = quiet();
-    s.write(2, 2, 50, 70).kill(1, "worker-2", 60).release(1, 80);
-    let fault = Fault::new(fault::Kill {}, std::time::Duration::from_secs(1));
-    s.plan_fault(1, fault, "worker-2").drop_invocation(2, 2);
-    let v = s.verdicts();
-    assert_eq!(judged(&s).verdict, Verdict::Inconclusive, "{v:?}");
-    assert!(v.reasons.iter().any(|reason| reason.contains("the record does not know")), "{:?}", v.reasons);
+    // The invocation of a request that arrives after the request of the kill, or before it, is not on record.
+    for arrival in [70, 55] {
+        let mut s = quiet();
+        s.write(2, 2, 50, arrival).kill(1, "worker-2", 60).release(1, 80);
+        let fault = Fault::new(fault::Kill {}, std::time::Duration::from_secs(1));
+        s.plan_fault(1, fault, "worker-2").drop_invocation(2, 2).lose_end("worker-2", 50);
+        let v = s.verdicts();
+        assert_eq!(judged(&s).verdict, Verdict::Inconclusive, "arrives at {arrival}: {v:?}");
+        assert!(v.reasons.iter().any(|reason| reason.contains("the record does not know")), "{:?}", v.reasons);
+    }
     // An answer of the killed resource, whose last admission is not on record.
-    let mut s = quiet();
-    s.write(2, 2, 98, 99).event("worker-2", 101, ok(2, 2, 4));
-    restarted(&mut s, 4).release(2, 1_330).drop_admission(4);
-    let v = s.verdicts();
-    assert_eq!(judged(&s).verdict, Verdict::Inconclusive, "{v:?}");
-    assert!(v.reasons.iter().any(|reason| reason.contains("was answered as #4")), "{:?}", v.reasons);
+    for answered in [101, 99] {
+        let mut s = quiet();
+        s.write(2, 2, 97, 98).event("worker-2", answered, ok(2, 2, 4));
+        restarted(&mut s, 4).release(2, 1_330).drop_admission(4).lose_end("resource", 50);
+        let v = s.verdicts();
+        assert_eq!(judged(&s).verdict, Verdict::Inconclusive, "answered at {answered}: {v:?}");
+        assert!(v.reasons.iter().any(|reason| reason.contains("was answered as #4")), "{:?}", v.reasons);
+    }
+}
+
+#[test]
+fn what_a_restart_found_may_be_known_from_the_start() {
+    for durable in 0..=4 {
+        let mut s = quiet();
+        restarted(&mut s, durable);
+        let records = s.records();
+        let knowing = |known: u64| {
+            let mut checker = crate::Checker::new();
+            for record in records.clone() {
+                let is_plan = matches!(record.event, Event::Plan { .. });
+                checker.feed(record);
+                if is_plan {
+                    assert!(checker.asks_for_recoveries());
+                    checker.know_recoveries(vec![("resource#2".into(), known)]);
+                }
+            }
+            serde_json::to_value(checker.finish(history::Tail::Whole)).unwrap()
+        };
+        let plain = crate::check(records.clone(), history::Tail::Whole);
+        assert_eq!(knowing(durable), serde_json::to_value(plain).unwrap(), "durable {durable}");
+        let other = knowing(durable + 1);
+        assert!(other["reasons"].to_string().contains("was not known before"), "{other}");
+    }
 }

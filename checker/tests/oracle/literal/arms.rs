@@ -51,7 +51,6 @@ fn registered(f: &Facts, arm: Arm, key: &str, number: u64) -> Option<(u64, u64, 
         let Some(d) = e.arms.iter().find(|d| d.arm == arm) else { continue };
         let registers = if e.write { d.admitted } else { arm == Arm::Reads };
         if registers
-            && f.is_of_known_key(e)
             && let (Some(token), Some(hold)) = (e.token, e.hold)
             && state.is_none_or(|(largest, ..)| token > largest)
         {

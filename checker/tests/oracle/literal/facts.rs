@@ -365,11 +365,6 @@ impl Facts {
             || self.holds.get(&hold).is_some_and(differs)
     }
 
-    /// Returns whether somebody had wanted the key of an entry by then. Of other keys nothing is known.
-    pub fn is_of_known_key(&self, e: &Entry) -> bool {
-        self.holds.values().any(|h| h.key == e.key && h.sent <= e.at)
-    }
-
     /// Returns whether log and clients contradict each other about an entry: it is foreign, or came after its answer.
     pub fn is_contradicted(&self, e: &Entry) -> bool {
         let request = e.hold.and_then(|hold| self.requests.get(&(hold, e.op)));

@@ -84,10 +84,10 @@ fn of_entry(f: &Facts, e: &Entry, r: &mut Resource) {
     r.wrong_arms += u64::from(arms != all);
     let never_refuses = |d: &&ArmDecision| !e.write || d.arm == Arm::Off;
     r.wrong_refusals += e.arms.iter().filter(never_refuses).filter(|d| !d.admitted).count() as u64;
-    for arm in all.into_iter().filter(|arm| arm.fences() && f.is_of_known_key(e)) {
+    for arm in all.into_iter().filter(|arm| arm.fences()) {
         let Some(seen) = shown(e, arm) else { continue };
         let mut before = f.log.iter().filter(|o| !o.repeat && o.number < e.number && o.key == e.key);
-        let last = before.rfind(|o| shown(o, arm).is_some() && f.is_of_known_key(o));
+        let last = before.rfind(|o| shown(o, arm).is_some());
         let (known, registered) = last.map_or((None, None), |last| after(last, arm));
         r.tokens_forgotten += u64::from(seen < known);
         r.wrong_tokens += u64::from(seen >= known && seen != registered);

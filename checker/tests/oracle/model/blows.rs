@@ -120,6 +120,8 @@ impl World {
         }
         self.agent(0, fault, FaultKind::Kill, process, FaultPhase::Injected);
         let last = self.processes[process].reported.last().map_or(0, |r| r.0);
+        // Nothing of the record is lost, unless a test drops it.
+        self.processes[process].reported.push((self.now + 1, Event::Watermark));
         self.agent(len, fault, FaultKind::Kill, process, FaultPhase::HealRequested);
         self.push(len + 1, Happens::Starts { worker, fault });
         let to = stamp(self.now + len + 1);

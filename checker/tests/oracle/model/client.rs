@@ -240,6 +240,7 @@ impl World {
             key: Key::new(format!("k{key}")),
             intended: stamp(intended),
             mode: self.k.mode_of(id),
+            above: None,
         };
         self.say(client, event);
         if let Some(released) = self.clients[client].attempt.take_if(|a| a.released) {

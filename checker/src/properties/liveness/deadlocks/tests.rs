@@ -41,7 +41,11 @@ impl Clients {
 
     fn tries(&mut self, worker: u32, attempt: u64, key: &str, at: u64) -> &mut Clients {
         let (client, attempt, key) = (ClientId(worker - 1), HoldId(attempt), Key::from(key));
-        self.event(worker, at, Event::Acquire { client, attempt, key, intended: ms(at), mode: Mode::Write })
+        self.event(
+            worker,
+            at,
+            Event::Acquire { client, attempt, key, intended: ms(at), mode: Mode::Write, above: None },
+        )
     }
 
     fn gets(&mut self, worker: u32, attempt: u64, at: u64) -> &mut Clients {
@@ -127,11 +131,26 @@ fn the_ends_of_a_deadlock_are_told_apart() {
 
 #[test]
 fn a_deadlock_that_does_not_end_violates_liveness() {
-    let mut long = Clients::new(3);
-    long.1 = 600;
-    let found = liveness(&long.deadlock().0);
+    // The clients renew their holds. The cycle begins at 300 and must have ended by 3,300: a lease of 2 s, and 1 s.
+    let ending = |at, renew: Option<u64>, patience: Option<u64>| {
+        let mut long = Clients::new(3);
+        long.1 = 600;
+        long.0.plan.workload.renew = renew.map(Duration::from_millis);
+        long.0.plan.workload.patience = patience.map(Duration::from_millis);
+        let mut long = long.deadlock();
+        long.event(3, at, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+        liveness(&long.0)
+    };
+    let found = ending(3_301, Some(500), None);
     assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Violated, 1));
     assert_eq!(found.violations().len(), 1);
+    // The record ends before a lease or a client's patience could have ended the cycle, or a lease will end it.
+    for (at, renew, patience) in [(3_300, Some(500), None), (4_300, Some(500), Some(3_000)), (9_000, None, None)] {
+        let found = ending(at, renew, patience);
+        assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Inconclusive, 0), "until {at}");
+        assert_eq!((found.deadlocks_cut_off, found.reasons.len()), (1, 1), "until {at}");
+    }
+    assert_eq!(ending(4_301, Some(500), Some(3_000)).verdict, Verdict::Violated);
     // With a lease of 2 s the lease ends it, although the two clients do nothing more.
     let mut short = Clients::deadlocked();
     short.holds(3, 5, "k2", 3_000);
@@ -301,7 +320,7 @@ proptest! {
         let of = |(clients, from, to, end)| (from, to - from, clients, end);
         let mut known: Vec<_> = ended.into_iter().map(of).collect();
         known.sort_by_key(|(from, _, clients, _)| (*from, clients.clone()));
-        let is_ended = |found: &&Deadlock| found.ended != DeadlockEnd::Unended;
+        let is_ended = |found: &&Deadlock| found.ended != DeadlockEnd::CutOff;
         let mut judged: Vec<_> = (found.deadlocks.iter().filter(is_ended))
             .map(|found| {
                 let clients: BTreeSet<u32> = found.clients.iter().map(|client| client.client.0 + 1).collect();
@@ -311,6 +330,28 @@ proptest! {
         judged.sort_by_key(|(from, _, clients, _)| (*from, clients.clone()));
         prop_assert_eq!(judged.len().min(NAMED_MAX), known.len().min(NAMED_MAX));
         prop_assert_eq!(judged, known);
-        prop_assert_eq!(found.deadlocks_unended, cycles.len() as u64);
+        prop_assert_eq!(found.deadlocks_cut_off, cycles.len() as u64);
+    }
+}
+
+/// The legend's word for an end. The match fails to compile when an end is added.
+fn word(end: DeadlockEnd) -> &'static str {
+    match end {
+        DeadlockEnd::Detected => "detected",
+        DeadlockEnd::TimedOut => "timed-out",
+        DeadlockEnd::LeaseEnded => "lease-ended",
+        DeadlockEnd::Killed => "killed",
+        DeadlockEnd::Unended => "unended",
+        DeadlockEnd::CutOff => "cut-off",
+    }
+}
+
+#[test]
+fn every_end_is_defined_in_the_legend_by_the_word_of_the_verdict() {
+    use DeadlockEnd::{CutOff, Detected, Killed, LeaseEnded, TimedOut, Unended};
+    for end in [Detected, TimedOut, LeaseEnded, Killed, Unended, CutOff] {
+        assert_eq!(serde_json::to_value(end).unwrap(), word(end));
+        assert!(crate::explain(word(end)).is_some_and(|text| text.contains("deadlock")), "{end:?}");
+        assert!(crate::explain("deadlock").unwrap().contains(word(end)), "{end:?}");
     }
 }

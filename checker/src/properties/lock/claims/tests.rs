@@ -191,3 +191,18 @@ fn the_answer_of_a_store_is_that_of_all_its_members() {
     builder.acquire_on(1, 1, 0, 0, 10, Some(41), Vec::new()).release(1, 20);
     assert_eq!(builder.lock().minority_claims.len(), 0);
 }
+
+#[test]
+fn no_step_of_the_hosts_clock_explains_a_claim() {
+    // Clients measure deadlines by CLOCK_BOOTTIME. A step of the wall clock does not change it, and it never runs
+    // slower than the clock of the stamps: while the machine sleeps, only the stamps stand still.
+    let second: i64 = 1_000_000_000;
+    for (wall_ns, boot_ns) in [(5 * second, 0), (-5 * second, 0), (5 * second, 5 * second)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 2_000, 41).release(1, 2_001);
+        builder.event("worker-1", 5, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+        builder.event("worker-1", 1_005, Event::Clocks { wall_ns, boot_ns });
+        let lock = builder.lock();
+        assert_eq!((lock.dead_claims.len(), lock.verdict), (1, Verdict::Violated), "{wall_ns} and {boot_ns}");
+    }
+}

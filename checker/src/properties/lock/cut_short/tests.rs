@@ -130,3 +130,64 @@ fn the_lock_of_a_program_may_end_with_its_process() {
     let lock = builder.acquire(2, 2, 500, 510, 42).release(2, 600).by_program().lock();
     assert_eq!((lock.verdict, lock.cut_short), (Verdict::Upheld, 0));
 }
+
+#[test]
+fn a_release_that_the_record_lost_cuts_nothing_short() {
+    // The record of worker 1 ends at 40. It was dead by 120, so it may have released the key until then.
+    let judged = |alter: &dyn Fn(&mut HistoryBuilder)| {
+        let mut builder = killed();
+        alter(&mut builder);
+        let lock = builder.lose_end("worker-1", 41).acquire(2, 2, 500, 510, 42).release(2, 600).lock();
+        (lock.verdict, lock.cut_short, lock.reasons.len())
+    };
+    assert_eq!(judged(&|_| {}), (Verdict::Inconclusive, 0, 1));
+    // In a planned wait a client releases nothing. The first wait ends after the death, the second at its stamp.
+    assert_eq!(judged(&|b| _ = b.work(1, 40, 81)), (Verdict::Violated, 1, 0));
+    assert_eq!(judged(&|b| _ = b.work(1, 40, 80)), (Verdict::Inconclusive, 0, 1));
+    // A client that renews may have noticed the loss of its hold meanwhile.
+    let renews = |b: &mut HistoryBuilder| b.plan.workload.renew = Some(std::time::Duration::from_millis(500));
+    assert_eq!(judged(&|b| renews(b.work(1, 40, 81))), (Verdict::Inconclusive, 0, 1));
+    // A client that gave the hold up releases nothing either.
+    assert_eq!(judged(&|b| _ = b.give_up(1, 40)), (Verdict::Violated, 1, 0));
+    // A clock that was set may have ended the wait early.
+    let set_clock = |b: &mut HistoryBuilder| {
+        let change = fault::Clock { clock: WhichClock::Monotonic, change: ClockChange::JumpMs(3_000) };
+        b.work(1, 40, 81).inject(2, Fault::new(change, std::time::Duration::from_millis(20)), "worker-1", 50, 70);
+    };
+    assert_eq!(judged(&set_clock), (Verdict::Inconclusive, 0, 1));
+}
+
+#[test]
+fn an_overlap_ends_where_the_record_of_a_killed_client_ends() {
+    // Worker 1 is killed at 100, and worker 2 acquires at 60.
+    for (lost_from, expected) in [(500, (1, Verdict::Violated, 40.0)), (91, (1, Verdict::Violated, 30.0))] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).event("worker-1", 90, Event::Watermark).kill(1, "worker-1", 100);
+        let lock = builder.lose_end("worker-1", lost_from).acquire(2, 2, 50, 60, 42).release(2, 200).lock();
+        assert_eq!((lock.lease_overlap, lock.verdict, lock.overlap_ms_max), expected, "lost from {lost_from}");
+    }
+    // Its record ends before 60: it may have released the key in between.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100).lose_end("worker-1", 11);
+    let lock = builder.acquire(2, 2, 50, 60, 42).release(2, 200).lock();
+    assert_eq!((lock.lease_overlap, lock.verdict, lock.reasons.len()), (0, Verdict::Inconclusive, 1));
+    // The grant itself came inside the entitlement of another hold: that needs no later event.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 50, 60, 42).kill(1, "worker-2", 100).lose_end("worker-2", 61);
+    let lock = builder.release(1, 80).lock();
+    assert_eq!((lock.lease_overlap, lock.verdict, lock.overlap_ms_max), (1, Verdict::Violated, 0.0));
+}
+
+#[test]
+fn a_client_that_died_unplanned_promises_nothing_more() {
+    // Worker 1 was well at 90, and its death was noticed at 120. A session may have ended with it.
+    for promise in [Promise::Lease, Promise::Session] {
+        let mut builder = HistoryBuilder::new();
+        builder.plan.servers.promise = promise;
+        builder.acquire(1, 1, 0, 10, 41).work(1, 20, 1_400).event("worker-1", 90, Event::Watermark);
+        builder.unplanned(1, FaultKind::Kill, "worker-1", (90, 120), 1_350).unfinished.push("worker-1");
+        builder.event("worker-1#2", 1_300, crate::history_builder::started(history::Role::Worker));
+        let lock = builder.acquire(2, 2, 500, 510, 42).release(2, 600).lock();
+        assert_eq!((lock.verdict, lock.windows.len()), (Verdict::Inconclusive, 0), "{promise:?}");
+    }
+}

@@ -1,0 +1,85 @@
+use history::{HoldId, Mode};
+
+use crate::{
+    history_builder::{HistoryBuilder, count, verdict},
+    properties::WindowKind,
+    verdict::Verdict,
+};
+
+/// Worker 1 holds the parent, if it takes an intention, and the child; worker 2 holds the parent meanwhile.
+fn child_and_parent(intention: Option<Mode>, child: Mode, parent: Mode) -> HistoryBuilder {
+    let mut builder = HistoryBuilder::new();
+    if let Some(mode) = intention {
+        builder.acquire(1, 1, 0, 5, 40).in_mode(1, mode);
+    }
+    builder.acquire(2, 1, 6, 10, 41).of_child(2, intention.map(|_| 1)).in_mode(2, child);
+    builder.acquire(3, 2, 15, 20, 42).in_mode(3, parent).release(2, 50);
+    if intention.is_some() {
+        builder.release(1, 53);
+    }
+    builder.release(3, 60);
+    builder
+}
+
+#[test]
+fn a_child_without_an_intention_is_compared_with_the_parent() {
+    for child in [Mode::Read, Mode::Write] {
+        for parent in Mode::ALL {
+            let is_conflict = parent == Mode::Write || parent.below().is_some() && child == Mode::Write;
+            let overlaps = count(&child_and_parent(None, child, parent).verdicts(), "lock.lease_overlap");
+            assert_eq!(overlaps, u64::from(is_conflict), "{child} of the child, {parent} of the parent");
+        }
+    }
+}
+
+#[test]
+fn a_window_of_two_keys_names_both() {
+    let window = child_and_parent(None, Mode::Write, Mode::Write).window();
+    assert_eq!((window.kind, window.key.as_str(), window.overlap_ms), (WindowKind::LeaseOverlap, "k1", 30.0));
+    assert_eq!(window.headline, "k1: worker-1 (k1, writer) and worker-2 (k0, writer) were both entitled for 0.03 s");
+    assert_eq!(window.story[0].what, "acquired k1 as writer, token 41, entitled until 1.984 s");
+}
+
+#[test]
+fn under_an_intention_the_modes_of_the_parent_decide() {
+    for (parent, key) in [(Mode::IntentRead, None), (Mode::Read, Some("k0")), (Mode::Write, Some("k0"))] {
+        let lock = child_and_parent(Some(Mode::IntentWrite), Mode::Write, parent).lock();
+        assert_eq!(lock.windows.iter().map(|w| w.key.as_str()).collect::<Vec<_>>(), Vec::from_iter(key), "{parent}");
+    }
+}
+
+#[test]
+fn an_intention_that_is_too_weak_is_none() {
+    let lock = child_and_parent(Some(Mode::IntentRead), Mode::Write, Mode::Read).lock();
+    assert_eq!(lock.windows.iter().map(|w| w.key.as_str()).collect::<Vec<_>>(), ["k1"]);
+    let upheld = child_and_parent(Some(Mode::IntentRead), Mode::Read, Mode::Read).verdicts();
+    assert_eq!(verdict(&upheld, "lock"), Verdict::Upheld);
+}
+
+/// The child's key was never granted to another client, so only the hold of the parent shows that the write is stale.
+#[test]
+fn an_act_under_a_child_is_an_act_under_its_parent() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite).acquire(2, 1, 6, 10, 41).of_child(2, Some(1));
+    builder.read(2, 1, 20, 22).work(2, 24, 100).pause(1, "worker-1", 100, 5_100);
+    builder.acquire(3, 2, 2_000, 2_051, 42).read(3, 1, 2_060, 2_062).write(3, 2, 2_200, 2_210).release(3, 2_220);
+    builder.write(2, 2, 5_101, 5_102).release_refused(2, 5_110).release_refused(1, 5_120);
+    let window = builder.window();
+    assert_eq!((window.kind, window.key.as_str()), (WindowKind::StaleHolder, "k0"));
+    assert_eq!((window.holds, window.writes), (vec![HoldId(1), HoldId(3)], 1));
+    assert_eq!(builder.causes(), ["pause"]);
+    let verdicts = builder.verdicts();
+    assert_eq!((count(&verdicts, "off.data.lost_updates"), count(&verdicts, "off.data.stale_accepted")), (1, 1));
+    assert_eq!(verdict(&verdicts, "resource"), Verdict::Upheld, "the parent's holder may act on the child's data");
+}
+
+#[test]
+fn a_hold_above_that_the_client_does_not_have_is_refused() {
+    let mut of_another_client = HistoryBuilder::new();
+    of_another_client.acquire(3, 2, 0, 5, 40).acquire(2, 1, 6, 10, 41).release(2, 50).release(3, 60);
+    for mut builder in [of_another_client, child_and_parent(Some(Mode::IntentWrite), Mode::Write, Mode::Read)] {
+        let verdicts = builder.of_child(2, Some(3)).verdicts();
+        let is_told = |reason: &String| reason.contains("attempt 2 is made under hold 3");
+        assert!(verdicts.reasons.iter().any(is_told), "{:?}", verdicts.reasons);
+    }
+}

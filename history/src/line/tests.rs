@@ -1,0 +1,109 @@
+use std::path::Path;
+
+use rand::{Rng, SeedableRng, seq::IndexedRandom};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Names, parse};
+use crate::{Record, checksum::Checksum};
+
+/// The lines of recorded runs, without checksums.
+fn recorded() -> Vec<Vec<u8>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/findings/data");
+    let mut lines = Vec::new();
+    for case in ["K1", "K2", "E4", "F1"] {
+        let text = std::fs::read(dir.join(format!("{case}-docker.history.jsonl"))).unwrap();
+        let mut checksum = Checksum::default();
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let mut line = line.to_vec();
+            checksum.strip(&mut line);
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// Lines of events that the recorded runs do not have, or not in this form.
+/// All follow `{"seq":1,"process":"w","n":2,"at":3,"event":`.
+const OTHERS: [&str; 8] = [
+    r#""acquire","client":4294967295,"attempt":1,"key":"k","intended":0,"mode":"read-intent-write","above":7}"#,
+    concat!(
+        r#""acquired","attempt":1,"token":null,"lease_ns":1,"granted_after":2,"promised_from":3,"place":4,"#,
+        r#""valid_ns":5,"answers":[]}"#
+    ),
+    r#""behind","attempt":7}"#,
+    r#""undone","attempt":7,"answers":[["redis-1","late"]]}"#,
+    r#""gave-up","hold":9999999999999999999}"#,
+    r#""check","hold":7,"passed":false}"#,
+    r#""renewed","hold":7,"lease_ns":5,"answers":[["redis-1","done"]]}"#,
+    concat!(
+        r#""admission","number":1,"key":"k","kind":"write","repeat":true,"arms":[{"arm":"guard","#,
+        r#""admitted":false,"seen":1,"base":2,"version":3,"value":4}]}"#
+    ),
+];
+
+fn others() -> Vec<Vec<u8>> {
+    OTHERS.map(|event| format!(r#"{{"seq":1,"process":"w","n":2,"at":3,"event":{event}"#).into_bytes()).to_vec()
+}
+
+/// What serde makes of a line.
+fn by_serde(line: &[u8]) -> Option<Record> {
+    serde_json::from_slice(line).ok()
+}
+
+#[test]
+fn most_lines_of_a_run_are_read_by_position_and_all_as_serde_reads_them() {
+    let lines = recorded();
+    let (mut by_position, mut names) = (0, Names::default());
+    for line in lines.iter().chain(&others()) {
+        let text = String::from_utf8_lossy(line);
+        if let Some(record) = parse(line, &mut names) {
+            by_position += 1;
+            assert_eq!(Some(record), by_serde(line), "{text}");
+        } else {
+            let is_usual = [",\"event\":\"read\"", ",\"event\":\"admission\"", ",\"event\":\"acquired\""];
+            assert!(!is_usual.iter().any(|usual| text.contains(usual)), "left to serde: {text}");
+        }
+    }
+    for line in others() {
+        assert!(parse(&line, &mut Names::default()).is_some(), "{}", String::from_utf8_lossy(&line));
+    }
+    assert!(by_position * 10 >= lines.len() * 8, "{by_position} of {}", lines.len());
+}
+
+/// Each line is changed by a few bytes that JSON and the types care about.
+#[test]
+fn a_changed_line_is_read_as_serde_reads_it_or_left_to_serde() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut lines = recorded();
+    lines.extend(others());
+    let (mut accepted, mut left, mut names) = (0, 0, Names::default());
+    for _ in 0..60_000 {
+        let mut line = lines.choose(&mut rng).unwrap().clone();
+        if line.len() > 2_000 {
+            continue;
+        }
+        for _ in 0..rng.random_range(1..=3) {
+            let place = rng.random_range(0..line.len());
+            match rng.random_range(0..4) {
+                0 => line[place] = *b"0123456789\",:[]{}\\eE.-+ nulltrue\x7f\xc3".choose(&mut rng).unwrap(),
+                1 => line.insert(place, *b"0123456789\",:[]{}\\eE.-+ ".choose(&mut rng).unwrap()),
+                2 => {
+                    line.remove(place);
+                }
+                _ => {
+                    let end = (place + rng.random_range(1..30)).min(line.len());
+                    let copy = line[place..end].to_vec();
+                    line.splice(place..place, copy);
+                }
+            }
+        }
+        match parse(&line, &mut names) {
+            Some(record) => {
+                accepted += 1;
+                assert_eq!(Some(record), by_serde(&line), "{}", String::from_utf8_lossy(&line));
+            }
+            None => left += 1,
+        }
+    }
+    assert!(accepted > 1_000 && left > 1_000, "{accepted} read by position, {left} left to serde");
+}

@@ -1,0 +1,154 @@
+//! The verdict over a history.
+
+use crate::{
+    holds,
+    model::{Model, ModelKind},
+    operation::{History, Operation, Value},
+    reason::Reason,
+    search::{Search, Searcher},
+    zones,
+};
+
+/// Whether a history is linearizable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// An order of the operations explains all answers.
+    Linearizable,
+    /// No order does.
+    NotLinearizable(Conflict),
+    /// Nobody knows: the reason.
+    Inconclusive(String),
+}
+
+/// Where all orders of the operations on one object end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The name of the object; [`Value::ABSENT`] in a history of one object.
+    pub object: Value,
+    /// What no order can have.
+    pub reason: Reason,
+}
+
+impl Conflict {
+    /// The reason in one sentence, with the lines of the operations.
+    pub fn words(&self, history: &History) -> String {
+        let operations = history.objects.iter().find(|(object, _)| *object == self.object);
+        let words = |index: usize| {
+            let operation = operations.and_then(|(_, operations)| operations.get(index));
+            operation.map_or_else(String::new, |operation| history.words(operation))
+        };
+        match &self.reason {
+            Reason::FromNowhere(read) => {
+                format!("nobody can have written the value of {} before its answer", words(*read))
+            }
+            Reason::TwoValues([from, to, between]) => format!(
+                "the register had one value from {} to {}, but between the two it must have had another: {}",
+                words(*from),
+                words(*to),
+                words(*between)
+            ),
+            Reason::TwoHolders(first, second) => {
+                format!("two clients held the lock at the same time: {} and {}", words(*first), words(*second))
+            }
+            Reason::NeverHeld { release, acquire } => format!(
+                "{} was answered, but another client held the lock all the time: {}",
+                words(*release),
+                words(*acquire)
+            ),
+            Reason::NoOrder { operation, states } => format!(
+                "no order of the operations up to the answer of {} explains it; without it, orders end in these \
+                 states: {}",
+                words(*operation),
+                states.join(", ")
+            ),
+        }
+    }
+}
+
+/// How a history is judged.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// What the objects are.
+    pub model: ModelKind,
+    /// The value of each object at the start. Not for locks: they are free.
+    pub initial: Value,
+    /// Bytes that the search may need for one object, about.
+    pub memory: usize,
+}
+
+/// The way in which the verdict over one object was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// The zones of a register with unique values.
+    Zones,
+    /// The holds of a lock whose clients acquire and release in turn.
+    Holds,
+    /// The search of Wing, Gong and Lowe.
+    Search,
+}
+
+/// Judges a history: each object alone, because a history is linearizable exactly if that of each object is (Herlihy
+/// and Wing, *Linearizability*, 1990, theorem 1). An object that is not linearizable ends the check.
+pub fn check(history: &History, options: &Options) -> Verdict {
+    let mut inconclusive = None;
+    if history.silent + history.ignored == 0 && history.objects.iter().all(|(_, operations)| operations.is_empty()) {
+        return Verdict::Inconclusive("the history has no operation".to_owned());
+    }
+    for (object, operations) in &history.objects {
+        let is_sorted = operations.is_sorted_by(|one, other| one.call < other.call);
+        if !is_sorted
+            || operations.iter().any(|operation| operation.answer.is_some_and(|answer| answer <= operation.call))
+        {
+            let reason = "the operations of an object are not sorted by their calls, or an answer is before its call";
+            return Verdict::Inconclusive(reason.to_owned());
+        }
+        match check_object(history, *object, operations, options, None) {
+            Verdict::Linearizable => {}
+            Verdict::Inconclusive(reason) => inconclusive = Some(reason),
+            verdict @ Verdict::NotLinearizable(_) => return verdict,
+        }
+    }
+    inconclusive.map_or(Verdict::Linearizable, Verdict::Inconclusive)
+}
+
+/// The fastest exact method for operations on one object.
+fn method(operations: &[Operation], options: &Options) -> Method {
+    match options.model {
+        ModelKind::Register if zones::fits(operations, options.initial) => Method::Zones,
+        ModelKind::OwnerMutex if holds::pair(operations).is_some() => Method::Holds,
+        _ => Method::Search,
+    }
+}
+
+/// Judges the operations on one object, which must be sorted by their calls, by the fastest method, or by the given one
+/// if that is possible.
+pub(crate) fn check_object(
+    history: &History,
+    object: Value,
+    operations: &[Operation],
+    options: &Options,
+    forced: Option<Method>,
+) -> Verdict {
+    let conflict = |reason: Reason| Verdict::NotLinearizable(Conflict { object, reason });
+    match forced.unwrap_or_else(|| method(operations, options)) {
+        Method::Zones => zones::check(operations, options.initial).map_or_else(conflict, |()| Verdict::Linearizable),
+        Method::Holds => {
+            let holds = holds::pair(operations).unwrap_or_default();
+            holds::check(operations, &holds).map_or_else(conflict, |()| Verdict::Linearizable)
+        }
+        Method::Search => {
+            let mut model = Model::new(options.model, options.initial, history, operations);
+            match Searcher::new(&mut model, operations, options.memory).run() {
+                Search::Ordered => Verdict::Linearizable,
+                Search::Stuck { operation, states } => {
+                    let states = states.iter().map(|state| model.words(*state)).collect();
+                    conflict(Reason::NoOrder { operation, states })
+                }
+                Search::TooLarge => Verdict::Inconclusive(format!(
+                    "the search needs more than {} MiB: too many operations at the same time",
+                    options.memory >> 20
+                )),
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Histories that other programs recorded.
+
+mod assemble;
+mod edn;
+mod event;
+mod format;
+mod jepsen;
+mod porcupine;
+#[cfg(test)]
+mod tests;
+
+use std::io::Read;
+
+use crate::{
+    check::Options,
+    model::ModelKind,
+    operation::{History, Value},
+};
+use assemble::Assembler;
+
+pub use format::{Format, FormatError};
+
+/// How a file is read. What is `None` is found in the file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asked<'a> {
+    /// What the objects are.
+    pub model: Option<ModelKind>,
+    /// The value of each object at the start, as the file would write it.
+    pub initial: Option<&'a str>,
+}
+
+/// Reads a whole file, and says how its history is to be judged. The caller sets the memory.
+///
+/// # Errors
+/// A line is no operation of the model, an answer has no call, or the file cannot be read.
+pub fn read(format: Format, file: impl Read, asked: Asked) -> Result<(History, Options), FormatError> {
+    let (events, ignored) = match format {
+        Format::JepsenEdn => jepsen::read(file)?,
+        Format::PorcupineLog => porcupine::read(file)?,
+    };
+    let model = asked.model.unwrap_or_else(|| assemble::model_of(&events));
+    let mut assembler = Assembler::new(format, model);
+    events.iter().try_for_each(|event| assembler.add(event))?;
+    let mut history = assembler.finish()?;
+    history.ignored = ignored;
+    let initial = match asked.initial {
+        Some(_) if model.is_lock() => {
+            return Err(FormatError::Asked(format!("a {} has no value at the start: it is free", model.name())));
+        }
+        Some(text) => {
+            let form =
+                edn::one(text, 1).map_err(|_| FormatError::Asked(format!("`{text}` is no value of the format")))?;
+            assemble::interned(&mut history.values, model, &form)
+        }
+        None => Value::ABSENT,
+    };
+    Ok((history, Options { model, initial, memory: 512 << 20 }))
+}

@@ -1,0 +1,61 @@
+//! Histories as Jepsen and Knossos write them: operations in EDN.
+
+use std::io::Read;
+
+use super::{
+    edn::{Edn, EdnReader},
+    event::{Event, EventKind},
+    format::FormatError,
+};
+
+/// All events of a file, and the number of operations of no client.
+pub(super) fn read(file: impl Read) -> Result<(Vec<Event>, usize), FormatError> {
+    let mut reader = EdnReader::new(file);
+    let (mut events, mut ignored) = (Vec::new(), 0);
+    while let Some((line, form)) = reader.next()? {
+        match event(line, &form)? {
+            Some(event) => events.push(event),
+            None => ignored += 1,
+        }
+    }
+    Ok((events, ignored))
+}
+
+/// The event of an operation: a map, or `[process type f value]`. `None`: it is of no client, but of a fault injector.
+pub(super) fn event(line: usize, form: &Edn) -> Result<Option<Event>, FormatError> {
+    let wrong = |problem: String| FormatError::Line { line, problem };
+    let missing = |name: &str| wrong(format!("an operation has no `:{name}`"));
+    let (process, kind, function, value, key) = match form {
+        Edn::Map(_) => (
+            form.get("process").ok_or_else(|| missing("process"))?,
+            form.get("type").ok_or_else(|| missing("type"))?,
+            form.get("f").ok_or_else(|| missing("f"))?,
+            form.get("value").cloned().unwrap_or(Edn::Nil),
+            form.get("key").cloned(),
+        ),
+        Edn::List(items) => match items.as_slice() {
+            [process, kind, function, value] => (process, kind, function, value.clone(), None),
+            _ => return Err(wrong("expected an operation, `[process type f value]` or a map".to_owned())),
+        },
+        other => return Err(wrong(format!("expected an operation, found `{}`", shortened(other)))),
+    };
+    let client = match process {
+        Edn::Int(number) => number.to_string(),
+        Edn::Text(name) => name.clone(),
+        // `:nemesis`
+        Edn::Keyword(_) | Edn::Nil => return Ok(None),
+        other => return Err(wrong(format!("`:process {}` is no number", shortened(other)))),
+    };
+    let keyword = |form: &Edn, name: &str| match form {
+        Edn::Keyword(keyword) => Ok(keyword.clone()),
+        other => Err(wrong(format!("`:{name} {}` is no keyword", shortened(other)))),
+    };
+    let kind = keyword(kind, "type")?;
+    let kind = EventKind::named(&kind)
+        .ok_or_else(|| wrong(format!("`:type :{kind}` is none of :invoke, :ok, :fail and :info")))?;
+    Ok(Some(Event { line, client, kind, function: keyword(function, "f")?, value, key }))
+}
+
+fn shortened(form: &Edn) -> String {
+    crate::text::shortened(&form.to_string())
+}

@@ -1,0 +1,193 @@
+use crate::{Asked, Format, History, ModelKind, Verdict, check, read};
+
+fn judged(format: Format, text: &str, asked: Asked) -> (History, Verdict) {
+    let (history, options) = read(format, text.as_bytes(), asked).unwrap();
+    let verdict = check(&history, &options);
+    (history, verdict)
+}
+
+fn edn(text: &str, model: ModelKind) -> Verdict {
+    judged(Format::JepsenEdn, text, Asked { model: Some(model), initial: None }).1
+}
+
+fn log(lines: &[&str]) -> Verdict {
+    let lines: Vec<String> = lines.iter().map(|line| format!("INFO  jepsen.util - {line}\n")).collect();
+    judged(Format::PorcupineLog, &lines.concat(), Asked::default()).1
+}
+
+fn is_wrong(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::NotLinearizable(_))
+}
+
+fn refused(format: Format, text: &str) -> String {
+    read(format, text.as_bytes(), Asked::default()).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn every_form_of_an_operation_is_read_alike() {
+    for text in [
+        "{:process 0, :type :invoke, :f :write, :value 1}\n{:process 0, :type :ok, :f :write, :value 1}",
+        "[{:process 0 :type :invoke :f :write :value 1} ; a comment\n {:process 0 :type :ok :f :write :value 1}]",
+        "({:process 0 :type :invoke :f :write :value 1} #_ {:left :out} {:process 0 :type :ok :f :write :value 1})",
+        "[0 :invoke :write 1] [0 :ok :write nil]",
+        "[[0 :invoke :write 1] [0 :ok :write nil]]",
+        "#jepsen.history.Op{:process 0, :type :invoke, :f :write, :value 1, :time 3, :index 0}\n\
+         #jepsen.history.Op{:process 0, :type :ok, :f :write, :value 1, :time 4, :index 1}",
+    ] {
+        let (history, verdict) = judged(Format::JepsenEdn, text, Asked::default());
+        assert_eq!((history.count(), verdict), ((1, 0), Verdict::Linearizable), "{text}");
+    }
+    let text = "{:process :nemesis, :type :info, :f :start}\n[0 :invoke :read nil]\n[0 :ok :read 3]";
+    let (history, verdict) = judged(Format::JepsenEdn, text, Asked { initial: Some("3"), model: None });
+    assert_eq!((history.ignored, verdict), (1, Verdict::Linearizable));
+}
+
+#[test]
+fn an_operation_without_an_answer_takes_effect_once_at_any_later_time_or_never() {
+    let read = |values: &[&str]| {
+        let reads = values.iter().map(|value| format!("[1 :invoke :read nil] [1 :ok :read {value}]\n"));
+        edn(
+            &("[0 :invoke :write 1]\n[2 :invoke :write 0] [2 :ok :write 0]\n".to_owned() + &reads.collect::<String>()),
+            ModelKind::CasRegister,
+        )
+    };
+    assert_eq!(read(&["0", "0"]), Verdict::Linearizable);
+    assert_eq!(read(&["0", "1", "1"]), Verdict::Linearizable);
+    assert!(is_wrong(&read(&["1", "0"])));
+    // `:info` says the same as nothing; `:fail` says that it did not happen.
+    for (end, is_seen) in [("[0 :info :write 1]", true), ("[0 :fail :write 1]", false), ("[0 :invoke :read nil]", true)]
+    {
+        let text = format!("[0 :invoke :write 1] {end} [1 :invoke :read nil] [1 :ok :read 1]");
+        assert_eq!(is_wrong(&edn(&text, ModelKind::Register)), !is_seen, "{end}");
+    }
+}
+
+#[test]
+fn a_read_of_nothing_and_a_refusal_mean_what_their_format_says() {
+    let text = "[0 :invoke :write 1] [0 :ok :write 1] [0 :invoke :read nil] [0 :ok :read nil]";
+    assert_eq!(edn(text, ModelKind::Register), Verdict::Linearizable);
+    let written = ["0\t:invoke\t:write\t1", "0\t:ok\t:write\t1"];
+    assert!(is_wrong(&log(&[written[0], written[1], "0\t:invoke\t:read\tnil", "0\t:ok\t:read\tnil"])));
+    let text = "[0 :invoke :write 1] [0 :ok :write 1] [0 :invoke :cas [1 2]] [0 :fail :cas [1 2]]";
+    assert_eq!(edn(text, ModelKind::CasRegister), Verdict::Linearizable);
+    assert!(is_wrong(&log(&[written[0], written[1], "0\t:invoke\t:cas\t[1 2]", "0\t:fail\t:cas\t[1 2]"])));
+    // A reason may stand in the place of the value.
+    assert_eq!(log(&["0\t:invoke\t:cas\t[1 2]", "0\t:info\t:cas\t:timed-out"]), log(&["0\t:invoke\t:cas\t[1 2]"]));
+}
+
+#[test]
+fn locks_know_their_owners_and_tokens_or_not() {
+    let by_others = "[0 :invoke :acquire nil] [0 :ok :acquire nil] [1 :invoke :release nil] [1 :ok :release nil]";
+    assert_eq!(edn(by_others, ModelKind::Mutex), Verdict::Linearizable);
+    assert!(is_wrong(&edn(by_others, ModelKind::OwnerMutex)));
+    let tokens = |first: i64, second: i64| {
+        let hold = |token| {
+            format!(
+                "[0 :invoke :acquire nil] [0 :ok :acquire {{:fence {token}}}] [0 :invoke :release nil] \
+                 [0 :ok :release nil]"
+            )
+        };
+        edn(&(hold(first) + &hold(second)), ModelKind::FencedMutex)
+    };
+    assert_eq!(tokens(3, 4), Verdict::Linearizable);
+    assert!(is_wrong(&tokens(3, 3)) && is_wrong(&tokens(4, 3)));
+    // A client that goes on as another process is still the owner.
+    let named = "[0 :invoke :acquire {:client \"a\"}] [0 :ok :acquire nil] [7 :invoke :release {:client \"a\"}] \
+                 [7 :ok :release nil]";
+    assert_eq!(edn(named, ModelKind::OwnerMutex), Verdict::Linearizable);
+    let two = "[0 :invoke :acquire nil] [0 :ok :acquire nil] [1 :invoke :acquire nil] [1 :ok :acquire nil]";
+    let (history, verdict) =
+        judged(Format::JepsenEdn, two, Asked { model: Some(ModelKind::OwnerMutex), initial: None });
+    let Verdict::NotLinearizable(conflict) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(
+        conflict.words(&history),
+        "two clients held the lock at the same time: `acquire` of process 0 (lines 1 and 1) and `acquire` of process 1 \
+         (lines 1 and 1)"
+    );
+}
+
+#[test]
+fn keys_are_judged_apart_whatever_names_them() {
+    let text = |key: &str| {
+        format!(
+            "{{:process 0, :type :invoke, :f :append, :key \"0\", :value \"a\"}}
+             {{:process 0, :type :ok, :f :append, :key \"0\", :value \"a\"}}
+             {{:process 0, :type :invoke, :f :get, :key \"{key}\", :value nil}}
+             {{:process 0, :type :ok, :f :get, :key \"{key}\", :value \"\"}}"
+        )
+    };
+    assert_eq!(edn(&text("1"), ModelKind::Kv), Verdict::Linearizable);
+    assert!(is_wrong(&edn(&text("0"), ModelKind::Kv)));
+    let pairs = "[0 :invoke :write [:x 1]] [0 :ok :write [:x 1]] [0 :invoke :cas [:x [1 2]]] [0 :ok :cas [:x [1 2]]] \
+                 [0 :invoke :read [:x nil]] [0 :ok :read [:x 2]]";
+    assert_eq!(edn(pairs, ModelKind::Kv), Verdict::Linearizable);
+    let other = "[0 :invoke :read [:x nil]] [0 :ok :read [:y 2]]";
+    let asked = Asked { model: Some(ModelKind::Kv), initial: None };
+    let error = read(Format::JepsenEdn, other.as_bytes(), asked).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(error, "line 1: the key is not that of the call in line 1");
+}
+
+#[test]
+fn a_file_that_is_no_history_is_refused_with_its_line() {
+    for (text, why) in [
+        ("[0 :ok :read 1]", "line 1: process 0 gets an answer, but it has no open call"),
+        ("\n[0 :invoke :read nil]\n[0 :ok :write 1]", "line 3: process 0 gets an answer to `:write`"),
+        ("[0 :invoke :write 1]\n[0 :ok :write 2]", "line 2: the answer says `:write 2`, but the call in line 1 `1`"),
+        ("[0 :invoke :txn []]\n[0 :ok :txn []]", "line 1: `:f :txn` is not of a register"),
+        ("[0 :begin :read nil]", "line 1: `:type :begin` is none of :invoke, :ok, :fail and :info"),
+        ("{:process 0, :type :invoke}", "line 1: an operation has no `:f`"),
+        ("{:process 0.5, :type :invoke, :f :read}", "line 1: `:process 0.5` is no number"),
+        ("[{:process 0, :type :invoke, :f :read}", "line 1: the file ends, but the `[` of line 1 is open"),
+        ("[] x", "line 1: something follows the end of the history"),
+        ("{:process 0 :type}", "line 1: a map has a key without a value"),
+        ("{:process \"a", "line 1: the file ends inside a string"),
+        (")", "line 1: `)` closes nothing"),
+        ("[0 :invoke :cas 3] [0 :ok :cas 3]", "line 1: `:cas 3` is no pair of values"),
+        (&"[".repeat(40), "line 1: more than 32 forms inside one another"),
+    ] {
+        let said = refused(Format::JepsenEdn, text);
+        assert!(said.starts_with(why), "{text}: {said}");
+    }
+    for (text, why) in [
+        (
+            "INFO jepsen.util - 0 :invoke :read nil\nelse\n",
+            "line 2: expected `INFO jepsen.util - PROCESS TYPE F VALUE`",
+        ),
+        ("INFO jepsen.util - 0 :invoke :read\n", "line 1: expected an operation"),
+        ("{:process 0", "line 1: the file ends inside an operation"),
+    ] {
+        let said = refused(Format::PorcupineLog, text);
+        assert!(said.starts_with(why), "{text}: {said}");
+    }
+    let asked = Asked { model: Some(ModelKind::Mutex), initial: Some("1") };
+    assert!(read(Format::JepsenEdn, "".as_bytes(), asked).is_err());
+}
+
+#[test]
+fn an_empty_history_says_nothing() {
+    for text in ["", "[]", "; nothing\n"] {
+        assert!(matches!(edn(text, ModelKind::Register), Verdict::Inconclusive(_)), "{text}");
+    }
+    let other = "{:process :nemesis, :type :info, :f :start}";
+    assert_eq!(edn(other, ModelKind::Register), Verdict::Linearizable, "it is a history, and nothing happened");
+    // Operations that all failed can be put into any order.
+    assert_eq!(edn("[0 :invoke :write 1] [0 :fail :write 1]", ModelKind::Register), Verdict::Linearizable);
+}
+
+/// Operations that are all open at the same time: the search must end within its memory.
+#[test]
+fn a_search_that_needs_too_much_is_inconclusive() {
+    let mut text = String::new();
+    for process in 0..40 {
+        text += &format!("[{process} :invoke :cas [{} {}]]\n", process % 7, (process * 5 + 1) % 7);
+    }
+    for process in 0..40 {
+        text += &format!("[{process} :ok :cas nil]\n");
+    }
+    text += "[50 :invoke :read nil] [50 :ok :read 99]";
+    let asked = Asked { initial: Some("0"), model: None };
+    let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+    options.memory = 1 << 20;
+    let Verdict::Inconclusive(reason) = check(&history, &options) else { panic!("nobody can know this in 1 MiB") };
+    assert!(reason.contains("more than 1 MiB"), "{reason}");
+}

@@ -1,0 +1,184 @@
+//! Objects: which answers an object can give, and what becomes of it.
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    operation::{Action, Client, History, Operation, Value},
+    text::shortened,
+};
+
+/// The kind of the object that a history is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Reads and writes of one value.
+    Register,
+    /// A register with compare-and-set.
+    CasRegister,
+    /// A lock that any client can release, as in Knossos.
+    Mutex,
+    /// A lock that only its holder can release.
+    OwnerMutex,
+    /// A lock that only its holder can release, whose fencing tokens grow from hold to hold.
+    FencedMutex,
+    /// Keys with values that are read, replaced, extended and compared.
+    Kv,
+}
+
+impl ModelKind {
+    /// All kinds, with the names that a user gives.
+    pub const ALL: [(&'static str, ModelKind); 6] = [
+        ("register", ModelKind::Register),
+        ("cas-register", ModelKind::CasRegister),
+        ("mutex", ModelKind::Mutex),
+        ("owner-mutex", ModelKind::OwnerMutex),
+        ("fenced-mutex", ModelKind::FencedMutex),
+        ("kv", ModelKind::Kv),
+    ];
+
+    /// The name that a user gives.
+    pub fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, kind)| *kind == self);
+        found.expect("each kind is in the list").0
+    }
+
+    /// Whether the object is a lock.
+    pub fn is_lock(self) -> bool {
+        matches!(self, ModelKind::Mutex | ModelKind::OwnerMutex | ModelKind::FencedMutex)
+    }
+}
+
+/// What an object contains: a value, or the holder of a lock and the rank of its last token.
+pub(crate) type State = u64;
+
+const FREE: u64 = 0;
+
+/// An object, with what its states stand for.
+pub(crate) struct Model<'a> {
+    kind: ModelKind,
+    initial: Value,
+    history: &'a History,
+    /// Values that appends made, by their index after the values of the history.
+    made: Vec<String>,
+    made_by_text: FxHashMap<String, u64>,
+    appended: FxHashMap<(State, Value), State>,
+    /// Bytes of the values that appends made.
+    bytes: usize,
+    /// Tokens in their order.
+    tokens: Vec<i64>,
+}
+
+impl<'a> Model<'a> {
+    pub(crate) fn new(kind: ModelKind, initial: Value, history: &'a History, operations: &[Operation]) -> Model<'a> {
+        let mut tokens: Vec<i64> = operations
+            .iter()
+            .filter_map(|operation| match operation.action {
+                Action::Acquire(token) => token,
+                _ => None,
+            })
+            .collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        let (made, made_by_text, appended) = Default::default();
+        Model { kind, initial, history, made, made_by_text, appended, bytes: 0, tokens }
+    }
+
+    pub(crate) fn initial(&self) -> State {
+        if self.kind.is_lock() { FREE } else { u64::from(self.initial.index()) }
+    }
+
+    /// Bytes that the states need.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes + self.appended.len() * 48
+    }
+
+    /// The state after the operation, or `None` if the object cannot give this answer in this state.
+    pub(crate) fn step(&mut self, state: State, client: Client, action: Action) -> Option<State> {
+        let of = |value: Value| u64::from(value.index());
+        match action {
+            Action::Read(value) => self.contains(state, value).then_some(state),
+            Action::Write(value) => Some(of(value)),
+            Action::Cas(from, to) => self.contains(state, from).then(|| of(to)),
+            Action::CasRefused(from) => (!self.contains(state, from)).then_some(state),
+            Action::Append(value) => Some(self.append(state, value)),
+            Action::Acquire(token) => self.acquire(state, client, token),
+            Action::Release => self.release(state, client),
+        }
+    }
+
+    /// Whether the object has this value. A key that has no value and one that has an empty text answer alike.
+    fn contains(&self, state: State, value: Value) -> bool {
+        state == u64::from(value.index()) || (self.kind == ModelKind::Kv && self.text(state) == self.value_text(value))
+    }
+
+    fn value_text(&self, value: Value) -> &str {
+        if value == Value::ABSENT { "" } else { self.history.values.text(value) }
+    }
+
+    fn text(&self, state: State) -> &str {
+        let first = MADE;
+        match state.checked_sub(first) {
+            Some(made) => &self.made[made as usize],
+            None => self.value_text(Value::of_index(state as u32)),
+        }
+    }
+
+    fn append(&mut self, state: State, value: Value) -> State {
+        if let Some(known) = self.appended.get(&(state, value)) {
+            return *known;
+        }
+        let text = [self.text(state), self.value_text(value)].concat();
+        let next = match self.made_by_text.get(&text) {
+            Some(known) => *known,
+            None => {
+                let next = MADE + self.made.len() as u64;
+                self.bytes += 2 * text.len() + 96;
+                self.made.push(text.clone());
+                self.made_by_text.insert(text, next);
+                next
+            }
+        };
+        self.appended.insert((state, value), next);
+        next
+    }
+
+    fn acquire(&self, state: State, client: Client, token: Option<i64>) -> Option<State> {
+        let (holder, rank) = (state >> 32, state & u64::from(u32::MAX));
+        if holder != FREE {
+            return None;
+        }
+        let rank = match (self.kind, token) {
+            (ModelKind::FencedMutex, Some(token)) => {
+                let next = self.tokens.partition_point(|known| *known <= token) as u64;
+                if next <= rank {
+                    return None;
+                }
+                next
+            }
+            _ => rank,
+        };
+        Some((u64::from(client.0) + 1) << 32 | rank)
+    }
+
+    fn release(&self, state: State, client: Client) -> Option<State> {
+        let (holder, rank) = (state >> 32, state & u64::from(u32::MAX));
+        let is_right = self.kind == ModelKind::Mutex || holder == u64::from(client.0) + 1;
+        (holder != FREE && is_right).then_some(rank)
+    }
+
+    /// The state in words, for a message.
+    pub(crate) fn words(&self, state: State) -> String {
+        if !self.kind.is_lock() {
+            return match state {
+                0 => "nil".to_owned(),
+                _ => shortened(self.text(state)),
+            };
+        }
+        match state >> 32 {
+            FREE => "free".to_owned(),
+            holder => format!("held by {}", self.history.clients[holder as usize - 1]),
+        }
+    }
+}
+
+/// Where the states of values that appends made begin.
+const MADE: u64 = 1 << 32;

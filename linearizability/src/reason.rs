@@ -1,0 +1,27 @@
+//! Why no order of the operations exists.
+
+/// What no order can have. Operations are indices into the operations of the object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// This read has a value that nobody can have written before its answer.
+    FromNowhere(usize),
+    /// The register had one value from the first operation to the second one, but between the two it must have had
+    /// another: the third one.
+    TwoValues([usize; 3]),
+    /// The lock was held by two at the same time: two acquisitions.
+    TwoHolders(usize, usize),
+    /// The release was answered, but the lock was held all the time by another client.
+    NeverHeld {
+        /// The release.
+        release: usize,
+        /// The acquisition of the other client.
+        acquire: usize,
+    },
+    /// No order of the operations up to the answer of this one explains it.
+    NoOrder {
+        /// The operation.
+        operation: usize,
+        /// States in which orders of the operations before its answer end, in words: some of them.
+        states: Vec<String>,
+    },
+}

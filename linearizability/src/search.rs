@@ -1,0 +1,310 @@
+//! The general search: Wing and Gong's algorithm with Lowe's memory of what was tried.
+//!
+//! It looks for an order of the operations in which the object gives every answer, and in which each operation lies
+//! between its call and its answer. A configuration is the set of the operations that are ordered so far, with the
+//! state of the object; a configuration that was left without success is never tried again. Wing and Gong, *Testing and
+//! verifying concurrent objects* (1993); Lowe, *Testing for linearizability* (2017).
+//!
+//! Three rules keep the number of configurations small. None of them loses an order that exists:
+//!
+//! - An observation (a read, a refused compare-and-set) that fits the state is ordered at once. In any order of the
+//!   rest it can be moved to this place.
+//! - Operations without an answer that do the same (`write 3` by three clients that crashed) are counted, not named.
+//!   A configuration that used more of them than one that failed fails too.
+//! - An operation without an answer is ordered only if the next step needs its effect.
+
+use std::collections::BinaryHeap;
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    model::{Model, State},
+    operation::{Action, Client, Operation},
+};
+
+/// How the search ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// An order exists.
+    Ordered,
+    /// No order exists, and not even for the part of the history up to the answer of the operation with this index.
+    Stuck {
+        /// Index of the operation that no order can answer in time.
+        operation: usize,
+        /// States that the object can have before its answer, some of them.
+        states: Vec<State>,
+    },
+    /// The search needs more memory than it was given.
+    TooLarge,
+}
+
+/// Operations without an answer that do the same, by the positions of their calls.
+struct Alike {
+    client: Client,
+    action: Action,
+    calls: Vec<u64>,
+}
+
+/// What remains: operations before `first` are ordered, and those in `later` too.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Ordered {
+    first: u32,
+    later: Box<[u32]>,
+    state: State,
+}
+
+/// A configuration on the way to the present one, with the steps that were not tried yet.
+struct Frame {
+    ordered: Ordered,
+    used: Box<[u32]>,
+    steps: Vec<Step>,
+    bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Order the operation with this index.
+    Answered(u32),
+    /// Order one of these operations without an answer.
+    Open(u32),
+}
+
+pub(crate) struct Searcher<'a, 'b> {
+    model: &'a mut Model<'b>,
+    /// Operations with an answer, by their calls.
+    answered: Vec<(usize, Operation)>,
+    alike: Vec<Alike>,
+    /// For each set of ordered operations and state, what was used of the open ones when it was left without success.
+    tried: FxHashMap<Ordered, Vec<Box<[u32]>>>,
+    bytes: usize,
+    limit: usize,
+    /// The latest answer that an order must reach next, of all configurations, with the states before it.
+    deepest: (u64, u32, Vec<State>),
+}
+
+impl<'a, 'b> Searcher<'a, 'b> {
+    /// A search that may need about `limit` bytes.
+    pub(crate) fn new(model: &'a mut Model<'b>, operations: &[Operation], limit: usize) -> Searcher<'a, 'b> {
+        let mut answered: Vec<(usize, Operation)> = Vec::new();
+        let mut by_action: FxHashMap<(Option<Client>, Action), usize> = FxHashMap::default();
+        let mut alike: Vec<Alike> = Vec::new();
+        for (index, operation) in operations.iter().enumerate() {
+            if operation.answer.is_some() {
+                answered.push((index, *operation));
+                continue;
+            }
+            // An observation without an answer observed nothing.
+            if operation.action.is_observation() {
+                continue;
+            }
+            let client = matches!(operation.action, Action::Acquire(_) | Action::Release).then_some(operation.client);
+            let place = *by_action.entry((client, operation.action)).or_insert_with(|| {
+                alike.push(Alike { client: operation.client, action: operation.action, calls: Vec::new() });
+                alike.len() - 1
+            });
+            alike[place].calls.push(operation.call);
+        }
+        answered.sort_unstable_by_key(|(_, operation)| operation.call);
+        alike.iter_mut().for_each(|alike| alike.calls.sort_unstable());
+        let (tried, deepest) = Default::default();
+        Searcher { model, answered, alike, tried, bytes: 0, limit, deepest }
+    }
+
+    /// Looks for an order of all operations that have an answer, and of as many others as that needs.
+    pub(crate) fn run(mut self) -> Search {
+        let start = Ordered { first: 0, later: Box::default(), state: self.model.initial() };
+        let mut frames: Vec<Frame> = Vec::new();
+        let mut next = Some((start, vec![0; self.alike.len()].into_boxed_slice()));
+        loop {
+            if let Some((mut ordered, used)) = next.take() {
+                self.observe(&mut ordered);
+                if ordered.first as usize == self.answered.len() {
+                    return Search::Ordered;
+                }
+                if self.is_new(&ordered, &used) {
+                    let steps = self.steps(&ordered, &used);
+                    let bytes = 128 + 4 * (ordered.later.len() + used.len()) + 8 * steps.capacity();
+                    self.bytes += bytes;
+                    frames.push(Frame { ordered, used, steps, bytes });
+                }
+                if self.bytes + self.model.bytes() > self.limit {
+                    return Search::TooLarge;
+                }
+            }
+            let Some(frame) = frames.last_mut() else { break };
+            let Some(step) = frame.steps.pop() else {
+                self.bytes -= frame.bytes;
+                frames.pop();
+                continue;
+            };
+            let (ordered, used) = (frame.ordered.clone(), frame.used.clone());
+            next = self.after(ordered, used, step);
+        }
+        let (_, operation, states) = self.deepest;
+        let operation = self.answered[operation as usize].0;
+        Search::Stuck { operation, states }
+    }
+
+    /// The configuration after one more step.
+    fn after(&mut self, mut ordered: Ordered, mut used: Box<[u32]>, step: Step) -> Option<(Ordered, Box<[u32]>)> {
+        let (client, action) = match step {
+            Step::Answered(index) => {
+                let operation = self.answered[index as usize].1;
+                (operation.client, operation.action)
+            }
+            Step::Open(class) => (self.alike[class as usize].client, self.alike[class as usize].action),
+        };
+        ordered.state = self.model.step(ordered.state, client, action)?;
+        match step {
+            Step::Answered(index) => self.add(&mut ordered, index),
+            Step::Open(class) => {
+                used[class as usize] += 1;
+                if !self.is_needed(&ordered, &used) {
+                    return None;
+                }
+            }
+        }
+        Some((ordered, used))
+    }
+
+    /// Adds an operation to those that are ordered.
+    fn add(&self, ordered: &mut Ordered, index: u32) {
+        if index != ordered.first {
+            let place = ordered.later.partition_point(|later| *later < index);
+            let mut later = Vec::with_capacity(ordered.later.len() + 1);
+            later.extend_from_slice(&ordered.later[..place]);
+            later.push(index);
+            later.extend_from_slice(&ordered.later[place..]);
+            ordered.later = later.into();
+            return;
+        }
+        ordered.first += 1;
+        let run = ordered.later.iter().zip(ordered.first..).take_while(|(later, next)| **later == *next).count();
+        if run > 0 {
+            ordered.first += run as u32;
+            ordered.later = ordered.later[run..].into();
+        }
+    }
+
+    /// The operations with an answer that can be next, and the first answer of all that are not ordered.
+    fn candidates(&self, ordered: &Ordered) -> (Vec<u32>, u64) {
+        let (mut found, mut end) = (Vec::new(), u64::MAX);
+        let mut later = ordered.later.iter().copied().peekable();
+        for index in ordered.first..self.answered.len() as u32 {
+            if later.next_if_eq(&index).is_some() {
+                continue;
+            }
+            let operation = &self.answered[index as usize].1;
+            if operation.call > end {
+                break;
+            }
+            end = end.min(operation.answer.unwrap_or(u64::MAX));
+            found.push(index);
+        }
+        (found, end)
+    }
+
+    /// Orders every observation that fits the state.
+    fn observe(&mut self, ordered: &mut Ordered) {
+        loop {
+            let (found, _) = self.candidates(ordered);
+            let mut is_done = true;
+            for index in found {
+                let operation = self.answered[index as usize].1;
+                if operation.action.is_observation()
+                    && self.model.step(ordered.state, operation.client, operation.action).is_some()
+                {
+                    self.add(ordered, index);
+                    is_done = false;
+                }
+            }
+            // An observation can be the one whose answer kept others back.
+            if is_done {
+                return;
+            }
+        }
+    }
+
+    /// Whether the state that an operation without an answer made is seen by the next step.
+    fn is_needed(&mut self, ordered: &Ordered, used: &[u32]) -> bool {
+        let (found, end) = self.candidates(ordered);
+        let needs = |action: Action| !matches!(action, Action::Write(_));
+        let answered = found.iter().map(|index| self.answered[*index as usize].1);
+        let open = self.alike.iter().zip(used).filter(|(alike, used)| alike.is_left(**used, end));
+        let steps: Vec<(Client, Action)> = answered
+            .map(|operation| (operation.client, operation.action))
+            .chain(open.map(|(alike, _)| (alike.client, alike.action)))
+            .filter(|(_, action)| needs(*action))
+            .collect();
+        steps.into_iter().any(|(client, action)| self.model.step(ordered.state, client, action).is_some())
+    }
+
+    /// The steps that are possible, the best one last.
+    fn steps(&mut self, ordered: &Ordered, used: &[u32]) -> Vec<Step> {
+        let (found, end) = self.candidates(ordered);
+        self.note(&found, end, ordered.state);
+        let mut steps: Vec<Step> = Vec::new();
+        for (class, used) in used.iter().enumerate() {
+            let alike = &self.alike[class];
+            if alike.is_left(*used, end) {
+                let (client, action) = (alike.client, alike.action);
+                let next = self.model.step(ordered.state, client, action);
+                if next.is_some_and(|next| next != ordered.state) {
+                    steps.push(Step::Open(class as u32));
+                }
+            }
+        }
+        let mut by_answer: BinaryHeap<(u64, u32)> = BinaryHeap::new();
+        for index in found {
+            let operation = self.answered[index as usize].1;
+            let is_possible = self.model.step(ordered.state, operation.client, operation.action).is_some();
+            if is_possible {
+                by_answer.push((operation.answer.unwrap_or(u64::MAX), index));
+            }
+        }
+        // The one that must be first is tried first, so it is last in the list.
+        while let Some((_, index)) = by_answer.pop() {
+            steps.push(Step::Answered(index));
+        }
+        steps
+    }
+
+    /// Keeps the configurations that came furthest, to tell where all orders end.
+    fn note(&mut self, found: &[u32], end: u64, state: State) {
+        let blocking = found.iter().find(|index| self.answered[**index as usize].1.answer == Some(end));
+        let Some(blocking) = blocking else { return };
+        let (furthest, _, states) = &mut self.deepest;
+        if end > *furthest {
+            self.deepest = (end, *blocking, vec![state]);
+        } else if end == *furthest && states.len() < 8 && !states.contains(&state) {
+            states.push(state);
+        }
+    }
+
+    /// Whether no configuration that could do at least as much was tried before; remembers this one.
+    fn is_new(&mut self, ordered: &Ordered, used: &[u32]) -> bool {
+        let does_less = |one: &[u32], other: &[u32]| one.iter().zip(other).all(|(one, other)| one >= other);
+        match self.tried.get_mut(ordered) {
+            Some(tried) => {
+                if tried.iter().any(|tried| does_less(used, tried)) {
+                    return false;
+                }
+                tried.retain(|tried| !does_less(tried, used));
+                tried.push(used.into());
+            }
+            None => {
+                self.bytes += 88 + 4 * ordered.later.len();
+                self.tried.insert(ordered.clone(), vec![used.into()]);
+            }
+        }
+        self.bytes += 24 + 4 * used.len();
+        true
+    }
+}
+
+impl Alike {
+    /// Whether one more of them was called before `end`.
+    fn is_left(&self, used: u32, end: u64) -> bool {
+        self.calls.get(used as usize).is_some_and(|call| *call < end)
+    }
+}
