@@ -29,6 +29,7 @@ mod legend;
 mod merge;
 mod operations;
 mod order;
+mod per_key;
 mod properties;
 mod report;
 mod rules;

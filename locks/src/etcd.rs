@@ -12,7 +12,7 @@
 //!   predecessor is no more than a reason to look at the queue again.
 //! - **The client confirms.** The lease may expire while its owner waits or is frozen, and the key goes with the lease.
 //!   Then no key is older than the remembered revision, because the own key is gone as well. So one transaction
-//!   decides: the own key exists *and* no key is older.
+//!   decides: the own key exists *and* no key is older. For a free lock this is the transaction that creates the key.
 //! - **The promise is fresh.** A promise counts from the sending of the grant, or of a keep-alive that was answered.
 //!   After a wait little of the grant's time is left, so the client keeps the lease alive once more before the
 //!   confirming transaction. Keep-alives during the wait keep the key in the queue and promise nothing.
@@ -185,17 +185,23 @@ impl Attempt<'_> {
         let mut own = lock.leases.grant(&self.owner, lease, watch).await?;
         let sent = own.counted_from;
         let creating = Op::Create(self.key.clone(), self.owner.clone(), own.id, self.mode);
-        let revision = match lock.leases.ask(creating, own.granted).await {
-            Ok(StoreAnswer::At(revision)) => revision,
+        let (revision, is_first) = match lock.leases.ask(creating, own.granted).await {
+            Ok(StoreAnswer::At(revision)) => (revision, false),
+            Ok(StoreAnswer::First(revision)) => (revision, true),
             Ok(StoreAnswer::Gone) => return Err(self.lost()),
             other => return Err(self.unanswered(other)),
         };
         own.revision = Some(revision);
         lock.leases.remember(&self.owner, own);
 
-        self.await_turn(&mut own, revision).await?;
+        if !is_first {
+            self.await_turn(&mut own, revision).await?;
+        }
         let (sent, lease) = self.promise(sent, &own).await?;
-        if lock.decisions.confirms() {
+        if is_first {
+            // Creating the key has confirmed it.
+            watch.confirmed(revision);
+        } else if lock.decisions.confirms() {
             let looks_as = lock.decisions.looks_as(self.mode);
             match lock.leases.ask(Op::Confirm(self.key.clone(), revision, looks_as), own.granted).await {
                 Ok(StoreAnswer::Done) => watch.confirmed(revision),

@@ -234,7 +234,7 @@ impl Cluster {
                 let left = client.lease_time_to_live(lease.0, None).await?;
                 Ok(StoreAnswer::Leased(*lease, seconds(left.ttl())))
             }
-            Op::Create(key, owner, lease, mode) => self.create(&mut client, name(key, owner, *mode), key, *lease).await,
+            Op::Create(key, owner, lease, mode) => self.create(&mut client, (key, owner, *mode), *lease).await,
             Op::Before(key, revision, mode) => {
                 let found = client.get(queue(key), Some(older(*revision, *mode))).await?;
                 let newest = found.kvs().iter().find(|kv| is_against(kv, *mode));
@@ -285,23 +285,37 @@ impl Cluster {
         }
     }
 
-    async fn create(&self, client: &mut Client, own: Vec<u8>, key: &Key, lease: LeaseId) -> Result<StoreAnswer, Error> {
+    /// Creates the key `own`, and reads the oldest key of the queue in the same transaction.
+    async fn create(
+        &self,
+        client: &mut Client,
+        (key, owner, mode): (&Key, &Owner, Mode),
+        lease: LeaseId,
+    ) -> Result<StoreAnswer, Error> {
+        let own = name(key, owner, mode);
         let is_new = Compare::create_revision(own.clone(), CompareOp::Equal, 0);
         let put = TxnOp::put(own.clone(), "", Some(PutOptions::new().with_lease(lease.0)));
-        let txn = Txn::new().when([is_new]).and_then([put]).or_else([TxnOp::get(own.clone(), None)]);
+        let oldest = TxnOp::get(queue(key), Some(oldest()));
+        let found = TxnOp::get(own.clone(), None);
+        let txn = Txn::new().when([is_new]).and_then([put, oldest.clone()]).or_else([found, oldest]);
         let done = match client.txn(txn).await {
             Err(error) if is_not_found(&error) => return Ok(StoreAnswer::Gone),
             other => other?,
         };
-        let there = done.op_responses().into_iter().find_map(|said| match said {
+        let created_at = |said: &TxnOpResponse| match said {
             TxnOpResponse::Get(found) => found.kvs().first().map(KeyValue::create_revision),
             _ => done.header().map(etcd_client::ResponseHeader::revision),
-        });
-        let Some(revision) = there.map(Revision) else {
+        };
+        let mut said = done.op_responses().into_iter();
+        let (there, oldest) = (said.next(), said.next());
+        let Some(revision) = there.as_ref().and_then(created_at) else {
             return Err(Error::Internal("a transaction was answered without its revision".to_owned()));
         };
-        self.created.lock().insert((key.clone(), revision), own);
-        Ok(StoreAnswer::At(revision))
+        self.created.lock().insert((key.clone(), Revision(revision)), own);
+        // Older keys need not conflict with other modes.
+        let is_first = mode == Mode::Write && oldest.as_ref().and_then(created_at) == Some(revision);
+        let answer = if is_first { StoreAnswer::First } else { StoreAnswer::At };
+        Ok(answer(Revision(revision)))
     }
 
     /// Finds the name of the key that was created at `revision`.
@@ -409,6 +423,12 @@ fn older(revision: Revision, mode: Mode) -> GetOptions {
     let newest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
     let options = newest.with_max_create_revision(revision.0 - 1).with_keys_only();
     if mode == Mode::Write { options.with_limit(1) } else { options }
+}
+
+/// Reads the oldest key of a queue.
+fn oldest() -> GetOptions {
+    let oldest = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend);
+    oldest.with_keys_only().with_limit(1)
 }
 
 /// Returns whether a key of a queue has a mode that conflicts with `mode`.

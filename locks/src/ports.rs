@@ -117,8 +117,8 @@ pub enum Op {
     /// lease.
     TimeToLive(LeaseId),
     /// Creates a key of this owner and mode in the queue of `Key`, which lives as long as the lease. If the owner has a
-    /// key of this mode there already, the answer names that key. The answer is `At` with the revision of the key's
-    /// creation, or `Gone` if there is no such lease.
+    /// key of this mode there already, the answer names that key. The answer is `First` or `At`, with the revision of
+    /// the key's creation, or `Gone` if there is no such lease.
     Create(Key, Owner, LeaseId, Mode),
     /// Finds the newest key of the queue that was created before this revision and whose mode conflicts with this mode.
     /// The answer is `At`, or `Gone` if there is none.
@@ -162,6 +162,9 @@ pub enum StoreAnswer {
     Leased(LeaseId, Duration),
     /// The revision at which the key was created.
     At(Revision),
+    /// The same, and when the store answered, no older key of the queue had a mode that conflicts with the key's mode.
+    /// A store that cannot see this in one transaction answers `At`.
+    First(Revision),
     /// The Lock service has granted the lock, at this revision of the store.
     Locked(Revision),
     /// The store has done the request.

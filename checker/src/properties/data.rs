@@ -14,6 +14,7 @@ use crate::{
     judge::{Ending, Judge},
     merge::Entry,
     order::{Order, Standing, Standings},
+    per_key::PerKey,
     report::{Report, Violation, counted, nonzero, plural},
     run::Run,
     verdict::Verdict,
@@ -71,9 +72,9 @@ struct ReadVersion {
 struct DataArm {
     arm: Arm,
     order: Order,
-    keys: Vec<KeyState>,
+    keys: PerKey<KeyState>,
     /// By key, the hold that read last; the arm `claim` accepts its writes only. Kept on that arm alone.
-    claims: Vec<Option<HoldId>>,
+    claims: PerKey<Option<HoldId>>,
     told: FxHashMap<HoldId, Vec<ReadVersion>>,
     found: DataVerdict,
 }
@@ -104,9 +105,6 @@ struct Request<'a> {
 
 impl DataArm {
     fn see(&mut self, request: &Request, decision: &ArmDecision) {
-        if self.keys.len() <= request.key {
-            self.keys.resize(request.key + 1, KeyState::default());
-        }
         let mut is_wrong = false;
         match (request.kind, decision.admitted) {
             (RequestKind::Write, true) => is_wrong = self.write(request, decision),
@@ -118,10 +116,7 @@ impl DataArm {
                 }
             }
             (RequestKind::Read, _) if self.arm == Arm::Claim => {
-                if self.claims.len() <= request.key {
-                    self.claims.resize(request.key + 1, None);
-                }
-                let claim = &mut self.claims[request.key];
+                let claim = self.claims.of(request.key);
                 *claim = request.id.or(*claim);
             }
             (RequestKind::Read, _) => {}
@@ -132,7 +127,7 @@ impl DataArm {
         {
             self.standing(request);
         }
-        let place = self.keys[request.key];
+        let place = *self.keys.of(request.key);
         if decision.version != place.version || decision.value != place.depth {
             self.found.disagreements += 1;
             is_wrong = true;
@@ -151,7 +146,7 @@ impl DataArm {
     /// Returns whether the arm's own rule admits a write. `None` for an arm that decides by tokens or admits every
     /// write.
     fn must_admit(&self, request: &Request, decision: &ArmDecision) -> Option<bool> {
-        let place = &self.keys[request.key];
+        let place = self.keys.get(request.key).copied().unwrap_or_default();
         match self.arm {
             // Compare-and-set refuses exactly the writes that are based on an old version.
             Arm::Cas => Some(decision.base == Some(place.version)),
@@ -170,7 +165,7 @@ impl DataArm {
     /// Adds an admitted write; returns whether the arm should have refused it.
     fn write(&mut self, request: &Request, decision: &ArmDecision) -> bool {
         let is_against_rule = self.must_admit(request, decision) == Some(false);
-        let place = &mut self.keys[request.key];
+        let place = self.keys.of(request.key);
         let is_over = decision.base != Some(place.version);
         self.found.updates += 1;
         self.found.overwrites += u64::from(is_over);
@@ -224,8 +219,8 @@ impl Judge for Data {
             DataArm {
                 arm,
                 order: Order::new(arm),
-                keys: Vec::new(),
-                claims: Vec::new(),
+                keys: PerKey::default(),
+                claims: PerKey::default(),
                 told: FxHashMap::default(),
                 found: DataVerdict {
                     verdict: Verdict::Measured,

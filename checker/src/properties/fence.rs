@@ -12,6 +12,7 @@ use crate::{
     judge::{Ending, Judge},
     merge::Entry,
     order::{Order, Standing, Standings},
+    per_key::PerKey,
     report::{Report, Violation, counted, nonzero, plural},
     rules::{self, Refusal},
     run::Run,
@@ -70,7 +71,7 @@ enum Bringer {
 struct FencedArm {
     arm: Arm,
     order: Order,
-    seen: Vec<Option<LargestToken>>,
+    seen: PerKey<Option<LargestToken>>,
     /// The grants of the holds that brought the largest tokens, by key. A hold that has none here was granted before
     /// every attempt for the key that is open.
     grants: FxHashMap<usize, Grant>,
@@ -116,10 +117,7 @@ struct Request<'a> {
 
 impl FencedArm {
     fn key(&mut self, key: usize) -> &mut Option<LargestToken> {
-        if self.seen.len() <= key {
-            self.seen.resize(key + 1, None);
-        }
-        &mut self.seen[key]
+        self.seen.of(key)
     }
 
     fn see(&mut self, request: &Request, is_admitted: bool) {
@@ -230,7 +228,7 @@ impl Judge for Fence {
         let arms = arms.map(|arm| FencedArm {
             arm,
             order: Order::new(arm),
-            seen: Vec::new(),
+            seen: PerKey::default(),
             grants: FxHashMap::default(),
             found: nothing(),
         });

@@ -17,6 +17,7 @@ use crate::{
     judge::{Ending, Judge},
     merge::Entry,
     operations::{Breach, Finding},
+    per_key::PerKey,
     rules,
     run::Run,
     verdict::Verdict,
@@ -44,7 +45,7 @@ pub(crate) struct Resource {
     /// The arms of the plan, as bits.
     arms: u32,
     last: u64,
-    keys: Vec<[HighestToken; 2]>,
+    keys: PerKey<[HighestToken; 2]>,
     found: ResourceVerdict,
 }
 
@@ -103,13 +104,10 @@ impl Resource {
     }
 
     fn tokens(&mut self, seq: u64, key: usize, kind: RequestKind, token: Option<Token>, arms: &[ArmDecision]) {
-        if self.keys.len() <= key {
-            self.keys.resize(key + 1, Default::default());
-        }
         for (i, arm) in FENCED.into_iter().enumerate() {
             let Some(decision) = arms.iter().find(|d| d.arm == arm) else { continue };
             let seen = decision.seen;
-            let HighestToken { registered, shown } = self.keys[key][i];
+            let HighestToken { registered, shown } = self.keys.of(key)[i];
             let told = |token: Option<Token>| token.map_or_else(|| "none".into(), |token: Token| token.to_string());
             if shown.is_some_and(|shown| seen.is_none_or(|seen| rules::is_smaller(seen, shown))) {
                 self.found.tokens_forgotten += 1;
@@ -124,7 +122,7 @@ impl Resource {
             }
             let written = token.filter(|_| kind == RequestKind::Write && decision.admitted);
             let read = token.filter(|_| kind == RequestKind::Read && arm == Arm::Reads);
-            self.keys[key][i] = HighestToken { registered: seen.max(written).max(read), shown: seen.max(written) };
+            self.keys.of(key)[i] = HighestToken { registered: seen.max(written).max(read), shown: seen.max(written) };
         }
     }
 }
@@ -137,7 +135,7 @@ impl Judge for Resource {
 
     fn new(plan: &Plan) -> Resource {
         let arms = plan.arms.iter().fold(0, |all, arm| all | bit(*arm));
-        Resource { arms, last: 0, keys: Vec::new(), found: ResourceVerdict::default() }
+        Resource { arms, last: 0, keys: PerKey::default(), found: ResourceVerdict::default() }
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {

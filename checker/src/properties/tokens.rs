@@ -20,6 +20,7 @@ use crate::{
     holds::{Attempt, EventRef},
     judge::{Ending, Judge},
     merge::Entry,
+    per_key::PerKey,
     report::{Report, Violation, counted, plural},
     rules,
     run::Run,
@@ -107,7 +108,7 @@ const SHOWN: usize = 24;
 /// Judges tokens.
 #[derive(Default)]
 pub(crate) struct Tokens {
-    keys: Vec<TokenKey>,
+    keys: PerKey<TokenKey>,
     /// The keys that have an open attempt.
     open: FxHashMap<usize, OpenKey>,
     backwards: u64,
@@ -129,10 +130,7 @@ impl Tokens {
     }
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, granted_after: Stamp, new: Holder) {
-        if self.keys.len() <= hold.key {
-            self.keys.resize_with(hold.key + 1, TokenKey::default);
-        }
-        let key = &mut self.keys[hold.key];
+        let key = self.keys.of(hold.key);
         let open = self.open.entry(hold.key).or_default();
         let earlier = key.by_mode.against(hold.mode).filter_map(|earlier| earlier.largest);
         let open_ones = open.by_mode.against(hold.mode).filter_map(|holders| largest_before(holders, granted_after));
@@ -258,7 +256,8 @@ impl Judge for Tokens {
     }
 
     fn on_key_quiet(&mut self, _run: &Run, key: usize) {
-        let (Some(mut open), Some(of_key)) = (self.open.remove(&key), self.keys.get_mut(key)) else { return };
+        let Some(mut open) = self.open.remove(&key) else { return };
+        let of_key = self.keys.of(key);
         for mode in Mode::ALL {
             if open.by_mode.has(mode) {
                 of_key.by_mode.of(mode).take_in(open.by_mode.of(mode), Stamp(u64::MAX));

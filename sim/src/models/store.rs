@@ -236,7 +236,7 @@ impl StoreModel {
 
     fn create(&mut self, key: &Key, owner: &Owner, id: LeaseId, mode: Mode) -> StoreAnswer {
         if let Some((revision, _)) = self.waiting(key).find(|(_, waiting)| *waiting == owner) {
-            return StoreAnswer::At(revision);
+            return self.created(key, revision, mode);
         }
         // An expired lease that is not revoked yet suffices, as in etcd: the key ends with the lease.
         let Some(lease) = self.leases.get_mut(&id) else { return StoreAnswer::Gone };
@@ -246,7 +246,13 @@ impl StoreModel {
             .entry(key.clone())
             .or_default()
             .insert(self.revision, Queued { owner: owner.clone(), lease: id, mode });
-        StoreAnswer::At(self.revision)
+        self.created(key, self.revision, mode)
+    }
+
+    /// The answer to the creation of a key, as etcd's client gives it: only for writers does it look for older keys.
+    fn created(&self, key: &Key, revision: Revision, mode: Mode) -> StoreAnswer {
+        let is_first = mode == Mode::Write && self.before(key, revision, mode).is_none();
+        if is_first { StoreAnswer::First(revision) } else { StoreAnswer::At(revision) }
     }
 
     /// The Lock service. It waits until no older key is left, then grants the lock. Up to 3.4, it does not check that
@@ -256,7 +262,7 @@ impl StoreModel {
         let own = match waited {
             Some(own) => own,
             None => match self.create(key, &owner_of(id), id, Mode::Write) {
-                StoreAnswer::At(own) => own,
+                StoreAnswer::At(own) | StoreAnswer::First(own) => own,
                 gone => return Some(gone),
             },
         };

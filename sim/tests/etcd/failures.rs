@@ -1,8 +1,8 @@
 //! Attempts that fail or are dropped, and what they leave.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use locks::{Clock, FailureReason, NodeAnswer, Outcome, Unwatched};
+use locks::{Clock, FailureReason, Hold, Key, NodeAnswer, Operation, Outcome, Unwatched};
 use tokio::time::{sleep, timeout};
 
 use crate::scene::{LAG, LEASE, MS, Noting, Scene, key, owner, stays_pending};
@@ -44,41 +44,75 @@ async fn a_cancel_tells_the_watch_what_was_undone_and_has_nothing_to_tell_of_an_
     assert_eq!(watch.words(), undone);
 }
 
+/// Puts B in the queue behind A, and lets A release. B then looks at the queue, and confirms.
+async fn next_in_line<'a>(scene: &'a Scene, watch: &'a Noting) -> Operation<'a, Hold> {
+    static KEY: LazyLock<Key> = LazyLock::new(key);
+    let a = scene.acquire("a").await.unwrap();
+    let mut b = scene.lock.acquire(&KEY, owner("b"), LEASE, watch);
+    stays_pending(&mut b, 100 * MS).await;
+    scene.lock.release(&a, &Unwatched).await.unwrap();
+    b
+}
+
 #[tokio::test(start_paused = true)]
 async fn answers_read_after_the_promise_has_ended_are_refused_by_validity_and_undone() {
-    let scene = Scene::new();
-    let (key, watch) = (key(), Noting::of(&scene.clock));
-    let mut a = scene.lock.acquire(&key, owner("a"), LEASE, &watch);
-    // Grant, create and look take two ways each: the confirming transaction is on its way.
-    stays_pending(&mut a, 7 * LAG).await;
-    scene.clock.jump(LEASE);
-    let failure = a.await.unwrap_err();
-    assert_eq!((failure.reason, failure.outcome), (FailureReason::Validity, Outcome::Failed));
-    assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::Late)]);
-    let words = watch.words();
-    // It was confirmed, and too late all the same.
-    let confirmed = words.iter().position(|word| word.starts_with("confirmed")).unwrap();
-    assert_eq!(words[..confirmed], ["sending Acquire", "sent Acquire", "looking"]);
-    assert_eq!(words[confirmed + 1], "answered Acquire");
-    assert_eq!(words.last().unwrap(), "undone [Done]");
-    assert_eq!(scene.servers.owners(), []);
+    // Each request takes two ways. A waiter's last request is the confirming transaction. For a free lock that was the
+    // second request, which comes so late here that the attempt keeps its lease alive once more.
+    for waits in [false, true] {
+        let scene = Scene::new();
+        let (key, watch) = (key(), Noting::of(&scene.clock));
+        let mut attempt = match waits {
+            true => next_in_line(&scene, &watch).await,
+            false => scene.lock.acquire(&key, owner("a"), LEASE, &watch),
+        };
+        stays_pending(&mut attempt, 3 * LAG).await;
+        if !waits {
+            scene.clock.jump(LEASE / 2);
+            stays_pending(&mut attempt, 2 * LAG).await;
+        }
+        scene.clock.jump(LEASE);
+        let failure = attempt.await.unwrap_err();
+        assert_eq!((failure.reason, failure.outcome), (FailureReason::Validity, Outcome::Failed));
+        assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::Late)]);
+        let words = watch.words();
+        // It was confirmed, and too late all the same.
+        let confirmed = words.iter().position(|word| word.starts_with("confirmed")).unwrap();
+        let looks = if waits { &["looking", "behind", "looking", "looking"][..] } else { &["promising", "promised"] };
+        assert_eq!(words[..confirmed], [&["sending Acquire", "sent Acquire"], looks].concat());
+        assert_eq!(words[confirmed + 1], "answered Acquire");
+        assert_eq!(words.last().unwrap(), "undone [Done]");
+        assert_eq!(scene.servers.owners(), []);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_without_an_answer_is_indeterminate_and_what_it_did_is_undone() {
-    // The first is the grant, the last the confirming transaction.
-    for answered in 0..4 {
-        let scene = Scene::new();
-        scene.servers.answers_only(answered);
-        let (watch, start) = (Noting::of(&scene.clock), scene.now());
-        let failure = scene.lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap_err();
+    let undone = async |scene: &Scene, watch: &Noting, attempt: Operation<'_, Hold>, leases| {
+        let start = scene.now();
+        let failure = attempt.await.unwrap_err();
         assert_eq!(failure.outcome, Outcome::Indeterminate);
         assert_eq!(failure.reason, FailureReason::Error("etcd: no answer in time (it may have been done)".into()));
         assert_eq!(failure.answers, [("etcd".into(), NodeAnswer::None)]);
         assert!(watch.words().iter().all(|word| word != "answered Acquire"));
         assert!(scene.now() - start < LEASE);
         assert_eq!(scene.servers.owners(), []);
-        assert_eq!(scene.servers.leases(), usize::from(answered == 0));
+        assert_eq!(scene.servers.leases(), leases);
+    };
+    // The grant, and the transaction that creates the key.
+    for answered in 0..2 {
+        let (scene, key) = (Scene::new(), key());
+        let watch = Noting::of(&scene.clock);
+        scene.servers.answers_only(answered);
+        let attempt = scene.lock.acquire(&key, owner("a"), LEASE, &watch);
+        undone(&scene, &watch, attempt, usize::from(answered == 0)).await;
+    }
+    // The look of a waiter whose predecessor is gone, and its confirming transaction.
+    for answered in 0..2 {
+        let scene = Scene::new();
+        let watch = Noting::of(&scene.clock);
+        let attempt = next_in_line(&scene, &watch).await;
+        scene.servers.answers_only(answered);
+        undone(&scene, &watch, attempt, 0).await;
     }
 }
 

@@ -12,7 +12,7 @@ mod walks;
 use std::time::Duration;
 
 use futures::future::join_all;
-use locks::{FailureReason, Hold, Lock, NodeAnswer, Outcome, Token, Unwatched, validity};
+use locks::{FailureReason, Hold, Key, Lock, NodeAnswer, Op, Outcome, Token, Unwatched, validity};
 use scene::{LAG, LEASE, MS, Noting, Scene, key, owner, stays_pending};
 use tokio::time::{sleep, timeout};
 
@@ -108,10 +108,27 @@ async fn a_place_is_told_without_tokens_too_and_never_where_nothing_was_confirme
     without.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap();
     let revision = scene.servers.queue()[0].0.0;
     assert!(watch.words().contains(&format!("confirmed {revision}")));
-    let buggy = Scene::buggy("no-confirm");
+    let (buggy, key) = (Scene::buggy("no-confirm"), key());
     let watch = Noting::of(&buggy.clock);
-    buggy.lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap();
+    let first = buggy.acquire("a").await.unwrap();
+    let mut waiting = buggy.lock.acquire(&key, owner("b"), LEASE, &watch);
+    stays_pending(&mut waiting, 100 * MS).await;
+    buggy.lock.release(&first, &Unwatched).await.unwrap();
+    waiting.await.unwrap();
     assert!(watch.words().iter().all(|word| !word.starts_with("confirmed")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_free_lock_takes_two_requests() {
+    let scene = Scene::new();
+    let a = scene.acquire("a").await.unwrap();
+    assert!(matches!(scene.servers.asked()[..], [Op::Grant(_), Op::Create(..)]));
+    scene.lock.release(&a, &Unwatched).await.unwrap();
+    let session = scene.lock.session().unwrap();
+    session.acquire(&Key::new("other"), owner("b"), LEASE, &Unwatched).await.unwrap();
+    let before = scene.servers.asked().len();
+    session.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap();
+    assert!(matches!(scene.servers.asked()[before..], [Op::KeepAlive(_), Op::Create(..)]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,7 @@ use crate::{
     disturbance::{Disturbances, SLACK},
     holds::{Attempt, EventRef},
     merge::Entry,
+    per_key::PerKey,
     rules,
     run::{Run, millis},
 };
@@ -152,7 +153,7 @@ impl KeyWatch {
 pub(crate) struct BlockedKeys {
     keys: BTreeMap<usize, KeyWatch>,
     /// Of the other keys.
-    quiet: Vec<LastHolder>,
+    quiet: PerKey<LastHolder>,
     /// A client that may have held any key.
     of_any: LastHolder,
     /// The last attempt of each client, and its key.
@@ -242,10 +243,7 @@ impl BlockedKeys {
         let btree_map::Entry::Occupied(watch) = self.keys.entry(key) else { return };
         let KeyWatch { open, last, kept, found, looks } = watch.get();
         if open.is_empty() && kept.is_empty() && found.is_empty() && looks.is_empty() {
-            if self.quiet.len() <= key {
-                self.quiet.resize(key + 1, LastHolder::default());
-            }
-            self.quiet[key] = *last;
+            *self.quiet.of(key) = *last;
             watch.remove();
         }
     }

@@ -3,6 +3,7 @@
 
 use history::Token;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// The tokens that the holds of a key had.
 ///
@@ -10,8 +11,8 @@ use rustc_hash::FxHashMap;
 /// any other order go into a map.
 #[derive(Default)]
 pub(super) struct Given {
-    /// Bits of the tokens from 64 times the number on, in the order of the numbers.
-    bits: Vec<(u64, u64)>,
+    /// Bits of the tokens from 64 times the number on, in the order of the numbers. Most keys need one entry only.
+    bits: SmallVec<[(u64, u64); 1]>,
     rest: Option<Box<Rest>>,
 }
 
@@ -57,10 +58,6 @@ impl Given {
         match self.bits.binary_search_by_key(&block, |(block, _)| *block) {
             Ok(i) => self.bits[i].1 |= bit,
             Err(i) if self.bits.len() - i <= BACK_MAX => {
-                if self.bits.is_empty() {
-                    // Most keys never need another block.
-                    self.bits.reserve_exact(1);
-                }
                 self.bits.insert(i, (block, bit));
             }
             Err(_) => *self.rest.get_or_insert_default().bits.entry(block).or_default() |= bit,

@@ -30,11 +30,10 @@ fn granted(store: &mut StoreModel, lease: Duration, now: StoreClocks) -> (LeaseI
 /// A key in the queue, under a lease of its own.
 fn joined(store: &mut StoreModel, owner: &str, lease: Duration, now: StoreClocks) -> (LeaseId, Revision) {
     let (id, _) = granted(store, lease, now);
-    let Some(StoreAnswer::At(revision)) = store.apply(&Op::Create(key(), Owner::new(owner), id, Mode::Write), now)
-    else {
-        panic!("no key")
-    };
-    (id, revision)
+    match store.apply(&Op::Create(key(), Owner::new(owner), id, Mode::Write), now) {
+        Some(StoreAnswer::At(revision) | StoreAnswer::First(revision)) => (id, revision),
+        other => panic!("no key: {other:?}"),
+    }
 }
 
 fn holder(store: &StoreModel) -> Option<(Revision, &Owner)> {
@@ -141,7 +140,7 @@ fn an_owner_that_is_in_the_queue_already_gets_no_second_key() {
     let (id, revision) = joined(&mut store, "a", 2 * S, at(S));
     assert_eq!(
         store.apply(&Op::Create(key(), Owner::new("a"), id, Mode::Write), at(S)),
-        Some(StoreAnswer::At(revision))
+        Some(StoreAnswer::First(revision))
     );
     assert_eq!(store.waiting(&key()).count(), 1);
 }
@@ -256,6 +255,13 @@ impl Plain {
         self.keys.iter().filter(against).map(|(.., revision)| *revision).max()
     }
 
+    fn created(&self, key: &Key, revision: Revision, mode: Mode) -> StoreAnswer {
+        match mode == Mode::Write && self.older(key, revision, mode).is_none() {
+            true => StoreAnswer::First(revision),
+            false => StoreAnswer::At(revision),
+        }
+    }
+
     fn expire(&mut self, now: Duration) {
         self.leases.retain(|(.., deadline)| now < *deadline);
         self.keys.retain(|(_, _, lease, ..)| self.leases.iter().any(|(id, ..)| id == lease));
@@ -287,14 +293,16 @@ impl Plain {
             }
             Op::Create(key, owner, id, mode) => {
                 if let Some((.., revision)) = self.keys.iter().find(|(k, o, ..)| (k, o) == (key, owner)) {
-                    return Some(Some(StoreAnswer::At(*revision)));
+                    return Some(Some(self.created(key, *revision, *mode)));
                 }
                 if !self.leases.iter().any(|(lease, ..)| lease == id) {
                     return Some(Some(StoreAnswer::Gone));
                 }
-                let Some(StoreAnswer::At(revision)) = seen else { panic!("no key: {seen:?}") };
+                let Some(StoreAnswer::At(revision) | StoreAnswer::First(revision)) = seen else {
+                    panic!("no key: {seen:?}")
+                };
                 self.keys.push((key.clone(), owner.clone(), *id, *mode, revision));
-                None
+                Some(Some(self.created(key, revision, *mode)))
             }
             Op::Before(key, revision, mode) => {
                 let before = self.older(key, *revision, *mode);
