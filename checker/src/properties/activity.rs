@@ -1,14 +1,15 @@
 //! Property 8: the run did enough to prove something.
 
 use history::{Arm, ClientId, Event, FailureReason, Plan, When};
-use rustc_hash::FxHashSet;
 use serde::Serialize;
+use smallvec::SmallVec;
 
 use crate::{
     facts::{Facts, LongestStall, UnplannedFault},
     faults::FaultRecord,
     judge::{Ending, Judge},
     merge::Entry,
+    per_key::PerKey,
     report::{Report, Violation},
     run::{Run, millis},
     verdict::Verdict,
@@ -33,8 +34,8 @@ pub struct ActivityVerdict {
 /// Judges activity.
 #[derive(Default)]
 pub(crate) struct Activity {
-    /// Clients that had holds, by key.
-    clients: Vec<FxHashSet<ClientId>>,
+    /// Clients that had holds of a key, in order. Most keys have few, so a list needs less memory than a set.
+    clients: PerKey<SmallVec<[ClientId; 2]>>,
     refused: u64,
     /// Attempts that waited behind another.
     waited: u64,
@@ -53,10 +54,10 @@ impl Judge for Activity {
         match &entry.event {
             Event::Acquired { attempt, .. } => {
                 let Some(hold) = run.attempt(*attempt) else { return };
-                if self.clients.len() <= hold.key {
-                    self.clients.resize_with(hold.key + 1, FxHashSet::default);
+                let clients = self.clients.of(hold.key);
+                if let Err(place) = clients.binary_search(&hold.client) {
+                    clients.insert(place, hold.client);
                 }
-                self.clients[hold.key].insert(hold.client);
             }
             // Each attempt counts once: an attempt that waited was counted when it began to wait.
             Event::AcquireFailed { why: FailureReason::Held, attempt, .. } => {

@@ -2,6 +2,8 @@
 
 use history::{Arm, ArmDecision, Event, RequestKind, Token};
 
+use crate::per_key::PerKey;
+
 /// The decision of one arm on a request.
 #[derive(Debug, Clone)]
 struct ArmSummary {
@@ -26,12 +28,12 @@ pub(crate) struct RequestSummary {
 pub(crate) struct LastDecisions {
     arms: Vec<Arm>,
     /// Version and counter of each key on each arm: of the first key on all arms, then of the second key.
-    states: Vec<(u64, u64)>,
+    states: PerKey<(u64, u64)>,
 }
 
 impl LastDecisions {
     pub fn new(arms: &[Arm]) -> Self {
-        LastDecisions { arms: arms.to_vec(), states: Vec::new() }
+        LastDecisions { arms: arms.to_vec(), states: PerKey::default() }
     }
 
     fn place(&self, key: usize, arm: Arm) -> Option<usize> {
@@ -57,13 +59,9 @@ impl LastDecisions {
     /// Takes in the state that an admission left.
     pub fn remember(&mut self, key: usize, event: &Event) {
         let Event::Admission { arms, .. } = event else { return };
-        let needed = (key + 1) * self.arms.len();
-        if self.states.len() < needed {
-            self.states.resize(needed, (0, 0));
-        }
         for decision in arms {
             if let Some(place) = self.place(key, decision.arm) {
-                self.states[place] = (decision.version, decision.value);
+                *self.states.of(place) = (decision.version, decision.value);
             }
         }
     }
