@@ -8,7 +8,7 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test dynamodb accept mutants bench check checkers keys image setup build
+.PHONY: help demo test dynamodb accept mutants bench stores check checkers keys image setup build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
@@ -18,6 +18,7 @@ help:
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
 	@echo 'make bench    the Redlock client beside the crate rslock and beside raw PINGs, as ratios of one run'
+	@echo 'make stores   the clients of etcd, Postgres and ZooKeeper beside the requests that no client can do without'
 	@echo 'make check    how fast a record is read and judged, beside a plain read of the same file'
 	@echo 'make checkers longer and longer records, judged by this checker and by others'
 	@echo 'make keys     what a short lock on each of KEYS keys (100000) costs a Redis server: memory, expiry, what is left'
@@ -72,6 +73,11 @@ accept:
 bench:
 	@scripts/setup test
 	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin redlock
+
+# Needs etcd, Postgres, Java and ZooKeeper on this machine. More flags in STORES_FLAGS, for example `--services etcd`.
+stores:
+	@scripts/setup test
+	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin stores -- $(STORES_FLAGS)
 
 # More flags in CHECK_FLAGS, for example `--keys 10000 --clients 256`.
 check:

@@ -1,4 +1,6 @@
 //! Code that the measuring programs share.
 
+pub mod pinned;
 pub mod record;
+pub mod series;
 pub mod servers;

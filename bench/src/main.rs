@@ -5,7 +5,6 @@
 //! the machine hits all of them.
 
 mod clients;
-mod series;
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,12 @@ use anyhow::ensure;
 use clap::Parser;
 use clients::{Client, LEASE, Raw};
 use futures::future::try_join_all;
-use harness_bench::servers::Server;
-use locks::TokenSource;
-use nix::{
-    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    unistd::Pid,
+use harness_bench::{
+    pinned,
+    series::{Series, Times},
+    servers::Server,
 };
-use series::{Series, Times};
+use locks::TokenSource;
 use tokio::time::sleep;
 
 /// Measures the Redlock client beside rslock and beside raw PINGs, on five Redis servers that this program starts
@@ -54,18 +52,9 @@ const SETTLES: Duration = Duration::from_millis(500);
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    pin()?;
+    pinned::to_one_cpu()?;
     let servers = (0..SERVERS).map(|_| Server::start()).collect::<anyhow::Result<Vec<_>>>()?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&args, &servers))
-}
-
-/// Pins this process, and the servers that it starts, to the first CPU that it may use.
-fn pin() -> anyhow::Result<()> {
-    let may = sched_getaffinity(Pid::from_raw(0))?;
-    let first = (0..CpuSet::count()).find(|cpu| may.is_set(*cpu).unwrap_or(false)).unwrap_or(0);
-    let mut one = CpuSet::new();
-    one.set(first)?;
-    Ok(sched_setaffinity(Pid::from_raw(0), &one)?)
 }
 
 async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {

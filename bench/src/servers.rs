@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use nix::{
     sys::{
         prctl::set_pdeathsig,
@@ -17,14 +17,26 @@ use nix::{
     unistd::Pid,
 };
 
+#[path = "../../tests/shared/postgres_binary.rs"]
+mod postgres_binary;
+
+use postgres_binary::postgres;
+
 /// The time that a server has to answer its first PING.
 const UP_WITHIN: Duration = Duration::from_secs(10);
+/// The time within which a Postgres server ends by itself.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// Where Debian's packages and the published image have ZooKeeper.
+const ZOOKEEPER: &str =
+    "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-jdk14.jar:/apache-zookeeper-3.8.0-bin/lib/*";
 
 /// One server. It is killed when this value is dropped, or when the measuring process ends.
 pub struct Server {
     /// `127.0.0.1:PORT`.
     pub address: String,
     child: Child,
+    /// The signal at which the server ends by itself, if SIGKILL would leave something behind.
+    ends_by: Option<Signal>,
     _dir: tempfile::TempDir,
 }
 
@@ -42,7 +54,7 @@ impl Server {
             .arg("--dir")
             .arg(dir.path());
         let child = spawned(&mut command, "`redis-server`; install Redis (Debian: redis-server)")?;
-        let server = Server { address: format!("127.0.0.1:{port}"), child, _dir: dir };
+        let server = Server { address: format!("127.0.0.1:{port}"), child, ends_by: None, _dir: dir };
         server.wait_until_up(|| server.ask("PING\r\n").is_ok_and(|answer| answer.starts_with("+PONG")))?;
         Ok(server)
     }
@@ -64,9 +76,77 @@ impl Server {
             .args(["--quota-backend-bytes", &quota_bytes.to_string()])
             .stderr(Stdio::null());
         let child = spawned(&mut command, "etcd; install it (Debian: etcd-server), or name its program with --etcd")?;
-        let server = Server { address: format!("127.0.0.1:{clients}"), child, _dir: dir };
+        let server = Server { address: format!("127.0.0.1:{clients}"), child, ends_by: None, _dir: dir };
         let is_up = || server.ask("GET /health HTTP/1.0\r\n\r\n").is_ok_and(|answer| answer.contains("true"));
         server.wait_until_up(is_up)?;
+        Ok(server)
+    }
+
+    /// Starts a Postgres server with its usual settings, which sync every commit, on a free port, and waits until the
+    /// server answers.
+    ///
+    /// # Errors
+    /// Postgres is not installed, makes no data directory, or does not answer within [`UP_WITHIN`].
+    pub fn start_postgres() -> anyhow::Result<Server> {
+        let missing = || anyhow!("Postgres is not installed (Debian: postgresql)");
+        let (port, dir) = (free_port()?, tempfile::tempdir()?);
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            let given = Command::new("chown").arg("postgres:postgres").arg(dir.path()).status()?;
+            ensure!(given.success(), "cannot give {} to the user postgres", dir.path().display());
+        }
+        let data = dir.path().join("pg");
+        let mut initdb = postgres("initdb").ok_or_else(missing)?;
+        initdb.arg("--pgdata").arg(&data).args(["--username=postgres", "--auth=trust", "--locale=C", "--no-sync"]);
+        ensure!(initdb.status()?.success(), "initdb failed");
+        let mut command = postgres("postgres").ok_or_else(missing)?;
+        if is_root {
+            // A change of the user clears the signal that `spawned` asks for.
+            let program = command.get_args().last().map(ToOwned::to_owned).ok_or_else(missing)?;
+            command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig=KILL"]).arg(program);
+            command.stderr(Stdio::null()).current_dir("/");
+        }
+        command.arg("-D").arg(&data).args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
+        command.arg("-c").arg(format!("unix_socket_directories={}", dir.path().display()));
+        let child = spawned(&mut command, "Postgres")?;
+        let server = Server { address: format!("127.0.0.1:{port}"), child, ends_by: Some(Signal::SIGQUIT), _dir: dir };
+        server.wait_until_up(|| {
+            let asked = postgres("pg_isready").map(|mut asking| {
+                asking
+                    .args(["--quiet", "--host=127.0.0.1", "--username=postgres", "--port", &port.to_string()])
+                    .status()
+            });
+            matches!(asked, Some(Ok(status)) if status.success())
+        })?;
+        Ok(server)
+    }
+
+    /// Starts a ZooKeeper server on a free port, and waits until the server answers.
+    ///
+    /// # Errors
+    /// There is no Java or no ZooKeeper, or it does not answer within [`UP_WITHIN`].
+    pub fn start_zookeeper() -> anyhow::Result<Server> {
+        let (port, dir) = (free_port()?, tempfile::tempdir()?);
+        let settings = dir.path().join("zoo.cfg");
+        let lines = [
+            "tickTime=200".to_owned(),
+            "maxSessionTimeout=600000".to_owned(),
+            format!("dataDir={}", dir.path().display()),
+            format!("clientPort={port}"),
+            "clientPortAddress=127.0.0.1".to_owned(),
+            "maxClientCnxns=0".to_owned(),
+            "admin.enableServer=false".to_owned(),
+            "4lw.commands.whitelist=srvr".to_owned(),
+        ];
+        std::fs::write(&settings, lines.join("\n"))?;
+        let mut command = Command::new("java");
+        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-cp", ZOOKEEPER]);
+        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(&settings).stderr(Stdio::null());
+        let what = "ZooKeeper; install it (Debian: libzookeeper-java and openjdk-17-jre-headless)";
+        let child = spawned(&mut command, what)?;
+        let server = Server { address: format!("127.0.0.1:{port}"), child, ends_by: None, _dir: dir };
+        server.wait_until_up(|| server.ask("srvr\n").is_ok_and(|answer| answer.contains("Mode:"))).context(what)?;
         Ok(server)
     }
 
@@ -83,8 +163,11 @@ impl Server {
 
     /// Freezes the server, or lets it go on.
     pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
-        Ok(kill(pid, if frozen { Signal::SIGSTOP } else { Signal::SIGCONT })?)
+        self.signal(if frozen { Signal::SIGSTOP } else { Signal::SIGCONT })
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
     }
 
     /// Sends one inline command, and returns what the server says within a second.
@@ -131,6 +214,12 @@ fn binary() -> &'static str {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.ends_by.is_some_and(|signal| self.signal(signal).is_ok()) {
+            let began = Instant::now();
+            while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && began.elapsed() < ENDS_WITHIN {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         // The process may have ended by itself.
         drop(self.child.kill());
         drop(self.child.wait());

@@ -42,7 +42,7 @@ pub(crate) const BEGIN_TLS: &[u8] = &[0, 0, 0, 8, 4, 210, 22, 47];
 
 /// Creates the table. Two clients that create it at once would collide in the server's catalogue, so each holds an
 /// advisory lock meanwhile.
-const CREATE: &str = "\
+pub const CREATE: &str = "\
 BEGIN;
 SELECT pg_advisory_xact_lock(hashtextextended('harness_lock', 0));
 CREATE TABLE IF NOT EXISTS harness_lock
@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS harness_lock
 COMMIT";
 
 /// $1: key. $2: owner. $3: lease in ms. Returns the counter, if the key was free.
-const ACQUIRE: &str = "\
+pub const ACQUIRE: &str = "\
 INSERT INTO harness_lock AS lock (key, owner, expires, counter)
 VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 millisecond', 1)
 ON CONFLICT (key) DO UPDATE
@@ -75,7 +75,7 @@ WHERE key = $1 AND owner = $2 AND expires >= clock_timestamp()
 RETURNING counter";
 
 /// $1: key. $2: owner. The row stays, with its counter.
-const RELEASE: &str = "\
+pub const RELEASE: &str = "\
 UPDATE harness_lock
 SET owner = NULL, expires = NULL
 WHERE key = $1 AND owner = $2 AND expires >= clock_timestamp()

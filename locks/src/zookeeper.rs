@@ -6,6 +6,7 @@
 //! | a key of the queue | an ephemeral sequential znode `/locks/KEY/OWNER-SEQUENCE` of that session |
 //! | the mode of a key | `OWNER~MODE-SEQUENCE`, unless the mode is that of a writer |
 //! | a revision | the znode's `czxid`, the number of the transaction that created it: the fencing token |
+//! | is the new key the first? | a list sent behind the creation has the znode, and no smaller sequence |
 //! | wait for a key to go | one watch on that znode; [`connect_herd`]: a watch on all children of the queue |
 //! | keep a lease alive | a transaction that changes nothing and checks that the session's znode exists |
 //! | confirm | the same transaction, and a list of the children: no sequence is smaller |
@@ -17,7 +18,8 @@
 //! znode ever gets a smaller one before it, so the check and the list of a confirmation may be two requests: at the
 //! time of the check the znode existed, and no smaller one could come any more. A list may come from a follower that is
 //! behind. It is never older than the session's own znode, because a session never sees time go backwards; and all
-//! smaller znodes are older than that one.
+//! smaller znodes are older than that one. So a list that has the session's own znode and no smaller one confirms the
+//! hold by itself, as long as the session lasts, which is what the promise says.
 //!
 //! # The promise
 //!
@@ -244,21 +246,25 @@ impl Ensemble {
         let named = format!("{owner}{}-", mode.mark());
         let prefix = format!("{queue}/{named}");
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let (stat, sequence) = match client.create(&prefix, b"", &options).await {
+        // The list is sent behind the creation on the same connection, so it costs no second way.
+        let create = async || tokio::join!(client.create(&prefix, b"", &options), client.list_children(&queue));
+        let (created, listed) = match create().await {
             // The first znode of a queue. Nothing was created, so the request may be sent again.
-            Err(Error::NoNode) => {
+            (Err(Error::NoNode), _) => {
                 client.mkdir(&queue, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-                client.create(&prefix, b"", &options).await?
+                create().await
             }
-            other => other?,
+            other => other,
         };
+        let (stat, sequence) = created?;
         let (name, revision) = (format!("{named}{sequence}"), Revision(stat.czxid));
         let mut state = self.state();
         // A session that was closed meanwhile has no znode any more.
         let Some(session) = state.sessions.get_mut(&lease) else { return Ok(StoreAnswer::Gone) };
         session.path = Some(format!("{queue}/{name}"));
+        let is_first = listed.is_ok_and(|all| all.contains(&name) && predecessor(&name, mode, &all).is_none());
         state.created.insert((key, revision), Znode { lease, name });
-        Ok(StoreAnswer::At(revision))
+        Ok(if is_first { StoreAnswer::First(revision) } else { StoreAnswer::At(revision) })
     }
 
     async fn before(&self, key: &Key, revision: Revision, mode: Mode) -> Result<StoreAnswer, Error> {

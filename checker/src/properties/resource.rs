@@ -35,6 +35,30 @@ struct HighestToken {
     shown: Option<Token>,
 }
 
+/// The highest tokens of one key on the arms that remember tokens. There is one for each key, so it is kept small.
+#[derive(Debug, Clone, Copy, Default)]
+struct HighestTokens {
+    /// Of each arm: the registered and the shown token, or zeros.
+    tokens: [[u64; 2]; FENCED.len()],
+    /// A bit for each of these that is a token.
+    known: u8,
+}
+
+impl HighestTokens {
+    fn of(&self, arm: usize) -> HighestToken {
+        let token = |which: usize| (self.known >> (2 * arm + which) & 1 == 1).then_some(Token(self.tokens[arm][which]));
+        HighestToken { registered: token(0), shown: token(1) }
+    }
+
+    fn set(&mut self, arm: usize, HighestToken { registered, shown }: HighestToken) {
+        for (which, token) in [registered, shown].into_iter().enumerate() {
+            let bit = 1 << (2 * arm + which);
+            self.known = if token.is_some() { self.known | bit } else { self.known & !bit };
+            self.tokens[arm][which] = token.map_or(0, |token| token.0);
+        }
+    }
+}
+
 /// Arms that remember tokens.
 const FENCED: [Arm; 2] = [Arm::Writes, Arm::Reads];
 /// Witnesses and reasons that are listed.
@@ -45,7 +69,7 @@ pub(crate) struct Resource {
     /// The arms of the plan, as bits.
     arms: u32,
     last: u64,
-    keys: PerKey<[HighestToken; 2]>,
+    keys: PerKey<HighestTokens>,
     found: ResourceVerdict,
 }
 
@@ -107,7 +131,7 @@ impl Resource {
         for (i, arm) in FENCED.into_iter().enumerate() {
             let Some(decision) = arms.iter().find(|d| d.arm == arm) else { continue };
             let seen = decision.seen;
-            let HighestToken { registered, shown } = self.keys.of(key)[i];
+            let HighestToken { registered, shown } = self.keys.of(key).of(i);
             let told = |token: Option<Token>| token.map_or_else(|| "none".into(), |token: Token| token.to_string());
             if shown.is_some_and(|shown| seen.is_none_or(|seen| rules::is_smaller(seen, shown))) {
                 self.found.tokens_forgotten += 1;
@@ -122,7 +146,8 @@ impl Resource {
             }
             let written = token.filter(|_| kind == RequestKind::Write && decision.admitted);
             let read = token.filter(|_| kind == RequestKind::Read && arm == Arm::Reads);
-            self.keys.of(key)[i] = HighestToken { registered: seen.max(written).max(read), shown: seen.max(written) };
+            let highest = HighestToken { registered: seen.max(written).max(read), shown: seen.max(written) };
+            self.keys.of(key).set(i, highest);
         }
     }
 }
@@ -151,8 +176,11 @@ impl Judge for Resource {
             Event::Recovered { .. } => {
                 // A new store is opened as well.
                 self.found.restarts += u64::from(run.process(entry.process).name.as_str() != "resource");
-                for highest in self.keys.iter_mut().flatten() {
-                    highest.shown = highest.registered;
+                for highest in self.keys.iter_mut() {
+                    for arm in 0..FENCED.len() {
+                        let HighestToken { registered, .. } = highest.of(arm);
+                        highest.set(arm, HighestToken { registered, shown: registered });
+                    }
                 }
             }
             _ => {}

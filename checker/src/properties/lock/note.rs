@@ -8,8 +8,6 @@ use crate::per_key::PerKey;
 #[derive(Debug, Clone)]
 struct ArmSummary {
     decision: ArmDecision,
-    /// The version that the arm had before.
-    before: u64,
     /// Updates that the write cost.
     overwritten: u64,
 }
@@ -23,17 +21,17 @@ pub(crate) struct RequestSummary {
     arms: Vec<ArmSummary>,
 }
 
-/// Remembers the last state of every key, so that a note can say what a request changed.
+/// Remembers the counter of every key, so that a note can say what a request changed.
 #[derive(Debug, Default)]
 pub(crate) struct LastDecisions {
     arms: Vec<Arm>,
-    /// Version and counter of each key on each arm: of the first key on all arms, then of the second key.
-    states: PerKey<(u64, u64)>,
+    /// The counter of each key on each arm: of the first key on all arms, then of the second key.
+    counters: PerKey<u64>,
 }
 
 impl LastDecisions {
     pub fn new(arms: &[Arm]) -> Self {
-        LastDecisions { arms: arms.to_vec(), states: PerKey::default() }
+        LastDecisions { arms: arms.to_vec(), counters: PerKey::default() }
     }
 
     fn place(&self, key: usize, arm: Arm) -> Option<usize> {
@@ -46,22 +44,22 @@ impl LastDecisions {
             return RequestSummary { number: 0, kind: RequestKind::Read, token: None, arms: Vec::new() };
         };
         let arms = arms.iter().map(|decision| {
-            let last = self.place(key, decision.arm).and_then(|place| self.states.get(place));
-            let (before, value) = last.copied().unwrap_or_default();
+            let last = self.place(key, decision.arm).and_then(|place| self.counters.get(place));
+            let value = last.copied().unwrap_or_default();
             let is_update = *kind == RequestKind::Write && decision.admitted;
             // The counter counts what the value contains: an update that contains no more than before cost one.
             let overwritten = if is_update { value.saturating_add(1).saturating_sub(decision.value) } else { 0 };
-            ArmSummary { decision: decision.clone(), before, overwritten }
+            ArmSummary { decision: decision.clone(), overwritten }
         });
         RequestSummary { number: *number, kind: *kind, token: *token, arms: arms.collect() }
     }
 
-    /// Takes in the state that an admission left.
+    /// Takes in the counters that an admission left.
     pub fn remember(&mut self, key: usize, event: &Event) {
         let Event::Admission { arms, .. } = event else { return };
         for decision in arms {
             if let Some(place) = self.place(key, decision.arm) {
-                *self.states.of(place) = (decision.version, decision.value);
+                *self.counters.of(place) = decision.value;
             }
         }
     }
@@ -126,7 +124,8 @@ impl ArmSummary {
             (false, _) if d.arm == Arm::Claim => "rejected, its claim is not the newest".into(),
             (false, _) if d.arm == Arm::Guard => "rejected, its lock key is gone".into(),
             (false, _) if d.arm == Arm::Deadline => "rejected, its deadline has passed".into(),
-            (false, _) if d.arm == Arm::Cas => format!("rejected, version {} is current", self.before),
+            // A refused write changes nothing: the version after it is the one before it.
+            (false, _) if d.arm == Arm::Cas => format!("rejected, version {} is current", d.version),
             (false, _) => {
                 // The status of an answer that speaks for several arms is that of `writes`.
                 let status = if d.arm == Arm::Writes { " (409)" } else { "" };
