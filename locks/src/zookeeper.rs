@@ -101,8 +101,8 @@ struct Session {
     timeout: Duration,
     /// The session is given up then, unless a check is answered before.
     ends: Instant,
-    /// The session's own znode.
-    path: Option<String>,
+    /// The session's own znodes that no release has begun to delete, the oldest first.
+    paths: Vec<String>,
 }
 
 /// Requests name znodes by their revisions.
@@ -188,7 +188,7 @@ impl Ensemble {
         // If no caller waits for the answer any more, the answer makes a session without a znode, which is given up.
         let client = connector.connect(&self.servers).await?;
         let (lease, timeout) = (LeaseId(client.session_id().0), client.session_timeout());
-        let session = Session { client, timeout, ends: Instant::now() + timeout, path: None };
+        let session = Session { client, timeout, ends: Instant::now() + timeout, paths: Vec::new() };
         self.state().sessions.insert(lease, session);
         tokio::spawn(self.give_up_at_end(lease));
         Ok(StoreAnswer::Leased(lease, timeout))
@@ -208,12 +208,18 @@ impl Ensemble {
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<StoreAnswer, Error> {
         let sent = Instant::now();
-        let Some((client, timeout, path)) = self.session(lease) else {
-            return Ok(StoreAnswer::Leased(lease, Duration::ZERO));
+        let timeout = loop {
+            let Some((client, timeout, path)) = self.session(lease) else {
+                return Ok(StoreAnswer::Leased(lease, Duration::ZERO));
+            };
+            if exists(&client, path.as_deref().unwrap_or("/")).await? {
+                break timeout;
+            }
+            // The client may have released this one of several holds meanwhile.
+            if self.session(lease).is_some_and(|(.., now)| now == path) {
+                return Ok(StoreAnswer::Gone);
+            }
         };
-        if !exists(&client, path.as_deref().unwrap_or("/")).await? {
-            return Ok(StoreAnswer::Gone);
-        }
         if let Some(session) = self.state().sessions.get_mut(&lease) {
             session.ends = session.ends.max(sent + timeout);
         }
@@ -261,7 +267,7 @@ impl Ensemble {
         let mut state = self.state();
         // A session that was closed meanwhile has no znode any more.
         let Some(session) = state.sessions.get_mut(&lease) else { return Ok(StoreAnswer::Gone) };
-        session.path = Some(format!("{queue}/{name}"));
+        session.paths.push(format!("{queue}/{name}"));
         let is_first = listed.is_ok_and(|all| all.contains(&name) && predecessor(&name, mode, &all).is_none());
         state.created.insert((key, revision), Znode { lease, name });
         Ok(if is_first { StoreAnswer::First(revision) } else { StoreAnswer::At(revision) })
@@ -320,7 +326,11 @@ impl Ensemble {
 
     async fn delete(&self, key: &Key, revision: Revision) -> Result<StoreAnswer, Error> {
         let Some((client, own)) = self.created(key, revision) else { return Ok(StoreAnswer::Gone) };
-        match client.delete(&format!("{}/{}", queue(key), own.name), None).await {
+        let path = format!("{}/{}", queue(key), own.name);
+        if let Some(session) = self.state().sessions.get_mut(&own.lease) {
+            session.paths.retain(|other| *other != path);
+        }
+        match client.delete(&path, None).await {
             Err(Error::NoNode) => Ok(StoreAnswer::Gone),
             other => other.map(|()| StoreAnswer::Done),
         }
@@ -329,7 +339,7 @@ impl Ensemble {
     fn session(&self, lease: LeaseId) -> Option<(Client, Duration, Option<String>)> {
         let state = self.state();
         let session = state.sessions.get(&lease)?;
-        Some((session.client.clone(), session.timeout, session.path.clone()))
+        Some((session.client.clone(), session.timeout, session.paths.first().cloned()))
     }
 
     /// A znode that was created here, and the client of its session.

@@ -75,7 +75,9 @@ impl Raw {
         let lease = self.grant().await?;
         let granted = began.elapsed();
         let took = granted + self.create(lease).await?;
-        self.client.lease_revoke(lease).await?;
+        // As after a release of the lock, whose client does not wait for this answer.
+        let mut client = self.client.clone();
+        tokio::spawn(async move { client.lease_revoke(lease).await });
         Ok(took)
     }
 }

@@ -106,6 +106,25 @@ async fn a_hold_whose_znode_is_gone_is_lost_at_its_next_renewal() {
 }
 
 #[tokio::test]
+async fn the_release_of_one_hold_of_a_session_ends_no_other() {
+    let scene = Scene::new("zookeeper").await;
+    let session = scene.lock.session().unwrap();
+    let acquire =
+        async |key: &str, owner| session.acquire(&Key::new(key), Owner::new(owner), LEASE, &Unwatched).await.unwrap();
+    let mut first = acquire("k0", "a").await;
+    for owner in ["b", "c"] {
+        let other = acquire("k1", owner).await;
+        assert_eq!(scene.ensemble.sessions(), 1);
+        session.release(&other, &Unwatched).await.unwrap();
+        session.renew(&mut first, LEASE, &Unwatched).await.unwrap();
+    }
+    // The session rests on the newer znode now.
+    let mut second = acquire("k1", "d").await;
+    session.release(&first, &Unwatched).await.unwrap();
+    session.renew(&mut second, LEASE, &Unwatched).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_session_that_ends_in_the_queue_gives_no_hold() {
     let scene = Scene::new("zookeeper").await;
     let holder = scene.acquire("a").await;
