@@ -33,7 +33,7 @@ struct Args {
     #[arg(long, default_value_t = 100)]
     cycles: u64,
     /// Services to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Service::Etcd, Service::Postgres, Service::Zookeeper])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Service::value_variants().to_vec())]
     services: Vec<Service>,
     /// The program of etcd
     #[arg(long, default_value = "etcd")]
