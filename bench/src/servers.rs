@@ -26,7 +26,7 @@ use postgres_binary::postgres;
 const UP_WITHIN: Duration = Duration::from_secs(10);
 /// The time within which a Postgres server ends by itself.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// Where Debian's packages and the published image have ZooKeeper.
+/// ZooKeeper of Debian's packages, and of the published image.
 const ZOOKEEPER: &str =
     "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-jdk14.jar:/apache-zookeeper-3.8.0-bin/lib/*";
 

@@ -86,16 +86,7 @@ fn event_of(name: &[u8], rest: &mut Rest) -> Option<Event> {
             hold: rest.hold()?,
             op: rest.op()?,
             number: rest.after(b",\"number\":")?.number()?,
-            arms: match rest.after(b",\"arms\":") {
-                Some(rest) => Some(rest.list(|rest| {
-                    let arm = rest.after(b"[")?.arm()?;
-                    let version = rest.after(b",")?.number()?;
-                    let seen = rest.after(b",")?.token()?;
-                    rest.after(b"]")?;
-                    Some(ArmReadAnswer { arm, version, seen })
-                })?),
-                None => None,
-            },
+            arms: rest.answers_of_arms(Rest::number, |arm, version, seen| ArmReadAnswer { arm, version, seen })?,
         },
         b"work" => Event::Work { hold: rest.hold()?, planned_ns: rest.after(b",\"planned_ns\":")?.number()? },
         b"check" => Event::Check { hold: rest.hold()?, passed: rest.after(b",\"passed\":")?.truth()? },
@@ -104,16 +95,7 @@ fn event_of(name: &[u8], rest: &mut Rest) -> Option<Event> {
             hold: rest.hold()?,
             op: rest.op()?,
             number: rest.after(b",\"number\":")?.number()?,
-            arms: match rest.after(b",\"arms\":") {
-                Some(rest) => Some(rest.list(|rest| {
-                    let arm = rest.after(b"[")?.arm()?;
-                    let admitted = rest.after(b",")?.truth()?;
-                    let seen = rest.after(b",")?.token()?;
-                    rest.after(b"]")?;
-                    Some(ArmWriteAnswer { arm, admitted, seen })
-                })?),
-                None => None,
-            },
+            arms: rest.answers_of_arms(Rest::truth, |arm, admitted, seen| ArmWriteAnswer { arm, admitted, seen })?,
         },
         b"admission" => Event::Admission {
             number: rest.after(b",\"number\":")?.number()?,
@@ -160,7 +142,7 @@ struct Rest<'a> {
 }
 
 impl<'a> Rest<'a> {
-    /// What follows these bytes.
+    /// The rest after these bytes, if it begins with them.
     #[inline]
     fn after<const N: usize>(&mut self, bytes: &[u8; N]) -> Option<&mut Self> {
         let (first, rest) = self.bytes.split_first_chunk::<N>()?;
@@ -195,6 +177,25 @@ impl<'a> Rest<'a> {
             Some(rest) => rest.number().map(Some),
             None => Some(None),
         }
+    }
+
+    /// The answers of the arms, if they are next: of each its name, a `word` for the kind of request, and the token.
+    #[expect(clippy::option_option, reason = "the outer one is for a line that serde must read")]
+    #[inline]
+    fn answers_of_arms<W, A>(
+        &mut self,
+        word: impl Fn(&mut Self) -> Option<W>,
+        answer: impl Fn(Arm, W, Option<Token>) -> A,
+    ) -> Option<Option<Vec<A>>> {
+        let Some(rest) = self.after(b",\"arms\":") else { return Some(None) };
+        let all = rest.list(|rest| {
+            let arm = rest.after(b"[")?.arm()?;
+            let word = word(rest.after(b",")?)?;
+            let seen = rest.after(b",")?.token()?;
+            rest.after(b"]")?;
+            Some(answer(arm, word, seen))
+        })?;
+        Some(Some(all))
     }
 
     /// The bytes between quotation marks: printable ASCII without escapes.

@@ -9,7 +9,7 @@ use crate::{
     zones,
 };
 
-/// Whether a history is linearizable.
+/// The verdict on a history: linearizable or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// An order of the operations explains all answers.
@@ -20,12 +20,12 @@ pub enum Verdict {
     Inconclusive(String),
 }
 
-/// Where all orders of the operations on one object end.
+/// The place at which all orders of the operations on one object end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The name of the object; [`Value::ABSENT`] in a history of one object.
     pub object: Value,
-    /// What no order can have.
+    /// The reason: no order can have this.
     pub reason: Reason,
 }
 
@@ -68,7 +68,7 @@ impl Conflict {
 /// How a history is judged.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// What the objects are.
+    /// The kind of the objects.
     pub model: ModelKind,
     /// The value of each object at the start. Not for locks: they are free.
     pub initial: Value,

@@ -20,10 +20,10 @@ use assemble::Assembler;
 
 pub use format::{Format, FormatError};
 
-/// How a file is read. What is `None` is found in the file.
+/// How a file is read. A field that is `None` is found in the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Asked<'a> {
-    /// What the objects are.
+    /// The kind of the objects.
     pub model: Option<ModelKind>,
     /// The value of each object at the start, as the file would write it.
     pub initial: Option<&'a str>,

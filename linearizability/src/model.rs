@@ -41,13 +41,13 @@ impl ModelKind {
         found.expect("each kind is in the list").0
     }
 
-    /// Whether the object is a lock.
+    /// Returns whether the object is a lock.
     pub fn is_lock(self) -> bool {
         matches!(self, ModelKind::Mutex | ModelKind::OwnerMutex | ModelKind::FencedMutex)
     }
 }
 
-/// What an object contains: a value, or the holder of a lock and the rank of its last token.
+/// The content of an object: a value, or the holder of a lock and the rank of its last token.
 pub(crate) type State = u64;
 
 const FREE: u64 = 0;
@@ -105,7 +105,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Whether the object has this value. A key that has no value and one that has an empty text answer alike.
+    /// Returns whether the object has this value. A key that has no value and one that has an empty text answer alike.
     fn contains(&self, state: State, value: Value) -> bool {
         state == u64::from(value.index()) || (self.kind == ModelKind::Kv && self.text(state) == self.value_text(value))
     }
@@ -180,5 +180,5 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Where the states of values that appends made begin.
+/// The first of the states of values that appends made.
 const MADE: u64 = 1 << 32;

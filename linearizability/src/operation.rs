@@ -78,7 +78,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether the operation changes nothing whatever the object contains.
+    /// Returns whether the operation changes nothing, whatever the object contains.
     pub(crate) fn is_observation(&self) -> bool {
         matches!(self, Action::Read(_) | Action::CasRefused(_))
     }
@@ -87,9 +87,9 @@ impl Action {
 /// One operation of one client on one object.
 #[derive(Debug, Clone, Copy)]
 pub struct Operation {
-    /// Who made it.
+    /// The client that made it.
     pub client: Client,
-    /// What it was.
+    /// The call.
     pub action: Action,
     /// Position of the call in the history. No two positions of a history are equal.
     pub call: u64,
@@ -113,7 +113,7 @@ pub struct History {
     /// Number of operations whose answers say nothing about an object: those that did not take place, reads without a
     /// value. Any order allows them.
     pub silent: usize,
-    /// What the record had that is no operation of a client: lines of a fault injector.
+    /// Lines of the record that are no operation of a client but of a fault injector.
     pub ignored: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Why no order of the operations exists.
 
-/// What no order can have. Operations are indices into the operations of the object.
+/// A fact that no order can have. Operations are indices into the operations of the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// This read has a value that nobody can have written before its answer.

@@ -45,7 +45,7 @@ struct Alike {
     calls: Vec<u64>,
 }
 
-/// What remains: operations before `first` are ordered, and those in `later` too.
+/// The operations that remain: operations before `first` are ordered, and those in `later` too.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Ordered {
     first: u32,
@@ -225,7 +225,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
         }
     }
 
-    /// Whether the state that an operation without an answer made is seen by the next step.
+    /// Returns whether the state that an operation without an answer made is seen by the next step.
     fn is_needed(&mut self, ordered: &Ordered, used: &[u32]) -> bool {
         let (found, end) = self.candidates(ordered);
         let needs = |action: Action| !matches!(action, Action::Write(_));
@@ -281,7 +281,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
         }
     }
 
-    /// Whether no configuration that could do at least as much was tried before; remembers this one.
+    /// Returns whether no configuration that could do at least as much was tried before; remembers this one.
     fn is_new(&mut self, ordered: &Ordered, used: &[u32]) -> bool {
         let does_less = |one: &[u32], other: &[u32]| one.iter().zip(other).all(|(one, other)| one >= other);
         match self.tried.get_mut(ordered) {
@@ -303,7 +303,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
 }
 
 impl Alike {
-    /// Whether one more of them was called before `end`.
+    /// Returns whether one more of them was called before `end`.
     fn is_left(&self, used: u32, end: u64) -> bool {
         self.calls.get(used as usize).is_some_and(|call| *call < end)
     }

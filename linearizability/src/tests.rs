@@ -11,7 +11,7 @@ use crate::{
     zones,
 };
 
-/// What the oracle knows of an object: nothing is shared with `model.rs`.
+/// The oracle's knowledge of an object: nothing is shared with `model.rs`.
 #[derive(Debug, Clone, PartialEq)]
 struct Truth {
     value: String,

@@ -28,8 +28,8 @@ struct Cluster {
     write_call: u64,
 }
 
-/// Whether this is a history of reads and writes in which no two writes have the same value, and none has the first
-/// one.
+/// Returns whether this is a history of reads and writes in which no two writes have the same value, and none has the
+/// first one.
 pub(crate) fn fits(operations: &[Operation], initial: Value) -> bool {
     let mut written: rustc_hash::FxHashSet<Value> = [initial].into_iter().collect();
     operations.iter().all(|operation| match operation.action {

@@ -32,7 +32,7 @@ pub struct CheckArgs {
     pub memory: Option<usize>,
 }
 
-/// What `harness check` prints, or what it reads.
+/// The output of `harness check`, or its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CheckFormat {
     /// For people

@@ -45,7 +45,7 @@ fn others() -> Vec<Vec<u8>> {
     OTHERS.map(|event| format!(r#"{{"seq":1,"process":"w","n":2,"at":3,"event":{event}"#).into_bytes()).to_vec()
 }
 
-/// What serde makes of a line.
+/// The result that serde makes of a line.
 fn by_serde(line: &[u8]) -> Option<Record> {
     serde_json::from_slice(line).ok()
 }

@@ -41,7 +41,7 @@ struct Pending {
     position: u64,
 }
 
-/// What the answer says about an operation.
+/// The answer's word on an operation.
 enum Answer<'a> {
     Ok(&'a Event),
     Unknown,
@@ -229,7 +229,7 @@ impl Assembler {
         }
     }
 
-    /// Who owns the lock: `:client` of the value, or the process.
+    /// The owner of the lock: `:client` of the value, or the process.
     fn owner(&self, event: &Event, got: Option<&Edn>, asked: &Edn) -> String {
         let named = |form: &Edn| form.get("client").map(Edn::to_string);
         let is_lock = self.model.is_lock();

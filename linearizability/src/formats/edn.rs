@@ -10,7 +10,7 @@ const DEPTH: usize = 32;
 /// Characters of one form.
 const LENGTH: usize = 16 << 20;
 
-/// One form. What no history needs (numbers with a fraction, symbols, characters) is kept as its text.
+/// One form. Numbers with a fraction, symbols and characters are kept as text: no history needs them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Edn {
     Nil,

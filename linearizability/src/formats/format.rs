@@ -12,7 +12,7 @@ pub enum Format {
 /// A file that is no history of its format.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// What is wrong in this line.
+    /// The fault of this line.
     #[error("line {line}: {problem}")]
     Line {
         /// Counted from 1.
@@ -20,7 +20,7 @@ pub enum FormatError {
         /// In words.
         problem: String,
     },
-    /// What the caller asked for does not go with the file.
+    /// The caller's wish does not go with the file.
     #[error("{0}")]
     Asked(String),
     /// The file could not be read.

@@ -46,7 +46,7 @@ pub(super) fn read(file: impl Read) -> Result<(Vec<Event>, usize), FormatError> 
     Ok((events, ignored))
 }
 
-/// What the logger was given.
+/// The values that the logger was given.
 fn logged(text: &str) -> Option<&str> {
     let (level, rest) = text.split_once(char::is_whitespace)?;
     let (logger, rest) = rest.trim_start().split_once(" - ")?;
