@@ -10,9 +10,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use compose::{Output, What};
-use history::{Event, FaultPhase, MadeBy, NodeName, Plan, ProcessName, Stamp, Writer};
+use history::{Event, FaultPhase, MadeBy, NodeName, Plan, ProcessName, Report, Reports, Writer};
 use nemesis::{Controller, LiveView, Progress};
-use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use crate::{plan_file::PlanFile, processes::DockerProcesses, run_dir::RunDir};
@@ -21,15 +20,6 @@ use crate::{plan_file::PlanFile, processes::DockerProcesses, run_dir::RunDir};
 const STDERR_LINES: usize = 10_000;
 /// The largest number of records that wait for the writer.
 const BATCH: usize = 512;
-
-/// One line of a process: `docs/worker-protocol.md`.
-#[derive(Deserialize)]
-struct Line {
-    n: u64,
-    at: Stamp,
-    #[serde(flatten)]
-    event: Event,
-}
 
 /// Records what the run's own processes report.
 pub struct Recorder {
@@ -41,6 +31,7 @@ pub struct Recorder {
     to_be_killed: BTreeSet<NodeName>,
     /// The number that the next line of a process must have.
     numbers: BTreeMap<ProcessName, u64>,
+    reports: Reports,
     stderr: BTreeMap<NodeName, Vec<String>>,
 }
 
@@ -54,6 +45,7 @@ impl Recorder {
             live_view,
             to_be_killed: BTreeSet::new(),
             numbers: BTreeMap::new(),
+            reports: Reports::default(),
             stderr: BTreeMap::new(),
         };
         recorder.flush()?;
@@ -67,6 +59,7 @@ impl Recorder {
         processes: &DockerProcesses<'_>,
     ) -> anyhow::Result<()> {
         loop {
+            refuse_overflow(queue)?;
             // The history on the disk is at most one batch behind.
             let output = match queue.try_recv() {
                 Ok(output) => output,
@@ -122,7 +115,7 @@ impl Recorder {
             }
             What::Ended { code } => self.record_end(&node, process, code),
             What::Line(line) => {
-                let Line { n, at, event } = serde_json::from_slice(&line).with_context(|| {
+                let Report { n, at, event } = self.reports.read(&line).with_context(|| {
                     let text = String::from_utf8_lossy(&line);
                     format!("{process} wrote a line that is no event (docs/worker-protocol.md): `{text}`")
                 })?;
@@ -161,5 +154,35 @@ impl Recorder {
             Some(lines) => format!("its last lines: {}", lines[lines.len().saturating_sub(5)..].join(" | ")),
         };
         bail!("{ended} ended with {code}, and no fault had killed it; {stderr}")
+    }
+}
+
+/// Ends the run if the queue of the recorder is full. The processes would wait until it has room again, so the load on
+/// the machine would change what they do.
+fn refuse_overflow<T>(queue: &mpsc::Receiver<T>) -> anyhow::Result<()> {
+    let (waiting, most) = (queue.len(), queue.max_capacity());
+    if waiting == most {
+        bail!(
+            "the recorder is behind: {waiting} events wait, and its queue is full, so the processes would have to wait \
+             too, and their stalls would be the machine's; give the run a lower --rate, fewer --workers, or more cores"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_ends_the_run() {
+        let (sender, mut queue) = mpsc::channel(2);
+        sender.try_send(1).unwrap();
+        refuse_overflow(&queue).unwrap();
+        sender.try_send(2).unwrap();
+        let said = refuse_overflow(&queue).unwrap_err().to_string();
+        assert!(said.contains("2 events wait") && said.contains("--rate"), "{said}");
+        queue.try_recv().unwrap();
+        refuse_overflow(&queue).unwrap();
     }
 }

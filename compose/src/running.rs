@@ -150,8 +150,8 @@ impl Running {
         self.members.values().map(image).collect()
     }
 
-    /// Returns the largest number of lines that have waited in the queue. At 65,536, the queue's capacity, our
-    /// processes were blocked.
+    /// Returns the largest number of lines that have waited in the queue. At 65,536, the queue's capacity, a sender
+    /// waits, and so does the process behind it.
     pub fn high_water(&self) -> usize {
         self.high_water.load(Ordering::Relaxed)
     }

@@ -4,7 +4,7 @@
 #![no_main]
 
 use agent::protocol::{Answer, Order};
-use history::{Event, Record};
+use history::{Event, Record, Report, Reports};
 use libfuzzer_sys::fuzz_target;
 use workloads::protocol::Command;
 
@@ -24,4 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
     twice!(Answer, bytes);
     twice!(Event, bytes);
     twice!(Record, bytes);
+    twice!(Report, bytes);
+    let by_serde = serde_json::from_slice::<Report>(bytes).ok();
+    assert_eq!(Reports::default().read(bytes).ok(), by_serde, "a line is read as serde reads it");
 });

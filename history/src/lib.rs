@@ -35,6 +35,8 @@ mod program;
 mod range;
 mod read_ahead;
 mod record;
+mod report;
+mod reports;
 mod resource_kind;
 #[cfg(test)]
 mod schema;
@@ -66,6 +68,8 @@ pub use program::{Program, ProgramFile};
 pub use range::Range;
 pub use read_ahead::ReadAhead;
 pub use record::Record;
+pub use report::Report;
+pub use reports::Reports;
 pub use resource_kind::ResourceKind;
 pub use servers::{Amnesia, LeaseClock, Promise, ServerFacts, ServerModel, Tokens, Topology};
 pub use stamp::{ClientId, HoldId, OpId, Stamp, Token, Version, drift};

@@ -7,7 +7,7 @@
 
 use crate::{
     Answers, Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, Event, FailureReason, HoldId, Key, Mode,
-    NodeAnswer, NodeName, OpId, Outcome, ProcessName, Record, RequestKind, Stamp, Token,
+    NodeAnswer, NodeName, OpId, Outcome, ProcessName, Record, Report, RequestKind, Stamp, Token,
 };
 
 /// Names that were read before. Most lines have the names of earlier lines, and a copy costs less than a new name.
@@ -28,11 +28,13 @@ pub(crate) fn parse(line: &[u8], names: &mut Names) -> Option<Record> {
         Some(known) => known.clone(),
         None => names.process.insert(ProcessName::from(str::from_utf8(process).ok()?)).clone(),
     };
-    let n = rest.after(b",\"n\":")?.number()?;
-    let at = Stamp(rest.after(b",\"at\":")?.number()?);
-    let event = rest.after(b",\"event\":")?.text()?;
-    let event = event_of(event, &mut rest)?;
-    (rest.bytes == b"}").then_some(Record { seq, process, n, at, event })
+    let Report { n, at, event } = rest.after(b",")?.report()?;
+    Some(Record { seq, process, n, at, event })
+}
+
+/// Reads a line of a process without its newline. `None`: serde must read it.
+pub(crate) fn parse_report(line: &[u8], names: &mut Names) -> Option<Report> {
+    Rest { bytes: line, nodes: &mut names.nodes }.after(b"{")?.report()
 }
 
 /// The fields of an event, in the order of the type.
@@ -142,6 +144,15 @@ struct Rest<'a> {
 }
 
 impl<'a> Rest<'a> {
+    /// The fields that a record has from its process, to the end of the line.
+    fn report(&mut self) -> Option<Report> {
+        let n = self.after(b"\"n\":")?.number()?;
+        let at = Stamp(self.after(b",\"at\":")?.number()?);
+        let event = self.after(b",\"event\":")?.text()?;
+        let event = event_of(event, self)?;
+        (self.bytes == b"}").then_some(Report { n, at, event })
+    }
+
     /// The rest after these bytes, if it begins with them.
     #[inline]
     fn after<const N: usize>(&mut self, bytes: &[u8; N]) -> Option<&mut Self> {

@@ -4,20 +4,10 @@
 use std::{io::Write, os::unix::fs::MetadataExt};
 
 use anyhow::Context;
-use history::{Event, Role, STALL_FROM, StallCause, Stamp};
+use history::{Event, Report, Role, STALL_FROM, StallCause, Stamp};
 use parking_lot::Mutex;
-use serde::Serialize;
 
 use super::stamp;
-
-/// One line of standard output, as `docs/worker-protocol.md` defines it.
-#[derive(Serialize)]
-struct Line<'a> {
-    n: u64,
-    at: Stamp,
-    #[serde(flatten)]
-    event: &'a Event,
-}
 
 /// Writes a process's events.
 pub struct Journal<W = std::io::Stdout> {
@@ -124,7 +114,7 @@ impl<W: Write> State<W> {
 
     fn put(&mut self, at: Stamp, event: &Event) {
         self.line.clear();
-        let written = serde_json::to_writer(&mut self.line, &Line { n: self.next, at, event })
+        let written = serde_json::to_writer(&mut self.line, &Report { n: self.next, at, event })
             .map_err(std::io::Error::from)
             .and_then(|()| {
                 self.line.push(b'\n');

@@ -3,8 +3,8 @@ use std::path::Path;
 use rand::{Rng, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Names, parse};
-use crate::{Record, checksum::Checksum};
+use super::{Names, parse, parse_report};
+use crate::{Record, Report, Reports, checksum::Checksum};
 
 /// The lines of recorded runs, without checksums.
 fn recorded() -> Vec<Vec<u8>> {
@@ -68,6 +68,27 @@ fn most_lines_of_a_run_are_read_by_position_and_all_as_serde_reads_them() {
         assert!(parse(&line, &mut Names::default()).is_some(), "{}", String::from_utf8_lossy(&line));
     }
     assert!(by_position * 10 >= lines.len() * 8, "{by_position} of {}", lines.len());
+}
+
+/// The line of the process, of which the recorder made this record.
+fn report_of(line: &[u8]) -> Vec<u8> {
+    let n = line.windows(5).position(|bytes| bytes == b",\"n\":").expect("a record has the number of its process");
+    [b"{", &line[n + 1..]].concat()
+}
+
+#[test]
+fn the_lines_of_processes_are_read_as_serde_reads_them() {
+    let (mut by_position, mut all, mut reports) = (0, 0, Reports::default());
+    for line in recorded().iter().chain(&others()).skip(1) {
+        let (record, line) = (by_serde(line).unwrap(), report_of(line));
+        let Record { n, at, event, .. } = record;
+        assert_eq!(reports.read(&line).unwrap(), Report { n, at, event }, "{}", String::from_utf8_lossy(&line));
+        all += 1;
+        by_position += usize::from(parse_report(&line, &mut Names::default()).is_some());
+    }
+    assert!(by_position * 10 >= all * 8, "{by_position} of {all}");
+    assert!(reports.read(br#"{"n":0,"at":1,"event":"watermark"} "#).is_ok(), "JSON may have spaces");
+    assert!(reports.read(br#"{"n":0,"at":1,"event":"watermark"}}"#).is_err());
 }
 
 /// Each line is changed by a few bytes that JSON and the types care about.

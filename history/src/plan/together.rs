@@ -1,4 +1,5 @@
-//! Pairs of faults that exclude each other on one node. Only faults at planned times can meet; all others take turns.
+//! Pairs of faults that exclude each other on one node. On a node faults take turns, and a fault that is late begins
+//! later. Only for faults at planned times the plan itself shows that they would meet.
 
 use std::{ops::Range, time::Duration};
 
