@@ -58,6 +58,7 @@ impl Swarm {
     pub fn plan(&self, seed: u64) -> anyhow::Result<Plan> {
         let mut rng = source(seed);
         let mut plan = workload::draw(self.start(seed, &mut rng), false, &mut rng);
+        plan = workload::draw_capabilities(plan, false, &mut source_of_capabilities(seed));
         self.set_models(&mut plan, &mut rng);
         faults::draw(&mut plan, &self.words, &mut rng)?;
         finished(plan)
@@ -79,7 +80,8 @@ impl Swarm {
     /// The plan cannot be run.
     pub fn plan_without_faults(&self, seed: u64) -> anyhow::Result<Plan> {
         let mut rng = source(seed);
-        finished(workload::draw(self.start(seed, &mut rng), true, &mut rng))
+        let plan = workload::draw(self.start(seed, &mut rng), true, &mut rng);
+        finished(workload::draw_capabilities(plan, true, &mut source_of_capabilities(seed)))
     }
 
     fn start(&self, seed: u64, rng: &mut ChaCha8Rng) -> Plan {
@@ -111,6 +113,13 @@ impl Swarm {
 fn source(seed: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(1 << 60);
+    rng
+}
+
+/// Returns a random source of its own for the capabilities, so that they do not change what else a seed draws.
+fn source_of_capabilities(seed: u64) -> ChaCha8Rng {
+    let mut rng = source(seed);
+    rng.set_stream((1 << 60) + 2);
     rng
 }
 

@@ -53,6 +53,8 @@ pub enum Shows {
     Liveness,
     /// The property `fairness`.
     Fairness,
+    /// The property `reentry`.
+    Reentry,
     /// No verdict: the simulation saw a request leave before its invocation was recorded, and ended with an error.
     SentEarly,
 }
@@ -74,6 +76,7 @@ impl Shows {
             Shows::Release => "release",
             Shows::Liveness => "liveness",
             Shows::Fairness => "fairness",
+            Shows::Reentry => "reentry",
             Shows::SentEarly => "error, sent early",
         }
     }
@@ -98,7 +101,8 @@ impl Shows {
             | (Shows::Resource, Property::Resource(_))
             | (Shows::Release, Property::Release(_))
             | (Shows::Liveness, Property::Liveness(_))
-            | (Shows::Fairness, Property::Fairness(_)) => true,
+            | (Shows::Fairness, Property::Fairness(_))
+            | (Shows::Reentry, Property::Reentry(_)) => true,
             _ => false,
         };
         verdicts.properties.iter().any(|(_, p)| p.verdict() == Verdict::Violated && of(p))

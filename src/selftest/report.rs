@@ -7,7 +7,7 @@ use history::Plan;
 use serde_json::{Value, json};
 
 use super::{
-    bugs::{HUNTS, UNHUNTED},
+    bugs::HUNTS,
     hunt::HuntResult,
     pairs::{Pair, Pairs},
     soundness::{WithFaults, WithoutFaults, plan_with_faults, plan_without_faults},
@@ -185,9 +185,6 @@ impl Report {
             if !bug.twins_shown.is_empty() {
                 list(out, bug.twins_shown.iter().map(|seed| format!("seed {seed}: the twin shows the violation too")));
             }
-        }
-        for (bug, why) in UNHUNTED {
-            let _ = writeln!(out, "  not hunted: {bug}: {why}");
         }
         let _ = writeln!(out);
     }
@@ -383,7 +380,6 @@ impl Report {
             "schema": 1,
             "is_right": self.is_right(),
             "planted_bugs": bugs.collect::<Vec<_>>(),
-            "not_hunted": UNHUNTED.iter().map(|(bug, why)| json!({"bug": bug, "why": why})).collect::<Vec<_>>(),
             "no_faults": quiet.collect::<Vec<_>>(),
             "all_faults": faulty.collect::<Vec<_>>(),
             "pairs": pairs.collect::<Vec<_>>(),

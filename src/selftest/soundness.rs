@@ -164,8 +164,14 @@ mod tests {
     /// Plans in which a parent is above two children, drawn like those of the self-test.
     fn with_hierarchy(plan: Result<Plan, String>) -> Result<Plan, String> {
         let mut plan = plan?;
-        plan.workload.keys = 3;
-        plan.workload.hierarchy = 0.3;
+        plan.workload = history::Workload {
+            keys: 3,
+            hierarchy: 0.3,
+            locks_per_section: 1,
+            opposite: false,
+            patience: None,
+            ..plan.workload
+        };
         plan.arms.retain(|arm| !arm.fences());
         plan.validate().map(|()| plan).map_err(|error| error.to_string())
     }

@@ -97,6 +97,51 @@ pub fn draw(mut plan: Plan, is_calm: bool, rng: &mut impl Rng) -> Plan {
     plan
 }
 
+/// Draws what a critical section takes beyond one key once: its key again, several keys, a session for all, a parent of
+/// keys. A feature that this lock lacks, or that the rest of the plan excludes, is left out.
+pub fn draw_capabilities(mut plan: Plan, is_calm: bool, rng: &mut impl Rng) -> Plan {
+    let client = Client::named(&plan.backend);
+    let has = |capability| client.is_some_and(|client| client.has(capability));
+    let lease = plan.lease;
+    // All numbers are drawn in any case, so that one feature does not change the others.
+    let (reenters, times) = (rng.random_ratio(1, 5), rng.random_range(1..=3));
+    if reenters && has(Capability::Reentrant) {
+        offer(&mut plan, |plan| plan.workload.reenter = times);
+    }
+    let (shares, parent) = (rng.random_ratio(1, 5), rng.random_range(1..=9));
+    if shares && has(Capability::Hierarchical) {
+        offer(&mut plan, |plan| {
+            plan.workload.hierarchy = f64::from(parent) / 10.0;
+            plan.arms.retain(|arm| !arm.fences());
+        });
+    }
+    // Clients that hold one lock and wait for another keep the first one for as long as they wait.
+    let (takes_more, locks) = (rng.random_ratio(1, 3) && !is_calm, rng.random_range(2..=3));
+    let (opposite, patience) = (rng.random_ratio(1, 2), length(rng, INTERVAL_MIN, lease * 2));
+    let has_patience = rng.random_ratio(1, 2);
+    if takes_more {
+        offer(&mut plan, |plan| {
+            let w = &mut plan.workload;
+            w.locks_per_section = locks.min(w.keys);
+            w.opposite = opposite;
+            w.patience = has_patience.then_some(patience);
+        });
+    }
+    if rng.random_ratio(1, 4) && has(Capability::Sessions) {
+        offer(&mut plan, |plan| plan.workload.session = true);
+    }
+    plan
+}
+
+/// Changes the plan if the result is possible.
+fn offer(plan: &mut Plan, change: impl FnOnce(&mut Plan)) {
+    let mut changed = plan.clone();
+    change(&mut changed);
+    if changed.validate().is_ok() {
+        *plan = changed;
+    }
+}
+
 /// Draws how much the keys are wanted, and how long the run is.
 fn set_rate_and_time(plan: &mut Plan, least_load: f64, rng: &mut impl Rng) {
     let w = &mut plan.workload;
