@@ -8,7 +8,7 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test dynamodb accept mutants bench stores check checkers keys image setup build
+.PHONY: help demo test dynamodb accept mutants bench stores check checkers executors keys image setup build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
@@ -21,6 +21,7 @@ help:
 	@echo 'make stores   the clients of etcd, Postgres and ZooKeeper beside the requests that no client can do without'
 	@echo 'make check    how fast a record is read and judged, beside a plain read of the same file'
 	@echo 'make checkers longer and longer records, judged by this checker and by others'
+	@echo 'make executors  the event loop of the simulation beside paused Tokio and turmoil, on one workload'
 	@echo 'make keys     what a short lock on each of KEYS keys (100000) costs a Redis server: memory, expiry, what is left'
 
 demo: setup build
@@ -86,6 +87,10 @@ check:
 # Porcupine takes part with CHECKERS_FLAGS='--porcupine PROGRAM': PROGRAM is what `go build` makes in bench/porcupine.
 checkers:
 	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin checkers -- $(CHECKERS_FLAGS)
+
+# More flags in EXECUTORS_FLAGS, for example `--pairs 100`, or `--instructions`, which needs valgrind.
+executors:
+	$(CARGO) run --release --manifest-path bench/Cargo.toml --features executors --bin executors -- $(EXECUTORS_FLAGS)
 
 # More flags in KEYS_FLAGS, for example `--backend etcd`; docs/keys.md.
 KEYS ?= 100000

@@ -22,6 +22,7 @@ mod resource_model;
 mod servers;
 mod store;
 mod thread_bound;
+pub mod traffic;
 pub mod truth;
 mod workers;
 mod world;
@@ -41,13 +42,12 @@ pub use workloads::stream::Redraw;
 use crate::{
     clock::START,
     cluster::SimCluster,
-    executor::STEPS_MAX,
     resource_model::ResourceModel,
     servers::Servers,
     thread_bound::{ThreadBound, lock},
     truth::Truth,
     workers::Workers,
-    world::{BATCH, World},
+    world::World,
 };
 
 /// A run to simulate.
@@ -135,26 +135,8 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcom
     };
     world.executor.spawn(world.controller(), Box::pin(run));
     store::members::look_after(&world);
-    let ended = loop {
-        world.executor.settle(|| world.show());
-        world.show();
-        world.hand_over(BATCH, see);
-        if is_over.load(Relaxed)
-            && let Some(run) = lock(&ended).take()
-        {
-            break run;
-        }
-        if world.executor.is_stuck() {
-            let at = world.executor.now().since(START);
-            break Err(format!(
-                "virtual time stands still at {at:?}: tasks have woken each other {STEPS_MAX} times. This is a fault \
-                 of the simulation or of a client; the plan reproduces it"
-            ));
-        }
-        if !world.executor.step(&world) {
-            break Err("no event is left to simulate, and the run is not over".to_owned());
-        }
-    };
+    let run = world.run(&is_over, see);
+    let ended = run.and_then(|()| lock(&ended).take().unwrap_or_else(|| Err("the run has no result".to_owned())));
     world.hand_over(0, see);
     let (truth, sent_early) = (world.truth(), world.sent_early());
     let outcome = Outcome { truth, messages: world.messages(), lasted: world.executor.now().since(START) };

@@ -20,8 +20,8 @@ use rand::Rng;
 const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
 /// The longest time between two retransmissions: Linux's `TCP_RTO_MAX`.
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
-/// The delay of a packet between two containers of one machine, in microseconds.
-const LATENCY_US: std::ops::RangeInclusive<u64> = 60..=250;
+/// The latencies that a link without faults draws, in microseconds: those between two containers of one machine.
+pub const LATENCY_US: std::ops::RangeInclusive<u64> = 60..=250;
 
 /// A packet that waits for a retransmission.
 struct WaitingPacket<P> {

@@ -1,7 +1,9 @@
-//! The world of a simulation: nodes with processes and clocks, and the recorder. `world/network.rs` is the network.
+//! The world of a simulation: nodes with processes and clocks, and the recorder. `world/network.rs` is the network,
+//! `world/run.rs` the event loop.
 
 mod network;
 mod periodic;
+mod run;
 
 use std::{
     collections::VecDeque,

@@ -19,3 +19,4 @@ mod redis_binary;
 mod redis_conformance;
 mod redis_server;
 mod redraw;
+mod traffic;
