@@ -53,6 +53,11 @@ pub const LEGEND: &[Term] = &[
          client sends it.",
     ),
     term(
+        "nemesis",
+        "The part of the harness that injects the faults of a plan, proves that they took effect, and heals them. \
+         The name is Jepsen's.",
+    ),
+    term(
         "token",
         "Fencing token: a number that the lock service gives to each hold and that the holder sends with \
          every request. A resource that remembers the largest token can refuse a holder that was overtaken.",
