@@ -60,8 +60,8 @@ pub enum What {
     },
 }
 
-/// The queue for the output of all processes. The queue is bounded, so that a slow controller slows the processes down
-/// instead of filling its memory.
+/// The queue for the output of all processes. The queue is bounded, so that a slow controller does not fill its memory.
+/// A full queue makes the processes wait; its receiver can see that ([`mpsc::Receiver::len`]) and end the run.
 #[derive(Debug, Clone)]
 pub(crate) struct Outlet {
     queue: mpsc::Sender<Output>,
