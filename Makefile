@@ -12,7 +12,7 @@ REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.los
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
-	@echo 'make test     format, lints, docs, unit and property tests, then each real run once'
+	@echo 'make test     format, lints, docs, unit and property tests, then runs of every lock, fault and resource on real servers'
 	@echo 'make dynamodb  lints and tests of the backend dynamodb, whose AWS SDK is not in the default build; needs Docker'
 	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 80 minutes; an interrupted one goes on)'
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
@@ -33,7 +33,6 @@ test:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
-	scripts/check-aarch64
 	$(CARGO) test --workspace
 	@scripts/report-in-chromium --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
 	@scripts/check-ci --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
@@ -46,14 +45,14 @@ test:
 	@if said=$$($(HARNESS) clean 2>&1); then \
 		echo "$$said" && \
 		$(CARGO) test --workspace --test docker -- --ignored --test-threads=1 && \
-		$(CARGO) test --workspace --test runs -- --ignored --test-threads=2 $(if $(ROOT),,--skip as_root::); \
+		$(CARGO) test --workspace --test runs -- --ignored --test-threads=3 --skip ::long:: $(if $(ROOT),,--skip as_root::); \
 	elif ! echo "$$said" | grep -q 'no Docker engine answers'; then \
 		echo "$$said" >&2; \
 		echo "THE DOCKER ENGINE IS THERE, BUT CANNOT BE USED." >&2; \
 		false; \
 	else \
 		echo "$$said" >&2; \
-		left=$$($(CARGO) test -q --workspace --test docker --test runs -- --ignored --list); \
+		left=$$($(CARGO) test -q --workspace --test docker --test runs -- --ignored --skip ::long:: --list); \
 		left=$$(echo "$$left" | grep -c ': test$$'); \
 		echo "NO DOCKER ENGINE ANSWERS: $$left tests and runs on real servers were LEFT OUT." >&2; \
 		test -z "$$CI"; \
@@ -68,6 +67,7 @@ dynamodb: setup
 # The outcomes are kept for each build and its suites, so an interrupted `make accept` goes on where it was.
 accept:
 	@scripts/setup accept
+	scripts/check-aarch64
 	$(CARGO) build --quiet --release
 	@exec scripts/accept $(RELEASE) runs/accept-$$(cat $(RELEASE) suites/*.toml suites/*/*.toml | sha256sum | cut -c1-12)
 

@@ -191,8 +191,8 @@ impl Run {
         let last = self.used_up.insert(client, id);
         if let Some(last) = last.and_then(|last| self.attempts.get_mut(&last)) {
             last.is_superseded = true;
-            // Nobody waits for the answer to a renewal that the client sent after the release.
-            last.renewing = None;
+            // Nobody waits for the answer to a renewal any more. It may have been under way for long.
+            last.unanswered = last.unanswered.or(last.renewing.take());
             self.closing.push(last.id);
         }
     }

@@ -151,8 +151,8 @@ const FAILURES_MAX: usize = 16;
 /// The steps of a usual critical section.
 const STEPS: usize = 10;
 
-/// The most steps that are kept of one attempt.
-const TIMELINE_MAX: usize = 256;
+/// The most steps that are kept of one attempt. Under a hold of a parent a client may act on the data of many keys.
+pub(crate) const TIMELINE_MAX: usize = 4_096;
 
 /// One attempt at acquiring, and its hold if it succeeded.
 #[derive(Debug, Clone)]
@@ -193,7 +193,7 @@ pub(crate) struct Attempt {
     pub released: Option<EventRef>,
     /// The client gave the hold up: it renews no more, and still relies on the promise.
     pub gave_up: Option<EventRef>,
-    /// The renewal that was under way when the client gave the hold up, or went on to its next attempt.
+    /// The renewal that was under way when the client gave the hold up, or was done with it.
     pub unanswered: Option<EventRef>,
     /// True if the entitlement has ended and every judge has processed the end.
     pub is_retired: bool,

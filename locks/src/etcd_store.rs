@@ -30,6 +30,7 @@ use crate::planted::steps::PlantedOp;
 use crate::{
     access::Tls,
     answer::{chain, spawned},
+    etcd_keepers::Keepers,
     hold::{Key, Owner},
     mode::Mode,
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
@@ -60,6 +61,7 @@ struct Cluster {
     preferred: AtomicUsize,
     /// The names of the keys that this client created. Requests name a key by its revision.
     created: Mutex<BTreeMap<(Key, Revision), Vec<u8>>>,
+    keepers: Keepers,
 }
 
 /// A member of the cluster. Without credentials, it is connected from the beginning. The first request of a client with
@@ -95,7 +97,13 @@ pub async fn connect(name: &str, members: &[ServerAddress], first: usize) -> Res
         return Err(NodeError::Definite(format!("{name}: no members")));
     }
     let preferred = AtomicUsize::new(first % connected.len());
-    let cluster = Cluster { name: name.into(), members: connected, preferred, created: Mutex::default() };
+    let cluster = Cluster {
+        name: name.into(),
+        members: connected,
+        preferred,
+        created: Mutex::default(),
+        keepers: Keepers::default(),
+    };
     Ok(Arc::new(ClusterStore(Arc::new(cluster))))
 }
 
@@ -225,11 +233,17 @@ impl Cluster {
                 let granted = client.lease_grant(whole_seconds(*lease), None).await?;
                 Ok(StoreAnswer::Leased(LeaseId(granted.id()), seconds(granted.ttl())))
             }
-            Op::KeepAlive(lease) => keep_alive(&mut client, *lease).await,
-            Op::Revoke(lease) => match client.lease_revoke(lease.0).await {
-                Err(error) if is_not_found(&error) => Ok(StoreAnswer::Gone),
-                other => other.map(|_| StoreAnswer::Done),
-            },
+            Op::KeepAlive(lease) => {
+                let left = self.keepers.keep_alive((*lease, member), &mut client).await?;
+                Ok(StoreAnswer::Leased(*lease, left))
+            }
+            Op::Revoke(lease) => {
+                self.keepers.close(*lease);
+                match client.lease_revoke(lease.0).await {
+                    Err(error) if is_not_found(&error) => Ok(StoreAnswer::Gone),
+                    other => other.map(|_| StoreAnswer::Done),
+                }
+            }
             Op::TimeToLive(lease) => {
                 let left = client.lease_time_to_live(lease.0, None).await?;
                 Ok(StoreAnswer::Leased(*lease, seconds(left.ttl())))
@@ -381,19 +395,6 @@ impl Cluster {
         }
         Err(Error::WatchError("the stream has ended".to_owned()))
     }
-}
-
-/// Sends one keep-alive on its own stream. The first answer says only that the lease exists; the second has its new
-/// time.
-async fn keep_alive(client: &mut Client, lease: LeaseId) -> Result<StoreAnswer, Error> {
-    let (mut keeper, mut answers) = match client.lease_keep_alive(lease.0).await {
-        Err(Error::LeaseKeepAliveError(_)) => return Ok(StoreAnswer::Leased(lease, Duration::ZERO)),
-        other => other?,
-    };
-    keeper.keep_alive().await?;
-    let answer = answers.message().await?;
-    let answer = answer.ok_or_else(|| Error::LeaseKeepAliveError("the stream has ended".to_owned()))?;
-    Ok(StoreAnswer::Leased(lease, seconds(answer.ttl())))
 }
 
 /// Sends one request to the server's Lock service, which answers when it grants the lock.

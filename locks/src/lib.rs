@@ -52,6 +52,7 @@ pub mod dynamodb;
 #[cfg(feature = "dynamodb")]
 mod dynamodb_table;
 pub mod etcd;
+mod etcd_keepers;
 pub mod etcd_server_lock;
 mod etcd_store;
 mod hold;

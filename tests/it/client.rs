@@ -199,21 +199,26 @@ fn a_program_that_is_paused_before_its_write_is_a_stale_holder_on_real_servers()
     crate::support::run(&[plan.to_str().unwrap(), "--expect", "lock=violated"]).exits(0);
 }
 
-#[test]
-#[ignore = "needs a Docker engine"]
-fn a_program_that_forgets_nx_gives_two_holders_that_nothing_explains() {
-    // Nobody is refused, so the property `activity` cannot be upheld.
-    let expect = "lock=violated,lock.lease_overlap>=1,lock.unexplained>=1,activity=inconclusive";
-    let args = ["--backend", "redis", "--client", WITHOUT_NX, "--rate", "20", "--time", "8s"];
-    run(&[&args[..], &["--expect", expect]].concat()).exits(0);
-}
+/// Run by `make accept`: `make test` has no time for them.
+mod long {
+    use super::*;
 
-#[test]
-#[ignore = "needs a Docker engine"]
-fn the_python_client_runs_in_an_image_of_its_packages() {
-    let expect =
-        "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,off.data.stale_accepted>=1";
-    let args = ["--backend", "redis", "--client", "python3 clients/redis_lock.py"];
-    let packages = ["--client-packages", "python3,python3-redis", "--nemesis", "pause@before-write+5s"];
-    run(&[&args[..], &packages, &["--workers", "2", "--expect", expect]].concat()).exits(0);
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn the_python_client_runs_in_an_image_of_its_packages() {
+        let expect =
+            "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,off.data.stale_accepted>=1";
+        let args = ["--backend", "redis", "--client", "python3 clients/redis_lock.py"];
+        let packages = ["--client-packages", "python3,python3-redis", "--nemesis", "pause@before-write+5s"];
+        run(&[&args[..], &packages, &["--workers", "2", "--expect", expect]].concat()).exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_program_that_forgets_nx_gives_two_holders_that_nothing_explains() {
+        // Nobody is refused, so the property `activity` cannot be upheld.
+        let expect = "lock=violated,lock.lease_overlap>=1,lock.unexplained>=1,activity=inconclusive";
+        let args = ["--backend", "redis", "--client", WITHOUT_NX, "--rate", "20", "--time", "8s"];
+        run(&[&args[..], &["--expect", expect]].concat()).exits(0);
+    }
 }

@@ -15,20 +15,6 @@ fn events(run: &RealRun, name: &str, why: Option<&str>) -> usize {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_lease_that_runs_out_in_the_queue_of_etcd_gives_no_hold() {
-    let run = run(&["suites/kleppmann/e3-etcd.toml", "--expect", "lock=upheld,lock.without_key=0"]).exits(0);
-    assert_eq!((events(&run, "acquire-failed", Some("lost")), events(&run, "without-key", None)), (1, 0));
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn the_lock_service_of_etcd_3_4_grants_to_a_lease_that_ran_out_in_the_queue_and_validity_refuses_it() {
-    let run = run(&["suites/kleppmann/e3-server-lock.toml", "--expect", "lock=upheld,lock.without_key=1"]).exits(0);
-    assert_eq!((events(&run, "acquire-failed", Some("validity")), events(&run, "without-key", None)), (1, 1));
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
 fn the_lock_service_of_etcd_keeps_clients_apart_and_its_revisions_fence_a_paused_holder() {
     let expected =
         "lock=violated,lock.stale_holder>=1,lock.lease_overlap=0,lock.unexplained=0,writes.fence.stale_accepted=0";
@@ -44,4 +30,23 @@ fn the_revision_of_the_lock_key_guards_the_resource_without_an_order_of_tokens()
     let flags = ["--backend", "etcd", "--resource", "etcd", "--arms", "off,writes,guard"];
     let load = ["--nemesis", "pause@before-write+6s", "--time", "10s", "--workers", "2", "--rate", "8"];
     run(&[&flags[..], &load, &["--expect", expected]].concat()).exits(0);
+}
+
+/// Run by `make accept`: `make test` has no time for them.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_lease_that_runs_out_in_the_queue_of_etcd_gives_no_hold() {
+        let run = run(&["suites/kleppmann/e3-etcd.toml", "--expect", "lock=upheld,lock.without_key=0"]).exits(0);
+        assert_eq!((events(&run, "acquire-failed", Some("lost")), events(&run, "without-key", None)), (1, 0));
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn the_lock_service_of_etcd_3_4_grants_to_a_lease_that_ran_out_in_the_queue_and_validity_refuses_it() {
+        let run = run(&["suites/kleppmann/e3-server-lock.toml", "--expect", "lock=upheld,lock.without_key=1"]).exits(0);
+        assert_eq!((events(&run, "acquire-failed", Some("validity")), events(&run, "without-key", None)), (1, 1));
+    }
 }

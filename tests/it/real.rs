@@ -1,7 +1,8 @@
-//! Runs on real servers: each claim of the README once. Counts are the business of `make accept`.
+//! Runs on real servers: claims of the README, each once. Counts are the business of `make accept`, and so are the
+//! modules `long` of this binary.
 //!
-//! They need a Docker engine, and are run by `make test`, two at a time:
-//! `cargo test --test runs -- --ignored --test-threads=2`.
+//! They need a Docker engine, and are run by `make test`, three at a time:
+//! `cargo test --test runs -- --ignored --test-threads=3 --skip ::long::`.
 
 use std::{
     fs,
@@ -51,41 +52,6 @@ fn without_faults_redlock_upholds_everything() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_single_redis_node_gives_the_same_windows() {
-    run(&["--backend", "redis", "--nemesis", "pause", "--time", "20s", "--expect", REPRODUCED]).exits(0);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn without_faults_a_single_redis_node_upholds_everything() {
-    run(&[
-        "--backend",
-        "redis",
-        "--lease",
-        PATIENT,
-        "--time",
-        "15s",
-        "--arms",
-        "off,writes,reads,cas",
-        "--expect",
-        NOTHING,
-    ])
-    .exits(0);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn a_killed_holder_breaks_nothing_and_the_summary_says_how_long_it_blocked_the_key() {
-    let run = run(&["--backend", "redlock", "--nemesis", "kill", "--time", "20s", "--expect", "lock=upheld"]).exits(0);
-    let blocked = run.property("liveness")["blocked"].clone();
-    assert!(!blocked.as_array().unwrap().is_empty(), "{blocked}");
-    assert!(run.ran.stdout.contains("blocked the key for"));
-    let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
-    assert!(history.contains("#2\""), "a killed worker comes back as a new process");
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
 fn the_mandatory_experiment_shows_two_accepted_writers_and_one_refusal() {
     let expected = "lock=violated,lock.stale_holder=1,lock.unexplained=0,off.data.stale_accepted=1,\
         off.data.lost_updates>=1,writes.fence.stale_rejected=1,writes.fence.stale_accepted=0";
@@ -106,56 +72,6 @@ fn the_mandatory_experiment_shows_two_accepted_writers_and_one_refusal() {
     let story = window["story"].to_string();
     assert!(story.contains("writes: rejected") && story.contains("off: admitted"), "{story}");
     assert!(run.ran.stdout.contains("at the point before-write"));
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn a_checking_client_is_caught_by_a_pause_right_after_its_check() {
-    run(&["--client", "checking", "--nemesis", "pause@before-write", "--expect", REPRODUCED]).exits(0);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn work_that_outlasts_the_lease_is_an_overrun() {
-    let expected = "lock=violated,lock.stale_holder>=1,lock.unexplained=0,reads.fence.stale_rejected>=1";
-    let run = run(&["--work", "3s", "--keys", "2", "--rate", "2", "--time", "25s", "--expect", expected]);
-    let windows = run.property("lock")["windows"].clone();
-    for window in windows.as_array().unwrap() {
-        assert_eq!(window["causes"], serde_json::json!(["overrun"]), "{window}");
-    }
-    run.exits(0);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn renewing_does_not_close_the_window() {
-    let run = run(&["--renew", "50ms", "--nemesis", "pause", "--time", "20s", "--expect", REPRODUCED]).exits(0);
-    let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
-    assert!(history.contains("\"event\":\"renewed\""), "the renewals are on record");
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn renewing_carries_work_beyond_the_lease() {
-    let load = "--lease 6s --work 7s --renew 1s --keys 6 --clients-per-worker 2 --rate 2 --time 35s";
-    run(&load.split(' ').chain(["--expect", "lock.windows=0"]).collect::<Vec<_>>()).exits(0);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn a_pause_shorter_than_the_lease_violates_nothing() {
-    let run = run(&[
-        "--nemesis",
-        "pause+500ms",
-        "--lease",
-        PATIENT,
-        "--time",
-        "15s",
-        "--expect",
-        "lock=upheld,lock.windows=0",
-    ]);
-    assert!(run.ran.stdout.contains("lock: "), "the reason is given:\n{}", run.ran.stdout);
-    run.exits(0);
 }
 
 #[test]
@@ -187,90 +103,6 @@ fn a_lock_that_forgets_nx_is_unexplained_even_while_somebody_is_paused() {
     let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
     assert!(!history.contains("forgets-nx"), "the bug's name stands in the plan only");
     assert!(fs::read_to_string(run.latest().join("plan.toml")).unwrap().contains("buggy:forgets-nx"));
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn a_client_without_the_validity_check_claims_a_dead_lock() {
-    let dead = run(&["--backend", "buggy:no-validity", "--workers", "2", "--nemesis", "pause@after-send+3s"]).exits(1);
-    assert!(!dead.property("lock")["dead_claims"].as_array().unwrap().is_empty());
-    let correct = run(&["--backend", "redis", "--workers", "2", "--nemesis", "pause@after-send+3s"]);
-    assert_eq!(correct.property("lock")["verdict"], "upheld", "the correct client on the same plan");
-    correct.exits(0);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn planted_bugs_of_the_resource_are_caught_by_its_fences() {
-    let paused = ["--nemesis", "pause@before-write", "--workers", "2"];
-    // Only a stale write that comes between a later hold's read and its write tells whether reads register.
-    let overrun = ["--work", "2500ms", "--time", "12s"];
-    for (bug, arm, plan) in [
-        ("compares-wrongly", "writes", paused),
-        ("admits-stale", "writes", paused),
-        ("reads-do-not-register", "reads", overrun),
-    ] {
-        let named = format!("buggy:{bug}");
-        let run = run(&[&["--backend", "redis", "--resource", &named][..], &plan].concat()).exits(1);
-        assert_eq!(run.property(&format!("{arm}.fence"))["verdict"], "violated", "{bug}");
-        let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
-        assert!(!history.contains(bug), "the bug's name stands in the plan only");
-    }
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn an_arm_that_refuses_one_write_in_a_hundred_is_caught() {
-    let run = run(&[
-        "--backend",
-        "redis",
-        "--resource",
-        "buggy:refuses-at-random",
-        "--work",
-        "1ms",
-        "--retry-delay",
-        "1ms..5ms",
-        "--rate",
-        "60",
-        "--time",
-        "15s",
-        "--seed",
-        "7",
-    ])
-    .exits(1);
-    let fence = run.property("writes.fence");
-    assert!(fence["verdict"] == "violated" && fence["unjustified"].as_u64().unwrap() >= 1, "{fence}");
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn every_kind_of_token_and_comparison_runs() {
-    let strict =
-        "--lease 8s --backend redis --fence strict --time 6s --rate 8 --work 50ms --clients-per-worker 2 --workers 3";
-    let strict = run(&strict.split(' ').collect::<Vec<_>>()).exits(0);
-    assert!(strict.property("reads.fence").is_null(), "strict cannot go with the arm `reads`");
-    let plain = run(&"--lease 8s --tokens majority-max --time 6s --rate 8 --work 50ms".split(' ').collect::<Vec<_>>());
-    // Without faults the counters of the nodes may or may not differ enough for a violation.
-    assert!(matches!(plain.ran.code, Some(0 | 1)), "{}", plain.ran.stdout);
-    let none =
-        run(&"--lease 8s --tokens none --time 6s --rate 16 --work 100ms --keys 2".split(' ').collect::<Vec<_>>())
-            .exits(0);
-    assert_eq!(none.property("tokens")["verdict"], "n/a");
-    assert!(none.property("writes.fence").is_null(), "without tokens there is no fence");
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn a_plan_is_run_again_with_the_same_schedule() {
-    let first = run(&["--backend", "redis", "--nemesis", "pause@before-write", "--workers", "2"]).exits(1);
-    let plan = first.latest().join("plan.toml");
-    let again = run(&[plan.to_str().unwrap()]).exits(1);
-    let schedule = |dir: &std::path::Path| {
-        let text = fs::read_to_string(dir.join("plan.toml")).unwrap();
-        text[text.find("[[plan.schedule]]").unwrap()..].to_owned()
-    };
-    assert_eq!(schedule(&first.latest()), schedule(&again.latest()));
-    assert_ne!(first.latest().file_name(), again.latest().file_name());
 }
 
 #[test]
@@ -362,7 +194,7 @@ fn a_closed_standard_output_does_not_stop_a_run() {
     let _guard = may_sweep();
     let dir = tempfile::tempdir().unwrap();
     let mut child = harness()
-        .args(["run", "--cluster", "docker", "--backend", "redis", "--workers", "1", "--time", "20s", "--runs"])
+        .args(["run", "--cluster", "docker", "--backend", "redis", "--workers", "1", "--time", "4s", "--runs"])
         .arg(dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -453,4 +285,181 @@ fn kept_servers_stay_until_they_are_asked_to_go() {
     ran(&["clean", "--kept"]).exits(0);
     assert_eq!(left_of(&run.latest()), Vec::<String>::new());
     assert_eq!(run.ran.code, Some(0));
+}
+
+/// Run by `make accept`: `make test` has no time for them.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_single_redis_node_gives_the_same_windows() {
+        run(&["--backend", "redis", "--nemesis", "pause", "--time", "20s", "--expect", REPRODUCED]).exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn without_faults_a_single_redis_node_upholds_everything() {
+        run(&[
+            "--backend",
+            "redis",
+            "--lease",
+            PATIENT,
+            "--time",
+            "15s",
+            "--arms",
+            "off,writes,reads,cas",
+            "--expect",
+            NOTHING,
+        ])
+        .exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_killed_holder_breaks_nothing_and_the_summary_says_how_long_it_blocked_the_key() {
+        let run =
+            run(&["--backend", "redlock", "--nemesis", "kill", "--time", "20s", "--expect", "lock=upheld"]).exits(0);
+        let blocked = run.property("liveness")["blocked"].clone();
+        assert!(!blocked.as_array().unwrap().is_empty(), "{blocked}");
+        assert!(run.ran.stdout.contains("blocked the key for"));
+        let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+        assert!(history.contains("#2\""), "a killed worker comes back as a new process");
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_checking_client_is_caught_by_a_pause_right_after_its_check() {
+        run(&["--client", "checking", "--nemesis", "pause@before-write", "--expect", REPRODUCED]).exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn work_that_outlasts_the_lease_is_an_overrun() {
+        let expected = "lock=violated,lock.stale_holder>=1,lock.unexplained=0,reads.fence.stale_rejected>=1";
+        let run = run(&["--work", "3s", "--keys", "2", "--rate", "2", "--time", "25s", "--expect", expected]);
+        let windows = run.property("lock")["windows"].clone();
+        for window in windows.as_array().unwrap() {
+            assert_eq!(window["causes"], serde_json::json!(["overrun"]), "{window}");
+        }
+        run.exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn renewing_does_not_close_the_window() {
+        let run = run(&["--renew", "50ms", "--nemesis", "pause", "--time", "20s", "--expect", REPRODUCED]).exits(0);
+        let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+        assert!(history.contains("\"event\":\"renewed\""), "the renewals are on record");
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn renewing_carries_work_beyond_the_lease() {
+        let load = "--lease 6s --work 7s --renew 1s --keys 6 --clients-per-worker 2 --rate 2 --time 35s";
+        run(&load.split(' ').chain(["--expect", "lock.windows=0"]).collect::<Vec<_>>()).exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_pause_shorter_than_the_lease_violates_nothing() {
+        let run = run(&[
+            "--nemesis",
+            "pause+500ms",
+            "--lease",
+            PATIENT,
+            "--time",
+            "15s",
+            "--expect",
+            "lock=upheld,lock.windows=0",
+        ]);
+        assert!(run.ran.stdout.contains("lock: "), "the reason is given:\n{}", run.ran.stdout);
+        run.exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_client_without_the_validity_check_claims_a_dead_lock() {
+        let dead =
+            run(&["--backend", "buggy:no-validity", "--workers", "2", "--nemesis", "pause@after-send+3s"]).exits(1);
+        assert!(!dead.property("lock")["dead_claims"].as_array().unwrap().is_empty());
+        let correct = run(&["--backend", "redis", "--workers", "2", "--nemesis", "pause@after-send+3s"]);
+        assert_eq!(correct.property("lock")["verdict"], "upheld", "the correct client on the same plan");
+        correct.exits(0);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn planted_bugs_of_the_resource_are_caught_by_its_fences() {
+        let paused = ["--nemesis", "pause@before-write", "--workers", "2"];
+        // Only a stale write that comes between a later hold's read and its write tells whether reads register.
+        let overrun = ["--work", "2500ms", "--time", "12s"];
+        for (bug, arm, plan) in [
+            ("compares-wrongly", "writes", paused),
+            ("admits-stale", "writes", paused),
+            ("reads-do-not-register", "reads", overrun),
+        ] {
+            let named = format!("buggy:{bug}");
+            let run = run(&[&["--backend", "redis", "--resource", &named][..], &plan].concat()).exits(1);
+            assert_eq!(run.property(&format!("{arm}.fence"))["verdict"], "violated", "{bug}");
+            let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+            assert!(!history.contains(bug), "the bug's name stands in the plan only");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn an_arm_that_refuses_one_write_in_a_hundred_is_caught() {
+        let run = run(&[
+            "--backend",
+            "redis",
+            "--resource",
+            "buggy:refuses-at-random",
+            "--work",
+            "1ms",
+            "--retry-delay",
+            "1ms..5ms",
+            "--rate",
+            "60",
+            "--time",
+            "15s",
+            "--seed",
+            "7",
+        ])
+        .exits(1);
+        let fence = run.property("writes.fence");
+        assert!(fence["verdict"] == "violated" && fence["unjustified"].as_u64().unwrap() >= 1, "{fence}");
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn every_kind_of_token_and_comparison_runs() {
+        let strict = "--lease 8s --backend redis --fence strict --time 6s --rate 8 --work 50ms --workers 3 \
+                      --clients-per-worker 2";
+        let strict = run(&strict.split_whitespace().collect::<Vec<_>>()).exits(0);
+        assert!(strict.property("reads.fence").is_null(), "strict cannot go with the arm `reads`");
+        let plain =
+            run(&"--lease 8s --tokens majority-max --time 6s --rate 8 --work 50ms".split(' ').collect::<Vec<_>>());
+        // Without faults the counters of the nodes may or may not differ enough for a violation.
+        assert!(matches!(plain.ran.code, Some(0 | 1)), "{}", plain.ran.stdout);
+        let none =
+            run(&"--lease 8s --tokens none --time 6s --rate 16 --work 100ms --keys 2".split(' ').collect::<Vec<_>>())
+                .exits(0);
+        assert_eq!(none.property("tokens")["verdict"], "n/a");
+        assert!(none.property("writes.fence").is_null(), "without tokens there is no fence");
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_plan_is_run_again_with_the_same_schedule() {
+        let first = run(&["--backend", "redis", "--nemesis", "pause@before-write", "--workers", "2"]).exits(1);
+        let plan = first.latest().join("plan.toml");
+        let again = run(&[plan.to_str().unwrap()]).exits(1);
+        let schedule = |dir: &std::path::Path| {
+            let text = fs::read_to_string(dir.join("plan.toml")).unwrap();
+            text[text.find("[[plan.schedule]]").unwrap()..].to_owned()
+        };
+        assert_eq!(schedule(&first.latest()), schedule(&again.latest()));
+        assert_ne!(first.latest().file_name(), again.latest().file_name());
+    }
 }

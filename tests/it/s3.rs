@@ -21,17 +21,6 @@ fn a_conditional_put_refuses_a_holder_that_was_paused() {
     assert!(done.ran.stdout.contains("resource s3"), "{}", done.ran.stdout);
 }
 
-#[test]
-#[ignore = "needs a Docker engine"]
-fn a_killed_resource_goes_on_over_its_object() {
-    let expected = "lock=upheld,resource=upheld,resource.restarts=1,off.data.lost_updates=0";
-    let flags = ["--backend", "redis", "--resource", "s3", "--nemesis", "kill:resource@3s+1s"];
-    // A client waits for the resource for longer than a short lease. One that does not know whether its write arrived
-    // keeps its key for the lease; so there are more keys.
-    let load = ["--time", "8s", "--rate", "20", "--lease", "15s", "--keys", "4"];
-    run(&[&flags[..], &load, &["--expect", expected]].concat()).exits(0);
-}
-
 /// Runs the writers of `s3_writers.py` in the store's container, which `--keep` has kept.
 fn writers(run: &RealRun, port: &str, rounds: &str) -> Output {
     let id = run.latest().file_name().unwrap().to_str().unwrap().to_owned();
@@ -65,5 +54,21 @@ fn one_put_passes_a_condition_in_the_store_and_two_in_motos_own_server() {
         assert_eq!(store[condition], serde_json::json!({"rounds": 60, "most": 1}), "{condition}");
         // Without this the rounds of the store would prove nothing.
         assert!(moto[condition]["most"].as_u64().unwrap() > 1, "{condition}: {moto}");
+    }
+}
+
+/// Run by `make accept`: `make test` has no time for them.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn a_killed_resource_goes_on_over_its_object() {
+        let expected = "lock=upheld,resource=upheld,resource.restarts=1,off.data.lost_updates=0";
+        let flags = ["--backend", "redis", "--resource", "s3", "--nemesis", "kill:resource@3s+1s"];
+        // A client waits for the resource for longer than a short lease. One that does not know whether its write
+        // arrived keeps its key for the lease; so there are more keys.
+        let load = ["--time", "8s", "--rate", "20", "--lease", "15s", "--keys", "4"];
+        run(&[&flags[..], &load, &["--expect", expected]].concat()).exits(0);
     }
 }

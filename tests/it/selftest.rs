@@ -1,43 +1,57 @@
-//! The harness against itself, as far as a test can wait for it.
+//! The harness against itself, as far as a test can wait for it: `make accept` has all seeds of all tables.
 
 use serde_json::Value;
 
 use crate::support::ran;
 
-#[test]
-fn every_hunted_bug_is_caught_and_no_alarm_is_false() {
-    let ran = ran(&["selftest", "--short", "--format", "json"]).exits(0);
-    let told: Value = serde_json::from_str(&ran.stdout).unwrap();
-    let rows = |table: &str| told[table].as_array().unwrap_or_else(|| panic!("no table {table}")).clone();
+/// The rows of one table. The self-test says that all of them are right.
+fn rows(table: &str, flags: &[&str]) -> impl Fn(&str) -> Vec<Value> {
+    let said = ran(&[&["selftest", "--short", "--format", "json", "--table", table], flags].concat()).exits(0).stdout;
+    let told: Value = serde_json::from_str(&said).unwrap();
+    move |name| told[name].as_array().unwrap_or_else(|| panic!("no table {name}")).clone()
+}
 
-    let bugs = rows("planted_bugs");
-    assert!(bugs.len() >= 50, "{} bugs", bugs.len());
+#[test]
+fn every_hunted_bug_is_caught_and_its_twin_is_not() {
+    let bugs = rows("planted", &[])("planted_bugs");
+    assert!(bugs.len() >= 70, "{} bugs", bugs.len());
     for bug in &bugs {
         assert!(bug["seeds"].as_u64().is_some_and(|seeds| seeds > 0), "{bug}");
         assert!(bug["twins"].as_u64() >= bug["seeds"].as_u64() && bug["twins_shown"] == Value::Array(vec![]), "{bug}");
     }
+}
+
+#[test]
+fn no_alarm_about_a_correct_lock_is_false() {
+    let rows = rows("locks", &["--seeds", "20"]);
     let quiet = rows("no_faults");
-    assert!(quiet.len() >= 8, "{} locks", quiet.len());
+    assert!(quiet.len() >= 14, "{} locks", quiet.len());
     for lock in &quiet {
-        assert!(lock["runs"] == 200 && lock["alarms"] == Value::Array(vec![]), "{lock}");
-        assert!(lock["upheld"].as_u64() > Some(150), "{lock}");
+        assert!(lock["runs"] == 20 && lock["alarms"] == Value::Array(vec![]), "{lock}");
+        assert!(lock["upheld"].as_u64() > Some(15), "{lock}");
     }
     let faulty = rows("all_faults");
     assert_eq!(faulty.len(), quiet.len());
     for lock in &faulty {
         assert!(lock["alarms"].as_u64() > Some(0) && lock["unconfirmed"] == Value::Array(vec![]), "{lock}");
-        assert!(lock["overlaps"].as_u64() > Some(10), "{lock}");
+        assert!(lock["overlaps"].as_u64() > Some(0), "{lock}");
     }
-    let pairs = rows("pairs");
-    assert_eq!(pairs.len(), quiet.len());
-    for lock in &pairs {
-        let (count, name) = (lock["pairs"].as_u64().unwrap(), lock["lock"].as_str().unwrap());
-        assert_eq!(count, if name.starts_with("etcd") { 165 } else { 66 }, "{lock}");
-        assert!(lock["runs"] == count && lock["overlaps"].as_u64() > Some(50), "{lock}");
-        assert!(lock["is_right"] == true && lock["wrong_pairs"] == Value::Array(vec![]), "{lock}");
+}
+
+#[test]
+fn two_kinds_of_faults_at_once_are_judged_as_they_were() {
+    for (lock, count) in [("redlock without", 66), ("etcd, revision", 165)] {
+        let pairs = rows("pairs", &["--only", lock])("pairs");
+        let [pairs] = pairs.as_slice() else { panic!("{pairs:?}") };
+        assert!(pairs["pairs"] == count && pairs["runs"] == count, "{pairs}");
+        assert!(pairs["overlaps"].as_u64() > Some(50), "{pairs}");
+        assert!(pairs["is_right"] == true && pairs["wrong_pairs"] == Value::Array(vec![]), "{pairs}");
     }
-    let swarm = rows("swarm");
-    assert_eq!(swarm.len(), bugs.len());
+}
+
+#[test]
+fn a_swarm_that_knows_no_bug_finds_some_at_once() {
+    let swarm = rows("swarm", &["--schedules", "10"])("swarm");
     let found = swarm.iter().filter(|row| row["median"].as_u64().is_some()).count();
-    assert!(found * 2 > swarm.len(), "a swarm of 100 schedules finds {found} of {} bugs", swarm.len());
+    assert!(found * 3 > swarm.len(), "a swarm of 10 schedules finds {found} of {} bugs", swarm.len());
 }

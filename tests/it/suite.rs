@@ -34,44 +34,14 @@ fn claim(row: &str, runs: u32) {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn claim_k1_comes_out_as_expected_on_real_servers() {
-    claim("K1", 1);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
 fn claim_k3_comes_out_as_expected_on_real_servers() {
     claim("K3", 1);
 }
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn claim_k4_comes_out_as_expected_on_real_servers() {
-    claim("K4", 1);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
 fn claim_k4b_always_keeps_a_lock_without_power_on_real_servers() {
     claim("K4b-power-always", 1);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn claim_k5_comes_out_as_expected_on_real_servers() {
-    claim("K5", 2);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn claim_e1_comes_out_as_expected_on_real_servers() {
-    claim("E1", 1);
-}
-
-#[test]
-#[ignore = "needs a Docker engine"]
-fn claim_f1_comes_out_as_expected_on_real_servers() {
-    claim("F1", 1);
 }
 
 /// A suite of one row in a directory of its own: K1 with other words.
@@ -300,4 +270,39 @@ fn a_suite_says_where_its_verdicts_come_from() {
     let dir = tempfile::tempdir().unwrap();
     command.args(["suite", KLEPPMANN, "--runs"]).arg(dir.path()).env("DOCKER_HOST", "tcp://127.0.0.1:1");
     Ran::from(command.output().unwrap()).exits(3);
+}
+
+/// Run by `make accept`: `make test` has no time for them.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn claim_k1_comes_out_as_expected_on_real_servers() {
+        claim("K1", 1);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn claim_k4_comes_out_as_expected_on_real_servers() {
+        claim("K4", 1);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn claim_k5_comes_out_as_expected_on_real_servers() {
+        claim("K5", 2);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn claim_e1_comes_out_as_expected_on_real_servers() {
+        claim("E1", 1);
+    }
+
+    #[test]
+    #[ignore = "needs a Docker engine"]
+    fn claim_f1_comes_out_as_expected_on_real_servers() {
+        claim("F1", 1);
+    }
 }

@@ -69,6 +69,18 @@ impl HistoryBuilder {
         self
     }
 
+    /// Gives one attempt another key.
+    pub fn with_key(&mut self, attempt: u64, name: &str) -> &mut Self {
+        for (.., event) in &mut self.events {
+            if let Event::Acquire { attempt: id, key, .. } = event
+                && *id == HoldId(attempt)
+            {
+                *key = name.into();
+            }
+        }
+        self
+    }
+
     /// Makes the key of a hold a child of `k0`, under another hold of its client. All data is that of the child.
     pub fn of_child(&mut self, hold: u64, under: Option<u64>) -> &mut Self {
         (self.plan.workload.keys, self.plan.workload.hierarchy) = (2, 0.5);

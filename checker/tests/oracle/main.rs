@@ -22,7 +22,7 @@ use model::World;
 use shares::Shares;
 
 /// Histories that `cargo test` tries.
-const HISTORIES: u64 = 100_000;
+const HISTORIES: u64 = 40_000;
 
 /// Classes none of which may be rarer than this.
 const RAREST_PERCENT: f64 = 2.0;

@@ -25,11 +25,11 @@ async fn etcd_decides_random_requests_as_the_rule_does_whatever_answers_are_lost
         let fake = FakeEtcd::start().await;
         fake.treat(failures());
         let served = serve(&fake, &policy).await;
-        decides_as_the_rule_does(&served, &policy, 200, &mut runner).await;
+        decides_as_the_rule_does(&served, &policy, 60, &mut runner).await;
         let numbers = served.log.lock().unwrap().iter().filter(|admission| !admission.repeat).count() as u64;
         let (applied, refused) = fake.decisions();
         assert_eq!(applied, numbers, "each decision is one transaction that was applied");
-        assert!(refused > 5, "{refused} copies came too late");
+        assert!(refused > 1, "{refused} copies came too late");
         served.stop().await;
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use history::{Event, FailureReason, Fault, HoldId, fault};
 
-use super::{HistoryBuilder, delay};
+use super::{HistoryBuilder, delay, partition};
 use crate::verdict::Verdict;
 
 /// A hold that renews each 600 ms. Its last renewal that counts is sent at 610, so its promise ends at 2,588.
@@ -46,6 +46,17 @@ fn a_delay_that_left_the_last_renewal_unanswered_is_a_cause() {
     s.write(1, 1, 700, 2_900).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) }).give_up(1, 1_215);
     s.inject(1, delay(500), "redis-2", 1_200, 1_700);
     assert_eq!(s.causes(), ["delay"]);
+}
+
+#[test]
+fn an_unanswered_renewal_stays_known_when_the_client_releases_its_other_lock() {
+    // The client holds k1 too, and releases both: k0 first.
+    let mut s = renewing();
+    s.acquire(3, 1, 20, 30, 43).with_key(3, "k1");
+    s.write(1, 1, 700, 2_900).event("worker-1", 1_210, Event::Renew { hold: HoldId(1) });
+    s.release(1, 2_901).release(3, 2_902);
+    s.inject(1, partition(), "redis-2", 1_200, 2_950).inject(2, partition(), "redis-3", 1_200, 2_950);
+    assert_eq!(s.causes(), ["partition"]);
 }
 
 #[test]

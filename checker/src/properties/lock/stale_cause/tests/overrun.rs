@@ -177,3 +177,15 @@ fn a_loss_on_the_link_explains_only_what_nothing_else_does() {
     s.plan.servers = etcd();
     assert_eq!(s.causes(), ["partition"]);
 }
+
+/// A client with a hold of a parent acts on the data of all children, so it has many steps.
+#[test]
+fn the_steps_of_many_requests_are_all_known() {
+    let mut s = builder();
+    for read in 1..=400 {
+        let at = 20 + u64::from(read);
+        s.read(1, read, at, at);
+    }
+    s.work(1, 421, 1_570).write(1, 401, 1_991, 2_022);
+    assert_eq!(s.causes(), ["overrun"]);
+}
