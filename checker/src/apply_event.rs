@@ -99,7 +99,7 @@ impl Run {
             // and the client no longer waits for a renewal that was under way when the work ended.
             last.is_used_up |= last.grant.is_none();
             if last.is_used_up {
-                last.unanswered = last.unanswered.or(last.renewing.take());
+                last.waits_no_more();
             }
             self.closing.push(last.id);
         }
@@ -191,8 +191,7 @@ impl Run {
         let last = self.used_up.insert(client, id);
         if let Some(last) = last.and_then(|last| self.attempts.get_mut(&last)) {
             last.is_superseded = true;
-            // Nobody waits for the answer to a renewal any more. It may have been under way for long.
-            last.unanswered = last.unanswered.or(last.renewing.take());
+            last.waits_no_more();
             self.closing.push(last.id);
         }
     }

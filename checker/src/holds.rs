@@ -360,6 +360,11 @@ impl Attempt {
         self.is_used_up = true;
     }
 
+    /// Records that the client waits no longer for a renewal that is under way.
+    pub fn waits_no_more(&mut self) {
+        self.unanswered = self.unanswered.or(self.renewing.take());
+    }
+
     pub fn add_step(&mut self, mark: EventRef, step: ClientStep) {
         if self.timeline.len() < TIMELINE_MAX {
             self.timeline.push((mark, step));
