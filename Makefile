@@ -14,7 +14,7 @@ help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
 	@echo 'make test     format, lints, docs, unit and property tests, then runs of every lock, fault and resource on real servers'
 	@echo 'make dynamodb  lints and tests of the backend dynamodb, whose AWS SDK is not in the default build; needs Docker'
-	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 80 minutes; an interrupted one goes on)'
+	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 90 minutes; an interrupted one goes on)'
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
 	@echo 'make bench    the Redlock client beside the crate rslock and beside raw PINGs, as ratios of one run'
