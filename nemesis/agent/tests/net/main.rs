@@ -353,6 +353,22 @@ fn a_fault_that_makes_no_sense_is_refused_before_anything_is_done() {
 
 #[test]
 #[ignore = "needs root, nftables, iptables and iproute2"]
+fn a_probe_whose_connection_is_reset_connects_again() {
+    let world = World::new(2);
+    let (pid, peer) = (world.target().pid(), world.peer().echo());
+    let (mut faults, _) = faults();
+    // The kernel sends the first packet again after 1 s, before its answer is back: the connection looks stale.
+    faults.inject(ONE, pid, &delay(world.links(), 700)).unwrap();
+    std::thread::scope(|scope| {
+        let probed = scope.spawn(|| probe(pid, peer, Duration::from_secs(5)).unwrap());
+        std::thread::sleep(Duration::from_millis(1_200));
+        assert_eq!(reset(pid, &Links::default()).unwrap().len(), 1, "the connection of the probe");
+        assert!(connected(probed.join().unwrap()) >= Duration::from_millis(1_400));
+    });
+}
+
+#[test]
+#[ignore = "needs root, nftables, iptables and iproute2"]
 fn resetting_stale_connections_ends_them_at_both_ends_and_spares_the_rest() {
     let world = World::new(3);
     let target = world.target();
