@@ -152,7 +152,7 @@ const FAILURES_MAX: usize = 16;
 const STEPS: usize = 10;
 
 /// The most steps that are kept of one attempt. Under a hold of a parent a client may act on the data of many keys.
-pub(crate) const TIMELINE_MAX: usize = 4_096;
+const TIMELINE_MAX: usize = 4_096;
 
 /// One attempt at acquiring, and its hold if it succeeded.
 #[derive(Debug, Clone)]

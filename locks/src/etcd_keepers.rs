@@ -4,7 +4,7 @@
 //! one: the client library sends the first by itself, and its answer, which the library reads, says only that the lease
 //! exists. So a stream stays open for the next keep-alive of its lease.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use etcd_client::{Client, Error, LeaseKeepAliveStream, LeaseKeeper};
 use parking_lot::Mutex;
@@ -24,12 +24,12 @@ struct Stream {
 }
 
 impl Stream {
-    /// Sends one keep-alive. Returns the time for which the lease runs now; zero if there is no such lease.
-    async fn keep_alive(&mut self) -> Result<Duration, Error> {
+    /// Sends one keep-alive. Returns the seconds for which the lease runs now; 0 if there is no such lease.
+    async fn keep_alive(&mut self) -> Result<i64, Error> {
         self.keeper.keep_alive().await?;
         let answer = self.answers.message().await?;
         let answer = answer.ok_or_else(|| Error::LeaseKeepAliveError("the stream has ended".to_owned()))?;
-        Ok(Duration::from_secs(u64::try_from(answer.ttl()).unwrap_or_default()))
+        Ok(answer.ttl())
     }
 }
 
@@ -38,12 +38,11 @@ impl Stream {
 pub(crate) struct Keepers(Mutex<VecDeque<(Of, Stream)>>);
 
 impl Keepers {
-    /// Keeps a lease alive by one member. Returns the time for which the lease runs now; zero if there is no such
-    /// lease.
+    /// Keeps a lease alive by one member. Returns the seconds for which the lease runs now; 0 if there is none.
     ///
     /// # Errors
     /// The member gave no answer. It may have kept the lease alive all the same.
-    pub async fn keep_alive(&self, of: Of, client: &mut Client) -> Result<Duration, Error> {
+    pub async fn keep_alive(&self, of: Of, client: &mut Client) -> Result<i64, Error> {
         // A stream is not in the list while its request is unanswered: nobody else reads the answer to it.
         if let Some(mut stream) = self.take(of) {
             // If this fails, the member may have been restarted since the stream was opened.
@@ -52,7 +51,7 @@ impl Keepers {
             }
         }
         let (keeper, answers) = match client.lease_keep_alive(of.0.0).await {
-            Err(Error::LeaseKeepAliveError(_)) => return Ok(Duration::ZERO),
+            Err(Error::LeaseKeepAliveError(_)) => return Ok(0),
             other => other?,
         };
         let mut stream = Stream { keeper, answers };
@@ -71,9 +70,9 @@ impl Keepers {
         streams.remove(found).map(|(_, stream)| stream)
     }
 
-    fn kept(&self, of: Of, stream: Stream, left: Duration) -> Duration {
+    fn kept(&self, of: Of, stream: Stream, left: i64) -> i64 {
         let mut streams = self.0.lock();
-        if !left.is_zero() {
+        if left > 0 {
             streams.push_back((of, stream));
         }
         if streams.len() > STREAMS_MAX {

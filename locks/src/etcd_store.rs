@@ -235,7 +235,7 @@ impl Cluster {
             }
             Op::KeepAlive(lease) => {
                 let left = self.keepers.keep_alive((*lease, member), &mut client).await?;
-                Ok(StoreAnswer::Leased(*lease, left))
+                Ok(StoreAnswer::Leased(*lease, seconds(left)))
             }
             Op::Revoke(lease) => {
                 self.keepers.close(*lease);

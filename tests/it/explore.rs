@@ -214,7 +214,7 @@ fn shards_joined_find_what_one_search_finds() {
 mod long {
     use super::*;
 
-    /// What matters is when the fault comes relative to a hold: the plan says it by a client that waits.
+    /// The fault must come at a certain time of a hold: the plan says it by a client that waits.
     #[test]
     #[ignore = "takes minutes"]
     fn lost_memory_and_wrong_clocks_of_lock_nodes_are_offered_as_plans_in_which_the_holder_waits() {

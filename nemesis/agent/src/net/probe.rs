@@ -9,33 +9,29 @@ use std::{
 use super::{error::NetError, namespace::Namespace};
 use crate::{protocol::ProbeAnswer, stamp::monotonic_ns};
 
-/// The most connections of one probe that others may reset.
-const ABORTED_MAX: u32 = 5;
+/// The most connections that one probe tries: others may reset them.
+const CONNECTIONS_MAX: u32 = 6;
 
 /// Opens a TCP connection to `to` from inside the network namespace of process `pid`, and closes the connection. Waits
 /// at most `timeout`. The kernel retransmits the SYN after 1 s, 3 s and 7 s, so a shorter timeout tries one packet in
 /// each direction.
 pub fn probe(pid: i32, to: SocketAddrV4, timeout: Duration) -> Result<ProbeAnswer, NetError> {
     Namespace::of(pid)?.enter(|| {
-        let mut answer = connect(to, timeout);
-        for _ in 0..ABORTED_MAX {
-            answer = answer.or_else(|Aborted| connect(to, timeout));
-        }
-        answer.unwrap_or_else(|Aborted| ProbeAnswer::Failed { why: "others reset each connection of it".into() })
+        let answer = (0..CONNECTIONS_MAX).find_map(|_| connect(to, timeout));
+        answer.unwrap_or_else(|| ProbeAnswer::Failed { why: "others reset each connection of it".into() })
     })
 }
 
-/// The connection of a probe was ended on this side: by whoever resets the connections of the node after another fault.
-struct Aborted;
-
-fn connect(to: SocketAddrV4, timeout: Duration) -> Result<ProbeAnswer, Aborted> {
+/// The answer to one connection; none if this side ended it, as somebody does who resets the connections of the node
+/// after another fault.
+fn connect(to: SocketAddrV4, timeout: Duration) -> Option<ProbeAnswer> {
     let before = monotonic_ns();
     let connected = TcpStream::connect_timeout(&to.into(), timeout);
     let latency_ns = monotonic_ns() - before;
-    Ok(match connected {
+    Some(match connected {
         Ok(_) => ProbeAnswer::Connected { latency_ns },
         Err(error) => match error.kind() {
-            ErrorKind::ConnectionAborted => return Err(Aborted),
+            ErrorKind::ConnectionAborted => return None,
             ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => ProbeAnswer::Refused { latency_ns },
             ErrorKind::TimedOut | ErrorKind::WouldBlock => ProbeAnswer::Silent,
             _ => ProbeAnswer::Failed { why: error.to_string() },
