@@ -5,10 +5,14 @@
 //! and the end of a hold leaves it. So each renewal of one hold keeps the keys of all holds in the store, and when the
 //! lease ends, all these keys go at once.
 //!
+//! A further attempt does not wait for the keep-alive before it creates its key: both requests are on their way
+//! together, and the key counts as created when both are answered. An attempt that learns in this way that the lease
+//! is gone has failed, and the next one begins a new session.
+//!
 //! # Promises
 //!
-//! The recorded promise of a hold counts from its own attempt and its own renewals only. A keep-alive for another hold
-//! lets the lease run longer than that, never shorter.
+//! The recorded promise of a hold counts from the keep-alive of its own attempt, or from its own renewals. A keep-alive
+//! for another hold lets the lease run longer than that, never shorter.
 //!
 //! # Leftovers
 //!
@@ -25,6 +29,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::{FutureExt, Shared};
 use parking_lot::Mutex;
 
 use crate::{
@@ -39,10 +44,19 @@ type Answer = Result<StoreAnswer, NodeError>;
 struct Sessions {
     /// The session that new attempts join.
     open: Option<LeaseId>,
-    /// The number of attempts and holds that have each lease.
-    users: BTreeMap<LeaseId, u32>,
+    /// Each lease that an attempt or a hold has.
+    used: BTreeMap<LeaseId, Used>,
     /// Creations of keys without a definite answer.
     pending: Vec<Arc<Creation>>,
+}
+
+/// A lease in use.
+struct Used {
+    /// The number of attempts and holds that have it.
+    users: u32,
+    granted: Duration,
+    /// The keep-alive that an attempt sent last.
+    keeping: Option<Shared<Reply<Answer>>>,
 }
 
 impl Sessions {
@@ -53,21 +67,33 @@ impl Sessions {
         }
     }
 
-    fn join(&mut self, id: LeaseId) {
-        *self.users.entry(id).or_default() += 1;
+    /// A new session, with its first attempt.
+    fn begin(&mut self, id: LeaseId, granted: Duration) {
+        self.open = Some(id);
+        self.used.insert(id, Used { users: 1, granted, keeping: None });
+    }
+
+    /// An attempt joins the open session, and keeps its lease alive. Returns that lease and its granted time.
+    fn join(&mut self, store: &dyn Store) -> Option<(LeaseId, Duration)> {
+        let id = self.open?;
+        let used = self.used.get_mut(&id)?;
+        used.users += 1;
+        used.keeping = Some(store.send(Op::KeepAlive(id)).shared());
+        Some((id, used.granted))
     }
 
     /// One attempt or hold less has the lease. Returns whether no other has it.
     fn leave(&mut self, id: LeaseId) -> bool {
-        let users = self.users.entry(id).or_default();
-        *users = users.saturating_sub(1);
-        let is_last = *users == 0;
-        if is_last {
-            self.users.remove(&id);
-            self.close(id);
-            self.pending.retain(|creation| creation.lease != id);
+        if let Some(used) = self.used.get_mut(&id) {
+            used.users -= 1;
+            if used.users > 0 {
+                return false;
+            }
         }
-        is_last
+        self.used.remove(&id);
+        self.close(id);
+        self.pending.retain(|creation| creation.lease != id);
+        true
     }
 }
 
@@ -106,39 +132,45 @@ impl SharedLease {
     }
 
     fn grant(&self, lease: Duration) -> Reply<Answer> {
-        let known = {
-            let mut sessions = self.sessions.lock();
-            let known = sessions.open;
-            known.into_iter().for_each(|id| sessions.join(id));
-            known
-        };
-        let (store, sessions) = (self.store.clone(), self.sessions.clone());
-        let asked = self.store.send(known.map_or(Op::Grant(lease), Op::KeepAlive));
+        if let Some((id, granted)) = self.sessions.lock().join(&*self.store) {
+            return Box::pin(ready(Ok(StoreAnswer::Leased(id, granted))));
+        }
+        let (asked, sessions) = (self.store.send(Op::Grant(lease)), self.sessions.clone());
         Box::pin(async move {
-            let Some(id) = known else { return begun(&sessions, asked.await) };
-            match asked.await {
-                // The session has ended, and its holds are lost.
-                Ok(StoreAnswer::Leased(_, left)) if left.is_zero() => {
-                    sessions.lock().close(id);
-                    let granted = store.send(Op::Grant(lease)).await;
-                    sessions.lock().leave(id);
-                    begun(&sessions, granted)
-                }
-                Ok(answer) => Ok(answer),
-                // The attempt has no lease that it could give back.
-                Err(error) => {
-                    sessions.lock().leave(id);
-                    Err(error)
-                }
+            let answer = asked.await;
+            if let Ok(StoreAnswer::Leased(id, granted)) = answer {
+                sessions.lock().begin(id, granted);
             }
+            answer
         })
     }
 
+    /// Creates a key. The answer is that of the creation, if the last keep-alive has succeeded. It was sent with this
+    /// attempt or after it.
     fn create(&self, key: Key, lease: LeaseId, op: Op) -> Reply<Answer> {
         let creation = Arc::new(Creation { key, lease, reply: Mutex::new(Some(self.store.send(op))) });
         let sessions = self.sessions.clone();
-        sessions.lock().pending.push(creation.clone());
+        let (keeping, granted) = {
+            let mut sessions = sessions.lock();
+            sessions.pending.push(creation.clone());
+            let used = sessions.used.get(&lease);
+            (used.and_then(|used| used.keeping.clone()), used.map(|used| used.granted).unwrap_or_default())
+        };
         Box::pin(async move {
+            if let Some(keeping) = keeping {
+                match keeping.await {
+                    Ok(StoreAnswer::Leased(_, left)) if left >= granted => {}
+                    // The lease is gone, and its keys with it.
+                    Ok(StoreAnswer::Leased(_, Duration::ZERO) | StoreAnswer::Gone) => {
+                        sessions.lock().close(lease);
+                        return Ok(StoreAnswer::Gone);
+                    }
+                    other => {
+                        let why = format!("a keep-alive with the creation of the key failed: {other:?}");
+                        return Err(NodeError::Indeterminate(why));
+                    }
+                }
+            }
             let answer = poll_fn(|cx| creation.poll(cx)).await;
             if !matches!(answer, Err(NodeError::Indeterminate(_))) {
                 sessions.lock().pending.retain(|other| !Arc::ptr_eq(other, &creation));
@@ -181,16 +213,6 @@ impl SharedLease {
     }
 }
 
-/// Notes the lease that was granted for a new session.
-fn begun(sessions: &Mutex<Sessions>, granted: Answer) -> Answer {
-    if let Ok(StoreAnswer::Leased(id, _)) = &granted {
-        let mut sessions = sessions.lock();
-        sessions.open = Some(*id);
-        sessions.join(*id);
-    }
-    granted
-}
-
 impl Store for SharedLease {
     fn name(&self) -> &str {
         self.store.name()
@@ -221,6 +243,8 @@ mod tests {
         has_expired: Mutex<bool>,
         /// True if nobody learns whether a key was created.
         loses_creations: bool,
+        /// True if no keep-alive is answered.
+        loses_keep_alives: bool,
     }
 
     impl Store for Noting {
@@ -232,14 +256,18 @@ mod tests {
             let mut sent = self.sent.lock();
             let grants = 1 + sent.iter().filter(|op| matches!(op, Op::Grant(_))).count() as i64;
             let left = if *self.has_expired.lock() { Duration::ZERO } else { LEASE };
+            let is_lost = match &op {
+                Op::Create(..) => self.loses_creations,
+                Op::KeepAlive(..) => self.loses_keep_alives,
+                _ => false,
+            };
+            if is_lost {
+                sent.push(op);
+                return Box::pin(ready(Err(NodeError::Indeterminate("the connection is closed".into()))));
+            }
             let answer = match &op {
                 Op::Grant(lease) => StoreAnswer::Leased(LeaseId(grants), *lease),
                 Op::KeepAlive(id) => StoreAnswer::Leased(*id, left),
-                Op::Create(..) if self.loses_creations => {
-                    let error = NodeError::Indeterminate("the connection is closed".into());
-                    sent.push(op);
-                    return Box::pin(ready(Err(error)));
-                }
                 Op::Create(..) => StoreAnswer::At(Revision(7)),
                 _ => StoreAnswer::Done,
             };
@@ -253,6 +281,10 @@ mod tests {
             Ok(StoreAnswer::Leased(id, _)) => id,
             other => panic!("{other:?}"),
         }
+    }
+
+    async fn created(session: &SharedLease, lease: LeaseId) -> Answer {
+        session.send(Op::Create(Key::new("k0"), Owner::new("a"), lease, Mode::Write)).await
     }
 
     #[tokio::test]
@@ -269,11 +301,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_that_has_ended_is_not_kept_alive() {
+    async fn an_attempt_in_a_session_that_has_ended_fails_and_the_next_one_begins_a_new_session() {
         let store = Arc::new(Noting::default());
         let session = SharedLease::new(store.clone());
         let lost = granted(&session).await;
+        assert_eq!(created(&session, lost).await, Ok(StoreAnswer::At(Revision(7))));
         *store.has_expired.lock() = true;
+        assert_eq!(granted(&session).await, lost);
+        assert_eq!(created(&session, lost).await, Ok(StoreAnswer::Gone));
+        assert!(session.send(Op::Revoke(lost)).await.is_ok(), "what was created for the attempt is removed");
         let new = granted(&session).await;
         assert_eq!((lost, new), (LeaseId(1), LeaseId(2)));
         *store.has_expired.lock() = false;
@@ -306,12 +342,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_key_without_a_keep_alive_is_no_hold_and_is_removed() {
+        let store = Arc::new(Noting { loses_keep_alives: true, ..Noting::default() });
+        let session = SharedLease::new(store.clone());
+        let (id, _) = (granted(&session).await, granted(&session).await);
+        assert!(matches!(created(&session, id).await, Err(NodeError::Indeterminate(_))));
+        assert_eq!(session.send(Op::Revoke(id)).await, Ok(StoreAnswer::Done));
+        assert_eq!(store.sent.lock().last(), Some(&Op::Delete(Key::new("k0"), Revision(7))));
+    }
+
+    #[tokio::test]
     async fn a_creation_that_is_answered_leaves_the_session_open() {
         let store = Arc::new(Noting::default());
         let session = SharedLease::new(store.clone());
         let (id, _) = (granted(&session).await, granted(&session).await);
-        let created = session.send(Op::Create(Key::new("k0"), Owner::new("a"), id, Mode::Write)).await;
-        assert_eq!(created, Ok(StoreAnswer::At(Revision(7))));
+        assert_eq!(created(&session, id).await, Ok(StoreAnswer::At(Revision(7))));
         assert!(session.send(Op::Revoke(id)).await.is_err(), "the session goes on");
         assert_eq!(granted(&session).await, id);
     }
