@@ -5,7 +5,7 @@
 use bollard::models::{Mount, MountType, VolumeCreateRequest};
 use bytes::Bytes;
 
-use crate::{Engine, error::Error, sweep};
+use crate::{Engine, error::Error, names, sweep};
 
 /// Directory of the binary in containers.
 pub(crate) const DIR: &str = "/opt/harness";
@@ -24,7 +24,7 @@ pub(crate) struct BinaryVolume {
 impl BinaryVolume {
     /// Creates the volume. `keep`: kept servers will need it.
     pub(crate) async fn create(engine: &Engine, run: &str, keep: bool) -> Result<Self, Error> {
-        let name = format!("harness-{run}");
+        let name = names::of_run(run);
         let labels = Some(sweep::labels(run, keep));
         let request = VolumeCreateRequest { name: Some(name.clone()), labels, ..Default::default() };
         let created = engine.docker().create_volume(request).await;
@@ -34,7 +34,7 @@ impl BinaryVolume {
 
     /// The volume of a run that has filled it.
     pub(crate) fn of(run: &str) -> Self {
-        Self { name: format!("harness-{run}") }
+        Self { name: names::of_run(run) }
     }
 
     /// Returns the mount of the volume. Only the container that fills the volume may write to it.

@@ -22,6 +22,7 @@ use crate::{
     file::{ComposeFile, Service},
     health::wait_until_healthy,
     image::{Image, Images, OWN_IMAGE, Wanted},
+    names,
     network::Network,
     own_server::OwnServer,
     power,
@@ -193,7 +194,7 @@ async fn start(
     progress: Progress<'_>,
 ) -> Result<(Running, mpsc::Receiver<Output>), Error> {
     let labels = sweep::labels(&spec.run, spec.keep);
-    let network = Network::create(engine, &format!("harness-{}", spec.run), &labels).await?;
+    let network = Network::create(engine, &names::of_run(&spec.run), &labels).await?;
     let addresses = network.addresses(nodes.len())?;
     let is_needed = spec.loses_power || spec.all_servers().any(|service| service.harness_binary);
     let volume = BinaryVolume::create(engine, &spec.run, spec.keep && is_needed).await?;

@@ -24,6 +24,7 @@ use crate::{
     error::{Error, explain},
     file::{Service, store::STORE_ROLE},
     image::Image,
+    names,
     own_server::OwnServer,
     power, sweep,
 };
@@ -84,7 +85,7 @@ impl Place {
         let node = &recipe.node.name;
         let failed = |e| Error::engine(format!("{node}: creating its container"), &e);
         let options =
-            CreateContainerOptions { name: Some(format!("harness-{}-{node}", self.run)), ..Default::default() };
+            CreateContainerOptions { name: Some(names::of_node(&self.run, node.as_str())), ..Default::default() };
         let created = self.engine.docker().create_container(Some(options), self.body(recipe)).await.map_err(failed)?;
         Ok(created.id)
     }

@@ -28,6 +28,7 @@ mod leader;
 mod lines;
 mod looks;
 mod marker;
+mod names;
 mod network;
 mod own_server;
 mod power;

@@ -15,6 +15,7 @@ use crate::{
     bring_up::WORKER_ROLE,
     container::{own_host, own_process},
     error::{Error, status},
+    names,
     own_server::OwnServer,
     process::{Outlet, Process, What, exit_code},
     sweep,
@@ -62,7 +63,7 @@ pub async fn run_last(engine: &Engine, task: Task<'_>) -> Result<Option<TaskEnd>
     let Some(image) = kill_workers(engine, task.run).await? else { return Ok(None) };
     let docker = engine.docker();
     let failed = |e| Error::engine(format!("{}: creating its container", task.name), &e);
-    let name = format!("harness-{}-{}", task.run, task.name);
+    let name = names::of_node(task.run, task.name);
     let options = CreateContainerOptions { name: Some(name), ..Default::default() };
     let container = docker.create_container(Some(options), body(&task, image)).await.map_err(failed)?.id;
     let ended = run(engine, &container, &task).await;
@@ -121,7 +122,7 @@ async fn kill_workers(engine: &Engine, run: &str) -> Result<Option<String>, Erro
 
 fn body(task: &Task<'_>, image: String) -> ContainerCreateBody {
     let host = HostConfig {
-        network_mode: Some(format!("harness-{}", task.run)),
+        network_mode: Some(names::of_run(task.run)),
         mounts: Some(vec![BinaryVolume::of(task.run).mount(false)]),
         extra_hosts: OwnServer::hosts(task.own_servers.iter()),
         ..Default::default()

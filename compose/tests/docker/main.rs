@@ -1,6 +1,7 @@
 //! The cluster on a real engine. `cargo test -p compose -- --ignored`; the first time it builds images, where no
 //! registry can be reached.
 
+mod dns;
 mod no_agent;
 
 use std::{
