@@ -1,6 +1,9 @@
 //! Property 8: the run did enough to prove something.
 
+use std::collections::BTreeSet;
+
 use history::{Arm, ClientId, Event, FailureReason, Plan, When};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -34,8 +37,11 @@ pub struct ActivityVerdict {
 /// Judges activity.
 #[derive(Default)]
 pub(crate) struct Activity {
-    /// Clients that had holds of a key, in order. Most keys have few, so a list needs less memory than a set.
-    clients: PerKey<SmallVec<[ClientId; 2]>>,
+    /// Clients that had holds of a key, in order. Most keys have few, so a list needs less memory than a set, and most
+    /// clients have small numbers.
+    clients: PerKey<SmallVec<[u16; 8]>>,
+    /// The same for clients with larger numbers.
+    others: FxHashMap<usize, BTreeSet<ClientId>>,
     refused: u64,
     /// Attempts that waited behind another.
     waited: u64,
@@ -54,9 +60,16 @@ impl Judge for Activity {
         match &entry.event {
             Event::Acquired { attempt, .. } => {
                 let Some(hold) = run.attempt(*attempt) else { return };
-                let clients = self.clients.of(hold.key);
-                if let Err(place) = clients.binary_search(&hold.client) {
-                    clients.insert(place, hold.client);
+                match u16::try_from(hold.client.0) {
+                    Ok(client) => {
+                        let clients = self.clients.of(hold.key);
+                        if let Err(place) = clients.binary_search(&client) {
+                            clients.insert(place, client);
+                        }
+                    }
+                    Err(_) => {
+                        self.others.entry(hold.key).or_default().insert(hold.client);
+                    }
                 }
             }
             // Each attempt counts once: an attempt that waited was counted when it began to wait.
@@ -73,7 +86,9 @@ impl Judge for Activity {
     }
 
     fn finish(self, run: &Run, ending: &Ending, facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
-        let clients = self.clients.iter().map(|clients| clients.len() as u64).max().unwrap_or(0);
+        let of_others = |key: usize| self.others.get(&key).map_or(0, BTreeSet::len);
+        let count = |key| self.clients.get(key).map_or(0, SmallVec::len) + of_others(key);
+        let clients = run.keys().map(count).max().unwrap_or(0) as u64;
         let wanted = run.plan.activity;
         let refused = self.refused + self.waited;
         let what = if self.waited > 0 {

@@ -14,7 +14,7 @@ use crate::{
     judge::{Ending, Judge},
     merge::Entry,
     order::{Order, Standing, Standings},
-    per_key::PerKey,
+    per_key::{CountsPerKey, PerKey},
     report::{Report, Violation, counted, nonzero, plural},
     run::Run,
     verdict::Verdict,
@@ -55,11 +55,30 @@ pub struct DataVerdict {
 }
 
 /// One key on one arm.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct KeyState {
     version: u64,
     depth: u64,
     updates: u64,
+}
+
+/// The state of each key.
+#[derive(Default)]
+struct KeyStates(CountsPerKey<3>);
+
+impl KeyStates {
+    fn of(&self, key: usize) -> KeyState {
+        let [version, depth, updates] = self.0.get(key);
+        KeyState { version, depth, updates }
+    }
+
+    fn set(&mut self, key: usize, KeyState { version, depth, updates }: KeyState) {
+        self.0.set(key, [version, depth, updates]);
+    }
+
+    fn lost_updates(&self) -> u64 {
+        self.0.iter().map(|[_, depth, updates]| updates.saturating_sub(depth)).sum()
+    }
 }
 
 /// A version that a hold has read, on one arm.
@@ -72,7 +91,7 @@ struct ReadVersion {
 struct DataArm {
     arm: Arm,
     order: Order,
-    keys: PerKey<KeyState>,
+    keys: KeyStates,
     /// By key, the hold that read last; the arm `claim` accepts its writes only. Kept on that arm alone.
     claims: PerKey<Option<HoldId>>,
     told: FxHashMap<HoldId, Vec<ReadVersion>>,
@@ -127,7 +146,7 @@ impl DataArm {
         {
             self.standing(request);
         }
-        let place = *self.keys.of(request.key);
+        let place = self.keys.of(request.key);
         if decision.version != place.version || decision.value != place.depth {
             self.found.disagreements += 1;
             is_wrong = true;
@@ -146,7 +165,7 @@ impl DataArm {
     /// Returns whether the arm's own rule admits a write. `None` for an arm that decides by tokens or admits every
     /// write.
     fn must_admit(&self, request: &Request, decision: &ArmDecision) -> Option<bool> {
-        let place = self.keys.get(request.key).copied().unwrap_or_default();
+        let place = self.keys.of(request.key);
         match self.arm {
             // Compare-and-set refuses exactly the writes that are based on an old version.
             Arm::Cas => Some(decision.base == Some(place.version)),
@@ -165,7 +184,7 @@ impl DataArm {
     /// Adds an admitted write; returns whether the arm should have refused it.
     fn write(&mut self, request: &Request, decision: &ArmDecision) -> bool {
         let is_against_rule = self.must_admit(request, decision) == Some(false);
-        let place = self.keys.of(request.key);
+        let mut place = self.keys.of(request.key);
         let is_over = decision.base != Some(place.version);
         self.found.updates += 1;
         self.found.overwrites += u64::from(is_over);
@@ -191,6 +210,7 @@ impl DataArm {
         place.depth = base.map_or(decision.value, |depth| depth.saturating_add(1));
         place.version = request.number;
         place.updates += 1;
+        self.keys.set(request.key, place);
         is_wrong
     }
 
@@ -219,7 +239,7 @@ impl Judge for Data {
             DataArm {
                 arm,
                 order: Order::new(arm),
-                keys: PerKey::default(),
+                keys: KeyStates::default(),
                 claims: PerKey::default(),
                 told: FxHashMap::default(),
                 found: DataVerdict {
@@ -284,7 +304,7 @@ impl Judge for Data {
     fn finish(self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         let verdict = |arm: DataArm| {
             let mut found = arm.found;
-            found.lost_updates = arm.keys.iter().map(|place| place.updates.saturating_sub(place.depth)).sum();
+            found.lost_updates = arm.keys.lost_updates();
             let is_contradiction = found.unjustified + found.disagreements > 0;
             found.verdict = if arm.arm.keeps_data() {
                 Verdict::judged(found.lost_updates > 0 || is_contradiction, !ending.is_whole)

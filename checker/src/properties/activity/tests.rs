@@ -38,6 +38,17 @@ fn each_threshold_is_reached_at_its_value() {
 }
 
 #[test]
+fn clients_with_large_numbers_count_as_others_do() {
+    let mut builder = HistoryBuilder::new();
+    builder.plan.workload.clients_per_worker = 100_000;
+    for (hold, client) in [(1, 0), (2, 70_000), (3, 65_535), (4, 70_000), (5, 65_536)] {
+        let at = hold * 100;
+        builder.acquire_in("worker-1", hold, client, at, at + 10, 40 + hold).release(hold, at + 20);
+    }
+    assert_eq!(count(&builder.verdicts(), "activity.clients"), 4);
+}
+
+#[test]
 fn only_refusals_as_held_count() {
     let mut builder = HistoryBuilder::new();
     builder.try_to_acquire(1, 1, 0).acquire_failed(1, 10, FailureReason::NoMajority, Vec::new());

@@ -2,7 +2,7 @@
 
 use history::{Arm, ArmDecision, Event, RequestKind, Token};
 
-use crate::per_key::PerKey;
+use crate::per_key::CountsPerKey;
 
 /// The decision of one arm on a request.
 #[derive(Debug, Clone)]
@@ -26,12 +26,12 @@ pub(crate) struct RequestSummary {
 pub(crate) struct LastDecisions {
     arms: Vec<Arm>,
     /// The counter of each key on each arm: of the first key on all arms, then of the second key.
-    counters: PerKey<u64>,
+    counters: CountsPerKey<1>,
 }
 
 impl LastDecisions {
     pub fn new(arms: &[Arm]) -> Self {
-        LastDecisions { arms: arms.to_vec(), counters: PerKey::default() }
+        LastDecisions { arms: arms.to_vec(), counters: CountsPerKey::default() }
     }
 
     fn place(&self, key: usize, arm: Arm) -> Option<usize> {
@@ -44,8 +44,7 @@ impl LastDecisions {
             return RequestSummary { number: 0, kind: RequestKind::Read, token: None, arms: Vec::new() };
         };
         let arms = arms.iter().map(|decision| {
-            let last = self.place(key, decision.arm).and_then(|place| self.counters.get(place));
-            let value = last.copied().unwrap_or_default();
+            let [value] = self.place(key, decision.arm).map_or([0], |place| self.counters.get(place));
             let is_update = *kind == RequestKind::Write && decision.admitted;
             // The counter counts what the value contains: an update that contains no more than before cost one.
             let overwritten = if is_update { value.saturating_add(1).saturating_sub(decision.value) } else { 0 };
@@ -59,7 +58,7 @@ impl LastDecisions {
         let Event::Admission { arms, .. } = event else { return };
         for decision in arms {
             if let Some(place) = self.place(key, decision.arm) {
-                *self.counters.of(place) = decision.value;
+                self.counters.set(place, [decision.value]);
             }
         }
     }
