@@ -182,6 +182,12 @@ pub trait Store: Send + Sync {
 
     /// Queues `op` before it returns. Dropping the reply cancels nothing.
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>>;
+
+    /// Returns whether a key that was created under a lease has let the lease run for its full time since the creation
+    /// was sent, as a keep-alive does.
+    fn keeps_alive_by_creating(&self) -> bool {
+        false
+    }
 }
 
 /// The record of a key in a [`Table`].

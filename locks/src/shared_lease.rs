@@ -6,8 +6,9 @@
 //! lease ends, all these keys go at once.
 //!
 //! A further attempt does not wait for the keep-alive before it creates its key: both requests are on their way
-//! together, and the key counts as created when both are answered. An attempt that learns in this way that the lease
-//! is gone has failed, and the next one begins a new session.
+//! together, and the key counts as created when both are answered. A store whose creations keep the lease alive needs
+//! the creation only. An attempt that learns in this way that the lease is gone has failed, and the next one begins a
+//! new session.
 //!
 //! # Promises
 //!
@@ -73,12 +74,13 @@ impl Sessions {
         self.used.insert(id, Used { users: 1, granted, keeping: None });
     }
 
-    /// An attempt joins the open session, and keeps its lease alive. Returns that lease and its granted time.
+    /// An attempt joins the open session, and keeps its lease alive, unless the creation of its key will. Returns that
+    /// lease and its granted time.
     fn join(&mut self, store: &dyn Store) -> Option<(LeaseId, Duration)> {
         let id = self.open?;
         let used = self.used.get_mut(&id)?;
         used.users += 1;
-        used.keeping = Some(store.send(Op::KeepAlive(id)).shared());
+        used.keeping = (!store.keeps_alive_by_creating()).then(|| store.send(Op::KeepAlive(id)).shared());
         Some((id, used.granted))
     }
 
@@ -172,8 +174,12 @@ impl SharedLease {
                 }
             }
             let answer = poll_fn(|cx| creation.poll(cx)).await;
+            let mut sessions = sessions.lock();
             if !matches!(answer, Err(NodeError::Indeterminate(_))) {
-                sessions.lock().pending.retain(|other| !Arc::ptr_eq(other, &creation));
+                sessions.pending.retain(|other| !Arc::ptr_eq(other, &creation));
+            }
+            if answer == Ok(StoreAnswer::Gone) {
+                sessions.close(lease);
             }
             answer
         })
@@ -245,11 +251,17 @@ mod tests {
         loses_creations: bool,
         /// True if no keep-alive is answered.
         loses_keep_alives: bool,
+        /// True if creations keep the lease alive.
+        keeps_alive_by_creating: bool,
     }
 
     impl Store for Noting {
         fn name(&self) -> &str {
             "etcd"
+        }
+
+        fn keeps_alive_by_creating(&self) -> bool {
+            self.keeps_alive_by_creating
         }
 
         fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
@@ -268,12 +280,18 @@ mod tests {
             let answer = match &op {
                 Op::Grant(lease) => StoreAnswer::Leased(LeaseId(grants), *lease),
                 Op::KeepAlive(id) => StoreAnswer::Leased(*id, left),
+                Op::Create(..) if left.is_zero() => StoreAnswer::Gone,
                 Op::Create(..) => StoreAnswer::At(Revision(7)),
                 _ => StoreAnswer::Done,
             };
             sent.push(op);
             Box::pin(ready(Ok(answer)))
         }
+    }
+
+    /// A store whose creations keep the lease alive.
+    fn keeping_by_creating() -> Arc<Noting> {
+        Arc::new(Noting { keeps_alive_by_creating: true, ..Noting::default() })
     }
 
     async fn granted(session: &SharedLease) -> LeaseId {
@@ -309,7 +327,7 @@ mod tests {
         *store.has_expired.lock() = true;
         assert_eq!(granted(&session).await, lost);
         assert_eq!(created(&session, lost).await, Ok(StoreAnswer::Gone));
-        assert!(session.send(Op::Revoke(lost)).await.is_ok(), "what was created for the attempt is removed");
+        assert!(session.send(Op::Revoke(lost)).await.is_ok(), "the store has answered that it created nothing");
         let new = granted(&session).await;
         assert_eq!((lost, new), (LeaseId(1), LeaseId(2)));
         *store.has_expired.lock() = false;
@@ -339,6 +357,18 @@ mod tests {
             assert_eq!(store.sent.lock().last(), Some(&Op::Revoke(id)), "the key goes with the last hold");
             assert_eq!(granted(&session).await, LeaseId(2), "the new session goes on");
         }
+    }
+
+    #[tokio::test]
+    async fn a_creation_that_keeps_the_lease_alive_is_the_only_request() {
+        let store = keeping_by_creating();
+        let session = SharedLease::new(store.clone());
+        let (id, _) = (granted(&session).await, granted(&session).await);
+        assert_eq!(created(&session, id).await, Ok(StoreAnswer::At(Revision(7))));
+        assert!(!store.sent.lock().iter().any(|op| matches!(op, Op::KeepAlive(_))), "{:?}", store.sent.lock());
+        *store.has_expired.lock() = true;
+        assert_eq!(created(&session, id).await, Ok(StoreAnswer::Gone));
+        assert_eq!(granted(&session).await, LeaseId(2), "the next attempt begins a new session");
     }
 
     #[tokio::test]

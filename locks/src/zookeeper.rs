@@ -8,7 +8,7 @@
 //! | a revision | the znode's `czxid`, the number of the transaction that created it: the fencing token |
 //! | is the new key the first? | a list sent behind the creation has the znode, and no smaller sequence |
 //! | wait for a key to go | one watch on that znode; [`connect_herd`]: a watch on all children of the queue |
-//! | keep a lease alive | a transaction that changes nothing and checks that the session's znode exists |
+//! | keep a lease alive | the creation of a znode, or a transaction that checks that the session's znode exists |
 //! | confirm | the same transaction, and a list of the children: no sequence is smaller |
 //! | revoke a lease | close the session |
 //!
@@ -23,14 +23,15 @@
 //!
 //! # The promise
 //!
-//! A hold rests on the session's creation or on a check that was answered, counted from its sending. The client
+//! A hold rests on the session's creation, on the creation of its znode or on a check that was answered, counted from
+//! the sending. All three are transactions that the leader orders, so they prove the same of the session. The client
 //! library's own pings keep a session alive too, but they cannot be observed, so they promise nothing. A session whose
 //! last such request is older than its timeout is given up here: the library would keep it alive for ever.
 //!
-//! A session's creation starts the timeout on the leader, after the request was sent: the promise is exact. A check
-//! through the leader does too. A check through a follower proves that the session had not ended when the leader
-//! ordered the check, but it is the **follower** that notes the sign of life; the follower reports it with its next
-//! answer to the leader's ping, which comes every half tick (the servers of the built-in Compose file: 100 ms). One
+//! A session's creation starts the timeout on the leader, after the request was sent: the promise is exact. The others
+//! through the leader do too. Through a follower they prove that the session had not ended when the leader ordered
+//! them, but it is the **follower** that notes the sign of life; the follower reports it with its next answer to the
+//! leader's ping, which comes every half tick (the servers of the built-in Compose file: 100 ms). One
 //! case is not covered: the follower is cut off, or dies, in this half tick, and the client does not reach another
 //! server before the leader ends the session. The leader may then end it up to half a tick and one ping of the library
 //! early. (A leader rounds every timeout up to its next tick, which makes up for some of this.)
@@ -156,6 +157,10 @@ impl Store for EnsembleStore {
         &self.0.name
     }
 
+    fn keeps_alive_by_creating(&self) -> bool {
+        true
+    }
+
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
         let ensemble = self.0.clone();
         spawned(async move { ensemble.ask(op).await })
@@ -253,6 +258,7 @@ impl Ensemble {
         let prefix = format!("{queue}/{named}");
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         // The list is sent behind the creation on the same connection, so it costs no second way.
+        let sent = Instant::now();
         let create = async || tokio::join!(client.create(&prefix, b"", &options), client.list_children(&queue));
         let (created, listed) = match create().await {
             // The first znode of a queue. Nothing was created, so the request may be sent again.
@@ -268,6 +274,7 @@ impl Ensemble {
         // A session that was closed meanwhile has no znode any more.
         let Some(session) = state.sessions.get_mut(&lease) else { return Ok(StoreAnswer::Gone) };
         session.paths.push(format!("{queue}/{name}"));
+        session.ends = session.ends.max(sent + session.timeout);
         let is_first = listed.is_ok_and(|all| all.contains(&name) && predecessor(&name, mode, &all).is_none());
         state.created.insert((key, revision), Znode { lease, name });
         Ok(if is_first { StoreAnswer::First(revision) } else { StoreAnswer::At(revision) })
