@@ -17,7 +17,7 @@ use crate::{
     judge::{Ending, Judge},
     merge::Entry,
     operations::{Breach, Finding},
-    per_key::PerKey,
+    per_key::CountsPerKey,
     rules,
     run::Run,
     verdict::Verdict,
@@ -35,27 +35,29 @@ struct HighestToken {
     shown: Option<Token>,
 }
 
-/// The highest tokens of one key on the arms that remember tokens. There is one for each key, so it is kept small.
-#[derive(Debug, Clone, Copy, Default)]
-struct HighestTokens {
-    /// Of each arm: the registered and the shown token, or zeros.
-    tokens: [[u64; 2]; FENCED.len()],
-    /// A bit for each of these that is a token.
-    known: u8,
-}
+/// The highest tokens of each key on the arms that remember tokens. They are kept small: of each arm the registered and
+/// the shown token, or zeros, and then a bit for each of these that is a token.
+#[derive(Debug, Default)]
+struct HighestTokens(CountsPerKey<{ 2 * FENCED.len() + 1 }>);
 
 impl HighestTokens {
-    fn of(&self, arm: usize) -> HighestToken {
-        let token = |which: usize| (self.known >> (2 * arm + which) & 1 == 1).then_some(Token(self.tokens[arm][which]));
-        HighestToken { registered: token(0), shown: token(1) }
+    const KNOWN: usize = 2 * FENCED.len();
+
+    fn of(&self, key: usize, arm: usize) -> HighestToken {
+        let counts = self.0.get(key);
+        let token = |place: usize| (counts[Self::KNOWN] >> place & 1 == 1).then_some(Token(counts[place]));
+        HighestToken { registered: token(2 * arm), shown: token(2 * arm + 1) }
     }
 
-    fn set(&mut self, arm: usize, HighestToken { registered, shown }: HighestToken) {
+    fn set(&mut self, key: usize, arm: usize, HighestToken { registered, shown }: HighestToken) {
+        let mut counts = self.0.get(key);
         for (which, token) in [registered, shown].into_iter().enumerate() {
-            let bit = 1 << (2 * arm + which);
-            self.known = if token.is_some() { self.known | bit } else { self.known & !bit };
-            self.tokens[arm][which] = token.map_or(0, |token| token.0);
+            let place = 2 * arm + which;
+            let known = counts[Self::KNOWN];
+            counts[Self::KNOWN] = if token.is_some() { known | 1 << place } else { known & !(1 << place) };
+            counts[place] = token.map_or(0, |token| token.0);
         }
+        self.0.set(key, counts);
     }
 }
 
@@ -69,7 +71,7 @@ pub(crate) struct Resource {
     /// The arms of the plan, as bits.
     arms: u32,
     last: u64,
-    keys: PerKey<HighestTokens>,
+    keys: HighestTokens,
     found: ResourceVerdict,
 }
 
@@ -131,7 +133,7 @@ impl Resource {
         for (i, arm) in FENCED.into_iter().enumerate() {
             let Some(decision) = arms.iter().find(|d| d.arm == arm) else { continue };
             let seen = decision.seen;
-            let HighestToken { registered, shown } = self.keys.of(key).of(i);
+            let HighestToken { registered, shown } = self.keys.of(key, i);
             let told = |token: Option<Token>| token.map_or_else(|| "none".into(), |token: Token| token.to_string());
             if shown.is_some_and(|shown| seen.is_none_or(|seen| rules::is_smaller(seen, shown))) {
                 self.found.tokens_forgotten += 1;
@@ -147,7 +149,7 @@ impl Resource {
             let written = token.filter(|_| kind == RequestKind::Write && decision.admitted);
             let read = token.filter(|_| kind == RequestKind::Read && arm == Arm::Reads);
             let highest = HighestToken { registered: seen.max(written).max(read), shown: seen.max(written) };
-            self.keys.of(key).set(i, highest);
+            self.keys.set(key, i, highest);
         }
     }
 }
@@ -160,7 +162,7 @@ impl Judge for Resource {
 
     fn new(plan: &Plan) -> Resource {
         let arms = plan.arms.iter().fold(0, |all, arm| all | bit(*arm));
-        Resource { arms, last: 0, keys: PerKey::default(), found: ResourceVerdict::default() }
+        Resource { arms, last: 0, keys: HighestTokens::default(), found: ResourceVerdict::default() }
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
@@ -176,10 +178,10 @@ impl Judge for Resource {
             Event::Recovered { .. } => {
                 // A new store is opened as well.
                 self.found.restarts += u64::from(run.process(entry.process).name.as_str() != "resource");
-                for highest in self.keys.iter_mut() {
-                    for arm in 0..FENCED.len() {
-                        let HighestToken { registered, .. } = highest.of(arm);
-                        highest.set(arm, HighestToken { registered, shown: registered });
+                for (key, arm) in run.keys().flat_map(|key| (0..FENCED.len()).map(move |arm| (key, arm))) {
+                    let HighestToken { registered, shown } = self.keys.of(key, arm);
+                    if shown != registered {
+                        self.keys.set(key, arm, HighestToken { registered, shown: registered });
                     }
                 }
             }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, LeaseClock, Outcome, ProcessName, Stamp};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use crate::{
@@ -93,6 +93,29 @@ impl LastHolder {
     }
 }
 
+/// The last holder of each key, of which few were killed.
+#[derive(Default)]
+struct LastHolders {
+    until: PerKey<Stamp>,
+    after_kill: FxHashSet<usize>,
+}
+
+impl LastHolders {
+    fn of(&self, key: usize) -> LastHolder {
+        let until = self.until.get(key).copied().unwrap_or_default();
+        LastHolder { until, is_after_kill: self.after_kill.contains(&key) }
+    }
+
+    fn set(&mut self, key: usize, LastHolder { until, is_after_kill }: LastHolder) {
+        *self.until.of(key) = until;
+        if is_after_kill {
+            self.after_kill.insert(key);
+        } else if !self.after_kill.is_empty() {
+            self.after_kill.remove(&key);
+        }
+    }
+}
+
 /// A key that has open attempts, or findings.
 #[derive(Debug, Default)]
 struct KeyWatch {
@@ -153,7 +176,7 @@ impl KeyWatch {
 pub(crate) struct BlockedKeys {
     keys: BTreeMap<usize, KeyWatch>,
     /// Of the other keys.
-    quiet: PerKey<LastHolder>,
+    quiet: LastHolders,
     /// A client that may have held any key.
     of_any: LastHolder,
     /// The last attempt of each client, and its key.
@@ -234,7 +257,7 @@ impl BlockedKeys {
     }
 
     fn key(&mut self, key: usize) -> &mut KeyWatch {
-        let last = || self.quiet.get(key).copied().unwrap_or_default().later(self.of_any);
+        let last = || self.quiet.of(key).later(self.of_any);
         self.keys.entry(key).or_insert_with(|| KeyWatch { last: last(), ..KeyWatch::default() })
     }
 
@@ -243,7 +266,7 @@ impl BlockedKeys {
         let btree_map::Entry::Occupied(watch) = self.keys.entry(key) else { return };
         let KeyWatch { open, last, kept, found, looks } = watch.get();
         if open.is_empty() && kept.is_empty() && found.is_empty() && looks.is_empty() {
-            *self.quiet.of(key) = *last;
+            self.quiet.set(key, *last);
             watch.remove();
         }
     }
