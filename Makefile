@@ -34,6 +34,7 @@ test:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
 	$(CARGO) test --workspace
+	$(CARGO) test --workspace --test runs -- --ignored searches::
 	@scripts/report-in-chromium --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
 	@scripts/check-ci --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
 	@if [ -n "$(ROOT)" ]; then \
@@ -45,14 +46,14 @@ test:
 	@if said=$$($(HARNESS) clean 2>&1); then \
 		echo "$$said" && \
 		$(CARGO) test --workspace --test docker -- --ignored --test-threads=1 && \
-		$(CARGO) test --workspace --test runs -- --ignored --test-threads=3 --skip ::long:: $(if $(ROOT),,--skip as_root::); \
+		$(CARGO) test --workspace --test runs -- --ignored --test-threads=3 --skip ::long:: --skip searches:: $(if $(ROOT),,--skip as_root::); \
 	elif ! echo "$$said" | grep -q 'no Docker engine answers'; then \
 		echo "$$said" >&2; \
 		echo "THE DOCKER ENGINE IS THERE, BUT CANNOT BE USED." >&2; \
 		false; \
 	else \
 		echo "$$said" >&2; \
-		left=$$($(CARGO) test -q --workspace --test docker --test runs -- --ignored --skip ::long:: --list); \
+		left=$$($(CARGO) test -q --workspace --test docker --test runs -- --ignored --skip ::long:: --skip searches:: --list); \
 		left=$$(echo "$$left" | grep -c ': test$$'); \
 		echo "NO DOCKER ENGINE ANSWERS: $$left tests and runs on real servers were LEFT OUT." >&2; \
 		test -z "$$CI"; \

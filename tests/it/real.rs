@@ -2,7 +2,7 @@
 //! modules `long` of this binary.
 //!
 //! They need a Docker engine, and are run by `make test`, three at a time:
-//! `cargo test --test runs -- --ignored --test-threads=3 --skip ::long::`.
+//! `cargo test --test runs -- --ignored --test-threads=3 --skip ::long:: --skip searches::`.
 
 use std::{
     fs,
