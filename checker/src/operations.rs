@@ -7,6 +7,7 @@
 
 use history::{Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, HoldId, Key, OpId, RequestKind, Token};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// A rule about the resource that an event breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +82,8 @@ struct Told {
     seen: Option<Token>,
 }
 
-/// The answers that the log shows, in the order of [`Arm::ALL`].
-type Decision = [Option<Told>; Arm::ALL.len()];
+/// The answers that the log shows, one for each arm.
+type Decision = SmallVec<[Told; 3]>;
 
 /// An answer, as the client received it.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +95,7 @@ pub(crate) enum Answer<'a> {
 }
 
 /// One operation of a hold whose attempt is not closed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Operation {
     id: OpId,
     /// Absent if the log has the operation, and no client has invoked it yet.
@@ -184,7 +185,7 @@ impl Operations {
             decided: None,
             undone: None,
             digest: 0,
-            told: [None; Arm::ALL.len()],
+            told: Decision::new(),
         };
         let ops = of.entry(hold).or_insert_with(|| spare.pop().unwrap_or_default());
         ops.push(new);
@@ -382,7 +383,7 @@ impl Operation {
             let why = format!("operation {op} of hold {hold} was answered as #{number}, and is another in the log");
             return Some((Breach::WrongAnswer, why));
         }
-        let wrong = differing(self.told, answer?)?;
+        let wrong = differing(&self.told, answer?)?;
         let why = format!("#{number}, operation {op} of hold {hold}, was not answered as decided: {wrong}");
         Some((Breach::WrongAnswer, why))
     }
@@ -418,26 +419,32 @@ impl<'a> Answer<'a> {
 /// The answers that an admission shows. A read is answered with the state after it, so the arm `reads` shows the token
 /// of the read itself; a write is answered with the tokens before it.
 fn told(admission: &Admission) -> Decision {
-    let mut all = [None; Arm::ALL.len()];
+    let mut all = Decision::new();
     let is_read = admission.kind == RequestKind::Read;
     for d in admission.arms {
         let own = admission.token.filter(|_| is_read && d.arm == Arm::Reads);
         let (admitted, version) = if is_read { (None, Some(d.version)) } else { (Some(d.admitted), None) };
         let told = Told { arm: d.arm, admitted, version, seen: d.seen.max(own) };
-        all[d.arm as usize].get_or_insert(told);
+        if all.iter().all(|known| known.arm != d.arm) {
+            all.push(told);
+        }
     }
     all
 }
 
 /// Returns the first difference between a decision and an answer: every arm is answered once, and as the log has it.
-fn differing(mut left: Decision, answer: impl Iterator<Item = Told>) -> Option<String> {
+fn differing(logged: &[Told], answer: impl Iterator<Item = Told>) -> Option<String> {
+    let mut answered = 0_u32;
+    let bit = |arm: Arm| 1 << arm as u32;
     for told in answer {
-        match left[told.arm as usize].take() {
-            Some(logged) if logged == told => {}
-            logged => return Some(difference(&told, logged)),
+        let of_arm = logged.iter().find(|logged| logged.arm == told.arm && answered & bit(told.arm) == 0);
+        if of_arm != Some(&told) {
+            return Some(difference(&told, of_arm.copied()));
         }
+        answered |= bit(told.arm);
     }
-    let missing = left.into_iter().flatten().next()?;
+    let left_out = logged.iter().filter(|logged| answered & bit(logged.arm) == 0);
+    let missing = left_out.min_by_key(|logged| logged.arm as u32)?;
     Some(format!("the answer leaves out {}", missing.arm))
 }
 
