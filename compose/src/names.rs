@@ -20,7 +20,7 @@ pub(crate) fn of_node(run: &str, node: &str) -> String {
     format!("{PREFIX}{}-{node}", end(run, left))
 }
 
-/// The end of a run's id (ASCII), which separates it from other runs: it is drawn at random.
+/// The end of a run's id (ASCII). The last part of an id is drawn at random, and separates the run from others.
 fn end(run: &str, length: usize) -> &str {
     run.get(run.len().saturating_sub(length)..).unwrap_or(run).trim_start_matches('-')
 }

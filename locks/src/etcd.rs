@@ -13,7 +13,8 @@
 //! - **The client confirms.** The lease may expire while its owner waits or is frozen, and the key goes with the lease.
 //!   Then no key is older than the remembered revision, because the own key is gone as well. So one transaction
 //!   decides: the own key exists *and* no key is older. For a free lock this is the transaction that creates the key.
-//! - **The promise is fresh.** A promise counts from the sending of the grant, or of a keep-alive that was answered.
+//! - **The promise is fresh.** A promise counts from the sending of the grant, or of a keep-alive that was answered (in
+//!   some stores, of the creation).
 //!   After a wait little of the grant's time is left, so the client keeps the lease alive once more before the
 //!   confirming transaction. Keep-alives during the wait keep the key in the queue and promise nothing.
 //!
@@ -346,6 +347,10 @@ impl Lock for Etcd {
 
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
         Box::pin(self.remove(hold, watch))
+    }
+
+    fn gave_up(&self, hold: &Hold) {
+        self.leases.of(&hold.owner).into_iter().for_each(|own| self.leases.store.relies_on_end(own.id));
     }
 
     /// Undoes the attempt if its lease is known: see [the module](self).

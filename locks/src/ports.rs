@@ -183,11 +183,14 @@ pub trait Store: Send + Sync {
     /// Queues `op` before it returns. Dropping the reply cancels nothing.
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>>;
 
-    /// Returns whether a key that was created under a lease has let the lease run for its full time since the creation
-    /// was sent, as a keep-alive does.
+    /// Returns whether an answered creation of a key proves that its lease runs for its full time from the sending of
+    /// the creation, as an answered keep-alive does.
     fn keeps_alive_by_creating(&self) -> bool {
         false
     }
+
+    /// A hold under this lease ends with the lease only: its client has given it up, and relies on the promise.
+    fn relies_on_end(&self, _lease: LeaseId) {}
 }
 
 /// The record of a key in a [`Table`].
@@ -428,6 +431,9 @@ pub trait Lock: Send + Sync {
     /// # Errors
     /// [`Failure`], if too few nodes answered.
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released>;
+
+    /// The client has given `hold` up: it neither renews nor releases the hold, and relies on the promise to its end.
+    fn gave_up(&self, _hold: &Hold) {}
 
     /// Removes the keys that an abandoned attempt left behind under this owner, on every node that answers. `watch` is
     /// told of the undo.

@@ -163,6 +163,10 @@ impl Lock for Reentrant {
         }
     }
 
+    fn gave_up(&self, hold: &Hold) {
+        self.lock.gave_up(hold);
+    }
+
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
         self.lock.cancel(key, owner, lease, watch)
     }

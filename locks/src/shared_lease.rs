@@ -1,19 +1,19 @@
 //! A session of one client at a store: a lease that all its attempts and holds share.
 //!
-//! This is a store between the client's lock and the real one. The first attempt is granted a lease. As long as another
-//! attempt or hold of the client has the lease, a further attempt keeps it alive instead of asking for one of its own,
-//! and the end of a hold leaves it. So each renewal of one hold keeps the keys of all holds in the store, and when the
-//! lease ends, all these keys go at once.
+//! This is a store between the client's lock and the real one. Every attempt gets a number in the place of a lease. The
+//! first attempt is granted a real lease. As long as another attempt or hold of the client has this lease, a further
+//! attempt joins it, and the end of a hold leaves it. So each renewal of one hold keeps the keys of all holds in the
+//! store, and when the lease ends, all these keys go at once.
 //!
-//! A further attempt does not wait for the keep-alive before it creates its key: both requests are on their way
-//! together, and the key counts as created when both are answered. A store whose creations keep the lease alive needs
-//! the creation only. An attempt that learns in this way that the lease is gone has failed, and the next one begins a
-//! new session.
+//! An attempt that joins keeps the lease alive, by a request of its own or, in some stores, by creating its key. It does
+//! not wait for the keep-alive before it creates its key: both requests are on their way together, and the key counts
+//! as created when both are answered. An attempt that learns in this way that the lease is gone has failed, and the
+//! next one begins a new session.
 //!
 //! # Promises
 //!
-//! The recorded promise of a hold counts from the keep-alive of its own attempt, or from its own renewals. A keep-alive
-//! for another hold lets the lease run longer than that, never shorter.
+//! The recorded promise of a hold counts from the request by which its own attempt began the session or kept it alive,
+//! or from the hold's own renewals. A keep-alive for another hold lets the lease run longer than that, never shorter.
 //!
 //! # Leftovers
 //!
@@ -21,12 +21,16 @@
 //! or come later. While others have the lease, nobody may end it for that, because their promises rest on it. So the
 //! session takes no more attempts, and its lease goes with the last hold that has it, and the key with the lease. If
 //! the answer about the key still comes, the key is deleted at once. The next attempt begins a new session.
+//!
+//! An undo that was broken off is repeated. An attempt leaves its session only once, however often it is undone.
+//!
+//! A client that gives a hold up relies on the promise to its end, and then on the end of the lease. So the session
+//! takes no more attempts, which would keep the key, and the last of the other holds does not revoke the lease.
 
 use std::{
-    collections::BTreeMap,
-    future::{poll_fn, ready},
+    collections::{BTreeMap, VecDeque},
+    future::ready,
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -40,13 +44,22 @@ use crate::{
 
 type Answer = Result<StoreAnswer, NodeError>;
 
-/// The sessions of a client.
+/// Attempts that have left are remembered for a repeated undo, the newest of them.
+const LEFT_MAX: usize = 64;
+
+/// The sessions of a client. `own` is the number of an attempt, and `lease` a real lease.
 #[derive(Default)]
 struct Sessions {
     /// The session that new attempts join.
     open: Option<LeaseId>,
     /// Each lease that an attempt or a hold has.
     used: BTreeMap<LeaseId, Used>,
+    /// The last number of an attempt.
+    last: i64,
+    /// The lease of each attempt or hold.
+    joined: BTreeMap<LeaseId, LeaseId>,
+    /// The same of attempts and holds that have left.
+    left: VecDeque<(LeaseId, LeaseId)>,
     /// Creations of keys without a definite answer.
     pending: Vec<Arc<Creation>>,
 }
@@ -62,40 +75,60 @@ struct Used {
 
 impl Sessions {
     /// No attempt joins this session any more.
-    fn close(&mut self, id: LeaseId) {
-        if self.open == Some(id) {
+    fn close(&mut self, lease: LeaseId) {
+        if self.open == Some(lease) {
             self.open = None;
         }
     }
 
-    /// A new session, with its first attempt.
-    fn begin(&mut self, id: LeaseId, granted: Duration) {
-        self.open = Some(id);
-        self.used.insert(id, Used { users: 1, granted, keeping: None });
+    /// A new session, with its first attempt. Returns the answer to that attempt.
+    fn begin(&mut self, lease: LeaseId, granted: Duration) -> StoreAnswer {
+        self.open = Some(lease);
+        self.used.insert(lease, Used { users: 0, granted, keeping: None });
+        self.join(lease).unwrap_or(StoreAnswer::Gone)
     }
 
-    /// An attempt joins the open session, and keeps its lease alive, unless the creation of its key will. Returns that
-    /// lease and its granted time.
-    fn join(&mut self, store: &dyn Store) -> Option<(LeaseId, Duration)> {
-        let id = self.open?;
-        let used = self.used.get_mut(&id)?;
+    /// One more attempt has the lease. Returns the answer to that attempt, if the session is open.
+    fn join(&mut self, lease: LeaseId) -> Option<StoreAnswer> {
+        let used = self.used.get_mut(&lease).filter(|_| self.open == Some(lease))?;
         used.users += 1;
-        used.keeping = (!store.keeps_alive_by_creating()).then(|| store.send(Op::KeepAlive(id)).shared());
-        Some((id, used.granted))
+        self.last += 1;
+        let own = LeaseId(self.last);
+        self.joined.insert(own, lease);
+        Some(StoreAnswer::Leased(own, used.granted))
     }
 
-    /// One attempt or hold less has the lease. Returns whether no other has it.
-    fn leave(&mut self, id: LeaseId) -> bool {
-        if let Some(used) = self.used.get_mut(&id) {
-            used.users -= 1;
-            if used.users > 0 {
-                return false;
+    /// The lease of an attempt or a hold, also if it has left.
+    fn lease_of(&self, own: LeaseId) -> Option<LeaseId> {
+        let left = || self.left.iter().find(|(other, _)| *other == own).map(|(_, lease)| *lease);
+        self.joined.get(&own).copied().or_else(left)
+    }
+
+    /// One attempt or hold less has its lease, unless it has left before. Returns the lease, and whether no other
+    /// attempt or hold has it.
+    fn leave(&mut self, own: LeaseId) -> Option<(LeaseId, bool)> {
+        let lease = self.lease_of(own)?;
+        if self.joined.remove(&own).is_some() {
+            self.left.push_back((own, lease));
+            if self.left.len() > LEFT_MAX {
+                self.left.pop_front();
+            }
+            if let Some(used) = self.used.get_mut(&lease) {
+                used.users -= 1;
             }
         }
-        self.used.remove(&id);
-        self.close(id);
-        self.pending.retain(|creation| creation.lease != id);
-        true
+        let is_unused = self.used.get(&lease).is_none_or(|used| used.users == 0);
+        if is_unused {
+            self.used.remove(&lease);
+            self.close(lease);
+            self.pending.retain(|creation| creation.lease != lease);
+        }
+        Some((lease, is_unused))
+    }
+
+    /// Nothing of this creation is left to be undone.
+    fn settled(&mut self, creation: &Arc<Creation>) {
+        self.pending.retain(|other| !Arc::ptr_eq(other, creation));
     }
 }
 
@@ -103,23 +136,7 @@ impl Sessions {
 struct Creation {
     key: Key,
     lease: LeaseId,
-    /// None: the answer was an error that leaves it open whether the key was created.
-    reply: Mutex<Option<Reply<Answer>>>,
-}
-
-impl Creation {
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
-        let mut reply = self.reply.lock();
-        let unknown = || Err(NodeError::Indeterminate("nobody knows whether the key was created".into()));
-        let answer = match reply.as_mut() {
-            Some(reply) => reply.as_mut().poll(cx),
-            None => Poll::Ready(unknown()),
-        };
-        if matches!(answer, Poll::Ready(Err(NodeError::Indeterminate(_)))) {
-            *reply = None;
-        }
-        answer
-    }
+    answer: Shared<Reply<Answer>>,
 }
 
 /// A store that grants all attempts of a client one lease. See [the module](self).
@@ -134,24 +151,44 @@ impl SharedLease {
     }
 
     fn grant(&self, lease: Duration) -> Reply<Answer> {
-        if let Some((id, granted)) = self.sessions.lock().join(&*self.store) {
-            return Box::pin(ready(Ok(StoreAnswer::Leased(id, granted))));
-        }
-        let (asked, sessions) = (self.store.send(Op::Grant(lease)), self.sessions.clone());
-        Box::pin(async move {
-            let answer = asked.await;
-            if let Ok(StoreAnswer::Leased(id, granted)) = answer {
-                sessions.lock().begin(id, granted);
+        let (store, sessions) = (self.store.clone(), self.sessions.clone());
+        let open = {
+            let mut sessions = sessions.lock();
+            let open = sessions.open;
+            if let Some(used) = open.and_then(|open| sessions.used.get_mut(&open))
+                && !store.keeps_alive_by_creating()
+            {
+                used.keeping = open.map(|open| store.send(Op::KeepAlive(open)).shared());
             }
-            answer
+            open
+        };
+        let asked = open.is_none().then(|| store.send(Op::Grant(lease)));
+        Box::pin(async move {
+            // An attempt that ends before it reads this has not joined.
+            if let Some(joined) = open.and_then(|open| sessions.lock().join(open)) {
+                return Ok(joined);
+            }
+            let asked = asked.unwrap_or_else(|| store.send(Op::Grant(lease)));
+            match asked.await {
+                Ok(StoreAnswer::Leased(lease, granted)) => Ok(sessions.lock().begin(lease, granted)),
+                other => other,
+            }
         })
     }
 
-    /// Creates a key. The answer is that of the creation, if the last keep-alive has succeeded. It was sent with this
-    /// attempt or after it.
-    fn create(&self, key: Key, lease: LeaseId, op: Op) -> Reply<Answer> {
-        let creation = Arc::new(Creation { key, lease, reply: Mutex::new(Some(self.store.send(op))) });
+    /// Sends a request about the lease of an attempt or a hold.
+    fn ask(&self, own: LeaseId, op: impl Fn(LeaseId) -> Op) -> Reply<Answer> {
+        let lease = self.sessions.lock().lease_of(own);
+        lease
+            .map_or_else(|| Box::pin(ready(Ok(StoreAnswer::Gone))) as Reply<Answer>, |lease| self.store.send(op(lease)))
+    }
+
+    /// Creates a key. The answer is that of the creation, if the last keep-alive has succeeded: the keep-alive of this
+    /// attempt, or a later one.
+    fn create(&self, key: Key, own: LeaseId, op: impl Fn(LeaseId) -> Op) -> Reply<Answer> {
         let sessions = self.sessions.clone();
+        let Some(lease) = sessions.lock().lease_of(own) else { return Box::pin(ready(Ok(StoreAnswer::Gone))) };
+        let creation = Arc::new(Creation { key, lease, answer: self.store.send(op(lease)).shared() });
         let (keeping, granted) = {
             let mut sessions = sessions.lock();
             sessions.pending.push(creation.clone());
@@ -159,60 +196,74 @@ impl SharedLease {
             (used.and_then(|used| used.keeping.clone()), used.map(|used| used.granted).unwrap_or_default())
         };
         Box::pin(async move {
-            if let Some(keeping) = keeping {
-                match keeping.await {
-                    Ok(StoreAnswer::Leased(_, left)) if left >= granted => {}
-                    // The lease is gone, and its keys with it.
-                    Ok(StoreAnswer::Leased(_, Duration::ZERO) | StoreAnswer::Gone) => {
-                        sessions.lock().close(lease);
-                        return Ok(StoreAnswer::Gone);
-                    }
-                    other => {
-                        let why = format!("a keep-alive with the creation of the key failed: {other:?}");
-                        return Err(NodeError::Indeterminate(why));
-                    }
+            let kept = match keeping {
+                Some(keeping) => keeping.await,
+                None => Ok(StoreAnswer::Leased(lease, granted)),
+            };
+            let kept = match kept {
+                Ok(StoreAnswer::Leased(_, left)) if left >= granted => Ok(()),
+                // The lease is gone, and its keys with it.
+                Ok(StoreAnswer::Leased(_, Duration::ZERO) | StoreAnswer::Gone) => {
+                    sessions.lock().close(lease);
+                    return Ok(StoreAnswer::Gone);
                 }
+                Ok(answer) => Err(format!("a keep-alive of {granted:?} was answered with {answer:?}")),
+                // This one does not wait for the key: the undo does.
+                Err(NodeError::Indeterminate(why)) => return Err(NodeError::Indeterminate(why)),
+                Err(NodeError::Definite(why)) => Err(why),
+            };
+            let answer = creation.answer.clone().await;
+            match (&answer, kept) {
+                (Ok(StoreAnswer::Gone) | Err(NodeError::Definite(_)), _) | (Ok(_), Ok(())) => {
+                    let mut sessions = sessions.lock();
+                    sessions.settled(&creation);
+                    if answer == Ok(StoreAnswer::Gone) {
+                        sessions.close(lease);
+                    }
+                    answer
+                }
+                (Err(NodeError::Indeterminate(_)), _) => answer,
+                (Ok(_), Err(why)) => Err(NodeError::Indeterminate(why)),
             }
-            let answer = poll_fn(|cx| creation.poll(cx)).await;
-            let mut sessions = sessions.lock();
-            if !matches!(answer, Err(NodeError::Indeterminate(_))) {
-                sessions.pending.retain(|other| !Arc::ptr_eq(other, &creation));
-            }
-            if answer == Ok(StoreAnswer::Gone) {
-                sessions.close(lease);
-            }
-            answer
         })
     }
 
     /// An attempt or a hold is over. The lease goes with the last one that has it.
-    fn leave(&self, id: LeaseId) -> Reply<Answer> {
+    fn leave(&self, own: LeaseId) -> Reply<Answer> {
         let mut sessions = self.sessions.lock();
-        if sessions.leave(id) {
-            return self.store.send(Op::Revoke(id));
-        }
+        let lease = match sessions.leave(own) {
+            None => return Box::pin(ready(Ok(StoreAnswer::Gone))),
+            Some((lease, true)) => return self.store.send(Op::Revoke(lease)),
+            Some((lease, false)) => lease,
+        };
         // Nobody but this list has the creation of an attempt that waits no more.
-        let is_left = |creation: &&Arc<Creation>| creation.lease == id && Arc::strong_count(creation) == 1;
-        let left: Vec<_> = sessions.pending.iter().filter(is_left).cloned().collect();
+        let is_left = |creation: &&Arc<Creation>| creation.lease == lease && Arc::strong_count(creation) == 1;
+        let left: Vec<_> = sessions.pending.iter().filter(is_left).map(Arc::downgrade).collect();
         let goes_on = || Err(NodeError::Indeterminate("the session goes on for other holds of the client".into()));
         if left.is_empty() {
             return Box::pin(ready(goes_on()));
         }
-        sessions.close(id);
+        sessions.close(lease);
         let (store, sessions) = (self.store.clone(), self.sessions.clone());
         Box::pin(async move {
             let mut said = goes_on();
             for creation in left {
-                if let Ok(answer) = poll_fn(|cx| creation.poll(cx)).await {
-                    sessions.lock().pending.retain(|other| !Arc::ptr_eq(other, &creation));
-                    said = match answer {
-                        StoreAnswer::At(revision) | StoreAnswer::First(revision) => {
-                            store.send(Op::Delete(creation.key.clone(), revision)).await
-                        }
-                        // The lease was over before, so there is no key.
-                        answer => Ok(answer),
-                    };
+                // An undo that is broken off must not keep the creation from the next one.
+                let Some(answer) = creation.upgrade().map(|creation| creation.answer.clone()) else { continue };
+                let deleted = match answer.await {
+                    Ok(StoreAnswer::At(revision) | StoreAnswer::First(revision)) => {
+                        let Some(key) = creation.upgrade().map(|creation| creation.key.clone()) else { continue };
+                        store.send(Op::Delete(key, revision)).await
+                    }
+                    // The lease was over before, or the request was never sent: there is no key.
+                    Ok(answer) => Ok(answer),
+                    Err(NodeError::Definite(_)) => Ok(StoreAnswer::Gone),
+                    Err(_) => continue,
+                };
+                if let (Some(creation), Ok(_)) = (creation.upgrade(), &deleted) {
+                    sessions.lock().settled(&creation);
                 }
+                said = deleted;
             }
             said
         })
@@ -227,167 +278,23 @@ impl Store for SharedLease {
     fn send(&self, op: Op) -> Reply<Answer> {
         match op {
             Op::Grant(lease) => self.grant(lease),
-            Op::Revoke(id) => self.leave(id),
-            Op::Create(ref key, _, lease, _) => self.create(key.clone(), lease, op.clone()),
+            Op::Revoke(own) => self.leave(own),
+            Op::Create(key, owner, own, mode) => {
+                self.create(key.clone(), own, |lease| Op::Create(key.clone(), owner.clone(), lease, mode))
+            }
+            Op::KeepAlive(own) => self.ask(own, Op::KeepAlive),
+            Op::TimeToLive(own) => self.ask(own, Op::TimeToLive),
             op => self.store.send(op),
+        }
+    }
+
+    fn relies_on_end(&self, own: LeaseId) {
+        let mut sessions = self.sessions.lock();
+        if let Some(lease) = sessions.lease_of(own) {
+            sessions.close(lease);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{hold::Owner, mode::Mode, ports::Revision};
-
-    const LEASE: Duration = Duration::from_secs(2);
-
-    /// Grants leases with growing ids, and notes all requests.
-    #[derive(Default)]
-    struct Noting {
-        sent: Mutex<Vec<Op>>,
-        /// True if a keep-alive finds no lease.
-        has_expired: Mutex<bool>,
-        /// True if nobody learns whether a key was created.
-        loses_creations: bool,
-        /// True if no keep-alive is answered.
-        loses_keep_alives: bool,
-        /// True if creations keep the lease alive.
-        keeps_alive_by_creating: bool,
-    }
-
-    impl Store for Noting {
-        fn name(&self) -> &str {
-            "etcd"
-        }
-
-        fn keeps_alive_by_creating(&self) -> bool {
-            self.keeps_alive_by_creating
-        }
-
-        fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
-            let mut sent = self.sent.lock();
-            let grants = 1 + sent.iter().filter(|op| matches!(op, Op::Grant(_))).count() as i64;
-            let left = if *self.has_expired.lock() { Duration::ZERO } else { LEASE };
-            let is_lost = match &op {
-                Op::Create(..) => self.loses_creations,
-                Op::KeepAlive(..) => self.loses_keep_alives,
-                _ => false,
-            };
-            if is_lost {
-                sent.push(op);
-                return Box::pin(ready(Err(NodeError::Indeterminate("the connection is closed".into()))));
-            }
-            let answer = match &op {
-                Op::Grant(lease) => StoreAnswer::Leased(LeaseId(grants), *lease),
-                Op::KeepAlive(id) => StoreAnswer::Leased(*id, left),
-                Op::Create(..) if left.is_zero() => StoreAnswer::Gone,
-                Op::Create(..) => StoreAnswer::At(Revision(7)),
-                _ => StoreAnswer::Done,
-            };
-            sent.push(op);
-            Box::pin(ready(Ok(answer)))
-        }
-    }
-
-    /// A store whose creations keep the lease alive.
-    fn keeping_by_creating() -> Arc<Noting> {
-        Arc::new(Noting { keeps_alive_by_creating: true, ..Noting::default() })
-    }
-
-    async fn granted(session: &SharedLease) -> LeaseId {
-        match session.send(Op::Grant(LEASE)).await {
-            Ok(StoreAnswer::Leased(id, _)) => id,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn created(session: &SharedLease, lease: LeaseId) -> Answer {
-        session.send(Op::Create(Key::new("k0"), Owner::new("a"), lease, Mode::Write)).await
-    }
-
-    #[tokio::test]
-    async fn attempts_of_a_client_share_one_lease_until_the_last_of_them_ends() {
-        let store = Arc::new(Noting::default());
-        let session = SharedLease::new(store.clone());
-        let (a, b) = (granted(&session).await, granted(&session).await);
-        assert_eq!((a, b), (LeaseId(1), LeaseId(1)));
-        assert!(session.send(Op::Revoke(a)).await.is_err(), "the session goes on");
-        assert_eq!(session.send(Op::Revoke(b)).await, Ok(StoreAnswer::Done));
-        assert_eq!(granted(&session).await, LeaseId(2), "the next attempt begins a new session");
-        let sent = [Op::Grant(LEASE), Op::KeepAlive(LeaseId(1)), Op::Revoke(LeaseId(1)), Op::Grant(LEASE)];
-        assert_eq!(*store.sent.lock(), sent);
-    }
-
-    #[tokio::test]
-    async fn an_attempt_in_a_session_that_has_ended_fails_and_the_next_one_begins_a_new_session() {
-        let store = Arc::new(Noting::default());
-        let session = SharedLease::new(store.clone());
-        let lost = granted(&session).await;
-        assert_eq!(created(&session, lost).await, Ok(StoreAnswer::At(Revision(7))));
-        *store.has_expired.lock() = true;
-        assert_eq!(granted(&session).await, lost);
-        assert_eq!(created(&session, lost).await, Ok(StoreAnswer::Gone));
-        assert!(session.send(Op::Revoke(lost)).await.is_ok(), "the store has answered that it created nothing");
-        let new = granted(&session).await;
-        assert_eq!((lost, new), (LeaseId(1), LeaseId(2)));
-        *store.has_expired.lock() = false;
-        // The end of the lost hold does not end the new session.
-        session.send(Op::Revoke(lost)).await.unwrap();
-        assert_eq!(granted(&session).await, new);
-    }
-
-    #[tokio::test]
-    async fn a_key_of_which_nothing_is_known_ends_no_lease_of_another_hold() {
-        for does_answer in [true, false] {
-            let store = Arc::new(Noting { loses_creations: !does_answer, ..Noting::default() });
-            let session = SharedLease::new(store.clone());
-            let (id, _) = (granted(&session).await, granted(&session).await);
-            drop(session.send(Op::Create(Key::new("k0"), Owner::new("a"), id, Mode::Write)));
-            let undone = session.send(Op::Revoke(id)).await;
-            if does_answer {
-                assert_eq!(undone, Ok(StoreAnswer::Done));
-                assert_eq!(store.sent.lock().last(), Some(&Op::Delete(Key::new("k0"), Revision(7))));
-            } else {
-                assert!(undone.is_err(), "the key may come later: {undone:?}");
-            }
-            let revoked = |store: &Noting| store.sent.lock().iter().any(|op| matches!(op, Op::Revoke(_)));
-            assert!(!revoked(&store), "the other hold has the lease");
-            assert_eq!(granted(&session).await, LeaseId(2), "the next attempt begins a new session");
-            assert_eq!(session.send(Op::Revoke(id)).await, Ok(StoreAnswer::Done));
-            assert_eq!(store.sent.lock().last(), Some(&Op::Revoke(id)), "the key goes with the last hold");
-            assert_eq!(granted(&session).await, LeaseId(2), "the new session goes on");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_creation_that_keeps_the_lease_alive_is_the_only_request() {
-        let store = keeping_by_creating();
-        let session = SharedLease::new(store.clone());
-        let (id, _) = (granted(&session).await, granted(&session).await);
-        assert_eq!(created(&session, id).await, Ok(StoreAnswer::At(Revision(7))));
-        assert!(!store.sent.lock().iter().any(|op| matches!(op, Op::KeepAlive(_))), "{:?}", store.sent.lock());
-        *store.has_expired.lock() = true;
-        assert_eq!(created(&session, id).await, Ok(StoreAnswer::Gone));
-        assert_eq!(granted(&session).await, LeaseId(2), "the next attempt begins a new session");
-    }
-
-    #[tokio::test]
-    async fn a_key_without_a_keep_alive_is_no_hold_and_is_removed() {
-        let store = Arc::new(Noting { loses_keep_alives: true, ..Noting::default() });
-        let session = SharedLease::new(store.clone());
-        let (id, _) = (granted(&session).await, granted(&session).await);
-        assert!(matches!(created(&session, id).await, Err(NodeError::Indeterminate(_))));
-        assert_eq!(session.send(Op::Revoke(id)).await, Ok(StoreAnswer::Done));
-        assert_eq!(store.sent.lock().last(), Some(&Op::Delete(Key::new("k0"), Revision(7))));
-    }
-
-    #[tokio::test]
-    async fn a_creation_that_is_answered_leaves_the_session_open() {
-        let store = Arc::new(Noting::default());
-        let session = SharedLease::new(store.clone());
-        let (id, _) = (granted(&session).await, granted(&session).await);
-        assert_eq!(created(&session, id).await, Ok(StoreAnswer::At(Revision(7))));
-        assert!(session.send(Op::Revoke(id)).await.is_err(), "the session goes on");
-        assert_eq!(granted(&session).await, id);
-    }
-}
+mod tests;

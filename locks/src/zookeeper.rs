@@ -28,13 +28,13 @@
 //! library's own pings keep a session alive too, but they cannot be observed, so they promise nothing. A session whose
 //! last such request is older than its timeout is given up here: the library would keep it alive for ever.
 //!
-//! A session's creation starts the timeout on the leader, after the request was sent: the promise is exact. The others
-//! through the leader do too. Through a follower they prove that the session had not ended when the leader ordered
-//! them, but it is the **follower** that notes the sign of life; the follower reports it with its next answer to the
-//! leader's ping, which comes every half tick (the servers of the built-in Compose file: 100 ms). One
-//! case is not covered: the follower is cut off, or dies, in this half tick, and the client does not reach another
-//! server before the leader ends the session. The leader may then end it up to half a tick and one ping of the library
-//! early. (A leader rounds every timeout up to its next tick, which makes up for some of this.)
+//! A session's creation starts the timeout on the leader, after the request was sent: the promise is exact. A check or
+//! a creation that goes through the leader does too. One that goes through a follower proves that the session had not
+//! ended when the leader ordered it, but it is the **follower** that notes the sign of life; the follower reports it
+//! with its next answer to the leader's ping, which comes every half tick (the servers of the built-in Compose file:
+//! 100 ms). One case is not covered: the follower is cut off, or dies, in this half tick, and the client does not reach
+//! another server before the leader ends the session. The leader may then end it up to half a tick and one ping of the
+//! library early. (A leader rounds every timeout up to its next tick, which makes up for some of this.)
 //!
 //! # What is left behind
 //!
@@ -100,7 +100,7 @@ struct Session {
     client: Client,
     /// The time that was negotiated.
     timeout: Duration,
-    /// The session is given up then, unless a check is answered before.
+    /// The session is given up then, unless a check or a creation is answered before.
     ends: Instant,
     /// The session's own znodes that no release has begun to delete, the oldest first.
     paths: Vec<String>,
@@ -199,7 +199,7 @@ impl Ensemble {
         Ok(StoreAnswer::Leased(lease, timeout))
     }
 
-    /// Closes the session when its timeout has passed since the last check that was answered.
+    /// Closes the session when its timeout has passed since the last check or creation that was answered.
     async fn give_up_at_end(self: Arc<Self>, lease: LeaseId) {
         loop {
             let Some(ends) = self.state().sessions.get(&lease).map(|session| session.ends) else { return };

@@ -90,7 +90,6 @@ fn lines(text: &str, dir: &Path) -> BTreeSet<String> {
     text.lines().map(without_rates).collect()
 }
 
-/// Run by `make accept`: `make test` has no time for them.
 /// Tests that take so long that `cargo test` leaves them to `make test`.
 mod searches {
     use super::*;
@@ -228,6 +227,7 @@ mod searches {
     }
 }
 
+/// Run by `make accept`: `make test` has no time for them.
 mod long {
     use super::*;
 

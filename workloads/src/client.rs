@@ -289,6 +289,7 @@ impl Client {
         if keep {
             // The write may still arrive: after a release another client could acquire before the write arrives.
             self.record(Event::GaveUp { hold: attempt.id });
+            self.lock.gave_up(&hold);
         } else {
             self.point(attempt.id, Point::BeforeRelease).await;
             self.release(attempt, &hold).await;

@@ -1,0 +1,231 @@
+use super::*;
+use crate::{hold::Owner, mode::Mode, ports::Revision};
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// Grants leases with growing ids, and notes all requests.
+#[derive(Default)]
+struct Noting {
+    sent: Mutex<Vec<Op>>,
+    /// True if a keep-alive finds no lease.
+    has_expired: Mutex<bool>,
+    /// True if nobody learns whether a key was created.
+    loses_creations: bool,
+    /// True if no keep-alive is answered.
+    loses_keep_alives: bool,
+    /// True if creations keep the lease alive.
+    keeps_alive_by_creating: bool,
+    /// True if no request leaves the client.
+    is_cut_off: Mutex<bool>,
+}
+
+impl Store for Noting {
+    fn name(&self) -> &str {
+        "etcd"
+    }
+
+    fn keeps_alive_by_creating(&self) -> bool {
+        self.keeps_alive_by_creating
+    }
+
+    fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
+        if *self.is_cut_off.lock() {
+            return Box::pin(ready(Err(NodeError::Definite("not connected".into()))));
+        }
+        let mut sent = self.sent.lock();
+        let grants = 1 + sent.iter().filter(|op| matches!(op, Op::Grant(_))).count() as i64;
+        let left = if *self.has_expired.lock() { Duration::ZERO } else { LEASE };
+        let is_lost = match &op {
+            Op::Create(..) => self.loses_creations,
+            Op::KeepAlive(..) => self.loses_keep_alives,
+            _ => false,
+        };
+        if is_lost {
+            sent.push(op);
+            return Box::pin(ready(Err(NodeError::Indeterminate("the connection is closed".into()))));
+        }
+        let answer = match &op {
+            Op::Grant(lease) => StoreAnswer::Leased(LeaseId(grants), *lease),
+            Op::KeepAlive(id) => StoreAnswer::Leased(*id, left),
+            Op::Create(..) if left.is_zero() => StoreAnswer::Gone,
+            Op::Create(..) => StoreAnswer::At(Revision(7)),
+            _ => StoreAnswer::Done,
+        };
+        sent.push(op);
+        Box::pin(ready(Ok(answer)))
+    }
+}
+
+/// The number of a new attempt.
+async fn granted(session: &SharedLease) -> LeaseId {
+    match session.send(Op::Grant(LEASE)).await {
+        Ok(StoreAnswer::Leased(id, LEASE)) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn created(session: &SharedLease, own: LeaseId) -> Answer {
+    session.send(Op::Create(Key::new("k0"), Owner::new("a"), own, Mode::Write)).await
+}
+
+fn last(store: &Noting) -> Op {
+    store.sent.lock().last().cloned().unwrap()
+}
+
+fn is_revoked(store: &Noting) -> bool {
+    store.sent.lock().iter().any(|op| matches!(op, Op::Revoke(_)))
+}
+
+#[tokio::test]
+async fn attempts_of_a_client_share_one_lease_until_the_last_of_them_ends() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (a, b) = (granted(&session).await, granted(&session).await);
+    assert!(session.send(Op::Revoke(a)).await.is_err(), "the session goes on");
+    assert_eq!(session.send(Op::Revoke(b)).await, Ok(StoreAnswer::Done));
+    // The next attempt begins a new session.
+    granted(&session).await;
+    let sent = [Op::Grant(LEASE), Op::KeepAlive(LeaseId(1)), Op::Revoke(LeaseId(1)), Op::Grant(LEASE)];
+    assert_eq!(*store.sent.lock(), sent);
+}
+
+#[tokio::test]
+async fn an_attempt_leaves_once_however_often_it_is_undone() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (held, failed) = (granted(&session).await, granted(&session).await);
+    drop(session.send(Op::Create(Key::new("k1"), Owner::new("b"), failed, Mode::Write)));
+    // The first undo is broken off. The next one still finds the key.
+    drop(session.send(Op::Revoke(failed)));
+    assert_eq!(session.send(Op::Revoke(failed)).await, Ok(StoreAnswer::Done));
+    assert_eq!(last(&store), Op::Delete(Key::new("k1"), Revision(7)));
+    assert!(session.send(Op::Revoke(failed)).await.is_err(), "nothing is left to be undone");
+    assert!(!is_revoked(&store), "the other hold has the lease: {:?}", store.sent.lock());
+    for _ in 0..2 {
+        assert_eq!(session.send(Op::Revoke(held)).await, Ok(StoreAnswer::Done));
+        assert_eq!(last(&store), Op::Revoke(LeaseId(1)), "an answer may be lost, so this is repeated");
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_reads_no_answer_has_not_joined() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let held = granted(&session).await;
+    drop(session.send(Op::Grant(LEASE)));
+    assert_eq!(session.send(Op::Revoke(held)).await, Ok(StoreAnswer::Done));
+    assert_eq!(last(&store), Op::Revoke(LeaseId(1)));
+    // If the session ends before the attempt reads the answer, the attempt begins a new one.
+    let held = granted(&session).await;
+    let joining = session.send(Op::Grant(LEASE));
+    session.send(Op::Revoke(held)).await.unwrap();
+    assert!(matches!(joining.await, Ok(StoreAnswer::Leased(_, LEASE))));
+    assert_eq!(last(&store), Op::Grant(LEASE));
+}
+
+#[tokio::test]
+async fn an_attempt_in_a_session_that_has_ended_fails_and_the_next_one_begins_a_new_session() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let lost = granted(&session).await;
+    assert_eq!(created(&session, lost).await, Ok(StoreAnswer::At(Revision(7))));
+    *store.has_expired.lock() = true;
+    let failed = granted(&session).await;
+    assert_eq!(created(&session, failed).await, Ok(StoreAnswer::Gone));
+    assert!(session.send(Op::Revoke(failed)).await.is_ok(), "the store has answered that it created nothing");
+    granted(&session).await;
+    assert_eq!(last(&store), Op::Grant(LEASE));
+    *store.has_expired.lock() = false;
+    // The end of the lost hold does not end the new session.
+    session.send(Op::Revoke(lost)).await.unwrap();
+    assert_eq!(last(&store), Op::Revoke(LeaseId(1)));
+    granted(&session).await;
+    assert_eq!(last(&store), Op::KeepAlive(LeaseId(2)));
+}
+
+#[tokio::test]
+async fn a_key_of_which_nothing_is_known_ends_no_lease_of_another_hold() {
+    for does_answer in [true, false] {
+        let store = Arc::new(Noting { loses_creations: !does_answer, ..Noting::default() });
+        let session = SharedLease::new(store.clone());
+        let (held, failed) = (granted(&session).await, granted(&session).await);
+        drop(session.send(Op::Create(Key::new("k0"), Owner::new("a"), failed, Mode::Write)));
+        let undone = session.send(Op::Revoke(failed)).await;
+        if does_answer {
+            assert_eq!(undone, Ok(StoreAnswer::Done));
+            assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)));
+        } else {
+            assert!(undone.is_err(), "the key may come later: {undone:?}");
+            assert!(session.send(Op::Revoke(failed)).await.is_err(), "nor does a second undo know more");
+        }
+        assert!(!is_revoked(&store), "the other hold has the lease");
+        granted(&session).await;
+        assert_eq!(last(&store), Op::Grant(LEASE), "the next attempt begins a new session");
+        assert_eq!(session.send(Op::Revoke(held)).await, Ok(StoreAnswer::Done));
+        assert_eq!(last(&store), Op::Revoke(LeaseId(1)), "the key goes with the last hold");
+        granted(&session).await;
+        assert_eq!(last(&store), Op::KeepAlive(LeaseId(2)), "the new session goes on");
+    }
+}
+
+#[tokio::test]
+async fn a_creation_that_keeps_the_lease_alive_is_the_only_request() {
+    let store = Arc::new(Noting { keeps_alive_by_creating: true, ..Noting::default() });
+    let session = SharedLease::new(store.clone());
+    let (_, joined) = (granted(&session).await, granted(&session).await);
+    assert_eq!(created(&session, joined).await, Ok(StoreAnswer::At(Revision(7))));
+    assert!(!store.sent.lock().iter().any(|op| matches!(op, Op::KeepAlive(_))), "{:?}", store.sent.lock());
+    *store.has_expired.lock() = true;
+    assert_eq!(created(&session, joined).await, Ok(StoreAnswer::Gone));
+    granted(&session).await;
+    assert_eq!(last(&store), Op::Grant(LEASE), "the next attempt begins a new session");
+}
+
+#[tokio::test]
+async fn a_key_without_a_keep_alive_is_no_hold_and_is_removed() {
+    let store = Arc::new(Noting { loses_keep_alives: true, ..Noting::default() });
+    let session = SharedLease::new(store.clone());
+    let (_, failed) = (granted(&session).await, granted(&session).await);
+    assert!(matches!(created(&session, failed).await, Err(NodeError::Indeterminate(_))));
+    assert_eq!(session.send(Op::Revoke(failed)).await, Ok(StoreAnswer::Done));
+    assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)));
+}
+
+#[tokio::test]
+async fn requests_that_were_never_sent_fail_for_certain_and_leave_the_session_open() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (_first, _second) = (granted(&session).await, granted(&session).await);
+    *store.is_cut_off.lock() = true;
+    let failed = granted(&session).await;
+    assert!(matches!(created(&session, failed).await, Err(NodeError::Definite(_))));
+    *store.is_cut_off.lock() = false;
+    for _ in 0..2 {
+        assert!(session.send(Op::Revoke(failed)).await.is_err(), "the session goes on");
+    }
+    granted(&session).await;
+    assert_eq!(last(&store), Op::KeepAlive(LeaseId(1)));
+}
+
+#[tokio::test]
+async fn a_session_with_a_hold_that_was_given_up_is_joined_and_revoked_no_more() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (held, given_up) = (granted(&session).await, granted(&session).await);
+    session.relies_on_end(given_up);
+    granted(&session).await;
+    assert_eq!(last(&store), Op::Grant(LEASE), "another attempt would keep the key of that hold");
+    assert!(session.send(Op::Revoke(held)).await.is_err());
+    assert!(!is_revoked(&store), "the hold that was given up relies on the lease");
+}
+
+#[tokio::test]
+async fn a_creation_that_is_answered_leaves_the_session_open() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (_, joined) = (granted(&session).await, granted(&session).await);
+    assert_eq!(created(&session, joined).await, Ok(StoreAnswer::At(Revision(7))));
+    assert!(session.send(Op::Revoke(joined)).await.is_err(), "the session goes on");
+    granted(&session).await;
+    assert_eq!(last(&store), Op::KeepAlive(LeaseId(1)));
+}
