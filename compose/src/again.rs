@@ -15,6 +15,10 @@ const DOING: &str = "injecting its faults again after its restart";
 /// clocks are read after this time, and set again if they are right, at most so often.
 const LOADED_AFTER: Duration = Duration::from_millis(50);
 const TRIES_MAX: u32 = 20;
+/// The interval and the number of looks for the next process of a node: somebody may take some seconds to start the node
+/// again.
+const START_LOOK: Duration = Duration::from_millis(100);
+const START_LOOKS: u32 = 50;
 
 impl DockerCluster<'_> {
     /// Injects the active faults of `node` again if the node has restarted since. For a restart that no fault of the
@@ -55,6 +59,39 @@ impl DockerCluster<'_> {
             }
         }
         Ok(pid)
+    }
+
+    /// Does something with the process of `node`, when the active faults of the node are on it. If the process ends
+    /// before that is done, does it with the next process: somebody may restart the node during a fault. For a caller
+    /// that holds the lock of the node.
+    ///
+    /// # Errors
+    /// The error of a process that goes on; or the node has no process for some seconds.
+    pub(crate) async fn with_process<T, F>(
+        &self,
+        node: &NodeName,
+        doing: &'static str,
+        act: impl Fn(i32) -> F + Send,
+    ) -> Result<T, ClusterError>
+    where
+        F: Future<Output = Result<T, ClusterError>> + Send,
+    {
+        for _ in 0..START_LOOKS {
+            let Some(pid) = self.pid_if_up(node, doing).await? else {
+                sleep(START_LOOK).await;
+                continue;
+            };
+            let done = match self.again_alone(node, doing).await {
+                Ok(now) if now == pid => act(pid).await,
+                Ok(_) => continue,
+                Err(error) => Err(error),
+            };
+            match done {
+                Err(_) if self.has_ended(&[(node, pid)]).await? => {}
+                done => return done,
+            }
+        }
+        Err(failed(node, doing, "it has no process"))
     }
 
     async fn set_clocks_again(

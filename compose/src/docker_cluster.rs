@@ -219,9 +219,12 @@ impl Cluster for DockerCluster<'_> {
             let doing = "setting its clock";
             let _alone = self.member(node, doing)?.control.lock().await;
             // A heal changes a clock back, so a process that has just been started must have the fault first.
-            let pid = self.again_alone(node, doing).await?;
             self.on().touched.insert(node.clone());
-            self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
+            let change_it = |pid| async move {
+                self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
+                Ok(pid)
+            };
+            let pid = self.with_process(node, doing, change_it).await?;
             let mut on = self.on();
             let former = on.clocks.remove(node).map(|set| set.changes).unwrap_or_default();
             on.clocks.insert(node.clone(), SetClocks { changes: still_on(former, clock, change), pid });
@@ -235,13 +238,16 @@ impl Cluster for DockerCluster<'_> {
             if self.on().clocks.get(node).is_some_and(|set| !set.changes.is_empty()) {
                 return Ok(());
             }
-            let pid = self.pid(node, doing).await?;
-            match self.clocks(node, ClockRequest::Ahead { pid }).await? {
-                // The offset of a drift or of a monotonic clock stays, so the changed code stays too.
-                ClockAnswer::Ahead(ahead) if ahead != ClocksAhead::default() => Ok(()),
-                ClockAnswer::Ahead(_) => self.clocks(node, ClockRequest::Heal { pid }).await.map(drop),
-                other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
-            }
+            let _alone = self.member(node, doing)?.control.lock().await;
+            let put_back = |pid| async move {
+                match self.clocks(node, ClockRequest::Ahead { pid }).await? {
+                    // The offset of a drift or of a monotonic clock stays, so the changed code stays too.
+                    ClockAnswer::Ahead(ahead) if ahead != ClocksAhead::default() => Ok(()),
+                    ClockAnswer::Ahead(_) => self.clocks(node, ClockRequest::Heal { pid }).await.map(drop),
+                    other => Err(failed(node, doing, format!("the agent answered {other:?}"))),
+                }
+            };
+            self.with_process(node, doing, put_back).await
         })
     }
 
@@ -266,8 +272,9 @@ impl Cluster for DockerCluster<'_> {
     fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, clock: WhichClock) -> Doing<'a, i64> {
         Box::pin(async move {
             let doing = "reading its clock";
-            let pid = self.pid(node, doing).await?;
-            match self.clocks(node, ClockRequest::Ahead { pid }).await? {
+            let _alone = self.member(node, doing)?.control.lock().await;
+            let read = |pid| self.clocks(node, ClockRequest::Ahead { pid });
+            match self.with_process(node, doing, read).await? {
                 ClockAnswer::Ahead(ahead) if clock.is_wall() => Ok(ahead.wall_ns),
                 ClockAnswer::Ahead(ahead) => Ok(ahead.monotonic_ns),
                 other => Err(failed(node, doing, format!("the agent answered {other:?}"))),

@@ -127,20 +127,24 @@ impl<'a> DockerCluster<'a> {
         request: TargetRequest,
     ) -> Result<Option<TargetAnswer>, ClusterError> {
         let [(first, _), ..] = processes else { return Ok(None) };
-        let error = match self.target(first, request).await {
-            Ok(answer) => return Ok(Some(answer)),
-            Err(error) => error,
-        };
-        // The engine learns late of the end of a process.
+        match self.target(first, request).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(_) if self.has_ended(processes).await? => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether one of these processes has ended. The engine learns late of the end of a process.
+    pub(crate) async fn has_ended(&self, processes: &[(&NodeName, i32)]) -> Result<bool, ClusterError> {
         for _ in 0..ENDED_LOOKS {
             for &(node, pid) in processes {
                 if self.pid_if_up(node, "looking whether it still runs").await? != Some(pid) {
-                    return Ok(None);
+                    return Ok(true);
                 }
             }
             sleep(ENDED_LOOK).await;
         }
-        Err(error)
+        Ok(false)
     }
 
     /// Converts a fault of links to the agent's protocol; none, if the fault is no fault of links.
