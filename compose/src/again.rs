@@ -15,8 +15,8 @@ const DOING: &str = "injecting its faults again after its restart";
 /// clocks are read after this time, and set again if they are right, at most so often.
 const LOADED_AFTER: Duration = Duration::from_millis(50);
 const TRIES_MAX: u32 = 20;
-/// The interval and the number of looks for the next process of a node: somebody may take some seconds to start the node
-/// again.
+/// The interval and the number of looks for the next process of a node: somebody may take some seconds to start the
+/// node again.
 const START_LOOK: Duration = Duration::from_millis(100);
 const START_LOOKS: u32 = 50;
 

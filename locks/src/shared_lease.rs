@@ -5,10 +5,10 @@
 //! attempt joins it, and the end of a hold leaves it. So each renewal of one hold keeps the keys of all holds in the
 //! store, and when the lease ends, all these keys go at once.
 //!
-//! An attempt that joins keeps the lease alive, by a request of its own or, in some stores, by creating its key. It does
-//! not wait for the keep-alive before it creates its key: both requests are on their way together, and the key counts
-//! as created when both are answered. An attempt that learns in this way that the lease is gone has failed, and the
-//! next one begins a new session.
+//! An attempt that joins keeps the lease alive, by a request of its own or, in some stores, by creating its key. It
+//! does not wait for the keep-alive before it creates its key: both requests are on their way together, and the key
+//! counts as created when both are answered. An attempt that learns in this way that the lease is gone has failed, and
+//! the next one begins a new session.
 //!
 //! # Promises
 //!
