@@ -110,7 +110,7 @@ impl LastHolders {
         *self.until.of(key) = until;
         if is_after_kill {
             self.after_kill.insert(key);
-        } else if !self.after_kill.is_empty() {
+        } else {
             self.after_kill.remove(&key);
         }
     }
