@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 
 use crate::{
-    difference,
+    PART, asked, difference,
     expected::Judged,
     forget_ties, literal,
     model::{self, UNIT_NS, World, knobs::Blow},
@@ -206,7 +206,7 @@ fn compared(mut j: Judged, is_contradicted: bool) -> Judged {
 fn what_the_record_shows_of_the_resource_is_reported_and_never_blamed_on_the_lock() {
     let mut seen = [0; ALL.len()];
     let counted = std::sync::Mutex::new(&mut seen);
-    over(number("ORACLE_HISTORIES").unwrap_or(HISTORIES), |seed, _: &mut Shares| {
+    over(asked(HISTORIES), |seed, _: &mut Shares| {
         let world = World::run(seed);
         let Some((lie, records)) = told(&world, seed) else { return };
         let mut literal = literal::judge(&records);
@@ -228,7 +228,7 @@ fn what_the_record_shows_of_the_resource_is_reported_and_never_blamed_on_the_loc
         counted.lock().unwrap()[lie as usize] += u64::from(literal.resource.verdict != "upheld");
     });
     if number("ORACLE_HISTORIES").is_none() {
-        let rare: Vec<_> = ALL.into_iter().zip(seen).filter(|(_, n)| *n < 100).collect();
+        let rare: Vec<_> = ALL.into_iter().zip(seen).filter(|(_, n)| *n < 100 / PART).collect();
         assert!(rare.is_empty(), "too rare to prove anything: {rare:?}");
     }
 }
