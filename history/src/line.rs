@@ -13,28 +13,26 @@ use crate::{
 /// Names that were read before. Most lines have the names of earlier lines, and a copy costs less than a new name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    process: Option<ProcessName>,
     /// By the place in a list of answers.
     nodes: Vec<NodeName>,
+    /// Lists of answers, with their text. Most answers are those of an earlier line.
+    answers: Vec<(Vec<u8>, Answers)>,
+    /// The list that the next new one replaces.
+    oldest: usize,
 }
 
 /// Reads a line without its newline and its checksum. `None`: serde must read it.
 pub(crate) fn parse(line: &[u8], names: &mut Names) -> Option<Record> {
-    let mut rest = Rest { bytes: line, nodes: &mut names.nodes };
+    let mut rest = Rest { bytes: line, names };
     let seq = rest.after(b"{\"seq\":")?.number()?;
-    let process = rest.after(b",\"process\":")?.text()?;
-    let known = names.process.as_ref().filter(|known| known.as_str().as_bytes() == process);
-    let process = match known {
-        Some(known) => known.clone(),
-        None => names.process.insert(ProcessName::from(str::from_utf8(process).ok()?)).clone(),
-    };
+    let process = ProcessName::from(rest.after(b",\"process\":")?.name()?);
     let Report { n, at, event } = rest.after(b",")?.report()?;
     Some(Record { seq, process, n, at, event })
 }
 
 /// Reads a line of a process without its newline. `None`: serde must read it.
 pub(crate) fn parse_report(line: &[u8], names: &mut Names) -> Option<Report> {
-    Rest { bytes: line, nodes: &mut names.nodes }.after(b"{")?.report()
+    Rest { bytes: line, names }.after(b"{")?.report()
 }
 
 /// The fields of an event, in the order of the type.
@@ -137,10 +135,21 @@ fn decision(rest: &mut Rest) -> Option<ArmDecision> {
 /// The most places of a list of answers of which the name is kept.
 const NODES: usize = 16;
 
+/// The most lists of answers that are kept, and the longest text of one.
+const LISTS: usize = 4;
+const LIST_BYTES: usize = 512;
+
+const TENS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// Returns whether a byte of a text stands for itself.
+fn is_plain(byte: u8) -> bool {
+    byte != b'"' && byte != b'\\' && (b' '..=b'~').contains(&byte)
+}
+
 /// The bytes of a line that were not read yet.
 struct Rest<'a> {
     bytes: &'a [u8],
-    nodes: &'a mut Vec<NodeName>,
+    names: &'a mut Names,
 }
 
 impl<'a> Rest<'a> {
@@ -168,6 +177,15 @@ impl<'a> Rest<'a> {
     #[inline]
     fn number(&mut self) -> Option<u64> {
         let (mut digits, mut number) = (0, 0_u64);
+        while let Some(eight) = self.bytes.get(digits..).and_then(<[u8]>::first_chunk) {
+            let (found, value) = eight_bytes::digits(*eight);
+            number = number.wrapping_mul(TENS[found]).wrapping_add(value);
+            digits += found;
+            if found < 8 {
+                break;
+            }
+        }
+        // The end of a line has fewer bytes.
         while let Some(byte) = self.bytes.get(digits).filter(|byte| byte.is_ascii_digit()) {
             number = number.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
             digits += 1;
@@ -213,8 +231,16 @@ impl<'a> Rest<'a> {
     #[inline]
     fn text(&mut self) -> Option<&'a [u8]> {
         let text = self.bytes.strip_prefix(b"\"")?;
-        let is_last = |byte: &u8| *byte == b'"' || *byte == b'\\' || !(b' '..=b'~').contains(byte);
-        let end = text.iter().position(is_last)?;
+        let mut end = 0;
+        while let Some(eight) = text.get(end..).and_then(<[u8]>::first_chunk) {
+            let plain = eight_bytes::plain(*eight);
+            end += plain;
+            if plain < 8 {
+                break;
+            }
+        }
+        // The end of a line has fewer bytes.
+        end += text[end..].iter().position(|byte| !is_plain(*byte))?;
         let (text, rest) = text.split_at(end);
         self.bytes = rest.strip_prefix(b"\"")?;
         Some(text)
@@ -288,21 +314,42 @@ impl<'a> Rest<'a> {
     /// The name of a node, at a place in a list of answers.
     fn node(&mut self, place: usize) -> Option<NodeName> {
         let text = self.text()?;
-        if let Some(known) = self.nodes.get(place).filter(|known| known.as_str().as_bytes() == text) {
+        let nodes = &mut self.names.nodes;
+        if let Some(known) = nodes.get(place).filter(|known| known.as_str().as_bytes() == text) {
             return Some(known.clone());
         }
         let node = NodeName::from(str::from_utf8(text).ok()?);
-        match self.nodes.get_mut(place) {
+        match nodes.get_mut(place) {
             Some(known) => known.clone_from(&node),
-            None if place < NODES => self.nodes.push(node.clone()),
+            None if place < NODES => nodes.push(node.clone()),
             None => {}
         }
         Some(node)
     }
 
     fn answers(&mut self) -> Option<Answers> {
+        let start = self.after(b",\"answers\":")?.bytes;
+        if let Some((text, known)) = self.names.answers.iter().find(|(text, _)| start.starts_with(text)) {
+            self.bytes = &start[text.len()..];
+            return Some(known.clone());
+        }
+        let answers = self.new_answers()?;
+        let text = &start[..start.len() - self.bytes.len()];
+        if text.len() <= LIST_BYTES {
+            let Names { answers: known, oldest, .. } = &mut *self.names;
+            let new = (text.to_vec(), answers.clone());
+            match known.get_mut(*oldest) {
+                Some(old) => *old = new,
+                None => known.push(new),
+            }
+            *oldest = (*oldest + 1) % LISTS;
+        }
+        Some(answers)
+    }
+
+    fn new_answers(&mut self) -> Option<Answers> {
         let mut place = 0;
-        self.after(b",\"answers\":")?.list(|rest| {
+        self.list(|rest| {
             let node = rest.after(b"[")?.node(place)?;
             place += 1;
             let answer = rest.after(b",")?.word(|word| match word {
@@ -330,6 +377,72 @@ impl<'a> Rest<'a> {
             if self.after(b",").is_none() {
                 self.after(b"]")?;
                 return Some(items);
+            }
+        }
+    }
+}
+
+/// Work on eight bytes of a line at once, as one number whose lowest byte is the first.
+mod eight_bytes {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x80 * EACH;
+
+    /// The number of digits with which the bytes begin, and their value.
+    #[inline]
+    pub fn digits(bytes: [u8; 8]) -> (usize, u64) {
+        let values = u64::from_le_bytes(bytes) ^ (u64::from(b'0') * EACH);
+        // The high bit of a byte that is no digit is set. Only such a byte can carry into the bytes after it.
+        let others = (values.wrapping_add((0x80 - 10) * EACH) | values) & HIGH;
+        let count = others.trailing_zeros() / 8;
+        let Some(values) = values.checked_shl(64 - 8 * count) else { return (0, 0) };
+        // Pairs of digits, then fours, then all eight.
+        let pairs = values.wrapping_mul(10).wrapping_add(values >> 8) & 0x00ff_00ff_00ff_00ff;
+        let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+        let eight = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff;
+        (count as usize, eight)
+    }
+
+    /// The number of bytes at the start that stand for themselves in a text.
+    #[inline]
+    pub fn plain(bytes: [u8; 8]) -> usize {
+        let word = u64::from_le_bytes(bytes);
+        // The high bit of a byte below `n` is set. After the first such byte, others may be set too.
+        let below = |word: u64, n: u64| word.wrapping_sub(n * EACH) & !word;
+        let equal = |byte: u8| below(word ^ (u64::from(byte) * EACH), 1);
+        let others = below(word, u64::from(b' ')) | equal(b'"') | equal(b'\\') | equal(0x7f) | word;
+        ((others & HIGH).trailing_zeros() / 8) as usize
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use crate::line::is_plain;
+
+        /// All pairs of bytes, at each place, between digits.
+        fn all() -> impl Iterator<Item = [u8; 8]> {
+            (0..=u16::MAX).flat_map(|pair| {
+                (0..7).map(move |place| {
+                    let mut bytes = *b"12345678";
+                    bytes[place..place + 2].copy_from_slice(&pair.to_le_bytes());
+                    bytes
+                })
+            })
+        }
+
+        #[test]
+        fn digits_are_those_before_the_first_other_byte() {
+            for bytes in all() {
+                let count = bytes.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(8);
+                let text = str::from_utf8(&bytes[..count]).unwrap();
+                assert_eq!(digits(bytes), (count, text.parse().unwrap_or(0)), "{bytes:?}");
+            }
+        }
+
+        #[test]
+        fn plain_bytes_are_those_before_the_first_other_byte() {
+            for bytes in all() {
+                let count = bytes.iter().position(|byte| !is_plain(*byte)).unwrap_or(8);
+                assert_eq!(plain(bytes), count, "{bytes:?}");
             }
         }
     }
