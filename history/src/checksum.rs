@@ -9,6 +9,9 @@ const DIGITS: usize = 8;
 const AFTER: &[u8] = b"\"}";
 const LEN: usize = BEFORE.len() + DIGITS + AFTER.len();
 
+/// The length of a checksum and a newline.
+pub const LINE_END: usize = LEN + 1;
+
 /// The running checksum of a history: CRC-32 (IEEE 802.3) over its lines without newlines and without checksums.
 #[derive(Debug, Default)]
 pub struct Checksum(crc32fast::Hasher);
@@ -50,8 +53,49 @@ impl Checksum {
         if digits == self.digits() { Found::Right } else { Found::Wrong }
     }
 
+    /// Adds a line to the running checksum if the line's own checksum is right. `before` is the line up to the checksum;
+    /// `after` has the checksum, the newline, and maybe more. False, and no change: [`Checksum::strip`] must say more.
+    #[inline(never)]
+    pub fn follows(&mut self, before: &[u8], after: &[u8]) -> bool {
+        let Some((end, _)) = after.split_first_chunk::<LINE_END>() else { return false };
+        let (start, end) = end.split_at(BEFORE.len());
+        let (digits, end) = end.split_at(DIGITS);
+        if start != BEFORE || end != b"\"}\n" {
+            return false;
+        }
+        let mut sum = Checksum(self.0.clone());
+        sum.0.update(before);
+        sum.0.update(b"}");
+        let is_right = digits == sum.digits();
+        if is_right {
+            *self = sum;
+        }
+        is_right
+    }
+
+    /// The eight hexadecimal digits, the highest first.
     fn digits(&self) -> [u8; DIGITS] {
-        let sum = self.0.clone().finalize();
-        std::array::from_fn(|n| b"0123456789abcdef"[(sum >> (28 - 4 * n)) as usize & 15])
+        const EACH: u64 = 0x0101_0101_0101_0101;
+        let sum = u64::from(self.0.clone().finalize().swap_bytes());
+        // Each byte of the sum goes to two bytes, then each half of it to one of the two.
+        let pairs = (sum | sum << 16) & 0x0000_ffff_0000_ffff;
+        let bytes = (pairs | pairs << 8) & 0x00ff_00ff_00ff_00ff;
+        let halves = (bytes >> 4 | bytes << 8) & (0x0f * EACH);
+        let letters = ((halves + 6 * EACH) >> 4) & EACH;
+        (halves + u64::from(b'0') * EACH + letters * u64::from(b'a' - b'9' - 1)).to_le_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digits_are_those_of_the_standard_library() {
+        for n in 0..100_000_u32 {
+            let sum = n.wrapping_mul(0x9e37_79b9);
+            let digits = Checksum(crc32fast::Hasher::new_with_initial(sum)).digits();
+            assert_eq!(str::from_utf8(&digits).unwrap(), format!("{sum:08x}"));
+        }
     }
 }

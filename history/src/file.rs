@@ -4,7 +4,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, BufWriter, Write},
+    io::{self, BufRead, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -13,7 +13,7 @@ use serde::de::DeserializeSeed;
 
 use crate::{
     Event, ProcessName, Record,
-    checksum::{Checksum, Found},
+    checksum::{self, Checksum, Found},
     line,
     record::Line,
 };
@@ -147,9 +147,11 @@ impl Writer {
 /// Reads the records of a history in order.
 pub struct Reader {
     path: PathBuf,
-    input: Box<dyn BufRead + Send>,
+    input: BufReader<Box<dyn Read + Send>>,
     line: u64,
     text: Vec<u8>,
+    /// The length of the present line, in bytes.
+    length: usize,
     /// The number of bytes that may still come, decompressed.
     left: u64,
     tail: Tail,
@@ -165,24 +167,25 @@ impl Reader {
         let io = |source| HistoryError::Io { path: path.into(), doing: "opening the history", source };
         let file = File::open(path).map_err(io)?;
         let mut left = u64::MAX;
-        let mut input: Box<dyn BufRead + Send> = if path.extension().is_some_and(|e| e == "zst") {
+        let input: Box<dyn Read + Send> = if path.extension().is_some_and(|e| e == "zst") {
             let metadata = file.metadata().map_err(io)?;
             // Nobody knows the size of a pipe.
             if metadata.is_file() {
                 left = metadata.len().saturating_mul(SHRINKS_AT_MOST);
             }
-            Box::new(BufReader::new(zstd::Decoder::new(file).map_err(io)?))
+            Box::new(zstd::Decoder::new(file).map_err(io)?)
         } else {
-            Box::new(BufReader::with_capacity(1 << 16, file))
+            Box::new(file)
         };
+        let mut input = BufReader::with_capacity(1 << 16, input);
         let path = path.to_owned();
         // A damaged compressed file is reported when its lines are read.
         if input.fill_buf().is_ok_and(|start| start.starts_with(&GZIP)) {
             return Err(HistoryError::Gzip { path });
         }
         let (checksum, has_checksums) = (Checksum::default(), false);
-        let (text, tail, names) = (Vec::new(), Tail::Whole, line::Names::default());
-        Ok(Reader { path, input, line: 0, text, left, tail, checksum, has_checksums, names })
+        let (text, length, tail, names) = (Vec::new(), 0, Tail::Whole, line::Names::default());
+        Ok(Reader { path, input, line: 0, text, length, left, tail, checksum, has_checksums, names })
     }
 
     /// Returns what the restarted processes of the resource found on disk: the name of each process, and the largest
@@ -216,14 +219,41 @@ impl Reader {
 
     /// The length of the present line, in bytes.
     pub(crate) fn length(&self) -> usize {
-        self.text.len()
+        self.length
+    }
+
+    /// Reads the next line where it lies in the buffer of the input, if it lies there whole, is read by position and
+    /// has the right checksum. `None`, and no change: the line must be copied, and serde or an error may follow.
+    ///
+    /// The newline is found last: no line that is read by position has one before its checksum.
+    fn read_in_place(&mut self) -> Option<Result<Record, HistoryError>> {
+        // The first line says whether the others have checksums.
+        if !self.has_checksums || self.tail == Tail::Cut {
+            return None;
+        }
+        let bytes = self.input.buffer();
+        let mut after = bytes;
+        let mut record = line::start(&mut after, &mut self.names);
+        if record.is_some() {
+            let before = &bytes[..bytes.len() - after.len()];
+            let length = before.len() + checksum::LINE_END;
+            if length as u64 <= self.left && self.checksum.follows(before, after) {
+                self.input.consume(length);
+                self.left -= length as u64;
+                self.length = length;
+                self.line += 1;
+            } else {
+                record = None;
+            }
+        }
+        record
     }
 
     /// Reads the next line into `text`, without its newline. False at the end of the file.
     fn next_line(&mut self) -> Result<bool, HistoryError> {
         self.text.clear();
         self.line += 1;
-        match read_line(&mut *self.input, &mut self.text) {
+        match read_line(&mut self.input, &mut self.text) {
             Ok(()) if self.text.is_empty() => return Ok(false),
             Ok(()) => {}
             // A compressed file that was cut short ends like this.
@@ -235,7 +265,8 @@ impl Reader {
                 return Err(HistoryError::Io { path: self.path.clone(), doing: "reading the history", source });
             }
         }
-        let length = self.text.len() as u64;
+        self.length = self.text.len();
+        let length = self.length as u64;
         let Some(left) = self.left.checked_sub(length) else {
             return Err(HistoryError::Inflated { path: self.path.clone() });
         };
@@ -275,7 +306,7 @@ impl Reader {
 }
 
 /// Reads up to the end of a line, or as many bytes as a line may have.
-fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<()> {
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
     loop {
         let bytes = match input.fill_buf() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -330,10 +361,12 @@ impl Iterator for Reader {
     type Item = Result<Record, HistoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.tail == Tail::Cut {
-            return None;
+        // One variable, so that a record that was read in place is not copied.
+        let mut record = self.read_in_place();
+        if record.is_none() && self.tail == Tail::Whole {
+            record = self.read().transpose();
         }
-        self.read().transpose()
+        record
     }
 }
 

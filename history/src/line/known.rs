@@ -1,0 +1,123 @@
+//! Parts of lines that were read before. Most lines repeat those of earlier lines, and a copy costs less than a new one.
+
+use super::rest::{LIST, Rest, text};
+use crate::{Answers, Key, NodeName, ProcessName};
+
+/// The most names of a kind that are kept.
+const NAMES: usize = 256;
+
+/// The most lists of answers that are kept, and the longest text of one.
+const LISTS: usize = 4;
+const LIST_BYTES: usize = 512;
+
+/// Parts of lines that were read before.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub(super) processes: Known<ProcessName>,
+    pub(super) keys: Known<Key>,
+    nodes: Known<NodeName>,
+    /// Lists of answers, with their text.
+    answers: Vec<(Vec<u8>, Answers)>,
+    /// The list that the next new one replaces.
+    oldest: usize,
+}
+
+/// Names that were read before, each at a place that the start of its text gives. A new name replaces the one there.
+/// After these places comes one for the last name that was too long.
+#[derive(Debug)]
+pub(super) struct Known<T>(Vec<Option<Kept<T>>>);
+
+#[derive(Debug)]
+struct Kept<T> {
+    /// The text with its quotation mark, which ends it: no other text is equal.
+    text: u128,
+    /// The bits of the text in the sixteen bytes with which it begins.
+    bits: u128,
+    /// The number of bytes of the text.
+    length: usize,
+    name: T,
+}
+
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Known(Vec::new())
+    }
+}
+
+/// The place of a name. Depends on ten bytes: if the name is shorter, then on the start of the field after it too.
+#[inline(always)]
+fn place(text: u128) -> usize {
+    let ten = text as u64 ^ ((text >> 64) as u64) << 48;
+    // The multiplier is 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4).
+    (ten.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % NAMES
+}
+
+impl<T: for<'s> From<&'s str>> Known<T> {
+    /// The name up to the next quotation mark, and the number of bytes with that mark.
+    #[inline(always)]
+    pub fn read(&mut self, bytes: &[u8]) -> Option<(&T, usize)> {
+        if let Some(sixteen) = bytes.first_chunk()
+            && let sixteen = u128::from_le_bytes(*sixteen)
+            && let place = place(sixteen)
+            && let Some(Some(known)) = self.0.get(place)
+            && sixteen & known.bits == known.text
+        {
+            // A second look, because the first one cannot last over the call below.
+            return self.0[place].as_ref().map(|known| (&known.name, known.length));
+        }
+        self.new_name(bytes)
+    }
+
+    #[inline(never)]
+    fn new_name(&mut self, bytes: &[u8]) -> Option<(&T, usize)> {
+        let name = text(bytes)?;
+        let (length, name) = (name.len() + 1, T::from(name));
+        if self.0.is_empty() {
+            self.0.resize_with(NAMES + 1, || None);
+        }
+        let (place, text, bits) = match bytes.first_chunk().map(|sixteen| u128::from_le_bytes(*sixteen)) {
+            Some(sixteen) if length <= 16 => {
+                let bits = u128::MAX >> (128 - 8 * length);
+                (place(sixteen), sixteen & bits, bits)
+            }
+            // No bytes are equal to this text.
+            _ => (NAMES, 1, 0),
+        };
+        let known = self.0[place].insert(Kept { text, bits, length, name });
+        Some((&known.name, length))
+    }
+}
+
+impl Names {
+    /// The list of answers with which the bytes begin, and the bytes after it.
+    #[inline]
+    pub(super) fn answers<'a>(&mut self, bytes: &'a [u8]) -> Option<(Answers, &'a [u8])> {
+        for (text, known) in &self.answers {
+            if let Some(rest) = bytes.strip_prefix(&text[..]) {
+                return Some((known.clone(), rest));
+            }
+        }
+        self.new_answers(bytes)
+    }
+
+    #[inline(never)]
+    fn new_answers<'a>(&mut self, bytes: &'a [u8]) -> Option<(Answers, &'a [u8])> {
+        let (mut rest, mut answers) = (Rest(bytes), Vec::with_capacity(LIST));
+        while rest.item(answers.is_empty())? {
+            let node = rest.after(b"[\"")?.name(&mut self.nodes)?;
+            let answer = rest.after(b",\"")?.node_answer()?;
+            rest.after(b"]")?;
+            answers.push((node, answer));
+        }
+        let text = &bytes[..bytes.len() - rest.0.len()];
+        if text.len() <= LIST_BYTES {
+            let new = (text.to_vec(), answers.clone());
+            match self.answers.get_mut(self.oldest) {
+                Some(old) => *old = new,
+                None => self.answers.push(new),
+            }
+            self.oldest = (self.oldest + 1) % LISTS;
+        }
+        Some((answers, rest.0))
+    }
+}
