@@ -222,33 +222,6 @@ impl Reader {
         self.length
     }
 
-    /// Reads the next line where it lies in the buffer of the input, if it lies there whole, is read by position and
-    /// has the right checksum. `None`, and no change: the line must be copied, and serde or an error may follow.
-    ///
-    /// The newline is found last: no line that is read by position has one before its checksum.
-    fn read_in_place(&mut self) -> Option<Result<Record, HistoryError>> {
-        // The first line says whether the others have checksums.
-        if !self.has_checksums || self.tail == Tail::Cut {
-            return None;
-        }
-        let bytes = self.input.buffer();
-        let mut after = bytes;
-        let mut record = line::start(&mut after, &mut self.names);
-        if record.is_some() {
-            let before = &bytes[..bytes.len() - after.len()];
-            let length = before.len() + checksum::LINE_END;
-            if length as u64 <= self.left && self.checksum.follows(before, after) {
-                self.input.consume(length);
-                self.left -= length as u64;
-                self.length = length;
-                self.line += 1;
-            } else {
-                record = None;
-            }
-        }
-        record
-    }
-
     /// Reads the next line into `text`, without its newline. False at the end of the file.
     fn next_line(&mut self) -> Result<bool, HistoryError> {
         self.text.clear();
@@ -357,14 +330,38 @@ fn parse<'de, R: serde_json::de::Read<'de>>(
     line.end().map(|()| record)
 }
 
+impl Reader {
+    /// Goes on after the line that was read in place, if its checksum and its newline come after so many bytes. False,
+    /// and no change: the line must be copied, and serde or an error may follow.
+    ///
+    /// The newline is the first one: no line that is read by position has one before its checksum.
+    #[inline(always)]
+    fn ends_after(&mut self, length: usize) -> bool {
+        let (before, after) = self.input.buffer().split_at(length);
+        let length = length + checksum::LINE_END;
+        if length as u64 > self.left || !self.checksum.follows(before, after) {
+            return false;
+        }
+        self.input.consume(length);
+        self.left -= length as u64;
+        self.length = length;
+        self.line += 1;
+        true
+    }
+}
+
 impl Iterator for Reader {
     type Item = Result<Record, HistoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // One variable, so that a record that was read in place is not copied.
-        let mut record = self.read_in_place();
-        if record.is_none() && self.tail == Tail::Whole {
-            record = self.read().transpose();
+        // The first line says whether the others have checksums. Without bytes, no line is read in place.
+        let bytes = if self.has_checksums && self.tail == Tail::Whole { self.input.buffer() } else { &[] };
+        let mut after = bytes;
+        // One variable for the results of both ways, so that a record is copied once.
+        let mut record = line::start(&mut after, &mut self.names);
+        let length = bytes.len() - after.len();
+        if record.is_none() || !self.ends_after(length) {
+            record = if self.tail == Tail::Whole { self.read().transpose() } else { None };
         }
         record
     }

@@ -146,7 +146,10 @@ fn event_of<'a, E>(mut rest: Rest<'a>, names: &mut Names, head: Head<'a, '_>) ->
                 number: rest.number()?,
                 key: rest.after(br#","key":""#)?.name(&mut names.keys)?,
                 kind: rest.after(br#","kind":""#)?.kind()?,
-                hold: rest.optional(br#","hold":"#)?.map(HoldId),
+                hold: match rest.after(br#","hold":"#) {
+                    Some(rest) => Some(rest.hold()?),
+                    None => None,
+                },
                 op: rest.optional(br#","op":"#)?.map(OpId),
                 token: rest.optional(br#","token":"#)?.map(Token),
                 deadline: None,

@@ -131,6 +131,34 @@ fn every_flipped_bit_is_found_in_its_line() {
     }
 }
 
+/// Lines of many lengths, so that the buffer ends at each part of a line; some are longer than the buffer.
+#[test]
+fn lines_are_read_wherever_the_buffer_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    let mut writer = Writer::create(&path).unwrap();
+    let mut records = Vec::new();
+    for n in 0..3_000_u64 {
+        let length = if n % 1_000 == 999 { 70_000 } else { n as usize % 613 };
+        let event = Event::Acquire {
+            client: ClientId(0),
+            attempt: HoldId::of(1, n),
+            key: "k".repeat(length).as_str().into(),
+            intended: Stamp(n * n),
+            mode: crate::Mode::Write,
+            above: None,
+        };
+        records.push(Record { seq: n, process: "worker-1".into(), n, at: Stamp(10 + n), event });
+        writer.append(records.last().unwrap()).unwrap();
+    }
+    writer.flush().unwrap();
+    let read: Vec<Record> = Reader::open(&path).unwrap().map(Result::unwrap).collect();
+    assert!(read == records);
+    let packed = dir.path().join("history.jsonl.zst");
+    std::fs::write(&packed, zstd::encode_all(File::open(&path).unwrap(), 3).unwrap()).unwrap();
+    assert!(Reader::open(&packed).unwrap().map(Result::unwrap).eq(read));
+}
+
 #[test]
 fn lost_added_exchanged_and_moved_lines_are_found() {
     let whole = lines();

@@ -1,6 +1,6 @@
 //! Parts of lines that were read before. Most lines repeat those of earlier lines, and a copy costs less than a new one.
 
-use super::rest::{LIST, Rest, text};
+use super::rest::{Rest, text};
 use crate::{Answers, Key, NodeName, ProcessName};
 
 /// The most names of a kind that are kept.
@@ -102,7 +102,7 @@ impl Names {
 
     #[inline(never)]
     fn new_answers<'a>(&mut self, bytes: &'a [u8]) -> Option<(Answers, &'a [u8])> {
-        let (mut rest, mut answers) = (Rest(bytes), Vec::with_capacity(LIST));
+        let (mut rest, mut answers) = (Rest(bytes), Vec::new());
         while rest.item(answers.is_empty())? {
             let node = rest.after(b"[\"")?.name(&mut self.nodes)?;
             let answer = rest.after(b",\"")?.node_answer()?;

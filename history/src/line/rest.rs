@@ -8,8 +8,8 @@ use crate::{
     Token,
 };
 
-/// The usual lists have three to five items.
-pub(super) const LIST: usize = 5;
+/// Most runs have three to five arms.
+const ARMS: usize = 5;
 
 /// The bytes of a line that were not read yet. After a failed read they mean nothing: serde reads the line.
 pub(super) struct Rest<'a>(pub &'a [u8]);
@@ -45,7 +45,7 @@ fn any_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// The decisions of the arms, and the bytes after the list.
 #[inline(never)]
 pub(super) fn decisions(bytes: &[u8]) -> Option<(Vec<ArmDecision>, &[u8])> {
-    let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(LIST));
+    let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(ARMS));
     while rest.item(all.is_empty())? {
         all.push(ArmDecision {
             arm: rest.after(b"{\"arm\":\"")?.arm()?,
@@ -63,7 +63,7 @@ pub(super) fn decisions(bytes: &[u8]) -> Option<(Vec<ArmDecision>, &[u8])> {
 /// The answers of the arms to a read, and the bytes after the list.
 #[inline(never)]
 pub(super) fn read_answers(bytes: &[u8]) -> Option<(Vec<ArmReadAnswer>, &[u8])> {
-    let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(LIST));
+    let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(ARMS));
     while rest.item(all.is_empty())? {
         let arm = rest.after(b"[\"")?.arm()?;
         let version = rest.after(b",")?.number()?;
@@ -77,7 +77,7 @@ pub(super) fn read_answers(bytes: &[u8]) -> Option<(Vec<ArmReadAnswer>, &[u8])> 
 /// The answers of the arms to a write, and the bytes after the list.
 #[inline(never)]
 pub(super) fn write_answers(bytes: &[u8]) -> Option<(Vec<ArmWriteAnswer>, &[u8])> {
-    let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(LIST));
+    let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(ARMS));
     while rest.item(all.is_empty())? {
         let arm = rest.after(b"[\"")?.arm()?;
         let admitted = rest.after(b",")?.truth()?;
@@ -134,13 +134,18 @@ impl<'a> Rest<'a> {
     /// A whole number without a sign, a fraction or zeros before it.
     #[inline(always)]
     pub fn number(&mut self) -> Option<u64> {
-        if let Some(eight) = self.0.first_chunk()
-            && let Some((number, digits)) = at_once::short_number(u64::from_le_bytes(*eight))
-        {
-            self.0 = self.0.get(digits..)?;
-            return Some(number);
+        match self.short_number() {
+            None => self.take(number_that_is_not_short),
+            number => number,
         }
-        self.take(number_that_is_not_short)
+    }
+
+    /// A number of one to seven digits. `None`, and nothing is read: another number, or none.
+    #[inline(always)]
+    fn short_number(&mut self) -> Option<u64> {
+        let (number, digits) = at_once::short_number(u64::from_le_bytes(*self.0.first_chunk()?))?;
+        self.0 = self.0.get(digits..)?;
+        Some(number)
     }
 
     /// A number that mostly has more than eight digits.
@@ -150,6 +155,15 @@ impl<'a> Rest<'a> {
         let (number, rest) = long_number(self.0)?;
         self.0 = rest;
         Some(number)
+    }
+
+    /// The number of a hold: short for the first process of a run, and of ten digits for the next ones.
+    #[inline(always)]
+    pub fn hold(&mut self) -> Option<HoldId> {
+        match self.short_number() {
+            None => self.long_number().map(HoldId),
+            number => number.map(HoldId),
+        }
     }
 
     /// A number after these bytes, if they are next.
@@ -200,22 +214,16 @@ impl<'a> Rest<'a> {
     }
 
     #[inline(always)]
-    pub fn hold(&mut self) -> Option<HoldId> {
-        self.number().map(HoldId)
-    }
-
-    #[inline(always)]
     pub fn op(&mut self) -> Option<OpId> {
         self.after(b",\"op\":")?.number().map(OpId)
     }
 
     #[inline(always)]
     pub fn kind(&mut self) -> Option<RequestKind> {
-        match self.word()? {
-            b"read" => Some(RequestKind::Read),
-            b"write" => Some(RequestKind::Write),
-            _ => None,
+        if self.found(b"read\"") {
+            return Some(RequestKind::Read);
         }
+        self.found(b"write\"").then_some(RequestKind::Write)
     }
 
     /// The arms of the usual runs are compared with the line, one after the other.

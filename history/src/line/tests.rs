@@ -91,6 +91,118 @@ fn the_lines_of_processes_are_read_as_serde_reads_them() {
     assert!(reports.read(br#"{"n":0,"at":1,"event":"watermark"}}"#).is_err());
 }
 
+/// Whether a line is read by position; if it is, as serde reads it.
+#[track_caller]
+fn is_by_position(line: &str, names: &mut Names) -> bool {
+    let record = parse(line.as_bytes(), names);
+    assert!(record.is_none() || record == by_serde(line.as_bytes()), "{line}: {record:?}");
+    record.is_some()
+}
+
+#[test]
+fn numbers_of_up_to_19_digits_are_read_by_position() {
+    let mut names = Names::default();
+    for digits in 0..25 {
+        for (first, is_number) in [("9", true), ("1", true), ("0", digits == 1), ("-", false), ("+", false)] {
+            let number = &format!("{first}234567890123456789012345")[..digits];
+            for after in ["", ".0", "e1", "x", " "] {
+                let number = format!("{number}{after}");
+                let expected = is_number && (1..=19).contains(&digits) && after.is_empty();
+                for line in [
+                    format!(r#"{{"seq":{number},"process":"w","n":2,"at":3,"event":"watermark"}}"#),
+                    format!(r#"{{"seq":1,"process":"w","n":2,"at":{number},"event":"watermark"}}"#),
+                    format!(r#"{{"seq":1,"process":"w","n":2,"at":3,"event":"renew","hold":{number}}}"#),
+                    format!(r#"{{"seq":1,"process":"w","n":2,"at":3,"event":"read","hold":{number},"op":{number}}}"#),
+                ] {
+                    assert_eq!(is_by_position(&line, &mut names), expected, "{line}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_known_name_is_no_other_name() {
+    let mut names = Names::default();
+    let all = [
+        "",
+        "w",
+        "ww",
+        "worker-1",
+        "worker-11",
+        "worker-1#2",
+        "fifteen bytes 1",
+        "sixteen bytes 11",
+        "longer than that 1",
+    ];
+    for name in all.iter().cycle().take(3 * all.len()) {
+        for key in ["k0", "k1", name] {
+            let line = |process: &str, key: &str| {
+                format!(
+                    concat!(
+                        r#"{{"seq":1,"process":"{}","n":2,"at":3,"event":"acquire","client":0,"attempt":1,"key":"{}","#,
+                        r#""intended":0}}"#
+                    ),
+                    process, key
+                )
+            };
+            assert!(is_by_position(&line(name, key), &mut names));
+            for bad in ["\0", "\n", "\\", "\\u0041", "\u{e9}", "\u{7f}"] {
+                let bad = format!("{name}{bad}");
+                assert!(!is_by_position(&line(&bad, key), &mut names), "{bad:?}");
+                assert!(!is_by_position(&line(name, &bad), &mut names), "{bad:?}");
+            }
+        }
+    }
+}
+
+/// More names than have a place.
+#[test]
+fn names_replace_one_another() {
+    let mut names = Names::default();
+    for n in (0..2_000).chain(0..2_000) {
+        let line = format!(r#"{{"seq":1,"process":"worker-{n}","n":2,"at":3,"event":"watermark"}}"#);
+        assert!(is_by_position(&line, &mut names));
+    }
+}
+
+#[test]
+fn words_that_only_begin_like_known_ones_are_left_to_serde() {
+    let mut names = Names::default();
+    let of = |event: &str| format!(r#"{{"seq":1,"process":"w","n":2,"at":3,"event":{event}}}"#);
+    for event in [
+        r#""rea","hold":1,"op":1"#,
+        r#""reads","hold":1,"op":1"#,
+        r#""read" ,"hold":1,"op":1"#,
+        r#""read","hold" :1,"op":1"#,
+        r#""watermark2""#,
+        r#""watermark","hold":1"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[["of",0,null]]"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[["offs",0,null]]"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[["off",0,null],]"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[,["off",0,null]]"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[["off",0,nul]]"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[["off",0,null,1]]"#,
+        r#""write-ok","hold":1,"op":1,"number":1,"arms":[["writes",tru,1]]"#,
+        r#""write-ok","hold":1,"op":1,"number":1,"arms":[["writes",1,1]]"#,
+        r#""admission","number":1,"key":"k","kind":"reads","arms":[]"#,
+        r#""admission","number":1,"key":"k","kind":"writ","arms":[]"#,
+        r#""admission","number":1,"key":"k","kind":"read","op":1,"hold":1,"arms":[]"#,
+        r#""admission","number":1,"key":"k","kind":"read","arms":[{"arm":"off","admitted":true,"value":1,"version":1}]"#,
+    ] {
+        assert!(!is_by_position(&of(event), &mut names), "{event}");
+    }
+    for event in [
+        r#""read-ok","hold":1,"op":1,"number":1"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[]"#,
+        r#""read-ok","hold":1,"op":1,"number":1,"arms":[["cas",0,null],["off",12345678,123456789]]"#,
+        r#""write-ok","hold":1,"op":1,"number":1,"arms":[["deadline",false,0],["reads",true,null]]"#,
+        r#""admission","number":1,"key":"k","kind":"read","arms":[]"#,
+    ] {
+        assert!(is_by_position(&of(event), &mut names), "{event}");
+    }
+}
+
 /// Each line is changed by a few bytes that JSON and the types care about.
 #[test]
 fn a_changed_line_is_read_as_serde_reads_it_or_left_to_serde() {
