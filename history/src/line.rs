@@ -217,7 +217,7 @@ fn event_of<'a, E>(mut rest: Rest<'a>, names: &mut Names, head: Head<'a, '_>) ->
             let event = Event::Undone { attempt: rest.hold()?, answers: answers(&mut rest, names)? };
             head.with(event, rest)
         }
-        _ => return None,
+        _ => None,
     }
 }
 

@@ -3,9 +3,6 @@
 use super::rest::{Rest, text};
 use crate::{Answers, Key, NodeName, ProcessName};
 
-/// The most names of a kind that are kept.
-const NAMES: usize = 256;
-
 /// The most lists of answers that are kept, and the longest text of one.
 const LISTS: usize = 4;
 const LIST_BYTES: usize = 512;
@@ -13,9 +10,9 @@ const LIST_BYTES: usize = 512;
 /// Parts of lines that were read before.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    pub(super) processes: Known<ProcessName>,
-    pub(super) keys: Known<Key>,
-    nodes: Known<NodeName>,
+    pub(super) processes: Known<ProcessName, 64>,
+    pub(super) keys: Known<Key, 1024>,
+    nodes: Known<NodeName, 64>,
     /// Lists of answers, with their text.
     answers: Vec<(Vec<u8>, Answers)>,
     /// The list that the next new one replaces.
@@ -25,7 +22,7 @@ pub(crate) struct Names {
 /// Names that were read before, each at a place that the start of its text gives. A new name replaces the one there.
 /// After these places comes one for the last name that was too long.
 #[derive(Debug)]
-pub(super) struct Known<T>(Vec<Option<Kept<T>>>);
+pub(super) struct Known<T, const PLACES: usize>(Vec<Option<Kept<T>>>);
 
 #[derive(Debug)]
 struct Kept<T> {
@@ -38,7 +35,7 @@ struct Kept<T> {
     name: T,
 }
 
-impl<T> Default for Known<T> {
+impl<T, const PLACES: usize> Default for Known<T, PLACES> {
     fn default() -> Self {
         Known(Vec::new())
     }
@@ -46,19 +43,19 @@ impl<T> Default for Known<T> {
 
 /// The place of a name. Depends on ten bytes: if the name is shorter, then on the start of the field after it too.
 #[inline(always)]
-fn place(text: u128) -> usize {
+fn place<const PLACES: usize>(text: u128) -> usize {
     let ten = text as u64 ^ ((text >> 64) as u64) << 48;
     // The multiplier is 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4).
-    (ten.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % NAMES
+    (ten.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % PLACES
 }
 
-impl<T: for<'s> From<&'s str>> Known<T> {
+impl<T: for<'s> From<&'s str>, const PLACES: usize> Known<T, PLACES> {
     /// The name up to the next quotation mark, and the number of bytes with that mark.
     #[inline(always)]
     pub fn read(&mut self, bytes: &[u8]) -> Option<(&T, usize)> {
         if let Some(sixteen) = bytes.first_chunk()
             && let sixteen = u128::from_le_bytes(*sixteen)
-            && let place = place(sixteen)
+            && let place = place::<PLACES>(sixteen)
             && let Some(Some(known)) = self.0.get(place)
             && sixteen & known.bits == known.text
         {
@@ -73,15 +70,15 @@ impl<T: for<'s> From<&'s str>> Known<T> {
         let name = text(bytes)?;
         let (length, name) = (name.len() + 1, T::from(name));
         if self.0.is_empty() {
-            self.0.resize_with(NAMES + 1, || None);
+            self.0.resize_with(PLACES + 1, || None);
         }
         let (place, text, bits) = match bytes.first_chunk().map(|sixteen| u128::from_le_bytes(*sixteen)) {
             Some(sixteen) if length <= 16 => {
                 let bits = u128::MAX >> (128 - 8 * length);
-                (place(sixteen), sixteen & bits, bits)
+                (place::<PLACES>(sixteen), sixteen & bits, bits)
             }
             // No bytes are equal to this text.
-            _ => (NAMES, 1, 0),
+            _ => (PLACES, 1, 0),
         };
         let known = self.0[place].insert(Kept { text, bits, length, name });
         Some((&known.name, length))

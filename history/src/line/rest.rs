@@ -14,7 +14,7 @@ const ARMS: usize = 5;
 /// The bytes of a line that were not read yet. After a failed read they mean nothing: serde reads the line.
 pub(super) struct Rest<'a>(pub &'a [u8]);
 
-/// A number, and the bytes after it. Meant for numbers of more than eight digits.
+/// A number, and the bytes after it. Meant for numbers of eight digits or more.
 #[inline(always)]
 fn long_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     if let Some(sixteen) = bytes.first_chunk()
@@ -33,9 +33,14 @@ fn number_that_is_not_short(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// A number of any length, and the bytes after it.
 #[inline(never)]
 fn any_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    if let [b'0', rest @ ..] = bytes
+        && !rest.first().is_some_and(u8::is_ascii_digit)
+    {
+        return Some((0, rest));
+    }
     let digits = bytes.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(bytes.len());
     // 19 digits always fit. A number of more digits is rare; serde says whether it fits.
-    if !(1..=19).contains(&digits) || (digits > 1 && bytes[0] == b'0') {
+    if !(1..=19).contains(&digits) || bytes[0] == b'0' {
         return None;
     }
     let (number, rest) = bytes.split_at(digits);
@@ -125,7 +130,10 @@ impl<'a> Rest<'a> {
 
     /// A name, mostly one of those that are known, up to its quotation mark.
     #[inline(always)]
-    pub fn name<T: Clone + for<'s> From<&'s str>>(&mut self, known: &mut Known<T>) -> Option<T> {
+    pub fn name<T: Clone + for<'s> From<&'s str>, const PLACES: usize>(
+        &mut self,
+        known: &mut Known<T, PLACES>,
+    ) -> Option<T> {
         let (name, length) = known.read(self.0)?;
         self.0 = self.0.get(length..)?;
         Some(name.clone())
@@ -148,7 +156,7 @@ impl<'a> Rest<'a> {
         Some(number)
     }
 
-    /// A number that mostly has more than eight digits.
+    /// A number that mostly has eight digits or more.
     #[inline(always)]
     pub fn long_number(&mut self) -> Option<u64> {
         // Not `take`: the function must be inlined.
