@@ -8,6 +8,7 @@ use std::{
 use futures::future::{Either, select};
 use history::{ClientId, Event, FaultId, FaultPhase, HoldId, Key, NodeName, Point, ProcessName, Record, Stamp};
 use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use crate::{Control, Doing};
@@ -68,9 +69,10 @@ pub struct View {
     waiting: BTreeMap<ClientId, Waiting>,
     /// The writes that were answered recently.
     writes: VecDeque<(HoldId, NodeName, Stamp)>,
-    /// One entry for each node, in the order of the first start. A search from the end is fast: there are few nodes,
-    /// and the nodes that started last report most events.
+    /// One entry for each node, in the order of the first start.
     lives: Vec<Life>,
+    /// The place of each current process in `lives`. Each event looks for its process, and names compare slowly.
+    by_process: FxHashMap<ProcessName, usize>,
     former: VecDeque<(ProcessName, Stamp)>,
     stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
     healed: BTreeSet<FaultId>,
@@ -89,20 +91,18 @@ impl View {
     /// Applies the next event of the run; returns true if a fault or the controller may wait for the event. (Most
     /// events show only that their process is alive, and the next watermark shows that too.)
     pub fn see(&mut self, record: &Record) -> bool {
-        // Most events need no node name, so the name is computed on demand.
-        if let Some(life) = self.lives.iter_mut().rev().find(|l| l.process == record.process) {
-            life.last = record.at;
+        let life = self.by_process.get(&record.process).copied();
+        if let Some(life) = life {
+            self.lives[life].last = record.at;
         }
-        let node = || record.process.node();
+        // Most events need no node name.
+        let node = || life.map_or_else(|| record.process.node(), |life| self.lives[life].node.clone());
         match &record.event {
             Event::Started { .. } => {
                 let (node, process) = (node(), record.process.clone());
                 let progress = Progress::Started;
                 let life = Life { node, process, last: record.at, started: record.at, running: true, progress };
-                match self.lives.iter_mut().find(|l| l.node == life.node) {
-                    Some(known) => *known = life,
-                    None => self.lives.push(life),
-                }
+                self.begin(life);
             }
             Event::Ready { .. } => self.advance(&record.process, Progress::Connected),
             Event::Sections { .. } => self.advance(&record.process, Progress::Drained),
@@ -153,19 +153,32 @@ impl View {
         true
     }
 
+    fn begin(&mut self, life: Life) {
+        let place = self.lives.iter().position(|known| known.node == life.node).unwrap_or(self.lives.len());
+        if let Some(former) = self.lives.get(place) {
+            self.by_process.remove(&former.process);
+        }
+        self.by_process.insert(life.process.clone(), place);
+        match self.lives.get_mut(place) {
+            Some(former) => *former = life,
+            None => self.lives.push(life),
+        }
+    }
+
     fn of(&self, node: &NodeName) -> Option<&Life> {
         self.lives.iter().find(|l| l.node == *node)
     }
 
     fn advance(&mut self, process: &ProcessName, progress: Progress) {
-        if let Some(life) = self.lives.iter_mut().find(|l| l.process == *process) {
-            life.progress = progress;
+        if let Some(life) = self.by_process.get(process) {
+            self.lives[*life].progress = progress;
         }
     }
 
     fn end_process(&mut self, ended: &ProcessName) {
         let node = ended.node();
-        let Some(life) = self.lives.iter_mut().find(|l| l.process == *ended) else { return };
+        let Some(life) = self.by_process.get(ended) else { return };
+        let life = &mut self.lives[*life];
         life.running = false;
         remember(&mut self.former, (ended.clone(), life.last));
         self.attempts.retain(|_, (_, n)| *n != node);
