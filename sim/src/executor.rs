@@ -67,30 +67,16 @@ pub(crate) trait Network: Sized {
     fn arrive(self: &Arc<Self>, packet: Packet<Self>);
 }
 
-/// A timer that can be cancelled. A cancelled timer wakes no task.
-#[derive(Default)]
+/// A timer, by its place and its sequence number: the place of a timer that has fired belongs to another entry.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Timer {
-    waker: ThreadBound<Option<Waker>>,
-    is_cancelled: AtomicBool,
-}
-
-impl Timer {
-    /// Sets the waker of the task that waits.
-    pub fn register(&self, waker: &Waker) {
-        let mut known = lock(&self.waker);
-        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *known = Some(waker.clone());
-        }
-    }
-
-    /// Cancels the timer.
-    pub fn cancel(&self) {
-        self.is_cancelled.store(true, Relaxed);
-    }
+    place: usize,
+    number: u64,
 }
 
 enum Due<W> {
-    Timer(Arc<Timer>),
+    /// The number of a timer, and the waker of the task that waits.
+    Timer(u64, Waker),
     Packet(Packet<W>),
     Call(Call<W>),
 }
@@ -165,6 +151,7 @@ struct TaskEntry {
 
 struct State<W> {
     heap: BinaryHeap<Entry>,
+    /// By place; none, if a timer was cancelled.
     dues: Vec<Option<Due<W>>>,
     /// Free places in `dues`.
     free: Vec<usize>,
@@ -208,28 +195,46 @@ impl<W> Executor<W> {
 
     /// Calls `call` at `at`, after all earlier entries of that time.
     pub fn at(&self, at: Stamp, call: Call<W>) {
-        self.put(at, Due::Call(call));
+        self.put(at, |_| Due::Call(call));
     }
 
     /// Delivers `packet` at `at`.
     pub fn arrives(&self, at: Stamp, packet: Packet<W>) {
-        self.put(at, Due::Packet(packet));
+        self.put(at, |_| Due::Packet(packet));
     }
 
     /// Calls `call` after a delay.
     pub fn after(&self, after: Duration, call: Call<W>) {
-        self.put(self.now().plus(after), Due::Call(call));
+        self.at(self.now().plus(after), call);
     }
 
-    /// Fires `timer` at `at`.
-    pub fn arm(&self, at: Stamp, timer: Arc<Timer>) {
-        self.put(at, Due::Timer(timer));
+    /// Arms a timer that wakes a task at `at`.
+    pub fn arm(&self, at: Stamp, waker: Waker) -> Timer {
+        self.put(at, |number| Due::Timer(number, waker))
     }
 
-    fn put(&self, at: Stamp, due: Due<W>) {
+    /// Lets a timer that has not fired wake `waker`.
+    pub fn register(&self, timer: Timer, waker: &Waker) {
+        if let Some(Some(Due::Timer(number, known))) = lock(&self.state).dues.get_mut(timer.place)
+            && *number == timer.number
+        {
+            known.clone_from(waker);
+        }
+    }
+
+    /// Cancels a timer. A cancelled timer wakes no task, and a timer that has fired stays as it is.
+    pub fn cancel(&self, timer: Timer) {
+        let is_own = |due: &mut Due<W>| matches!(due, Due::Timer(number, _) if *number == timer.number);
+        let cancelled = lock(&self.state).dues.get_mut(timer.place).and_then(|due| due.take_if(is_own));
+        // Not during the borrow: the last waker of a task may own more than itself.
+        drop(cancelled);
+    }
+
+    fn put(&self, at: Stamp, due: impl FnOnce(u64) -> Due<W>) -> Timer {
         let mut state = lock(&self.state);
         state.number += 1;
         let number = state.number;
+        let due = due(number);
         let place = match state.free.pop() {
             Some(place) => {
                 state.dues[place] = Some(due);
@@ -244,6 +249,7 @@ impl<W> Executor<W> {
         let at = at.0.max(self.now.load(Relaxed));
         let numbered = (number << PLACE_BITS) | place as u64;
         state.heap.push(Reverse((u128::from(at) << u64::BITS) | u128::from(numbered)));
+        Timer { place, number }
     }
 
     /// Spawns a task of `process`.
@@ -351,28 +357,15 @@ impl<W> Executor<W> {
                 state.free.push(place);
                 ((entry >> u64::BITS) as u64, state.dues[place].take())
             };
-            // Every entry has its place.
+            // Time does not stop at a cancelled timer.
             let Some(due) = due else { continue };
+            self.move_to(at);
             match due {
-                // Time does not stop at a cancelled timer.
-                Due::Timer(timer) if timer.is_cancelled.load(Relaxed) => {}
-                Due::Timer(timer) => {
-                    self.move_to(at);
-                    let waker = lock(&timer.waker).take();
-                    waker.inspect(Waker::wake_by_ref);
-                    return true;
-                }
-                Due::Packet(packet) => {
-                    self.move_to(at);
-                    world.arrive(packet);
-                    return true;
-                }
-                Due::Call(call) => {
-                    self.move_to(at);
-                    call(world);
-                    return true;
-                }
+                Due::Timer(_, waker) => waker.wake(),
+                Due::Packet(packet) => world.arrive(packet),
+                Due::Call(call) => call(world),
             }
+            return true;
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Sleep {
     process: Option<Process>,
     /// No wider, because the alignment of an i128 slows the allocator down.
     at_ns: u64,
-    armed: Option<(Stamp, Arc<Timer>)>,
+    armed: Option<(Stamp, Timer)>,
 }
 
 impl Sleep {
@@ -76,16 +76,13 @@ impl Future for Sleep {
         if due <= now {
             return Poll::Ready(());
         }
-        match &self.armed {
-            Some((armed, timer)) if *armed == due => timer.register(cx.waker()),
-            _ => {
-                if let Some((_, former)) = self.armed.take() {
-                    former.cancel();
+        match self.armed {
+            Some((armed, timer)) if armed == due => self.world.executor.register(timer, cx.waker()),
+            former => {
+                if let Some((_, former)) = former {
+                    self.world.executor.cancel(former);
                 }
-                let timer = Arc::new(Timer::default());
-                timer.register(cx.waker());
-                self.world.executor.arm(due, timer.clone());
-                self.armed = Some((due, timer));
+                self.armed = Some((due, self.world.executor.arm(due, cx.waker().clone())));
             }
         }
         Poll::Pending
@@ -94,8 +91,8 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some((_, timer)) = &self.armed {
-            timer.cancel();
+        if let Some((_, timer)) = self.armed {
+            self.world.executor.cancel(timer);
         }
     }
 }

@@ -33,12 +33,10 @@ impl World {
 /// A task that notes `what` after `after` nanoseconds.
 fn late(world: &Arc<World>, after: u64, what: &'static str) -> Task {
     let world = world.clone();
-    let timer = Arc::new(Timer::default());
-    world.executor.arm(Stamp(after), timer.clone());
-    let mut polled = false;
+    let mut is_armed = false;
     Box::pin(std::future::poll_fn(move |cx| {
-        timer.register(cx.waker());
-        if !std::mem::replace(&mut polled, true) {
+        if !std::mem::replace(&mut is_armed, true) {
+            world.executor.arm(Stamp(after), cx.waker().clone());
             return Poll::Pending;
         }
         world.note(what);
@@ -77,11 +75,22 @@ fn the_tasks_of_a_killed_process_never_run() {
 #[test]
 fn time_does_not_stop_at_a_cancelled_timer() {
     let world = World::new();
-    let timer = Arc::new(Timer::default());
-    world.executor.arm(Stamp(10), timer.clone());
-    timer.cancel();
+    let timer = world.executor.arm(Stamp(10), Waker::noop().clone());
+    world.executor.cancel(timer);
     world.run();
     assert_eq!(world.executor.now(), Stamp(0));
+}
+
+#[test]
+fn a_timer_that_has_fired_cancels_no_later_entry() {
+    let world = World::new();
+    let fired = world.executor.arm(Stamp(5), Waker::noop().clone());
+    world.run();
+    let next = world.executor.arm(Stamp(10), Waker::noop().clone());
+    assert_eq!(next.place, fired.place);
+    world.executor.cancel(fired);
+    world.run();
+    assert_eq!(world.executor.now(), Stamp(10));
 }
 
 #[test]
