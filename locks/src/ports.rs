@@ -3,7 +3,13 @@
 //!
 //! All ports are used as `dyn`. A [`Reply`] owns its future: a request goes on if its reply is dropped.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +23,11 @@ use crate::{
 
 /// A pending answer. Dropping it cancels nothing.
 pub type Reply<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A reply that is there at once. The future has no size, so its box needs no memory.
+pub fn replied() -> Reply<()> {
+    Box::pin(poll_fn(|_| Poll::Ready(())))
+}
 
 /// A pending operation of a lock. Dropping it stops the client, but not the requests that the client has queued: a key
 /// that they set stays until its lease expires.
@@ -322,7 +333,7 @@ pub trait Watch: Send + Sync {
     /// All requests of `round` are queued, and the lock has read no answer. The lock continues when the reply resolves:
     /// a recorder may wait here, and the timeout of the nodes starts after that.
     fn sent(&self, _round: Round) -> Reply<()> {
-        Box::pin(std::future::ready(()))
+        replied()
     }
 
     /// The lock has read the answers that decide `round`. It does not call this for a round that timed out. It calls

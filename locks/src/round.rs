@@ -105,8 +105,14 @@ pub(crate) struct RoundInFlight {
     round: Round,
     /// The number of nodes that is enough.
     majority: usize,
-    replies: Vec<Option<Reply<Result<StepAnswer, NodeError>>>>,
-    heard: Vec<Heard>,
+    asked: Vec<Asked>,
+}
+
+/// One node of a round.
+struct Asked {
+    /// None once the answer was read.
+    reply: Option<Reply<Result<StepAnswer, NodeError>>>,
+    heard: Heard,
 }
 
 impl RoundInFlight {
@@ -124,9 +130,10 @@ impl RoundInFlight {
         majority: usize,
     ) -> Self {
         watch.sending(round);
-        let replies = nodes.iter().map(|node| Some(node.send(step.clone()))).collect();
+        let ask = |node: &Arc<dyn Node>| Asked { reply: Some(node.send(step.clone())), heard: Heard::Nothing };
+        let asked = nodes.iter().map(ask).collect();
         watch.sent(round).await;
-        Self { sent, round, majority, replies, heard: nodes.iter().map(|_| Heard::Nothing).collect() }
+        Self { sent, round, majority, asked }
     }
 
     /// Reads answers until the round is over, at most for `timeout` from now on.
@@ -165,11 +172,11 @@ impl RoundInFlight {
 
     /// Reads all answers that have arrived, in the order of the nodes.
     fn listen(&mut self, cx: &mut Context<'_>) {
-        for (reply, heard) in self.replies.iter_mut().zip(&mut self.heard) {
-            let Some(waiting) = reply else { continue };
+        for asked in &mut self.asked {
+            let Some(waiting) = &mut asked.reply else { continue };
             if let Poll::Ready(answer) = waiting.as_mut().poll(cx) {
-                *reply = None;
-                *heard = match answer {
+                asked.reply = None;
+                asked.heard = match answer {
                     Ok(StepAnswer::Granted(token)) => Heard::Yes(Some(token)),
                     Ok(StepAnswer::Done) => Heard::Yes(None),
                     Ok(StepAnswer::Refused) => Heard::No,
@@ -184,7 +191,7 @@ impl RoundInFlight {
         let majority = self.majority;
         let silent = self.count(|heard| matches!(heard, Heard::Nothing));
         let yes = self.count(|heard| matches!(heard, Heard::Yes(_)));
-        let answered = self.heard.len() - silent;
+        let answered = self.asked.len() - silent;
         match until {
             Until::Heard if answered >= majority => Ok(RoundOutcome::Majority),
             Until::Heard => Err(majority - answered),
@@ -195,7 +202,11 @@ impl RoundInFlight {
     }
 
     fn count(&self, which: impl Fn(&Heard) -> bool) -> usize {
-        self.heard.iter().filter(|heard| which(heard)).count()
+        self.heard().filter(|heard| which(heard)).count()
+    }
+
+    fn heard(&self) -> impl Iterator<Item = &Heard> {
+        self.asked.iter().map(|asked| &asked.heard)
     }
 
     /// Returns whether refusals alone make a majority impossible.
@@ -210,10 +221,10 @@ impl RoundInFlight {
     pub(crate) fn failure(&self, names: &[NodeName], refused: FailureReason) -> Failure {
         let certainly_not = self.count(|heard| matches!(heard, Heard::No | Heard::Error(NodeError::Definite(_))));
         let outcome = if self.forbids(certainly_not) { Outcome::Failed } else { Outcome::Indeterminate };
-        let reason = match self.heard.as_slice() {
+        let reason = match self.asked.as_slice() {
             _ if self.is_refused() => refused,
-            [Heard::Error(error)] => FailureReason::Error(format!("{}: {error}", names[0])),
-            [Heard::Nothing] => FailureReason::Error(format!("{}: no answer in time", names[0])),
+            [Asked { heard: Heard::Error(error), .. }] => FailureReason::Error(format!("{}: {error}", names[0])),
+            [Asked { heard: Heard::Nothing, .. }] => FailureReason::Error(format!("{}: no answer in time", names[0])),
             _ => FailureReason::NoMajority,
         };
         Failure { reason, outcome, answers: self.answers(names) }
@@ -230,12 +241,12 @@ impl RoundInFlight {
     }
 
     fn forbids(&self, against: usize) -> bool {
-        against > self.heard.len() - self.majority
+        against > self.asked.len() - self.majority
     }
 
     /// The largest counter of the nodes that did the step.
     pub(crate) fn largest_token(&self) -> Option<Token> {
-        self.heard.iter().filter_map(|heard| if let Heard::Yes(token) = heard { *token } else { None }).max()
+        self.heard().filter_map(|heard| if let Heard::Yes(token) = heard { *token } else { None }).max()
     }
 
     /// The answer of each node.
@@ -244,7 +255,7 @@ impl RoundInFlight {
     }
 
     fn named(&self, names: &[NodeName], answer: impl Fn(&Heard) -> NodeAnswer) -> NodeAnswers {
-        names.iter().cloned().zip(self.heard.iter().map(answer)).collect()
+        names.iter().cloned().zip(self.heard().map(answer)).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use history::{Answers, ClientId, Event, FailureReason, HoldId, Key, Mode, NodeName, Outcome, Point, Stamp, Token};
-use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch};
+use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch, replied};
 use parking_lot::Mutex;
 
 use crate::{points::Points, ports::Journal};
@@ -167,10 +167,10 @@ impl Watch for Attempt {
         let point = match round {
             Round::Acquire => Point::AfterSend,
             Round::WriteBack => Point::AfterWriteBack,
-            Round::Renew | Round::Release | Round::Undo => return Box::pin(std::future::ready(())),
+            Round::Renew | Round::Release | Round::Undo => return replied(),
         };
         if !self.recording.points.is_armed(self.client, point) {
-            return Box::pin(std::future::ready(()));
+            return replied();
         }
         let (Recording { journal, clock, points }, client, id) = (self.recording.clone(), self.client, self.id);
         Box::pin(async move { points.pass(&*journal, &*clock, client, id, point).await })
