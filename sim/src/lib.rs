@@ -137,7 +137,7 @@ pub fn simulate(setup: &Setup<'_>, see: &mut dyn FnMut(Record)) -> Result<Outcom
     store::members::look_after(&world);
     let run = world.run(&is_over, see);
     let ended = run.and_then(|()| lock(&ended).take().unwrap_or_else(|| Err("the run has no result".to_owned())));
-    world.hand_over(0, see);
+    world.hand_over(see);
     let (truth, sent_early) = (world.truth(), world.sent_early());
     let outcome = Outcome { truth, messages: world.messages(), lasted: world.executor.now().since(START) };
     // Tasks own the world, and the world owns them.

@@ -18,6 +18,7 @@ use history::{Event, HoldId, NodeName, Plan, ProcessName, Record, Role, STALL_FR
 use locks::Owner;
 use nemesis::{Controller, LiveView, Recorder};
 use rand::Rng;
+use rustc_hash::FxHashMap;
 use workloads::stream::{Redraw, Stream};
 
 use crate::{
@@ -91,8 +92,11 @@ pub(crate) struct World {
     pub lock_nodes: usize,
     /// The number of workers.
     pub workers: usize,
+    by_name: FxHashMap<NodeName, Process>,
     state: ThreadBound<State>,
+    /// True if the nemesis has not seen all records.
     has_records: AtomicBool,
+    is_batch_full: AtomicBool,
     /// The servers of the backend, and the resource, as models.
     pub servers: Servers,
     /// Draws other random numbers from an instant on, if asked for.
@@ -126,6 +130,9 @@ impl World {
             })
             .collect();
         let count = nodes.len();
+        // Of nodes with one name, the first is meant.
+        let named = nodes.iter().enumerate().rev();
+        let by_name = named.map(|(process, node)| (node.name.clone(), process)).collect();
         // Links draw from their own stream, so that they change no draw of a client.
         let rng = Stream::new(plan.seed, u64::MAX, redraw);
         let state = State {
@@ -148,9 +155,11 @@ impl World {
             periodic: (0..count).map(|_| ThreadBound::default()).collect(),
             lock_nodes,
             workers,
+            by_name,
             state: ThreadBound::new(state),
             // The plan.
             has_records: AtomicBool::new(true),
+            is_batch_full: AtomicBool::new(false),
             servers,
             redraw,
             copies,
@@ -176,7 +185,7 @@ impl World {
 
     /// The node of this name.
     pub fn find(&self, name: &NodeName) -> Option<Process> {
-        lock(&self.state).nodes.iter().position(|node| node.name == *name)
+        self.by_name.get(name).copied()
     }
 
     /// Reads the state of a node.
@@ -264,18 +273,23 @@ impl World {
         }
         self.has_records.store(false, Relaxed);
         // A fault that is woken by a record runs later, so nothing is recorded meanwhile.
-        lock(&self.state).recorder.show(&self.live_view);
+        let mut state = lock(&self.state);
+        state.recorder.show(&self.live_view);
+        self.is_batch_full.store(state.recorder.batched() >= BATCH, Relaxed);
     }
 
-    /// Hands the batch of records to `reader`, if the batch has at least `least` records; the nemesis has seen them.
+    /// Returns whether the nemesis has seen so many records that they should be handed over.
     ///
     /// Batches are large, because the reader has as much code as the simulation: with small ones, the two evict each
     /// other's code from the processor's caches.
-    pub fn hand_over(&self, least: usize, reader: &mut dyn FnMut(Record)) {
-        let mut state = lock(&self.state);
-        if state.recorder.batched() >= least {
-            state.recorder.drain().for_each(reader);
-        }
+    pub fn is_batch_full(&self) -> bool {
+        self.is_batch_full.load(Relaxed)
+    }
+
+    /// Hands the batch of records to `reader`; the nemesis has seen them.
+    pub fn hand_over(&self, reader: &mut dyn FnMut(Record)) {
+        self.is_batch_full.store(false, Relaxed);
+        lock(&self.state).recorder.drain().for_each(reader);
     }
 
     // ---- the truth

@@ -7,7 +7,7 @@ use std::sync::{
 
 use history::Record;
 
-use super::{BATCH, World};
+use super::World;
 use crate::{clock::START, executor::STEPS_MAX};
 
 impl World {
@@ -19,7 +19,9 @@ impl World {
         loop {
             self.executor.settle(|| self.show());
             self.show();
-            self.hand_over(BATCH, see);
+            if self.is_batch_full() {
+                self.hand_over(see);
+            }
             if is_over.load(Relaxed) {
                 return Ok(());
             }
