@@ -20,7 +20,7 @@ pub(crate) struct Names {
 }
 
 /// Names that were read before, each at a place that the start of its text gives. A new name replaces the one there.
-/// After these places comes one for the last name that was too long.
+/// After these places, a power of two, comes one for the last name that was too long.
 #[derive(Debug)]
 pub(super) struct Known<T, const PLACES: usize>(Vec<Option<Kept<T>>>);
 
@@ -45,8 +45,9 @@ impl<T, const PLACES: usize> Default for Known<T, PLACES> {
 #[inline(always)]
 fn place<const PLACES: usize>(text: u128) -> usize {
     let ten = text as u64 ^ ((text >> 64) as u64) << 48;
-    // The multiplier is 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4).
-    (ten.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % PLACES
+    // The multiplier is 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4). Only the highest bits of the
+    // product depend on all bytes.
+    (ten.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize
 }
 
 impl<T: for<'s> From<&'s str>, const PLACES: usize> Known<T, PLACES> {
