@@ -53,8 +53,9 @@ impl Checksum {
         if digits == self.digits() { Found::Right } else { Found::Wrong }
     }
 
-    /// Adds a line to the running checksum if the line's own checksum is right. `before` is the line up to the checksum;
-    /// `after` has the checksum, the newline, and maybe more. False, and no change: [`Checksum::strip`] must say more.
+    /// Adds a line to the running checksum if the line's own checksum is right. `before` is the line up to the
+    /// checksum; `after` has the checksum, the newline, and maybe more. Otherwise returns false and changes nothing:
+    /// [`Checksum::strip`] says more.
     #[inline]
     pub fn follows(&mut self, before: &[u8], after: &[u8]) -> bool {
         let Some((end, _)) = after.split_first_chunk::<LINE_END>() else { return false };

@@ -297,6 +297,24 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
 }
 
 impl Reader {
+    /// Consumes the line that was read in place, if a right checksum and a newline follow after `length` bytes. Otherwise
+    /// returns false and changes nothing: the line must be copied, and serde or an error may follow.
+    ///
+    /// The newline is the first one: no line that is read by position has one before its checksum.
+    #[inline(always)]
+    fn ends_after(&mut self, length: usize) -> bool {
+        let (before, after) = self.input.buffer().split_at(length);
+        let length = length + checksum::LINE_END;
+        if length as u64 > self.left || !self.checksum.follows(before, after) {
+            return false;
+        }
+        self.input.consume(length);
+        self.left -= length as u64;
+        self.length = length;
+        self.line += 1;
+        true
+    }
+
     /// Checks and removes the checksum of the present line.
     fn verify(&mut self) -> Result<(), HistoryError> {
         let found = self.checksum.strip(&mut self.text);
@@ -328,26 +346,6 @@ fn parse<'de, R: serde_json::de::Read<'de>>(
 ) -> serde_json::Result<Record> {
     let record = Line { place: Some(place) }.deserialize(&mut *line)?;
     line.end().map(|()| record)
-}
-
-impl Reader {
-    /// Goes on after the line that was read in place, if its checksum and its newline come after so many bytes. False,
-    /// and no change: the line must be copied, and serde or an error may follow.
-    ///
-    /// The newline is the first one: no line that is read by position has one before its checksum.
-    #[inline(always)]
-    fn ends_after(&mut self, length: usize) -> bool {
-        let (before, after) = self.input.buffer().split_at(length);
-        let length = length + checksum::LINE_END;
-        if length as u64 > self.left || !self.checksum.follows(before, after) {
-            return false;
-        }
-        self.input.consume(length);
-        self.left -= length as u64;
-        self.length = length;
-        self.line += 1;
-        true
-    }
 }
 
 impl Iterator for Reader {

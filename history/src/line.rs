@@ -22,8 +22,8 @@ pub(crate) fn parse(mut line: &[u8], names: &mut Names) -> Option<Record> {
     (line == b"}").then_some(record)
 }
 
-/// Reads a record from the start of a line, without the brace at its end. Then `line` has the bytes after the record; no
-/// newline is before them. `None`: serde must read the line.
+/// Reads a record from the start of a line, without the brace at its end. Leaves the bytes after the record in `line`;
+/// no newline is before them. `None`: serde must read the line.
 ///
 /// Never returns an error: the result has the form that the caller returns, so that the record is not copied again.
 #[inline(always)]

@@ -1,4 +1,5 @@
-//! Parts of lines that were read before. Most lines repeat those of earlier lines, and a copy costs less than a new one.
+//! Names and lists that were read before. Most lines repeat those of earlier lines, and a copy costs less than a new
+//! one.
 
 use super::rest::{Rest, text};
 use crate::{Answers, Key, NodeName, ProcessName};
@@ -7,7 +8,7 @@ use crate::{Answers, Key, NodeName, ProcessName};
 const LISTS: usize = 4;
 const LIST_BYTES: usize = 512;
 
-/// Parts of lines that were read before.
+/// Names and lists that were read before.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub(super) processes: Known<ProcessName, 64>,
