@@ -297,8 +297,8 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
 }
 
 impl Reader {
-    /// Consumes the line that was read in place, if a right checksum and a newline follow after `length` bytes. Otherwise
-    /// returns false and changes nothing: the line must be copied, and serde or an error may follow.
+    /// Consumes the line that was read in place, if a right checksum and a newline follow after `length` bytes.
+    /// Otherwise returns false and changes nothing: the line must be copied, and serde or an error may follow.
     ///
     /// The newline is the first one: no line that is read by position has one before its checksum.
     #[inline(always)]
