@@ -7,9 +7,10 @@
 
 mod at_once;
 mod known;
+mod names;
 mod rest;
 
-pub(crate) use known::Names;
+pub(crate) use names::Names;
 
 use std::convert::Infallible;
 

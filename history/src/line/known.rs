@@ -1,24 +1,4 @@
-//! Names and lists that were read before. Most lines repeat those of earlier lines, and a copy costs less than a new
-//! one.
-
-use super::rest::{Rest, text};
-use crate::{Answers, Key, NodeName, ProcessName};
-
-/// The most lists of answers that are kept, and the longest text of one.
-const LISTS: usize = 4;
-const LIST_BYTES: usize = 512;
-
-/// Names and lists that were read before.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    pub(super) processes: Known<ProcessName, 64>,
-    pub(super) keys: Known<Key, 1024>,
-    nodes: Known<NodeName, 64>,
-    /// Lists of answers, with their text.
-    answers: Vec<(Vec<u8>, Answers)>,
-    /// The list that the next new one replaces.
-    oldest: usize,
-}
+//! Names that were read before. Most lines have the names of earlier lines, and a copy costs less than a new name.
 
 /// Names that were read before, each at a place that the start of its text gives. A new name replaces the one there.
 /// After these places, a power of two, comes one for the last name that was too long.
@@ -49,6 +29,14 @@ fn place<const PLACES: usize>(text: u128) -> usize {
     // The multiplier is 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4). Only the highest bits of the
     // product depend on all bytes.
     (ten.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize
+}
+
+/// The bytes before the next quotation mark, if they are printable ASCII without escapes.
+fn text(bytes: &[u8]) -> Option<&str> {
+    let is_plain = |byte: &u8| *byte != b'"' && *byte != b'\\' && (b' '..=b'~').contains(byte);
+    let end = bytes.iter().position(|byte| !is_plain(byte))?;
+    let (text, rest) = bytes.split_at(end);
+    str::from_utf8(text).ok().filter(|_| rest[0] == b'"')
 }
 
 impl<T: for<'s> From<&'s str>, const PLACES: usize> Known<T, PLACES> {
@@ -84,39 +72,5 @@ impl<T: for<'s> From<&'s str>, const PLACES: usize> Known<T, PLACES> {
         };
         let known = self.0[place].insert(Kept { text, bits, length, name });
         Some((&known.name, length))
-    }
-}
-
-impl Names {
-    /// The list of answers with which the bytes begin, and the bytes after it.
-    #[inline]
-    pub(super) fn answers<'a>(&mut self, bytes: &'a [u8]) -> Option<(Answers, &'a [u8])> {
-        for (text, known) in &self.answers {
-            if let Some(rest) = bytes.strip_prefix(&text[..]) {
-                return Some((known.clone(), rest));
-            }
-        }
-        self.new_answers(bytes)
-    }
-
-    #[inline(never)]
-    fn new_answers<'a>(&mut self, bytes: &'a [u8]) -> Option<(Answers, &'a [u8])> {
-        let (mut rest, mut answers) = (Rest(bytes), Vec::new());
-        while rest.item(answers.is_empty())? {
-            let node = rest.after(b"[\"")?.name(&mut self.nodes)?;
-            let answer = rest.after(b",\"")?.node_answer()?;
-            rest.after(b"]")?;
-            answers.push((node, answer));
-        }
-        let text = &bytes[..bytes.len() - rest.0.len()];
-        if text.len() <= LIST_BYTES {
-            let new = (text.to_vec(), answers.clone());
-            match self.answers.get_mut(self.oldest) {
-                Some(old) => *old = new,
-                None => self.answers.push(new),
-            }
-            self.oldest = (self.oldest + 1) % LISTS;
-        }
-        Some((answers, rest.0))
     }
 }

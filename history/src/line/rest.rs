@@ -93,14 +93,6 @@ pub(super) fn write_answers(bytes: &[u8]) -> Option<(Vec<ArmWriteAnswer>, &[u8])
     Some((all, rest.0))
 }
 
-/// The bytes before the next quotation mark, if they are printable ASCII without escapes.
-pub(super) fn text(bytes: &[u8]) -> Option<&str> {
-    let is_plain = |byte: &u8| *byte != b'"' && *byte != b'\\' && (b' '..=b'~').contains(byte);
-    let end = bytes.iter().position(|byte| !is_plain(byte))?;
-    let (text, rest) = bytes.split_at(end);
-    str::from_utf8(text).ok().filter(|_| rest[0] == b'"')
-}
-
 impl<'a> Rest<'a> {
     /// The rest after these bytes, if it begins with them.
     #[inline(always)]
