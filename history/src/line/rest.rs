@@ -68,27 +68,29 @@ pub(super) fn decisions(bytes: &[u8]) -> Option<(Vec<ArmDecision>, &[u8])> {
 /// The answers of the arms to a read, and the bytes after the list.
 #[inline(never)]
 pub(super) fn read_answers(bytes: &[u8]) -> Option<(Vec<ArmReadAnswer>, &[u8])> {
-    let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(ARMS));
-    while rest.item(all.is_empty())? {
-        let arm = rest.after(b"[\"")?.arm()?;
-        let version = rest.after(b",")?.number()?;
-        let seen = rest.after(b",")?.token()?;
-        rest.after(b"]")?;
-        all.push(ArmReadAnswer { arm, version, seen });
-    }
-    Some((all, rest.0))
+    answers_of_arms(bytes, Rest::number, |arm, version, seen| ArmReadAnswer { arm, version, seen })
 }
 
 /// The answers of the arms to a write, and the bytes after the list.
 #[inline(never)]
 pub(super) fn write_answers(bytes: &[u8]) -> Option<(Vec<ArmWriteAnswer>, &[u8])> {
+    answers_of_arms(bytes, Rest::truth, |arm, admitted, seen| ArmWriteAnswer { arm, admitted, seen })
+}
+
+/// Answers of arms, each with its arm, a value that depends on the kind of request, and the token.
+#[inline(always)]
+fn answers_of_arms<'a, V, A>(
+    bytes: &'a [u8],
+    value: impl Fn(&mut Rest<'a>) -> Option<V>,
+    answer: impl Fn(Arm, V, Option<Token>) -> A,
+) -> Option<(Vec<A>, &'a [u8])> {
     let (mut rest, mut all) = (Rest(bytes), Vec::with_capacity(ARMS));
     while rest.item(all.is_empty())? {
         let arm = rest.after(b"[\"")?.arm()?;
-        let admitted = rest.after(b",")?.truth()?;
+        let value = value(rest.after(b",")?)?;
         let seen = rest.after(b",")?.token()?;
         rest.after(b"]")?;
-        all.push(ArmWriteAnswer { arm, admitted, seen });
+        all.push(answer(arm, value, seen));
     }
     Some((all, rest.0))
 }
@@ -106,7 +108,7 @@ impl<'a> Rest<'a> {
         Some(self)
     }
 
-    /// Whether the line goes on with these bytes, which are read then.
+    /// Returns whether the line goes on with these bytes, and reads them.
     #[inline(always)]
     pub fn found<const N: usize>(&mut self, bytes: &[u8; N]) -> bool {
         self.after(bytes).is_some()
@@ -197,7 +199,7 @@ impl<'a> Rest<'a> {
 
     #[inline(always)]
     pub fn truth(&mut self) -> Option<bool> {
-        if self.after(b"true").is_some() {
+        if self.found(b"true") {
             return Some(true);
         }
         self.after(b"false").map(|_| false)
@@ -207,7 +209,7 @@ impl<'a> Rest<'a> {
     #[expect(clippy::option_option, reason = "the outer one is for a line that serde must read")]
     #[inline(always)]
     pub fn token(&mut self) -> Option<Option<Token>> {
-        if self.after(b"null").is_some() {
+        if self.found(b"null") {
             return Some(None);
         }
         self.number().map(|token| Some(Token(token)))
@@ -229,11 +231,11 @@ impl<'a> Rest<'a> {
     /// The arms of the usual runs are compared with the line, one after the other.
     #[inline(always)]
     pub fn arm(&mut self) -> Option<Arm> {
-        if self.after(b"off\"").is_some() {
+        if self.found(b"off\"") {
             Some(Arm::Off)
-        } else if self.after(b"writes\"").is_some() {
+        } else if self.found(b"writes\"") {
             Some(Arm::Writes)
-        } else if self.after(b"reads\"").is_some() {
+        } else if self.found(b"reads\"") {
             Some(Arm::Reads)
         } else {
             let word = self.word()?;
@@ -271,12 +273,12 @@ impl<'a> Rest<'a> {
         })
     }
 
-    /// Whether a list has another item; `is_first` at the start of the list.
+    /// Returns whether a list has another item. `is_first` is true at the start of the list.
     #[inline(always)]
     pub fn item(&mut self, is_first: bool) -> Option<bool> {
         if is_first {
             return Some(self.after(b"[")?.after(b"]").is_none());
         }
-        Some(self.after(b",").is_some() || self.after(b"]").map(|_| false)?)
+        Some(self.found(b",") || self.after(b"]").map(|_| false)?)
     }
 }

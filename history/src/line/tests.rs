@@ -91,7 +91,7 @@ fn the_lines_of_processes_are_read_as_serde_reads_them() {
     assert!(reports.read(br#"{"n":0,"at":1,"event":"watermark"}}"#).is_err());
 }
 
-/// Whether a line is read by position; if it is, as serde reads it.
+/// Returns whether a line is read by position, and compares it then with the result of serde.
 #[track_caller]
 fn is_by_position(line: &str, names: &mut Names) -> bool {
     let record = parse(line.as_bytes(), names);
