@@ -18,7 +18,8 @@ mod window;
 use std::time::Duration;
 
 use history::{Arm, Event, HoldId, Plan, RequestKind, Stamp};
-use rustc_hash::FxHashMap;
+use indexmap::IndexSet;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::{
     by_mode::ByMode,
@@ -51,16 +52,17 @@ struct StaleHold {
     closed: Stamp,
 }
 
-/// The entitlements of a key that wait for the watches, or as many as holds are open.
-const ENDED_MAX: usize = 64;
+/// The fewest entitlements of a key that have ended and are kept, and how many for each hold that may still act. Most
+/// holds are closed before so many others have ended.
+const ENDED_MIN: usize = 128;
+const ENDED_FOR_EACH: usize = 4;
 
 #[derive(Default)]
 struct LockKey {
     /// Holds that may still act, and those among them of which no later hold is known.
-    open: Vec<HoldId>,
+    open: IndexSet<HoldId, FxBuildHasher>,
     unfollowed: Vec<HoldId>,
-    /// Entitlements that have ended and that no watch of an open hold has yet: most of them are never asked for.
-    ended: Vec<(Grant, Stamp)>,
+    ended: Ended,
     /// The last `acquire` ok, and that of holds without a place.
     latest: ByMode<Largest>,
     latest_unplaced: ByMode<Largest>,
@@ -84,7 +86,7 @@ impl LockKey {
     }
 
     fn add(&mut self, run: &Run, hold: &Attempt, grant: &Grant, is_unfollowed: bool) {
-        self.open.push(hold.id);
+        self.open.insert(hold.id);
         if is_unfollowed {
             self.unfollowed.push(hold.id);
         }
@@ -203,8 +205,8 @@ impl Lock {
             self.undecided += u64::from(watch.first_unordered.is_some_and(is_before));
             return;
         }
-        self.take_in(run, hold.key);
         let noted = note(self);
+        self.take_in(run, hold, grant);
         let Some(watch) = self.watches.get_mut(&hold.id) else { return };
         let overlap = cover_until(run, hold, grant, &watch.cover, mark.at);
         let stale = watch.stale.get_or_insert_with(|| StaleActs {
@@ -233,25 +235,36 @@ impl Lock {
         }
     }
 
-    /// Adds the entitlements that have ended to the watches of the key's open holds.
-    fn take_in(&mut self, run: &Run, key: usize) {
-        let Some(of_key) = self.keys.get_mut(&key) else { return };
-        let earliest = run.live(key).filter_map(|h| Some(h.grant?.ok.at)).min().unwrap_or(self.now);
-        let all = Ended::of(&of_key.ended, earliest);
-        for id in &of_key.open {
-            let (Some(other), Some(watch)) = (run.attempt(*id), self.watches.get_mut(id)) else { continue };
-            // A hold that is not retired ends later: no part of these entitlements lies after its end.
-            let Some(theirs) = other.grant.filter(|_| other.is_retired) else { continue };
-            if all.are_later(&theirs, other.end()) && watch.cover.append(all.first, &all.cover) {
-                watch.cover.settle(earliest);
-                continue;
-            }
-            for (grant, end) in of_key.ended.iter().filter(|(grant, _)| grant.is_later(&theirs)) {
-                watch.cover.add((grant.ok.at.max(other.end()), *end));
-            }
-            watch.cover.settle(earliest);
+    /// Adds the entitlements that have ended since a hold has to its watch. A hold that is not retired ends later: no
+    /// part of any of them lies after its end.
+    fn take_in(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
+        let (Some(key), Some(watch)) = (self.keys.get(&hold.key), self.watches.get_mut(&hold.id)) else { return };
+        if hold.is_retired {
+            let earliest = earliest(run, hold.key, self.now);
+            key.ended.cover(watch.taken, grant, hold.end(), earliest, &mut watch.cover);
+            watch.taken = key.ended.next();
         }
-        of_key.ended.clear();
+    }
+
+    /// Keeps an entitlement that has ended. The watches of holds that have been open for long take in what is dropped.
+    fn keep_ended(&mut self, run: &Run, hold: &Attempt, grant: Grant, end: Stamp) {
+        let now = self.now;
+        let Some(key) = self.keys.get_mut(&hold.key) else { return };
+        key.ended.push(grant, end, || earliest(run, hold.key, now));
+        if let Some(watch) = self.watches.get_mut(&hold.id) {
+            watch.taken = key.ended.next();
+        }
+        if key.ended.len() < ENDED_MIN.max(ENDED_FOR_EACH * key.open.len()) {
+            return;
+        }
+        let (kept, earliest) = (key.ended.half(), earliest(run, hold.key, now));
+        for id in &key.open {
+            let (Some(other), Some(watch)) = (run.attempt(*id), self.watches.get_mut(id)) else { continue };
+            let Some(theirs) = other.grant.filter(|_| other.is_retired && watch.taken < kept) else { continue };
+            key.ended.cover(watch.taken, &theirs, other.end(), earliest, &mut watch.cover);
+            watch.taken = key.ended.next();
+        }
+        key.ended.halve();
     }
 
     /// Adds a stall. A process notices a stall only afterwards, so holds that acted stale meanwhile may have closed.
@@ -265,6 +278,11 @@ impl Lock {
             }
         }
     }
+}
+
+/// Returns a stamp before which no entitlement of the key begins that has not ended yet.
+fn earliest(run: &Run, key: usize, now: Stamp) -> Stamp {
+    run.live(key).filter_map(|hold| Some(hold.grant?.ok.at)).min().unwrap_or(now)
 }
 
 /// Returns how long later holds were entitled between the end of a hold and an arrival.
@@ -368,11 +386,7 @@ impl Judge for Lock {
         }
         let Some(key) = self.keys.get_mut(&hold.key) else { return };
         key.queue.ended(hold.id, end);
-        key.ended.push((grant, end));
-        // The more holds are open, the more entitlements they take in at once: each is looked at a few times in all.
-        if key.ended.len() >= ENDED_MAX.max(key.open.len()) {
-            self.take_in(run, hold.key);
-        }
+        self.keep_ended(run, hold, grant, end);
     }
 
     fn on_attempt_closed(&mut self, run: &Run, attempt: &Attempt) {
@@ -382,7 +396,7 @@ impl Judge for Lock {
         self.unwritten.remove(&attempt.id);
         if let Some(watch) = self.watches.remove(&attempt.id) {
             let key = self.key(attempt.key);
-            key.open.retain(|id| *id != attempt.id);
+            key.open.swap_remove(&attempt.id);
             key.unfollowed.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
                 self.stale.push(StaleHold { hold: attempt.clone(), watch, closed: self.now });

@@ -44,6 +44,8 @@ pub(crate) struct HoldWatch {
     pub first_unordered: Option<Stamp>,
     /// The spans in which later holds were entitled after this hold's end.
     pub cover: Intervals,
+    /// The number of the first entitlement that has ended and that is not in `cover` yet.
+    pub taken: u64,
     pub stale: Option<StaleActs>,
 }
 
