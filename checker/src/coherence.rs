@@ -1,9 +1,9 @@
 //! Contradictions inside one record. A record that contradicts itself is not judged at all: one of two lines is wrong,
 //! and nobody knows which.
 
-use history::{Event, HoldId};
+use history::{Event, HoldId, OpId, RequestKind};
 
-use crate::{holds::Attempt, merge::Entry, run::Run, subject::subject};
+use crate::{holds::Attempt, merge::Entry, operations, run::Run, subject::subject};
 
 /// Returns the reason why this event cannot be true, if all earlier events are.
 pub(crate) fn contradiction(run: &Run, entry: &Entry) -> Option<String> {
@@ -58,7 +58,26 @@ fn of_attempt(run: &Run, entry: &Entry, event: &Event, id: HoldId) -> Option<Str
         Event::Undone { .. } if attempt.undoing.is_none() => {
             Some(format!("the undo of attempt {id} was answered, and none was sent"))
         }
+        Event::Read { op, .. } | Event::Write { op, .. } => {
+            run.operations.invoked_as(id, *op)?;
+            Some(format!("operation {op} of hold {id} is sent twice, and not as the same operation again"))
+        }
+        Event::Resend { op, .. } => of_operation(run, id, *op, &[RequestKind::Read, RequestKind::Write]),
+        Event::AccessFailed { op, .. } => of_operation(run, id, *op, &[RequestKind::Read, RequestKind::Write]),
+        Event::ReadOk { op, .. } => of_operation(run, id, *op, &[RequestKind::Read]),
+        Event::WriteOk { op, .. } => of_operation(run, id, *op, &[RequestKind::Write]),
         _ => None,
+    }
+}
+
+/// The contradiction of an event about an operation that must be of one of these kinds.
+fn of_operation(run: &Run, id: HoldId, op: OpId, kinds: &[RequestKind]) -> Option<String> {
+    match run.operations.invoked_as(id, op) {
+        None => Some(format!("operation {op} of hold {id} is sent again or answered, and was never sent")),
+        Some(kind) if !kinds.contains(&kind) => {
+            Some(format!("operation {op} of hold {id} is a {}, and its answer is not", operations::name(kind)))
+        }
+        Some(_) => None,
     }
 }
 
@@ -66,7 +85,7 @@ fn of_attempt(run: &Run, entry: &Entry, event: &Event, id: HoldId) -> Option<Str
 mod tests {
     use std::time::Duration;
 
-    use history::{ClientId, FailureReason, Record, Role, StallCause, Tail};
+    use history::{ClientId, FailureReason, Outcome, Record, Role, StallCause, Stamp, Tail};
 
     use super::*;
     use crate::{
@@ -158,6 +177,33 @@ mod tests {
     }
 
     #[test]
+    fn operations_that_no_client_can_have_are_refused() {
+        let (hold, op) = (HoldId(1), OpId(1));
+        let read = || Event::Read { hold, op };
+        let write_ok = || Event::WriteOk { hold, op, number: 1, arms: None };
+        let failed = || Event::AccessFailed { hold, op, outcome: Outcome::Failed, detail: String::new() };
+        let never = "operation 1 of hold 1 is sent again or answered, and was never sent";
+        let cases = [
+            (vec![write_ok()], never),
+            (vec![failed(), read()], never),
+            (vec![Event::Resend { hold, op }], never),
+            (vec![read(), read()], "operation 1 of hold 1 is sent twice"),
+            (vec![read(), Event::Write { hold, op }], "operation 1 of hold 1 is sent twice"),
+            (vec![read(), write_ok()], "operation 1 of hold 1 is a read, and its answer is not"),
+        ];
+        for (events, why) in cases {
+            let mut builder = overlapping();
+            for (at, event) in (25..).zip(events) {
+                builder.event("worker-1", at, event);
+            }
+            is_refused(&builder, why);
+        }
+        let mut builder = overlapping();
+        builder.event("worker-1", 25, read()).event("worker-1", 26, failed());
+        assert_eq!(builder.verdicts().verdict, Verdict::Violated, "a read that failed contradicts nothing");
+    }
+
+    #[test]
     fn stamps_from_the_future_are_refused() {
         let mut builder = overlapping();
         builder.event("worker-1", 30, Event::Stall { from: ms(10), to: ms(40), late: StallCause::Tick });
@@ -212,6 +258,57 @@ mod tests {
                 records.insert(last, again);
             },
             "the plan comes twice",
+        );
+    }
+
+    #[test]
+    fn a_second_plan_is_refused_whatever_its_number() {
+        for (process, n) in [("controller", 1), ("spy", 0)] {
+            is_refused_after(
+                |records| {
+                    let again = Record { seq: 0, n, process: process.into(), ..records[0].clone() };
+                    records.insert(1, again);
+                },
+                if n == 1 { "the plan comes twice" } else { "spy reports an event that only the controller has" },
+            );
+        }
+    }
+
+    #[test]
+    fn events_of_clients_from_the_controller_are_refused() {
+        for place in [1, usize::MAX] {
+            is_refused_after(
+                |records| {
+                    let hold = HoldId(1);
+                    let of = Record { n: 1, process: "controller".into(), at: ms(0), ..records[0].clone() };
+                    let last = records.len() - 1;
+                    records[last].n = 2;
+                    records.insert(place.min(last), Record { event: Event::Release { hold }, ..of });
+                },
+                "controller reports an event that the controller does not have",
+            );
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_not_start_is_refused() {
+        is_refused_after(
+            |records| {
+                let event = Event::Watermark;
+                records.insert(1, Record { seq: 1, n: 0, process: "spy".into(), at: ms(0), event });
+            },
+            "spy: it did not say first on which kernel it runs",
+        );
+    }
+
+    #[test]
+    fn a_stamp_without_a_later_one_is_refused() {
+        is_refused_after(
+            |records| {
+                let last = records.iter().rposition(|r| r.process.as_str() == "worker-1").unwrap();
+                records[last].at = Stamp(u64::MAX);
+            },
+            "worker-1: the stamp of its event",
         );
     }
 

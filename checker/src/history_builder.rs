@@ -333,8 +333,8 @@ impl HistoryBuilder {
         self.event("agent", at, event)
     }
 
-    /// A pause that is requested 5 ms before the target freezes and healed when it runs again, and the stall that shows
-    /// it.
+    /// A pause that is requested 5 ms before the target freezes and healed when it runs again. A process of the run shows
+    /// it by a stall; a server has no record of its own.
     pub fn pause(&mut self, id: u32, node: &str, from: u64, to: u64) -> &mut Self {
         let kind = FaultKind::Pause;
         self.fault(id, kind, node, from - 5, FaultPhase::Requested { asked_ns: (to - from) * 1_000_000, hold: None });
@@ -342,7 +342,11 @@ impl HistoryBuilder {
         self.fault(id, kind, node, to, FaultPhase::Healed);
         self.fault(id, kind, node, to + 10, FaultPhase::Proved { from: ms(from), to: ms(to) });
         self.fault(id, kind, node, to + 20, FaultPhase::HealProved);
-        self.stall(node, from, to)
+        if self.plan.lock_nodes.iter().any(|server| server.as_str() == node) {
+            self
+        } else {
+            self.stall(node, from, to)
+        }
     }
 
     /// Any fault of the plan on `node`, on from `from` to `to`, proved and healed; each stamp is taken 5 ms outside or

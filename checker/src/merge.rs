@@ -5,16 +5,19 @@
 //! the merge returns workers first, then the agent, then the resource, by name. So the verdicts do not depend on the
 //! interleaving of the streams, and a hold is known when its first request is decided.
 
+mod ending;
+mod stream;
+
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque, binary_heap::PeekMut},
-    time::Duration,
+    collections::{BTreeSet, BinaryHeap, binary_heap::PeekMut},
 };
 
 use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
 use rustc_hash::FxHashMap;
 
 use crate::faults::is_of_resource;
+use stream::{GONE, Life, Stream, is_larger, rank};
 
 /// One event of the sweep.
 #[derive(Debug)]
@@ -38,65 +41,8 @@ pub(crate) enum Next {
     Gone { process: usize, cut_at: Option<Stamp> },
 }
 
-/// The state of a process with regard to the horizon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    /// In the plan, and not started: the horizon waits at 0.
-    Expected,
-    /// The process may report more: the horizon waits at its last stamp.
-    Running,
-    /// The stream has ended without a finish. The successor's first stamps may still be on their way, so the process
-    /// holds the horizon until the successor has started.
-    Cut,
-    /// The process reports nothing more.
-    Over,
-}
-
-struct Stream {
-    name: ProcessName,
-    node: NodeName,
-    incarnation: u32,
-    queue: VecDeque<Entry>,
-    next_n: u64,
-    last: Stamp,
-    life: Life,
-    cut: bool,
-    /// True if an event of the stream was lost. Later events are not used.
-    broken: bool,
-    gone: bool,
-    /// True if the undone admissions are known: the process has finished, or a later process has opened the store.
-    is_settled: bool,
-}
-
-impl Stream {
-    /// The stamp at which the process holds the horizon.
-    fn holds_at(&self) -> Option<Stamp> {
-        match self.life {
-            Life::Expected => Some(Stamp(0)),
-            Life::Running | Life::Cut => Some(self.last),
-            Life::Over => None,
-        }
-    }
-}
-
 /// The most processes that a record may have.
 const PROCESSES_MAX: usize = 10_000;
-
-/// How much later than the agent's last stamp a stamp may be. The processes end within seconds.
-const FUTURE: Duration = Duration::from_secs(60);
-
-/// Workers first, then the agent, then the resource.
-fn rank(name: &ProcessName) -> u8 {
-    match name.as_str().split('#').next() {
-        Some("resource") => 2,
-        Some("agent") => 1,
-        _ => 0,
-    }
-}
-
-fn incarnation(name: &ProcessName) -> u32 {
-    name.as_str().split_once('#').and_then(|(_, n)| n.parse().ok()).unwrap_or(1)
-}
 
 /// Merges the streams.
 #[derive(Default)]
@@ -108,9 +54,10 @@ pub(crate) struct Merge {
     holding: BinaryHeap<Reverse<(Stamp, usize)>>,
     /// The stream that was asked for last.
     recent: usize,
+    /// The next event of each stream; of a stream that has ended, its end at its last stamp.
     heads: BinaryHeap<Reverse<(Stamp, u8, ProcessName, usize)>>,
-    /// Ended streams whose last event has been swept.
-    gone: VecDeque<usize>,
+    /// True if a record was seen.
+    is_begun: bool,
     horizon: Stamp,
     /// Nothing is judged from this stamp on, because an event was lost.
     limit: Option<Stamp>,
@@ -140,6 +87,7 @@ impl Merge {
                 return self
                     .contradicts(0, format!("the plan has {workers} workers; at most {PROCESSES_MAX} are judged"));
             };
+            self.streams[stream].is_planned = true;
             self.lives(stream, Life::Expected);
         }
         self.horizon = Stamp(0);
@@ -148,19 +96,15 @@ impl Merge {
 
     /// Takes in what the restarted processes of the resource found on disk: all `recovered` events of the record.
     pub fn know_recoveries(&mut self, recoveries: Vec<(ProcessName, u64)>) {
+        for stream in &mut self.streams {
+            stream.knows(&recoveries);
+        }
         self.recoveries = Some(recoveries);
     }
 
     /// Returns whether the plan kills the resource.
     pub fn is_forgetful(&self) -> bool {
         self.is_forgetful
-    }
-
-    /// Returns whether a later process of the node did not find an admission on disk.
-    fn is_known_undone(&self, stream: &Stream, event: &Event) -> bool {
-        let (Some(known), Event::Admission { number, .. }) = (&self.recoveries, event) else { return false };
-        let is_later = |name: &ProcessName| incarnation(name) > stream.incarnation && name.node() == stream.node;
-        known.iter().any(|(name, durable)| number > durable && is_later(name))
     }
 
     /// The name of a process.
@@ -188,26 +132,18 @@ impl Merge {
         }
         let node = name.node();
         self.of_node.entry(node.clone()).or_default().push(i);
-        self.streams.push(Stream {
-            name: name.clone(),
-            node,
-            incarnation: incarnation(name),
-            queue: VecDeque::new(),
-            next_n: 0,
-            last: Stamp(0),
-            life: Life::Over,
-            cut: false,
-            broken: false,
-            gone: false,
-            is_settled: false,
-        });
+        let mut stream = Stream::new(name.clone(), node);
+        stream.knows(self.recoveries.as_deref().unwrap_or_default());
+        self.streams.push(stream);
         self.index.insert(name.clone(), i);
         Some(i)
     }
 
     fn lives(&mut self, i: usize, life: Life) {
+        let has_held = self.streams[i].holds_at().is_some();
         self.streams[i].life = life;
-        self.holding.extend(self.streams[i].holds_at().map(|at| Reverse((at, i))));
+        let holds_at = self.streams[i].holds_at().filter(|_| !has_held);
+        self.holding.extend(holds_at.map(|at| Reverse((at, i))));
     }
 
     /// The streams of the earlier, or of the later, processes of a process's node.
@@ -223,16 +159,22 @@ impl Merge {
             self.contradicts(record.seq, "it comes after the record of the end".into());
             return;
         }
+        if self.contradiction.is_some() {
+            // Nothing is judged.
+            self.whole = matches!(record.event, Event::End);
+            return;
+        }
         let Some(i) = self.stream(&record.process) else {
             return self.contradicts(record.seq, format!("it is of more than {PROCESSES_MAX} processes"));
         };
         if !self.is_in_order(i, &record) {
             return;
         }
+        let is_first = !std::mem::replace(&mut self.is_begun, true);
         let at = record.at;
         let was = std::mem::replace(&mut self.streams[i].last, at);
         match &record.event {
-            Event::Plan { .. } if record.seq == 0 => {}
+            Event::Plan { .. } if is_first => {}
             Event::Plan { .. } => self.contradicts(record.seq, "the plan comes twice, or not first".into()),
             Event::End => {
                 self.whole = true;
@@ -281,8 +223,23 @@ impl Merge {
             return false;
         }
         stream.next_n += 1;
-        if record.n == 0 && !matches!(record.event, Event::Started { .. } | Event::Plan { .. }) {
-            self.reasons.insert(format!("{}: it did not say first on which kernel it runs", record.process));
+        if record.at == Stamp(u64::MAX) {
+            let why = format!("{}: the stamp of its event {} is no time", stream.name, record.n);
+            self.contradicts(record.seq, why);
+            return false;
+        }
+        // The stamps of the controller are all 0, and no event of it is in the sweep.
+        let is_of_controller = matches!(record.event, Event::Plan { .. } | Event::ProcessEnded { .. } | Event::End);
+        if is_of_controller != stream.is_controller {
+            let whose = if is_of_controller { "only the controller has" } else { "the controller does not have" };
+            let why = format!("{} reports an event that {whose}", stream.name);
+            self.contradicts(record.seq, why);
+            return false;
+        }
+        if record.n == 0 && !is_of_controller && !matches!(record.event, Event::Started { .. }) {
+            let why = format!("{}: it did not say first on which kernel it runs", stream.name);
+            self.contradicts(record.seq, why);
+            return false;
         }
         true
     }
@@ -317,6 +274,13 @@ impl Merge {
                 self.streams[i].life = Life::Over;
                 self.streams[i].is_settled = true;
             }
+            Event::Admission { number, .. } => {
+                let admitted = &mut self.streams[i].admitted;
+                *admitted = (*admitted).max(*number);
+                if self.streams[i].is_undone(event) {
+                    self.undone();
+                }
+            }
             Event::Recovered { durable } => {
                 if self.recoveries.as_ref().is_some_and(|known| !known.contains(&(self.name(i).clone(), *durable))) {
                     // The file has changed, or writes this event in a way that nobody writes it.
@@ -336,8 +300,8 @@ impl Merge {
         if is_over || matches!(record.event, Event::Watermark) {
             return;
         }
-        let is_undone = self.is_known_undone(&self.streams[i], &record.event);
         let stream = &mut self.streams[i];
+        let is_undone = stream.is_undone(&record.event);
         if stream.queue.is_empty() {
             self.heads.push(Reverse((record.at, rank(&stream.name), stream.name.clone(), i)));
         }
@@ -348,12 +312,29 @@ impl Merge {
 
     /// Notes that process `i` has opened the store of the resource's former processes.
     fn recovered(&mut self, i: usize, durable: u64) {
+        let mut admitted = 0;
         for earlier in self.of_same_node(i, |other, own| other < own) {
             let stream = &mut self.streams[earlier];
             stream.is_settled = true;
-            for entry in &mut stream.queue {
-                entry.is_undone |= matches!(entry.event, Event::Admission { number, .. } if number > durable);
+            stream.durable = stream.durable.min(durable);
+            admitted = admitted.max(stream.admitted);
+            let Stream { queue, durable, .. } = stream;
+            for entry in queue {
+                entry.is_undone |= is_larger(&entry.event, *durable);
             }
+        }
+        if admitted > durable {
+            self.undone();
+        }
+    }
+
+    /// Notes that a restart has undone an admission. If no fault of the plan kills the resource, no admission has waited
+    /// for a restart, so some that are undone may have been judged.
+    fn undone(&mut self) {
+        if !self.is_forgetful {
+            let why = "nothing is judged: the resource was started again, which no fault of the plan does, and \
+                       admissions that it had reported are undone";
+            self.contradiction.get_or_insert_with(|| why.to_owned());
         }
     }
 
@@ -371,10 +352,11 @@ impl Merge {
             self.streams[i].cut = true;
             self.lives(i, if succeeded { Life::Over } else { Life::Cut });
         }
-        if !self.streams[i].gone {
-            self.streams[i].gone = true;
-            if self.streams[i].queue.is_empty() {
-                self.gone.push_back(i);
+        let stream = &mut self.streams[i];
+        if !stream.gone {
+            stream.gone = true;
+            if stream.queue.is_empty() {
+                self.heads.push(Reverse((stream.last, GONE, stream.name.clone(), i)));
             }
         }
         self.move_horizon();
@@ -393,59 +375,17 @@ impl Merge {
         self.horizon = self.holding.peek().map_or(Stamp(u64::MAX), |first| first.0.0);
     }
 
-    /// Takes the end record, `seq`: every process must have started and ended, and every ended process must have
-    /// finished or been killed.
-    fn end_of_record(&mut self, seq: u64) {
-        self.compare_with_agent(seq);
-        let mut cut: BTreeMap<NodeName, Vec<(u32, Stamp, ProcessName)>> = BTreeMap::new();
-        let mut running: Option<Stamp> = None;
-        for stream in &self.streams {
-            if stream.life == Life::Expected {
-                self.reasons.insert(format!("{} never started", stream.name));
-            }
-            if stream.life == Life::Running && !stream.broken {
-                self.reasons.insert(format!("{}: the record ends, and the process has not", stream.name));
-                running = Some(running.map_or(stream.last, |first: Stamp| first.min(stream.last)));
-            }
-            if stream.cut {
-                let entry = (incarnation(&stream.name), stream.last, stream.name.clone());
-                cut.entry(stream.name.node()).or_default().push(entry);
-            }
-        }
-        if let Some(last) = running {
-            self.stop_at(last);
-        }
-        for (node, mut ended) in cut {
-            ended.sort();
-            let killed = self.kills.get(&node).copied().unwrap_or(0);
-            for (_, last, name) in ended.into_iter().skip(killed) {
-                self.reasons.insert(format!("{name} ended before it had finished, and no fault killed it"));
-                self.stop_at(last);
-            }
-        }
-    }
-
-    /// The agent finishes last, so no other process can have a stamp much later than the agent's last one.
-    fn compare_with_agent(&mut self, seq: u64) {
-        let agents = self.streams.iter().filter(|s| s.name.as_str() == "agent" && s.is_settled);
-        let Some(finished) = agents.map(|s| s.last).next() else { return };
-        let late = self.streams.iter().find(|s| s.last > finished.plus(FUTURE));
-        if let Some((name, by)) = late.map(|s| (&s.name, s.last.since(finished).as_secs())) {
-            let why = format!("{name}: its last stamp is {by} s later than that of the agent, which ends last");
-            self.contradicts(seq, why);
-        }
-    }
-
     /// The next event that is final.
     pub fn pop(&mut self) -> Option<Next> {
-        if let Some(i) = self.gone.pop_front() {
+        let &Reverse((at, rank, _, i)) = self.heads.peek()?;
+        let is_gone = rank == GONE;
+        if at >= self.horizon || self.limit.is_some_and(|limit| at > limit || at == limit && !is_gone) {
+            return None;
+        }
+        if is_gone {
+            self.heads.pop();
             let stream = &self.streams[i];
             return Some(Next::Gone { process: i, cut_at: stream.cut.then_some(stream.last) });
-        }
-        let bound = self.limit.map_or(self.horizon, |limit| limit.min(self.horizon));
-        let &Reverse((at, .., i)) = self.heads.peek()?;
-        if at >= bound {
-            return None;
         }
         let stream = &self.streams[i];
         if stream.queue.front().is_some_and(|entry| self.is_pending(stream, entry)) {
@@ -458,11 +398,10 @@ impl Merge {
         if let Some(next) = stream.queue.front() {
             // Changing the head in place is cheaper than removing and adding it.
             head.0.0 = next.at;
+        } else if stream.gone {
+            (head.0.0, head.0.1) = (stream.last, GONE);
         } else {
             PeekMut::pop(head);
-            if stream.gone {
-                self.gone.push_back(i);
-            }
         }
         Some(Next::Entry(entry))
     }

@@ -5,9 +5,13 @@
 //! lies between the two. The log and the record of the clients contradict each other if it does not. Equal stamps are
 //! concurrent: an admission at the stamp of its invocation or of its answer contradicts nothing.
 
+mod told;
+
 use history::{Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, HoldId, Key, OpId, RequestKind, Token};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+
+use told::{differing, digest, told};
 
 /// A rule about the resource that an event breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +131,7 @@ struct Early {
 /// All operations of open attempts.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
+    /// The operations of each attempt, by their numbers.
     of: FxHashMap<HoldId, Vec<Operation>>,
     /// Emptied lists, for the next hold.
     spare: Vec<Vec<Operation>>,
@@ -171,7 +176,15 @@ impl Operations {
     }
 
     fn op(&mut self, hold: HoldId, op: OpId) -> Option<&mut Operation> {
-        self.of.get_mut(&hold)?.iter_mut().find(|o| o.id == op)
+        let ops = self.of.get_mut(&hold)?;
+        let place = place(ops, op);
+        ops.get_mut(place).filter(|o| o.id == op)
+    }
+
+    /// The kind of an operation that a client has invoked.
+    pub fn invoked_as(&self, hold: HoldId, op: OpId) -> Option<RequestKind> {
+        let ops = self.of.get(&hold)?;
+        ops.get(place(ops, op)).filter(|o| o.id == op)?.kind
     }
 
     fn add(&mut self, hold: HoldId, op: OpId, kind: Option<RequestKind>) -> &mut Operation {
@@ -188,9 +201,9 @@ impl Operations {
             told: Decision::new(),
         };
         let ops = of.entry(hold).or_insert_with(|| spare.pop().unwrap_or_default());
-        ops.push(new);
-        let last = ops.len() - 1;
-        &mut ops[last]
+        let place = place(ops, op);
+        ops.insert(place, new);
+        &mut ops[place]
     }
 
     fn found(&mut self, breach: Breach, seq: u64, why: String) {
@@ -204,7 +217,8 @@ impl Operations {
 
     /// Returns whether the log has an operation.
     pub fn is_decided(&self, hold: HoldId, op: OpId) -> bool {
-        self.of.get(&hold).is_some_and(|ops| ops.iter().any(|o| o.id == op && o.decided.is_some()))
+        let ops = self.of.get(&hold).map_or(&[][..], Vec::as_slice);
+        ops.get(place(ops, op)).is_some_and(|o| o.id == op && o.decided.is_some())
     }
 
     /// A client invokes an operation.
@@ -416,71 +430,19 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The answers that an admission shows. A read is answered with the state after it, so the arm `reads` shows the token
-/// of the read itself; a write is answered with the tokens before it.
-fn told(admission: &Admission) -> Decision {
-    let mut all = Decision::new();
-    let is_read = admission.kind == RequestKind::Read;
-    for d in admission.arms {
-        let own = admission.token.filter(|_| is_read && d.arm == Arm::Reads);
-        let (admitted, version) = if is_read { (None, Some(d.version)) } else { (Some(d.admitted), None) };
-        let told = Told { arm: d.arm, admitted, version, seen: d.seen.max(own) };
-        if all.iter().all(|known| known.arm != d.arm) {
-            all.push(told);
-        }
-    }
-    all
-}
-
-/// Returns the first difference between a decision and an answer: every arm is answered once, and as the log has it.
-fn differing(logged: &[Told], answer: impl Iterator<Item = Told>) -> Option<String> {
-    let mut answered = 0_u32;
-    let bit = |arm: Arm| 1 << arm as u32;
-    for told in answer {
-        let of_arm = logged.iter().find(|logged| logged.arm == told.arm && answered & bit(told.arm) == 0);
-        if of_arm != Some(&told) {
-            return Some(difference(&told, of_arm.copied()));
-        }
-        answered |= bit(told.arm);
-    }
-    let left_out = logged.iter().filter(|logged| answered & bit(logged.arm) == 0);
-    let missing = left_out.min_by_key(|logged| logged.arm as u32)?;
-    Some(format!("the answer leaves out {}", missing.arm))
-}
-
-fn difference(told: &Told, logged: Option<Told>) -> String {
-    let arm = told.arm;
-    let Some(logged) = logged else { return format!("{arm} was answered twice, or the log does not have it") };
-    match (told.admitted, logged.admitted) {
-        (Some(told), Some(logged)) if told != logged => {
-            let word = |is_admitted| if is_admitted { "admitted" } else { "refused" };
-            return format!("{arm} answered {}, and the log has {}", word(told), word(logged));
-        }
-        _ => {}
-    }
-    if let (Some(told), Some(logged)) = (told.version, logged.version)
-        && told != logged
-    {
-        return format!("{arm} answered with version {told}, and the log has {logged}");
-    }
-    format!("{arm} answered {} as its highest token, and the log has {}", shown(told.seen), shown(logged.seen))
-}
-
 fn shown(token: Option<Token>) -> String {
     token.map_or_else(|| "none".into(), |token| token.to_string())
 }
 
-fn name(kind: RequestKind) -> &'static str {
-    if kind == RequestKind::Read { "read" } else { "write" }
+/// The place of an operation among others, which are sorted. Most are asked for soon after they were added last.
+fn place(ops: &[Operation], op: OpId) -> usize {
+    match ops {
+        [.., last] if last.id < op => ops.len(),
+        [.., last] if last.id == op => ops.len() - 1,
+        _ => ops.partition_point(|o| o.id < op),
+    }
 }
 
-/// A digest of decisions: equal decisions have equal digests, others hardly ever.
-fn digest(arms: &[ArmDecision]) -> u64 {
-    let mix = |sum: u64, part: u64| (sum.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
-    arms.iter().fold(arms.len() as u64, |sum, d| {
-        let optional = |n: Option<u64>| n.map_or(0, |n| n.wrapping_add(1));
-        let parts =
-            [d.arm as u64, u64::from(d.admitted), optional(d.seen.map(|t| t.0)), optional(d.base), d.version, d.value];
-        parts.into_iter().fold(sum, mix)
-    })
+pub(crate) fn name(kind: RequestKind) -> &'static str {
+    if kind == RequestKind::Read { "read" } else { "write" }
 }

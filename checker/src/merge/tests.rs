@@ -167,6 +167,85 @@ fn a_successor_holds_the_horizon_of_the_process_that_was_killed() {
     assert_eq!(popped.iter().filter(|(_, at)| *at > ms(1)).copied().collect::<Vec<_>>(), expected);
 }
 
+/// A worker that was killed, with a watermark at 900, and a request at 500 that nobody invoked.
+fn killed_after_an_unknown_request() -> Vec<Record> {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).write(1, 1, 20, 30).release(1, 50);
+    builder.write(1, 7, 100, 500).drop_invocation(1, 7).event("worker-1", 900, Event::Watermark);
+    let kill = history::Fault::new(history::fault::Kill {}, std::time::Duration::from_secs(1));
+    builder.plan_fault(1, kill, "worker-1");
+    builder.kill(1, "worker-1", 950).lose_end("worker-1", 940);
+    builder.records()
+}
+
+#[test]
+fn a_process_is_cut_at_its_last_stamp_wherever_its_end_is_told() {
+    let records = killed_after_an_unknown_request();
+    let is_end = |r: &Record| matches!(&r.event, Event::ProcessEnded { ended, .. } if ended.as_str() == "worker-1");
+    let last = records.iter().rposition(|r| r.process.as_str() == "worker-1").unwrap();
+    let told = records.iter().position(is_end).unwrap();
+    assert!(last < told);
+    for place in [last + 1, told] {
+        let mut moved = records.clone();
+        let end = moved.remove(told);
+        // Events of other processes may be told later than the end of this one.
+        let rank = |r: &Record| u8::from(r.process.as_str() != "worker-1" && r.at > ms(0));
+        if place != told {
+            moved.sort_by_key(|r| (matches!(r.event, Event::End), rank(r)));
+            let last = moved.iter().rposition(|r| r.process.as_str() == "worker-1").unwrap();
+            moved.insert(last + 1, end);
+        } else {
+            moved.insert(told, end);
+        }
+        let found = check(moved, Tail::Whole);
+        assert_eq!(count(&found, "resource.contradictions"), 1, "{place}: {:?}", found.reasons);
+    }
+}
+
+#[test]
+fn a_restart_that_nobody_planned_and_that_undoes_admissions_leaves_nothing_to_judge() {
+    for durable in [1, 2] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).write(1, 1, 20, 30).write(1, 2, 40, 50).release(1, 60);
+        builder.lose_end("resource", 70);
+        builder.event("resource#2", 100, started(Role::Resource));
+        builder.event("resource#2", 101, Event::Recovered { durable });
+        let records = builder.records();
+        let restart: Vec<_> = records.iter().filter(|r| r.process.as_str() == "resource#2").cloned().collect();
+        // The restart is told when everything before it has been judged, or when nothing has.
+        for is_early in [true, false] {
+            let mut moved = records.clone();
+            moved.retain(|r| r.process.as_str() != "resource#2");
+            let place = if is_early { 5 } else { moved.len() - 1 };
+            moved.splice(place..place, restart.clone());
+            let found = check(moved, Tail::Whole);
+            assert!(durable == 2 || found.verdict == Verdict::Inconclusive, "{is_early}");
+            let is_void = found.reasons.iter().any(|why| why.contains("admissions that it had reported are undone"));
+            assert_eq!(is_void, durable == 1, "{durable} {is_early}: {:?}", found.reasons);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_the_plan_lacks_is_named_beside_the_one_that_never_started() {
+    let mut records = quiet();
+    for record in records.iter_mut().filter(|r| r.process.as_str() == "worker-2") {
+        record.process = "worker2".into();
+    }
+    let (verdict, _, reasons) = judge(records);
+    assert_eq!(verdict, Verdict::Inconclusive);
+    let expected = "worker-2 never started; there are events of worker2, which the plan does not have";
+    assert!(reasons.iter().any(|reason| reason == expected), "{reasons:?}");
+}
+
+#[test]
+fn a_stream_holds_the_horizon_once() {
+    let mut merge = Merge::default();
+    let again = |n| Record { seq: n, process: "worker-1".into(), n, at: ms(1), event: started(Role::Worker) };
+    (0..100).for_each(|n| merge.feed(again(n)));
+    assert_eq!(merge.holding.len(), 1);
+}
+
 #[test]
 fn more_processes_than_can_be_judged_are_refused() {
     let mut records = quiet();

@@ -13,7 +13,7 @@ use crate::{
     judge::{Ending, Judge},
     merge::Entry,
     per_key::PerKey,
-    report::{Report, Violation},
+    report::{Report, Violation, plural},
     run::{Run, millis},
     verdict::Verdict,
 };
@@ -188,7 +188,9 @@ impl Report for ActivityVerdict {
     }
 
     fn figures(&self) -> String {
-        format!("{} holds by {} clients, {} attempts refused as held", self.holds, self.clients, self.refused)
+        let holds = plural(self.holds, "hold", "holds");
+        let clients = plural(self.clients, "client", "clients");
+        format!("{holds} by {clients}, {} refused as held", plural(self.refused, "attempt", "attempts"))
     }
 
     fn violations(&self) -> Vec<Violation> {

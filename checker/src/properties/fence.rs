@@ -310,7 +310,10 @@ impl Report for FenceVerdict {
         let rejected = plural(self.stale_rejected, "stale write rejected", "stale writes rejected");
         let counts = [
             (self.unjustified, "unjustified"),
-            (self.false_rejections, "rightful writes refused"),
+            (
+                self.false_rejections,
+                if self.false_rejections == 1 { "rightful write refused" } else { "rightful writes refused" },
+            ),
             (self.undecided, "undecided"),
             (self.repeats, "repeats refused"),
         ];

@@ -85,6 +85,13 @@ fn a_repeat_that_is_not_the_former_answer_is_found() {
     assert_eq!(judged(&s).wrong_repeats, 0);
     s.alter_repeats(|_, arms| arms[0].value += 1);
     assert_eq!(judged(&s).wrong_repeats, 1);
+    // The largest number there is is another answer than none.
+    s.alter_decisions(|_, arms| arms[0].seen = None);
+    s.alter_repeats(|_, arms| {
+        assert_eq!((arms[0].arm, arms[0].seen), (Arm::Off, None));
+        arms[0].seen = Some(Token(u64::MAX));
+    });
+    assert_eq!(judged(&s).wrong_repeats, 1);
 }
 
 #[test]

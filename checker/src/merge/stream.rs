@@ -1,0 +1,113 @@
+//! The stream of one process, as far as the merge has it.
+
+use std::collections::VecDeque;
+
+use history::{Event, NodeName, ProcessName, Stamp};
+
+use super::Entry;
+
+/// The state of a process with regard to the horizon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    /// In the plan, and not started: the horizon waits at 0.
+    Expected,
+    /// The process may report more: the horizon waits at its last stamp.
+    Running,
+    /// The stream has ended without a finish. The successor's first stamps may still be on their way, so the process
+    /// holds the horizon until the successor has started.
+    Cut,
+    /// The process reports nothing more.
+    Over,
+}
+
+/// The process whose stamps are all 0.
+const CONTROLLER: &str = "controller";
+
+pub(super) struct Stream {
+    pub name: ProcessName,
+    pub node: NodeName,
+    pub incarnation: u32,
+    pub is_controller: bool,
+    /// True if the plan has the process.
+    pub is_planned: bool,
+    pub queue: VecDeque<Entry>,
+    pub next_n: u64,
+    pub last: Stamp,
+    pub life: Life,
+    pub cut: bool,
+    /// The largest number of an admission that the process has reported.
+    pub admitted: u64,
+    /// The process's admissions with larger numbers are known to be undone.
+    pub durable: u64,
+    /// True if an event of the stream was lost. Later events are not used.
+    pub broken: bool,
+    pub gone: bool,
+    /// True if the undone admissions are known: the process has finished, or a later process has opened the store.
+    pub is_settled: bool,
+}
+
+impl Stream {
+    /// A stream of which nothing was seen.
+    pub fn new(name: ProcessName, node: NodeName) -> Stream {
+        Stream {
+            incarnation: incarnation(&name),
+            is_controller: name.as_str() == CONTROLLER,
+            name,
+            node,
+            is_planned: false,
+            queue: VecDeque::new(),
+            next_n: 0,
+            last: Stamp(0),
+            life: Life::Over,
+            cut: false,
+            admitted: 0,
+            durable: u64::MAX,
+            broken: false,
+            gone: false,
+            is_settled: false,
+        }
+    }
+
+    /// Takes in what all restarted processes of the resource found on disk.
+    pub fn knows(&mut self, recoveries: &[(ProcessName, u64)]) {
+        let is_later = |name: &ProcessName| incarnation(name) > self.incarnation && name.node() == self.node;
+        let later = recoveries.iter().filter(|(name, _)| is_later(name));
+        self.durable = later.map(|(_, durable)| *durable).fold(self.durable, u64::min);
+    }
+
+    /// Returns whether an event is an admission that is known to be undone.
+    pub fn is_undone(&self, event: &Event) -> bool {
+        is_larger(event, self.durable)
+    }
+
+    /// The stamp at which the process holds the horizon.
+    pub fn holds_at(&self) -> Option<Stamp> {
+        match self.life {
+            Life::Expected => Some(Stamp(0)),
+            Life::Running | Life::Cut => Some(self.last),
+            Life::Over => None,
+        }
+    }
+}
+
+/// Returns whether an event is an admission with a larger number.
+pub(super) fn is_larger(event: &Event, durable: u64) -> bool {
+    matches!(event, Event::Admission { number, .. } if *number > durable)
+}
+
+/// Workers first, then the agent, then the resource.
+pub(super) fn rank(name: &ProcessName) -> u8 {
+    match name.as_str().split('#').next() {
+        Some("resource") => 3,
+        Some("agent") => 2,
+        _ => 0,
+    }
+}
+
+pub(super) fn incarnation(name: &ProcessName) -> u32 {
+    name.as_str().split_once('#').and_then(|(_, n)| n.parse().ok()).unwrap_or(1)
+}
+
+/// The rank of the end of a process, at its last stamp. More of its events at this stamp may be lost, so the end comes
+/// before a decision about them.
+pub(super) const GONE: u8 = 1;
