@@ -132,6 +132,9 @@ pub struct RunArgs {
     /// Keep servers and network after the run; `harness clean --kept` removes them
     #[arg(long, help_heading = "Docker")]
     pub keep: bool,
+    /// Find, pull or build the images that the run needs, print their ids, and start nothing
+    #[arg(long, conflicts_with_all = ["expect", "repeat", "keep"], help_heading = "Docker")]
+    pub images_only: bool,
     #[command(flatten)]
     pub program: ProgramArgs,
 

@@ -442,7 +442,7 @@ impl Bench {
         let answer = asked.map_err(|problem| format!("servers that never answer: {problem}"))?;
         let outcome = match answer {
             Answer::Failed { error: ErrorCode::Timeout | ErrorCode::Error, .. } => {
-                Ok("`acquire` is indefinite if no server answers".into())
+                Ok("`acquire` is indeterminate if no server answers".into())
             }
             _ => Err(self.wrong(First, "the error `timeout` or `error` of `acquire` if no server answers")),
         };

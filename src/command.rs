@@ -19,7 +19,7 @@ use crate::{
     plan_file::PlanFile,
     report::{TestedRun, html, junit, markdown, print, summary, test_cases, title},
     run_dir::RunDir,
-    runner::{Runner, runtime},
+    runner::{self, Runner, runtime},
     scenario::{self, Chosen},
     timeline,
 };
@@ -41,6 +41,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     };
     let Chosen { cluster, simulated } = scenario::cluster(&args, no_engine)?;
     let file = scenario::resolve(&args, cluster)?;
+    if args.images_only {
+        return images(&args, &file, &runtime);
+    }
     expectation.iter().try_for_each(|expectation| expectation.check(&file.plan))?;
     if let Some(times) = args.repeat {
         return repeat(&args, cluster, &runtime, expectation.as_ref(), times.get());
@@ -52,6 +55,16 @@ pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     report.write(&judged, &dir)?;
     printed?;
     Ok(report.exit())
+}
+
+/// `harness run --images-only`
+fn images(args: &RunArgs, file: &PlanFile, runtime: &Runtime) -> anyhow::Result<Exit> {
+    let images = runner::images(file, runtime)?;
+    print(&match args.format {
+        Format::Text => images.iter().map(|(role, id)| format!("{role:<16} {id}\n")).collect(),
+        Format::Json => format!("{}\n", json!({"images": images})),
+    })?;
+    Ok(Exit::Ok)
 }
 
 fn once(

@@ -79,6 +79,13 @@ pub async fn run(
     Ok(running.images())
 }
 
+/// Finds, pulls or builds the images of the plan's run, and starts nothing. Returns their ids by role.
+pub async fn images(engine: &Engine, file: &PlanFile, terminal: &Terminal) -> anyhow::Result<BTreeMap<String, String>> {
+    let own = own_servers::resolve(&file.plan).await?;
+    let spec = spec(file, program::files(file)?, own, false)?;
+    Ok(compose::images(engine, &spec, &|what| terminal.progress(what)).await?)
+}
+
 /// The containers of the run.
 fn spec(
     file: &PlanFile,

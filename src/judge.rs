@@ -55,8 +55,14 @@ pub fn judge_and_show(history: &Path, mut show: impl FnMut(&Record)) -> anyhow::
         measures.add(&record);
         let is_plan = matches!(record.event, Event::Plan { .. });
         checker.feed(record);
-        if is_plan && checker.asks_for_recoveries() {
-            checker.know_recoveries(Reader::recoveries(history)?);
+        if is_plan
+            && checker.asks_for_recoveries()
+            // A pipe can be read once only. Without the recoveries the checker needs more memory.
+            && history.is_file()
+            // This reader meets the same error, if no other line is wrong before.
+            && let Ok(recoveries) = Reader::recoveries(history)
+        {
+            checker.know_recoveries(recoveries);
         }
     }
     let Some(plan) = plan else {

@@ -32,6 +32,8 @@ pub struct Measures {
     offered: u64,
     dropped: u64,
     used: u64,
+    /// True if a worker told how many sections were offered to it.
+    is_counted: bool,
     lost_counts: u32,
     last_intended: Option<Stamp>,
     /// The stamps of the request and of the injection of each fault.
@@ -57,6 +59,7 @@ impl Default for Measures {
             offered: 0,
             dropped: 0,
             used: 0,
+            is_counted: false,
             lost_counts: 0,
             last_intended: None,
             requested: HashMap::new(),
@@ -137,6 +140,7 @@ impl Measures {
                 self.last = self.last.max(Some(record.at));
             }
             Event::Sections { offered, dropped, .. } => {
+                self.is_counted = true;
                 self.offered += offered;
                 self.dropped += dropped;
             }
@@ -189,16 +193,20 @@ impl Measures {
         // A killed worker lost its count; the sections that it had begun are on record.
         let least = if self.lost_counts > 0 { "at least " } else { "" };
         let offered = self.offered.max(self.used);
-        let _ = writeln!(
-            out,
-            "  critical sections   offered {least}{offered} ({:.2}/s), reached {} ({:.2}/s), \
-             dropped {least}{}; {} attempts",
-            rate(offered, time.max(self.last_due())),
-            self.used,
-            self.reached_per_s(),
-            self.dropped,
-            self.attempts
-        );
+        let _ = match self.is_counted {
+            true => writeln!(
+                out,
+                "  critical sections   offered {least}{offered} ({:.2}/s), reached {} ({:.2}/s), \
+                 dropped {least}{}; {} attempts",
+                rate(offered, time.max(self.last_due())),
+                self.used,
+                self.reached_per_s(),
+                self.dropped,
+                self.attempts
+            ),
+            // Nobody told how many were offered.
+            false => writeln!(out, "  attempts            {}, {} acquired", self.attempts, self.acquire_us.len()),
+        };
         for (name, histogram) in [("acquire latency", &self.acquire_us), ("time held", &self.held_us)] {
             if histogram.is_empty() {
                 let _ = writeln!(out, "  {name:<18}  none");

@@ -63,6 +63,11 @@ impl PlanFile {
     /// Reads a saved plan.
     pub fn read(path: &Path) -> anyhow::Result<PlanFile> {
         let origin = path.display().to_string();
+        if path.is_dir() {
+            let plan = RunDir::at(path).plan();
+            let problem = format!("expected a file, and this is a directory; the plan of a run is {}", plan.display());
+            return Err(Unusable(format!("plan {origin}: {problem}")).into());
+        }
         let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
         let file = PlanFile::parse(&text, &origin, None)?;
         let kept_files = Some(RunDir::at(path.parent().unwrap_or(Path::new("."))).client());
@@ -220,7 +225,10 @@ fn missing_servers(text: &str) -> anyhow::Result<Option<String>> {
 pub fn is_modelled(plan: &Plan) -> anyhow::Result<()> {
     if plan.cluster == ClusterKind::Sim && plan.servers.model().is_none() {
         let problem = "the simulation has no model of the servers of";
-        return Err(usage("cluster", format!("{problem} `{}`; use `--cluster docker`", plan.backend)));
+        return Err(usage(
+            "cluster",
+            format!("{problem} `{}`; only `harness run --cluster docker` has them", plan.backend),
+        ));
     }
     Ok(())
 }

@@ -108,7 +108,7 @@ impl Recorded {
     pub fn find(run: &Path) -> Result<Recorded, Unusable> {
         let unusable = |problem: &str| Unusable(format!("{}: {problem}", run.display()));
         if !run.exists() {
-            return Err(unusable("no such run; `harness list --runs` shows the runs"));
+            return Err(unusable("no such run, and no such file; `harness list --runs` shows the runs"));
         }
         let dir = run.is_dir().then(|| RunDir::at(run));
         let history = dir.as_ref().map_or_else(|| run.to_owned(), RunDir::history);

@@ -1,6 +1,6 @@
 //! Runs a plan, on Docker or in the simulation, from its run directory to its verdicts.
 
-use std::{panic::AssertUnwindSafe, path::PathBuf};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, path::PathBuf};
 
 use anyhow::{Context, anyhow};
 use compose::{Engine, YOUNG_S};
@@ -175,6 +175,23 @@ impl Runner {
             Some(error) => Err(error),
         }
     }
+}
+
+/// Finds, pulls or builds the images of the plan's run, and starts nothing. Returns their ids by role.
+///
+/// # Errors
+/// An image is neither there, nor can it be pulled or built, or the user interrupts.
+pub fn images(file: &PlanFile, runtime: &Runtime) -> anyhow::Result<BTreeMap<String, String>> {
+    let terminal = Terminal::new(|_| String::new(), false);
+    runtime.block_on(async {
+        let engine = Engine::connect().await?;
+        let mut stop = Stop::listen()?;
+        tokio::select! {
+            images = docker::images(&engine, file, &terminal) => images,
+            // A build that is dropped removes what it has made.
+            () = stop.signalled() => Err(Interrupted.into()),
+        }
+    })
 }
 
 /// The signals that end a run: Ctrl-C, SIGTERM, the end of the terminal.

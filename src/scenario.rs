@@ -193,8 +193,8 @@ pub struct Chosen {
 pub fn cluster(args: &RunArgs, no_engine: impl FnOnce() -> anyhow::Result<Option<String>>) -> anyhow::Result<Chosen> {
     let known = |cluster| Ok(Chosen { cluster, simulated: None });
     let asked = match (args.cluster, &args.plan) {
-        // A model must not take the place of servers that the user names.
-        (None | Some(ClusterArg::Auto), _) if args.servers.is_some() => ClusterArg::Docker,
+        // A model must not take the place of servers that the user names, and has no images.
+        (None | Some(ClusterArg::Auto), _) if args.servers.is_some() || args.images_only => ClusterArg::Docker,
         (Some(asked), _) => asked,
         (None, Some(path)) => return known(PlanFile::read(path)?.plan.cluster),
         // A broken engine must never look like an expected verdict.
@@ -253,6 +253,7 @@ fn flag_of_docker(args: &RunArgs) -> Option<&'static str> {
         ("compose", args.compose.is_some()),
         ("image", !args.image.is_empty()),
         ("keep", args.keep),
+        ("images-only", args.images_only),
     ];
     all.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
 }

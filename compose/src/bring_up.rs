@@ -104,12 +104,7 @@ pub async fn up(
     }
     let path = spec.binary.clone();
     let packing = tokio::task::spawn_blocking(move || binary::packed(&read_stripped(fs::File::open(path)?)?));
-    let mut images = Images::new(engine, &spec.images, progress);
-    let mut nodes = Vec::new();
-    for node in spec.nodes() {
-        let image = images.get(&wanted(&node, spec)).await?;
-        nodes.push((node, image));
-    }
+    let nodes = nodes_with_images(engine, spec, progress).await?;
     let packed = packing.await.unwrap_or_else(|ended| Err(std::io::Error::other(ended)));
     let binary = packed.map_err(|source| Error::Binary { path: spec.binary.clone(), source })?;
     let started = start(engine, spec, nodes, binary, progress).await;
@@ -119,6 +114,26 @@ pub async fn up(
         progress(&format!("could not remove what was started: {error}; `harness clean` will"));
     }
     started
+}
+
+/// Finds the images of a cluster, otherwise pulls or builds them, and starts nothing. Returns their ids by role.
+///
+/// # Errors
+/// An image is neither there, nor can it be pulled or built.
+pub async fn images(engine: &Engine, spec: &Spec, progress: Progress<'_>) -> Result<BTreeMap<String, String>, Error> {
+    spec.check()?;
+    let nodes = nodes_with_images(engine, spec, progress).await?;
+    Ok(nodes.into_iter().map(|(node, image)| (node.role, image.id)).collect())
+}
+
+async fn nodes_with_images(engine: &Engine, spec: &Spec, progress: Progress<'_>) -> Result<Vec<(Node, Image)>, Error> {
+    let mut images = Images::new(engine, &spec.images, progress);
+    let mut nodes = Vec::new();
+    for node in spec.nodes() {
+        let image = images.get(&wanted(&node, spec)).await?;
+        nodes.push((node, image));
+    }
+    Ok(nodes)
 }
 
 fn wanted<'a>(node: &'a Node, spec: &'a Spec) -> Wanted<'a> {

@@ -12,10 +12,12 @@ use crate::{
 
 mod build;
 mod pull;
+mod turn;
 mod workdir;
 
 use build::Recipe;
 use pull::Registries;
+use turn::Turn;
 pub use workdir::remove_dead_builds;
 
 /// The image of our own processes.
@@ -153,8 +155,16 @@ impl<'a> Images<'a> {
             (self.progress)(&format!("using image {}, which was built from Debian packages", local.name()));
             return Ok(image.into());
         }
+        let waits = || (self.progress)(&format!("another run builds image {}: waiting for it", local.name()));
+        let turn = Turn::wait(&std::env::temp_dir(), &local.name(), waits).await;
+        let turn = turn.inspect_err(|error| tracing::debug!(%error, "two runs may build the same image"));
+        if let Some(image) = self.inspect(&local.name()).await?.filter(|image| local.built(image)) {
+            // Another run has built it since.
+            return Ok(image.into());
+        }
         let id = local.build(self.engine, &why, self.progress).await?;
         let id = local.name_it(self.engine, id).await?;
+        drop(turn);
         (self.progress)(&format!("built image {}", local.name()));
         let image = self.inspect(&id).await?;
         image.map(Image::from).ok_or_else(|| local.failed("the engine does not have it after importing it", ""))

@@ -76,6 +76,20 @@ pub enum HistoryError {
         /// The file.
         path: PathBuf,
     },
+    /// The compressed file cannot be decompressed.
+    #[error(
+        "{}: decompressing it fails after line {line}: {problem}. It is no zstd file, or a damaged one: restore it, or \
+         take `.zst` from its name if it is not compressed",
+        path.display()
+    )]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+        /// The last line that could be read, counted from 1; 0 if there is none.
+        line: u64,
+        /// The error of the decoder.
+        problem: String,
+    },
     /// The file is compressed more than any history can be.
     #[error(
         "{}: decompresses to more than {} times its own size, as no history does; if you trust the file, decompress \
@@ -167,7 +181,7 @@ impl Reader {
         let io = |source| HistoryError::Io { path: path.into(), doing: "opening the history", source };
         let file = File::open(path).map_err(io)?;
         let mut left = u64::MAX;
-        let input: Box<dyn Read + Send> = if path.extension().is_some_and(|e| e == "zst") {
+        let input: Box<dyn Read + Send> = if is_zstd(path) {
             let metadata = file.metadata().map_err(io)?;
             // Nobody knows the size of a pipe.
             if metadata.is_file() {
@@ -234,6 +248,11 @@ impl Reader {
                 self.tail = Tail::Cut;
                 return Ok(false);
             }
+            // The system has a number for each of its own errors, and the decoder has none.
+            Err(error) if is_zstd(&self.path) && error.raw_os_error().is_none() => {
+                let (path, line, problem) = (self.path.clone(), self.line - 1, error.to_string());
+                return Err(HistoryError::Compressed { path, line, problem });
+            }
             Err(source) => {
                 return Err(HistoryError::Io { path: self.path.clone(), doing: "reading the history", source });
             }
@@ -245,7 +264,8 @@ impl Reader {
         };
         self.left = left;
         if self.text.pop() != Some(b'\n') {
-            if length == LINE {
+            // Without more bytes the line is cut, as any other.
+            if length == LINE && !self.input.fill_buf().is_ok_and(<[u8]>::is_empty) {
                 let problem = format!("it is longer than {} MiB", LINE >> 20);
                 return Err(HistoryError::Line { path: self.path.clone(), line: self.line, column: 0, problem });
             }
@@ -273,9 +293,13 @@ impl Reader {
             path: self.path.clone(),
             line: self.line,
             column: e.column(),
-            problem: without_place(&e),
+            problem: problem(&self.text, &e),
         })
     }
+}
+
+fn is_zstd(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "zst")
 }
 
 /// Reads up to the end of a line, or as many bytes as a line may have.
@@ -333,9 +357,16 @@ impl Reader {
     }
 }
 
-/// The parser's message without its line and column, which count within the line of the file.
-fn without_place(e: &serde_json::Error) -> String {
+/// The reason why a line cannot be parsed: the parser's message without its line and column, which count within the
+/// line of the file.
+fn problem(line: &[u8], e: &serde_json::Error) -> String {
+    if line.trim_ascii().is_empty() {
+        return "the line is empty".to_owned();
+    }
     let (message, place) = (e.to_string(), format!(" at line {} column {}", e.line(), e.column()));
+    if message.starts_with("unknown field `crc`") {
+        return "its checksum is not the last field, or is not written `,\"crc\":\"…\"}` without spaces".to_owned();
+    }
     message.strip_suffix(&place).unwrap_or(&message).to_owned()
 }
 

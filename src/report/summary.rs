@@ -73,7 +73,7 @@ pub fn versions(servers: &[(NodeName, String)]) -> String {
     versions.dedup();
     let kind = servers.first().and_then(|(node, _)| node.as_str().split('-').next()).unwrap_or_default();
     match versions.as_slice() {
-        [] => "no server answered".into(),
+        [] => "servers not named".into(),
         _ => format!("{kind} {}", versions.join(" and ")),
     }
 }

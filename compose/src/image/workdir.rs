@@ -18,6 +18,7 @@ use nix::{
     unistd::Pid,
 };
 
+use super::turn;
 use crate::error::Error;
 
 /// Arguments of `unshare` with which a user acts as root over the user's subordinate ids.
@@ -111,6 +112,7 @@ pub async fn remove_dead_builds() -> Result<Vec<PathBuf>, Error> {
 /// # Errors
 /// A directory cannot be removed. All others are removed.
 fn remove_dead(temporary: &Path) -> io::Result<Vec<PathBuf>> {
+    turn::remove_dead(temporary)?;
     let (mut removed, mut failure) = (Vec::new(), None);
     for entry in fs::read_dir(temporary)?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

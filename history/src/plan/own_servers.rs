@@ -25,7 +25,9 @@ impl Plan {
         }
         let names = || self.lock_nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ");
         if let Some(unknown) = self.own_servers.keys().find(|name| !self.lock_nodes.contains(name)) {
-            return err("servers", format!("`{unknown}` is no server of this backend; expected all of: {}", names()));
+            let how_many = if self.has_one_store() { "one or more" } else { "all" };
+            let problem = format!("`{unknown}` is no server of this backend; expected {how_many} of: {}", names());
+            return err("servers", problem);
         }
         if let Some(missing) = self.lock_nodes.iter().find(|node| !self.own_servers.contains_key(*node)) {
             return err("servers", format!("`{missing}` is missing; expected all of: {}", names()));

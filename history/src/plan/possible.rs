@@ -87,7 +87,7 @@ impl Plan {
             return err("lease", format!("{:?} is outside 50ms to 10m", self.lease));
         }
         if self.time < Duration::from_secs(1) || self.time > Duration::from_secs(24 * 3600) {
-            return err("time", format!("{:?} is outside 1s to 24h", self.time));
+            return err("time", format!("{:?} is too short or too long: expected 1s to 24h", self.time));
         }
         if let Some(renew) = w.renew
             && (renew < Duration::from_millis(10) || renew >= self.lease)
