@@ -20,9 +20,10 @@ def event(process, at_ms, name, **fields):
     print(json.dumps({"process": process, "n": n, "at": at_ms * MS, "event": name, **fields}))
 
 
-def attempt(worker, number, sent_ms, token=None):
+def attempt(worker, number, sent_ms, token=None, wanted_ms=None):
     client = int(worker[-1]) - 1
-    event(worker, sent_ms, "acquire", client=client, attempt=number, key="k0", intended=sent_ms * MS)
+    wanted_ms = sent_ms if wanted_ms is None else wanted_ms  # the same in all attempts of one wait
+    event(worker, sent_ms, "acquire", client=client, attempt=number, key="k0", intended=wanted_ms * MS)
     if token is None:
         return event(worker, sent_ms + 5, "acquire-failed", attempt=number, outcome="failed", why="held")
     event(worker, sent_ms + 5, "acquired", attempt=number, token=token, lease_ns=2000 * MS, granted_after=sent_ms * MS)
@@ -36,7 +37,7 @@ attempt("worker-2", 1001, 300, token=2 if EARLY else None)
 event("worker-1", 1000, "release", hold=1)
 event("worker-1", 1005, "released", hold=1, removed=True)
 if not EARLY:
-    attempt("worker-2", 1002, 1200, token=3)
+    attempt("worker-2", 1002, 1200, token=3, wanted_ms=300)
 for process in PROCESSES:
     event(process, 2000, "finished")
 event("controller", 0, "end")
