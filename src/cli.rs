@@ -122,8 +122,8 @@ pub struct RunArgs {
     pub compose: Option<PathBuf>,
     /// Use servers that exist already instead of starting some: those of the backend's Compose file (of one store, some
     /// are enough), comma-separated, by HOST:PORT or by URL with credentials and TLS; `env` reads the list from
-    /// HARNESS_SERVERS. Only workers and their links get faults; every key has the run's prefix and is removed at the
-    /// end (docs/own-servers.md)
+    /// HARNESS_SERVERS. Only workers, the resource and their links get faults; every key has the run's prefix and is
+    /// removed at the end (docs/own-servers.md)
     #[arg(long, value_name = "NAME=URL,…", conflicts_with = "keep", help_heading = "Docker")]
     pub servers: Option<String>,
     /// Image for a role (redis, resource, resource-store, worker, agent); may be repeated

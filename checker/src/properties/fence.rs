@@ -219,8 +219,8 @@ impl FencedArm {
 
 impl Judge for Fence {
     const NAME: &str = "fence";
-    const ABOUT: &str = "An arm that checks tokens refuses the writes of a hold once a later hold has acted on \
-        the arm, and refuses no other write.";
+    const ABOUT: &str = "An arm that checks tokens refuses the writes of a hold once the arm has registered a \
+        later hold, and refuses no other write.";
     type Verdict = FenceVerdict;
 
     fn new(plan: &Plan) -> Fence {
