@@ -33,7 +33,8 @@ test:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
-	ORACLE_ALL=1 $(CARGO) test --workspace
+	$(CARGO) test --workspace --no-run
+	ORACLE_ALL=1 scripts/with-images $(HARNESS) $(CARGO) test --workspace
 	$(CARGO) test --workspace --test runs -- --ignored searches::
 	@scripts/report-in-chromium --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
 	@scripts/check-ci --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
