@@ -19,7 +19,7 @@ const HISTORIES: u64 = 12_000;
 
 /// The change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lie {
+pub(crate) enum Lie {
     AnswerFlipped,
     AnswerShowsOtherToken,
     AnswerShowsOtherVersion,
@@ -182,14 +182,18 @@ fn told(world: &World, seed: u64) -> Option<(Lie, Vec<Record>)> {
         return None;
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut records = model::records(world, seed);
-    let lie = *ALL.choose(&mut rng)?;
+    lied(model::records(world, seed), &mut rng)
+}
+
+/// Tells a lie in a record. None if the record has no place for it.
+pub(crate) fn lied(mut records: Vec<Record>, rng: &mut ChaCha8Rng) -> Option<(Lie, Vec<Record>)> {
+    let lie = *ALL.choose(rng)?;
     if matches!(lie, Lie::InvokedTooLate | Lie::AnswerTooEarly) {
-        return shift(lie, &mut records, &mut rng).then_some((lie, records));
+        return shift(lie, &mut records, rng).then_some((lie, records));
     }
     let from = rng.random_range(0..records.len());
     let (before, after) = records.split_at_mut(from);
-    let is_told = after.iter_mut().chain(before).any(|r| tell(lie, &mut r.event, &mut rng));
+    let is_told = after.iter_mut().chain(before).any(|r| tell(lie, &mut r.event, rng));
     is_told.then_some((lie, records))
 }
 

@@ -13,6 +13,7 @@ mod extremes;
 mod lies;
 mod literal;
 mod model;
+mod orders;
 mod planted;
 mod reported;
 mod shares;
