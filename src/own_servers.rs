@@ -311,7 +311,7 @@ mod tests {
             plan.validate().map(|()| plan.lock_nodes).map_err(|error| error.to_string())
         };
         assert_eq!(used("etcd", "etcd-2=a:1"), Ok(vec!["etcd-2".into()]));
-        assert!(used("etcd", "etcd-2=a:1,etcd-7=b:1").unwrap_err().contains("all of: etcd-1, etcd-2, etcd-3"));
+        assert!(used("etcd", "etcd-2=a:1,etcd-7=b:1").unwrap_err().contains("one or more of: etcd-1, etcd-2, etcd-3"));
         assert!(used("redlock", "redis-1=a:1").unwrap_err().contains("`redis-2` is missing"));
     }
 

@@ -8,9 +8,9 @@ use history::{
 };
 
 use crate::{
+    entry::Entry,
     faults::is_of_resource,
     holds::{Attempt, ClientStep, EarlyEnd, EventRef, Granted, Nodes, RenewalFailure},
-    merge::Entry,
     operations::{Admission, Answer, Arrival, Breach, HoldKnown},
     run::{Closed, Process, Run},
     subject::{is_answer, subject},

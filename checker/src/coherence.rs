@@ -3,7 +3,7 @@
 
 use history::{Event, HoldId, OpId, RequestKind};
 
-use crate::{holds::Attempt, merge::Entry, operations, run::Run, subject::subject};
+use crate::{entry::Entry, holds::Attempt, operations, run::Run, subject::subject};
 
 /// Returns the reason why this event cannot be true, if all earlier events are.
 pub(crate) fn contradiction(run: &Run, entry: &Entry) -> Option<String> {

@@ -333,8 +333,8 @@ impl HistoryBuilder {
         self.event("agent", at, event)
     }
 
-    /// A pause that is requested 5 ms before the target freezes and healed when it runs again. A process of the run shows
-    /// it by a stall; a server has no record of its own.
+    /// A pause that is requested 5 ms before the target freezes and healed when it runs again. A process of the run
+    /// shows it by a stall; a server has no record of its own.
     pub fn pause(&mut self, id: u32, node: &str, from: u64, to: u64) -> &mut Self {
         let kind = FaultKind::Pause;
         self.fault(id, kind, node, from - 5, FaultPhase::Requested { asked_ns: (to - from) * 1_000_000, hold: None });

@@ -3,9 +3,9 @@
 use history::{Arm, HoldId, Plan, Stamp};
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     holds::{Attempt, EventRef},
-    merge::Entry,
     report::Report,
     run::Run,
 };

@@ -16,6 +16,7 @@ mod by_mode;
 mod cause;
 mod coherence;
 mod disturbance;
+mod entry;
 mod facts;
 mod failover;
 mod faults;

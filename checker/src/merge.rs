@@ -16,20 +16,8 @@ use std::{
 use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
 use rustc_hash::FxHashMap;
 
-use crate::faults::is_of_resource;
+use crate::{entry::Entry, faults::is_of_resource};
 use stream::{GONE, Life, Stream, is_larger, rank};
-
-/// One event of the sweep.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub at: Stamp,
-    pub seq: u64,
-    /// Index of the process, in the order of first appearance. The index must not influence the verdicts.
-    pub process: usize,
-    pub event: Event,
-    /// True if the event is an admission that the resource had forgotten when it started again.
-    pub is_undone: bool,
-}
 
 /// The next item of the sweep.
 #[derive(Debug)]
@@ -328,8 +316,8 @@ impl Merge {
         }
     }
 
-    /// Notes that a restart has undone an admission. If no fault of the plan kills the resource, no admission has waited
-    /// for a restart, so some that are undone may have been judged.
+    /// Notes that a restart has undone an admission. If no fault of the plan kills the resource, no admission has
+    /// waited for a restart, so some that are undone may have been judged.
     fn undone(&mut self) {
         if !self.is_forgetful {
             let why = "nothing is judged: the resource was started again, which no fault of the plan does, and \

@@ -7,11 +7,10 @@
 
 mod told;
 
-use history::{Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, HoldId, Key, OpId, RequestKind, Token};
+use history::{ArmDecision, ArmReadAnswer, ArmWriteAnswer, HoldId, Key, OpId, RequestKind, Token};
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
-use told::{differing, digest, told};
+use told::{Decision, Told, differing, digest, shown, told};
 
 /// A rule about the resource that an event breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,20 +73,6 @@ pub(crate) struct HoldKnown<'a> {
     /// Returns whether the last events of the hold's process may be lost.
     pub is_cut: &'a dyn Fn() -> bool,
 }
-
-/// The answer of one arm: what the log shows, or what a client received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Told {
-    arm: Arm,
-    /// Answers to reads do not have it.
-    admitted: Option<bool>,
-    /// Answers to writes do not have it.
-    version: Option<u64>,
-    seen: Option<Token>,
-}
-
-/// The answers that the log shows, one for each arm.
-type Decision = SmallVec<[Told; 3]>;
 
 /// An answer, as the client received it.
 #[derive(Debug, Clone, Copy)]
@@ -299,7 +284,7 @@ impl Operations {
             return self.found(Breach::AppliedTwice, seq, why);
         }
         (known.decided, known.digest) = (Some(number), digest(admission.arms));
-        known.told = told(admission);
+        known.told = told(admission.kind, admission.token, admission.arms);
         let (floor, is_answered, is_invoked) = (known.floor, known.is_answered, known.kind.is_some());
         if is_answered {
             // The completion of the answer's stamp has found it.
@@ -428,10 +413,6 @@ impl<'a> Answer<'a> {
         let write = |a: &ArmWriteAnswer| Told { arm: a.arm, admitted: Some(a.admitted), version: None, seen: a.seen };
         Some(reads.iter().map(read).chain(writes.iter().map(write)))
     }
-}
-
-fn shown(token: Option<Token>) -> String {
-    token.map_or_else(|| "none".into(), |token| token.to_string())
 }
 
 /// The place of an operation among others, which are sorted. Most are asked for soon after they were added last.

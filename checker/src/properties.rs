@@ -19,10 +19,10 @@ use history::{Arm, Plan, Stamp};
 use serde::Serialize;
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     holds::Attempt,
     judge::{Ending, Judge, UnsafeRequest},
-    merge::Entry,
     report::{Report, Violation},
     run::Run,
     verdict::Verdict,

@@ -4,9 +4,10 @@ use history::{Event, Plan, ProcessName, Record, Stamp, Tail};
 
 use crate::{
     coherence,
+    entry::Entry,
     facts::Facts,
     judge::Ending,
-    merge::{Entry, Merge, Next},
+    merge::{Merge, Next},
     properties::Judges,
     run::{self, Run},
     verdict::Verdict,

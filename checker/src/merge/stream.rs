@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use history::{Event, NodeName, ProcessName, Stamp};
 
-use super::Entry;
+use crate::entry::Entry;
 
 /// The state of a process with regard to the horizon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

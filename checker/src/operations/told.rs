@@ -1,16 +1,29 @@
 //! Decisions as answers show them, and how an answer differs from its decision.
 
-use history::{Arm, ArmDecision, RequestKind};
+use history::{Arm, ArmDecision, RequestKind, Token};
+use smallvec::SmallVec;
 
-use super::{Admission, Decision, Told, shown};
+/// The answer of one arm: what the log shows, or what a client received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    pub arm: Arm,
+    /// Answers to reads do not have it.
+    pub admitted: Option<bool>,
+    /// Answers to writes do not have it.
+    pub version: Option<u64>,
+    pub seen: Option<Token>,
+}
+
+/// The answers that the log shows, one for each arm.
+pub(super) type Decision = SmallVec<[Told; 3]>;
 
 /// The answers that an admission shows. A read is answered with the state after it, so the arm `reads` shows the token
 /// of the read itself; a write is answered with the tokens before it.
-pub(super) fn told(admission: &Admission) -> Decision {
+pub(super) fn told(kind: RequestKind, token: Option<Token>, arms: &[ArmDecision]) -> Decision {
     let mut all = Decision::new();
-    let is_read = admission.kind == RequestKind::Read;
-    for d in admission.arms {
-        let own = admission.token.filter(|_| is_read && d.arm == Arm::Reads);
+    let is_read = kind == RequestKind::Read;
+    for d in arms {
+        let own = token.filter(|_| is_read && d.arm == Arm::Reads);
         let (admitted, version) = if is_read { (None, Some(d.version)) } else { (Some(d.admitted), None) };
         let told = Told { arm: d.arm, admitted, version, seen: d.seen.max(own) };
         if all.iter().all(|known| known.arm != d.arm) {
@@ -62,4 +75,8 @@ pub(super) fn digest(arms: &[ArmDecision]) -> u64 {
         let seen = d.seen.map_or(0, |token| token.0);
         [d.arm as u64, flags, seen, d.base.unwrap_or(0), d.version, d.value].into_iter().fold(sum, mix)
     })
+}
+
+pub(super) fn shown(token: Option<Token>) -> String {
+    token.map_or_else(|| "none".into(), |token| token.to_string())
 }

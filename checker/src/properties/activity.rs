@@ -8,10 +8,10 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::{
+    entry::Entry,
     facts::{Facts, LongestStall, UnplannedFault},
     faults::FaultRecord,
     judge::{Ending, Judge},
-    merge::Entry,
     per_key::PerKey,
     report::{Report, Violation, plural},
     run::{Run, millis},

@@ -13,10 +13,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     holds::Attempt,
     judge::{Ending, Judge},
-    merge::Entry,
     report::{Report, Violation, counted, instant, plural, seconds},
     rules,
     run::{Run, millis},

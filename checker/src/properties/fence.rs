@@ -7,10 +7,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     holds::{Attempt, Grant},
     judge::{Ending, Judge},
-    merge::Entry,
     order::{Order, Standing, Standings},
     per_key::PerKey,
     report::{Report, Violation, counted, nonzero, plural},

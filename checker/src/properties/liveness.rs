@@ -11,10 +11,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     holds::{Attempt, EarlyEnd},
     judge::{Ending, Judge},
-    merge::Entry,
     report::{Report, Violation, counted, plural, seconds},
     rules,
     run::{Run, millis},

@@ -24,11 +24,11 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use crate::{
     by_mode::ByMode,
     cause::Cause,
+    entry::Entry,
     facts::Facts,
     holds::{Attempt, EventRef, Grant, HoldSummary, Span},
     intervals::Intervals,
     judge::{Ending, Judge},
-    merge::Entry,
     order::Largest,
     rules,
     run::Run,

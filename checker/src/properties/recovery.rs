@@ -6,10 +6,10 @@ use history::{Arm, Event, FaultId, FaultPhase, Plan, Stamp};
 use serde::Serialize;
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     holds::Attempt,
     judge::{Ending, Judge},
-    merge::Entry,
     report::{Report, Violation, plural, seconds},
     run::{Run, millis},
     verdict::Verdict,

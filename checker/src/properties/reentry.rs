@@ -17,10 +17,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     holds::Attempt,
     judge::{Ending, Judge},
-    merge::Entry,
     report::{Report, Violation, counted, plural},
     run::Run,
     verdict::Verdict,

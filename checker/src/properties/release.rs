@@ -13,12 +13,12 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     faults::FaultRecord,
     holds::{Attempt, EventRef, Nodes},
     judge::{Ending, Judge, UnsafeRequest},
     key_lease,
-    merge::Entry,
     report::{Report, Violation, counted, plural},
     rules,
     run::Run,

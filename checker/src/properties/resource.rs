@@ -13,9 +13,9 @@ mod verdict;
 use history::{Arm, ArmDecision, Event, Plan, RequestKind, Token};
 
 use crate::{
+    entry::Entry,
     facts::Facts,
     judge::{Ending, Judge},
-    merge::Entry,
     operations::{Breach, Finding},
     per_key::CountsPerKey,
     rules,

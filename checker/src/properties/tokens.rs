@@ -16,10 +16,10 @@ use serde::Serialize;
 
 use crate::{
     by_mode::ByMode,
+    entry::Entry,
     facts::Facts,
     holds::{Attempt, EventRef},
     judge::{Ending, Judge},
-    merge::Entry,
     per_key::PerKey,
     report::{Report, Violation, counted, plural},
     rules,

@@ -1,5 +1,5 @@
-//! The order in which the streams of processes reach the recorder, also of records that lost or changed something: it
-//! must not matter where in the file the lines of a process are, nor where the controller says that a process has ended.
+//! The order in which the streams of processes reach the recorder, also of records that lost or changed something. It
+//! must not matter where in the file the lines of a process are, nor where the controller tells the end of a process.
 
 use history::{Event, ProcessName, Record, Tail};
 use rand::{Rng, SeedableRng};

@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use crate::{
     disturbance::{Disturbances, SLACK},
+    entry::Entry,
     holds::{Attempt, EventRef},
-    merge::Entry,
     per_key::PerKey,
     rules,
     run::{Run, millis},

@@ -36,8 +36,8 @@ use serde::Serialize;
 
 use crate::{
     disturbance::SLACK,
+    entry::Entry,
     holds::{Attempt, EarlyEnd, EventRef},
-    merge::Entry,
     report::seconds,
     rules,
     run::{Run, millis},

@@ -50,8 +50,8 @@ impl Ended {
         self.blocks.len() * BLOCK + self.last.len()
     }
 
-    /// Adds an entitlement that ended no earlier than all others. `earliest` returns a stamp before which no entitlement
-    /// begins that has not ended yet.
+    /// Adds an entitlement that ended no earlier than all others. `earliest` returns a stamp before which no
+    /// entitlement begins that has not ended yet.
     pub fn push(&mut self, grant: Grant, end: Stamp, earliest: impl FnOnce() -> Stamp) {
         self.last.push((grant, end));
         if self.last.len() == BLOCK {

@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use crate::{
     disturbance::{Disturbances, SLACK},
+    entry::Entry,
     holds::{Attempt, EventRef, Nodes},
-    merge::Entry,
     rules,
     run::Run,
 };
