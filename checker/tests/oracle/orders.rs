@@ -49,10 +49,8 @@ fn reordered(records: &[Record], rng: &mut ChaCha8Rng) -> Vec<Record> {
         }
     }
     all.push(records[records.len() - 1].clone());
-    let mut n = 0;
-    for record in all.iter_mut().filter(|r| r.process.as_str() == "controller") {
+    for (n, record) in (0..).zip(all.iter_mut().filter(|r| r.process.as_str() == "controller")) {
         record.n = n;
-        n += 1;
     }
     all
 }
