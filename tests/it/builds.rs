@@ -107,3 +107,32 @@ fn clean_removes_the_image_build_of_a_killed_harness_and_no_other() {
     assert!(ran.stdout.contains("removed interrupted image builds: "), "{}", ran.stdout);
     assert_eq!(left(dir.path()), Vec::<PathBuf>::new());
 }
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn two_runs_that_need_the_same_image_build_it_once_and_start_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let compose = dir.path().join("servers.yaml");
+    let redis = fs::read_to_string("compose/redis.yaml").unwrap();
+    let role = format!("once-{}", std::process::id());
+    // A plain system is built fastest. Nobody starts it.
+    let packages = "packages: [redis-server, redis-tools]";
+    assert!(redis.contains(packages));
+    let redis = redis.replace(packages, "packages: [base-files]").replace("role: redis", &format!("role: {role}"));
+    fs::write(&compose, redis.replace("redis:7.0.15-bookworm", "localhost/none:1")).unwrap();
+    let begin = || {
+        let mut command = harness();
+        command.args(["run", "--images-only", "--backend", "redis", "--compose"]).arg(&compose);
+        command.arg("--runs").arg(dir.path().join("runs")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let both = [begin(), begin()].map(|child| Ran::from(child.wait_with_output().unwrap()).exits(0));
+    let image = format!("harness-debian/{role}:bookworm");
+    let removed = std::process::Command::new("docker").args(["rmi", &image]).output().unwrap();
+    let built = both.iter().filter(|ran| ran.stderr.contains(&format!("building image {image}"))).count();
+    assert_eq!(built, 1, "{both:?}");
+    let ids = both.each_ref().map(|ran| ran.stdout.lines().find(|line| line.starts_with(&role)).map(str::to_owned));
+    assert!(ids[0].is_some() && ids[0] == ids[1], "{ids:?}");
+    assert!(removed.status.success(), "{removed:?}");
+    assert!(!dir.path().join("runs").exists(), "nothing was started");
+}

@@ -311,6 +311,13 @@ fn a_restart_without_data_of_an_etcd_member_is_refused_on_both_clusters() {
 }
 
 #[test]
+fn the_simulation_has_no_images_and_a_directory_is_no_plan() {
+    ran(&["run", "--images-only", "--cluster", "sim"]).exits(64).says(&["--images-only", "only Docker has this flag"]);
+    ran(&["run", "--images-only", "--keep"]).exits(64).says(&["--keep"]);
+    ran(&["run", "suites"]).exits(64).says(&["plan suites: expected a file, and this is a directory"]);
+}
+
+#[test]
 fn servers_without_a_model_are_refused_in_the_simulation() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.toml");

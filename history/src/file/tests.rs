@@ -263,3 +263,45 @@ fn what_restarted_processes_found_is_read_alone() {
     let found = Reader::recoveries(&dir.path().join("restarted.jsonl")).unwrap();
     assert_eq!(found, [(ProcessName::from("resource#2"), 42)]);
 }
+
+#[test]
+fn a_damaged_compressed_file_is_a_mistake_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read(written(dir.path())).unwrap();
+    let mut packed = zstd::encode_all(text.repeat(1_000).as_slice(), 3).unwrap();
+    let middle = packed.len() / 2;
+    packed[middle..middle + 10].fill(0xff);
+    for (name, bytes) in [("damaged.zst", packed.as_slice()), ("plain.zst", text.as_slice())] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let error = Reader::open(&path).unwrap().find_map(Result::err).unwrap();
+        assert!(matches!(error, HistoryError::Compressed { .. }) && error.is_in_the_file(), "{error}");
+        assert!(error.to_string().contains("It is no zstd file, or a damaged one"), "{error}");
+    }
+}
+
+#[test]
+fn an_empty_line_and_a_checksum_in_another_form_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("own.jsonl");
+    let line = r#"{"process":"worker-1","n":0,"at":1,"event":"watermark"}"#;
+    let spaced = r#"{"process": "worker-1", "n": 0, "at": 1, "event": "watermark", "crc": "0a1b2c3d"}"#;
+    for (text, problem) in [(format!("{line}\n\n{line}\n"), "the line is empty"), (format!("{spaced}\n"), "checksum")] {
+        std::fs::write(&path, text).unwrap();
+        let error = Reader::open(&path).unwrap().find_map(Result::err).unwrap();
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn a_last_line_that_is_cut_at_the_longest_length_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("long.jsonl");
+    let longest = usize::try_from(LINE).unwrap();
+    for (length, is_cut) in [(longest, true), (longest + 1, false)] {
+        std::fs::write(&path, vec![b'x'; length]).unwrap();
+        let mut reader = Reader::open(&path).unwrap();
+        assert_eq!(reader.next().is_none(), is_cut);
+        assert_eq!(reader.tail() == Tail::Cut, is_cut);
+    }
+}
