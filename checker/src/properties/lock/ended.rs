@@ -170,6 +170,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_taken_before_is_not_taken_again_with_its_block() {
+        for every in [1, 13, BLOCK, BLOCK + 7] {
+            let (mut ended, mut cover, mut taken) = (Ended::default(), Intervals::default(), 0);
+            let mut entries = Vec::new();
+            let than = grant(0, 5, Mode::Write);
+            for n in 1..=u64::try_from(4 * BLOCK).unwrap() {
+                let (entry, next) = ((grant(n * 10 - 1, n * 10, Mode::Write), Stamp(n * 10 + 6)), Stamp(n * 10 + 10));
+                ended.push(entry.0, entry.1, || next);
+                entries.push(entry);
+                if entries.len() % every == 0 {
+                    ended.cover(taken, &than, Stamp(8), next, &mut cover);
+                    taken = ended.next();
+                    assert_eq!(cover.length(), expected(&entries, &than, Stamp(8)), "{every} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn half_of_the_blocks_are_dropped() {
         let mut ended = Ended::default();
         let numbers = |ended: &Ended| (ended.first, ended.half(), ended.next());
