@@ -172,6 +172,9 @@ fn killed_after_an_unknown_request() -> Vec<Record> {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).write(1, 1, 20, 30).release(1, 50);
     builder.write(1, 7, 100, 500).drop_invocation(1, 7).event("worker-1", 900, Event::Watermark);
+    for process in ["worker-2", "resource", "agent"] {
+        builder.event(process, 300, Event::Watermark);
+    }
     let kill = history::Fault::new(history::fault::Kill {}, std::time::Duration::from_secs(1));
     builder.plan_fault(1, kill, "worker-1");
     builder.kill(1, "worker-1", 950).lose_end("worker-1", 940);
