@@ -11,6 +11,7 @@ use std::{
 use crate::{
     etcd::Etcd,
     hold::{Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed},
+    mode::Mode,
     ports::{Cleanup, Clock, Lock, Operation, Reply, Revision, Round, Unwatched, Watch},
     servers::{CannotBuild, Servers, TokenSource},
 };
@@ -39,11 +40,22 @@ impl Lock for AsksAgain {
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
+        self.acquire_in(Mode::Write, key, owner, lease, watch)
+    }
+
+    fn acquire_in<'a>(
+        &'a self,
+        mode: Mode,
+        key: &'a Key,
+        owner: Owner,
+        lease: Duration,
+        watch: &'a dyn Watch,
+    ) -> Operation<'a, Hold> {
         Box::pin(async move {
-            let watch = Again { watch, is_later: AtomicBool::new(false) };
+            let watch = Again { watch, is_sent: AtomicBool::new(false), is_later: AtomicBool::new(false) };
             loop {
                 let mut patience = self.clock.sleep_until(self.clock.now() + PATIENCE);
-                let mut attempt = self.lock.acquire(key, owner.clone(), lease, &watch);
+                let mut attempt = self.lock.acquire_in(mode, key, owner.clone(), lease, &watch);
                 let result = poll_fn(|cx| match attempt.as_mut().poll(cx) {
                     Poll::Ready(result) => Poll::Ready(Some(result)),
                     Poll::Pending => patience.as_mut().poll(cx).map(|()| None),
@@ -53,7 +65,7 @@ impl Lock for AsksAgain {
                 }
                 drop(attempt);
                 self.lock.cancel(key, &owner, lease, &Unwatched).await;
-                watch.is_later.store(true, Ordering::Relaxed);
+                watch.is_later.store(watch.is_sent.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         })
     }
@@ -74,6 +86,8 @@ impl Lock for AsksAgain {
 /// Tells of all turns in the queue as of one attempt, whose promise counts from the last turn.
 struct Again<'a> {
     watch: &'a dyn Watch,
+    /// True if the attempt was told. A turn may end before, without a connection.
+    is_sent: AtomicBool,
     is_later: AtomicBool,
 }
 
@@ -82,6 +96,7 @@ impl Watch for Again<'_> {
         if round == Round::Acquire && self.is_later.load(Ordering::Relaxed) {
             self.watch.promising();
         } else {
+            self.is_sent.fetch_or(round == Round::Acquire, Ordering::Relaxed);
             self.watch.sending(round);
         }
     }
