@@ -193,7 +193,7 @@ impl Measures {
         // A killed worker lost its count; the sections that it had begun are on record.
         let least = if self.lost_counts > 0 { "at least " } else { "" };
         let offered = self.offered.max(self.used);
-        let _ = match self.is_counted {
+        let _ = match self.is_counted || self.lost_counts > 0 {
             true => writeln!(
                 out,
                 "  critical sections   offered {least}{offered} ({:.2}/s), reached {} ({:.2}/s), \
@@ -310,5 +310,16 @@ mod tests {
         assert!(lines.contains("pause took effect   p50 30 ms, max 500 ms after the request, 3 proved\n"), "{lines}");
         assert!(lines.contains("delay took effect   p50 40 ms, max 40 ms after"), "{lines}");
         assert!(!lines.contains("clock took effect"), "{lines}");
+        assert!(lines.starts_with("  attempts            0, 0 acquired\n"), "{lines}");
+    }
+
+    #[test]
+    fn the_count_of_a_killed_worker_is_a_lower_bound() {
+        let mut measures = Measures::default();
+        let phase = FaultPhase::Proved { from: Stamp(1), to: Stamp(2) };
+        let event = Event::Fault { fault: FaultId(1), kind: FaultKind::Kill, node: "worker-1".into(), phase };
+        measures.add(&Record { seq: 0, process: ProcessName::new("agent"), n: 0, at: Stamp(2), event });
+        let lines = measures.lines(Duration::from_secs(1));
+        assert!(lines.starts_with("  critical sections   offered at least 0"), "{lines}");
     }
 }

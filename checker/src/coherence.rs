@@ -62,8 +62,9 @@ fn of_attempt(run: &Run, entry: &Entry, event: &Event, id: HoldId) -> Option<Str
             run.operations.invoked_as(id, *op)?;
             Some(format!("operation {op} of hold {id} is sent twice, and not as the same operation again"))
         }
-        Event::Resend { op, .. } => of_operation(run, id, *op, &[RequestKind::Read, RequestKind::Write]),
-        Event::AccessFailed { op, .. } => of_operation(run, id, *op, &[RequestKind::Read, RequestKind::Write]),
+        Event::Resend { op, .. } | Event::AccessFailed { op, .. } => {
+            of_operation(run, id, *op, &[RequestKind::Read, RequestKind::Write])
+        }
         Event::ReadOk { op, .. } => of_operation(run, id, *op, &[RequestKind::Read]),
         Event::WriteOk { op, .. } => of_operation(run, id, *op, &[RequestKind::Write]),
         _ => None,

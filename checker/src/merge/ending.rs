@@ -7,10 +7,7 @@ use std::{
 
 use history::{NodeName, ProcessName, Stamp};
 
-use super::{
-    Merge,
-    stream::{Life, incarnation},
-};
+use super::{Merge, stream::Life};
 
 /// The most processes without a plan that a reason names.
 const UNPLANNED_MAX: usize = 5;
@@ -34,8 +31,8 @@ impl Merge {
                 running = Some(running.map_or(stream.last, |first: Stamp| first.min(stream.last)));
             }
             if stream.cut {
-                let entry = (incarnation(&stream.name), stream.last, stream.name.clone());
-                cut.entry(stream.name.node()).or_default().push(entry);
+                let entry = (stream.incarnation, stream.last, stream.name.clone());
+                cut.entry(stream.node.clone()).or_default().push(entry);
             }
         }
         if let Some(last) = running {

@@ -104,7 +104,7 @@ pub(super) fn rank(name: &ProcessName) -> u8 {
     }
 }
 
-pub(super) fn incarnation(name: &ProcessName) -> u32 {
+fn incarnation(name: &ProcessName) -> u32 {
     name.as_str().split_once('#').and_then(|(_, n)| n.parse().ok()).unwrap_or(1)
 }
 
