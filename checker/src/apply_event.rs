@@ -93,7 +93,7 @@ impl Run {
         let Attempt { id, client, process, .. } = attempt;
         self.first_operation.get_or_insert(mark.at);
         if let Some(last) = self.current.insert(client, id)
-            && let Some(last) = self.attempts.get_mut(&last)
+            && let Some(last) = self.attempts.get_mut(last)
         {
             // The client has started another attempt. The former attempt, if it failed, is over even without a report,
             // and the client no longer waits for a renewal that was under way when the work ended.
@@ -107,7 +107,7 @@ impl Run {
             self.with_those_above(above, |hold| hold.add_step(mark, ClientStep::Acquire));
         }
         self.busy.entry(attempt.key).or_default().known += 1;
-        self.attempts.insert(id, Box::new(attempt));
+        self.attempts.insert(Box::new(attempt));
         self.processes[process].open.push(id);
         self.processes[process].number = Some(id.0 / HoldId::PER_PROCESS);
     }
@@ -115,7 +115,7 @@ impl Run {
     /// An event of a client about one of its attempts.
     fn client(&mut self, mark: EventRef, event: &Event) {
         let Some(id) = subject(event) else { return };
-        if !self.attempts.contains_key(&id) {
+        if !self.attempts.contains(id) {
             if is_answer(event) {
                 return;
             }
@@ -140,7 +140,7 @@ impl Run {
             _ => 0,
         };
         let (of, renew_for) = (self.plan.lock_nodes.len(), self.plan.workload.renew_for);
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let Some(attempt) = self.attempts.get_mut(id) else { return };
         let was_in_use = attempt.grant.is_some() && !attempt.is_used_up;
         match event {
             Event::AcquireFailed { .. } => {
@@ -189,7 +189,7 @@ impl Run {
     /// Notes that a client has used up a hold. The hold that it had used up before may close.
     fn used_up(&mut self, client: ClientId, id: HoldId) {
         let last = self.used_up.insert(client, id);
-        if let Some(last) = last.and_then(|last| self.attempts.get_mut(&last)) {
+        if let Some(last) = last.and_then(|last| self.attempts.get_mut(last)) {
             last.is_superseded = true;
             last.waits_no_more();
             self.closing.push(last.id);
@@ -208,7 +208,7 @@ impl Run {
             return;
         };
         let (nodes, refused) = (self.nodes(answers, GRANTED), self.nodes(answers, &[NodeAnswer::Refused]));
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let Some(attempt) = self.attempts.get_mut(id) else { return };
         let promised_from = promised_from.unwrap_or(attempt.sent.at);
         let (token, lease, granted_after, place) = (*token, Duration::from_nanos(*lease_ns), *granted_after, *place);
         attempt.acquired(mark, Granted { token, lease, granted_after, place, promised_from });
@@ -224,7 +224,7 @@ impl Run {
         for process in self.processes.iter_mut().filter(|p| p.is_running && p.node == *node) {
             process.killed.get_or_insert((mark, early_end));
             for id in &process.open {
-                if let Some(hold) = self.attempts.get_mut(id)
+                if let Some(hold) = self.attempts.get_mut(*id)
                     && hold.grant.is_some()
                 {
                     hold.ends(mark, early_end);
@@ -237,10 +237,10 @@ impl Run {
         let Process { name, node, open, .. } = &self.processes[process];
         self.stalls.stalled(name, span, &self.faults.pauses_on(node));
         if node.as_str() == "resource" {
-            self.attempts.values_mut().for_each(|attempt| attempt.resource_stalls.push(span));
+            self.attempts.iter_mut().for_each(|attempt| attempt.resource_stalls.push(span));
         } else {
             for id in open {
-                if let Some(attempt) = self.attempts.get_mut(id) {
+                if let Some(attempt) = self.attempts.get_mut(*id) {
                     attempt.stalls.push(span);
                 }
             }
@@ -313,10 +313,10 @@ impl Run {
         let Event::Admission { number, key, kind, hold, op, token, repeat, arms, .. } = event else { return };
         let (number, kind, hold, op, token) = (*number, *kind, *hold, *op, *token);
         let admission = Admission { seq: mark.seq, number, key, kind, hold, op, token, is_repeat: *repeat, arms };
-        let attempt = hold.and_then(|hold| self.attempts.get(&hold));
+        let attempt = hold.and_then(|hold| self.attempts.get(hold));
         let granted = attempt.and_then(|attempt| {
             let holds_all = self.parent == Some(attempt.key) && attempt.mode.below().is_some();
-            let of = if holds_all { key } else { &self.keys[attempt.key] };
+            let of = if holds_all { key } else { self.keys.name(attempt.key) };
             Some((of, attempt.grant?.token))
         });
         // Only a request whose operation is not known needs to know whether the record was cut.
@@ -331,7 +331,7 @@ impl Run {
             closing.push(attempt.id);
         });
         self.closing = closing;
-        let Some(attempt) = self.attempts.get(&hold) else { return self.operations.forget(hold, op) };
+        let Some(attempt) = self.attempts.get(hold) else { return self.operations.forget(hold, op) };
         if attempt.grant.is_none() && !*repeat && self.operations.arrival() == Arrival::Act {
             self.add_reason(format!("the resource decided an operation of attempt {hold}, which had not acquired"));
         }
@@ -363,12 +363,12 @@ impl Run {
     pub fn next_ended(&mut self, key: usize, now: Stamp) -> Option<HoldId> {
         let live = &mut self.busy.get_mut(&key)?.live;
         let ends = live.iter().enumerate().filter_map(|(i, id)| {
-            let end = self.attempts.get(id).map_or(Stamp(0), |attempt| attempt.end());
+            let end = self.attempts.get(*id).map_or(Stamp(0), |attempt| attempt.end());
             (end <= now).then_some((end, *id, i))
         });
         let (_, id, i) = ends.min()?;
         live.swap_remove(i);
-        if let Some(hold) = self.attempts.get_mut(&id) {
+        if let Some(hold) = self.attempts.get_mut(id) {
             hold.is_retired = true;
         }
         self.closing.push(id);
@@ -381,7 +381,7 @@ impl Run {
             Event::Acquired { attempt: id, .. }
             | Event::Release { hold: id }
             | Event::LossNoticed { hold: id }
-            | Event::Admission { hold: Some(id), .. } => self.attempts.get(id).map(|attempt| attempt.key),
+            | Event::Admission { hold: Some(id), .. } => self.attempts.get(*id).map(|attempt| attempt.key),
             _ => None,
         }
     }
@@ -402,7 +402,7 @@ impl Run {
     pub fn gone(&mut self, process: usize, cut_at: Option<Stamp>) {
         self.processes[process].cut_at = cut_at;
         for id in std::mem::take(&mut self.processes[process].open) {
-            if let Some(attempt) = self.attempts.get_mut(&id) {
+            if let Some(attempt) = self.attempts.get_mut(id) {
                 attempt.is_orphan = true;
                 self.closing.push(id);
                 self.processes[process].open.push(id);
@@ -419,10 +419,10 @@ impl Run {
             closing.dedup();
         }
         for id in closing.drain(..) {
-            if !self.attempts.get(&id).is_some_and(|attempt| attempt.is_closed()) {
+            if !self.attempts.get(id).is_some_and(|attempt| attempt.is_closed()) {
                 continue;
             }
-            if let Some(attempt) = self.attempts.remove(&id) {
+            if let Some(attempt) = self.attempts.remove(id) {
                 let open = &mut self.processes[attempt.process].open;
                 if let Some(i) = open.iter().position(|o| *o == id) {
                     open.swap_remove(i);

@@ -12,6 +12,7 @@
 //! ```
 
 mod apply_event;
+mod attempts;
 mod by_mode;
 mod cause;
 mod coherence;
@@ -26,6 +27,7 @@ mod holds;
 mod intervals;
 mod judge;
 mod key_lease;
+mod keys;
 mod legend;
 mod merge;
 mod operations;

@@ -22,12 +22,15 @@ use stream::{GONE, Life, Stream, is_larger, rank};
 /// The next item of the sweep.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// An event.
-    Entry(Entry),
+    /// The first event of this process that is kept: see [`Merge::first`].
+    Entry(usize),
     /// No event of this process follows. If the process ended without a finish, `cut_at` is its last stamp: it may have
     /// done more, of which the record has nothing.
     Gone { process: usize, cut_at: Option<Stamp> },
 }
+
+/// Places for streams that were asked for lately.
+const RECENT: usize = 16;
 
 /// The most processes that a record may have.
 const PROCESSES_MAX: usize = 10_000;
@@ -40,8 +43,8 @@ pub(crate) struct Merge {
     of_node: FxHashMap<NodeName, Vec<usize>>,
     /// The streams that hold the horizon, each with a stamp at which it held it; a stamp may have grown since.
     holding: BinaryHeap<Reverse<(Stamp, usize)>>,
-    /// The stream that was asked for last.
-    recent: usize,
+    /// Streams that were asked for lately, each in the place that its name has here.
+    recent: [usize; RECENT],
     /// The next event of each stream; of a stream that has ended, its end at its last stamp.
     heads: BinaryHeap<Reverse<(Stamp, u8, ProcessName, usize)>>,
     /// True if a record was seen.
@@ -102,12 +105,15 @@ impl Merge {
 
     /// The stream of a process; none if the record has too many.
     fn stream(&mut self, name: &ProcessName) -> Option<usize> {
-        // Events of one process come in a row; this costs less than the index.
-        if self.streams.get(self.recent).is_some_and(|stream| stream.name == *name) {
-            return Some(self.recent);
+        // Few processes report most events; this costs less than the index.
+        let place = name.as_str().bytes().last().map_or(0, usize::from) % RECENT;
+        let recent = self.recent[place];
+        if self.streams.get(recent).is_some_and(|stream| stream.name == *name) {
+            return Some(recent);
         }
-        self.recent = self.find(name)?;
-        Some(self.recent)
+        let found = self.find(name)?;
+        self.recent[place] = found;
+        Some(found)
     }
 
     fn find(&mut self, name: &ProcessName) -> Option<usize> {
@@ -363,8 +369,8 @@ impl Merge {
         self.horizon = self.holding.peek().map_or(Stamp(u64::MAX), |first| first.0.0);
     }
 
-    /// The next event that is final.
-    pub fn pop(&mut self) -> Option<Next> {
+    /// The next event that is final. The event stays here until it was [`taken`](Merge::taken): events are large.
+    pub fn next(&mut self) -> Option<Next> {
         let &Reverse((at, rank, _, i)) = self.heads.peek()?;
         let is_gone = rank == GONE;
         if at >= self.horizon || self.limit.is_some_and(|limit| at > limit || at == limit && !is_gone) {
@@ -380,9 +386,19 @@ impl Merge {
             return None;
         }
         self.swept = Some(at);
-        let stream = &mut self.streams[i];
-        let entry = stream.queue.pop_front()?;
-        let mut head = self.heads.peek_mut()?;
+        Some(Next::Entry(i))
+    }
+
+    /// The first event of a process that is kept.
+    pub fn first(&self, process: usize) -> Option<&Entry> {
+        self.streams[process].queue.front()
+    }
+
+    /// Drops the event that was the next one.
+    pub fn taken(&mut self, process: usize) {
+        let stream = &mut self.streams[process];
+        stream.queue.pop_front();
+        let Some(mut head) = self.heads.peek_mut() else { return };
         if let Some(next) = stream.queue.front() {
             // Changing the head in place is cheaper than removing and adding it.
             head.0.0 = next.at;
@@ -391,7 +407,6 @@ impl Merge {
         } else {
             PeekMut::pop(head);
         }
-        Some(Next::Entry(entry))
     }
 
     /// The reason why the record cannot be judged at all: it contradicts itself, or its stamps come from more than one

@@ -3,12 +3,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use history::{Answers, ClientId, FaultId, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, ProcessName, Stamp};
-use indexmap::IndexSet;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxHashMap;
 
 use crate::{
+    attempts::Attempts,
     faults::{Faults, Stalls},
     holds::{Attempt, EarlyEnd, EventRef, Nodes},
+    keys::Keys,
     operations::{Arrival, Operations},
 };
 
@@ -66,9 +67,8 @@ pub(crate) struct Run {
     pub faults: Faults,
     pub stalls: Stalls,
     pub processes: Vec<Process>,
-    /// Boxed, because attempts are large and move when the map changes.
-    pub attempts: FxHashMap<HoldId, Box<Attempt>>,
-    pub keys: IndexSet<Key, FxBuildHasher>,
+    pub attempts: Attempts,
+    pub keys: Keys,
     /// By key.
     pub busy: FxHashMap<usize, KeyAttempts>,
     /// The parent of all other keys, if they form a hierarchy. A hold of it may act on their data.
@@ -102,8 +102,8 @@ impl Run {
             faults: Faults::default(),
             stalls: Stalls::default(),
             processes: Vec::new(),
-            attempts: FxHashMap::default(),
-            keys: IndexSet::default(),
+            attempts: Attempts::default(),
+            keys: Keys::default(),
             busy: FxHashMap::default(),
             parent: None,
             current: FxHashMap::default(),
@@ -124,20 +124,17 @@ impl Run {
 
     /// Returns the index of a key.
     pub fn intern(&mut self, key: &Key) -> usize {
-        match self.keys.get_index_of(key) {
-            Some(known) => known,
-            None => self.keys.insert_full(key.clone()).0,
-        }
+        self.keys.intern(key)
     }
 
     // ---- queries of the judges
 
     pub fn attempt(&self, id: HoldId) -> Option<&Attempt> {
-        self.attempts.get(&id).map(|attempt| &**attempt)
+        self.attempts.get(id)
     }
 
     pub fn key(&self, key: usize) -> &Key {
-        &self.keys[key]
+        self.keys.name(key)
     }
 
     /// Returns whether an attempt of the key is open.
@@ -146,7 +143,7 @@ impl Run {
     }
 
     pub fn key_of(&self, name: &Key) -> Option<usize> {
-        self.keys.get_index_of(name)
+        self.keys.number(name)
     }
 
     /// The holds of the key that are entitled, as far as is known.
@@ -222,7 +219,7 @@ impl Run {
 
     /// Attempts that are still open at the end of the record, in a fixed order.
     pub fn still_open(&self) -> Vec<&Attempt> {
-        let mut open: Vec<_> = self.attempts.values().map(|attempt| &**attempt).collect();
+        let mut open: Vec<_> = self.attempts.iter().collect();
         open.sort_unstable_by_key(|attempt| attempt.id);
         open
     }

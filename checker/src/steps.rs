@@ -13,7 +13,7 @@ impl Run {
     /// Changes an attempt, and the holds of the keys above it.
     pub fn with_those_above(&mut self, id: HoldId, mut change: impl FnMut(&mut Attempt)) {
         let mut next = Some(id);
-        while let Some(attempt) = next.and_then(|id| self.attempts.get_mut(&id)) {
+        while let Some(attempt) = next.and_then(|id| self.attempts.get_mut(id)) {
             change(attempt);
             // The number of an attempt is larger than those of all earlier attempts of its client.
             next = attempt.above.filter(|above| *above < attempt.id);

@@ -161,11 +161,14 @@ impl Checker {
 
 /// Sweeps over all events that are final.
 fn advance(merge: &mut Merge, sweep: &mut Sweep) {
-    while let Some(next) = merge.pop() {
+    while let Some(next) = merge.next() {
         match next {
-            Next::Entry(entry) => {
-                sweep.run.add_process(entry.process, |i| merge.name(i).clone());
-                sweep.step(&entry);
+            Next::Entry(process) => {
+                sweep.run.add_process(process, |i| merge.name(i).clone());
+                if let Some(entry) = merge.first(process) {
+                    sweep.step(entry);
+                }
+                merge.taken(process);
             }
             Next::Gone { process, cut_at } => {
                 sweep.run.add_process(process, |i| merge.name(i).clone());

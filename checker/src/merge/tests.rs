@@ -156,9 +156,10 @@ fn a_successor_holds_the_horizon_of_the_process_that_was_killed() {
     let mut popped = Vec::new();
     for (i, record) in records.into_iter().enumerate() {
         merge.feed(record);
-        while let Some(next) = merge.pop() {
-            if let Next::Entry(entry) = next {
-                popped.push((i, entry.at));
+        while let Some(next) = merge.next() {
+            if let Next::Entry(process) = next {
+                popped.extend(merge.first(process).map(|entry| (i, entry.at)));
+                merge.taken(process);
             }
         }
     }

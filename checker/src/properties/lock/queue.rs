@@ -41,7 +41,7 @@ impl Queue {
     pub fn add(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
         if self.holds.len() >= self.max {
             // An open attempt can precede a hold only if the attempt was sent before the hold was acquired.
-            let open = run.attempts.values().filter(|a| a.key == hold.key && a.completed.is_none() && !a.is_orphan);
+            let open = run.attempts.iter().filter(|a| a.key == hold.key && a.completed.is_none() && !a.is_orphan);
             let oldest = open.map(|a| a.sent.at).min().unwrap_or(grant.ok.at);
             self.holds.retain(|other| other.grant.ok.at >= oldest);
             self.max = KEPT_MIN.max(2 * self.holds.len());
