@@ -50,6 +50,16 @@ impl FaultRecord {
         Some((from, self.delivered.map_or(until, |delivered| delivered.max(until))))
     }
 
+    /// The missing proof of a fault that was requested: a fault that its target did not show proves nothing.
+    pub fn missing_proof(&self) -> Option<String> {
+        self.requested.filter(|_| !self.is_unplanned)?;
+        if let Some(why) = &self.unproved {
+            return Some(format!("the {} was not proved: {why}", self.name()));
+        }
+        let is_missing = self.proved.is_none() && !self.is_missed;
+        is_missing.then(|| format!("the {} was neither proved nor did it miss its target", self.name()))
+    }
+
     /// "pause of worker-1".
     pub fn name(&self) -> String {
         let planned = if self.is_unplanned { "unplanned " } else { "" };
@@ -164,7 +174,7 @@ impl Faults {
 
     /// The faults that their targets did not show, with the evidence.
     pub fn unproved(&self) -> impl Iterator<Item = String> {
-        self.lines.values().filter_map(|l| Some(format!("the {} was not proved: {}", l.name(), l.unproved.as_ref()?)))
+        self.lines.values().filter_map(FaultRecord::missing_proof)
     }
 }
 

@@ -394,8 +394,9 @@ impl Attempt {
     /// Returns whether no later event of the attempt can matter to a verdict.
     pub fn is_closed(&self) -> bool {
         let is_over = self.is_orphan || (self.is_used_up && (self.is_superseded || self.grant.is_none()));
-        let is_quiet =
-            self.is_orphan || (self.renewing.is_none() && self.releasing.is_none() && self.undoing.is_none());
+        // A release may have no answer in the record. The client has gone on, so nothing waits for it.
+        let is_released = self.releasing.is_none() || self.is_superseded;
+        let is_quiet = self.is_orphan || (self.renewing.is_none() && is_released && self.undoing.is_none());
         let is_ended = self.grant.is_none() || self.is_retired;
         is_over && is_quiet && is_ended && self.ops.is_empty()
     }

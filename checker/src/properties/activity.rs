@@ -137,18 +137,13 @@ fn unplanned(run: &Run, line: &FaultRecord) -> UnplannedFault {
     }
 }
 
-/// The missing proof of a fault that was requested: a fault that its target did not show proves nothing.
+/// The missing proof of a fault that was requested, or of its heal.
 fn fault_missing(line: &FaultRecord) -> Option<String> {
     line.requested.filter(|_| !line.is_unplanned)?;
-    let name = line.name();
-    if let Some(why) = &line.unproved {
-        return Some(format!("the {name} was not proved: {why}"));
-    }
-    if line.proved.is_none() && !line.is_missed {
-        return Some(format!("the {name} was neither proved nor did it miss its target"));
-    }
     let was_on = line.proved.is_some() || line.injected.is_some();
-    (was_on && !line.is_heal_proved).then(|| format!("nothing shows that the {name} was healed"))
+    let missing_heal =
+        || (was_on && !line.is_heal_proved).then(|| format!("nothing shows that the {} was healed", line.name()));
+    line.missing_proof().or_else(missing_heal)
 }
 
 /// The steps of the schedule that are missing: placed steps must fire; of random steps, at least one must be proved.

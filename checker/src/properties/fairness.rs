@@ -160,7 +160,9 @@ impl Fairness {
         }
         let grants = self.grants.entry(hold.key).or_default();
         if grants.holds.len() >= grants.max {
-            let open = run.attempts.values().filter(|a| a.key == hold.key && !a.is_orphan && a.let_go.is_none());
+            // A hold has left the queue, however long its last request is on its way.
+            let waits = |a: &&Attempt| a.grant.is_none() && a.let_go.is_none() && !a.is_orphan;
+            let open = run.attempts.iter().filter(|a| a.key == hold.key).filter(waits);
             let oldest = open.map(|a| a.sent.at).min().unwrap_or(grant.ok.at);
             grants.holds.retain(|other| other.ok >= oldest);
             grants.max = KEPT_MIN.max(2 * grants.holds.len());

@@ -165,11 +165,11 @@ impl Judge for Liveness {
         self.blocked_keys.on_key_quiet(key);
     }
 
-    fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+    fn finish(mut self, run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         self.blocks.sort_by_key(|block| (block.killed, block.blocked.hold));
         let bound = self.blocked_keys.bound();
         let in_time = self.blocks.iter().filter(|b| b.lasted.is_some_and(|lasted| lasted <= bound)).count() as u64;
-        let stuck = self.blocked_keys.found(ending.is_whole);
+        let stuck = self.blocked_keys.found(run, ending.is_whole);
         let (deadlocks, count) = self.deadlocks.finish();
         let unended = if ending.is_whole { count(DeadlockEnd::Unended) } else { 0 };
         let ended = [DeadlockEnd::Detected, DeadlockEnd::TimedOut, DeadlockEnd::LeaseEnded, DeadlockEnd::Killed];

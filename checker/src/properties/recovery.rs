@@ -1,8 +1,9 @@
 //! Property 9, measured: how soon after the heal of a fault each key is acquired again.
 
-use std::time::Duration;
+use std::{collections::hash_map, time::Duration};
 
 use history::{Arm, Event, FaultId, FaultPhase, Plan, Stamp};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::{
@@ -46,9 +47,9 @@ pub struct Recovered {
     pub lasted: Option<Duration>,
 }
 
-/// A key that was not acquired yet since the heal of a fault.
+/// A heal since which a key was not acquired yet.
+#[derive(Debug, Clone, Copy)]
 struct Waiting {
-    key: usize,
     fault: FaultId,
     healed: Stamp,
 }
@@ -57,26 +58,25 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct Recovery {
     healed: u64,
-    waiting: Vec<Waiting>,
+    /// By key.
+    waiting: FxHashMap<usize, Vec<Waiting>>,
     /// From heal to acquisition, after which fault, and its heal.
     recovered: Vec<(Duration, FaultId, Stamp)>,
 }
 
 impl Recovery {
     fn acquired(&mut self, hold: &Attempt, at: Stamp) {
-        let recovered = &mut self.recovered;
-        self.waiting.retain(|waiting| {
-            let is_over = waiting.key == hold.key && waiting.healed < at;
-            if is_over {
-                recovered.push((at.since(waiting.healed), waiting.fault, waiting.healed));
-            }
-            !is_over
-        });
+        let hash_map::Entry::Occupied(mut waiting) = self.waiting.entry(hold.key) else { return };
+        let over = waiting.get_mut().extract_if(.., |waiting| waiting.healed < at);
+        self.recovered.extend(over.map(|waiting| (at.since(waiting.healed), waiting.fault, waiting.healed)));
+        if waiting.get().is_empty() {
+            waiting.remove();
+        }
     }
 
     fn pairs(&self) -> Vec<Recovered> {
         let over = self.recovered.iter().map(|(lasted, fault, healed)| (*fault, *healed, Some(*lasted)));
-        let open = self.waiting.iter().map(|waiting| (waiting.fault, waiting.healed, None));
+        let open = self.waiting.values().flatten().map(|waiting| (waiting.fault, waiting.healed, None));
         let mut pairs: Vec<Recovered> =
             over.chain(open).map(|(fault, healed, lasted)| Recovered { fault, healed, lasted }).collect();
         pairs.sort_by_key(|pair| (pair.healed, pair.fault, pair.lasted));
@@ -97,8 +97,8 @@ impl Judge for Recovery {
         match &entry.event {
             Event::Fault { fault, phase: FaultPhase::Healed, .. } => {
                 self.healed += 1;
-                let waiting = run.keys().map(|key| Waiting { key, fault: *fault, healed: entry.at });
-                self.waiting.extend(waiting);
+                let waiting = Waiting { fault: *fault, healed: entry.at };
+                run.keys().for_each(|key| self.waiting.entry(key).or_default().push(waiting));
             }
             Event::Acquired { attempt, .. } if !self.waiting.is_empty() => {
                 if let Some(hold) = run.attempt(*attempt) {
@@ -119,7 +119,7 @@ impl Judge for Recovery {
             p50_ms: median.map(|(lasted, ..)| millis(*lasted)),
             longest_ms: longest.map(|(lasted, ..)| millis(*lasted)),
             longest_after: longest.map(|(_, fault, _)| *fault),
-            unrecovered: self.waiting.len() as u64,
+            unrecovered: self.waiting.values().map(Vec::len).sum::<usize>() as u64,
             pairs: self.pairs(),
         };
         vec![(None, recovery)]

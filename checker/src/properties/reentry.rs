@@ -169,7 +169,7 @@ impl Judge for Reentry {
 
     /// Runs in which no client was to acquire a key again have no such line.
     fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
-        if !self.is_planned && self.verdict.reentered == 0 {
+        if !self.is_planned && self.verdict.reentered == 0 && self.verdict.wrong.is_empty() {
             return Vec::new();
         }
         if self.verdict.reentered > 0 {

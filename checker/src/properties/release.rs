@@ -3,7 +3,7 @@
 
 mod unreleased;
 
-use std::collections::{VecDeque, hash_map};
+use std::collections::hash_map;
 
 use history::{
     Answers, Arm, Event, FaultKind, Harm, HoldId, Key, Mode, NodeAnswer, NodeName, Persistence, Plan, Stamp,
@@ -64,10 +64,12 @@ pub struct ReleaseVerdict {
     pub reasons: Vec<String>,
 }
 
-/// One attempt that a node granted.
+/// One attempt that nodes granted.
 #[derive(Debug, Clone, Copy)]
 struct Possession {
     owner: HoldId,
+    /// The nodes that granted the attempt, apart from those that have granted so many since that it is forgotten.
+    nodes: Nodes,
     mode: Mode,
     sent: Stamp,
     completed: EventRef,
@@ -77,6 +79,10 @@ struct Possession {
 }
 
 impl Possession {
+    fn is_on(&self, node: usize) -> bool {
+        self.nodes & (1 << node) != 0
+    }
+
     /// The stamp until which the attempt surely owns the key.
     fn owned_to(&self) -> Stamp {
         self.let_go.map_or(self.promise, |at| at.min(self.promise))
@@ -106,8 +112,8 @@ const LISTED: usize = 20;
 /// Judges releases.
 #[derive(Default)]
 pub(crate) struct Release {
-    /// By key and node, oldest first.
-    grants: FxHashMap<usize, Vec<VecDeque<Possession>>>,
+    /// By key, oldest first.
+    grants: FxHashMap<usize, Vec<Possession>>,
     /// Requests that were sent and not answered: releases, undos and renewals apart.
     sent: FxHashMap<HoldId, [Option<EventRef>; 3]>,
     /// Undos that were answered. The nodes that refused the attempt are known only when the attempt has ended.
@@ -140,22 +146,26 @@ impl Release {
     /// Notes that an attempt has ended: from now on it owns the key on the nodes that granted it.
     fn completed(&mut self, attempt: &Attempt, promise: Stamp) {
         let Some(completed) = attempt.completed else { return };
-        let nodes = self.grants.entry(attempt.key).or_default();
-        for node in bits(attempt.granted_on) {
-            if nodes.len() <= node {
-                nodes.resize_with(node + 1, VecDeque::new);
-            }
-            let grants = &mut nodes[node];
-            if grants.len() == GRANTS_MAX {
-                grants.pop_front();
-            }
-            let (owner, mode, sent, let_go) = (attempt.id, attempt.mode, attempt.sent.at, attempt.let_go);
-            grants.push_back(Possession { owner, mode, sent, completed, promise, let_go });
+        let nodes = attempt.granted_on;
+        if nodes == 0 {
+            return;
         }
+        let grants = self.grants.entry(attempt.key).or_default();
+        if grants.len() >= GRANTS_MAX {
+            for node in bits(nodes) {
+                let mut of_node = grants.iter_mut().filter(|grant| grant.is_on(node));
+                if let (Some(oldest), true) = (of_node.next(), of_node.count() + 1 >= GRANTS_MAX) {
+                    oldest.nodes &= !(1 << node);
+                }
+            }
+            grants.retain(|grant| grant.nodes != 0);
+        }
+        let (owner, mode, sent, let_go) = (attempt.id, attempt.mode, attempt.sent.at, attempt.let_go);
+        grants.push(Possession { owner, nodes, mode, sent, completed, promise, let_go });
     }
 
     fn lets_go(&mut self, attempt: &Attempt, at: Stamp) {
-        let grants = self.grants.get_mut(&attempt.key).into_iter().flatten().flatten();
+        let grants = self.grants.get_mut(&attempt.key).into_iter().flatten();
         for grant in grants.filter(|grant| grant.owner == attempt.id) {
             grant.let_go.get_or_insert(at);
         }
@@ -186,11 +196,12 @@ impl Release {
 
     /// Finds the owners that a request affected, on each node where the request took effect.
     fn judge(&mut self, effect: &Effect) {
+        let Some(grants) = self.grants.get(&effect.key) else { return };
+        if grants.iter().all(|grant| grant.owner == effect.attempt) {
+            return;
+        }
         for node in bits(effect.done_on) {
-            for grant in self.grants.get(&effect.key).and_then(|nodes| nodes.get(node)).into_iter().flatten() {
-                if grant.owner == effect.attempt {
-                    continue;
-                }
+            for grant in grants.iter().filter(|grant| grant.is_on(node) && grant.owner != effect.attempt) {
                 let is_in = |nodes: Nodes| nodes & (1 << node) != 0;
                 // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been
                 // granted beside another one took nothing from it.
@@ -295,11 +306,11 @@ impl Judge for Release {
     /// A request of a later attempt can only take what an attempt still owns.
     fn on_key_quiet(&mut self, run: &Run, key: usize) {
         self.unreleased.on_key_quiet(run, key);
-        let hash_map::Entry::Occupied(mut nodes) = self.grants.entry(key) else { return };
+        let hash_map::Entry::Occupied(mut grants) = self.grants.entry(key) else { return };
         let now = self.now;
-        nodes.get_mut().iter_mut().for_each(|grants| grants.retain(|grant| grant.owned_to() > now));
-        if nodes.get().iter().all(VecDeque::is_empty) {
-            nodes.remove();
+        grants.get_mut().retain(|grant| grant.owned_to() > now);
+        if grants.get().is_empty() {
+            grants.remove();
         }
     }
 

@@ -235,6 +235,9 @@ impl BlockedKeys {
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if !kind.kills() || is_of_locks {
                     self.disturbances.disturbed(&run.plan, (*fault, *kind), phase, mark.at, is_of_locks);
+                    if let FaultPhase::Unplanned { since } = phase {
+                        self.withdraw(*since, mark.at);
+                    }
                 } else if matches!(phase, FaultPhase::Injected | FaultPhase::Unplanned { .. }) {
                     // When a death that nobody planned is noticed, the next process may run already.
                     let is_dead = |p: &usize| *phase == FaultPhase::Injected || run.process(*p).cut_at.is_some();
@@ -247,12 +250,24 @@ impl BlockedKeys {
                 self.disturbances.not_before(*until);
                 // The report comes when the delay is over. A connection is silent until its next retransmission, long
                 // after the heal, and the first attempt in a queue may not know that it is first.
-                for key in self.keys.values_mut() {
-                    key.found.retain(|finding| finding.to < *since || *until < finding.from);
-                }
+                self.withdraw(*since, *until);
             }
+            // A process notices a stall only afterwards. Meanwhile it read no answer, and a request that it had stamped
+            // may have left only after the stall.
+            Event::Stall { from, to, .. } if to.since(*from) >= SLACK / 2 => {
+                self.disturbances.not_before(*to);
+                self.withdraw(*from, *to);
+            }
+            Event::Renewed { lease_ns, .. } => self.lease = self.lease.max(Duration::from_nanos(*lease_ns)),
             Event::Finished => self.finished(run, entry.process, mark),
             _ => {}
+        }
+    }
+
+    /// Withdraws the findings that rest on anything between two stamps.
+    fn withdraw(&mut self, from: Stamp, until: Stamp) {
+        for key in self.keys.values_mut() {
+            key.found.retain(|finding| finding.to < from || until < finding.from);
         }
     }
 
@@ -405,18 +420,20 @@ impl BlockedKeys {
     }
 
     /// Returns the findings, ordered by time. If the record was cut short, only findings that no later event can
-    /// refute.
-    pub fn found(self, is_whole: bool) -> Vec<StuckAttempt> {
+    /// refute. After a step of the host's clock nothing is found: leases may rest on it.
+    pub fn found(self, run: &Run, is_whole: bool) -> Vec<StuckAttempt> {
         let mut found = Vec::new();
+        let stepped = run.stalls.steps.iter().map(|step| step.span.0).min();
         for key in self.keys.into_values() {
+            let is_after_step = |finding: &&Finding| stepped.is_some_and(|stepped| stepped <= finding.to);
             let may_have_had = |finding: &Finding| {
                 // An open hold is not counted: the record shows when a hold had the key.
                 let waits_alike = is_whole && finding.is_waiter;
                 let is_counted = |open: &&Open| !open.is_hold && (open.behind.is_none() || !waits_alike);
                 key.open.iter().filter(is_counted).any(|open| open.sent.at <= finding.to)
             };
-            found
-                .extend(key.found.iter().filter(|finding| !may_have_had(finding)).map(|finding| finding.stuck.clone()));
+            let stands = key.found.iter().filter(|finding| !may_have_had(finding) && !is_after_step(finding));
+            found.extend(stands.map(|finding| finding.stuck.clone()));
         }
         found.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.attempt.cmp(&b.attempt)));
         found

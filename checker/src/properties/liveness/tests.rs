@@ -318,3 +318,69 @@ fn a_worker_that_died_unplanned_may_have_made_a_last_attempt() {
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
     }
 }
+
+/// Worker 1 released the key at 50, and worker 2 is refused too late: at 5,100.
+fn found_at_5105() -> HistoryBuilder {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release(1, 50);
+    refused(&mut s, 100, 5_100);
+    s
+}
+
+#[test]
+fn a_long_stall_of_any_process_takes_back_what_was_found_meanwhile() {
+    for (process, from, to, is_stuck) in [
+        ("worker-1", 4_600, 5_100, false),
+        ("worker-1", 4_601, 5_100, true),  // too short to matter
+        ("worker-1", 4_500, 5_094, false), // reported at 5,099: the judgement begins again
+        ("worker-1", 5_106, 6_000, true),
+        ("resource", 4_000, 6_000, false),
+    ] {
+        let mut s = found_at_5105();
+        s.stall(process, from, to);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "{process} stalled from {from} to {to}");
+    }
+}
+
+#[test]
+fn a_waiter_that_could_not_read_its_answer_waited_rightly() {
+    // It stalled for 499 ms, and for nearly all of the time.
+    for (from, is_stuck) in [(4_551, true), (40, false)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50).acquire_knowing(2, 2, 20, 45, 5_060, 42).release(2, 5_070);
+        behind(&mut s, 2, "worker-2", 25);
+        s.stall("worker-2", from, 5_050);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "stalled from {from}");
+    }
+}
+
+#[test]
+fn a_fault_that_is_noticed_late_takes_back_what_was_found_since_it_began() {
+    for (since, is_stuck) in [(5_105, false), (5_106, true)] {
+        let mut s = found_at_5105();
+        s.unplanned(1, history::FaultKind::Partition, "redis-1", (since, 5_200), 5_300);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "since {since}");
+    }
+}
+
+#[test]
+fn a_renewal_that_was_answered_with_a_longer_lease_blocks_the_key_for_longer() {
+    for (lease_ms, is_stuck) in [(2_000, true), (20_000, false)] {
+        let mut s = HistoryBuilder::new();
+        let renewed = Event::Renewed { hold: HoldId(1), lease_ns: lease_ms * 1_000_000, answers: Vec::new() };
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 500, Event::Renew { hold: HoldId(1) });
+        s.event("worker-1", 510, renewed).kill(1, "worker-1", 1_000);
+        refused(&mut s, 1_100, 9_000);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "renewed for {lease_ms} ms");
+    }
+}
+
+#[test]
+fn nothing_is_found_after_a_step_of_the_hosts_clock() {
+    for (sampled, is_stuck) in [(500, false), (5_110, true)] {
+        let mut s = found_at_5105();
+        s.event("worker-1", sampled, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+        s.event("worker-1", sampled + 1_000, Event::Clocks { wall_ns: -10_000_000_000, boot_ns: 0 });
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "sampled at {sampled}");
+    }
+}

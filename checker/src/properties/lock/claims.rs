@@ -188,8 +188,8 @@ impl Claims {
     pub fn counted(&mut self, run: &Run, hold: &Attempt, ok: EventRef, answers: &Answers) {
         let nodes = run.plan.lock_nodes.len();
         let granted = hold.granted_on.count_ones() as usize;
-        // A primary grants by itself.
-        if run.plan.is_replicated() && granted > 0 {
+        // A primary grants by itself, and a store decides as a whole, whichever member gave its answer.
+        if run.plan.has_replicas() && granted > 0 {
             return;
         }
         // Of more nodes than a set of nodes can hold, and of a hold without answers, nothing is known.

@@ -419,3 +419,23 @@ fn an_act_is_undecided_only_beside_an_unordered_hold_that_conflicts() {
         assert_eq!(count(&builder.verdicts(), "lock.undecided"), undecided, "{mode}");
     }
 }
+
+#[test]
+fn a_fault_without_any_proof_leaves_the_lock_undecided() {
+    use history::{FaultKind, FaultPhase};
+    for (proof, expected) in [
+        (None, Verdict::Inconclusive),
+        (Some(FaultPhase::MissedTarget), Verdict::Upheld),
+        (Some(FaultPhase::Proved { from: Stamp(100_000_000), to: Stamp(200_000_000) }), Verdict::Upheld),
+    ] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 60, 70, 42).release(2, 80);
+        let phases = [FaultPhase::Requested { asked_ns: 100_000_000, hold: None }, FaultPhase::Injected];
+        let phases =
+            phases.into_iter().chain([FaultPhase::Healed]).chain(proof.clone()).chain([FaultPhase::HealProved]);
+        for (i, phase) in phases.enumerate() {
+            builder.fault(1, FaultKind::Pause, "redis-1", 100 + 50 * i as u64, phase);
+        }
+        assert_eq!(verdict(&builder.verdicts(), "lock"), expected, "{proof:?}");
+    }
+}

@@ -55,6 +55,15 @@ fn a_run_without_reentries_has_no_line() {
 }
 
 #[test]
+fn a_hold_that_is_left_without_having_been_entered_again_is_reported() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41);
+    leaves(&mut s, 20, 0);
+    leaves(&mut s, 30, 3);
+    assert_eq!(judged(&s).verdict, Verdict::Violated);
+}
+
+#[test]
 fn another_token_of_a_reentry_is_a_violation() {
     let mut s = HistoryBuilder::new();
     s.acquire(1, 1, 0, 10, 41);

@@ -16,7 +16,8 @@
 use std::{collections::VecDeque, time::Duration};
 
 use history::{
-    Answers, Event, FailureReason, Fault, Harm, HoldId, Key, LinkDelay, NodeAnswer, NodeName, Outcome, Plan, Stamp,
+    Answers, Event, FailureReason, Fault, FaultPhase, Harm, HoldId, Key, LinkDelay, NodeAnswer, NodeName, Outcome,
+    Plan, Stamp,
 };
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -114,6 +115,10 @@ impl UnreleasedKeys {
         self.now = entry.at;
         match &entry.event {
             Event::Fault { fault, kind, node, phase } => {
+                // A fault that nobody planned is noticed only afterwards.
+                if let FaultPhase::Unplanned { since } = phase {
+                    self.found.retain(|(out, _)| out.at < *since);
+                }
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if kind.kills() && !is_of_locks {
                     // Requests that the killed process had queued may be lost.
@@ -127,6 +132,7 @@ impl UnreleasedKeys {
                 self.found.retain(|(out, _)| out.at < *from);
                 self.disturbances.not_before(*to);
             }
+            Event::Renewed { lease_ns, .. } => self.lease = self.lease.max(Duration::from_nanos(*lease_ns)),
             Event::Acquire { attempt: id, .. }
             | Event::Acquired { attempt: id, .. }
             | Event::AcquireFailed { attempt: id, .. }

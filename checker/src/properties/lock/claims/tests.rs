@@ -186,6 +186,11 @@ fn the_answer_of_a_store_is_that_of_all_its_members() {
         builder.acquire_on(1, 1, 0, 0, 10, Some(41), vec![(NodeName::from(name), said)]).release(1, 20);
         assert_eq!(builder.lock().minority_claims.len() == 1, is_minority, "{name} {said:?}");
     }
+    // A store that has decided is no minority, even if the record has the answer of one member only.
+    let mut builder = HistoryBuilder::new();
+    builder.plan.servers.topology = history::Topology::OneStore;
+    builder.acquire_on(1, 1, 0, 0, 10, Some(41), HistoryBuilder::answers(&[(1, NodeAnswer::Granted)])).release(1, 20);
+    assert_eq!(builder.lock().minority_claims.len(), 0);
     // Of a hold without any answer nothing is known.
     let mut builder = HistoryBuilder::new();
     builder.acquire_on(1, 1, 0, 0, 10, Some(41), Vec::new()).release(1, 20);

@@ -1,6 +1,6 @@
 //! Renewals that failed, or did not leave, because of a fault.
 
-use history::{FailureReason, FaultId, Harm, LeaseClock, NodeName, Stamp};
+use history::{FailureReason, FaultId, Harm, LeaseClock, NodeName, Stamp, fault::LinkEffect};
 
 use crate::{
     failover,
@@ -111,7 +111,14 @@ fn kept_from(
             Harm::DropsPackets | Harm::DelaysPackets => {
                 let step = run.plan.schedule.iter().find(|step| step.id == id);
                 let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
-                let is_silent = line.silence().is_some_and(|silence| clip(silence, failure.span).is_some());
+                let is_cut = || step.is_some_and(|s| matches!(s.fault.link_effect(), Some(LinkEffect::Cut(_))));
+                let (sent, failed) = failure.span;
+                // A renewal that failed at the stamp of its request waited for no packet: its connection was refused.
+                // Only a partition refuses one, and only between its ends: at equal stamps the two are concurrent.
+                let is_silent = match sent == failed {
+                    true => is_cut() && bracket.0 < sent && failed < bracket.1,
+                    false => line.silence().is_some_and(|silence| clip(silence, failure.span).is_some()),
+                };
                 // Replicas execute a renewal together, over the links between them.
                 let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_replicas());
                 let mut peers = members.chain([worker]).filter(|peer| *peer != name);

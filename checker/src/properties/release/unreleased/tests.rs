@@ -41,6 +41,15 @@ fn a_node_that_has_answered_has_no_key_of_it() {
 }
 
 #[test]
+fn a_fault_that_is_noticed_late_takes_back_what_was_found_since_it_began() {
+    for (since, expected) in [(11_510, 0), (11_511, 1)] {
+        let mut builder = builder(11_500, None);
+        builder.unplanned(1, history::FaultKind::Partition, "redis-3", (since, 11_600), 11_700);
+        assert_eq!(left_behind(&builder), expected, "since {since}");
+    }
+}
+
+#[test]
 fn whoever_else_may_have_the_key_there_excuses_the_node() {
     let mut with_other = builder(11_500, None);
     with_other.plan.workload.workers = 3;

@@ -1,11 +1,11 @@
 //! Causes of windows of holds whose last renewal was delayed.
 
 use history::{
-    ClockChange, Direction, Event, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, NodeName, Outcome,
+    ClockChange, CutMode, Direction, Event, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, NodeName, Outcome,
     ServerFacts, WhichClock, fault,
 };
 
-use super::{HistoryBuilder, delay, etcd, lost_early, lost_early_of, redis_replicated, redlock, stale};
+use super::{HistoryBuilder, delay, etcd, lost_early, lost_early_of, partition, redis_replicated, redlock, stale};
 
 /// A hold that renews each 600 ms; its last renewal that counts is sent at 610. Its client is paused, sends a renewal
 /// afterwards, and begins its next attempt before that is answered. Packets that `fault` delays at node 2 until 2,400
@@ -155,4 +155,41 @@ fn nodes_of_which_only_several_together_break_a_renewal_are_joined() {
     let mut s = builder();
     s.inject(1, amnesia(), "redis-2", 300, 400);
     assert_eq!(stale(&s), ["amnesia"]);
+}
+
+#[test]
+fn a_renewal_that_failed_at_once_is_explained_by_a_partition_around_it() {
+    let second = std::time::Duration::from_secs(1);
+    let refuse = || Fault::new(fault::Partition { cut: CutMode::Reject }, second).on_links(Direction::Both, Vec::new());
+    let loss = || Fault::new(fault::Loss { percent: 90 }, second).on_links(Direction::Both, Vec::new());
+    let pause = || Fault::new(fault::Pause {}, second);
+    // The renewals from 1,210 to 2,410 fail at the stamp of their request. A fault is on from 5 before to 5 after.
+    for (fault, node, from, to, is_cause) in [
+        (refuse(), "redis-1", 1_100, 3_000, true),
+        (partition(), "redis-1", 1_100, 3_000, true),
+        (refuse(), "worker-1", 1_100, 3_000, true),
+        (refuse(), "worker-2", 1_100, 3_000, false),
+        (refuse(), "redis-1", 1_214, 3_000, true),
+        (refuse(), "redis-1", 1_215, 3_000, false), // the first renewal and the fault are concurrent
+        (refuse(), "redis-1", 1_100, 2_406, true),
+        (refuse(), "redis-1", 1_100, 2_405, false), // and the last one
+        (delay(300), "redis-1", 1_100, 3_000, false),
+        (loss(), "redis-1", 1_100, 3_000, false),
+        (pause(), "redis-1", 1_100, 3_000, false),
+    ] {
+        let mut s = HistoryBuilder::renewing(600);
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).work(1, 620, 2_600);
+        let (hold, outcome, why) = (HoldId(1), Outcome::Failed, FailureReason::Error);
+        for at in [1_210, 1_810, 2_410] {
+            let answers = HistoryBuilder::answers(&[(1, NodeAnswer::None)]);
+            s.event("worker-1", at, Event::Renew { hold });
+            s.event("worker-1", at, Event::RenewFailed { hold, outcome, why, answers });
+        }
+        s.acquire(2, 2, 2_700, 2_710, 42).release(2, 2_720).write(1, 1, 3_221, 3_222).release_refused(1, 3_223);
+        let kind = fault.kind();
+        s.inject(1, fault, node, from, to);
+        let expected = if is_cause { kind.name() } else { "unexplained" };
+        assert_eq!(s.causes(), [expected], "{kind} of {node} from {from} to {to}");
+    }
 }
