@@ -49,7 +49,7 @@ pub fn linearizable(args: &CheckArgs, format: Format) -> anyhow::Result<Exit> {
         Verdict::Inconclusive(reason) => (format!("inconclusive: {reason}"), Exit::Inconclusive),
         Verdict::NotLinearizable(conflict) => {
             if history.objects.len() > 1 {
-                text += &format!("key {}\n", history.values.text(conflict.object));
+                text += &format!("key {}\n", history.values.words(conflict.object));
             }
             (format!("not linearizable: {}", conflict.words(&history)), Exit::Violated)
         }

@@ -9,7 +9,7 @@ use linearizability::{Asked, Format, Verdict, check, read};
 fuzz_target!(|bytes: &[u8]| {
     for format in [Format::JepsenEdn, Format::PorcupineLog] {
         let Ok((history, mut options)) = read(format, bytes, Asked::default()) else { continue };
-        options.memory = 16 << 20;
+        (options.memory, options.steps) = (16 << 20, 10_000_000);
         let verdict = check(&history, &options);
         assert_eq!(verdict, check(&history, &options));
         if let Verdict::NotLinearizable(conflict) = verdict {

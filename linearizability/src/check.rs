@@ -1,11 +1,14 @@
 //! The verdict over a history.
 
+use std::collections::BTreeSet;
+
 use crate::{
     holds,
     model::{Model, ModelKind},
-    operation::{History, Operation, Value},
+    operation::{Client, History, Operation, Value},
     reason::Reason,
     search::{Search, Searcher},
+    text::shortened,
     zones,
 };
 
@@ -74,6 +77,8 @@ pub struct Options {
     pub initial: Value,
     /// Bytes that the search may need for one object, about.
     pub memory: usize,
+    /// Steps that the search may do for one object, about: operations and configurations that it looks at.
+    pub steps: u64,
 }
 
 /// The way in which the verdict over one object was found.
@@ -94,6 +99,11 @@ pub fn check(history: &History, options: &Options) -> Verdict {
     if history.silent + history.ignored == 0 && history.objects.iter().all(|(_, operations)| operations.is_empty()) {
         return Verdict::Inconclusive("the history has no operation".to_owned());
     }
+    // A read of nil says nothing about most objects, but it is a right answer of one that was nil at the start.
+    let is_answered = history.count().0 > 0 || (history.nil_reads > 0 && options.initial == Value::ABSENT);
+    if !is_answered {
+        return Verdict::Inconclusive("no operation has an answer that can be judged".to_owned());
+    }
     for (object, operations) in &history.objects {
         let is_sorted = operations.is_sorted_by(|one, other| one.call < other.call);
         if !is_sorted
@@ -108,14 +118,32 @@ pub fn check(history: &History, options: &Options) -> Verdict {
             verdict @ Verdict::NotLinearizable(_) => return verdict,
         }
     }
+    if let Some(client) = taken_for_several(history).filter(|_| options.model.has_owner()) {
+        inconclusive.get_or_insert_with(|| {
+            format!(
+                "the record names owners of the lock, but not that of process {}, which has several operations: an \
+                 order exists, but perhaps only if they are of different owners",
+                shortened(&history.clients[client.0 as usize])
+            )
+        });
+    }
     inconclusive.map_or(Verdict::Linearizable, Verdict::Inconclusive)
 }
 
+/// A client that can be any owner and has several operations. The search takes each of them for one of any owner, so an
+/// order that it finds may need two owners. One operation has one owner.
+fn taken_for_several(history: &History) -> Option<Client> {
+    let mut seen = BTreeSet::new();
+    let operations = history.objects.iter().flat_map(|(_, operations)| operations);
+    let clients = operations.map(|operation| operation.client);
+    clients.filter(|client| history.unnamed.contains(client)).find(|client| !seen.insert(*client))
+}
+
 /// The fastest exact method for operations on one object.
-fn method(operations: &[Operation], options: &Options) -> Method {
+fn method(history: &History, operations: &[Operation], options: &Options) -> Method {
     match options.model {
         ModelKind::Register if zones::fits(operations, options.initial) => Method::Zones,
-        ModelKind::OwnerMutex if holds::pair(operations).is_some() => Method::Holds,
+        ModelKind::OwnerMutex if history.unnamed.is_empty() && holds::pair(operations).is_some() => Method::Holds,
         _ => Method::Search,
     }
 }
@@ -130,7 +158,7 @@ pub(crate) fn check_object(
     forced: Option<Method>,
 ) -> Verdict {
     let conflict = |reason: Reason| Verdict::NotLinearizable(Conflict { object, reason });
-    match forced.unwrap_or_else(|| method(operations, options)) {
+    match forced.unwrap_or_else(|| method(history, operations, options)) {
         Method::Zones => zones::check(operations, options.initial).map_or_else(conflict, |()| Verdict::Linearizable),
         Method::Holds => {
             let holds = holds::pair(operations).unwrap_or_default();
@@ -138,15 +166,20 @@ pub(crate) fn check_object(
         }
         Method::Search => {
             let mut model = Model::new(options.model, options.initial, history, operations);
-            match Searcher::new(&mut model, operations, options.memory).run() {
+            match Searcher::new(&mut model, operations, options.memory, options.steps).run() {
                 Search::Ordered => Verdict::Linearizable,
                 Search::Stuck { operation, states } => {
                     let states = states.iter().map(|state| model.words(*state)).collect();
                     conflict(Reason::NoOrder { operation, states })
                 }
                 Search::TooLarge => Verdict::Inconclusive(format!(
-                    "the search needs more than {} MiB: too many operations at the same time",
+                    "the search needs more than {} MiB: too many operations overlap or have no answer, appends made \
+                     long values, or the history is too long",
                     options.memory >> 20
+                )),
+                Search::TooLong => Verdict::Inconclusive(format!(
+                    "the search needs more than {} steps: too many operations overlap or have no answer",
+                    options.steps
                 )),
             }
         }

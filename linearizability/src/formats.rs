@@ -20,6 +20,9 @@ use assemble::Assembler;
 
 pub use format::{Format, FormatError};
 
+/// Steps of the search for one object: about a minute on a slow machine.
+const STEPS: u64 = 2_000_000_000;
+
 /// How a file is read. A field that is `None` is found in the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Asked<'a> {
@@ -29,16 +32,17 @@ pub struct Asked<'a> {
     pub initial: Option<&'a str>,
 }
 
-/// Reads a whole file, and says how its history is to be judged. The caller sets the memory.
+/// Reads a whole file, and says how its history is to be judged. The caller can set the memory and the steps.
 ///
 /// # Errors
-/// A line is no operation of the model, an answer has no call, or the file cannot be read.
+/// A line is no operation of the model, the operations are of two models, an answer has no call, or the file cannot be
+/// read.
 pub fn read(format: Format, file: impl Read, asked: Asked) -> Result<(History, Options), FormatError> {
     let (events, ignored) = match format {
         Format::JepsenEdn => jepsen::read(file)?,
         Format::PorcupineLog => porcupine::read(file)?,
     };
-    let model = asked.model.unwrap_or_else(|| assemble::model_of(&events));
+    let model = asked.model.map_or_else(|| assemble::model_of(&events), Ok)?;
     let mut assembler = Assembler::new(format, model);
     events.iter().try_for_each(|event| assembler.add(event))?;
     let mut history = assembler.finish()?;
@@ -54,5 +58,5 @@ pub fn read(format: Format, file: impl Read, asked: Asked) -> Result<(History, O
         }
         None => Value::ABSENT,
     };
-    Ok((history, Options { model, initial, memory: 512 << 20 }))
+    Ok((history, Options { model, initial, memory: 512 << 20, steps: STEPS }))
 }

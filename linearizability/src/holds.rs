@@ -1,6 +1,7 @@
 //! Locks without leases whose releases belong to an acquisition: a decision in the time of one sort.
 //!
-//! If each client acquires and releases in turn, each release has its acquisition. Then
+//! If each client acquires and releases in turn, one call after the answer to the other, each release has its
+//! acquisition. Then
 //!
 //! - an answered acquisition is held for certain from its answer to the call of its release;
 //! - an acquisition without an answer whose release was answered was held at one instant between the call of the
@@ -58,8 +59,9 @@ pub(crate) fn check(operations: &[Operation], holds: &[Hold]) -> Result<(), Reas
     Ok(())
 }
 
-/// Gives each release its acquisition. `None` if a client does not acquire and release in turn, or goes on after a
-/// release without an answer, which can take effect at any later time. The operations are sorted by their calls.
+/// Gives each release its acquisition. `None` if a client does not acquire and release in turn, calls before its last
+/// call was answered, or goes on after a release without an answer, which can take effect at any later time. A client
+/// may release after an acquisition without an answer. The operations are sorted by their calls.
 pub(crate) fn pair(operations: &[Operation]) -> Option<Vec<Hold>> {
     let mut holds: Vec<Hold> = Vec::new();
     let mut latest: FxHashMap<Client, usize> = FxHashMap::default();
@@ -68,9 +70,16 @@ pub(crate) fn pair(operations: &[Operation]) -> Option<Vec<Hold>> {
         match (operation.action, earlier.map(|earlier| &mut holds[earlier])) {
             (Action::Acquire(_), None) => {}
             (Action::Acquire(_), Some(hold)) => {
-                operations[hold.release?].answer?;
+                if operations[hold.release?].answer? > operation.call {
+                    return None;
+                }
             }
-            (Action::Release, Some(hold)) if hold.release.is_none() => hold.release = Some(index),
+            (Action::Release, Some(hold)) if hold.release.is_none() => {
+                if operations[hold.acquire].answer.is_some_and(|answer| answer > operation.call) {
+                    return None;
+                }
+                hold.release = Some(index);
+            }
             _ => return None,
         }
         if matches!(operation.action, Action::Acquire(_)) {

@@ -2,8 +2,8 @@
 //! with fencing tokens, or a key-value store.
 //!
 //! Each object is judged alone. A register with unique values is judged by its zones, and a lock whose clients acquire
-//! and release in turn by its holds, both in the time of one sort; everything else by a search whose memory is bounded
-//! (`search.rs`). A verdict is exact, or [`Verdict::Inconclusive`].
+//! and release in turn by its holds, both in the time of one sort; everything else by a search whose memory and steps
+//! are bounded (`search.rs`). A verdict is exact, or [`Verdict::Inconclusive`].
 //!
 //! ```
 //! use linearizability::{Asked, Format, Verdict, check, read};

@@ -45,12 +45,19 @@ impl ModelKind {
     pub fn is_lock(self) -> bool {
         matches!(self, ModelKind::Mutex | ModelKind::OwnerMutex | ModelKind::FencedMutex)
     }
+
+    /// Returns whether the object is a lock that only its holder can release.
+    pub(crate) fn has_owner(self) -> bool {
+        matches!(self, ModelKind::OwnerMutex | ModelKind::FencedMutex)
+    }
 }
 
 /// The content of an object: a value, or the holder of a lock and the rank of its last token.
 pub(crate) type State = u64;
 
 const FREE: u64 = 0;
+/// The holder of a lock without owners, and a holder whose owner is unknown.
+const ANYBODY: u64 = 1;
 
 /// An object, with what its states stand for.
 pub(crate) struct Model<'a> {
@@ -105,6 +112,12 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// The holder of the lock after an acquisition of this client. Clients with the same holder are interchangeable.
+    pub(crate) fn holder(&self, client: Client) -> u64 {
+        let is_anybody = !self.kind.has_owner() || self.history.unnamed.contains(&client);
+        if is_anybody { ANYBODY } else { u64::from(client.0) + 2 }
+    }
+
     /// Returns whether the object has this value. A key that has no value and one that has an empty text answer alike.
     fn contains(&self, state: State, value: Value) -> bool {
         state == u64::from(value.index()) || (self.kind == ModelKind::Kv && self.text(state) == self.value_text(value))
@@ -156,12 +169,13 @@ impl<'a> Model<'a> {
             }
             _ => rank,
         };
-        Some((u64::from(client.0) + 1) << 32 | rank)
+        Some(self.holder(client) << 32 | rank)
     }
 
     fn release(&self, state: State, client: Client) -> Option<State> {
         let (holder, rank) = (state >> 32, state & u64::from(u32::MAX));
-        let is_right = self.kind == ModelKind::Mutex || holder == u64::from(client.0) + 1;
+        let releaser = self.holder(client);
+        let is_right = holder == releaser || holder == ANYBODY || releaser == ANYBODY;
         (holder != FREE && is_right).then_some(rank)
     }
 
@@ -175,7 +189,8 @@ impl<'a> Model<'a> {
         }
         match state >> 32 {
             FREE => "free".to_owned(),
-            holder => format!("held by {}", self.history.clients[holder as usize - 1]),
+            ANYBODY => "held".to_owned(),
+            holder => format!("held by {}", shortened(&self.history.clients[holder as usize - 2])),
         }
     }
 }

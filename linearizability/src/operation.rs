@@ -1,5 +1,7 @@
 //! Operations, and the history that they form.
 
+use std::collections::BTreeSet;
+
 use rustc_hash::FxHashMap;
 
 use crate::text::shortened;
@@ -51,6 +53,11 @@ impl Values {
     /// The text of a value.
     pub fn text(&self, value: Value) -> &str {
         &self.texts[value.0 as usize]
+    }
+
+    /// The value as a message shows it: a long text by its beginning, and control characters escaped.
+    pub fn words(&self, value: Value) -> String {
+        shortened(self.text(value))
     }
 }
 
@@ -108,11 +115,15 @@ pub struct History {
     pub values: Values,
     /// Clients by their index, as their record names them.
     pub clients: Vec<Box<str>>,
+    /// Clients whose operations on a lock can be of any owner: the record names owners, but not theirs.
+    pub unnamed: BTreeSet<Client>,
     /// The line of each position, if the history was read from a file.
     pub lines: Vec<usize>,
     /// Number of operations whose answers say nothing about an object: those that did not take place, reads without a
     /// value. Any order allows them.
     pub silent: usize,
+    /// Number of those among them that are reads without a value.
+    pub nil_reads: usize,
     /// Lines of the record that are no operation of a client but of a fault injector.
     pub ignored: usize,
 }
@@ -133,10 +144,7 @@ impl History {
             (Some(call), _) => format!(" (line {call}, without an answer)"),
             (None, _) => String::new(),
         };
-        let text = |value: Value| match value {
-            Value::ABSENT => "nil".to_owned(),
-            value => shortened(self.values.text(value)),
-        };
+        let text = |value: Value| self.values.words(value);
         let what = match operation.action {
             Action::Read(value) => format!("read {}", text(value)),
             Action::Write(value) => format!("write {}", text(value)),
@@ -147,6 +155,6 @@ impl History {
             Action::Acquire(None) => "acquire".to_owned(),
             Action::Release => "release".to_owned(),
         };
-        format!("`{what}` of process {}{place}", self.clients[operation.client.0 as usize])
+        format!("`{what}` of process {}{place}", shortened(&self.clients[operation.client.0 as usize]))
     }
 }

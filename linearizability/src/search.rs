@@ -36,6 +36,8 @@ pub(crate) enum Search {
     },
     /// The search needs more memory than it was given.
     TooLarge,
+    /// The search needs more steps than it was given.
+    TooLong,
 }
 
 /// Operations without an answer that do the same, by the positions of their calls.
@@ -77,16 +79,27 @@ pub(crate) struct Searcher<'a, 'b> {
     /// For each set of ordered operations and state, what was used of the open ones when it was left without success.
     tried: FxHashMap<Ordered, Vec<Box<[u32]>>>,
     bytes: usize,
-    limit: usize,
+    /// Bytes that the search may need, about.
+    memory: usize,
+    /// Steps that were done: operations, groups of operations without an answer, and failed configurations that were
+    /// looked at. A count and not a clock, so that a file gets the same verdict on every machine.
+    done: u64,
+    /// Steps that the search may do.
+    most: u64,
     /// The latest answer that an order must reach next, of all configurations, with the states before it.
     deepest: (u64, u32, Vec<State>),
 }
 
 impl<'a, 'b> Searcher<'a, 'b> {
-    /// A search that may need about `limit` bytes.
-    pub(crate) fn new(model: &'a mut Model<'b>, operations: &[Operation], limit: usize) -> Searcher<'a, 'b> {
+    /// A search that may need about `memory` bytes, and do about `most` steps.
+    pub(crate) fn new(
+        model: &'a mut Model<'b>,
+        operations: &[Operation],
+        memory: usize,
+        most: u64,
+    ) -> Searcher<'a, 'b> {
         let mut answered: Vec<(usize, Operation)> = Vec::new();
-        let mut by_action: FxHashMap<(Option<Client>, Action), usize> = FxHashMap::default();
+        let mut by_action: FxHashMap<(Option<u64>, Action), usize> = FxHashMap::default();
         let mut alike: Vec<Alike> = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
             if operation.answer.is_some() {
@@ -97,8 +110,9 @@ impl<'a, 'b> Searcher<'a, 'b> {
             if operation.action.is_observation() {
                 continue;
             }
-            let client = matches!(operation.action, Action::Acquire(_) | Action::Release).then_some(operation.client);
-            let place = *by_action.entry((client, operation.action)).or_insert_with(|| {
+            let is_of_lock = matches!(operation.action, Action::Acquire(_) | Action::Release);
+            let holder = is_of_lock.then(|| model.holder(operation.client));
+            let place = *by_action.entry((holder, operation.action)).or_insert_with(|| {
                 alike.push(Alike { client: operation.client, action: operation.action, calls: Vec::new() });
                 alike.len() - 1
             });
@@ -107,7 +121,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
         answered.sort_unstable_by_key(|(_, operation)| operation.call);
         alike.iter_mut().for_each(|alike| alike.calls.sort_unstable());
         let (tried, deepest) = Default::default();
-        Searcher { model, answered, alike, tried, bytes: 0, limit, deepest }
+        Searcher { model, answered, alike, tried, bytes: 0, memory, done: 0, most, deepest }
     }
 
     /// Looks for an order of all operations that have an answer, and of as many others as that needs.
@@ -116,6 +130,10 @@ impl<'a, 'b> Searcher<'a, 'b> {
         let mut frames: Vec<Frame> = Vec::new();
         let mut next = Some((start, vec![0; self.alike.len()].into_boxed_slice()));
         loop {
+            self.done += 1;
+            if self.done > self.most {
+                return Search::TooLong;
+            }
             if let Some((mut ordered, used)) = next.take() {
                 self.observe(&mut ordered);
                 if ordered.first as usize == self.answered.len() {
@@ -127,7 +145,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
                     self.bytes += bytes;
                     frames.push(Frame { ordered, used, steps, bytes });
                 }
-                if self.bytes + self.model.bytes() > self.limit {
+                if self.bytes + self.model.bytes() > self.memory {
                     return Search::TooLarge;
                 }
             }
@@ -187,10 +205,11 @@ impl<'a, 'b> Searcher<'a, 'b> {
     }
 
     /// The operations with an answer that can be next, and the first answer of all that are not ordered.
-    fn candidates(&self, ordered: &Ordered) -> (Vec<u32>, u64) {
+    fn candidates(&mut self, ordered: &Ordered) -> (Vec<u32>, u64) {
         let (mut found, mut end) = (Vec::new(), u64::MAX);
         let mut later = ordered.later.iter().copied().peekable();
         for index in ordered.first..self.answered.len() as u32 {
+            self.done += 1;
             if later.next_if_eq(&index).is_some() {
                 continue;
             }
@@ -228,6 +247,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
     /// Returns whether the state that an operation without an answer made is seen by the next step.
     fn is_needed(&mut self, ordered: &Ordered, used: &[u32]) -> bool {
         let (found, end) = self.candidates(ordered);
+        self.done += used.len() as u64;
         let needs = |action: Action| !matches!(action, Action::Write(_));
         let answered = found.iter().map(|index| self.answered[*index as usize].1);
         let open = self.alike.iter().zip(used).filter(|(alike, used)| alike.is_left(**used, end));
@@ -243,6 +263,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
     fn steps(&mut self, ordered: &Ordered, used: &[u32]) -> Vec<Step> {
         let (found, end) = self.candidates(ordered);
         self.note(&found, end, ordered.state);
+        self.done += used.len() as u64;
         let mut steps: Vec<Step> = Vec::new();
         for (class, used) in used.iter().enumerate() {
             let alike = &self.alike[class];
@@ -283,7 +304,13 @@ impl<'a, 'b> Searcher<'a, 'b> {
 
     /// Returns whether no configuration that could do at least as much was tried before; remembers this one.
     fn is_new(&mut self, ordered: &Ordered, used: &[u32]) -> bool {
-        let does_less = |one: &[u32], other: &[u32]| one.iter().zip(other).all(|(one, other)| one >= other);
+        let done = &mut self.done;
+        // Few numbers are compared in the time of one other step.
+        let mut does_less = |one: &[u32], other: &[u32]| {
+            let more = one.iter().zip(other).position(|(one, other)| one < other);
+            *done += 1 + more.unwrap_or(one.len()) as u64 / 8;
+            more.is_none()
+        };
         match self.tried.get_mut(ordered) {
             Some(tried) => {
                 if tried.iter().any(|tried| does_less(used, tried)) {

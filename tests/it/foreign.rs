@@ -39,6 +39,16 @@ fn the_exit_code_tells_the_verdict() {
 }
 
 #[test]
+fn a_value_of_the_file_forges_no_verdict() {
+    let text = r#"[0 :invoke :put ["k" "a\nlinearizable"]] [0 :ok :put ["k" "a\nlinearizable"]]
+                  [0 :invoke :get ["k" nil]] [0 :ok :get ["k" "b\nlinearizable"]]
+                  [0 :invoke :put [k 1]] [0 :ok :put [k 1]]"#;
+    let said = check(&text.replace("[k 1]", "[\u{1b}k 1]").replace("\"k\"", "\u{1b}l"), &EDN).exits(1).stdout;
+    assert!(said.lines().last().is_some_and(|line| line.starts_with("not linearizable: ")), "{said}");
+    assert!(said.contains("\nkey \\u{1b}l\n") && !said.contains('\u{1b}'), "{said}");
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("broken.edn");

@@ -10,19 +10,51 @@ use super::{
 use crate::{
     model::ModelKind,
     operation::{Action, Client, History, Operation, Value, Values},
+    text::shortened,
 };
 
 /// The model that the operations of a file are of.
-pub(super) fn model_of(events: &[Event]) -> ModelKind {
+pub(super) fn model_of(events: &[Event]) -> Result<ModelKind, FormatError> {
     let has = |names: &[&str]| events.iter().any(|event| names.contains(&event.function.as_str()));
     if has(&["acquire", "release"]) {
-        ModelKind::Mutex
-    } else if has(&["get", "put", "append"]) || events.iter().any(|event| event.key.is_some()) {
-        ModelKind::Kv
-    } else if has(&["cas"]) {
-        ModelKind::CasRegister
-    } else {
-        ModelKind::Register
+        return Ok(ModelKind::Mutex);
+    }
+    if has(&["get", "put", "append"]) || events.iter().any(|event| event.key.is_some()) {
+        return Ok(ModelKind::Kv);
+    }
+    let first = |is_named: bool| events.iter().find(|event| names_key(event) == Some(is_named));
+    match (first(true), first(false)) {
+        (Some(named), Some(plain)) => Err(wrong(
+            named,
+            format!(
+                "the call names a key, as calls of a kv do, but the call of line {} names none: give the model \
+                 (`--model`)",
+                plain.line
+            ),
+        )),
+        (Some(_), None) => Ok(ModelKind::Kv),
+        (None, _) if has(&["cas"]) => Ok(ModelKind::CasRegister),
+        (None, _) => Ok(ModelKind::Register),
+    }
+}
+
+/// Returns whether the value of a call is `[key value]`, as `jepsen.independent` writes it. `None` if it can also be
+/// the value of a register.
+fn names_key(event: &Event) -> Option<bool> {
+    if event.kind != EventKind::Invoke {
+        return None;
+    }
+    match (event.function.as_str(), event.value.untagged()) {
+        ("read", Edn::Nil) => Some(false),
+        // A read of a register is not called with a value.
+        ("read", Edn::List(items)) => matches!(items.as_slice(), [_, Edn::Nil]).then_some(true),
+        ("cas", Edn::List(items)) => match items.as_slice() {
+            // From nothing or from a list to a list: perhaps the values of a register.
+            [Edn::Nil | Edn::List(_), Edn::List(_)] => None,
+            [_, Edn::List(values)] if values.len() == 2 => Some(true),
+            _ => Some(false),
+        },
+        _ => None,
     }
 }
 
@@ -48,24 +80,35 @@ enum Answer<'a> {
     Refused,
 }
 
+/// A client as the record names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Owner {
+    /// `:client` of the value of an operation.
+    Named(String),
+    Process(String),
+}
+
 pub(super) struct Assembler {
     format: Format,
     model: ModelKind,
     history: History,
-    clients: FxHashMap<String, Client>,
+    clients: FxHashMap<Owner, Client>,
+    /// The owner that a process names; `None` if it names several.
+    named: FxHashMap<String, Option<Client>>,
     objects: FxHashMap<Value, usize>,
     pending: FxHashMap<String, Pending>,
 }
 
 impl Assembler {
     pub(super) fn new(format: Format, model: ModelKind) -> Assembler {
-        let (history, clients, objects, pending) = Default::default();
-        Assembler { format, model, history, clients, objects, pending }
+        let (history, clients, named, objects, pending) = Default::default();
+        Assembler { format, model, history, clients, named, objects, pending }
     }
 
     pub(super) fn add(&mut self, event: &Event) -> Result<(), FormatError> {
         let position = self.history.lines.len() as u64;
         self.history.lines.push(event.line);
+        self.note_owner(event);
         let earlier = self.pending.remove(&event.client);
         if event.kind == EventKind::Invoke {
             // A client that goes on had no answer to its last call.
@@ -79,7 +122,10 @@ impl Assembler {
             return match event.kind {
                 // A client that has nothing open may tell that it crashed.
                 EventKind::Info => Ok(()),
-                _ => Err(wrong(event, format!("process {} gets an answer, but it has no open call", event.client))),
+                _ => Err(wrong(
+                    event,
+                    format!("process {} gets an answer, but it has no open call", shortened(&event.client)),
+                )),
             };
         };
         match event.kind {
@@ -88,7 +134,10 @@ impl Assembler {
                 event,
                 format!(
                     "process {} gets an answer to `:{}`, but its open call of line {} is `:{}`",
-                    event.client, event.function, call.event.line, call.event.function
+                    shortened(&event.client),
+                    shortened(&event.function),
+                    call.event.line,
+                    shortened(&call.event.function)
                 ),
             )),
             EventKind::Fail => self.operation(&call, Answer::Refused, Some(position)),
@@ -112,10 +161,11 @@ impl Assembler {
         };
         let Some(action) = self.action(call, &asked, got.as_ref().map(|(event, got)| (*event, got)), &answer)? else {
             self.history.silent += 1;
+            self.history.nil_reads += usize::from(got.is_some());
             return Ok(());
         };
-        let name = self.owner(&call.event, got.as_ref().map(|(_, got)| got), &asked);
-        let client = self.client(name);
+        let named = got.as_ref().and_then(|(_, got)| self.owner(got)).or_else(|| self.owner(&asked));
+        let client = self.client(named.unwrap_or_else(|| Owner::Process(call.event.client.clone())));
         let place = *self.objects.entry(object).or_insert_with(|| {
             self.history.objects.push((object, Vec::new()));
             self.history.objects.len() - 1
@@ -133,7 +183,7 @@ impl Assembler {
         if self.model != ModelKind::Kv {
             return Ok((Value::ABSENT, value.clone()));
         }
-        match value {
+        match value.untagged() {
             Edn::List(items) if items.len() == 2 => {
                 Ok((self.history.values.value(&items[0].to_string()), items[1].clone()))
             }
@@ -156,7 +206,12 @@ impl Assembler {
         let unchanged = |got: Option<(&Event, &Edn)>| match got {
             Some((event, got)) if *got != Edn::Nil && got != asked => Err(wrong(
                 event,
-                format!("the answer says `:{function} {got}`, but the call in line {} `{asked}`", call.event.line),
+                format!(
+                    "the answer says `:{function} {}`, but the call in line {} `{}`",
+                    got.words(),
+                    call.event.line,
+                    asked.words()
+                ),
             )),
             _ => Ok(()),
         };
@@ -183,11 +238,12 @@ impl Assembler {
             }
             "cas" if matches!(model, ModelKind::CasRegister | ModelKind::Kv) => {
                 unchanged(got)?;
-                let Edn::List(pair) = asked else {
-                    return Err(wrong(&call.event, format!("`:cas {asked}` is no pair of values")));
+                let pair = match asked.untagged() {
+                    Edn::List(pair) => pair.as_slice(),
+                    _ => &[],
                 };
-                let [from, to] = pair.as_slice() else {
-                    return Err(wrong(&call.event, format!("`:cas {asked}` is no pair of values")));
+                let [from, to] = pair else {
+                    return Err(wrong(&call.event, format!("`:cas {}` is no pair of values", asked.words())));
                 };
                 let mut value = |form: &Edn| interned(&mut self.history.values, model, form);
                 let (from, to) = (value(from), value(to));
@@ -208,6 +264,7 @@ impl Assembler {
                     ModelKind::Kv => ":get, :put, :append, :read, :write and :cas",
                     _ => ":acquire and :release",
                 };
+                let other = shortened(other);
                 return Err(wrong(&call.event, format!("`:f :{other}` is not of a {}: {known} are", model.name())));
             }
         };
@@ -220,31 +277,63 @@ impl Assembler {
             return Ok(None);
         }
         let Some((event, got)) = got else { return Ok(None) };
-        match got.get("fence").unwrap_or(got) {
+        match got.get("fence").unwrap_or(got).untagged() {
             Edn::Int(token) => Ok(Some(*token)),
             other => Err(wrong(
                 event,
-                format!("the acquisition of line {} got no fencing token, a number: `{other}`", call.event.line),
+                format!(
+                    "the acquisition of line {} got no fencing token, a number: `{}`",
+                    call.event.line,
+                    other.words()
+                ),
             )),
         }
     }
 
-    /// The owner of the lock: `:client` of the value, or the process.
-    fn owner(&self, event: &Event, got: Option<&Edn>, asked: &Edn) -> String {
-        let named = |form: &Edn| form.get("client").map(Edn::to_string);
-        let is_lock = self.model.is_lock();
-        let name = got.and_then(named).or_else(|| named(asked)).filter(|_| is_lock);
-        name.unwrap_or_else(|| event.client.clone())
+    /// The owner of the lock: `:client` of the value.
+    fn owner(&self, value: &Edn) -> Option<Owner> {
+        let name = value.get("client").filter(|name| self.model.is_lock() && **name != Edn::Nil)?;
+        Some(Owner::Named(name.to_string()))
     }
 
-    fn client(&mut self, name: String) -> Client {
-        if let Some(known) = self.clients.get(&name) {
+    /// Keeps the owner that the process of an event names.
+    fn note_owner(&mut self, event: &Event) {
+        let Some(owner) = self.owner(&event.value) else { return };
+        let client = self.client(owner);
+        let known = self.named.entry(event.client.clone()).or_insert(Some(client));
+        *known = known.filter(|known| *known == client);
+    }
+
+    fn client(&mut self, owner: Owner) -> Client {
+        if let Some(known) = self.clients.get(&owner) {
             return *known;
         }
         let client = Client(self.history.clients.len() as u32);
+        let (Owner::Named(name) | Owner::Process(name)) = &owner;
         self.history.clients.push(name.as_str().into());
-        self.clients.insert(name, client);
+        self.clients.insert(owner, client);
         client
+    }
+
+    /// Gives an operation without `:client` the owner that its process names elsewhere: in suites of Jepsen, often only
+    /// the answer `:ok` has `:client`. A process that names no owner, or several, while others name theirs, can be any
+    /// owner. If nobody names an owner, each process is one.
+    fn name_owners(&mut self) {
+        if self.named.is_empty() {
+            return;
+        }
+        let mut owners: Vec<Client> = (0..self.history.clients.len() as u32).map(Client).collect();
+        for (owner, client) in &self.clients {
+            let Owner::Process(process) = owner else { continue };
+            match self.named.get(process) {
+                Some(Some(named)) => owners[client.0 as usize] = *named,
+                _ => {
+                    self.history.unnamed.insert(*client);
+                }
+            }
+        }
+        let operations = self.history.objects.iter_mut().flat_map(|(_, operations)| operations);
+        operations.for_each(|operation| operation.client = owners[operation.client.0 as usize]);
     }
 
     /// The history. A call without an answer is an operation that may have taken place.
@@ -252,6 +341,7 @@ impl Assembler {
         let mut open: Vec<Pending> = self.pending.drain().map(|(_, pending)| pending).collect();
         open.sort_unstable_by_key(|pending| pending.position);
         open.iter().try_for_each(|call| self.operation(call, Answer::Unknown, None))?;
+        self.name_owners();
         let mut history = self.history;
         history
             .objects

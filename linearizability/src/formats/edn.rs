@@ -4,23 +4,30 @@
 use std::{collections::VecDeque, io::Read};
 
 use super::format::FormatError;
+use crate::text::shortened;
 
 /// Forms inside forms.
 const DEPTH: usize = 32;
 /// Characters of one form.
 const LENGTH: usize = 16 << 20;
 
-/// One form. Numbers with a fraction, symbols and characters are kept as text: no history needs them.
-#[derive(Debug, Clone, PartialEq)]
+/// One form. Forms that are equal in EDN are equal here: sets and maps are sorted. Exceptions are numbers with a
+/// fraction, symbols and characters, which are kept as they are written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Edn {
     Nil,
     Int(i64),
     Text(String),
     Keyword(String),
     Other(String),
-    /// A vector, a list or a set.
+    /// A vector or a list.
     List(Vec<Edn>),
+    /// Sorted, without duplicates.
+    Set(Vec<Edn>),
+    /// Sorted by the keys, which are all different.
     Map(Vec<(Edn, Edn)>),
+    /// A tag, as in `#inst "2026-11-27"`, and its form.
+    Tagged(String, Box<Edn>),
 }
 
 impl std::fmt::Display for Edn {
@@ -31,13 +38,15 @@ impl std::fmt::Display for Edn {
             Edn::Text(text) => write!(f, "{text:?}"),
             Edn::Keyword(name) => write!(f, ":{name}"),
             Edn::Other(text) => f.write_str(text),
-            Edn::List(items) => {
-                f.write_str("[")?;
+            Edn::List(items) | Edn::Set(items) => {
+                let (open, close) = if matches!(self, Edn::Set(_)) { ("#{", "}") } else { ("[", "]") };
+                f.write_str(open)?;
                 for (n, item) in items.iter().enumerate() {
                     write!(f, "{}{item}", if n > 0 { " " } else { "" })?;
                 }
-                f.write_str("]")
+                f.write_str(close)
             }
+            Edn::Tagged(tag, form) => write!(f, "#{tag} {form}"),
             Edn::Map(entries) => {
                 f.write_str("{")?;
                 for (n, (key, value)) in entries.iter().enumerate() {
@@ -52,16 +61,49 @@ impl std::fmt::Display for Edn {
 impl Edn {
     /// The value of a keyword in a map.
     pub(super) fn get(&self, name: &str) -> Option<&Edn> {
-        let Edn::Map(entries) = self else { return None };
+        let Edn::Map(entries) = self.untagged() else { return None };
         let found = entries.iter().find(|(key, _)| matches!(key, Edn::Keyword(known) if known == name));
         found.map(|(_, value)| value)
+    }
+
+    /// The form without its tags. A record is a map: `#jepsen.history.Op{…}`.
+    pub(super) fn untagged(&self) -> &Edn {
+        match self {
+            Edn::Tagged(_, form) => form.untagged(),
+            form => form,
+        }
+    }
+
+    /// The form as a message shows it.
+    pub(super) fn words(&self) -> String {
+        shortened(&self.to_string())
+    }
+
+    /// The form of a number, a name or a keyword.
+    fn of_token(token: String) -> Edn {
+        if token == "nil" {
+            return Edn::Nil;
+        }
+        if let Some(keyword) = token.strip_prefix(':') {
+            return Edn::Keyword(keyword.to_owned());
+        }
+        // `5N` is 5, and so for numbers beyond 64 bits.
+        let number = token.strip_suffix('N').unwrap_or(&token);
+        if let Ok(number) = number.parse() {
+            return Edn::Int(number);
+        }
+        let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
+        if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Edn::Other(number.strip_prefix('+').unwrap_or(number).to_owned());
+        }
+        Edn::Other(token)
     }
 }
 
 /// Reads the operations of a file: forms one after the other, or one vector or list of them.
 pub(super) struct EdnReader<R: Read> {
     bytes: std::io::Bytes<std::io::BufReader<R>>,
-    /// Bytes that were looked at and not taken, two at most.
+    /// Bytes that were looked at and not taken, three at most.
     peeked: VecDeque<u8>,
     line: usize,
     /// Characters of the present form.
@@ -108,6 +150,10 @@ impl<R: Read> EdnReader<R> {
     /// Opens the collection around all operations, if there is one. A file of tuples begins like a vector of maps, so
     /// its first operation is the result then.
     fn start(&mut self) -> Result<Option<(usize, Edn)>, FormatError> {
+        // The mark of UTF-8, which some editors write.
+        if self.ahead(2)? == Some(0xbf) && self.peeked.iter().eq(b"\xef\xbb\xbf") {
+            self.peeked.clear();
+        }
         self.skip(0)?;
         let line = self.line;
         let close = match self.peek()? {
@@ -145,27 +191,26 @@ impl<R: Read> EdnReader<R> {
                 match self.peek()? {
                     Some(b'{') => {
                         self.take()?;
-                        Ok(Edn::List(self.items(b'}', depth + 1)?))
+                        let mut items = self.items(b'}', depth + 1)?;
+                        items.sort_unstable();
+                        if let Some(pair) = items.windows(2).find(|pair| pair[0] == pair[1]) {
+                            return Err(self.wrong(format!("a set has `{}` twice", pair[0].words())));
+                        }
+                        Ok(Edn::Set(items))
                     }
-                    // A tag, as in `#jepsen.history.Op{…}`: the form counts.
+                    // `##Inf`, `##-Inf`, `##NaN`
+                    Some(b'#') => {
+                        self.take()?;
+                        Ok(Edn::Other(format!("##{}", self.token()?)))
+                    }
                     _ => {
-                        self.token()?;
-                        self.form(depth + 1)
+                        let tag = self.token()?;
+                        Ok(Edn::Tagged(tag, Box::new(self.form(depth + 1)?)))
                     }
                 }
             }
             b']' | b')' | b'}' => Err(self.wrong(format!("`{}` closes nothing", char::from(byte)))),
-            _ => {
-                let token = self.token()?;
-                Ok(match token.as_str() {
-                    "nil" => Edn::Nil,
-                    _ => match (token.strip_prefix(':'), token.trim_end_matches('N').parse()) {
-                        (Some(keyword), _) => Edn::Keyword(keyword.to_owned()),
-                        (None, Ok(number)) => Edn::Int(number),
-                        (None, Err(_)) => Edn::Other(token),
-                    },
-                })
-            }
+            _ => Ok(Edn::of_token(self.token()?)),
         }
     }
 
@@ -191,6 +236,10 @@ impl<R: Read> EdnReader<R> {
         while let (Some(key), Some(value)) = (items.next(), items.next()) {
             entries.push((key, value));
         }
+        entries.sort_unstable();
+        if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(self.wrong(format!("a map has the key `{}` twice", pair[0].0.words())));
+        }
         Ok(Edn::Map(entries))
     }
 
@@ -205,8 +254,11 @@ impl<R: Read> EdnReader<R> {
                     Some(b'n') => text.push(b'\n'),
                     Some(b't') => text.push(b'\t'),
                     Some(b'r') => text.push(b'\r'),
+                    Some(b'b') => text.push(0x08),
+                    Some(b'f') => text.push(0x0c),
+                    Some(b'u') => text.extend(self.unicode()?.into_bytes()),
                     Some(byte @ (b'"' | b'\\')) => text.push(byte),
-                    // Others are kept as they are written: values are compared, not shown.
+                    // Others are kept as they are written: EDN has none.
                     Some(byte) => text.extend([b'\\', byte]),
                     None => return Err(self.wrong("the file ends inside a string".to_owned())),
                 },
@@ -216,13 +268,37 @@ impl<R: Read> EdnReader<R> {
         String::from_utf8(text).map(Edn::Text).map_err(|_| self.wrong("a string is not UTF-8".to_owned()))
     }
 
+    /// The character of `\uXXXX`, after the `u`. One beyond 16 bits is written as two, as in Java.
+    fn unicode(&mut self) -> Result<String, FormatError> {
+        let mut units = vec![self.unit()?];
+        let is_half = (0xd800..0xdc00).contains(&units[0]);
+        if is_half && self.peek()? == Some(b'\\') && self.ahead(1)? == Some(b'u') {
+            self.take()?;
+            self.take()?;
+            units.push(self.unit()?);
+        }
+        String::from_utf16(&units).map_err(|_| self.wrong("a string has half of a character after `\\u`".to_owned()))
+    }
+
+    /// Four hexadecimal digits.
+    fn unit(&mut self) -> Result<u16, FormatError> {
+        let mut unit = 0;
+        for _ in 0..4 {
+            let digit = self.take()?.and_then(|byte| char::from(byte).to_digit(16));
+            let digit = digit.ok_or_else(|| self.wrong("expected four hexadecimal digits after `\\u`".to_owned()))?;
+            unit = (unit << 4) | digit as u16;
+        }
+        Ok(unit)
+    }
+
     /// Characters up to the end of a number, a name or a keyword.
     fn token(&mut self) -> Result<String, FormatError> {
         let mut token = Vec::new();
         while let Some(byte) = self.peek()? {
-            let is_end = byte.is_ascii_whitespace() || b",[](){}\";".contains(&byte);
-            // The character after a backslash belongs to it: `\(` is a character.
-            if is_end && token != b"\\" {
+            let is_end = byte.is_ascii_whitespace() || b",[](){}\";\\".contains(&byte);
+            // A backslash begins a character, and the byte after it belongs to it: `\(`, and `\a\b` are two.
+            let is_inside = token == b"\\" || (token.is_empty() && byte == b'\\');
+            if is_end && !is_inside {
                 break;
             }
             token.push(byte);
@@ -288,6 +364,21 @@ impl<R: Read> EdnReader<R> {
 
 fn open_of(close: u8) -> char {
     if close == b']' { '[' } else { '(' }
+}
+
+/// Reads the forms of a text, up to those that are enough. After these, the text can go on with anything.
+pub(super) fn forms(text: &str, line: usize, are_enough: impl Fn(&[Edn]) -> bool) -> Result<Vec<Edn>, FormatError> {
+    let mut reader = EdnReader::new(text.as_bytes());
+    reader.line = line;
+    let mut forms = Vec::new();
+    while !are_enough(&forms) {
+        reader.skip(0)?;
+        if reader.peek()?.is_none() {
+            break;
+        }
+        forms.push(reader.form(0)?);
+    }
+    Ok(forms)
 }
 
 /// Reads one form from a text.

@@ -7,6 +7,7 @@ use super::{
     event::{Event, EventKind},
     format::FormatError,
 };
+use crate::text::shortened;
 
 /// All events of a file, and the number of operations of no client.
 pub(super) fn read(file: impl Read) -> Result<(Vec<Event>, usize), FormatError> {
@@ -25,6 +26,7 @@ pub(super) fn read(file: impl Read) -> Result<(Vec<Event>, usize), FormatError> 
 pub(super) fn event(line: usize, form: &Edn) -> Result<Option<Event>, FormatError> {
     let wrong = |problem: String| FormatError::Line { line, problem };
     let missing = |name: &str| wrong(format!("an operation has no `:{name}`"));
+    let form = form.untagged();
     let (process, kind, function, value, key) = match form {
         Edn::Map(_) => (
             form.get("process").ok_or_else(|| missing("process"))?,
@@ -37,25 +39,20 @@ pub(super) fn event(line: usize, form: &Edn) -> Result<Option<Event>, FormatErro
             [process, kind, function, value] => (process, kind, function, value.clone(), None),
             _ => return Err(wrong("expected an operation, `[process type f value]` or a map".to_owned())),
         },
-        other => return Err(wrong(format!("expected an operation, found `{}`", shortened(other)))),
+        other => return Err(wrong(format!("expected an operation, found `{}`", other.words()))),
     };
     let client = match process {
-        Edn::Int(number) => number.to_string(),
-        Edn::Text(name) => name.clone(),
-        // `:nemesis`
-        Edn::Keyword(_) | Edn::Nil => return Ok(None),
-        other => return Err(wrong(format!("`:process {}` is no number", shortened(other)))),
+        Edn::Keyword(name) if name == "nemesis" => return Ok(None),
+        // As it is written, so that `0` and `"0"` are two clients.
+        Edn::Int(_) | Edn::Text(_) | Edn::Keyword(_) => process.to_string(),
+        other => return Err(wrong(format!("`:process {}` is no number, name or keyword", other.words()))),
     };
     let keyword = |form: &Edn, name: &str| match form {
         Edn::Keyword(keyword) => Ok(keyword.clone()),
-        other => Err(wrong(format!("`:{name} {}` is no keyword", shortened(other)))),
+        other => Err(wrong(format!("`:{name} {}` is no keyword", other.words()))),
     };
     let kind = keyword(kind, "type")?;
     let kind = EventKind::named(&kind)
-        .ok_or_else(|| wrong(format!("`:type :{kind}` is none of :invoke, :ok, :fail and :info")))?;
+        .ok_or_else(|| wrong(format!("`:type :{}` is none of :invoke, :ok, :fail and :info", shortened(&kind))))?;
     Ok(Some(Event { line, client, kind, function: keyword(function, "f")?, value, key }))
-}
-
-fn shortened(form: &Edn) -> String {
-    crate::text::shortened(&form.to_string())
 }

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 
 use super::{
-    edn,
+    edn::{self, Edn},
     event::{Event, EventKind},
     format::FormatError,
     jepsen,
@@ -27,7 +27,9 @@ pub(super) fn read(file: impl Read) -> Result<(Vec<Event>, usize), FormatError> 
         if text.len() as u64 == LENGTH {
             return Err(wrong(&format!("a line has {} MiB or more", LENGTH >> 20)));
         }
-        let text = std::str::from_utf8(&text).map_err(|_| wrong("a line is not UTF-8"))?.trim();
+        let text = std::str::from_utf8(&text).map_err(|_| wrong("a line is not UTF-8"))?;
+        // The mark of UTF-8, which some editors write.
+        let text = text.strip_prefix('\u{feff}').filter(|_| line == 1).unwrap_or(text).trim();
         let event = if text.starts_with('{') {
             jepsen::event(line, &edn::one(text, line)?)?
         } else if text.is_empty() {
@@ -54,15 +56,18 @@ fn logged(text: &str) -> Option<&str> {
 }
 
 fn logged_event(rest: &str, line: usize) -> Result<Option<Event>, FormatError> {
-    let form = edn::one(&format!("[{rest}]"), line)?;
-    let edn::Edn::List(items) = &form else { unreachable!("brackets were put around the line") };
-    // Answers that are not known have the reason in the place of the value, or after it.
-    let kind = items.get(1).and_then(|kind| match kind {
-        edn::Edn::Keyword(name) => EventKind::named(name),
+    let kind = |forms: &[Edn]| match forms.get(1) {
+        Some(Edn::Keyword(name)) => EventKind::named(name),
         _ => None,
-    });
-    if items.len() > 4 && kind.is_some_and(|kind| kind != EventKind::Invoke) {
-        return jepsen::event(line, &edn::Edn::List(items[..4].to_vec()));
+    };
+    // An operation that failed, or that nobody knows the answer of, has a text for people in the place of the value, or
+    // after it.
+    let has_reason = |forms: &[Edn]| matches!(kind(forms), Some(EventKind::Fail | EventKind::Info));
+    let mut forms = edn::forms(rest, line, |forms| forms.len() == 3 && has_reason(forms))?;
+    if has_reason(&forms) {
+        forms.resize(4, Edn::Nil);
+    } else if kind(&forms) == Some(EventKind::Ok) {
+        forms.truncate(4);
     }
-    jepsen::event(line, &form)
+    jepsen::event(line, &Edn::List(forms))
 }

@@ -137,6 +137,12 @@ fn a_file_that_is_no_history_is_refused_with_its_line() {
         ("[0 :begin :read nil]", "line 1: `:type :begin` is none of :invoke, :ok, :fail and :info"),
         ("{:process 0, :type :invoke}", "line 1: an operation has no `:f`"),
         ("{:process 0.5, :type :invoke, :f :read}", "line 1: `:process 0.5` is no number"),
+        ("[nil :invoke :read nil]", "line 1: `:process nil` is no number, name or keyword"),
+        ("[0 :invoke :read nil] [\"0\" :ok :read 1]", "line 1: process \"0\" gets an answer, but it has no open call"),
+        ("{:process 0, :process 1, :type :invoke, :f :read}", "line 1: a map has the key `:process` twice"),
+        ("[0 :invoke :write #{1 2 1}]", "line 1: a set has `1` twice"),
+        (r#"[0 :invoke :write "\ud83d"]"#, "line 1: a string has half of a character after `\\u`"),
+        (r#"[0 :invoke :write "\u12"]"#, "line 1: expected four hexadecimal digits after `\\u`"),
         ("[{:process 0, :type :invoke, :f :read}", "line 1: the file ends, but the `[` of line 1 is open"),
         ("[] x", "line 1: something follows the end of the history"),
         ("{:process 0 :type}", "line 1: a map has a key without a value"),
@@ -165,13 +171,24 @@ fn a_file_that_is_no_history_is_refused_with_its_line() {
 
 #[test]
 fn an_empty_history_says_nothing() {
+    let verdict = |text: &str, initial: Option<&str>| {
+        judged(Format::JepsenEdn, text, Asked { model: Some(ModelKind::Register), initial }).1
+    };
     for text in ["", "[]", "; nothing\n"] {
-        assert!(matches!(edn(text, ModelKind::Register), Verdict::Inconclusive(_)), "{text}");
+        assert_eq!(verdict(text, None), Verdict::Inconclusive("the history has no operation".to_owned()), "{text}");
     }
-    let other = "{:process :nemesis, :type :info, :f :start}";
-    assert_eq!(edn(other, ModelKind::Register), Verdict::Linearizable, "it is a history, and nothing happened");
-    // Operations that all failed can be put into any order.
-    assert_eq!(edn("[0 :invoke :write 1] [0 :fail :write 1]", ModelKind::Register), Verdict::Linearizable);
+    for text in [
+        "{:process :nemesis, :type :info, :f :start}",
+        "[0 :invoke :write 1] [1 :invoke :read nil]",
+        "[0 :invoke :write 1] [0 :info :write 1]",
+        "[0 :invoke :write 1] [0 :fail :write 1]",
+    ] {
+        let reason = "no operation has an answer that can be judged".to_owned();
+        assert_eq!(verdict(text, None), Verdict::Inconclusive(reason), "{text}");
+    }
+    let read = "[0 :invoke :read nil] [0 :ok :read nil]";
+    assert_eq!(verdict(read, None), Verdict::Linearizable, "nil is the value at the start");
+    assert!(matches!(verdict(read, Some("1")), Verdict::Inconclusive(_)), "the read says nothing");
 }
 
 /// Operations that are all open at the same time: the search must end within its memory.
@@ -190,4 +207,161 @@ fn a_search_that_needs_too_much_is_inconclusive() {
     options.memory = 1 << 20;
     let Verdict::Inconclusive(reason) = check(&history, &options) else { panic!("nobody can know this in 1 MiB") };
     assert!(reason.contains("more than 1 MiB"), "{reason}");
+    options.steps = 1_000;
+    let Verdict::Inconclusive(reason) = check(&history, &options) else {
+        panic!("nobody can know this in 1,000 steps")
+    };
+    assert!(reason.contains("more than 1000 steps"), "{reason}");
+}
+
+/// Jepsen gives each crashed call a new process, but a mutex has no owners.
+#[test]
+fn crashed_calls_on_a_mutex_are_only_counted() {
+    let crashed: String = (100..130).map(|process| format!("[{process} :invoke :acquire nil]\n")).collect();
+    for (releases, is_right) in [(30, true), (31, false)] {
+        let text = crashed.clone() + &"[0 :invoke :release nil] [0 :ok :release nil]\n".repeat(releases);
+        let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), Asked::default()).unwrap();
+        options.steps = 100_000;
+        let verdict = check(&history, &options);
+        assert_eq!((verdict == Verdict::Linearizable, is_wrong(&verdict)), (is_right, !is_right), "{verdict:?}");
+    }
+}
+
+#[test]
+fn a_process_that_names_its_client_once_is_that_client() {
+    let start = "[0 :invoke :acquire 100] [0 :ok :acquire {:client \"c0\", :fence 1}]\n";
+    let release = "[0 :invoke :release 101] [0 :info :release 101]\n";
+    let other = "[1 :invoke :acquire 102] [1 :ok :acquire {:client \"c1\", :fence 2}]";
+    for model in [ModelKind::OwnerMutex, ModelKind::FencedMutex] {
+        assert_eq!(edn(&[start, release, other].concat(), model), Verdict::Linearizable, "{model:?}");
+        assert!(is_wrong(&edn(&[start, other].concat(), model)), "{model:?}");
+    }
+}
+
+#[test]
+fn a_process_that_names_no_client_can_be_any() {
+    let acquire = "[0 :invoke :acquire 100] [0 :info :acquire 100]\n";
+    let release = "[5 :invoke :release 101] [5 :ok :release {:client \"c0\"}]\n";
+    for model in [ModelKind::OwnerMutex, ModelKind::FencedMutex] {
+        assert_eq!(edn(&[acquire, release].concat(), model), Verdict::Linearizable, "{model:?}");
+        // It acquired once.
+        assert!(is_wrong(&edn(&[acquire, release, release].concat(), model)), "{model:?}");
+    }
+    // Several operations of the process need one owner, but the search may have taken them for those of two.
+    let held = "[0 :invoke :acquire nil] [0 :ok :acquire nil] [5 :invoke :release nil] [5 :ok :release {:client 5}] \
+                [6 :invoke :acquire nil] [6 :ok :acquire {:client 6}] [0 :invoke :release nil] [0 :ok :release nil]";
+    let verdict = edn(held, ModelKind::OwnerMutex);
+    let Verdict::Inconclusive(reason) = verdict else { panic!("{verdict:?}") };
+    assert!(reason.contains("not that of process 0"), "{reason}");
+    assert_eq!(edn(held, ModelKind::Mutex), Verdict::Linearizable);
+}
+
+#[test]
+fn a_client_that_calls_twice_at_the_same_time_is_judged_right() {
+    let by = |process: u32, kind: &str, function: &str, client: &str| {
+        format!("[{process} :{kind} :{function} {{:client \"{client}\"}}]\n")
+    };
+    let (a, b) =
+        (|process, kind, function| by(process, kind, function, "a"), |kind, function| by(2, kind, function, "b"));
+    let call = a(0, "invoke", "acquire");
+    let release = a(1, "invoke", "release") + &a(1, "ok", "release");
+    let answer = a(0, "ok", "acquire");
+    let other = b("invoke", "acquire") + &b("ok", "acquire");
+    let end = b("invoke", "release") + &b("ok", "release");
+    let judge = |parts: &[&str]| edn(&parts.concat(), ModelKind::OwnerMutex);
+    assert_eq!(judge(&[&call, &release, &other, &answer]), Verdict::Linearizable);
+    assert!(is_wrong(&judge(&[&other, &call, &release, &end, &answer])));
+}
+
+#[test]
+fn a_keyword_is_a_client_unless_it_is_the_nemesis() {
+    let text = "[:reader :invoke :read nil] [:nemesis :info :start nil] [:reader :ok :read 7]";
+    let (history, verdict) = judged(Format::JepsenEdn, text, Asked::default());
+    assert!(is_wrong(&verdict) && history.ignored == 1, "{verdict:?}");
+}
+
+#[test]
+fn a_pair_that_names_a_key_is_of_a_store() {
+    let written = "[0 :invoke :write [1 5]] [0 :ok :write [1 5]] [0 :invoke :write [2 6]] [0 :ok :write [2 6]]\n";
+    let read = "[1 :invoke :read [1 nil]] [1 :ok :read [1 5]]\n";
+    let cas = "[0 :invoke :cas [1 [5 7]]] [0 :ok :cas [1 [5 7]]]\n";
+    for text in [[written, read].concat(), [written, cas].concat()] {
+        let (history, verdict) = judged(Format::JepsenEdn, &text, Asked::default());
+        assert_eq!((history.objects.len(), verdict), (2, Verdict::Linearizable), "{text}");
+    }
+    let plain = "[1 :invoke :read nil] [1 :ok :read [2 6]]\n";
+    for other in [read, cas] {
+        let said = refused(Format::JepsenEdn, &[written, other, plain].concat());
+        assert!(said.contains("line 2: the call names a key") && said.contains("line 3 names none"), "{said}");
+    }
+    // The values of a register can be lists too.
+    let lists = "[0 :invoke :cas [nil [1 2]]] [0 :ok :cas nil] [0 :invoke :cas [[1 2] [1 3]]] [0 :ok :cas nil]";
+    assert_eq!(edn(lists, ModelKind::CasRegister), Verdict::Linearizable);
+    assert_eq!(judged(Format::JepsenEdn, lists, Asked::default()).1, Verdict::Linearizable);
+    assert_eq!(judged(Format::JepsenEdn, &[written, plain].concat(), Asked::default()).1, Verdict::Linearizable);
+}
+
+#[test]
+fn values_are_equal_if_edn_says_so() {
+    let are_equal = |one: &str, other: &str| {
+        let text = format!("[0 :invoke :write {one}] [0 :ok :write nil] [0 :invoke :read nil] [0 :ok :read {other}]");
+        edn(&text, ModelKind::Register) == Verdict::Linearizable
+    };
+    for (one, other) in [
+        ("#{1 2}", "#{2 1}"),
+        ("{:a 1 :b [2]}", "{:b (2), :a 1}"),
+        (r#""\u0041""#, r#""A""#),
+        (r#""\ud83d\ude00""#, "\"😀\""),
+        (r"[\a\b]", r"[\a \b]"),
+        (r"[\( \\]", r"[\(\\]"),
+        ("5N", "+5"),
+        ("99999999999999999999N", "+99999999999999999999"),
+        ("##Inf", "##Inf"),
+    ] {
+        assert!(are_equal(one, other), "{one} {other}");
+    }
+    for (one, other) in [
+        ("#{1}", "[1]"),
+        (r#""\b""#, r#""\\b""#),
+        (r#"#inst "x""#, r#""x""#),
+        (r#"#inst "x""#, r#"#inst "y""#),
+        ("##Inf", "##-Inf"),
+        ("5NN", "5"),
+        ("-99999999999999999999", "99999999999999999999"),
+    ] {
+        assert!(!are_equal(one, other), "{one} {other}");
+    }
+}
+
+#[test]
+fn a_message_shows_no_control_character_of_the_file() {
+    let text = "{:process \u{1b}c, :type :invoke, :f :read}";
+    assert!(refused(Format::JepsenEdn, text).contains(r"`:process \u{1b}c` is no number"));
+    let text = "[0 :invoke :put [\u{1b}k \"a\nlinearizable\"]] [0 :ok :put [\u{1b}k \"a\nlinearizable\"]] \
+                [:p\u{1b} :invoke :get [\u{1b}k nil]] [:p\u{1b} :ok :get [\u{1b}k \"b\nlinearizable\"]]";
+    let (history, verdict) = judged(Format::JepsenEdn, text, Asked::default());
+    let Verdict::NotLinearizable(conflict) = verdict else { panic!("{verdict:?}") };
+    let words = conflict.words(&history) + &history.values.words(conflict.object);
+    assert!(!words.contains(char::is_control), "{words}");
+    assert!(words.contains(r"`read b\nlinearizable` of process :p\u{1b} "), "{words}");
+    assert!(words.ends_with(r"states: a\nlinearizable\u{1b}k"), "{words}");
+}
+
+#[test]
+fn a_mark_of_utf_8_is_no_part_of_the_file() {
+    let text = "\u{feff}[0 :invoke :read nil] [0 :ok :read 1]";
+    assert!(is_wrong(&edn(text, ModelKind::Register)));
+    let text = "\u{feff}INFO  jepsen.util - 0\t:invoke\t:read\tnil\nINFO  jepsen.util - 0\t:ok\t:read\t1\n";
+    assert!(is_wrong(&judged(Format::PorcupineLog, text, Asked::default()).1));
+}
+
+#[test]
+fn a_reason_in_a_log_is_any_text() {
+    for kind in ["info", "fail"] {
+        for reason in ["", "\t1 gone; retry", "\t:timed-out", "\t1 :timed out", "\t(not closed"] {
+            let end = format!("0\t:{kind}\t:write\t{reason}");
+            let verdict = log(&["0\t:invoke\t:write\t1", &end, "1\t:invoke\t:read\tnil", "1\t:ok\t:read\t1"]);
+            assert_eq!(is_wrong(&verdict), kind == "fail", "{end}");
+        }
+    }
 }
