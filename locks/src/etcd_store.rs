@@ -10,7 +10,6 @@
 //! Once a request has left, every failure is indeterminate.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -37,6 +36,10 @@ use crate::{
     servers::{Connected, ServerAddress, Servers, ask_versions},
 };
 
+mod created;
+
+use created::Created;
+
 /// The time without an answer after which the next member is asked too. An answer takes one or two milliseconds, with
 /// an fsync.
 const HEDGE_AFTER: Duration = Duration::from_millis(200);
@@ -59,8 +62,7 @@ struct Cluster {
     members: Vec<Member>,
     /// The member that answered last.
     preferred: AtomicUsize,
-    /// The names of the keys that this client created. Requests name a key by its revision.
-    created: Mutex<BTreeMap<(Key, Revision), Vec<u8>>>,
+    created: Mutex<Created>,
     keepers: Keepers,
 }
 
@@ -239,10 +241,12 @@ impl Cluster {
             }
             Op::Revoke(lease) => {
                 self.keepers.close(*lease);
-                match client.lease_revoke(lease.0).await {
-                    Err(error) if is_not_found(&error) => Ok(StoreAnswer::Gone),
-                    other => other.map(|_| StoreAnswer::Done),
-                }
+                let answer = match client.lease_revoke(lease.0).await {
+                    Err(error) if is_not_found(&error) => StoreAnswer::Gone,
+                    other => other.map(|_| StoreAnswer::Done)?,
+                };
+                self.created.lock().forget_lease(*lease);
+                Ok(answer)
             }
             Op::TimeToLive(lease) => {
                 let left = client.lease_time_to_live(lease.0, None).await?;
@@ -278,6 +282,7 @@ impl Cluster {
                 let Some(own) = self.name_of(&mut client, key, *revision).await? else { return Ok(StoreAnswer::Gone) };
                 let stands = Compare::create_revision(own.clone(), CompareOp::Equal, revision.0);
                 let removed = client.txn(Txn::new().when([stands]).and_then([TxnOp::delete(own, None)])).await?;
+                self.created.lock().forget(key, *revision);
                 Ok(if removed.succeeded() { StoreAnswer::Done } else { StoreAnswer::Gone })
             }
             // `send` does not come here: it asks one member only.
@@ -325,7 +330,7 @@ impl Cluster {
         let Some(revision) = there.as_ref().and_then(created_at) else {
             return Err(Error::Internal("a transaction was answered without its revision".to_owned()));
         };
-        self.created.lock().insert((key.clone(), Revision(revision)), own);
+        self.created.lock().insert(key, Revision(revision), lease, own);
         // Older keys need not conflict with other modes.
         let is_first = mode == Mode::Write && oldest.as_ref().and_then(created_at) == Some(revision);
         let answer = if is_first { StoreAnswer::First } else { StoreAnswer::At };
@@ -334,10 +339,7 @@ impl Cluster {
 
     /// Finds the name of the key that was created at `revision`.
     async fn name_of(&self, client: &mut Client, key: &Key, revision: Revision) -> Result<Option<Vec<u8>>, Error> {
-        let known = {
-            let created = self.created.lock();
-            created.get(&(key.clone(), revision)).cloned()
-        };
+        let known = self.created.lock().name(key, revision);
         match known {
             Some(known) => Ok(Some(known)),
             None => Ok(self.find(client, key, revision).await?.map(|(name, _)| name)),

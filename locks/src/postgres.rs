@@ -153,10 +153,10 @@ async fn log_in(stream: Stream, access: &Access) -> Result<(Client, Driver, Stri
     let (client, connection) = settings(access, "").connect_raw(stream, NoTls).await.map_err(|error| said(&error))?;
     // The version of a Debian package has the package's name after the number.
     let version = connection.parameter("server_version").and_then(|text| text.split(' ').next()).unwrap_or_default();
-    let version = version.to_owned();
+    let (version, access) = (version.to_owned(), access.clone());
     let driver = Box::pin(async move {
         if let Err(error) = connection.await {
-            tracing::debug!("{}", said(&error));
+            tracing::debug!("{}", access.without_secrets(said(&error)));
         }
     });
     Ok((client, driver, version))

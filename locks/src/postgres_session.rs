@@ -193,6 +193,12 @@ impl Session {
             false => self.client.is_closed().then_some(NodeAnswer::None),
         }
     }
+
+    /// Returns whether the session ended long ago. Until then its client, which may have been frozen, may want to
+    /// release.
+    fn is_old(&self, now: Duration) -> bool {
+        self.over().is_some() && now >= self.opened.saturating_add(FORGOTTEN_AFTER)
+    }
 }
 
 /// Sends the first statement of a request now. Dropping the reply takes no statement back, and sends no other one.
@@ -368,12 +374,10 @@ impl<L: SessionLock> OfSession<L> {
         self.sessions.lock().get(owner).cloned()
     }
 
-    /// Forgets sessions that ended long ago. Their clients may have been frozen, and may have wanted to release.
+    /// Forgets sessions that ended long ago.
     fn forget_old(&self) {
         let now = self.clock.now();
-        let is_kept =
-            |session: &Session| session.over().is_none() || now < session.opened.saturating_add(FORGOTTEN_AFTER);
-        self.sessions.lock().retain(|_, session| is_kept(session));
+        self.sessions.lock().retain(|_, session| !session.is_old(now));
     }
 }
 

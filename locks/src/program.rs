@@ -15,6 +15,7 @@
 //! came too late.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -34,7 +35,7 @@ use crate::{
 mod messages;
 mod process;
 
-pub use messages::{Answer, Done, ErrorCode, ProgramServer, Request};
+pub use messages::{Answer, Done, ErrorCode, ProgramServer, Request, shortened};
 pub use process::{Broken, ProgramCommand, ProgramProcess};
 
 /// The name of the program in answers. It is no lock node: the answers of the nodes are known to the program alone.
@@ -55,8 +56,8 @@ pub struct Program {
     clock: Arc<dyn Clock>,
     process: Mutex<Option<ProgramProcess>>,
     restarts: AtomicU64,
-    /// The number of restarts at the last acquisition: a client has one hold at a time.
-    acquired_after: AtomicU64,
+    /// The owners whose holds the running program has granted, until the holds are released or given up.
+    granted: parking_lot::Mutex<BTreeSet<Owner>>,
 }
 
 impl Program {
@@ -76,8 +77,8 @@ impl Program {
     ) -> Result<Program, String> {
         let servers = servers.iter().map(server).collect::<Result<_, _>>()?;
         let init = Request::Init { servers, lease_ms: millis(lease) };
-        let (process, restarts, acquired_after) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Program { command, init, tokens, clock, process, restarts, acquired_after })
+        let (process, restarts, granted) = (Mutex::default(), AtomicU64::new(0), parking_lot::Mutex::default());
+        Ok(Program { command, init, tokens, clock, process, restarts, granted })
     }
 
     /// Starts the program and waits for its answer to `init`.
@@ -125,6 +126,7 @@ impl Program {
     /// Starts a new program in the place of one that broke the protocol. Returns why that was not possible.
     async fn restart(&self, process: &mut Option<ProgramProcess>, why: Option<Broken>) -> Option<Broken> {
         *process = None;
+        self.granted.lock().clear();
         let number = self.restarts.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(why) = why {
             tracing::error!(restarts = number, "{why}; the program is started again");
@@ -200,13 +202,13 @@ impl Program {
             Request::Acquire { key: key.as_str().into(), owner: owner.as_str().into(), lease_ms: millis(lease) };
         let (mut slot, sent, done) = self.ask_anew(&request, lease, Round::Acquire, watch).await;
         let done = done?;
-        self.acquired_after.store(self.restarts(), Ordering::Relaxed);
         let lease = done.lease_ms.map_or(lease, Duration::from_millis);
         let valid_until = valid_until(sent, lease, done);
         if done.valid_ms.is_some() && self.clock.now() >= valid_until {
             self.undo(&mut slot, release(key, &owner), lease, watch).await;
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
+        self.granted.lock().insert(owner.clone());
         let token = done.token.map(Token).filter(|_| self.tokens != TokenSource::None);
         let answers = answered(NodeAnswer::Granted);
         Ok(Hold { key: key.clone(), owner, token, lease, sent, valid_until, answers })
@@ -224,8 +226,8 @@ impl Program {
 
     /// The failure of a request about a hold. A program that was started again knows nothing of the hold, so its `lost`
     /// says nothing about the lock.
-    fn of_hold(&self, failed: Failure) -> Failure {
-        if failed.reason != FailureReason::Lost || self.restarts() == self.acquired_after.load(Ordering::Relaxed) {
+    fn of_hold(&self, hold: &Hold, failed: Failure) -> Failure {
+        if failed.reason != FailureReason::Lost || self.granted.lock().contains(&hold.owner) {
             return failed;
         }
         let why = "the program was started again since it acquired the lock, and does not know the hold".to_owned();
@@ -241,7 +243,7 @@ impl Program {
         let (key, owner) = (hold.key.as_str().into(), hold.owner.as_str().into());
         let request = Request::Renew { key, owner, lease_ms: millis(lease) };
         let (_slot, sent, done) = self.ask_anew(&request, lease, Round::Renew, watch).await;
-        let done = done.map_err(|failed| self.of_hold(failed))?;
+        let done = done.map_err(|failed| self.of_hold(hold, failed))?;
         let lease = done.lease_ms.map_or(lease, Duration::from_millis);
         let valid_until = valid_until(sent, lease, done);
         if self.clock.now() >= valid_until.min(hold.valid_until) {
@@ -256,7 +258,9 @@ impl Program {
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
         let request = release(&hold.key, &hold.owner);
         let (_slot, _, done) = self.ask_anew(&request, hold.lease, Round::Release, watch).await;
-        match done.map_err(|failed| self.of_hold(failed)) {
+        let done = done.map_err(|failed| self.of_hold(hold, failed));
+        self.granted.lock().remove(&hold.owner);
+        match done {
             Ok(_) => Ok(Released { removed: true, answers: answered(NodeAnswer::Done) }),
             Err(Failure { reason: FailureReason::Lost, answers, .. }) => Ok(Released { removed: false, answers }),
             Err(failure) => Err(failure),
@@ -283,6 +287,10 @@ impl Lock for Program {
 
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
         Box::pin(self.remove(hold, watch))
+    }
+
+    fn gave_up(&self, hold: &Hold) {
+        self.granted.lock().remove(&hold.owner);
     }
 
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
@@ -336,5 +344,28 @@ fn refused(request: &Request, error: ErrorCode, detail: String) -> Failure {
             let why = format!("the program answered `{}` to `{}`{gap}{detail}", error.name(), request.name());
             failure(FailureReason::Error(why), outcome, NodeAnswer::None)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::BootClock, ports::Unwatched};
+
+    #[tokio::test]
+    async fn a_hold_that_is_over_is_forgotten() {
+        let (lease, key) = (Duration::from_secs(2), Key::new("k0"));
+        // It answers each request with `ok`.
+        let script = r#"while read -r line; do id=${line#*:}; printf '{"id":%s,"ok":true}\n' "${id%%,*}"; done"#;
+        let words = ["bash", "-c", script].map(str::to_owned).to_vec();
+        let command = ProgramCommand { words, dir: None };
+        let program = Program::new(command, &[], lease, TokenSource::None, Arc::new(BootClock)).unwrap();
+        program.start().await.unwrap();
+        let acquire = async |owner| program.acquire(&key, Owner::new(owner), lease, &Unwatched).await.unwrap();
+        let (released, given_up) = (acquire("a").await, acquire("b").await);
+        assert_eq!(program.granted.lock().len(), 2);
+        program.release(&released, &Unwatched).await.unwrap();
+        program.gave_up(&given_up);
+        assert!(program.granted.lock().is_empty());
     }
 }

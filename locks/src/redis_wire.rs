@@ -94,7 +94,8 @@ impl Wire {
 
     /// The driver of this connection. It ends when the connection is over, or is not understood.
     pub fn driver(&self, stream: Stream) -> Driving {
-        Driving { wire: self.clone(), stream, writing: Vec::new(), written: 0, read: Vec::new() }
+        let wire = self.clone();
+        Driving { wire, stream, writing: Vec::new(), written: 0, is_unflushed: false, read: Vec::new() }
     }
 }
 
@@ -157,13 +158,14 @@ pub(crate) struct Driving {
     stream: Stream,
     writing: Vec<u8>,
     written: usize,
+    /// The stream may still have bytes that it has taken: TLS takes them also while the socket is full.
+    is_unflushed: bool,
     read: Vec<u8>,
 }
 
 impl Driving {
     /// Sends what was asked. Ready when the connection cannot be used any more.
     fn send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut has_sent = false;
         loop {
             if self.written == self.writing.len() {
                 self.writing.clear();
@@ -178,12 +180,16 @@ impl Driving {
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => break,
             }
-            has_sent = true;
+            self.is_unflushed = true;
         }
-        match has_sent.then(|| Pin::new(&mut self.stream).poll_flush(cx)) {
-            Some(Poll::Ready(Err(_))) => Poll::Ready(()),
-            _ => Poll::Pending,
+        if self.is_unflushed {
+            match Pin::new(&mut self.stream).poll_flush(cx) {
+                Poll::Ready(Ok(())) => self.is_unflushed = false,
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => {}
+            }
         }
+        Poll::Pending
     }
 
     /// Reads answers. Ready when the connection is over, or has brought anything but answers.

@@ -26,7 +26,10 @@
 //! A hold rests on the session's creation, on the creation of its znode or on a check that was answered, counted from
 //! the sending. All three are transactions that the leader orders, so they prove the same of the session. The client
 //! library's own pings keep a session alive too, but they cannot be observed, so they promise nothing. A session whose
-//! last such request is older than its timeout is given up here: the library would keep it alive for ever.
+//! last such request is older than its timeout is closed here: the library would keep it alive for ever. The close
+//! frees the lock at once, so it must not come while the promise lasts. So the timeout is measured by the kernel's raw
+//! clock, which no clock fault of this process changes. (A client that leaves the session to the servers would have to
+//! decide so when it connects, and would then need a second connection for each release.)
 //!
 //! A session's creation starts the timeout on the leader, after the request was sent: the promise is exact. A check or
 //! a creation that goes through the leader does too. One that goes through a follower proves that the session had not
@@ -46,11 +49,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::{self, Instant},
+    time,
 };
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, MultiWriteError};
 
@@ -100,8 +104,8 @@ struct Session {
     client: Client,
     /// The time that was negotiated.
     timeout: Duration,
-    /// The session is given up then, unless a check or a creation is answered before.
-    ends: Instant,
+    /// The session is given up then, by the raw clock, unless a check or a creation is answered before.
+    ends: Duration,
     /// The session's own znodes that no release has begun to delete, the oldest first.
     paths: Vec<String>,
 }
@@ -193,7 +197,7 @@ impl Ensemble {
         // If no caller waits for the answer any more, the answer makes a session without a znode, which is given up.
         let client = connector.connect(&self.servers).await?;
         let (lease, timeout) = (LeaseId(client.session_id().0), client.session_timeout());
-        let session = Session { client, timeout, ends: Instant::now() + timeout, paths: Vec::new() };
+        let session = Session { client, timeout, ends: raw_clock() + timeout, paths: Vec::new() };
         self.state().sessions.insert(lease, session);
         tokio::spawn(self.give_up_at_end(lease));
         Ok(StoreAnswer::Leased(lease, timeout))
@@ -203,16 +207,18 @@ impl Ensemble {
     async fn give_up_at_end(self: Arc<Self>, lease: LeaseId) {
         loop {
             let Some(ends) = self.state().sessions.get(&lease).map(|session| session.ends) else { return };
-            if Instant::now() >= ends {
+            let left = ends.saturating_sub(raw_clock());
+            if left.is_zero() {
                 self.close(lease).await;
                 return;
             }
-            time::sleep_until(ends).await;
+            // After a clock fault the timer may be early.
+            time::sleep(left).await;
         }
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<StoreAnswer, Error> {
-        let sent = Instant::now();
+        let sent = raw_clock();
         let timeout = loop {
             let Some((client, timeout, path)) = self.session(lease) else {
                 return Ok(StoreAnswer::Leased(lease, Duration::ZERO));
@@ -258,7 +264,7 @@ impl Ensemble {
         let prefix = format!("{queue}/{named}");
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         // The list is sent behind the creation on the same connection, so it costs no second way.
-        let sent = Instant::now();
+        let sent = raw_clock();
         let create = async || tokio::join!(client.create(&prefix, b"", &options), client.list_children(&queue));
         let (created, listed) = match create().await {
             // The first znode of a queue. Nothing was created, so the request may be sent again.
@@ -366,6 +372,12 @@ impl Ensemble {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+}
+
+/// Reads the clock `CLOCK_MONOTONIC_RAW`, which no clock fault changes.
+fn raw_clock() -> Duration {
+    // The call fails only for a clock that the kernel does not have. This clock came with Linux 2.6.28.
+    clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).expect("the kernel has CLOCK_MONOTONIC_RAW").into()
 }
 
 /// Orders a transaction that changes nothing, and tells whether the znode existed then. A mere read would be answered

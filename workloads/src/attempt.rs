@@ -3,10 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use history::{Answers, ClientId, Event, FailureReason, HoldId, Key, Mode, NodeName, Outcome, Point, Stamp, Token};
-use locks::{Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch, replied};
+use locks::{
+    Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch, program::shortened, replied,
+};
 use parking_lot::Mutex;
 
 use crate::{points::Points, ports::Journal};
+
+/// The part of an error that is recorded. An error may quote a server's answer or a program's line of any length, and a
+/// line of the record has a limit.
+const DETAIL_MAX: usize = 1_000;
 
 /// The recording of a client's attempts.
 #[derive(Clone)]
@@ -99,7 +105,7 @@ impl Attempt {
     pub fn failed(&self, failure: &Failure) {
         let (outcome, why, answers) = told(failure);
         let detail = match &failure.reason {
-            locks::FailureReason::Error(said) => Some(said.clone()),
+            locks::FailureReason::Error(said) => Some(shortened(said.clone(), DETAIL_MAX)),
             _ => None,
         };
         self.record(Event::AcquireFailed { attempt: self.id, outcome, why, detail, answers });

@@ -11,13 +11,13 @@ use std::{
 
 use futures::executor::block_on;
 use history::{Arm, Version};
-use history::{ClientId, ClientKind, Event, Mode, Outcome, Point, Range, Stamp, Workload};
+use history::{ClientId, ClientKind, Event, HoldId, Mode, Outcome, Point, Range, Stamp, Workload};
 use locks::{Clock, Lock, Node, NodeError, Redis, Reply, Step, StepAnswer};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use resource::{ClientError, ReadAnswer, ReadArm, WriteAnswer};
 use workloads::{
-    attempt::Recording,
+    attempt::{Attempt, Recording},
     client::{AttemptIds, Client, Ended},
     generate::{Section, Taken},
     points::Points,
@@ -291,4 +291,17 @@ fn only_an_armed_client_announces_its_point_and_waits_no_longer_than_its_bound()
     let again = Arc::new(World::default());
     section(&again, ClientKind::Unchecked, written, points);
     assert!(!again.log().contains(&"at-point".to_owned()));
+}
+
+#[test]
+fn the_detail_of_a_failed_attempt_is_short() {
+    let world = Arc::new(World::default());
+    let double = || Arc::new(Double(world.clone()));
+    let recording = Recording { journal: double(), clock: double(), points: Arc::default() };
+    let attempt = Attempt::new(recording, ClientId(3), HoldId::of(2, 1), "k0".into(), Stamp(0), Mode::Write, None);
+    let reason = locks::FailureReason::Error("ä".repeat(1 << 20));
+    attempt.failed(&locks::Failure { reason, outcome: locks::Outcome::Indeterminate, answers: Vec::new() });
+    let events = world.events.lock().unwrap();
+    let [Event::AcquireFailed { detail: Some(detail), .. }] = &events[..] else { panic!("another event") };
+    assert_eq!((detail.chars().count(), detail.ends_with('…')), (1_001, true));
 }

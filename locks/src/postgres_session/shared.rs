@@ -8,22 +8,36 @@
 //! attempt therefore waits in the server, which looks for a cycle after `deadlock_timeout` (1 s by default) and ends
 //! the statement of one session in the cycle with the error 40P01
 //! (<https://www.postgresql.org/docs/15/explicit-locking.html#LOCKING-DEADLOCKS>). The session stays, with its other
-//! locks. The setting `lock_timeout` ends a longer wait after one lease: the attempt is refused as held.
+//! locks. The setting `lock_timeout` ends a longer wait after one lease: the attempt is refused as held. A server that
+//! was killed or cut off cannot say so, and then the client ends the wait a little later.
 //!
 //! # The promise
 //!
 //! A session that waits for a lock is not idle, but the lease of its other holds counts from the last request that was
 //! answered. After a wait, the statement that takes the token is sent, and the promise of the new hold counts from it.
 //! A lock that is granted at once promises from the sending of its request.
+//!
+//! # Leftovers
+//!
+//! A session that has a lock gets the lock again at once, as if it were free. So a session that may have a lock without
+//! a hold takes no more attempts, and the next attempt opens a new session. Two events leave such a lock:
+//!
+//! - The unlock of a failed attempt or of a release fails, or gets no answer.
+//! - The client gives a hold up, and relies on the promise to its end. So the client does not end this session.
+//!
+//! The lock goes with the session. While other holds use the session, nobody may end it for that, because their
+//! promises rest on it. Their statements keep the session, and so the lock, longer than promised, never shorter.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
 use tokio_postgres::{Error, NoTls, error::SqlState, types::Type};
 
 use super::{Session, started};
 use crate::{
     answer::within,
+    connection::in_time,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, Owner, Released, Renewed, Token},
     mode::Mode,
     one_server::OneServer,
@@ -55,9 +69,19 @@ pub(crate) struct Statements {
 /// The session of a client, and the attempts and holds that use it.
 #[derive(Default)]
 struct Current {
+    /// The session that new attempts join.
     session: Option<Arc<Session>>,
     /// Each owner with its session, which may be a former one.
     users: BTreeMap<Owner, Arc<Session>>,
+}
+
+impl Current {
+    /// No attempt joins this session any more.
+    fn close(&mut self, session: &Arc<Session>) {
+        if self.session.as_ref().is_some_and(|now| Arc::ptr_eq(now, session)) {
+            self.session = None;
+        }
+    }
 }
 
 /// The lock of one client. See [the module](self).
@@ -109,9 +133,15 @@ impl Shared {
     }
 
     /// Reads the answer to a statement.
-    async fn read<T>(&self, mut reply: Reply<Result<T, NodeError>>, lease: Duration) -> Result<T, NodeError> {
-        let answer = within(&*self.clock, validity::request_timeout(lease), &mut reply).await;
-        answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())))
+    async fn read<T>(&self, reply: Reply<Result<T, NodeError>>, lease: Duration) -> Result<T, NodeError> {
+        self.read_in(validity::request_timeout(lease), reply).await
+    }
+
+    /// Reads an answer that comes within `timeout` from now on.
+    async fn read_in<T>(&self, timeout: Duration, mut reply: Reply<Result<T, NodeError>>) -> Result<T, NodeError> {
+        let answer = within(&*self.clock, timeout, &mut reply).await;
+        let answer = answer.unwrap_or_else(|| Err(NodeError::Indeterminate("no answer in time".into())));
+        answer.map_err(|error| self.server.access.hide(error))
     }
 
     /// Sends a statement about a key.
@@ -120,20 +150,30 @@ impl Shared {
         started(async move { session.number_of(statement, key.as_str()).await })
     }
 
-    /// The client's session, or a new one if the client holds nothing.
+    /// The session that attempts join, or a new one if there is none.
     async fn session(&self, owner: &Owner, lease: Duration) -> Result<Arc<Session>, String> {
+        let now = self.clock.now();
         {
             let mut current = self.current.lock();
+            current.users.retain(|_, session| !session.is_old(now));
             let known = current.session.clone().filter(|session| session.over().is_none());
             if let Some(session) = known {
                 current.users.insert(owner.clone(), session.clone());
                 return Ok(session);
             }
         }
-        let opened = self.clock.now();
-        let opening =
-            Session::open(self.server.clone(), (Key::new(""), Mode::Write), lease, opened, self.statements.timeouts);
-        let session = Arc::new(opening.await?);
+        let opened = in_time(self.open(lease)).await;
+        let session = Arc::new(opened.map_err(|why| self.server.access.without_secrets(why))?);
+        let mut current = self.current.lock();
+        current.session = Some(session.clone());
+        current.users.insert(owner.clone(), session.clone());
+        Ok(session)
+    }
+
+    /// Opens a session, and prepares it for the statements.
+    async fn open(&self, lease: Duration) -> Result<Session, String> {
+        let (key, opened) = ((Key::new(""), Mode::Write), self.clock.now());
+        let session = Session::open(self.server.clone(), key, lease, opened, self.statements.timeouts).await?;
         let prepared = async {
             if let Some(schema) = &session.schema {
                 create_schema(&session.client, schema).await?;
@@ -143,9 +183,6 @@ impl Shared {
             session.client.batch_execute(&wait).await
         };
         prepared.await.map_err(|error| said(&error))?;
-        let mut current = self.current.lock();
-        current.session = Some(session.clone());
-        current.users.insert(owner.clone(), session.clone());
         Ok(session)
     }
 
@@ -153,10 +190,8 @@ impl Shared {
     fn leave(&self, owner: &Owner) -> Option<Arc<Session>> {
         let mut current = self.current.lock();
         let session = current.users.remove(owner)?;
-        if !current.users.values().any(|other| Arc::ptr_eq(other, &session))
-            && current.session.as_ref().is_some_and(|now| Arc::ptr_eq(now, &session))
-        {
-            current.session = None;
+        if !current.users.values().any(|other| Arc::ptr_eq(other, &session)) {
+            current.close(&session);
         }
         Some(session)
     }
@@ -176,7 +211,10 @@ impl Shared {
             watch.behind();
             let (waiting, name) = (session.clone(), key.clone());
             let statement = self.statements.lock;
-            let answer = started(async move { locked(&waiting, statement, name.as_str()).await }).await;
+            let answer = started(async move { locked(&waiting, statement, name.as_str()).await });
+            // The server ends the wait after one lease. Its answer gets the usual time on top.
+            let timeout = lease.saturating_add(validity::request_timeout(lease));
+            let answer = self.read_in(timeout, answer).await;
             match answer.map_err(|error| self.name.unanswered(&error))? {
                 Answer::Locked(true) => {}
                 Answer::Locked(false) => return Err(self.name.failed(FailureReason::Held, NodeAnswer::Refused)),
@@ -231,15 +269,17 @@ impl Shared {
         let Some(session) = self.leave(&hold.owner) else {
             return Err(self.name.failed(FailureReason::Lost, NodeAnswer::None));
         };
+        let was_over = session.over();
         let asked = self.ask(&session, self.statements.unlock, &hold.key);
         watch.sent(Round::Release).await;
         let removed = match (self.read(asked, hold.lease).await, session.over()) {
             (Ok(number), _) => number == Some(1),
             (Err(_), Some(NodeAnswer::Refused)) => false,
-            (Err(_), Some(answer)) => return Err(self.name.failed(FailureReason::Lost, answer)),
-            (Err(error), None) => {
-                // The lock may still be the session's, and only its end gives the lock back for certain.
-                self.close(&session);
+            // The statement has certainly not left.
+            (Err(_), Some(answer)) if was_over.is_some() => return Err(self.name.failed(FailureReason::Lost, answer)),
+            (Err(error), _) => {
+                // The session may still have the lock, and would get it again at once.
+                self.current.lock().close(&session);
                 return Err(self.name.unanswered(&error));
             }
         };
@@ -248,18 +288,23 @@ impl Shared {
         Ok(Released { removed, answers: self.name.answers(answer) })
     }
 
-    /// Ends a statement that waits for a lock. The server does so before it closes the connection of this request.
+    /// Ends a statement that waits for a lock. The server closes the connection of this request after it has signalled
+    /// the process of the statement. A later signal could end the next statement instead.
     async fn stop_waiting(&self, session: &Session, lease: Duration) {
         let (server, token) = (self.server.clone(), session.client.cancel_token());
         let stopping = async move {
-            let stream = stream::connect(&server, BEGIN_TLS).await.map_err(NodeError::Indeterminate)?;
-            token.cancel_query_raw(stream, NoTls).await.map_err(|error| NodeError::Indeterminate(error.to_string()))
+            let mut stream = stream::connect(&server, BEGIN_TLS).await.map_err(NodeError::Indeterminate)?;
+            let sent = token.cancel_query_raw(&mut stream, NoTls).await;
+            // The server sends nothing. A reset is an end too.
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+            sent.map_err(|error| NodeError::Indeterminate(said(&error)))
         };
         // If the request does not get through, neither does the next statement.
         let _ = self.read(Box::pin(stopping), lease).await;
     }
 
-    /// Gives back the lock that the attempt of `owner` may have taken. If the server does not answer, the session ends.
+    /// Gives back the lock that the attempt of `owner` may have taken. If the unlock fails, or gets no answer, the
+    /// session takes no more attempts.
     async fn undo(&self, key: &Key, owner: &Owner, lease: Duration, watch: &dyn Watch) {
         let Some(session) = self.leave(owner) else { return };
         watch.undoing();
@@ -271,7 +316,7 @@ impl Shared {
             Ok(Some(1)) => NodeAnswer::Done,
             Ok(_) => NodeAnswer::Refused,
             Err(_) => {
-                self.close(&session);
+                self.current.lock().close(&session);
                 session.over().unwrap_or(NodeAnswer::None)
             }
         };
@@ -279,15 +324,6 @@ impl Shared {
             watch.answered(Round::Undo);
         }
         watch.undone(&self.name.answers(answer));
-    }
-
-    /// Ends a session for all its holds.
-    fn close(&self, session: &Arc<Session>) {
-        let mut current = self.current.lock();
-        current.users.retain(|_, other| !Arc::ptr_eq(other, session));
-        if current.session.as_ref().is_some_and(|now| Arc::ptr_eq(now, session)) {
-            current.session = None;
-        }
     }
 }
 
@@ -320,7 +356,18 @@ impl Lock for Shared {
         Box::pin(self.remove(hold, watch))
     }
 
+    /// The hold stays a user of its session, so that the client does not end the session with the other holds.
+    fn gave_up(&self, hold: &Hold) {
+        let mut current = self.current.lock();
+        if let Some(session) = current.users.get(&hold.owner).cloned() {
+            current.close(&session);
+        }
+    }
+
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
         Box::pin(self.undo(key, owner, lease, watch))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,14 +183,23 @@ pub(super) fn parse(line: &str) -> Result<(u64, Answer), String> {
     }
     match (ok, error) {
         (true, None) => Ok((id, Answer::Done(Done { token, valid_ms, lease_ms }))),
-        (false, Some(error)) => Ok((id, Answer::Failed { error, detail: shortened(detail.unwrap_or_default()) })),
+        (false, Some(error)) => {
+            let detail = shortened(detail.unwrap_or_default(), DETAIL_MAX);
+            Ok((id, Answer::Failed { error, detail }))
+        }
         (true, Some(_)) => Err(r#"`"ok":true` and `error` exclude each other"#.into()),
         (false, None) => Err(r#"expected an error code beside `"ok":false`, such as "error":"held""#.into()),
     }
 }
 
-fn shortened(detail: String) -> String {
-    if detail.chars().count() <= DETAIL_MAX { detail } else { detail.chars().take(DETAIL_MAX).chain(['…']).collect() }
+/// Returns the text, or its first `max` characters and an ellipsis if the text is longer.
+pub fn shortened(mut text: String, max: usize) -> String {
+    let end = text.char_indices().nth(max).map(|(at, _)| at);
+    if let Some(end) = end {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 #[cfg(test)]
@@ -203,6 +212,13 @@ mod tests {
         let expected = r#"{"id":7,"op":"acquire","key":"k0","owner":"a\"b","lease_ms":2000}"#;
         assert_eq!(acquire.line(7), expected);
         assert_eq!(Request::Unknown.line(1), r#"{"id":1,"op":"unknown"}"#);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters_and_only_if_it_is_longer() {
+        for (text, expected) in [("", ""), ("äöü", "äöü"), ("äöü!", "äöü…")] {
+            assert_eq!(shortened(text.to_owned(), 3), expected);
+        }
     }
 
     #[test]

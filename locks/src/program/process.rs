@@ -28,7 +28,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::messages::{Answer, Request, parse};
+use super::messages::{Answer, Request, parse, shortened};
 use crate::ports::Clock;
 
 /// The longest line of a program.
@@ -37,6 +37,9 @@ const LINE_MAX: usize = 64 * 1024;
 const LINES_MAX: usize = 64;
 /// The part of an offending line that a message quotes.
 const QUOTED_MAX: usize = 200;
+/// The part of a complaint about a line that a message keeps. The parser repeats a field that it does not know, however
+/// long the field is.
+const PROBLEM_MAX: usize = 300;
 /// The part of a program's standard error that this process passes on. The rest is read, so that the program does not
 /// block, and dropped.
 const STDERR_MAX: usize = 1024 * 1024;
@@ -85,7 +88,7 @@ pub enum Broken {
         number: u64,
         /// The line, shortened.
         line: String,
-        /// What was expected.
+        /// What was expected, shortened.
         problem: String,
     },
     /// The program has ended.
@@ -204,6 +207,7 @@ impl ProgramProcess {
     }
 
     /// Waits for the answer to a request. Answers to earlier requests, for which nobody waits any more, are skipped.
+    /// The time counts anew from each of them: a program may handle one request after the other.
     ///
     /// # Errors
     /// [`Broken`]; the program cannot be relied on any more.
@@ -240,6 +244,7 @@ impl ProgramProcess {
             if number == id {
                 return Ok(answer);
             }
+            (timer, has_grace) = (clock.sleep_until(clock.now().saturating_add(within)), false);
         }
     }
 
@@ -293,12 +298,8 @@ impl ProgramProcess {
 }
 
 fn garbage(number: u64, line: &[u8], problem: String) -> Broken {
-    let text = String::from_utf8_lossy(line);
-    let line = match text.char_indices().nth(QUOTED_MAX) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.into_owned(),
-    };
-    Broken::Garbage { number, line, problem }
+    let line = shortened(String::from_utf8_lossy(line).into_owned(), QUOTED_MAX);
+    Broken::Garbage { number, line, problem: shortened(problem, PROBLEM_MAX) }
 }
 
 /// The command in a process group of its own, which ends with this process.

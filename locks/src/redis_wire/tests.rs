@@ -1,5 +1,10 @@
+use std::{io, time::Duration};
+
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    time::timeout,
+};
 
 use super::*;
 use crate::connection::driven;
@@ -90,6 +95,61 @@ async fn requests_leave_in_the_order_of_their_first_poll_and_answers_find_their_
     let expected = ["a", "b", "c"].map(|text| ping(text).get_packed_command()).concat();
     assert_eq!(server.await.unwrap(), expected);
     assert!(wire.0.lock().slots.is_empty());
+}
+
+/// A stream that keeps the bytes which it has taken until it is flushed, as TLS does while the socket is full. The
+/// first flush has to wait.
+struct Keeping {
+    inner: DuplexStream,
+    kept: Vec<u8>,
+    is_full: bool,
+}
+
+impl AsyncRead for Keeping {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, room)
+    }
+}
+
+impl AsyncWrite for Keeping {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.kept.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if std::mem::take(&mut this.is_full) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let sent = ready!(Pin::new(&mut this.inner).poll_write(cx, &this.kept))?;
+        assert_eq!(sent, this.kept.len(), "the duplex has room for one request");
+        this.kept.clear();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn a_flush_that_had_to_wait_is_repeated() {
+    let (inner, mut theirs) = duplex(64);
+    let wire = Wire::default();
+    let server = tokio::spawn(async move {
+        let mut asked = vec![0; ping("a").get_packed_command().len()];
+        theirs.read_exact(&mut asked).await.unwrap();
+        theirs.write_all(b":1\r\n").await.unwrap();
+        // Open until the answer was read.
+        theirs
+    });
+    let stream = Keeping { inner, kept: Vec::new(), is_full: true };
+    let asking = async { Ok(wire.ask(ping("a")).await) };
+    let answered = timeout(Duration::from_secs(5), driven(wire.driver(Box::new(stream)), asking)).await;
+    assert_eq!(answered, Ok(Ok(Value::Int(1))), "the request was not sent");
+    drop(server.await.unwrap());
 }
 
 #[tokio::test]

@@ -120,6 +120,17 @@ async fn a_line_that_is_no_answer_is_quoted_with_its_number() {
 }
 
 #[tokio::test]
+async fn a_long_line_that_is_no_answer_makes_a_short_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = r#"acquire) say "$ok,\"$(head -c 60000 /dev/zero | tr '\0' A)\":1";;"#;
+    let lock = lock(dir.path(), long);
+    lock.start().await.unwrap();
+    let why = broken(acquire(&lock, "a").await);
+    assert!(why.contains("unknown field `AAA") && why.contains("(restart 1)"), "{why}");
+    assert!(why.chars().count() < 1_000, "{} characters", why.chars().count());
+}
+
+#[tokio::test]
 async fn a_program_that_ended_between_requests_is_started_before_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let lock = lock(dir.path(), r#"release) say "$ok"; exit 0;;"#);
@@ -145,6 +156,19 @@ async fn the_late_answer_to_a_cancelled_attempt_is_skipped() {
     lock.cancel(&key, &owner, LEASE, &Unwatched).await;
     acquire(&lock, "b").await.unwrap();
     assert_eq!(said(dir.path()), ["init", "acquire", "cancel", "acquire"]);
+    assert_eq!(lock.restarts(), 0);
+}
+
+#[tokio::test]
+async fn a_request_behind_an_abandoned_one_has_its_own_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"renew|release) sleep 1.4; say "$ok";;"#);
+    lock.start().await.unwrap();
+    let mut hold = acquire(&lock, "a").await.unwrap();
+    // The renewal is queued; the client waits no longer.
+    assert!(lock.renew(&mut hold, LEASE, &Unwatched).now_or_never().is_none());
+    assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
+    assert_eq!(said(dir.path()), ["init", "acquire", "renew", "release"]);
     assert_eq!(lock.restarts(), 0);
 }
 
@@ -201,6 +225,26 @@ async fn a_new_program_says_nothing_about_the_hold_of_the_old_one() {
         assert_eq!(failure.outcome, Outcome::Indeterminate);
         assert!(failure.to_string().contains("started again since it acquired"), "{failure}");
     }
+}
+
+#[tokio::test]
+async fn a_later_hold_does_not_make_an_earlier_one_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let lost = r#"renew|release) say '"ok":false,"error":"lost"';;"#;
+    let case = r#"acquire) case $line in *'"owner":"b"'*) exit;; *) say "$ok";; esac;;"#;
+    let lock = lock(dir.path(), &format!("{case} {lost}"));
+    lock.start().await.unwrap();
+    let mut first = acquire(&lock, "a").await.unwrap();
+    assert!(broken(acquire(&lock, "b").await).contains("restart 1"));
+    let mut second = acquire(&lock, "c").await.unwrap();
+    let renewed = lock.renew(&mut first, LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!(renewed.outcome, Outcome::Indeterminate, "{renewed}");
+    let released = lock.release(&first, &Unwatched).await.unwrap_err();
+    assert_eq!(released.outcome, Outcome::Indeterminate, "{released}");
+    // The new program knows the hold that it has granted itself.
+    let renewed = lock.renew(&mut second, LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!((renewed.reason, renewed.outcome), (FailureReason::Lost, Outcome::Failed));
+    assert!(!lock.release(&second, &Unwatched).await.unwrap().removed);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use locks::{
 };
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{self, Instant, sleep, timeout},
 };
 
 mod ensemble;
@@ -158,6 +158,19 @@ async fn an_abandoned_hold_ends_with_its_session_timeout() {
     let next = scene.acquire("b").await;
     assert!(started.elapsed() > LEASE / 2 && started.elapsed() < LEASE + SOON, "{:?}", started.elapsed());
     assert!(!scene.release(&abandoned).await && scene.release(&next).await);
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_closes_no_promised_session() {
+    let scene = Scene::new("zookeeper").await;
+    let hold = scene.acquire("a").await;
+    // The timers of this process follow the jump, as after a clock fault.
+    time::pause();
+    time::advance(9 * LEASE).await;
+    time::resume();
+    sleep(LEASE / 4).await;
+    assert_eq!((scene.ensemble.queue("k0").len(), scene.ensemble.sessions()), (1, 1));
+    assert!(scene.release(&hold).await);
 }
 
 #[tokio::test]

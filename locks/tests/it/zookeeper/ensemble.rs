@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
+use locks::{BootClock, Clock};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, tcp::OwnedReadHalf},
     sync::mpsc::{UnboundedSender, unbounded_channel},
-    time::{Instant, sleep},
+    time::sleep,
 };
 
 const NO_NODE: i32 = -101;
@@ -37,7 +38,8 @@ struct Tree {
 
 struct Session {
     timeout: Duration,
-    ends: Instant,
+    /// By the boot clock: a test makes Tokio's clock jump.
+    ends: Duration,
     connection: UnboundedSender<Vec<u8>>,
 }
 
@@ -67,7 +69,7 @@ impl Ensemble {
                     .tree()
                     .sessions
                     .iter()
-                    .filter(|(_, s)| Instant::now() >= s.ends)
+                    .filter(|(_, s)| BootClock.now() >= s.ends)
                     .map(|(id, _)| *id)
                     .collect();
                 ended.into_iter().for_each(|session| ending.tree().end(session));
@@ -170,7 +172,7 @@ impl Tree {
         let timeout = Duration::from_millis(u64::try_from(timeout).unwrap());
         if asked == 0 {
             self.zxid += 1;
-            let ends = Instant::now() + timeout;
+            let ends = BootClock.now() + timeout;
             self.sessions.insert(self.zxid, Session { timeout, ends, connection });
             return Some(self.zxid);
         }
@@ -182,7 +184,7 @@ impl Tree {
     /// The answer to a request; none if the connection ends here.
     fn answer(&mut self, session: i64, request: &[u8]) -> Option<Vec<u8>> {
         let known = self.sessions.get_mut(&session)?;
-        known.ends = Instant::now() + known.timeout;
+        known.ends = BootClock.now() + known.timeout;
         let mut input = Input(request);
         let (xid, kind) = (input.int(), input.int());
         let mut output = Output::default();

@@ -1,0 +1,294 @@
+//! The lock of one client, against a server that says what a test lets it say.
+
+use std::{future::pending, io};
+
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+};
+
+use super::*;
+use crate::{
+    access::{Access, Secret},
+    clock::BootClock,
+    hold::Outcome,
+    ports::Unwatched,
+    postgres_session::FORGOTTEN_AFTER,
+};
+
+const LEASE: Duration = Duration::from_secs(8);
+const STATEMENTS: Statements = Statements {
+    try_lock: "try",
+    lock: "wait",
+    count: "count",
+    check: "check",
+    unlock: "unlock",
+    create: "create",
+    timeouts: &[],
+};
+/// The first bytes of a request to cancel a statement
+/// (<https://www.postgresql.org/docs/15/protocol-message-formats.html>, CancelRequest).
+const CANCEL: [u8; 4] = [4, 210, 22, 46];
+/// The time that the server needs for such a request.
+const CANCELLING: Duration = Duration::from_millis(50);
+
+/// The description of one column `n` of the type `int8`, in binary (RowDescription, same page).
+const COLUMN: &[u8] = b"\0\x01n\0\0\0\0\0\0\0\0\0\0\x14\0\x08\xff\xff\xff\xff\0\x01";
+
+/// An unusual answer of the server.
+#[derive(Clone, Copy)]
+enum Says {
+    /// No row.
+    Nothing,
+    /// An error that shows the user.
+    Error,
+    /// The connection is closed.
+    Closes,
+    /// No answer, now and later.
+    Silence,
+}
+
+/// A server that answers every statement with the number 1, unless told otherwise.
+struct Scripted {
+    address: String,
+    answers: Mutex<BTreeMap<&'static str, Says>>,
+    /// The logins, the statements, and the requests to cancel a statement.
+    asked: Mutex<Vec<String>>,
+}
+
+/// A message of the server: its kind, its length and its body.
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(body.len() + 4).unwrap();
+    [&[kind][..], &len.to_be_bytes(), body].concat()
+}
+
+fn ready_for_query() -> Vec<u8> {
+    message(b'Z', b"I")
+}
+
+/// The answer to a login.
+fn session() -> Vec<u8> {
+    [message(b'R', &[0; 4]), message(b'K', &[0; 8]), ready_for_query()].concat()
+}
+
+/// The answer to a statement without rows of its own.
+fn done() -> Vec<u8> {
+    [message(b'C', b"DONE\0"), ready_for_query()].concat()
+}
+
+/// The answer to a statement with a parameter: the numbers of one column.
+fn rows(numbers: &[i64]) -> Vec<u8> {
+    let row = |number: &i64| message(b'D', &[&[0_u8, 1, 0, 0, 0, 8][..], &number.to_be_bytes()].concat());
+    let rows: Vec<u8> = numbers.iter().flat_map(row).collect();
+    [message(b'1', b""), message(b'2', b""), message(b'T', COLUMN), rows, done()].concat()
+}
+
+fn error() -> Vec<u8> {
+    let fields = "SERROR\0VERROR\0C53300\0Mtoo many connections for role \"alice\"\0\0";
+    [message(b'E', fields.as_bytes()), ready_for_query()].concat()
+}
+
+/// Reads a length and the bytes that follow.
+async fn body(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let len = stream.read_u32().await?;
+    let mut body = vec![0; len as usize - 4];
+    stream.read_exact(&mut body).await?;
+    Ok(body)
+}
+
+impl Scripted {
+    async fn start() -> Arc<Scripted> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let scripted = Arc::new(Scripted { address, answers: Mutex::default(), asked: Mutex::default() });
+        let server = scripted.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(server.clone().serve(stream));
+            }
+        });
+        scripted
+    }
+
+    fn says(&self, asked: &'static str, answer: Says) {
+        self.answers.lock().insert(asked, answer);
+    }
+
+    fn logins(&self) -> usize {
+        self.asked.lock().iter().filter(|asked| *asked == "login").count()
+    }
+
+    /// Serves a connection until it is closed, which is an error.
+    async fn serve(self: Arc<Self>, mut stream: TcpStream) -> io::Result<()> {
+        if body(&mut stream).await?.starts_with(&CANCEL) {
+            tokio::time::sleep(CANCELLING).await;
+            self.asked.lock().push("cancel".to_owned());
+            return Ok(());
+        }
+        self.answer(&mut stream, "login", session()).await?;
+        let mut parsed = String::new();
+        loop {
+            let kind = stream.read_u8().await?;
+            let body = body(&mut stream).await?;
+            let text = |place| {
+                let text = body.split(|byte| *byte == 0).nth(place).unwrap_or_default();
+                String::from_utf8_lossy(text).into_owned()
+            };
+            match kind {
+                b'Q' => self.answer(&mut stream, &text(0), done()).await?,
+                // The name of the prepared statement comes first.
+                b'P' => parsed = text(1),
+                b'S' => self.answer(&mut stream, &parsed, rows(&[1])).await?,
+                _ => {}
+            }
+        }
+    }
+
+    async fn answer(&self, stream: &mut TcpStream, asked: &str, usual: Vec<u8>) -> io::Result<()> {
+        self.asked.lock().push(asked.to_owned());
+        let says = self.answers.lock().get(asked).copied();
+        let answer = match says {
+            None => usual,
+            Some(Says::Nothing) => rows(&[]),
+            Some(Says::Error) => error(),
+            Some(Says::Closes) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Some(Says::Silence) => return pending().await,
+        };
+        stream.write_all(&answer).await
+    }
+}
+
+/// A clock that a test can advance.
+#[derive(Default)]
+struct Advanced(Mutex<Duration>);
+
+impl Clock for Advanced {
+    fn now(&self) -> Duration {
+        BootClock.now() + *self.0.lock()
+    }
+
+    fn sleep_until(&self, at: Duration) -> Reply<()> {
+        BootClock.sleep_until(at.saturating_sub(*self.0.lock()))
+    }
+}
+
+fn lock_by(clock: Arc<dyn Clock>, server: &Scripted) -> Shared {
+    let access = Access { user: Some(Secret::new("alice")), ..Access::default() };
+    let address = ServerAddress { access, ..ServerAddress::new("postgres-1", server.address.as_str()) };
+    Shared::new(address, OneServer::new("postgres-1"), clock, TokenSource::Counter, &STATEMENTS)
+}
+
+fn lock(server: &Scripted) -> Shared {
+    lock_by(Arc::new(BootClock), server)
+}
+
+async fn attempt(lock: &Shared, key: &str, owner: &str) -> Result<Hold, Failure> {
+    lock.acquire(&Key::new(key), Owner::new(owner), LEASE, &Unwatched).await
+}
+
+#[tokio::test]
+async fn a_session_with_a_given_up_hold_takes_no_more_attempts() {
+    let server = Scripted::start().await;
+    let lock = lock(&server);
+    let given_up = attempt(&lock, "k0", "a").await.unwrap();
+    let mut other = attempt(&lock, "k1", "b").await.unwrap();
+    assert_eq!(server.logins(), 1);
+    lock.gave_up(&given_up);
+    let next = attempt(&lock, "k0", "c").await.unwrap();
+    assert_eq!(server.logins(), 2, "the first session would be granted k0 again");
+    lock.renew(&mut other, LEASE, &Unwatched).await.unwrap();
+    for hold in [other, next] {
+        assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
+    }
+    let users: Vec<Owner> = lock.current.lock().users.keys().cloned().collect();
+    assert_eq!(users, [given_up.owner], "the server ends the session, and not the client");
+}
+
+#[tokio::test]
+async fn a_session_that_ended_long_ago_is_forgotten() {
+    let (server, clock) = (Scripted::start().await, Arc::new(Advanced::default()));
+    let lock = lock_by(clock.clone(), &server);
+    let mut given_up = attempt(&lock, "k0", "a").await.unwrap();
+    lock.gave_up(&given_up);
+    let is_known = || lock.current.lock().users.contains_key(&Owner::new("a"));
+    *clock.0.lock() += FORGOTTEN_AFTER;
+    attempt(&lock, "k1", "b").await.unwrap();
+    assert!(is_known(), "the session has not ended");
+    server.says("check", Says::Closes);
+    given_up.valid_until += 2 * FORGOTTEN_AFTER;
+    assert!(lock.renew(&mut given_up, LEASE, &Unwatched).await.is_err());
+    attempt(&lock, "k2", "c").await.unwrap();
+    assert!(!is_known());
+}
+
+#[tokio::test]
+async fn no_failure_of_a_shared_session_shows_the_user() {
+    for asked in ["login", "create", "try", "wait", "count"] {
+        let server = Scripted::start().await;
+        if asked == "wait" {
+            server.says("try", Says::Nothing);
+        }
+        server.says(asked, Says::Error);
+        let failure = attempt(&lock(&server), "k0", "a").await.unwrap_err();
+        let said = format!("{:?}", failure.reason);
+        assert!(said.contains("too many connections") && !said.contains("alice"), "{asked}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_unlock_ends_no_other_hold() {
+    let server = Scripted::start().await;
+    let lock = lock(&server);
+    let mut first = attempt(&lock, "k0", "a").await.unwrap();
+    let released = attempt(&lock, "k1", "b").await.unwrap();
+    server.says("unlock", Says::Error);
+    assert!(lock.release(&released, &Unwatched).await.is_err());
+    lock.renew(&mut first, LEASE, &Unwatched).await.unwrap();
+    let mut second = attempt(&lock, "k1", "c").await.unwrap();
+    assert_eq!(server.logins(), 2, "the first session may still have k1");
+    // The undo of a failed attempt unlocks too.
+    server.says("count", Says::Error);
+    assert!(attempt(&lock, "k2", "d").await.is_err());
+    lock.renew(&mut second, LEASE, &Unwatched).await.unwrap();
+    server.answers.lock().remove("count");
+    attempt(&lock, "k2", "e").await.unwrap();
+    assert_eq!(server.logins(), 3, "the second session may still have k2");
+}
+
+#[tokio::test]
+async fn a_release_without_an_answer_may_have_been_done() {
+    let server = Scripted::start().await;
+    let lock = lock(&server);
+    let hold = attempt(&lock, "k0", "a").await.unwrap();
+    server.says("unlock", Says::Closes);
+    assert_eq!(lock.release(&hold, &Unwatched).await.unwrap_err().outcome, Outcome::Indeterminate);
+    // On a connection that is closed already, no release leaves.
+    let mut hold = attempt(&lock, "k0", "b").await.unwrap();
+    server.says("check", Says::Closes);
+    assert!(lock.renew(&mut hold, LEASE, &Unwatched).await.is_err());
+    let lost = lock.release(&hold, &Unwatched).await.unwrap_err();
+    assert_eq!((lost.reason, lost.outcome), (FailureReason::Lost, Outcome::Failed));
+}
+
+#[tokio::test]
+async fn an_unlock_waits_until_the_server_has_cancelled_the_wait() {
+    let server = Scripted::start().await;
+    server.says("try", Says::Nothing);
+    server.says("wait", Says::Error);
+    assert!(attempt(&lock(&server), "k0", "a").await.is_err());
+    let asked = server.asked.lock().clone();
+    assert!(asked.ends_with(&["cancel", "unlock"].map(String::from)), "{asked:?}");
+}
+
+#[tokio::test]
+async fn an_attempt_ends_though_the_server_falls_silent() {
+    let ended = async |asked: &'static str| {
+        let server = Scripted::start().await;
+        server.says("try", Says::Nothing);
+        server.says(asked, Says::Silence);
+        let (lock, lease) = (lock(&server), Duration::from_millis(200));
+        lock.acquire(&Key::new("k0"), Owner::new("a"), lease, &Unwatched).await.unwrap_err().outcome
+    };
+    let (creating, waiting) = futures::join!(ended("create"), ended("wait"));
+    assert_eq!((creating, waiting), (Outcome::Failed, Outcome::Indeterminate));
+}
