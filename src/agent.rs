@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use agent::protocol::{Answer, Order};
+use agent::{
+    net::CONNECTIONS_MAX,
+    protocol::{Answer, Order, TargetRequest},
+};
 use anyhow::bail;
 use compose::{AgentPort, Running};
 use history::{Event, NodeName, Record, Stamp};
@@ -18,7 +21,7 @@ use crate::{process::AgentCommand, standard_input::send};
 
 /// The time in which the agent must stamp an event.
 const STAMPED: Duration = Duration::from_secs(10);
-/// The time in which the agent must carry out an order. A probe waits as long as packets are delayed.
+/// The time in which the agent must carry out an order, without the time for which a probe waits for packets.
 const OBEYED: Duration = Duration::from_secs(60);
 
 /// The agent of a running cluster.
@@ -106,6 +109,7 @@ impl AgentPort for Agent<'_> {
     fn order<'a>(&'a self, node: &'a NodeName, order: Order) -> Doing<'a, Answer> {
         Box::pin(async move {
             let failed = |why: String| ClusterError { node: node.clone(), doing: "having the agent act on it", why };
+            let within = within(&order);
             let (answered, answer) = oneshot::channel();
             let number = {
                 let mut pending = self.pending.lock();
@@ -115,13 +119,45 @@ impl AgentPort for Agent<'_> {
                 number
             };
             self.send(&AgentCommand::Do { number, node: node.clone(), order: Box::new(order) })?;
-            match tokio::time::timeout(OBEYED, answer).await {
+            match tokio::time::timeout(within, answer).await {
                 Ok(Ok(Ok(answer))) => serde_json::from_value(answer)
                     .map_err(|e| failed(format!("this version does not know the agent's answer: {e}"))),
                 Ok(Ok(Err(why))) => Err(failed(why)),
                 Ok(Err(_)) => Err(failed("the agent has ended".into())),
-                Err(_) => Err(failed(format!("no answer within {} s", OBEYED.as_secs()))),
+                Err(_) => Err(failed(format!("no answer within {} s", within.as_secs()))),
             }
         })
+    }
+}
+
+/// Returns the time in which the agent must carry out `order`. A probe waits as long as packets are delayed, which may
+/// be minutes.
+fn within(order: &Order) -> Duration {
+    match order {
+        Order::Target(TargetRequest::Probe { timeout_ms, .. } | TargetRequest::Knock { timeout_ms, .. }) => {
+            OBEYED + Duration::from_millis(*timeout_ms) * CONNECTIONS_MAX
+        }
+        _ => OBEYED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddrV4;
+
+    use super::*;
+
+    #[test]
+    fn an_order_to_probe_may_take_as_long_as_its_connections() {
+        let to = Ipv4Addr::new(172, 20, 0, 2);
+        for timeout_ms in [400, 120_400, u64::MAX] {
+            let connections = Duration::from_millis(timeout_ms) * CONNECTIONS_MAX;
+            let probe = TargetRequest::Probe { pid: 7, to: SocketAddrV4::new(to, 1), timeout_ms };
+            let knock = TargetRequest::Knock { pid: 7, at: 8, to, timeout_ms };
+            for request in [probe, knock] {
+                assert!(within(&Order::Target(request)) > connections, "{timeout_ms} ms");
+            }
+        }
+        assert_eq!(within(&Order::Target(TargetRequest::Abilities { pid: 7 })), OBEYED);
     }
 }

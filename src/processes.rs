@@ -160,8 +160,9 @@ impl Control for DockerProcesses<'_> {
     }
 
     fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
+        let sleep = tokio::time::sleep(lasting);
         Box::pin(async move {
-            tokio::time::sleep(lasting).await;
+            sleep.await;
             Ok(())
         })
     }

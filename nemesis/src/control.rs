@@ -16,6 +16,6 @@ pub trait Control: Send + Sync {
     fn arm<'a>(&'a self, client: ClientId, point: Point, bound: Duration) -> Doing<'a, ()>;
     /// Releases `client` from the point at which it waits, and disarms the client.
     fn let_go<'a>(&'a self, client: ClientId) -> Doing<'a, ()>;
-    /// Waits by the controller's clock. The wait proves nothing about the target.
+    /// Waits by the controller's clock, from the call on. The wait proves nothing about the target.
     fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()>;
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use futures::future::join;
+use futures::future::try_join;
 use history::{Harm, Key, NodeName, Plan};
 use tokio::sync::watch;
 
@@ -133,7 +133,8 @@ impl Controller<'_> {
         (self.on_phase)(phase);
     }
 
-    /// Injects the plan's faults, and heals them, until the time of the plan is over.
+    /// Injects the plan's faults, and heals them, until the time of the plan is over, or a fault has failed and all
+    /// other faults are healed.
     async fn inject_faults(&self) -> Result<(), ControllerError> {
         let (over, phase) = watch::channel(false);
         let nemesis =
@@ -141,10 +142,10 @@ impl Controller<'_> {
         let time = async {
             let slept = self.processes.sleep(self.plan.time).await;
             over.send_replace(true);
-            slept
+            Ok::<_, NemesisError>(slept)
         };
-        let (injected, slept) = join(nemesis.run(self.plan), time).await;
-        injected?;
+        // After an error of the nemesis the rest of the time would show nothing.
+        let ((), slept) = try_join(nemesis.run(self.plan), time).await?;
         Ok(slept?)
     }
 

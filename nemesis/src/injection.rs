@@ -46,7 +46,7 @@ impl Injection<'_> {
     /// Records that the fault missed its target if the targeted hold had ended before the fault was effective at
     /// `from`.
     pub async fn missed(&self, from: Stamp) -> Result<(), ClusterError> {
-        let ended = self.hold.and_then(|hold| self.live_view.look(|view| view.ended(hold)));
+        let ended = self.live_view.look(|view| view.end_of_target(self.step.id));
         // The last event of a killed process may be the release of the hold: equal stamps mean a miss too.
         if ended.is_some_and(|at| at <= from) {
             self.stamp(FaultPhase::MissedTarget).await?;

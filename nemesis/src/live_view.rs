@@ -66,6 +66,8 @@ pub struct View {
     /// The holders, in the order of their acquisition.
     holders: Vec<Holder>,
     ended_holds: VecDeque<(HoldId, Stamp)>,
+    /// The targeted holds of active faults, and their ends. At a high rate thousands of holds end during one fault.
+    watched: BTreeMap<FaultId, (HoldId, Option<Stamp>)>,
     waiting: BTreeMap<ClientId, Waiting>,
     /// The writes that were answered recently.
     writes: VecDeque<(HoldId, NodeName, Stamp)>,
@@ -126,6 +128,8 @@ impl View {
                 if let Some(held) = self.holders.iter().position(|h| h.hold == *hold) {
                     self.holders.remove(held);
                     remember(&mut self.ended_holds, (*hold, record.at));
+                    let of_faults = self.watched.values_mut().filter(|(watched, _)| watched == hold);
+                    of_faults.for_each(|(_, ended)| *ended = Some(record.at));
                 }
             }
             Event::AtPoint { client, hold, point } => {
@@ -191,9 +195,15 @@ impl View {
         self.holders.last()
     }
 
-    /// Returns the time at which `hold` ended according to its client, if it has ended.
-    pub fn ended(&self, hold: HoldId) -> Option<Stamp> {
-        self.ended_holds.iter().rev().find(|(h, _)| *h == hold).map(|(_, at)| *at)
+    /// Returns the time at which the hold that `fault` targets ended according to its client, if it has ended. The
+    /// fault must be watched.
+    pub fn end_of_target(&self, fault: FaultId) -> Option<Stamp> {
+        self.watched.get(&fault).and_then(|(_, ended)| *ended)
+    }
+
+    fn watch(&mut self, fault: FaultId, hold: HoldId) {
+        let ended = self.ended_holds.iter().rev().find(|(ended, _)| *ended == hold).map(|(_, at)| *at);
+        self.watched.insert(fault, (hold, ended));
     }
 
     /// Returns the attempt or hold of `client`, if the client waits at `point`.
@@ -278,6 +288,16 @@ impl LiveView {
         }
     }
 
+    /// Keeps the end of the hold that `fault` targets, until [`LiveView::unwatch`].
+    pub fn watch(&self, fault: FaultId, hold: HoldId) {
+        self.view().watch(fault, hold);
+    }
+
+    /// Forgets the hold that `fault` targeted.
+    pub fn unwatch(&self, fault: FaultId) {
+        self.view().watched.remove(&fault);
+    }
+
     /// Calls `at` once with the current view.
     pub fn look<T>(&self, at: impl FnOnce(&View) -> T) -> T {
         at(&self.view())
@@ -306,5 +326,54 @@ impl LiveView {
             Either::Left((found, _)) => Some(found),
             Either::Right(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::Mode;
+
+    use super::*;
+
+    /// The client acquires the lock under this hold.
+    fn acquires(view: &mut View, hold: HoldId) {
+        let (client, key, mode) = (ClientId(0), Key::numbered(0), Mode::Write);
+        let acquire = Event::Acquire { client, attempt: hold, key, intended: Stamp(1), mode, above: None };
+        let acquired = Event::Acquired {
+            attempt: hold,
+            token: None,
+            lease_ns: 1,
+            granted_after: Stamp(1),
+            promised_from: None,
+            place: None,
+            valid_ns: 1,
+            answers: Vec::new(),
+        };
+        for event in [acquire, acquired] {
+            see(view, Stamp(1), event);
+        }
+    }
+
+    fn see(view: &mut View, at: Stamp, event: Event) {
+        view.see(&Record { seq: 0, process: "worker-1".into(), n: 0, at, event });
+    }
+
+    #[test]
+    fn the_end_of_a_targeted_hold_outlasts_thousands_of_later_holds() {
+        let mut view = View::default();
+        let (first, second) = (HoldId(1), HoldId(2));
+        acquires(&mut view, first);
+        see(&mut view, Stamp(10), Event::Release { hold: first });
+        acquires(&mut view, second);
+        // The first hold ended before its fault was requested, the second hold ends later.
+        view.watch(FaultId(1), first);
+        view.watch(FaultId(2), second);
+        assert_eq!([1, 2].map(|fault| view.end_of_target(FaultId(fault))), [Some(Stamp(10)), None]);
+        see(&mut view, Stamp(20), Event::LossNoticed { hold: second });
+        for other in (3..).take(2 * REMEMBERED).map(HoldId) {
+            acquires(&mut view, other);
+            see(&mut view, Stamp(30), Event::Release { hold: other });
+        }
+        assert_eq!([1, 2].map(|fault| view.end_of_target(FaultId(fault))), [Some(Stamp(10)), Some(Stamp(20))]);
     }
 }

@@ -32,8 +32,12 @@ impl Phase {
         self.changed.notify_waiters();
     }
 
-    /// Returns the result of `doing`; none, if the phase ends first.
+    /// Returns the result of `doing`; none, if the phase ends first. After the phase `doing` does not begin.
     pub async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
+        // A fault that fails hands its slot to the next step, and ends the phase in the same moment.
+        if self.is_over.load(Ordering::Relaxed) {
+            return None;
+        }
         let over = async {
             loop {
                 let changed = self.changed.notified();
@@ -100,5 +104,20 @@ impl NodeSlots {
                 return Ok((turn, Some(node)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    #[test]
+    fn nothing_begins_after_the_fault_phase() {
+        let phase = Phase::default();
+        assert!(block_on(phase.unless_over(async {})).is_some());
+        phase.end();
+        assert!(block_on(phase.unless_over(async {})).is_none());
     }
 }

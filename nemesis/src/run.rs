@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use futures::{
     StreamExt,
-    future::{Either, join, ready, select},
+    future::{Either, join, select},
     stream::FuturesUnordered,
 };
 use history::{Plan, Step, Target, WaitId, When};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
@@ -60,10 +61,19 @@ impl Nemesis<'_> {
     /// run concurrently. In every interleaving, at most one fault at a time is on among the workers, and at most one on
     /// each other node.
     ///
+    /// The first error ends the fault phase: no fault begins afterwards, and the call returns as soon as the active
+    /// faults are healed.
+    ///
     /// # Errors
-    /// A fault or a wait failed.
+    /// A fault or a wait failed. Of several errors, the first.
     pub async fn run(&self, plan: &Plan) -> Result<(), NemesisError> {
         let turn = NodeSlots::new(plan);
+        let first = Mutex::new(None);
+        let fails = |error: NemesisError| {
+            let mut first = first.lock();
+            *first = first.take().or(Some(error));
+            turn.phase.end();
+        };
         // One task forwards the end of the phase, so steps wake up in the order of the schedule.
         let mut over = self.over.clone();
         let ending = async {
@@ -76,33 +86,49 @@ impl Nemesis<'_> {
         };
         let gates = ActiveWaits::new(plan, self.control, self.live_view);
         let waits = async {
-            let failed = |(WaitId(wait), source)| NemesisError::Wait { wait, source };
-            gates.keep(plan, &turn.phase).await.map_err(failed)
+            gates.keep(plan, &turn.phase, &|WaitId(wait), source| fails(NemesisError::Wait { wait, source })).await;
         };
-        let both = join(self.steps(plan, &turn, &gates), waits);
+        let both = join(self.steps(plan, &turn, &gates, &fails), waits);
         match select(Box::pin(both), Box::pin(ending)).await {
-            Either::Left(((steps, waits), _)) => steps.and(waits),
+            Either::Left(_) => {}
             Either::Right(((), _)) => unreachable!("it waits for ever"),
         }
+        let first = first.lock().take();
+        first.map_or(Ok(()), Err)
     }
 
-    async fn steps(&self, plan: &Plan, turn: &NodeSlots, gates: &ActiveWaits<'_>) -> Result<(), NemesisError> {
+    async fn steps(
+        &self,
+        plan: &Plan,
+        turn: &NodeSlots,
+        gates: &ActiveWaits<'_>,
+        fails: &(dyn Fn(NemesisError) + Sync),
+    ) {
         let (random, own): (Vec<&Step>, Vec<&Step>) =
             plan.schedule.iter().partition(|s| matches!(s.when, When::AfterHeal(_)));
         // `FuturesUnordered` polls only the steps that were woken.
-        let own = own.into_iter().map(|step| self.step(plan, step, turn, gates)).collect::<FuturesUnordered<_>>();
-        // All steps run to their end after an error, so every other fault is healed.
-        let own = own.fold(Ok(()), |all, step| ready(all.and(step.map(drop))));
-        let random = async {
-            for step in random {
-                if !self.step(plan, step, turn, gates).await? {
-                    break;
+        let mut own = own.into_iter().map(|step| self.step(plan, step, turn, gates)).collect::<FuturesUnordered<_>>();
+        let own = async {
+            // All steps run to their end after an error, so every other fault is healed.
+            while let Some(step) = own.next().await {
+                if let Err(error) = step {
+                    fails(error);
                 }
             }
-            Ok(())
         };
-        let (own, random) = join(own, random).await;
-        own.and(random)
+        let random = async {
+            for step in random {
+                match self.step(plan, step, turn, gates).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        fails(error);
+                        break;
+                    }
+                }
+            }
+        };
+        join(own, random).await;
     }
 
     /// Carries out one step; returns false if the fault phase ended before the step began.
@@ -146,6 +172,7 @@ impl Nemesis<'_> {
         };
         let injection = injection.map_err(failed)?;
         let done = driver::inject(&injection).await;
+        self.live_view.unwatch(step.id);
         gate.into_iter().for_each(ActiveWait::is_done);
         gates.is_over(step.id);
         done.map_err(failed)?;
@@ -177,6 +204,9 @@ impl Nemesis<'_> {
                 (holder.node, Some(holder.hold), None)
             }
         };
+        if let Some(hold) = hold {
+            self.live_view.watch(step.id, hold);
+        }
         let is_server = plan.lock_nodes.contains(&node);
         let Nemesis { cluster, control, live_view, .. } = *self;
         Ok(Injection { cluster, control, live_view, plan, step, node, is_server, hold, waiting, gate })

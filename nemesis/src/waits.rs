@@ -12,7 +12,12 @@ use history::{ClientId, Event, FaultId, HoldId, NodeName, Plan, Step, Until, Wai
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{cluster::ClusterError, control::Control, live_view::LiveView, node_slots::Phase};
+use crate::{
+    cluster::{ClusterError, Doing},
+    control::Control,
+    live_view::LiveView,
+    node_slots::Phase,
+};
 
 /// A planned wait, with the state of its client and of the faults that happen during the wait.
 pub(crate) struct ActiveWait<'a> {
@@ -138,45 +143,69 @@ impl<'a> ActiveWaits<'a> {
         }
     }
 
-    /// Carries out all waits. The waits of one worker follow one another, because a client is armed for one point at a
-    /// time.
-    pub async fn keep(&self, plan: &Plan, phase: &Phase) -> Result<(), (WaitId, ClusterError)> {
+    /// Carries out all waits, and tells `fails` of each wait that failed. The waits of one worker follow one another,
+    /// because a client is armed for one point at a time.
+    pub async fn keep(&self, plan: &Plan, phase: &Phase, fails: &(dyn Fn(WaitId, ClusterError) + Sync)) {
         let mut workers: Vec<&NodeName> = self.waits.iter().map(|gate| &gate.wait.worker).collect();
         workers.sort();
         workers.dedup();
         let one_by_one = workers.into_iter().map(|worker| async move {
-            for gate in self.waits.iter().filter(|gate| gate.wait.worker == *worker) {
-                keep(gate, self, plan, phase).await.map_err(|e| (gate.wait.id, e))?;
+            let gates = self.waits.iter().filter(|gate| gate.wait.worker == *worker);
+            // The times of all waits count from here, and not from the end of the wait before.
+            let gates: Vec<_> = gates.map(|gate| (gate, self.control.sleep(gate.wait.after))).collect();
+            let mut released = None;
+            for (gate, due) in gates {
+                match keep(gate, self, due, released, plan, phase).await {
+                    Ok(hold) => released = hold,
+                    Err(error) => {
+                        fails(gate.wait.id, error);
+                        break;
+                    }
+                }
             }
-            Ok(())
         });
-        join_all(one_by_one).await.into_iter().collect()
+        join_all(one_by_one).await;
     }
 }
 
-/// Carries out one wait: arms the client, waits until the client reaches its point, and releases the client when the
-/// condition is true.
-async fn keep(gate: &ActiveWait<'_>, gates: &ActiveWaits<'_>, plan: &Plan, phase: &Phase) -> Result<(), ClusterError> {
-    let Wait { worker, point, at_most, after, .. } = gate.wait;
+/// Carries out one wait: arms the client at the time `due`, waits until the client reaches its point, and releases the
+/// client when the condition is true. Takes the hold whose release ended the client's last wait, and returns the hold
+/// that it releases itself.
+async fn keep(
+    gate: &ActiveWait<'_>,
+    gates: &ActiveWaits<'_>,
+    due: Doing<'_, ()>,
+    released: Option<HoldId>,
+    plan: &Plan,
+    phase: &Phase,
+) -> Result<Option<HoldId>, ClusterError> {
+    let Wait { worker, point, at_most, .. } = gate.wait;
     let client = first_client(plan, worker)?;
     let ActiveWaits { control, live_view, .. } = gates;
     let arriving = async {
-        control.sleep(*after).await?;
+        due.await?;
         control.arm(client, *point, *at_most).await?;
+        if let Some(released) = released {
+            // The released client has not left its point yet, which may be the point of this wait too.
+            live_view.until(|view| (view.at_point(client, *point) != Some(released)).then_some(())).await;
+        }
         Ok(live_view.until(|view| view.at_point(client, *point)).await)
     };
     let Some(hold) = phase.unless_over(arriving).await else {
         // The client has not reached its point. Disarm the client, because after the fault phase no step releases a
         // client.
-        return control.let_go(client).await;
+        control.let_go(client).await?;
+        return Ok(None);
     };
-    gate.open(hold?);
+    let hold = hold?;
+    gate.open(hold);
     let gone = live_view.until(|view| view.at_point(client, *point).is_none().then_some(()));
     if let Either::Left(_) = select(std::pin::pin!(gate.ended(gates, client)), std::pin::pin!(gone)).await {
         control.stamp(Event::PointReleased { client, point: *point }).await?;
         control.let_go(client).await?;
+        return Ok(Some(hold));
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Returns the first client of a worker, which waits at points. Clients are numbered worker by worker.
@@ -188,4 +217,144 @@ pub(crate) fn first_client(plan: &Plan, node: &NodeName) -> Result<ClientId, Clu
         why: "only workers have clients that could wait at a protocol point".into(),
     })?;
     Ok(ClientId((worker - 1) * plan.workload.clients_per_worker))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        pin::pin,
+        sync::{Arc, atomic::AtomicU64},
+        task::{Context, Poll, Waker},
+        time::Duration,
+    };
+
+    use history::{Activity, Arm, ClusterKind, Comparison, Point, ProcessName, Record, Stamp, Tokens, Workload};
+
+    use super::*;
+
+    /// Notes the commands to the client, and has a clock that the test sets.
+    #[derive(Default)]
+    struct Double {
+        commands: Mutex<Vec<&'static str>>,
+        now_ms: Arc<AtomicU64>,
+    }
+
+    impl Double {
+        fn notes(&self, command: &'static str) -> Doing<'_, ()> {
+            self.commands.lock().push(command);
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    impl Control for Double {
+        fn stamp<'a>(&'a self, _: Event) -> Doing<'a, Stamp> {
+            Box::pin(std::future::ready(Ok(Stamp(0))))
+        }
+
+        fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
+            self.notes("arm")
+        }
+
+        fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
+            self.notes("go")
+        }
+
+        fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
+            let now_ms = self.now_ms.clone();
+            let due_ms = now_ms.load(Ordering::Relaxed) + lasting.as_millis() as u64;
+            Box::pin(poll_fn(move |_| match now_ms.load(Ordering::Relaxed) >= due_ms {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }))
+        }
+    }
+
+    /// A plan in which the client of worker-1 waits before its write, twice.
+    fn plan(waits: [(Until, Duration); 2]) -> Plan {
+        let waits = waits.into_iter().zip(1..).map(|((until, after), id)| Wait {
+            id: WaitId(id),
+            worker: "worker-1".into(),
+            point: Point::BeforeWrite,
+            until,
+            at_most: Duration::from_secs(8),
+            after,
+        });
+        Plan {
+            schema: 1,
+            seed: 1,
+            cluster: ClusterKind::Sim,
+            backend: "redis".into(),
+            tokens: Tokens::Counter,
+            time: Duration::from_secs(10),
+            lease: Duration::from_secs(2),
+            arms: vec![Arm::Off],
+            fence: Comparison::Default,
+            resource: Default::default(),
+            lock_nodes: vec!["redis-1".into()],
+            servers: serde_json::from_str(include_str!("../../tests/shared/servers/redis.json")).unwrap(),
+            workload: Workload::default(),
+            activity: Activity::default(),
+            nemesis: Vec::new(),
+            models: None,
+            own_servers: Default::default(),
+            program: None,
+            waits: waits.collect(),
+            schedule: Vec::new(),
+        }
+    }
+
+    fn sees(live_view: &LiveView, event: Event) {
+        live_view.see(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at: Stamp(1), event });
+    }
+
+    fn arrives(hold: u64) -> Event {
+        Event::AtPoint { client: ClientId(0), hold: HoldId(hold), point: Point::BeforeWrite }
+    }
+
+    fn leaves(hold: u64) -> Event {
+        Event::LeftPoint { client: ClientId(0), hold: HoldId(hold), point: Point::BeforeWrite, released: true }
+    }
+
+    #[test]
+    fn the_time_of_a_second_wait_counts_from_the_start() {
+        let plan = plan([1, 4].map(|after| (Until::Time, Duration::from_secs(after))));
+        let (double, live_view, phase) = (Double::default(), LiveView::new(), Phase::default());
+        let waits = ActiveWaits::new(&plan, &double, &live_view);
+        let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
+        let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+        let mut armed_at = |now_ms| {
+            double.now_ms.store(now_ms, Ordering::Relaxed);
+            let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            double.commands.lock().len()
+        };
+        assert_eq!([0, 999, 1_000].map(&mut armed_at), [0, 0, 1]);
+        sees(&live_view, arrives(1));
+        assert_eq!(armed_at(2_000), 1);
+        sees(&live_view, leaves(1));
+        assert_eq!([3_000, 3_999, 4_000].map(armed_at), [1, 1, 2]);
+    }
+
+    #[test]
+    fn a_client_reaches_its_point_again_only_after_it_has_left() {
+        let plan = plan([Until::Over(FaultId(1)), Until::Time].map(|until| (until, Duration::ZERO)));
+        let (double, live_view, phase) = (Double::default(), LiveView::new(), Phase::default());
+        let waits = ActiveWaits::new(&plan, &double, &live_view);
+        let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
+        let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+        let mut second_hold = || {
+            let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            waits.waits[1].hold_on(&"worker-1".into())
+        };
+        second_hold();
+        sees(&live_view, arrives(1));
+        second_hold();
+        waits.is_over(FaultId(1));
+        assert_eq!(second_hold(), None);
+        assert_eq!(*double.commands.lock(), ["arm", "go", "arm"]);
+        sees(&live_view, leaves(1));
+        assert_eq!(second_hold(), None);
+        sees(&live_view, arrives(2));
+        assert_eq!(second_hold(), Some(HoldId(2)));
+    }
 }

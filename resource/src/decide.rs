@@ -93,10 +93,8 @@ impl State {
     /// including those that did not reach the disk.
     #[must_use]
     pub fn reopened(mut self, policy: &Policy) -> State {
-        // A new store begins with 1; only a used one may have lost numbers.
-        if self.last > Version(0) {
-            self.last = Version(self.last.0.saturating_add(RESTART_JUMP));
-        }
+        // Also if the disk has no decision: the first decisions of the earlier process may have been lost.
+        self.last = Version(self.last.0.saturating_add(RESTART_JUMP));
         self.before = None;
         if policy.bug().is_some_and(|bug| !bug.keeps_tokens()) {
             self.keys.values_mut().flat_map(BTreeMap::values_mut).for_each(|arm| arm.seen = None);

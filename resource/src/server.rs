@@ -76,11 +76,10 @@ impl Resource {
     /// The store cannot be opened or read, is open elsewhere, or was written under another policy.
     pub fn open(config: Config, observer: Observer) -> Result<Resource, StoreError> {
         let Config { policy, store, limits, clock } = config;
-        let is_new = !store.exists();
         let (store, restored) = Store::open(&store, &policy)?;
         let (queue, ended) = store.start()?;
         let shared = Arc::new(Shared::new(policy, limits, restored.state, observer, clock, queue));
-        Ok(Resource { shared, durable: (!is_new).then_some(restored.durable), ended })
+        Ok(Resource { shared, durable: restored.durable, ended })
     }
 
     /// Opens the tables of the Postgres server at `address` (`host:port`), which must trust the user `postgres`. From
@@ -138,7 +137,7 @@ impl Resource {
         Resource { shared, durable, ended: end }
     }
 
-    /// Returns the largest number on disk when the store was opened; none if the store is new. The observer of an
+    /// Returns the largest number of a decision on disk at the opening; none if the store is new. The observer of an
     /// earlier, killed process may have seen larger numbers: those were never answered, and are undone. All numbers of
     /// this process are larger.
     pub fn durable(&self) -> Option<Version> {

@@ -17,7 +17,8 @@ use crate::key_state::KeyState;
 use crate::policy::Policy;
 use crate::request::parse_key;
 
-/// `last` is the largest number on disk.
+/// `last` is the largest number of a decision on disk. `opened` is the number after which the last process that opened
+/// the existing store begins; until its first commit, `opened` is larger than `last`.
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// `policy` is the policy with which the store was created.
 const WORDS: TableDefinition<&str, &str> = TableDefinition::new("words");
@@ -142,17 +143,18 @@ pub(crate) struct Store {
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) state: State,
-    /// The largest number on disk.
-    pub(crate) durable: Version,
+    /// The largest number of a decision on disk; none if the store is new.
+    pub(crate) durable: Option<Version>,
 }
 
 impl Store {
     /// Opens the file at `path`; creates it if missing.
     pub(crate) fn open(path: &Path, policy: &Policy) -> Result<(Store, Restored), StoreError> {
+        let is_new = !path.exists();
         let db = Database::create(path).map_err(|error| StoreError::redb(path, error))?;
         let store = Store { db, path: path.to_owned() };
         store.check_policy(policy)?;
-        let restored = store.restore(policy)?;
+        let restored = store.restore(policy, is_new)?;
         Ok((store, restored))
     }
 
@@ -181,12 +183,33 @@ impl Store {
         }
     }
 
-    fn restore(&self, policy: &Policy) -> Result<Restored, StoreError> {
+    fn restore(&self, policy: &Policy, is_new: bool) -> Result<Restored, StoreError> {
+        if is_new {
+            return Ok(Restored { state: State::default(), durable: None });
+        }
         let transaction = self.wrap(|| Ok(self.db.begin_read()?))?;
-        let last = self.wrap(|| Ok(transaction.open_table(NUMBERS)?.get("last")?.map(|last| last.value())))?;
+        let number = |name: &str| {
+            self.wrap(|| Ok(transaction.open_table(NUMBERS)?.get(name)?.map_or(0, |number| number.value())))
+        };
+        let (last, opened) = (number("last")?, number("opened")?);
         let (keys, formers) = (self.keys(&transaction)?, self.formers(&transaction)?);
-        let durable = Version(last.unwrap_or_default());
-        Ok(Restored { state: State::restore(durable, keys, formers).reopened(policy), durable })
+        let state = State::restore(Version(last.max(opened)), keys, formers).reopened(policy);
+        self.begin_after(state.last())?;
+        Ok(Restored { state, durable: Some(Version(last)) })
+    }
+
+    /// Puts on disk that the decisions of this process begin after `number`. The next process then begins later, also
+    /// if a kill leaves none of these decisions on disk.
+    fn begin_after(&self, number: Version) -> Result<(), StoreError> {
+        self.wrap(|| {
+            let mut transaction = self.db.begin_write()?;
+            transaction.set_durability(Durability::Immediate)?;
+            {
+                let mut numbers = transaction.open_table(NUMBERS)?;
+                numbers.insert("opened", number.0)?;
+            }
+            Ok(transaction.commit()?)
+        })
     }
 
     fn keys(&self, transaction: &ReadTransaction) -> Result<BTreeMap<Key, KeyState>, StoreError> {
@@ -345,7 +368,7 @@ mod tests {
         drop(queue);
         end.await.unwrap().unwrap();
         let (_, restored) = Store::open(&path, &policy()).unwrap();
-        assert_eq!(restored.durable, Version(2));
+        assert_eq!(restored.durable, Some(Version(2)));
         assert_eq!(restored.state.key(&Key::new("k")), state.key(&Key::new("k")));
     }
 
@@ -387,6 +410,23 @@ mod tests {
         let failure = end.await.unwrap().unwrap_err().to_string();
         assert!(failure.contains("no space"), "{failure}");
         assert!(queue.is_closed());
+    }
+
+    #[test]
+    fn no_number_is_used_twice_although_kills_leave_no_decision_on_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let mut numbers = Vec::new();
+        for durable in [None, Some(Version(0)), Some(Version(0))] {
+            let (_store, Restored { mut state, durable: found }) = Store::open(&path, &policy()).unwrap();
+            assert_eq!(found, durable);
+            let key = Key::new("k");
+            let read = Request { key, hold: None, op: None, token: None, deadline: None, action: Action::Read };
+            // The store is closed before the decision is written.
+            numbers.push(state.decide(&policy(), &read).unwrap().number);
+        }
+        assert_eq!(numbers[0], Version(1), "a new store begins with 1");
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
     }
 
     #[test]

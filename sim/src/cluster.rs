@@ -212,6 +212,10 @@ impl Cluster for SimCluster {
         Box::pin(std::future::ready(latency()))
     }
 
+    fn stale_connections<'a>(&'a self, node: &'a NodeName, reset: bool) -> Doing<'a, u32> {
+        self.look(node, move |world, node| world.stale_connections(node, reset))
+    }
+
     fn set_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {
         self.act(node, "setting its clock", move |world, node| {
             world.move_clock(node, clock, change);

@@ -75,8 +75,8 @@ pub(crate) struct Timer {
 }
 
 enum Due<W> {
-    /// The number of a timer, and the waker of the task that waits.
-    Timer(u64, Waker),
+    /// The number of a timer, the process whose clock it follows, if any, and the waker of the future that waits.
+    Timer(u64, Option<Process>, Waker),
     Packet(Packet<W>),
     Call(Call<W>),
 }
@@ -208,14 +208,14 @@ impl<W> Executor<W> {
         self.at(self.now().plus(after), call);
     }
 
-    /// Arms a timer that wakes a task at `at`.
-    pub fn arm(&self, at: Stamp, waker: Waker) -> Timer {
-        self.put(at, |number| Due::Timer(number, waker))
+    /// Arms a timer that wakes a task at `at`. A timer of a process follows the clock of that process.
+    pub fn arm(&self, process: Option<Process>, at: Stamp, waker: Waker) -> Timer {
+        self.put(at, |number| Due::Timer(number, process, waker))
     }
 
     /// Lets a timer that has not fired wake `waker`.
     pub fn register(&self, timer: Timer, waker: &Waker) {
-        if let Some(Some(Due::Timer(number, known))) = lock(&self.state).dues.get_mut(timer.place)
+        if let Some(Some(Due::Timer(number, _, known))) = lock(&self.state).dues.get_mut(timer.place)
             && *number == timer.number
         {
             known.clone_from(waker);
@@ -224,7 +224,7 @@ impl<W> Executor<W> {
 
     /// Cancels a timer. A cancelled timer wakes no task, and a timer that has fired stays as it is.
     pub fn cancel(&self, timer: Timer) {
-        let is_own = |due: &mut Due<W>| matches!(due, Due::Timer(number, _) if *number == timer.number);
+        let is_own = |due: &mut Due<W>| matches!(due, Due::Timer(number, ..) if *number == timer.number);
         let cancelled = lock(&self.state).dues.get_mut(timer.place).and_then(|due| due.take_if(is_own));
         // Not during the borrow: the last waker of a task may own more than itself.
         drop(cancelled);
@@ -275,13 +275,23 @@ impl<W> Executor<W> {
         }
     }
 
-    /// Wakes all tasks of `process`, because its clock was changed and timers may be due.
+    /// Wakes all tasks of `process`, and all futures that wait for its timers, because its clock was changed and the
+    /// timers may be due. (A task of many futures, as `join_all` makes it, polls only those that were woken.)
     pub fn wake_all(&self, process: Process) {
-        let wakers: Vec<_> = (lock(&self.state).tasks.iter())
-            .filter(|slot| slot.process == process && !slot.is_dead)
-            .map(|slot| slot.waker.clone())
-            .collect();
-        wakers.iter().for_each(Wake::wake_by_ref);
+        let (tasks, timers) = {
+            let state = lock(&self.state);
+            let tasks = state.tasks.iter().filter(|slot| slot.process == process && !slot.is_dead);
+            let tasks: Vec<_> = tasks.map(|slot| slot.waker.clone()).collect();
+            let timers = state.dues.iter().flatten().filter_map(|due| match due {
+                Due::Timer(number, Some(of), waker) if *of == process => Some((*number, waker.clone())),
+                _ => None,
+            });
+            let mut timers: Vec<_> = timers.collect();
+            timers.sort_unstable_by_key(|(number, _)| *number);
+            (tasks, timers)
+        };
+        tasks.iter().for_each(Wake::wake_by_ref);
+        timers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     /// Drops the tasks of `process`.
@@ -361,7 +371,7 @@ impl<W> Executor<W> {
             let Some(due) = due else { continue };
             self.move_to(at);
             match due {
-                Due::Timer(_, waker) => waker.wake(),
+                Due::Timer(.., waker) => waker.wake(),
                 Due::Packet(packet) => world.arrive(packet),
                 Due::Call(call) => call(world),
             }

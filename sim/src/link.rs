@@ -245,7 +245,14 @@ impl<P> Link<P> {
         Retransmitted::Delivered(Delivered { at, delayed, packets })
     }
 
-    /// Drops the packets that wait, because their sender was killed.
+    /// Returns whether a packet waits that was retransmitted and lost again.
+    pub fn is_stale(&self) -> bool {
+        let is_stale =
+            |faults: &LinkFaults<P>| !faults.waiting.is_empty() && faults.retransmit_after > RETRANSMIT_AFTER;
+        self.faults.as_deref().is_some_and(is_stale)
+    }
+
+    /// Drops the packets that wait, because their connection was reset.
     pub fn reset(&mut self) {
         self.faults.iter_mut().for_each(|faults| faults.reset());
         self.forget();
@@ -359,13 +366,15 @@ mod tests {
         link.cut(FaultId(7), CutMode::Drop);
         let Sent::RetransmittedAt(first) = link.send(ms(0), packet(), &mut rng) else { panic!("lost") };
         assert_eq!(first, ms(200));
+        assert!(!link.is_stale());
         let Retransmitted::Again(second) = link.retransmit(first, &mut rng) else { panic!("still cut") };
-        assert_eq!(second, ms(600));
+        assert!(second == ms(600) && link.is_stale());
         link.heal(FaultId(7));
         assert!(matches!(link.send(ms(500), packet(), &mut rng), Sent::Waits), "open, but one is missing");
         let Retransmitted::Delivered(delivered) = link.retransmit(second, &mut rng) else { panic!("open") };
         assert_eq!((delivered.packets.len(), delivered.delayed), (2, Some((FaultId(7), ms(0)))));
         assert!(delivered.at > second && matches!(link.retransmit(delivered.at, &mut rng), Retransmitted::Nothing));
+        assert!(!link.is_stale());
     }
 
     #[test]

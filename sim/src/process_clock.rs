@@ -82,7 +82,7 @@ impl Future for Sleep {
                 if let Some((_, former)) = former {
                     self.world.executor.cancel(former);
                 }
-                self.armed = Some((due, self.world.executor.arm(due, cx.waker().clone())));
+                self.armed = Some((due, self.world.executor.arm(self.process, due, cx.waker().clone())));
             }
         }
         Poll::Pending

@@ -38,7 +38,7 @@ pub(crate) struct StoreCluster {
     expired: Stamp,
     /// Requests that wait until a key is deleted.
     waiting: Vec<PendingRequest>,
-    /// Requests that wait for a leader.
+    /// Requests that wait until their member reaches a leader.
     stalled: Vec<PendingRequest>,
     /// The frozen leaders' knowledge of the leases.
     views: BTreeMap<Process, LeaderView>,

@@ -171,7 +171,10 @@ impl Faults {
                     direction: links.direction,
                     since: after,
                 };
-                cuts.entry(*fault).or_default().push(cut);
+                let cuts = cuts.entry(*fault).or_default();
+                // The target has restarted: packets got through until the rules were in its new network.
+                cuts.retain(|former| former.node != *node);
+                cuts.push(cut);
                 Vec::new()
             }
             PacketRequest::Inject { .. } => Vec::new(),
@@ -208,5 +211,35 @@ impl Faults {
             }
         }
         events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent::protocol::Links;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_injected_again_delays_packets_only_since_then() {
+        let faults = Faults::new(mpsc::unbounded_channel().0);
+        let nodes = [("redis-1", 2), ("redis-2", 3), ("worker-1", 4)];
+        let nodes = nodes.map(|(node, number)| (Ipv4Addr::new(172, 20, 0, number), NodeName::new(node)));
+        *faults.nodes.lock() = nodes.clone().into();
+        let [(_, first), (_, second), (worker_address, worker)] = nodes;
+        let links = Links { peers: vec![worker_address], port: None, direction: Direction::In };
+        let fault = FaultId(1);
+        for (node, pid, after) in [(&first, 7, 10), (&second, 8, 11), (&first, 9, 30)] {
+            let what = PacketFault::Partition { links: links.clone(), cut: CutMode::Drop };
+            let request = PacketRequest::Inject { fault, pid, what };
+            assert!(faults.cut(node, &request, Stamp(0), Stamp(after)).is_empty());
+        }
+        let healed = faults.cut(&first, &PacketRequest::Heal { fault }, Stamp(50), Stamp(51));
+        let delayed = [(second, Stamp(11)), (first, Stamp(30))];
+        let delayed = delayed.map(|(to, since)| {
+            let (from, until) = (worker.clone(), Stamp(50));
+            Event::PacketsDelayed { fault, from, to, since, until }
+        });
+        assert_eq!(healed, delayed);
     }
 }

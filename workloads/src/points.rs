@@ -1,6 +1,10 @@
 //! Protocol points: places in a client's work where an armed client reports and waits.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use futures::future::{Either, select};
 use history::{ClientId, Event, HoldId, Point};
@@ -13,14 +17,26 @@ use crate::ports::Journal;
 /// The armed clients and their points. A client that is not armed passes every point without an event.
 #[derive(Debug, Default)]
 pub struct Points {
-    armed: Mutex<BTreeMap<ClientId, (Point, Duration)>>,
+    armed: Mutex<BTreeMap<ClientId, Arming>>,
+    /// The number of armings so far.
+    armings: AtomicU64,
     changed: Notify,
+}
+
+/// The point of an armed client. Each arming has its own ticket: a client that is armed again before it has noticed its
+/// release waits for the former ticket only.
+#[derive(Debug, Clone, Copy)]
+struct Arming {
+    ticket: u64,
+    point: Point,
+    bound: Duration,
 }
 
 impl Points {
     /// Arms a client: at its next passage of `point` the client waits, at most for `bound` by its own clock.
     pub fn arm(&self, client: ClientId, point: Point, bound: Duration) {
-        self.armed.lock().insert(client, (point, bound));
+        let ticket = self.armings.fetch_add(1, Ordering::Relaxed);
+        self.armed.lock().insert(client, Arming { ticket, point, bound });
     }
 
     /// Disarms a client, and releases the client if it waits.
@@ -37,20 +53,22 @@ impl Points {
 
     /// Returns whether a client would wait at `point` now.
     pub fn is_armed(&self, client: ClientId, point: Point) -> bool {
-        self.armed.lock().get(&client).is_some_and(|(armed, _)| *armed == point)
+        self.armed.lock().get(&client).is_some_and(|armed| armed.point == point)
+    }
+
+    fn has_ticket(&self, client: ClientId, ticket: u64) -> bool {
+        self.armed.lock().get(&client).is_some_and(|armed| armed.ticket == ticket)
     }
 
     /// Lets a client pass `point`: the client waits there if it is armed.
     pub async fn pass(&self, journal: &dyn Journal, clock: &dyn Clock, client: ClientId, hold: HoldId, point: Point) {
-        let bound = match self.armed.lock().get(&client) {
-            Some((armed, bound)) if *armed == point => *bound,
-            _ => return,
-        };
+        let armed = self.armed.lock().get(&client).copied().filter(|armed| armed.point == point);
+        let Some(Arming { ticket, bound, .. }) = armed else { return };
         journal.record(Event::AtPoint { client, hold, point });
         let released = async {
             loop {
                 let changed = self.changed.notified();
-                if !self.armed.lock().contains_key(&client) {
+                if !self.has_ticket(client, ticket) {
                     return;
                 }
                 changed.await;
@@ -59,7 +77,67 @@ impl Points {
         let timer = clock.sleep_until(clock.now() + bound);
         // `select` polls the release first: a release counts even if the bound has expired too.
         let released = matches!(select(std::pin::pin!(released), timer).await, Either::Left(_));
-        self.armed.lock().remove(&client);
+        self.armed.lock().retain(|_, armed| armed.ticket != ticket);
         journal.record(Event::LeftPoint { client, hold, point, released });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use history::Stamp;
+    use locks::Reply;
+
+    use super::*;
+
+    /// Keeps the events. Its clock stands still, so no bound expires.
+    #[derive(Default)]
+    struct Double(Mutex<Vec<Event>>);
+
+    impl Journal for Double {
+        fn now(&self) -> Stamp {
+            Stamp(0)
+        }
+
+        fn record(&self, event: Event) -> Stamp {
+            self.0.lock().push(event);
+            Stamp(0)
+        }
+
+        fn record_at(&self, _: Stamp, event: Event) {
+            self.record(event);
+        }
+    }
+
+    impl Clock for Double {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep_until(&self, _: Duration) -> Reply<()> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_armed_again_at_once_is_released() {
+        let (client, hold, bound) = (ClientId(3), HoldId(1), Duration::from_secs(1));
+        for next in [Point::BeforeWrite, Point::AfterAcquire] {
+            let (points, double) = (Points::default(), Double::default());
+            points.arm(client, Point::AfterAcquire, bound);
+            let mut passing = pin!(points.pass(&double, &double, client, hold, Point::AfterAcquire));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(passing.as_mut().poll(&mut cx).is_pending());
+            points.go(client);
+            points.arm(client, next, bound);
+            assert!(passing.as_mut().poll(&mut cx).is_ready());
+            let left = Event::LeftPoint { client, hold, point: Point::AfterAcquire, released: true };
+            assert_eq!(double.0.lock().last(), Some(&left));
+            assert!(points.is_armed(client, next), "the second arming stays");
+        }
     }
 }

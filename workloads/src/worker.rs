@@ -1,6 +1,7 @@
 //! The worker: the clients of one process, controlled by commands.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -103,7 +104,7 @@ impl Worker {
     pub fn stop(&self) {
         // No later command can release a client that waits at its point.
         self.points().go_all();
-        self.stop.set();
+        self.stop.set(self.recording.journal.now());
     }
 
     /// Runs all clients until [`Worker::stop`], lets them finish their current sections, and reports `sections`.
@@ -112,7 +113,7 @@ impl Worker {
         let tally = Tally::default();
         let attempts = Arc::new(AttemptIds::new(self.configuration.process));
         let namespace = Arc::<str>::from(self.configuration.namespace.as_str());
-        let (start, epoch) = (self.recording.journal.now(), self.recording.clock.now());
+        let start = self.recording.journal.now();
         let clients = (0..workload.clients_per_worker).map(|index| {
             let lock = self.locks[index as usize % self.locks.len()].clone();
             let client = Client {
@@ -126,7 +127,7 @@ impl Worker {
                 namespace: namespace.clone(),
                 attempts: attempts.clone(),
             };
-            self.client(client, start, epoch, &tally)
+            self.client(client, start, &tally)
         });
         join_all(clients).await;
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -135,7 +136,7 @@ impl Worker {
     }
 
     /// Runs one client: each section begins at its time, or as soon as the client is free.
-    async fn client(&self, client: Client, start: Stamp, epoch: Duration, tally: &Tally) {
+    async fn client(&self, client: Client, start: Stamp, tally: &Tally) {
         let plan = &self.configuration.plan;
         // Two streams for each client of each process: draws under contention must not change the offered sections.
         let stream = |of: u64| {
@@ -146,19 +147,18 @@ impl Worker {
         let sections = Sections::new(&plan.workload, &self.configuration.node(), client.id, stream(1));
         let backend = Backend::named(&self.configuration.backend).ok().filter(|_| plan.workload.reenter > 0);
         let mut rng = stream(2);
-        let clock = &*self.recording.clock;
-        let mut ended = None;
         for section in sections {
-            let due = epoch + section.due;
-            if ended.is_none() {
-                let ends = std::pin::pin!(self.stop.wait());
-                if let Either::Right(_) = select(clock.sleep_until(due), ends).await {
-                    ended = Some(clock.now());
-                }
-            }
-            if let Some(ended) = ended {
+            let due = start.plus(section.due);
+            let stopped = match self.stop.at() {
+                Some(at) => Some(at),
+                None => match select(pin!(self.until(due)), pin!(self.stop.wait())).await {
+                    Either::Left(_) => None,
+                    Either::Right((at, _)) => Some(at),
+                },
+            };
+            if let Some(stopped) = stopped {
                 // A section that was due and has not begun is dropped; a later one was never offered.
-                if due > ended {
+                if due > stopped {
                     break;
                 }
                 tally.offered.fetch_add(1, Ordering::Relaxed);
@@ -169,17 +169,30 @@ impl Worker {
             let (give_up, end) = (self.give_up(&client), self.end(&client));
             let reentrant = backend.map(|backend| client.reentrant(&backend));
             let client = reentrant.as_ref().unwrap_or(&client);
-            let count = match client.section(&section, start.plus(section.due), &mut rng, &give_up, &end).await {
+            let count = match client.section(&section, due, &mut rng, &give_up, &end).await {
                 Ended::Done => &tally.done,
                 Ended::Dropped => &tally.dropped,
             };
             count.fetch_add(1, Ordering::Relaxed);
-            if self.stop.is_set() && ended.is_none() {
-                ended = Some(clock.now());
-            }
         }
         // A script may end before the run.
         self.stop.wait().await;
+    }
+
+    /// Waits until the run's clock shows `at`. The client sleeps by its own clock, which a fault may let jump or run
+    /// fast, so it looks at the run's clock after each sleep. A slow clock makes the sleep too long.
+    async fn until(&self, at: Stamp) {
+        let Recording { journal, clock, .. } = &self.recording;
+        let shown = || (journal.now(), clock.now());
+        let mut now = shown();
+        while now.0 < at {
+            clock.sleep_until(now.1 + at.since(now.0)).await;
+            let former = std::mem::replace(&mut now, shown());
+            if now == former {
+                // The client's clock shows its largest reading, so no sleep by it lasts. The section begins early.
+                return;
+            }
+        }
     }
 
     /// Returns when a client gives up. After the stop a client keeps trying as long as a dead holder could block the
@@ -190,7 +203,7 @@ impl Worker {
         let longest = blocked_at_most(client.lease);
         let (seen, until_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         move || {
-            if !stop.is_set() {
+            if stop.at().is_none() {
                 return false;
             }
             let now = clock.now();

@@ -55,7 +55,8 @@ pub fn obey(request: ClockRequest) -> Result<ClockAnswer, ClockError> {
         ClockRequest::Ahead { pid } => return Clocks::of(pid)?.ahead().map(ClockAnswer::Ahead),
         ClockRequest::Change { pid, clock, change } => {
             let made_by = kernel::monotonic_ns() as u64;
-            each(pid, |clocks| clocks.move_once(made_by, clock, change))
+            let undoes = Clocks::of(pid)?.is_undone_by(clock, change)?;
+            each(pid, |clocks| clocks.move_once(made_by, clock, change, undoes))
         }
         ClockRequest::Heal { pid } => each(pid, Clocks::heal),
         ClockRequest::Restore { pid } => each(pid, Clocks::restore),
@@ -121,7 +122,7 @@ impl Clocks {
     ///
     /// The change is impossible, the process has ended, or the process could not be stopped at a safe place.
     pub fn change(&mut self, which: WhichClock, change: ClockChange) -> Result<(), ClockError> {
-        self.move_once(kernel::monotonic_ns() as u64, which, change)
+        self.move_once(kernel::monotonic_ns() as u64, which, change, false)
     }
 
     /// Sets the wall clock to the true time, which is a jump. A monotonic clock continues at the true rate from its
@@ -168,10 +169,26 @@ impl Clocks {
         Ok(matches!(self.found()?, Found::Ours(_)))
     }
 
-    fn move_once(&mut self, made_by: u64, which: WhichClock, change: ClockChange) -> Result<(), ClockError> {
+    /// Returns whether the change undoes an earlier change of this process.
+    fn is_undone_by(&self, which: WhichClock, change: ClockChange) -> Result<bool, ClockError> {
+        Ok(matches!(self.found()?, Found::Ours(slot) if slot.is_undone_by(which, change)))
+    }
+
+    /// With `undoes`, changes the clocks only if the change undoes an earlier change of this process.
+    fn move_once(
+        &mut self,
+        made_by: u64,
+        which: WhichClock,
+        change: ClockChange,
+        undoes: bool,
+    ) -> Result<(), ClockError> {
         self.rewrite(|slot| {
             // Forked from a process that was already changed.
             if slot.is_some_and(|slot| slot.made_by == made_by) {
+                return Ok(slot);
+            }
+            // A program that started after the earlier change has right clocks.
+            if undoes && slot.is_none_or(|slot| !slot.is_undone_by(which, change)) {
                 return Ok(slot);
             }
             let (slot, now) = (slot.unwrap_or_default(), kernel::now());

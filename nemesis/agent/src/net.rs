@@ -31,7 +31,7 @@ pub use error::NetError;
 pub use faults::PacketFaults;
 pub use foreign::foreign;
 pub use namespace::Namespace;
-pub use probe::{knock, probe};
+pub use probe::{CONNECTIONS_MAX, knock, probe};
 pub use redis_marker::redis_marker;
 pub use redis_time::redis_time;
 pub use release::Report;

@@ -25,10 +25,11 @@ const NAME: &str = "harness-resource";
 /// The longest time for a connection to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Creates the tables. `harness_number` has one row.
+/// Creates the tables. `harness_number` has one row: `last` is the number after which the next decision comes, and
+/// `decided` is the number of the last decision.
 const CREATE: &str = "\
 BEGIN;
-CREATE TABLE harness_number (last numeric(20) NOT NULL, policy text NOT NULL);
+CREATE TABLE harness_number (last numeric(20) NOT NULL, decided numeric(20) NOT NULL, policy text NOT NULL);
 CREATE TABLE harness_resource (key text, arm text, value text, version numeric(20) NOT NULL DEFAULT 0,
     fence numeric(20), owner numeric(20), claim numeric(20), PRIMARY KEY (key, arm));
 CREATE TABLE harness_operation (hold numeric(20), op numeric(20), decided text NOT NULL, PRIMARY KEY (hold, op));
@@ -37,20 +38,21 @@ COMMIT";
 const IS_CREATED: &str = "SELECT to_regclass('harness_number') IS NOT NULL";
 
 /// $1: policy.
-const FIRST: &str = "INSERT INTO harness_number VALUES (0, $1)";
+const FIRST: &str = "INSERT INTO harness_number VALUES (0, 0, $1)";
 
 /// Ends the sessions of earlier processes, so that nothing that they have sent is applied later.
 const END_OTHERS: &str = "\
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_pid()";
 
 /// Waits for the transaction that changes the number, if there is one.
-const LAST: &str = "SELECT last::text, policy FROM harness_number FOR UPDATE";
+const LAST: &str = "SELECT decided::text, policy FROM harness_number FOR UPDATE";
 
-/// $1: distance.
-const JUMP: &str = "UPDATE harness_number SET last = last + $1::text::numeric WHERE last > 0";
+/// $1: distance. A process whose store existed jumps, also if no decision was committed: the process before it may have
+/// logged its first decision.
+const JUMP: &str = "UPDATE harness_number SET last = last + $1::text::numeric";
 
 /// The first statement of each transaction. Its row lock keeps transactions apart.
-const NUMBER: &str = "UPDATE harness_number SET last = last + 1 RETURNING last::text";
+const NUMBER: &str = "UPDATE harness_number SET last = last + 1, decided = last + 1 RETURNING last::text";
 
 /// $1: hold. $2: operation.
 const FORMER: &str = "\

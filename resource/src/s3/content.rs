@@ -63,7 +63,8 @@ impl Content {
         former: Option<DecidedOperation>,
     ) -> Result<(Admission, Option<Content>), Refusal> {
         // An earlier process may have logged a decision that never reached the store, with a number above the last.
-        let least = self.durable.map_or(0, |durable| durable.0 + RESTART_JUMP);
+        // The number of openings separates processes that left no decision in the store.
+        let least = self.durable.map_or(0, |durable| durable.0 + RESTART_JUMP * self.opening);
         let formers = request.hold.zip(request.op).zip(former).into_iter().collect();
         let mut state = State::restore(Version(self.last.0.max(least)), self.keys.clone(), formers);
         let admission = state.decide(policy, request)?;
@@ -76,5 +77,30 @@ impl Content {
         }
         after.latest = Some(DecidedOperation { request: request.clone(), admission: admission.clone() });
         Ok((admission, Some(after)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::{Arm, Comparison};
+
+    use super::*;
+    use crate::request::Action;
+
+    #[test]
+    fn no_number_is_used_twice_although_kills_leave_no_decision_in_the_object() {
+        let policy = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
+        let key = Key::new("k");
+        let read = Request { key, hold: None, op: None, token: None, deadline: None, action: Action::Read };
+        let (mut content, mut numbers) = (Content::new(&policy), Vec::new());
+        for _ in 0..3 {
+            // The content after the decision is never put.
+            let (admission, _) = content.decide(&policy, &read, None).unwrap();
+            numbers.push(admission.number);
+            content = content.reopened();
+            assert_eq!(content.durable, Some(Version(0)));
+        }
+        assert_eq!(numbers[0], Version(1), "a new store begins with 1");
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
     }
 }

@@ -109,20 +109,34 @@ async fn a_new_process_goes_on_after_the_last_committed_number() {
     assert_eq!(first.durable, None);
     assert_eq!(first.put("/r/k", put, body).await.header("x-admission"), Some("1"));
     first.stop().await;
+    let silent = serve(&server, &policy).await;
+    silent.stop().await;
     let second = serve(&server, &policy).await;
-    assert_eq!(second.durable, Some(Version(1)));
+    assert_eq!(second.durable, Some(Version(1)), "the process between decided nothing");
     let repeated = second.put("/r/k", put, body).await;
     assert_eq!((repeated.header("x-repeat"), repeated.header("x-admission")), (Some("true"), Some("1")));
     let stale = "X-Hold: 2\r\nX-Op: 1\r\nX-Fence-Token: 6\r\n";
     let refused = second.put("/r/k", stale, body).await;
     assert_eq!((refused.status, &refused.json()["seen"]), (409, &7.into()));
     let number: u64 = refused.header("x-admission").unwrap().parse().unwrap();
-    assert!(number > 1 << 20, "#{number} may have been given before");
+    assert!(number > 2 << 20, "#{number} may have been given before");
     second.stop().await;
     let other = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
     let refused = Resource::over_postgres(other, Limits::default(), CLOCK, server.address(), observer().1).await;
     let error = refused.err().unwrap().to_string();
     assert!(error.contains("'off,writes default'") && error.contains("'off default'"), "{error}");
+}
+
+#[tokio::test]
+async fn a_process_over_unused_tables_begins_after_the_first_numbers() {
+    let Some(server) = Server::start().await else { return };
+    let policy = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
+    serve(&server, &policy).await.stop().await;
+    let second = serve(&server, &policy).await;
+    assert_eq!(second.durable, Some(Version(0)));
+    let number: u64 = second.get("/r/k", "").await.header("x-admission").unwrap().parse().unwrap();
+    assert!(number > 1 << 20, "#{number} may have been logged before the kill of the first process");
+    second.stop().await;
 }
 
 #[tokio::test]

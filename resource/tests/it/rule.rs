@@ -433,7 +433,8 @@ fn a_state_that_is_opened_again_knows_what_its_bug_leaves_it() {
         assert_eq!(stale.arms[0].admitted, !tokens, "{planted:?}");
         assert_eq!(state.decide(&policy, &first).unwrap().repeat, operations, "{planted:?}");
     }
-    assert_eq!(State::default().reopened(&policy(&[Arm::Off], Comparison::Default)), State::default());
+    let reopened = State::default().reopened(&policy(&[Arm::Off], Comparison::Default));
+    assert!(reopened.last() > Version(0), "number 1 may have been given out and lost");
 }
 
 #[test]

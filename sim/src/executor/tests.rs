@@ -1,3 +1,5 @@
+use futures::FutureExt;
+
 use super::*;
 
 struct World {
@@ -30,13 +32,13 @@ impl World {
     }
 }
 
-/// A task that notes `what` after `after` nanoseconds.
-fn late(world: &Arc<World>, after: u64, what: &'static str) -> Task {
+/// A task of `process` that notes `what` after `after` nanoseconds, or when it is woken before.
+fn late(world: &Arc<World>, process: Process, after: u64, what: &'static str) -> Task {
     let world = world.clone();
     let mut is_armed = false;
     Box::pin(std::future::poll_fn(move |cx| {
         if !std::mem::replace(&mut is_armed, true) {
-            world.executor.arm(Stamp(after), cx.waker().clone());
+            world.executor.arm(Some(process), Stamp(after), cx.waker().clone());
             return Poll::Pending;
         }
         world.note(what);
@@ -57,8 +59,8 @@ fn entries_of_one_time_run_in_the_order_of_insertion() {
 #[test]
 fn a_frozen_process_runs_only_after_the_thaw() {
     let world = World::new();
-    world.executor.spawn(0, late(&world, 10, "frozen"));
-    world.executor.spawn(1, late(&world, 10, "other"));
+    world.executor.spawn(0, late(&world, 0, 10, "frozen"));
+    world.executor.spawn(1, late(&world, 1, 10, "other"));
     world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.freeze(0)));
     world.executor.at(Stamp(20), Box::new(|world: &Arc<World>| world.executor.thaw(0)));
     assert_eq!(world.run(), [(10, "other"), (20, "frozen")]);
@@ -67,15 +69,27 @@ fn a_frozen_process_runs_only_after_the_thaw() {
 #[test]
 fn the_tasks_of_a_killed_process_never_run() {
     let world = World::new();
-    world.executor.spawn(0, late(&world, 10, "killed"));
+    world.executor.spawn(0, late(&world, 0, 10, "killed"));
     world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.kill(0)));
     assert_eq!(world.run(), []);
 }
 
 #[test]
+fn a_changed_clock_wakes_every_sleeper_of_its_process() {
+    let world = World::new();
+    for (process, what) in [(0, "woken"), (1, "other")] {
+        // From 31 futures on, `join_all` polls only those that were woken.
+        let sleepers = futures::future::join_all((0..31).map(|_| late(&world, process, 10, what)));
+        world.executor.spawn(process, Box::pin(sleepers.map(drop)));
+    }
+    world.executor.at(Stamp(5), Box::new(|world: &Arc<World>| world.executor.wake_all(0)));
+    assert_eq!(world.run(), [[(5, "woken"); 31], [(10, "other"); 31]].concat());
+}
+
+#[test]
 fn time_does_not_stop_at_a_cancelled_timer() {
     let world = World::new();
-    let timer = world.executor.arm(Stamp(10), Waker::noop().clone());
+    let timer = world.executor.arm(None, Stamp(10), Waker::noop().clone());
     world.executor.cancel(timer);
     world.run();
     assert_eq!(world.executor.now(), Stamp(0));
@@ -84,9 +98,9 @@ fn time_does_not_stop_at_a_cancelled_timer() {
 #[test]
 fn a_timer_that_has_fired_cancels_no_later_entry() {
     let world = World::new();
-    let fired = world.executor.arm(Stamp(5), Waker::noop().clone());
+    let fired = world.executor.arm(None, Stamp(5), Waker::noop().clone());
     world.run();
-    let next = world.executor.arm(Stamp(10), Waker::noop().clone());
+    let next = world.executor.arm(None, Stamp(10), Waker::noop().clone());
     assert_eq!(next.place, fired.place);
     world.executor.cancel(fired);
     world.run();

@@ -51,6 +51,19 @@ fn the_disk_forgets_an_operation_after_its_decision_has_reached_it() {
 }
 
 #[test]
+fn no_number_is_used_twice_although_kills_leave_no_decision_on_the_disk() {
+    let mut resource = resource(true);
+    let mut numbers = Vec::new();
+    for n in 0..3 {
+        numbers.push(read(&mut resource, at(1_000 * n), OpId(1)).0);
+        resource.killed(at(1_000 * n + 1));
+        assert_eq!(resource.restart(), Version(0));
+    }
+    assert_eq!(numbers[0], 1);
+    assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+}
+
+#[test]
 fn a_kill_loses_pending_decisions_and_still_forgets() {
     let mut resource = resource(true);
     let copy = resource.copies.sent(HOLD, OpId(1));

@@ -26,10 +26,14 @@ pub(super) fn cluster(world: &World) -> Option<&ThreadBound<StoreCluster>> {
     world.servers.store.as_ref()
 }
 
+/// Returns whether `node` exchanges packets with `peer`, which runs.
+fn reaches(world: &World, node: Process, peer: Process) -> bool {
+    node == peer || world.is_up(peer) && world.is_open(node, peer) && world.is_open(peer, node)
+}
+
 /// Returns whether `node` can lead: it runs and reaches a majority of the members.
 fn leads(world: &World, node: Process) -> bool {
-    let reaches = |peer: Process| world.is_up(peer) && world.is_open(node, peer) && world.is_open(peer, node);
-    let reached = (0..world.lock_nodes).filter(|peer| *peer == node || reaches(*peer)).count();
+    let reached = (0..world.lock_nodes).filter(|peer| reaches(world, node, *peer)).count();
     world.is_up(node) && reached > world.lock_nodes / 2
 }
 
@@ -66,7 +70,7 @@ pub(crate) fn look_after(world: &Arc<World>) {
     world.executor.after(LOOK, Box::new(look_after));
 }
 
-/// Gives the leader the waiting requests again.
+/// Gives the leader the waiting requests again, except those of members that do not reach the leader.
 fn ask_again(world: &Arc<World>) {
     let Some(store) = cluster(world) else { return };
     let asked = {
@@ -77,7 +81,7 @@ fn ask_again(world: &Arc<World>) {
     };
     let leader = leader(world);
     for asked in asked {
-        match leader {
+        match leader.filter(|leader| reaches(world, *leader, asked.member)) {
             Some(leader) => apply(world, leader, asked),
             None => lock(store).stalled.push(asked),
         }
@@ -137,10 +141,14 @@ pub(crate) fn thawed(world: &Arc<World>, node: Process) {
     }
 }
 
-/// Notes that a member was killed. Its memory is gone: if it led, no member leads until an election.
+/// Notes that a member was killed. Its memory is gone: the requests that waited there are lost, and if the member led,
+/// no member leads until an election.
 pub(crate) fn killed(world: &World, node: Process) {
     let Some(store) = cluster(world) else { return };
     let mut store = lock(store);
     store.views.remove(&node);
     store.is_leader_lost |= store.leader == node;
+    // A request that is dropped tells its sender that no answer comes.
+    store.stalled.retain(|asked| asked.member != node);
+    store.waiting.retain(|asked| asked.member != node);
 }

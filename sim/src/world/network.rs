@@ -145,6 +145,28 @@ impl World {
         lock(&self.state).links.iter_mut().for_each(|link| link.heal(fault));
     }
 
+    /// Counts the connections of `node` on which one of its packets was retransmitted and lost again. With `reset`
+    /// these connections end for both sides: their packets are dropped, which tells the senders that no reply comes.
+    pub fn stale_connections(&self, node: Process, reset: bool) -> u32 {
+        let mut state = lock(&self.state);
+        let State { nodes, links, connections, .. } = &mut *state;
+        let (count, mut stale) = (nodes.len(), 0);
+        for peer in 0..count {
+            let (to_peer, from_peer) = (node * count + peer, peer * count + node);
+            if !links[to_peer].is_stale() {
+                continue;
+            }
+            stale += 1;
+            if reset {
+                for way in [to_peer, from_peer] {
+                    links[way].reset();
+                    connections[way].is_lost = true;
+                }
+            }
+        }
+        stale
+    }
+
     /// Returns whether no partition cuts the link.
     pub fn is_open(&self, from: Process, to: Process) -> bool {
         let state = lock(&self.state);

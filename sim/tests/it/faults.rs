@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use history::{
-    Answers, ClockChange, Event, Fault, FaultId, FaultPhase, NodeAnswer, Plan, ProcessName, Record, Stamp, Step,
-    Target, When, WhichClock, fault,
+    Answers, ClockChange, CutMode, Direction, Event, Fault, FaultId, FaultPhase, NodeAnswer, Plan, ProcessName, Range,
+    Record, Scripted, Stamp, Step, Target, When, WhichClock, fault,
 };
+
+use sim::{Setup, simulate};
 
 use crate::plans::{history, plan};
 
@@ -69,6 +71,41 @@ fn a_leader_that_restarts_leads_only_after_an_election() {
     let elected = killed.plus(Duration::from_millis(900));
     assert!(acquired.iter().all(|at| *at < restarted || *at > elected), "{restarted:?} to {elected:?}: {acquired:?}");
     assert!(acquired.iter().any(|at| *at > restarted.plus(SECOND)));
+}
+
+#[test]
+fn a_member_that_is_cut_off_from_the_leader_renews_no_lease() {
+    let mut plan = plan("etcd", "none", 1);
+    (plan.time, plan.lease, plan.nemesis) = (20 * SECOND, 3 * SECOND, vec!["partition".to_owned()]);
+    let script = |worker: &str, from| {
+        let (writes, reads, attempts) = (None, None, None);
+        Scripted { worker: worker.into(), from, sections: 1, every: SECOND, writes, reads, attempts }
+    };
+    plan.workload.workers = 2;
+    plan.workload.work = Range { from: 9 * SECOND, to: 9 * SECOND };
+    plan.workload.renew = Some(SECOND / 2);
+    plan.workload.script = vec![script("worker-1", SECOND), script("worker-2", SECOND * 3 / 2)];
+    // Of the members, worker 1 reaches only etcd-1, which reaches none of the others.
+    let cut = |id, node: &str, from: &[&str], at| {
+        let from = from.iter().map(|node| (*node).into()).collect();
+        let fault = Fault::new(fault::Partition { cut: CutMode::Reject }, 10 * SECOND).on_links(Direction::Both, from);
+        Step { id: FaultId(id), fault, target: Target::Node(node.into()), when: When::At(at) }
+    };
+    let (earlier, later) = (Duration::from_millis(1_900), 2 * SECOND);
+    plan.schedule = vec![
+        cut(1, "etcd-1", &["etcd-2", "etcd-3"], later),
+        cut(2, "etcd-2", &["worker-1"], earlier),
+        cut(3, "etcd-3", &["worker-1"], earlier),
+    ];
+    plan.validate().expect("a valid plan");
+    let records = history(&plan, "etcd");
+    let is_cut = |r: &&Record| matches!(&r.event, Event::Fault { fault: FaultId(1), phase: FaultPhase::Injected, .. });
+    let is_acquired = |r: &&Record| matches!(r.event, Event::Acquired { .. });
+    let cut = records.iter().find(is_cut).expect("a partition").at;
+    let acquired = of(&records, "worker-2").find(is_acquired).expect("a second hold").at;
+    // An election takes 1 s and gives the lease its 3 s again; the leader looks at its leases every 0.5 s.
+    let waited = acquired.since(cut);
+    assert!(waited > 3 * SECOND && waited < 5 * SECOND, "{waited:?}");
 }
 
 #[test]
@@ -147,6 +184,27 @@ fn a_strobe_ends_leases_of_a_redis_node_early_and_is_gone_when_it_is_healed() {
 }
 
 #[test]
+fn a_connection_that_stays_silent_after_the_heal_is_reset() {
+    let cut = Fault::new(fault::Partition { cut: CutMode::Drop }, 4 * SECOND);
+    let mut plan = with("redis", cut.on_links(Direction::Both, vec!["resource".into()]), "worker-1");
+    // No other worker keeps worker 1 from the resource, so its first lost packet is retransmitted about 6 s later.
+    plan.workload.workers = 1;
+    let records = history(&plan, "redis");
+    let (from, to) = span(&records);
+    let is_reset =
+        |r: &&Record| matches!(r.event, Event::Fault { phase: FaultPhase::ConnectionsReset { count: 1 }, .. });
+    let reset = records.iter().find(is_reset).expect("a reset").at;
+    assert!(reset.since(to) >= 2 * SECOND && reset.since(to) < 3 * SECOND, "{:?}", reset.since(to));
+    let is_delayed = |r: &Record| matches!(r.event, Event::PacketsDelayed { .. });
+    assert!(!records.iter().any(is_delayed), "the lost packet never arrives");
+    let failed = |r: &Record| matches!(r.event, Event::AccessFailed { .. }) && r.at >= reset;
+    let admitted = |r: &Record| matches!(r.event, Event::Admission { .. });
+    assert!(records.iter().any(failed), "the client learns of the reset");
+    assert!(!records.iter().any(|r| admitted(r) && r.at > from.plus(SECOND) && r.at < reset));
+    assert!(records.iter().any(|r| admitted(r) && r.at > reset), "and connects again");
+}
+
+#[test]
 fn a_flapping_link_drops_packets_in_turns_and_is_whole_when_it_is_healed() {
     let flap = |every| Fault::new(fault::Flap { every }, 3 * SECOND);
     let records = history(&with("redlock", flap(SECOND / 2), "worker-1"), "redlock");
@@ -158,4 +216,26 @@ fn a_flapping_link_drops_packets_in_turns_and_is_whole_when_it_is_healed() {
     let count = |wanted: &dyn Fn(&&Record) -> bool| of(&records, "worker-1").filter(inside).filter(wanted).count();
     // Between two cuts the worker acquires; during a cut its attempts end without a hold.
     assert!(count(&got) >= 1 && count(&got) < count(&asked), "{} of {}", count(&got), count(&asked));
+}
+
+#[test]
+fn a_fault_that_fails_ends_the_run_when_the_active_faults_are_healed() {
+    let pause = || Fault::new(fault::Pause {}, 2 * SECOND);
+    let mut plan = with("redis", pause(), "redis-1");
+    // The cluster has no such worker, so the restart fails.
+    let kill = Fault::new(fault::Kill {}, SECOND / 2);
+    for (id, fault, node, at) in [(2, kill, "worker-9", 3), (3, pause(), "worker-1", 5)] {
+        let (target, when) = (Target::Node(node.into()), When::At(at * SECOND));
+        plan.schedule.push(Step { id: FaultId(id), fault, target, when });
+    }
+    let mut records = Vec::new();
+    let setup =
+        Setup { run: "test", plan: &plan, backend: "redis", resource_bug: None, redraw: None, with_truth: false };
+    let error = simulate(&setup, &mut |record| records.push(record)).expect_err("a fault fails").to_string();
+    assert!(error.starts_with("fault 2 of the schedule: worker-9"), "{error}");
+    // The first fault lasts from 2 s to 4 s of the 10 s.
+    let (injected, _) = span(&records);
+    let last = records.iter().map(|record| record.at).max().expect("records");
+    assert!(last.since(injected) < 4 * SECOND, "{:?}", last.since(injected));
+    assert!(!records.iter().any(|r| matches!(r.event, Event::Fault { fault: FaultId(3), .. })));
 }

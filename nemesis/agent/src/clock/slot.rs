@@ -157,6 +157,19 @@ impl Slot {
         Ok(self)
     }
 
+    /// Returns whether the change undoes an earlier change: a jump that leaves no offset of a wall clock that had one,
+    /// or the end of a drift or a strobe. The heal of a fault orders such a change.
+    pub fn is_undone_by(&self, which: WhichClock, change: ClockChange) -> bool {
+        match change {
+            ClockChange::JumpMs(by_ms) => {
+                let base_ns = self.wall.base_ns;
+                !which.is_monotonic() && base_ns != 0 && base_ns.saturating_add(ns(by_ms)) == 0
+            }
+            ClockChange::DriftPpm(ppm) => ppm == 0,
+            ClockChange::Strobe { by_ms, .. } => by_ms == 0,
+        }
+    }
+
     /// Returns the slot after a heal: the wall clock is true, and a monotonic clock runs at the true rate from its
     /// reading.
     pub fn healed(mut self, now: Said) -> Slot {
@@ -218,6 +231,15 @@ mod tests {
         assert_eq!(moved.monotonic, Clock::default());
         assert!(!moved.is_true());
         assert!(jump(moved, -20_000).is_true());
+    }
+
+    #[test]
+    fn a_jump_is_undone_only_in_a_slot_that_has_it() {
+        let jump = |which, by_ms| Slot::default().after(NOW, which, ClockChange::JumpMs(by_ms)).unwrap();
+        let is_undone = |slot: Slot, by_ms| slot.is_undone_by(WhichClock::Wall, ClockChange::JumpMs(by_ms));
+        assert!(is_undone(jump(WhichClock::Both, 5_000), -5_000) && is_undone(jump(WhichClock::Wall, -5_000), 5_000));
+        assert!(!is_undone(jump(WhichClock::Monotonic, 5_000), -5_000), "a program that started during the wall jump");
+        assert!(!is_undone(jump(WhichClock::Wall, 5_000), 5_000) && !is_undone(Slot::default(), -5_000));
     }
 
     #[test]

@@ -63,11 +63,16 @@ impl PacketFaults {
 
     /// Injects `fault` in the network namespace of process `pid`, which is any process of the target. Affects every
     /// packet after the return. A fault may be on at several targets, and may be injected again at a restarted target.
-    /// Fails if the fault is already on there. If two faults could delay the same packet, only the newer fault does.
+    /// Fails if the fault is already on there, or if the process is in the host's network. If two faults could delay
+    /// the same packet, only the newer fault does.
     pub fn inject(&mut self, number: FaultId, pid: i32, fault: &PacketFault) -> Result<(), NetError> {
         let namespace = Namespace::of(pid)?;
         let senseless = |why| NetError::Senseless { fault: number, pid, why };
         sensible(fault).map_err(senseless)?;
+        // Every target has its own network. A process in the host's network has the pid of a target that has ended.
+        if namespace.is_of_host() {
+            return Err(senseless("it is in the host's network, not in that of a container: the target has ended"));
+        }
         let place = namespace.id();
         if self.on.contains_key(&(number, place)) {
             return Err(senseless("it is on there already; heal it first"));

@@ -1,6 +1,11 @@
 //! A target's network namespace.
 
-use std::{fs::File, io, os::unix::fs::MetadataExt, thread};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt,
+    thread,
+};
 
 use nix::sched::{CloneFlags, setns};
 
@@ -34,6 +39,12 @@ impl Namespace {
     /// Returns device and inode, which identify the namespace while it is open.
     pub(super) fn id(&self) -> (u64, u64) {
         self.id
+    }
+
+    /// Returns whether this is the network of the host: of the first process, as the agent sees the host's processes.
+    /// False if the agent may not inspect that process.
+    pub(super) fn is_of_host(&self) -> bool {
+        fs::metadata("/proc/1/ns/net").is_ok_and(|first| (first.dev(), first.ino()) == self.id)
     }
 
     /// Runs `work` inside the namespace, on a new thread, and waits for the result. A thread that enters a namespace

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
 pub enum ClockRequest {
-    /// Changes the clocks.
+    /// Changes the clocks. A change that undoes an earlier change, as a heal does, has no effect on processes without
+    /// the earlier change.
     Change {
         /// A process of the container.
         pid: i32,

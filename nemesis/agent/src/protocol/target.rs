@@ -16,7 +16,7 @@ pub enum TargetRequest {
         pid: i32,
         /// The address to connect to.
         to: SocketAddrV4,
-        /// The timeout.
+        /// The timeout of each connection.
         timeout_ms: u64,
     },
     /// Opens a connection from inside the target to a port that is opened for it at the other end. A refusal therefore
@@ -28,7 +28,7 @@ pub enum TargetRequest {
         at: i32,
         /// The other end's address.
         to: Ipv4Addr,
-        /// The timeout.
+        /// The timeout of each connection.
         timeout_ms: u64,
     },
     /// Lists TCP connections.
@@ -125,7 +125,7 @@ pub enum ProbeAnswer {
         /// From before the attempt until the answer.
         latency_ns: u64,
     },
-    /// No answer came before the timeout.
+    /// No answer came before the timeout, or no node has the address.
     Silent,
     /// The attempt failed otherwise.
     Failed {

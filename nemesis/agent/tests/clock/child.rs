@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "reads clocks as a program in C does")]
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     ptr,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -105,6 +105,7 @@ fn reads() {
         std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(3600)));
     }
     say("ready");
+    let mut started = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         match line.as_str() {
@@ -128,6 +129,14 @@ fn reads() {
                     unsafe { libc::waitpid(pid, &raw mut status, 0) };
                     say("the child has ended");
                 }
+            }
+            // A new program, which ends with this one. It is loaded when it has answered.
+            "start" => {
+                let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                cat.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+                cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+                say(&cat.id().to_string());
+                started.push(cat);
             }
             "exit" => std::process::exit(0),
             other => panic!("unknown: {other}"),

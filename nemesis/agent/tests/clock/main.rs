@@ -332,6 +332,26 @@ fn children_have_the_clocks_of_their_parent_and_a_request_moves_each_process_onc
 }
 
 #[test]
+fn a_heal_leaves_a_program_alone_that_started_during_the_fault() {
+    let mut program = Program::start("reads");
+    let pid = program.pid();
+    let original = vdso(pid);
+    let jump = |clock, by_ms| obey(ClockRequest::Change { pid, clock, change: JumpMs(by_ms) }).unwrap();
+    jump(WhichClock::Both, 5_000);
+    program.tell("start");
+    let started: i32 = program.line().parse().unwrap();
+    jump(WhichClock::Wall, -5_000);
+    assert_ahead(&mut program, 0, 5 * SECOND);
+    assert_eq!(vdso(started), original);
+    // The next fault hits both programs, and so does its heal.
+    jump(WhichClock::Wall, -3_000);
+    jump(WhichClock::Wall, 3_000);
+    let ahead = [pid, started].map(|pid| Clocks::of(pid).unwrap().ahead().unwrap().wall_ns);
+    assert_eq!(ahead, [0, 0]);
+    program.end();
+}
+
+#[test]
 fn what_cannot_be_done_is_refused_and_nothing_is_changed() {
     let program = Program::start("reads");
     let mut clocks = Clocks::of(program.pid()).unwrap();

@@ -4,6 +4,7 @@
 //! `cargo test -p agent --test net -- --ignored`.
 
 mod foreign;
+mod probes;
 #[path = "../../../../tests/shared/without.rs"]
 mod without;
 mod world;
@@ -17,7 +18,7 @@ use std::{
 };
 
 use agent::{
-    net::{NetError, PacketFaults, connections, knock, probe, probe_abilities, reset},
+    net::{NetError, PacketFaults, connections, probe, probe_abilities, reset},
     protocol::{
         Ability, DelayRange, DelayedPart, Links, PacketFate, PacketFault, PacketReport, PacketRequest, ProbeAnswer,
         TargetAnswer,
@@ -353,18 +354,12 @@ fn a_fault_that_makes_no_sense_is_refused_before_anything_is_done() {
 
 #[test]
 #[ignore = "needs root, nftables, iptables and iproute2"]
-fn a_probe_whose_connection_is_reset_connects_again() {
-    let world = World::new(2);
-    let (pid, peer) = (world.target().pid(), world.peer().echo());
+fn no_fault_is_injected_in_the_network_of_the_host() {
     let (mut faults, _) = faults();
-    // The kernel sends the first packet again after 1 s, before its answer is back: the connection looks stale.
-    faults.inject(ONE, pid, &delay(world.links(), 700)).unwrap();
-    std::thread::scope(|scope| {
-        let probed = scope.spawn(|| probe(pid, peer, Duration::from_secs(5)).unwrap());
-        std::thread::sleep(Duration::from_millis(1_200));
-        assert_eq!(reset(pid, &Links::default()).unwrap().len(), 1, "the connection of the probe");
-        assert!(connected(probed.join().unwrap()) >= Duration::from_millis(1_400));
-    });
+    let nowhere = Links { peers: vec![[192, 0, 2, 1].into()], ..Links::default() };
+    let refused = faults.inject(ONE, 1, &partition(nowhere));
+    assert!(matches!(refused, Err(NetError::Senseless { pid: 1, .. })), "{refused:?}");
+    assert_eq!(faults.on().count(), 0);
 }
 
 #[test]
@@ -435,26 +430,6 @@ fn what_an_agent_lacks_without_a_capability_is_said_and_nothing_is_left() {
     let rules = world.rules();
     assert!(!rules.to_lowercase().contains("harness") && !rules.contains("queue"), "{rules}");
     assert_eq!(probe_abilities(pid).unwrap().nft, Ability::Works, "for the others nothing is lost");
-}
-
-#[test]
-#[ignore = "needs root, nftables, iptables and iproute2"]
-fn a_knock_tells_whoever_rejects_on_the_way_from_the_other_end() {
-    let world = World::new(2);
-    let (target, peer) = (world.target(), world.peer());
-    let knocks = |within| knock(target.pid(), peer.pid(), peer.address, within).unwrap();
-    connected(knocks(SOON));
-    let (mut faults, _) = faults();
-    for (cut, is_refused) in [(CutMode::Reject, true), (CutMode::Drop, false)] {
-        faults.inject(ONE, target.pid(), &PacketFault::Partition { links: world.links(), cut }).unwrap();
-        match knocks(NEVER) {
-            ProbeAnswer::Refused { .. } => assert!(is_refused),
-            ProbeAnswer::Silent => assert!(!is_refused),
-            other => panic!("{other:?}"),
-        }
-        faults.heal(ONE).unwrap();
-        connected(knocks(SOON));
-    }
 }
 
 /// Set for the process that opens a queue and is killed.

@@ -1,0 +1,195 @@
+//! Tests of a worker, over doubles of its ports: the times and the count of its critical sections.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::executor::block_on;
+use history::{
+    Activity, Arm, ClientId, ClusterKind, Comparison, Event, Key, Plan, Scripted, Stamp, Tokens, Version, Workload,
+};
+use locks::{Clock, Node, NodeError, Redis, Reply, Step, StepAnswer};
+use resource::{ReadAnswer, WriteAnswer};
+use workloads::{
+    attempt::Recording,
+    points::Points,
+    ports::{Journal, Operation, Pending, Resource},
+    protocol::Configuration,
+    worker::Worker,
+};
+
+/// The run's clock, the clock of the worker, and all events with their times.
+#[derive(Default)]
+struct World {
+    now_ms: AtomicU64,
+    ahead_ms: AtomicU64,
+    /// The worker's clock jumps so far as the next sleep begins.
+    jump_ms: AtomicU64,
+    events: Mutex<Vec<(u64, Event)>>,
+    worker: OnceLock<Worker>,
+    /// The number of requests for the lock, and the number of the one during which the worker is stopped.
+    requests: AtomicU64,
+    stops_at: u64,
+    /// The time that this request takes before the stop, and after it.
+    takes_ms: (u64, u64),
+}
+
+struct Double(Arc<World>);
+
+impl Journal for Double {
+    fn now(&self) -> Stamp {
+        Stamp(self.0.now_ms.load(Ordering::Relaxed) * 1_000_000)
+    }
+
+    fn record(&self, event: Event) -> Stamp {
+        let at = Journal::now(self);
+        self.record_at(at, event);
+        at
+    }
+
+    fn record_at(&self, at: Stamp, event: Event) {
+        self.0.events.lock().unwrap().push((at.0 / 1_000_000, event));
+    }
+}
+
+impl Clock for Double {
+    fn now(&self) -> Duration {
+        let (now_ms, ahead_ms) = (&self.0.now_ms, &self.0.ahead_ms);
+        Duration::from_millis(now_ms.load(Ordering::Relaxed).saturating_add(ahead_ms.load(Ordering::Relaxed)))
+    }
+
+    fn sleep_until(&self, at: Duration) -> Reply<()> {
+        let world = self.0.clone();
+        Box::pin(async move {
+            let jump_ms = world.jump_ms.swap(0, Ordering::Relaxed);
+            let ahead_ms = world.ahead_ms.fetch_add(jump_ms, Ordering::Relaxed) + jump_ms;
+            let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+            world.now_ms.fetch_max(at_ms.saturating_sub(ahead_ms), Ordering::Relaxed);
+        })
+    }
+}
+
+impl Node for Double {
+    fn name(&self) -> &str {
+        "redis-1"
+    }
+
+    fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
+        let answer = match step {
+            Step::Acquire(..) => {
+                let World { now_ms, worker, requests, stops_at, takes_ms: (before, after), .. } = &*self.0;
+                if requests.fetch_add(1, Ordering::Relaxed) + 1 == *stops_at {
+                    now_ms.fetch_add(*before, Ordering::Relaxed);
+                    worker.get().unwrap().stop();
+                    now_ms.fetch_add(*after, Ordering::Relaxed);
+                }
+                StepAnswer::Granted(locks::Token(7))
+            }
+            _ => StepAnswer::Done,
+        };
+        Box::pin(std::future::ready(Ok(answer)))
+    }
+}
+
+/// The sections of the tests have no operations.
+struct Unused;
+
+impl Resource for Unused {
+    fn read<'a>(&'a self, _: &Operation) -> Pending<'a, ReadAnswer> {
+        unreachable!("no section reads")
+    }
+
+    fn final_read<'a>(&'a self, _: &Key) -> Pending<'a, ReadAnswer> {
+        unreachable!("no test asks for final reads")
+    }
+
+    fn write<'a>(&'a self, _: &Operation, _: &BTreeMap<Arm, (Version, String)>) -> Pending<'a, WriteAnswer> {
+        unreachable!("no section writes")
+    }
+}
+
+/// Runs a worker with one client, whose sections are due at 500 ms, at 1,500 ms and so on, until it is stopped.
+fn run(world: World) -> Vec<(u64, Event)> {
+    let script = Scripted {
+        worker: "worker-1".into(),
+        from: Duration::from_millis(500),
+        sections: 100,
+        every: Duration::from_secs(1),
+        writes: Some(0),
+        reads: None,
+        attempts: None,
+    };
+    let plan = Plan {
+        schema: 1,
+        seed: 1,
+        cluster: ClusterKind::Sim,
+        backend: "redis".into(),
+        tokens: Tokens::Counter,
+        time: Duration::from_secs(10),
+        lease: Duration::from_secs(60),
+        arms: vec![Arm::Off],
+        fence: Comparison::Default,
+        resource: Default::default(),
+        lock_nodes: vec!["redis-1".into()],
+        servers: serde_json::from_str(include_str!("../../tests/shared/servers/redis.json")).unwrap(),
+        workload: Workload { workers: 1, script: vec![script], ..Workload::default() },
+        activity: Activity::default(),
+        nemesis: Vec::new(),
+        models: None,
+        own_servers: Default::default(),
+        program: None,
+        waits: Vec::new(),
+        schedule: Vec::new(),
+    };
+    let configuration = Configuration {
+        process: 0,
+        first_client: ClientId(0),
+        plan,
+        backend: "redis".into(),
+        lock_nodes: Vec::new(),
+        access: Default::default(),
+        namespace: String::new(),
+        resource: String::new(),
+    };
+    let world = Arc::new(world);
+    let double = || Arc::new(Double(world.clone()));
+    let recording = Recording { journal: double(), clock: double(), points: Arc::new(Points::default()) };
+    let lock = Arc::new(Redis::new(double(), double()));
+    let worker = world.worker.get_or_init(|| Worker::over(configuration, recording, lock, Arc::new(Unused)));
+    block_on(worker.run());
+    world.events.lock().unwrap().clone()
+}
+
+#[test]
+fn a_section_that_falls_due_after_the_stop_is_not_offered() {
+    let events = run(World { stops_at: 1, takes_ms: (3_000, 20_000), ..World::default() });
+    // At the stop, at 3.5 s, the client is busy with the first section, and three more are due.
+    assert_eq!(events.last(), Some(&(23_500, Event::Sections { offered: 4, done: 1, dropped: 3 })));
+}
+
+/// The times at which three sections began, and at which they were due, if the worker's clock jumps before the first.
+fn began(jump_ms: u64) -> Vec<(u64, u64)> {
+    let events = run(World { jump_ms: AtomicU64::new(jump_ms), stops_at: 3, ..World::default() });
+    let began = events.iter().filter_map(|(at, event)| match event {
+        Event::Acquire { intended, .. } => Some((*at, intended.0 / 1_000_000)),
+        _ => None,
+    });
+    began.collect()
+}
+
+#[test]
+fn a_jump_of_the_workers_clock_begins_no_section_early() {
+    for jump_ms in [0, 60_000, 60_000_000_000] {
+        assert_eq!(began(jump_ms), [(500, 500), (1_500, 1_500), (2_500, 2_500)], "{jump_ms}");
+    }
+}
+
+#[test]
+fn a_clock_at_its_largest_reading_stops_no_client() {
+    assert_eq!(began(u64::MAX).len(), 3);
+}
