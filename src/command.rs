@@ -4,11 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context;
 use checker::Verdicts;
-use compose::{Engine, YOUNG_S};
+use compose::{Engine, STARTING_S, YOUNG_S};
 use history::{ClusterKind, MadeBy};
 use serde::Serialize;
 use serde_json::json;
-use tokio::runtime::Runtime;
 
 use crate::{
     cli::{CleanArgs, Format, RunArgs},
@@ -19,7 +18,7 @@ use crate::{
     plan_file::PlanFile,
     report::{TestedRun, html, junit, markdown, print, summary, test_cases, title},
     run_dir::RunDir,
-    runner::{self, Runner, runtime},
+    runner::{self, Runner, Runtime, runtime},
     scenario::{self, Chosen},
     timeline,
 };
@@ -217,7 +216,8 @@ pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
         print(&format!("removed {containers} containers, {networks} networks, {volumes} volumes of {runs} runs\n"))?;
         if !swept.spared.is_empty() {
             let spared = swept.spared.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            print(&format!("left runs that are alive, or younger than {YOUNG_S} s: {spared}\n"))?;
+            let young = format!("younger than {YOUNG_S} s ({STARTING_S} s before their agent has started)");
+            print(&format!("left runs that are alive, or {young}: {spared}\n"))?;
         }
         if !swept.stuck.is_empty() {
             let stuck = swept.stuck.join(", ");

@@ -15,7 +15,7 @@ pub enum Exit {
     Failed = 3,
     /// Wrong flags, or a file of the user's that cannot be understood.
     Usage = 64,
-    /// Ctrl-C.
+    /// Ctrl-C, SIGTERM or SIGHUP.
     Interrupted = 130,
 }
 

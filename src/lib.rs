@@ -42,6 +42,7 @@ mod selftest;
 mod serve;
 mod shard;
 mod shell;
+mod signals;
 mod similar;
 mod standard_input;
 mod statistics;

@@ -5,11 +5,7 @@ use std::{collections::BTreeMap, panic::AssertUnwindSafe, path::PathBuf};
 use anyhow::{Context, anyhow};
 use compose::{Engine, YOUNG_S};
 use futures::FutureExt;
-use history::{ClusterKind, Event, Writer};
-use tokio::{
-    runtime::Runtime,
-    signal::unix::{Signal, SignalKind, signal},
-};
+use history::{ClusterKind, Event, MadeBy, Writer};
 
 use crate::{
     docker,
@@ -20,11 +16,32 @@ use crate::{
     remove_keys::remove_keys,
     report::{Terminal, heading, versions},
     run_dir::RunDir,
+    signals::{Signals, Stop},
 };
 
+/// The runtime of the commands that use a Docker engine. While the runtime exists, Ctrl-C, SIGTERM and SIGHUP end the
+/// process at once, unless a run first has to take its cluster down.
+#[derive(Debug)]
+pub struct Runtime {
+    tokio: tokio::runtime::Runtime,
+    signals: Signals,
+}
+
+impl Runtime {
+    /// Runs `doing` to its end.
+    pub fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
+        self.tokio.block_on(doing)
+    }
+}
+
 /// Makes the runtime of the commands that use a Docker engine.
+///
+/// # Errors
+/// The system gives no threads, or no handlers for signals.
 pub fn runtime() -> anyhow::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    let signals = tokio.block_on(async { Signals::listen() })?;
+    Ok(Runtime { tokio, signals })
 }
 
 /// Runs plans, each in a run directory of its own.
@@ -52,20 +69,10 @@ impl Runner {
     /// The run could not be taken to its end or recorded. The history up to that point stays in the run directory.
     pub fn run(&self, file: &PlanFile, runtime: &Runtime) -> anyhow::Result<(RunDir, Judged)> {
         let (dir, mut making) = match file.plan.cluster {
-            ClusterKind::Docker => runtime.block_on(self.run_on_docker(file))?,
+            ClusterKind::Docker => runtime.block_on(self.run_on_docker(file, &runtime.signals))?,
             ClusterKind::Sim => self.simulate(file)?,
         };
-        // No cluster is up any more, so a signal ends the process at once.
-        let waiting = runtime.spawn(async {
-            if let Ok(mut stop) = Stop::listen() {
-                stop.signalled().await;
-                std::process::exit(Exit::Interrupted as i32);
-            }
-        });
-        let judged = judge(&dir.history());
-        // During the next run, a signal must take its cluster down.
-        waiting.abort();
-        let mut judged = judged?;
+        let mut judged = judge(&dir.history())?;
         making.end(&judged.servers);
         judged.made_by = Some(making.facts().clone());
         making.write(&dir)?;
@@ -111,25 +118,35 @@ impl Runner {
     }
 
     /// Runs a plan on Docker. Afterwards nothing of the run is left in the engine, whatever its outcome.
-    async fn run_on_docker(&self, file: &PlanFile) -> anyhow::Result<(RunDir, Making)> {
+    async fn run_on_docker(&self, file: &PlanFile, signals: &Signals) -> anyhow::Result<(RunDir, Making)> {
         let engine = Engine::connect().await?;
         let (dir, mut making, terminal) = self.begin(file)?;
         making.on(engine.facts().await?);
         making.write(&dir)?;
-        let mut stop = Stop::listen()?;
+        let run = |stop| self.up_and_down(&engine, file, &dir, making.head(), &terminal, stop);
+        let images = signals.awaited_by(run).await?;
+        making.with(images);
+        Ok((dir, making))
+    }
 
-        // After a panic or a signal, too, the cluster is taken down.
-        let run =
-            AssertUnwindSafe(docker::run(&engine, file, &dir, making.head(), self.keep, &terminal)).catch_unwind();
+    /// Runs a plan on a cluster of its own, and takes the cluster down, also after a panic or a signal. Returns the ids
+    /// of the images by role.
+    async fn up_and_down(
+        &self,
+        engine: &Engine,
+        file: &PlanFile,
+        dir: &RunDir,
+        made_by: MadeBy,
+        terminal: &Terminal,
+        mut stop: Stop,
+    ) -> anyhow::Result<BTreeMap<String, String>> {
+        let run = AssertUnwindSafe(docker::run(engine, file, dir, made_by, self.keep, terminal)).catch_unwind();
         let ended = tokio::select! {
             ended = run => Some(ended),
             () = stop.signalled() => None,
         };
         let failure = match ended {
-            Some(Ok(Ok(images))) => {
-                making.with(images);
-                return Ok((dir, making));
-            }
+            Some(Ok(Ok(images))) => return Ok(images),
             Some(Ok(Err(error))) if dir.history().exists() => {
                 Some(error.context(format!("the history up to here is in {}", dir.path().display())))
             }
@@ -141,12 +158,12 @@ impl Runner {
         terminal.progress("taking the cluster down");
         let taking_down = async {
             // Before the network is gone, and after the workers are.
-            let removed = remove_keys(&engine, file).await;
+            let removed = remove_keys(engine, file).await;
             // Without another failure, this one is the end of the run.
             if let (Err(left), Some(_)) = (&removed, &failure) {
                 terminal.warn(&format!("{left:#}"));
             }
-            (removed, compose::take_down(&engine, &file.run).await)
+            (removed, compose::take_down(engine, &file.run).await)
         };
         let (removed, taken_down) = tokio::select! {
             taken_down = taking_down => taken_down,
@@ -185,25 +202,13 @@ pub fn images(file: &PlanFile, runtime: &Runtime) -> anyhow::Result<BTreeMap<Str
     let terminal = Terminal::new(|_| String::new(), false);
     runtime.block_on(async {
         let engine = Engine::connect().await?;
-        let mut stop = Stop::listen()?;
-        tokio::select! {
-            images = docker::images(&engine, file, &terminal) => images,
-            // A build that is dropped removes what it has made.
-            () = stop.signalled() => Err(Interrupted.into()),
-        }
+        let found = |mut stop: Stop| async move {
+            tokio::select! {
+                images = docker::images(&engine, file, &terminal) => images,
+                // A build that is dropped removes what it has made.
+                () = stop.signalled() => Err(Interrupted.into()),
+            }
+        };
+        runtime.signals.awaited_by(found).await
     })
-}
-
-/// The signals that end a run: Ctrl-C, SIGTERM, the end of the terminal.
-struct Stop(Vec<Signal>);
-
-impl Stop {
-    fn listen() -> anyhow::Result<Stop> {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        Ok(Stop(kinds.into_iter().map(signal).collect::<Result<_, _>>().context("listening for signals")?))
-    }
-
-    async fn signalled(&mut self) {
-        futures::future::select_all(self.0.iter_mut().map(|s| Box::pin(s.recv()))).await;
-    }
 }

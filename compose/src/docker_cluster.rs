@@ -63,8 +63,12 @@ impl Cluster for DockerCluster<'_> {
 
     fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
         Box::pin(async move {
+            let act = Act { running: self.running, node, doing: "measuring its answer" };
+            let member = act.member()?;
+            let service = member.server().ok_or_else(|| act.failed("it is no server"))?;
             let asked = Instant::now();
-            Ok(self.answers(node).await?.then(|| asked.elapsed()))
+            let answer = health::is_answered(self.running.engine(), &member.container(), service).await;
+            Ok(answer.then(|| asked.elapsed()))
         })
     }
 

@@ -43,7 +43,7 @@ impl Running {
             Data::Kept => {}
             Data::Synced => self.order_power_loss(member).await.map_err(|why| act.failed(why))?,
             Data::Lost if member.server().is_none() => return Err(act.failed("only a server loses its data")),
-            Data::Lost => self.replace(member).await.map_err(|why| act.failed(why))?,
+            Data::Lost => self.replace(member, &mut control).await.map_err(|why| act.failed(why))?,
         }
         act.start(member, &mut control).await
     }
@@ -66,7 +66,7 @@ impl Running {
             }
             like = Some(from);
         }
-        self.replace(member).await.map_err(|why| act.failed(why))?;
+        self.replace(member, &mut control).await.map_err(|why| act.failed(why))?;
         if let Some(like) = like {
             self.leave_snapshot(member, like, &largest).await.map_err(|why| act.failed(why))?;
         }

@@ -215,6 +215,14 @@ pub(crate) async fn passes(engine: &Engine, container: &str, service: &Service) 
     matches!(done, Ok(Ok(Done { code: 0, .. })))
 }
 
+/// Returns whether the healthcheck ends in time, however it ends: a server that says no at once is not slow, and nor is
+/// an engine that does not run the check.
+pub(crate) async fn is_answered(engine: &Engine, container: &str, service: &Service) -> bool {
+    let command: Vec<&str> = service.health_test.iter().map(String::as_str).collect();
+    let done = run_timed(engine, container, &command, service.health_timeout, &Steps::default()).await;
+    !matches!(done, Err(NotDone::Late))
+}
+
 /// Returns an error if the container does not run.
 pub(crate) async fn refuse_ended(engine: &Engine, container: &str, node: &NodeName) -> Result<(), Error> {
     let inspected = engine.docker().inspect_container(container, None).await;

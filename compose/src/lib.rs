@@ -61,6 +61,6 @@ pub use process::{Output, What};
 pub use progress::Progress;
 pub use reach::{AgentPort, DockerCluster};
 pub use running::Running;
-pub use sweep::{Swept, YOUNG_S, clean_kept, sweep, take_down};
+pub use sweep::{STARTING_S, Swept, YOUNG_S, clean_kept, sweep, take_down};
 pub use task::{Task, TaskEnd, run_last};
 pub use watch::Watch;

@@ -218,13 +218,15 @@ impl Running {
 
     /// Replaces a server's container by a new container with the same address and without data. The new container is
     /// not started.
-    pub(crate) async fn replace(&self, member: &Member) -> Result<(), String> {
+    pub(crate) async fn replace(&self, member: &Member, control: &mut Control) -> Result<(), String> {
         let log = self.log(member).await?;
         lock(&member.former_logs).extend(log);
         let former = member.container();
         sweep::remove_container(self.engine(), &former).await.map_err(|error| explain(&error))?;
         let created = self.place.create(&member.recipe).await.map_err(|error| error.to_string())?;
         *lock(&member.container) = created;
+        // Reports about the former container may still come. They are of no member any more, so they explain nothing.
+        (control.own.died, control.own.started) = (0, 0);
         Ok(())
     }
 

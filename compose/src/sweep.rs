@@ -32,6 +32,9 @@ pub(crate) const AGENT_ROLE: &str = "agent";
 
 /// Age of a run's newest object up to which the run counts as alive, because the run may be starting.
 pub const YOUNG_S: i64 = 10;
+/// The same for a run whose agent is created and not started: meanwhile the harness's binary is uploaded, and no newer
+/// object appears. The engine may be busy, or behind a slow link.
+pub const STARTING_S: i64 = 60;
 /// Number of removals at the same time. Of the containers of one run only one is removed at a time: engine 20.10 can
 /// deadlock when several endpoints leave a network together (moby#46661), and for twelve containers this costs 0.1 s.
 const AT_ONCE: usize = 16;
@@ -46,7 +49,8 @@ const ENDPOINTS_GONE_WITHIN: Duration = Duration::from_secs(3);
 const LATE_CONTAINER: Duration = Duration::from_secs(1);
 /// Time between two inspections. [`take_down`] ends when two inspections found nothing.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
-const TAKE_DOWN_WITHIN: Duration = Duration::from_secs(60);
+/// Most inspections of [`take_down`].
+const INSPECTIONS_MAX: u32 = 100;
 
 /// The labels of a run's objects, set when the objects are created.
 pub(crate) fn labels(run: &str, keep: bool) -> HashMap<String, String> {
@@ -87,11 +91,9 @@ impl Swept {
 /// # Errors
 /// The engine does not answer, or does not remove an object.
 pub async fn sweep(engine: &Engine) -> Result<Swept, Error> {
-    let objects = list(engine, None).await?;
-    if objects.is_empty() {
-        return Ok(Swept::default());
-    }
+    // Before the list: a slow answer must not make a run older than it was when its objects were listed.
     let now_s = engine.now_s().await?;
+    let objects = list(engine, None).await?;
     let spared = alive(&objects, now_s);
     let swept = remove(engine, dead(objects, now_s, false)).await?;
     Ok(Swept { spared, ..swept })
@@ -102,8 +104,8 @@ pub async fn sweep(engine: &Engine) -> Result<Swept, Error> {
 /// # Errors
 /// As [`sweep`].
 pub async fn clean_kept(engine: &Engine, run: Option<&str>) -> Result<Swept, Error> {
-    let objects = list(engine, run).await?;
-    remove(engine, dead(objects, engine.now_s().await?, true)).await
+    let now_s = engine.now_s().await?;
+    remove(engine, dead(list(engine, run).await?, now_s, true)).await
 }
 
 /// Removes every object with the label of `run`, kept or not, in any state. May be called at any time, also after
@@ -111,28 +113,24 @@ pub async fn clean_kept(engine: &Engine, run: Option<&str>) -> Result<Swept, Err
 /// two inspections in a row have found nothing.
 ///
 /// # Errors
-/// The engine does not answer, or an object still exists after a minute.
+/// The engine does not answer, one object refuses its removal for a minute, or new objects keep appearing.
 pub async fn take_down(engine: &Engine, run: &str) -> Result<(), Error> {
-    let removing = async {
-        let mut empty_looks = 0;
-        while empty_looks < 2 {
-            if remove_run(engine, run, false).await?.is_empty() {
-                empty_looks += 1;
-            } else {
-                empty_looks = 0;
-            }
-            if empty_looks == 1 {
-                sleep(SECOND_LOOK).await;
-            }
+    let mut empty_looks = 0;
+    // The first inspections find all objects. A busy engine may need a minute for a few of them, so the limit is on
+    // inspections; each removal has a time limit of its own.
+    for _ in 0..INSPECTIONS_MAX {
+        if remove_run(engine, run, false).await?.is_empty() {
+            empty_looks += 1;
+        } else {
+            empty_looks = 0;
         }
-        Ok(())
-    };
-    timeout(TAKE_DOWN_WITHIN, removing).await.unwrap_or_else(|_| {
-        Err(Error::Engine {
-            doing: format!("removing what run {run} has made"),
-            why: format!("it keeps appearing for {} s", TAKE_DOWN_WITHIN.as_secs()),
-        })
-    })
+        if empty_looks == 2 {
+            return Ok(());
+        }
+        sleep(SECOND_LOOK).await;
+    }
+    let why = format!("inspection {INSPECTIONS_MAX} still finds objects; they keep appearing");
+    Err(Error::Engine { doing: format!("removing what run {run} has made"), why })
 }
 
 /// Removes the objects of a run that one inspection finds: all objects, or all that are not kept.
@@ -164,13 +162,26 @@ struct Object {
     kept: bool,
     /// Time of creation by the engine's clock.
     created_s: i64,
-    /// True if the object is an agent that runs or is frozen.
-    anchor: bool,
+    agent: Agent,
+}
+
+/// The part of an object in the life of its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Agent {
+    /// An agent that runs or is frozen: the run is alive.
+    Runs,
+    /// An agent that was not started yet.
+    IsCreated,
+    /// Any other object.
+    No,
 }
 
 /// Returns the runs that are alive or may be starting.
 fn alive(objects: &[Object], now_s: i64) -> BTreeSet<String> {
-    let is_alive = |object: &&Object| object.anchor || now_s - object.created_s < YOUNG_S;
+    let is_alive = |object: &&Object| {
+        let age_s = now_s - object.created_s;
+        object.agent == Agent::Runs || age_s < YOUNG_S || object.agent == Agent::IsCreated && age_s < STARTING_S
+    };
     objects.iter().filter(is_alive).map(|object| object.run.clone()).collect()
 }
 
@@ -201,17 +212,21 @@ async fn list(engine: &Engine, run: Option<&str>) -> Result<Vec<Object>, Error> 
     .map_err(failed)?;
     let containers = containers.into_iter().map(|container| {
         let labels = container.labels.unwrap_or_default();
-        let runs = matches!(container.state, Some(State::RUNNING | State::PAUSED));
-        let anchor = runs && labels.get(ROLE_LABEL).is_some_and(|role| role == AGENT_ROLE);
-        object(Kind::Container, container.id, &labels, container.created, anchor)
+        let is_agent = labels.get(ROLE_LABEL).is_some_and(|role| role == AGENT_ROLE);
+        let agent = match container.state {
+            Some(State::RUNNING | State::PAUSED) if is_agent => Agent::Runs,
+            Some(State::CREATED) if is_agent => Agent::IsCreated,
+            _ => Agent::No,
+        };
+        object(Kind::Container, container.id, &labels, container.created, agent)
     });
     let networks = networks.into_iter().map(|network| {
         let created_s = network.created.as_deref().and_then(unix_seconds);
-        object(Kind::Network, network.id, &network.labels.unwrap_or_default(), created_s, false)
+        object(Kind::Network, network.id, &network.labels.unwrap_or_default(), created_s, Agent::No)
     });
     let volumes = volumes.volumes.unwrap_or_default().into_iter().map(|volume| {
         let created_s = volume.created_at.as_deref().and_then(unix_seconds);
-        object(Kind::Volume, Some(volume.name), &volume.labels, created_s, false)
+        object(Kind::Volume, Some(volume.name), &volume.labels, created_s, Agent::No)
     });
     Ok(containers.chain(networks).chain(volumes).flatten().collect())
 }
@@ -222,17 +237,10 @@ fn object(
     id: Option<String>,
     labels: &HashMap<String, String>,
     created_s: Option<i64>,
-    anchor: bool,
+    agent: Agent,
 ) -> Option<Object> {
     let run = labels.get(RUN_LABEL)?.clone();
-    Some(Object {
-        kind,
-        id: id?,
-        run,
-        kept: labels.contains_key(KEEP_LABEL),
-        created_s: created_s.unwrap_or(0),
-        anchor,
-    })
+    Some(Object { kind, id: id?, run, kept: labels.contains_key(KEEP_LABEL), created_s: created_s.unwrap_or(0), agent })
 }
 
 /// Removes the objects, one kind after the other. Continues after a failure, and returns the first failure; but of a
@@ -374,7 +382,7 @@ mod tests {
             run: run.to_owned(),
             kept: false,
             created_s: NOW_S - age_s,
-            anchor: false,
+            agent: Agent::No,
         }
     }
 
@@ -384,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_run_whose_agent_runs_keeps_everything_however_old() {
-        let agent = Object { anchor: true, ..thing("a", "agent", 90_000) };
+        let agent = Object { agent: Agent::Runs, ..thing("a", "agent", 90_000) };
         assert!(ids(&[agent, thing("a", "server", 90_000)], false).is_empty());
     }
 
@@ -399,14 +407,23 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_agent_waits_for_its_binary_may_be_starting_for_longer() {
+        let objects =
+            |age_s| [thing("a", "network", age_s), Object { agent: Agent::IsCreated, ..thing("a", "agent", age_s) }];
+        assert!(ids(&objects(11), false).is_empty());
+        assert!(ids(&objects(STARTING_S - 1), false).is_empty());
+        assert_eq!(ids(&objects(STARTING_S), false), ["network", "agent"]);
+    }
+
+    #[test]
     fn runs_do_not_keep_each_other_alive() {
-        let agent = Object { anchor: true, ..thing("a", "agent", 50) };
+        let agent = Object { agent: Agent::Runs, ..thing("a", "agent", 50) };
         assert_eq!(ids(&[agent, thing("b", "left", 50), thing("c", "young", 1)], false), ["left"]);
     }
 
     #[test]
     fn runs_that_are_left_alone_are_named() {
-        let agent = Object { anchor: true, ..thing("a", "agent", 50) };
+        let agent = Object { agent: Agent::Runs, ..thing("a", "agent", 50) };
         let objects = [agent, thing("b", "left", 50), thing("c", "young", 1)];
         assert_eq!(alive(&objects, NOW_S), BTreeSet::from(["a".to_owned(), "c".to_owned()]));
     }
@@ -414,7 +431,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_removed_only_on_request_and_never_from_a_run_that_is_alive() {
         let kept = |run, id| Object { kept: true, ..thing(run, id, 50) };
-        let agent = Object { anchor: true, ..thing("b", "agent", 50) };
+        let agent = Object { agent: Agent::Runs, ..thing("b", "agent", 50) };
         let objects = [kept("a", "a-server"), thing("a", "a-worker", 50), kept("b", "b-server"), agent];
         assert_eq!(ids(&objects, false), ["a-worker"]);
         assert_eq!(ids(&objects, true), ["a-server"]);

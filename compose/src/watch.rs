@@ -18,7 +18,7 @@ use bollard::{
 };
 use futures::{Stream, StreamExt, stream};
 use history::NodeName;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     changes::{Change, Unplanned},
@@ -32,6 +32,8 @@ use crate::{
 const TRIES_MAX: u32 = 10;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
 const DOING: &str = "listening to its events";
+/// How long the engine may take to say its time.
+const TIME_WITHIN: Duration = Duration::from_secs(5);
 
 type Reports = Pin<Box<dyn Stream<Item = Result<EventMessage, EngineError>> + Send>>;
 
@@ -39,8 +41,10 @@ type Reports = Pin<Box<dyn Stream<Item = Result<EventMessage, EngineError>> + Se
 pub struct Watch<'a> {
     running: &'a Running,
     reports: Reports,
-    /// The time of the last report, in whole seconds and nanoseconds since 1970.
+    /// The time from which reports are asked for again when their stream breaks, in nanoseconds since 1970: that of the
+    /// last report, or of the first wait for one.
     last_ns: Option<i64>,
+    has_asked_for_time: bool,
     looks: Looks,
     /// Changes that a look has found.
     found: VecDeque<Unplanned>,
@@ -50,7 +54,7 @@ impl Running {
     /// Watches the nodes from now on. Stop before the cluster is taken down.
     pub fn watch(&self) -> Watch<'_> {
         let (reports, looks) = (self.reports(None), Looks::new());
-        Watch { running: self, reports, last_ns: None, looks, found: VecDeque::new() }
+        Watch { running: self, reports, last_ns: None, has_asked_for_time: false, looks, found: VecDeque::new() }
     }
 
     /// The engine's reports on the containers of this run and on its network.
@@ -78,6 +82,7 @@ impl Watch<'_> {
     /// # Errors
     /// The engine reports nothing any more.
     pub async fn next(&mut self) -> Result<Unplanned, Error> {
+        self.ask_for_time().await;
         let mut tries = 0;
         loop {
             if let Some(found) = self.found.pop_front() {
@@ -111,6 +116,17 @@ impl Watch<'_> {
             if let Some((node, change)) = self.unplanned(&report).await {
                 return Ok(Unplanned { node, change, at_wall_ns });
             }
+        }
+    }
+
+    /// Notes the engine's time before the first report. A stream that breaks before it would otherwise be opened again
+    /// without what happened meanwhile. The second counts as over: our own starts may lie in it.
+    async fn ask_for_time(&mut self) {
+        if std::mem::replace(&mut self.has_asked_for_time, true) {
+            return;
+        }
+        if let Ok(Ok(now_s)) = timeout(TIME_WITHIN, self.running.engine().now_s()).await {
+            self.last_ns = self.last_ns.max(Some((now_s + 1) * 1_000_000_000));
         }
     }
 

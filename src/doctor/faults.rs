@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use clap::Parser;
 use history::{ClusterKind, Event, FaultKind, FaultPhase, Record};
-use tokio::runtime::Runtime;
 
 use super::finding::Finding;
 use crate::{
     cli::{Cli, Command, DoctorArgs},
     plan_file::PlanFile,
-    runner::Runner,
+    runner::{Runner, Runtime},
     scenario,
 };
 

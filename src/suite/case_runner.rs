@@ -4,7 +4,6 @@ use std::{path::PathBuf, time::Instant};
 
 use checker::Checker;
 use history::{ClusterKind, Record, Tail};
-use tokio::runtime::Runtime;
 
 use super::{
     facts::RunFacts,
@@ -19,7 +18,7 @@ use crate::{
     plan_file::PlanFile,
     report::{Terminal, TestCase, TestResult, versions},
     run_dir::RunDir,
-    runner::Runner,
+    runner::{Runner, Runtime},
 };
 
 /// The number of tries for each run. An engine may hiccup once; what fails twice needs a look.

@@ -1,8 +1,11 @@
 //! Runs in the simulation: what they show, and where they are not taken for more than they are.
 
+use std::{fs, path::Path, process::Stdio, time::Duration};
+
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Ran, harness, ran};
+use crate::support::{Ran, harness, ran, signalled};
 
 /// An engine that does not answer.
 const NO_ENGINE: &str = "tcp://127.0.0.1:1";
@@ -228,4 +231,34 @@ fn a_hierarchy_is_refused_where_it_cannot_be() {
         ran(&[&keys[..], more].concat()).exits(64).says(&[said]);
     }
     ran(&["run", "--cluster", "sim", "--backend", "etcd", "--hierarchy", "0.5"]).exits(64).says(&["`--keys`"]);
+}
+
+/// The number of run directories. The link to the latest run is none.
+fn begun(runs: &Path) -> usize {
+    let entries = fs::read_dir(runs).into_iter().flatten();
+    entries.filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_dir()).count()
+}
+
+#[test]
+fn a_signal_ends_the_first_and_every_later_simulation() {
+    let short = run(&["--cluster", "sim", "--backend", "redis", "--rate", "20", "--time", "2s"]);
+    let text = fs::read_to_string(short.latest().join("plan.toml")).unwrap();
+    let time = "\ntime = \"2s\"\n";
+    assert!(text.contains(time), "{text}");
+    // A simulation that takes longer than a signal needs.
+    let plan = short.dir.path().join("long.toml");
+    fs::write(&plan, text.replace(time, "\ntime = \"5m\"\n")).unwrap();
+    for (signal, nth) in [(Signal::SIGINT, 1), (Signal::SIGTERM, 2)] {
+        let runs = short.dir.path().join(signal.as_str());
+        let mut command = harness();
+        command.arg("run").arg(&plan).args(["--repeat", "4", "--runs"]).arg(&runs);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let is_there = (0..6_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            begun(&runs) >= nth
+        });
+        assert!(is_there, "run {nth} has not begun after 60 s");
+        assert_eq!(signalled(&mut child, signal), Some(130), "{signal}");
+        assert!(begun(&runs) < 4, "no further run begins after {signal}");
+    }
 }

@@ -1,10 +1,17 @@
 //! Suites: every row of the claims in the simulation, some rows on real servers, refused suites, and `--resume`.
 
-use std::{fs, path::Path, process::Stdio, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Ran, harness, may_sweep, ran};
+use crate::support::{Ran, harness, may_sweep, ran, signalled};
 
 const KLEPPMANN: &str = "suites/kleppmann.toml";
 
@@ -116,6 +123,25 @@ fn a_twin_is_named_by_the_field_in_which_its_plan_differs() {
     let said = one(&dir, &[]).exits(0).stdout;
     assert!(said.contains("the plan of K1, but plan.seed = 77 instead of "), "{said}");
     assert_eq!(said.matches(" c\n").count(), 1, "the twin does not repeat the claim: {said}");
+}
+
+#[test]
+fn an_interrupted_suite_keeps_the_runs_that_it_has_recorded() {
+    let dir = row(str::to_owned);
+    let mut command = harness();
+    command.arg("suite").arg(dir.path().join("s.toml")).args(["--cluster", "sim", "--repeat", "20", "--runs"]);
+    command.arg(dir.path().join("runs")).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // The first run is recorded before the line of the second run is printed.
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.by_ref().filter(|line| line.contains("K1 ")).take(2).count(), 2);
+    assert_eq!(signalled(&mut child, Signal::SIGTERM), Some(130));
+    // A last line without its end is no run.
+    let recorded = fs::read_to_string(dir.path().join("runs/suite-s-sim.jsonl")).unwrap().matches('\n').count() - 1;
+    assert!((1..20).contains(&recorded), "{recorded}");
+    let ran = one(&dir, &["--repeat", "20", "--resume"]).exits(0);
+    assert_eq!(ran.stdout.matches("K1 ").count(), 20 - recorded + 1, "the other runs, and the table: {}", ran.stdout);
+    assert!(ran.stdout.contains("20 of 20 runs"), "{}", ran.stdout);
 }
 
 #[test]

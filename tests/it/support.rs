@@ -2,10 +2,15 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Duration,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 /// The binary under test.
@@ -56,6 +61,20 @@ impl From<Output> for Ran {
 /// Runs the binary to its end.
 pub fn ran(args: &[&str]) -> Ran {
     harness().args(args).output().unwrap().into()
+}
+
+/// Sends a signal to the binary, and returns its exit code. Fails if the binary does not end within 10 s.
+#[track_caller]
+pub fn signalled(child: &mut Child, signal: Signal) -> Option<i32> {
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+    for _ in 0..1_000 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    panic!("the process goes on after {signal}");
 }
 
 /// Whoever starts a run removes first what dead runs have left, also those of other tests.
