@@ -22,8 +22,10 @@ pub(crate) struct Disturbances {
     since: Stamp,
     /// The stamp since which the servers' clocks have been right.
     clocks_right_since: Stamp,
-    /// The start of the current disturbance: packets lost since then may have silenced their connections.
+    /// The start of the current disturbance: packets lost since then may have silenced their connections. Such a silence
+    /// was over at the second stamp.
     lossy_from: Stamp,
+    lossy_until: Stamp,
 }
 
 impl Disturbances {
@@ -55,7 +57,7 @@ impl Disturbances {
         match phase {
             FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. } => {
                 let from = if let FaultPhase::Unplanned { since } = phase { *since } else { at };
-                if self.on.is_empty() && from > self.since {
+                if self.on.is_empty() && from > self.lossy_until {
                     self.lossy_from = from;
                 }
                 self.on.push(fault);
@@ -65,7 +67,8 @@ impl Disturbances {
                 if kind.harm() == Harm::DropsPackets {
                     // TCP doubles its retransmission timeout each time, so the next retransmission is no farther off
                     // than the first loss is back.
-                    self.not_before(at.plus(at.since(self.lossy_from)).plus(SENT_AGAIN));
+                    self.lossy_until = at.plus(at.since(self.lossy_from)).plus(SENT_AGAIN);
+                    self.not_before(self.lossy_until);
                 }
                 let of_this = |step: &&Step| step.id == fault;
                 let step = plan.schedule.iter().find(of_this).filter(|_| is_of_locks);

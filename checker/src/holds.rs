@@ -454,6 +454,16 @@ mod tests {
     }
 
     #[test]
+    fn a_release_without_an_answer_keeps_no_hold_whose_client_has_gone_on() {
+        let mut hold = hold();
+        hold.releases(mark(700));
+        hold.is_retired = true;
+        assert!(!hold.is_closed());
+        hold.is_superseded = true;
+        assert!(hold.is_closed());
+    }
+
+    #[test]
     fn the_first_end_stands() {
         let mut hold = hold();
         hold.ends(mark(700), EarlyEnd::Release);

@@ -237,8 +237,8 @@ impl<'a, 'b> Searcher<'a, 'b> {
                     is_done = false;
                 }
             }
-            // An observation can be the one whose answer kept others back.
-            if is_done {
+            // An observation can be the one whose answer kept others back. The caller looks at the number of steps.
+            if is_done || self.done > self.most {
                 return;
             }
         }

@@ -160,8 +160,10 @@ impl Fairness {
         }
         let grants = self.grants.entry(hold.key).or_default();
         if grants.holds.len() >= grants.max {
-            // A hold has left the queue, however long its last request is on its way.
-            let waits = |a: &&Attempt| a.grant.is_none() && a.let_go.is_none() && !a.is_orphan;
+            // A hold has left the queue, however long its last request is on its way. The answer to an undo may still
+            // prove that the attempt was in the queue.
+            let may_leave = |a: &Attempt| a.let_go.is_none() || a.undoing.is_some();
+            let waits = |a: &&Attempt| a.grant.is_none() && may_leave(a) && !a.is_orphan;
             let open = run.attempts.iter().filter(|a| a.key == hold.key).filter(waits);
             let oldest = open.map(|a| a.sent.at).min().unwrap_or(grant.ok.at);
             grants.holds.retain(|other| other.ok >= oldest);

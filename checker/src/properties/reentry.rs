@@ -185,7 +185,7 @@ impl Report for ReentryVerdict {
     }
 
     fn figures(&self) -> String {
-        if self.reentered == 0 {
+        if self.reentered == 0 && self.wrong.is_empty() {
             return "no client acquired its own hold again".into();
         }
         let wrong = match self.wrong.len() {

@@ -258,7 +258,9 @@ impl BlockedKeys {
                 self.disturbances.not_before(*to);
                 self.withdraw(*from, *to);
             }
-            Event::Renewed { lease_ns, .. } => self.lease = self.lease.max(Duration::from_nanos(*lease_ns)),
+            Event::Renewed { hold, lease_ns, .. } if run.attempt(*hold).is_some() => {
+                self.lease = self.lease.max(Duration::from_nanos(*lease_ns));
+            }
             Event::Finished => self.finished(run, entry.process, mark),
             _ => {}
         }

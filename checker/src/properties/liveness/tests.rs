@@ -364,6 +364,16 @@ fn a_fault_that_is_noticed_late_takes_back_what_was_found_since_it_began() {
 }
 
 #[test]
+fn a_stall_before_a_cut_that_nobody_planned_ends_the_judgement_for_a_while_only() {
+    // Back at 5,300: silent for as long as the cut was, and 400 ms more. Then a lease and the slack.
+    let mut s = found_at_5105();
+    s.stall("worker-1", 4_600, 5_150);
+    s.unplanned(1, history::FaultKind::Partition, "redis-1", (5_105, 5_200), 5_300);
+    refused(&mut s, 9_000, 9_000);
+    assert_eq!(judged(&s).1.len(), 1);
+}
+
+#[test]
 fn a_renewal_that_was_answered_with_a_longer_lease_blocks_the_key_for_longer() {
     for (lease_ms, is_stuck) in [(2_000, true), (20_000, false)] {
         let mut s = HistoryBuilder::new();

@@ -132,7 +132,9 @@ impl UnreleasedKeys {
                 self.found.retain(|(out, _)| out.at < *from);
                 self.disturbances.not_before(*to);
             }
-            Event::Renewed { lease_ns, .. } => self.lease = self.lease.max(Duration::from_nanos(*lease_ns)),
+            Event::Renewed { hold, lease_ns, .. } if run.attempt(*hold).is_some() => {
+                self.lease = self.lease.max(Duration::from_nanos(*lease_ns));
+            }
             Event::Acquire { attempt: id, .. }
             | Event::Acquired { attempt: id, .. }
             | Event::AcquireFailed { attempt: id, .. }
