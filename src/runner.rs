@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, path::PathBuf};
 
 use anyhow::{Context, anyhow};
-use compose::{Engine, YOUNG_S};
+use compose::{Engine, STARTING_S};
 use futures::FutureExt;
 use history::{ClusterKind, Event, MadeBy, Writer};
 
@@ -169,7 +169,7 @@ impl Runner {
             taken_down = taking_down => taken_down,
             () = stop.signalled() => {
                 terminal.progress(&format!(
-                    "interrupted again: objects of run {} stay in the engine; run `harness clean` after {YOUNG_S} s to \
+                    "interrupted again: objects of run {} stay in the engine; run `harness clean` after {STARTING_S} s to \
                      remove them",
                     file.run
                 ));

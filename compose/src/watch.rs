@@ -21,6 +21,7 @@ use history::NodeName;
 use tokio::time::{sleep, timeout};
 
 use crate::{
+    Engine,
     changes::{Change, Unplanned},
     error::{Error, explain},
     looks::Looks,
@@ -82,7 +83,6 @@ impl Watch<'_> {
     /// # Errors
     /// The engine reports nothing any more.
     pub async fn next(&mut self) -> Result<Unplanned, Error> {
-        self.ask_for_time().await;
         let mut tries = 0;
         loop {
             if let Some(found) = self.found.pop_front() {
@@ -90,6 +90,11 @@ impl Watch<'_> {
             }
             let report = tokio::select! {
                 report = self.reports.next() => report,
+                now_s = time_of(self.running.engine()), if !self.has_asked_for_time => {
+                    self.has_asked_for_time = true;
+                    self.last_ns = self.last_ns.max(now_s.map(|now_s| (now_s + 1) * 1_000_000_000));
+                    continue;
+                }
                 () = self.looks.due() => {
                     self.found.extend(self.looks.look(self.running).await);
                     continue;
@@ -119,17 +124,6 @@ impl Watch<'_> {
         }
     }
 
-    /// Notes the engine's time before the first report. A stream that breaks before it would otherwise be opened again
-    /// without what happened meanwhile. The second counts as over: our own starts may lie in it.
-    async fn ask_for_time(&mut self) {
-        if std::mem::replace(&mut self.has_asked_for_time, true) {
-            return;
-        }
-        if let Ok(Ok(now_s)) = timeout(TIME_WITHIN, self.running.engine().now_s()).await {
-            self.last_ns = self.last_ns.max(Some((now_s + 1) * 1_000_000_000));
-        }
-    }
-
     /// Returns the change that a report is about, if no operation of ours caused it.
     async fn unplanned(&self, report: &EventMessage) -> Option<(NodeName, Change)> {
         let actor = report.actor.as_ref()?;
@@ -137,8 +131,11 @@ impl Watch<'_> {
         let attribute = |name: &str| actor.attributes.as_ref()?.get(name).map(String::as_str);
         let container = if is_network { attribute("container") } else { actor.id.as_deref() }?;
         let (node, member) = self.running.member_of(container)?;
-        // An operation of ours that is under way counts first.
+        // An operation of ours that is under way counts first. It may have replaced the container.
         let mut control = member.control.lock().await;
+        if member.container() != container {
+            return None;
+        }
         let change = if is_network {
             self.connection(member, &mut control).await?
         } else {
@@ -170,4 +167,10 @@ impl Watch<'_> {
         }
         Some(if is_connected { Change::Reconnected } else { Change::CutOff })
     }
+}
+
+/// The engine's time, from which reports are asked for again if their stream breaks before the first one. The second
+/// that the engine tells counts as over: our own starts may lie in it.
+async fn time_of(engine: &Engine) -> Option<i64> {
+    timeout(TIME_WITHIN, engine.now_s()).await.ok()?.ok()
 }

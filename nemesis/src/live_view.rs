@@ -211,6 +211,11 @@ impl View {
         self.waiting.get(&client).filter(|waiting| waiting.point == point).map(|waiting| waiting.hold)
     }
 
+    /// Returns the hold of `client` and the time of its arrival, if the client waits at `point`.
+    pub fn arrived_at(&self, client: ClientId, point: Point) -> Option<(HoldId, Stamp)> {
+        self.waiting.get(&client).filter(|waiting| waiting.point == point).map(|waiting| (waiting.hold, waiting.since))
+    }
+
     /// Returns whether a write under another hold was answered since `client` began to wait. If `writer` is given, only
     /// writes of this worker count.
     pub fn another_wrote(&self, client: ClientId, writer: Option<&NodeName>) -> bool {

@@ -103,7 +103,9 @@ async fn server(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Re
         injection.stamp(FaultPhase::Unproved { why }).await?;
     }
     for _ in 0..LOOKS {
-        if !is_slow(injection.cluster.answer_time(&injection.node).await?) {
+        // A server that fails at once is not slow, and not healed.
+        let is_fast = !is_slow(injection.cluster.answer_time(&injection.node).await?);
+        if is_fast && injection.cluster.answers(&injection.node).await? {
             return injection.stamp(FaultPhase::HealProved).await.map(drop);
         }
         injection.control.sleep(LOOK).await?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::future::{Either, join_all, select};
-use history::{ClientId, Event, FaultId, HoldId, NodeName, Plan, Step, Until, Wait, WaitId, When};
+use history::{ClientId, Event, FaultId, HoldId, NodeName, Plan, Stamp, Step, Until, Wait, WaitId, When};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -156,7 +156,7 @@ impl<'a> ActiveWaits<'a> {
             let mut released = None;
             for (gate, due) in gates {
                 match keep(gate, self, due, released, plan, phase).await {
-                    Ok(hold) => released = hold,
+                    Ok(arrived) => released = arrived,
                     Err(error) => {
                         fails(gate.wait.id, error);
                         break;
@@ -175,10 +175,10 @@ async fn keep(
     gate: &ActiveWait<'_>,
     gates: &ActiveWaits<'_>,
     due: Doing<'_, ()>,
-    released: Option<HoldId>,
+    released: Option<(HoldId, Stamp)>,
     plan: &Plan,
     phase: &Phase,
-) -> Result<Option<HoldId>, ClusterError> {
+) -> Result<Option<(HoldId, Stamp)>, ClusterError> {
     let Wait { worker, point, at_most, .. } = gate.wait;
     let client = first_client(plan, worker)?;
     let ActiveWaits { control, live_view, .. } = gates;
@@ -187,23 +187,23 @@ async fn keep(
         control.arm(client, *point, *at_most).await?;
         if let Some(released) = released {
             // The released client has not left its point yet, which may be the point of this wait too.
-            live_view.until(|view| (view.at_point(client, *point) != Some(released)).then_some(())).await;
+            live_view.until(|view| (view.arrived_at(client, *point) != Some(released)).then_some(())).await;
         }
-        Ok(live_view.until(|view| view.at_point(client, *point)).await)
+        Ok(live_view.until(|view| view.arrived_at(client, *point)).await)
     };
-    let Some(hold) = phase.unless_over(arriving).await else {
+    let Some(arrived) = phase.unless_over(arriving).await else {
         // The client has not reached its point. Disarm the client, because after the fault phase no step releases a
         // client.
         control.let_go(client).await?;
         return Ok(None);
     };
-    let hold = hold?;
-    gate.open(hold);
-    let gone = live_view.until(|view| view.at_point(client, *point).is_none().then_some(()));
+    let arrived = arrived?;
+    gate.open(arrived.0);
+    let gone = live_view.until(|view| (view.arrived_at(client, *point) != Some(arrived)).then_some(()));
     if let Either::Left(_) = select(std::pin::pin!(gate.ended(gates, client)), std::pin::pin!(gone)).await {
         control.stamp(Event::PointReleased { client, point: *point }).await?;
         control.let_go(client).await?;
-        return Ok(Some(hold));
+        return Ok(Some(arrived));
     }
     Ok(None)
 }
@@ -229,7 +229,7 @@ mod tests {
         time::Duration,
     };
 
-    use history::{Activity, Arm, ClusterKind, Comparison, Point, ProcessName, Record, Stamp, Tokens, Workload};
+    use history::{Activity, Arm, ClusterKind, Comparison, Point, ProcessName, Record, Tokens, Workload};
 
     use super::*;
 
@@ -305,7 +305,11 @@ mod tests {
     }
 
     fn sees(live_view: &LiveView, event: Event) {
-        live_view.see(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at: Stamp(1), event });
+        sees_at(live_view, Stamp(1), event);
+    }
+
+    fn sees_at(live_view: &LiveView, at: Stamp, event: Event) {
+        live_view.see(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at, event });
     }
 
     fn arrives(hold: u64) -> Event {
@@ -356,5 +360,26 @@ mod tests {
         assert_eq!(second_hold(), None);
         sees(&live_view, arrives(2));
         assert_eq!(second_hold(), Some(HoldId(2)));
+    }
+
+    #[test]
+    fn a_client_that_leaves_and_comes_back_at_once_has_reached_its_point_again() {
+        let plan = plan([Until::Over(FaultId(1)), Until::Time].map(|until| (until, Duration::ZERO)));
+        let (double, live_view, phase) = (Double::default(), LiveView::new(), Phase::default());
+        let waits = ActiveWaits::new(&plan, &double, &live_view);
+        let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
+        let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+        let mut second_hold = || {
+            let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            waits.waits[1].hold_on(&"worker-1".into())
+        };
+        sees(&live_view, arrives(1));
+        second_hold();
+        waits.is_over(FaultId(1));
+        assert_eq!(second_hold(), None);
+        // With two writes under one hold; nothing looks between.
+        sees(&live_view, leaves(1));
+        sees_at(&live_view, Stamp(2), arrives(1));
+        assert_eq!(second_hold(), Some(HoldId(1)));
     }
 }

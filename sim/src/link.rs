@@ -56,6 +56,8 @@ struct LinkFaults<P> {
     waiting: VecDeque<WaitingPacket<P>>,
     delayed_by: Option<FaultId>,
     retransmit_after: Duration,
+    /// The time of the next retransmission. One that comes at another time is of a connection that was reset.
+    due: Stamp,
 }
 
 /// The fate of a packet that was sent.
@@ -92,8 +94,8 @@ pub(crate) enum Retransmitted<P> {
 
 impl<P> Default for LinkFaults<P> {
     fn default() -> LinkFaults<P> {
-        let (cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after) = Default::default();
-        LinkFaults { cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after }
+        let (cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after, due) = Default::default();
+        LinkFaults { cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after, due }
     }
 }
 
@@ -220,7 +222,8 @@ impl<P> Link<P> {
             faults.delayed_by = Some(fault);
             faults.waiting.push_back(WaitingPacket { sent: now, packet });
             faults.retransmit_after = RETRANSMIT_AFTER;
-            return Sent::RetransmittedAt(now.plus(faults.retransmit_after));
+            faults.due = now.plus(faults.retransmit_after);
+            return Sent::RetransmittedAt(faults.due);
         }
         let late = faults.delays.first().map(|(fault, _)| *fault);
         let at = self.arrival(now, rng);
@@ -233,10 +236,12 @@ impl<P> Link<P> {
     /// Retransmits the first lost packet, and with it all that wait.
     pub fn retransmit(&mut self, now: Stamp, rng: &mut impl Rng) -> Retransmitted<P> {
         let Some(faults) = &mut self.faults else { return Retransmitted::Nothing };
-        let Some(first) = faults.waiting.front().map(|waiting| waiting.sent) else { return Retransmitted::Nothing };
+        let first = faults.waiting.front().filter(|_| now == faults.due).map(|waiting| waiting.sent);
+        let Some(first) = first else { return Retransmitted::Nothing };
         if faults.loser(rng).is_some() {
             faults.retransmit_after = (faults.retransmit_after * 2).min(RETRANSMIT_MAX);
-            return Retransmitted::Again(now.plus(faults.retransmit_after));
+            faults.due = now.plus(faults.retransmit_after);
+            return Retransmitted::Again(faults.due);
         }
         let packets = faults.waiting.drain(..).map(|waiting| waiting.packet).collect();
         let delayed = faults.delayed_by.take().map(|fault| (fault, first));
@@ -389,6 +394,19 @@ mod tests {
         link.heal(FaultId(7));
         link.heal(FaultId(8));
         assert!(!link.is_cut());
+    }
+
+    #[test]
+    fn a_connection_that_was_reset_retransmits_nothing() {
+        let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
+        let ms = |n: u64| Stamp(n * 1_000_000);
+        link.cut(FaultId(7), CutMode::Drop);
+        let Sent::RetransmittedAt(first) = link.send(ms(0), packet(), &mut rng) else { panic!("lost") };
+        link.reset();
+        let Sent::RetransmittedAt(second) = link.send(ms(100), packet(), &mut rng) else { panic!("lost") };
+        link.heal(FaultId(7));
+        assert!(matches!(link.retransmit(first, &mut rng), Retransmitted::Nothing));
+        assert!(matches!(link.retransmit(second, &mut rng), Retransmitted::Delivered(_)));
     }
 
     #[test]
