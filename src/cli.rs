@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use history::{Arm, ClusterKind};
+use history::{Arm, ClusterKind, duration};
 
 pub use self::{
     check::{CheckArgs, CheckFormat},
@@ -24,7 +24,7 @@ pub use self::{
 };
 use self::{
     scenario::{of_explore, of_run},
-    values::{cluster, duration, role_and_image},
+    values::{cluster, role_and_image},
 };
 use crate::process::{LockServerArgs, PowerArgs, ResourceArgs};
 

@@ -4,6 +4,7 @@
 
 mod figures;
 mod rows;
+mod scenario;
 mod side;
 
 use std::fmt::Write;
@@ -18,6 +19,7 @@ use crate::{
 
 use self::{
     rows::{Row, rows},
+    scenario::tell_apart,
     side::{Scenario, Side},
 };
 
@@ -49,18 +51,23 @@ pub fn compare(args: &CompareArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn pair(a: Side, mut b: Side) -> Comparison {
+fn pair(mut a: Side, mut b: Side) -> Comparison {
+    tell_apart(a.scenarios.iter_mut().chain(&mut b.scenarios));
     let mut comparison = Comparison::default();
     comparison.left_out.extend(a.left_out.into_iter().map(|problem| ('A', problem)));
     comparison.left_out.extend(std::mem::take(&mut b.left_out).into_iter().map(|problem| ('B', problem)));
-    let made = |a: &Scenario, b: &Scenario| Pair { a: a.name.clone(), b: b.name.clone(), rows: rows(a, b) };
+    let made = |a: &Scenario, b: &Scenario| {
+        // The names of one scenario differ if its first runs on both sides have drawn different kinds of faults.
+        let other = if a.plan == b.plan { a } else { b };
+        Pair { a: a.name.clone(), b: other.name.clone(), rows: rows(a, b) }
+    };
     // Two scenarios alone are compared even if they differ: another lock, another fault.
     if let ([one], [other]) = (&a.scenarios[..], &b.scenarios[..]) {
         comparison.pairs.push(made(one, other));
         return comparison;
     }
     for one in &a.scenarios {
-        match b.scenarios.iter().position(|other| other.name == one.name) {
+        match b.scenarios.iter().position(|other| other.plan == one.plan) {
             Some(place) => comparison.pairs.push(made(one, &b.scenarios.remove(place))),
             None => comparison.unmatched.push(('A', one.name.clone())),
         }

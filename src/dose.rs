@@ -32,18 +32,22 @@ pub use series::{Measurement, Series};
 /// The time of the fault after the start, in milliseconds. Clients contend for the key by then.
 const AT_MS: std::ops::RangeInclusive<u64> = 1_500..=4_500;
 
-/// `harness dose`
+/// `harness dose`. The command is inconclusive if no run counts.
 pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
     let cluster = args.cluster;
     if let Some(wrong) = args.ratios.iter().find(|r| !r.is_finite() || **r < 0.05 || **r > 100.0) {
         return Err(usage("ratios", format!("{wrong} is outside 0.05 to 100 leases")));
     }
+    let Some(end) = args.seed.checked_add(args.seeds.get()) else {
+        let (first, seeds) = (args.seed, args.seeds);
+        return Err(usage("seed", format!("{first} is too large: {seeds} seeds from there on pass {}", u64::MAX)));
+    };
     let runtime = runtime()?;
     let runner = Runner::new(args.runs.clone());
     let mut series = Series::new(args, cluster);
     for &ratio in &args.ratios {
         let mut measurement = Measurement::new(ratio);
-        for seed in args.seed..args.seed + args.seeds.get() {
+        for seed in args.seed..end {
             let plan = plan(args, ratio, seed).with_context(|| format!("{ratio} leases, seed {seed}"))?;
             let backend = plan.backend.clone();
             let file = PlanFile::new(String::new(), backend, None, plan);
@@ -75,7 +79,7 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
         let drawn = svg(&series).and_then(|svg| Ok(std::fs::write(path, svg)?));
         drawn.with_context(|| format!("drawing {}", path.display()))?;
     }
-    Ok(Exit::Ok)
+    Ok(series.exit())
 }
 
 /// Makes the plan of one run: three clients contend for one key, and one fault of `ratio` leases comes at a random
@@ -104,4 +108,21 @@ fn plan(args: &DoseArgs, ratio: f64, seed: u64) -> anyhow::Result<Plan> {
     plan.activity = Activity { holds: 1, clients: 1, refused: 0 };
     plan.schedule = vec![Step { id: FaultId(1), fault, target, when: When::At(at) }];
     scenario.plan(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn seeds_beyond_the_largest_number_are_refused() {
+        let words = ["harness", "dose", "pause", "--seed", "18446744073709551615", "--seeds", "3"];
+        let Command::Dose(args) = Cli::try_parse_from(words).unwrap().command else { panic!("{words:?}") };
+        let refused = dose(&args).unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Usage);
+        assert!(refused.to_string().contains("--seed: 18446744073709551615 is too large: 3 seeds"), "{refused}");
+    }
 }

@@ -72,8 +72,8 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     let mut classes: Vec<(Class, Occurrences)> = tally.classes.clone().into_iter().collect();
     // Unexplained violations come first.
     classes.sort_by_key(|(class, _)| !class.is_unexplained());
-    let deadline = Instant::now() + args.budget;
-    let limits = Limits { deadline: Some(deadline), jobs: jobs / classes.len().max(1) };
+    // A budget that no clock can reach never ends.
+    let limits = Limits { deadline: Instant::now().checked_add(args.budget), jobs: jobs / classes.len().max(1) };
     let findings = each(jobs, &classes, &|(class, occurrences)| {
         if args.limit > 0 {
             terminal.progress(&format!("minimizing {class}"));
@@ -93,7 +93,7 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     if let (Some(error), Some(dir)) = (&tally.first_error, &args.save) {
         source.save_failed(error.seed, dir)?;
     }
-    let is_cut_short = args.limit > 0 && !findings.is_empty() && Instant::now() >= deadline;
+    let is_cut_short = args.limit > 0 && !findings.is_empty() && limits.is_over();
     let results = Results::new(head, tally, took.as_secs_f64(), findings, is_cut_short);
     let json = serde_json::to_string_pretty(&results)? + "\n";
     match args.format {

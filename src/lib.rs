@@ -112,7 +112,7 @@ pub fn run() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             // If standard error is closed, the exit code is enough.
-            let _ = writeln!(std::io::stderr(), "harness: {error:#}");
+            let _ = writeln!(std::io::stderr(), "{}", report::visible(&format!("harness: {error:#}")));
             Exit::of(&error).into()
         }
     }

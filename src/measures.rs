@@ -7,7 +7,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use history::{ClientId, Event, FaultId, FaultKind, FaultPhase, HoldId, Record, Stamp};
+use history::{ClientId, Event, FaultId, FaultKind, FaultPhase, HoldId, ProcessName, Record, Stamp, Workload};
 
 /// The largest value that a histogram distinguishes: one hour, in microseconds.
 const MAX_US: u64 = 3_600_000_000;
@@ -31,7 +31,12 @@ pub struct Measures {
     attempts: u64,
     offered: u64,
     dropped: u64,
-    used: u64,
+    /// The sections that ended, by the counts of the workers.
+    done: u64,
+    /// The most locks of one section.
+    locks: u64,
+    /// The holds that ended, of each process whose count is not on record.
+    uncounted: HashMap<ProcessName, u64>,
     /// True if a worker told how many sections were offered to it.
     is_counted: bool,
     lost_counts: u32,
@@ -58,7 +63,9 @@ impl Default for Measures {
             attempts: 0,
             offered: 0,
             dropped: 0,
-            used: 0,
+            done: 0,
+            locks: 1,
+            uncounted: HashMap::new(),
             is_counted: false,
             lost_counts: 0,
             last_intended: None,
@@ -74,6 +81,17 @@ fn histogram() -> Histogram<u64> {
 
 fn us(from: Stamp, to: Stamp) -> u64 {
     (to.since(from).as_micros() as u64).clamp(1, MAX_US)
+}
+
+/// Returns whether a quantile of so many values is shown. Of fewer values, a high quantile would be the longest one
+/// under another name.
+pub fn is_shown(quantile: f64, values: u64) -> bool {
+    quantile == 1.0 || values as f64 * (1.0 - quantile) >= 1.0
+}
+
+/// Returns the most locks that one section takes. In a hierarchy a section takes at most the parent and one child.
+fn locks_of_a_section(workload: &Workload) -> u64 {
+    if workload.parent().is_some() { 2 } else { u64::from(workload.locks_per_section) }
 }
 
 fn rate(n: u64, over: Duration) -> f64 {
@@ -107,6 +125,7 @@ impl Measures {
             self.fault(*fault, *kind, phase, record.at);
         }
         match &record.event {
+            Event::Plan { plan, .. } => self.locks = locks_of_a_section(&plan.workload),
             Event::Acquire { client, attempt, intended, .. } => {
                 self.attempts += 1;
                 self.first = Some(self.first.map_or(*intended, |f| f.min(*intended)));
@@ -136,12 +155,17 @@ impl Measures {
                 if let Some(acquired) = self.acquired.remove(hold) {
                     self.held_us.saturating_record(us(acquired, record.at));
                 }
-                self.used += 1;
+                match self.uncounted.get_mut(&record.process) {
+                    Some(holds) => *holds += 1,
+                    None => drop(self.uncounted.insert(record.process.clone(), 1)),
+                }
                 self.last = self.last.max(Some(record.at));
             }
-            Event::Sections { offered, dropped, .. } => {
+            Event::Sections { offered, done, dropped } => {
                 self.is_counted = true;
+                self.uncounted.remove(&record.process);
                 self.offered += offered;
+                self.done += done;
                 self.dropped += dropped;
             }
             Event::Fault { kind: FaultKind::Kill, node, phase: FaultPhase::Proved { .. }, .. }
@@ -164,9 +188,19 @@ impl Measures {
         (!self.acquire_us.is_empty()).then(|| us() as f64 / 1e3)
     }
 
-    /// The holds that were used up for each second, from the first section that was due to the last that ended.
+    /// The sections of processes whose counts are not on record. Their holds were those of at least so many sections.
+    fn sections_without_count(&self) -> u64 {
+        self.uncounted.values().map(|holds| holds.div_ceil(self.locks)).sum()
+    }
+
+    /// The sections that acquired all their locks.
+    fn reached(&self) -> u64 {
+        self.done + self.sections_without_count()
+    }
+
+    /// The sections that were reached in each second, from the first section that was due to the last that ended.
     fn reached_per_s(&self) -> f64 {
-        rate(self.used, self.last.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first)))
+        rate(self.reached(), self.last.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first)))
     }
 
     /// The measures by the names that records of suites use; times in milliseconds. Without holds there are none.
@@ -181,7 +215,7 @@ impl Measures {
                 }
             }
         }
-        if self.used > 0 {
+        if self.reached() > 0 {
             figures.push(("measures.reached_per_s".to_owned(), self.reached_per_s()));
         }
         figures
@@ -190,16 +224,16 @@ impl Measures {
     /// A few lines for people; `time` is the length of the fault phase, for which sections were offered.
     pub fn lines(&self, time: Duration) -> String {
         let mut out = String::new();
-        // A killed worker lost its count; the sections that it had begun are on record.
-        let least = if self.lost_counts > 0 { "at least " } else { "" };
-        let offered = self.offered.max(self.used);
+        // A killed worker lost its count; the holds of the sections that it had begun are on record.
+        let least = if self.lost_counts > 0 || !self.uncounted.is_empty() { "at least " } else { "" };
+        let offered = self.offered + self.sections_without_count();
         let _ = match self.is_counted || self.lost_counts > 0 {
             true => writeln!(
                 out,
                 "  critical sections   offered {least}{offered} ({:.2}/s), reached {} ({:.2}/s), \
                  dropped {least}{}; {} attempts",
                 rate(offered, time.max(self.last_due())),
-                self.used,
+                self.reached(),
                 self.reached_per_s(),
                 self.dropped,
                 self.attempts
@@ -212,9 +246,16 @@ impl Measures {
                 let _ = writeln!(out, "  {name:<18}  none");
                 continue;
             }
-            let at = |quantile| millis(histogram.value_at_quantile(quantile));
-            let (p50, p99, p999, max) = (at(0.5), at(0.99), at(0.999), millis(histogram.max()));
-            let _ = writeln!(out, "  {name:<18}  p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}");
+            let quantiles = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)].into_iter();
+            let quantiles = quantiles.filter(|(_, quantile)| is_shown(*quantile, histogram.len()));
+            let told =
+                |(of, quantile): (&str, f64)| format!("{of} {}, ", millis(histogram.value_at_quantile(quantile)));
+            let _ = writeln!(
+                out,
+                "  {name:<18}  {}max {}",
+                quantiles.map(told).collect::<String>(),
+                millis(histogram.max())
+            );
         }
         for (kind, histogram) in &self.effect_us {
             let (p50, max) = (millis(histogram.value_at_quantile(0.5)), millis(histogram.max()));
@@ -311,6 +352,54 @@ mod tests {
         assert!(lines.contains("delay took effect   p50 40 ms, max 40 ms after"), "{lines}");
         assert!(!lines.contains("clock took effect"), "{lines}");
         assert!(lines.starts_with("  attempts            0, 0 acquired\n"), "{lines}");
+    }
+
+    /// A worker ends the holds of its sections, and then tells its count, if it has one.
+    fn add_sections(measures: &mut Measures, worker: &str, holds: u64, count: Option<(u64, u64, u64)>) {
+        let mut tell = |event| {
+            measures.add(&Record { seq: 0, process: ProcessName::new(worker), n: 0, at: Stamp(1), event });
+        };
+        (0..holds).for_each(|hold| tell(Event::Release { hold: HoldId(hold) }));
+        if let Some((offered, done, dropped)) = count {
+            tell(Event::Sections { offered, done, dropped });
+        }
+    }
+
+    #[test]
+    fn sections_with_several_locks_are_counted_once() {
+        let mut measures = Measures { locks: 2, ..Measures::default() };
+        add_sections(&mut measures, "worker-1", 20, Some((14, 10, 4)));
+        add_sections(&mut measures, "worker-2", 14, Some((10, 7, 3)));
+        let lines = measures.lines(Duration::from_secs(1));
+        let counts = "  critical sections   offered 24 (24.00/s), reached 17 (0.00/s), dropped 7;";
+        assert!(lines.starts_with(counts), "{lines}");
+    }
+
+    #[test]
+    fn the_holds_of_a_killed_worker_bound_its_sections() {
+        let mut measures = Measures { locks: 2, ..Measures::default() };
+        add_sections(&mut measures, "worker-1", 20, Some((14, 10, 4)));
+        add_sections(&mut measures, "worker-2", 5, None);
+        let lines = measures.lines(Duration::from_secs(1));
+        let counts = "  critical sections   offered at least 17 (17.00/s), reached 13 (0.00/s), dropped at least 4;";
+        assert!(lines.starts_with(counts), "{lines}");
+    }
+
+    #[test]
+    fn the_locks_of_a_section_follow_from_the_workload() {
+        let several = Workload { keys: 3, locks_per_section: 2, ..Workload::default() };
+        let hierarchy = Workload { keys: 3, hierarchy: 0.5, ..Workload::default() };
+        let found = [Workload::default(), several, hierarchy].map(|workload| locks_of_a_section(&workload));
+        assert_eq!(found, [1, 2, 2]);
+    }
+
+    #[test]
+    fn a_quantile_of_too_few_values_is_not_shown() {
+        assert!(!is_shown(0.999, 999) && is_shown(0.999, 1_000) && is_shown(1.0, 1));
+        let mut measures = Measures::default();
+        (1..=100).for_each(|ms| measures.held_us.saturating_record(ms * 1_000));
+        let lines = measures.lines(Duration::from_secs(1));
+        assert!(lines.contains("time held           p50 50 ms, p99 99 ms, max 100 ms\n"), "{lines}");
     }
 
     #[test]

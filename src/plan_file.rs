@@ -81,7 +81,16 @@ impl PlanFile {
         // The added table comes last, so that errors name the lines of the file.
         let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| wrong(e.to_string()))?;
         let backend = Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
+        if backend.name() != file.plan.backend {
+            let (tested, named) = (backend.name(), &file.plan.backend);
+            let problem = format!("`{}` tests {tested}, and plan.backend is `{named}`", file.backend);
+            return Err(wrong(format!("backend: {problem}; expected `{tested}` there, without a planted bug")).into());
+        }
         backend.check(&file.plan).map_err(|e| wrong(format!("{}: {e}", e.field)))?;
+        let count = file.plan.lock_nodes.len();
+        if count > 1 && needs_one_server(&backend)? {
+            return Err(wrong(format!("lock_nodes: backend {} needs one, found {count}", backend.name())).into());
+        }
         if !file.plan.possible_tokens().contains(&file.plan.tokens) {
             return Err(wrong(format!("{} does not make tokens `{}`", file.plan.lock_name(), file.plan.tokens)).into());
         }
@@ -172,7 +181,7 @@ impl PlanFile {
         self.plan.lock_nodes = servers.services.iter().map(|s| s.name.clone()).collect();
         let backend = Backend::named(&self.backend).map_err(|e| usage("backend", e))?;
         let found = servers.services.len();
-        if found != 1 && ComposeFile::builtin(backend.name())?.services.len() == 1 {
+        if found != 1 && needs_one_server(&backend)? {
             let problem = format!("{}: backend {} needs one service, found {found}", servers.origin, backend.name());
             return Err(Unusable(problem).into());
         }
@@ -189,7 +198,8 @@ impl PlanFile {
             let roles = roles.join(", ");
             return Err(usage("image", format!("`{unknown}` is no role of this cluster; expected one of: {roles}")));
         }
-        Ok(())
+        // The faults of the plan may name other lock nodes than the servers have.
+        self.plan.validate().map_err(|e| usage(e.field, e.problem))
     }
 
     /// Makes an id for people and for Docker's labels. The random part separates two runs of the same second.
@@ -266,6 +276,11 @@ pub fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile>
     }
 }
 
+/// Returns whether the client of a backend takes one server and no more.
+fn needs_one_server(backend: &Backend) -> anyhow::Result<bool> {
+    Ok(ComposeFile::builtin(backend.name())?.services.len() == 1)
+}
+
 /// Refuses servers whose data directory is unknown.
 fn have_data(servers: &ComposeFile) -> anyhow::Result<()> {
     let Some(service) = servers.services.iter().find(|service| service.data.is_none()) else { return Ok(()) };
@@ -293,4 +308,62 @@ fn persist(servers: &mut ComposeFile, persistence: Persistence) -> anyhow::Resul
         service.command.extend(more.iter().flat_map(|sync| ["--appendfsync".into(), (*sync).to_owned()]));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use history::{Fault, FaultId, Step, Target, When, fault};
+
+    use super::*;
+    use crate::{exit::Exit, scenario::Scenario};
+
+    /// Parses the plan file of a simulated run of `backend`, after a change.
+    fn parsed(backend: &str, change: impl Fn(&mut PlanFile)) -> Result<PlanFile, String> {
+        let scenario = Scenario::of(backend).unwrap();
+        let mut file = scenario.file("run".into(), scenario.base.clone());
+        change(&mut file);
+        PlanFile::parse(&file.to_toml().unwrap(), "plan.toml", None).map_err(|error| {
+            assert_eq!(Exit::of(&error), Exit::Usage, "{error}");
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn the_plan_names_the_correct_client_of_its_backend() {
+        for backend in ["redis", "buggy:forgets-nx", "buggy:forgets-nx@redlock", "etcd"] {
+            assert_eq!(parsed(backend, |_| ()).map(|file| file.backend), Ok(backend.to_owned()));
+        }
+        for (backend, other) in [("redis", "etcd"), ("etcd", "redis"), ("buggy:forgets-nx", "redlock")] {
+            let refused = parsed(backend, |file| file.plan.backend = other.into()).unwrap_err();
+            assert!(refused.contains(&format!("and plan.backend is `{other}`")), "{refused}");
+        }
+        let refused = parsed("redis", |file| file.backend = "etcd".into()).unwrap_err();
+        assert!(refused.contains("`etcd` tests etcd, and plan.backend is `redis`"), "{refused}");
+    }
+
+    #[test]
+    fn a_lock_on_one_server_takes_no_second_lock_node() {
+        let refused = parsed("redis", |file| file.plan.lock_nodes.push("redis-2".into())).unwrap_err();
+        assert!(refused.contains("lock_nodes: backend redis needs one, found 2"), "{refused}");
+        assert!(parsed("redlock", |file| file.plan.lock_nodes.push("redis-6".into())).is_ok());
+    }
+
+    #[test]
+    fn faults_are_checked_again_when_the_servers_are_known() {
+        let scenario = Scenario::of("redlock").unwrap();
+        let ready = |target: &str| {
+            let (fault, when) = (Fault::new(fault::Pause {}, Duration::from_secs(1)), When::At(Duration::from_secs(1)));
+            let schedule = vec![Step { id: FaultId(1), fault, target: Target::Node(target.into()), when }];
+            let plan = Plan { cluster: ClusterKind::Docker, schedule, ..scenario.base.clone() };
+            plan.validate().unwrap();
+            let file = PlanFile { compose: Some("compose/redis.yaml".into()), ..scenario.file(String::new(), plan) };
+            file.ready()
+        };
+        assert_eq!(ready("redis-1").unwrap().plan.lock_nodes, [NodeName::new("redis-1")]);
+        let refused = ready("redis-5").unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Usage);
+        assert!(refused.to_string().contains("`redis-5` is no node"), "{refused}");
+    }
 }

@@ -10,4 +10,4 @@ pub use html::{html, worst_window};
 pub use junit::{TestCase, TestResult, TestedRun, junit, test_cases};
 pub use markdown::{markdown, text as without_markup, title};
 pub use summary::{heading, scenario, story, summary, versions};
-pub use terminal::{Terminal, print};
+pub use terminal::{Terminal, print, visible};

@@ -1,11 +1,14 @@
 //! Shards: parts of a suite or of a search that different machines run. Each machine computes the same partition from
 //! the rows, or from the seeds, alone.
 
-use std::{fmt, path::Path, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, path::Path, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Unusable;
+
+/// The most missing shards that a message names; of more, the number is told.
+const NAMED: usize = 5;
 
 /// One part of a suite or of a search: `2/8` is the second of eight parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +23,11 @@ pub struct Shard {
 impl Shard {
     /// The only part of a whole that is not divided.
     pub const WHOLE: Shard = Shard { number: 1, of: 1 };
+
+    /// Returns whether there is such a part. A shard from a file may have any numbers.
+    pub fn exists(self) -> bool {
+        (1..=self.of).contains(&self.number)
+    }
 
     /// Parses a shard that is counted from 0: `0/8` is the first of eight parts.
     pub fn from_zero(text: &str) -> Result<Shard, String> {
@@ -43,7 +51,8 @@ impl Shard {
     }
 }
 
-/// Checks that each shard of a whole, which is called `name`, is there exactly once. Each comes with its file.
+/// Checks that each shard of a whole, which is called `name`, is there exactly once. Each comes with its file. The time
+/// depends on the number of files, not on the number of shards that a file claims.
 pub fn complete(name: &str, parts: &[(Shard, &Path)]) -> Result<(), Unusable> {
     let refused = |problem: String| Err(Unusable(format!("{name}: {problem}")));
     let Some((Shard { of, .. }, first)) = parts.first() else { return refused("no results".to_owned()) };
@@ -51,19 +60,21 @@ pub fn complete(name: &str, parts: &[(Shard, &Path)]) -> Result<(), Unusable> {
         let (one, other) = (first.display(), path.display());
         return refused(format!("{one} and {other} are shards of different partitions: {} and {shard}", parts[0].0));
     }
-    for number in 1..=*of {
-        let shard = Shard { number, of: *of };
-        let mut files = parts.iter().filter(|(part, _)| *part == shard).map(|(_, path)| path.display());
-        if let (Some(one), Some(other)) = (files.next(), files.next()) {
+    let mut files = BTreeMap::new();
+    for (shard, path) in parts {
+        if let Some(one) = files.insert(shard.number, *path) {
+            let (one, other) = (one.display(), path.display());
             return refused(format!("shard {shard} is given twice: {one} and {other}; name one of them"));
         }
     }
-    let is_missing = |shard: &Shard| parts.iter().all(|(part, _)| part != shard);
-    let missing = (1..=*of).map(|number| Shard { number, of: *of }).filter(is_missing);
-    let missing = missing.map(|shard| shard.to_string()).collect::<Vec<_>>().join(", ");
+    let missing = (1..=*of).filter(|number| !files.contains_key(number)).take(NAMED);
+    let missing: Vec<String> = missing.map(|number| Shard { number, of: *of }.to_string()).collect();
     if !missing.is_empty() {
+        let others = (*of as usize).saturating_sub(files.len() + missing.len());
+        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
         let there = parts.iter().map(|(_, path)| path.display().to_string()).collect::<Vec<_>>().join(", ");
-        return refused(format!("no results of shard {missing}; there are only: {there}"));
+        let missing = missing.join(", ");
+        return refused(format!("no results of shard {missing}{more}; there are only: {there}"));
     }
     Ok(())
 }
@@ -139,6 +150,24 @@ mod tests {
             ("$(JOB_COMPLETION_INDEX)/8", "expected INDEX/COUNT"),
         ] {
             assert!(Shard::from_zero(text).unwrap_err().contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_whole_has_each_shard_once() {
+        let parts = |numbers: &[u32], of| -> Vec<(Shard, &Path)> {
+            numbers.iter().map(|number| (Shard { number: *number, of }, Path::new("one.jsonl"))).collect()
+        };
+        assert!(complete("s", &parts(&[2, 1, 3], 3)).is_ok());
+        for (numbers, of, words) in [
+            (&[1, 2, 1][..], 2, "shard 1/2 is given twice"),
+            (&[2][..], 4, "no results of shard 1/4, 3/4, 4/4; there are only"),
+            (&[2][..], 7, "no results of shard 1/7, 3/7, 4/7, 5/7, 6/7 and 1 more; there are only"),
+            (&[1][..], u32::MAX, "6/4294967295 and 4294967289 more; there are only"),
+            (&[][..], 1, "no results"),
+        ] {
+            let refused = complete("s", &parts(numbers, of)).unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
         }
     }
 

@@ -107,9 +107,9 @@ impl PlannedCluster<'_> {
         self.servers.topology == Topology::Replicated
     }
 
-    /// Returns whether `node` can be a lock node. A plan without lock nodes is checked again when its servers are
-    /// known.
+    /// Returns whether `node` is a lock node of the plan. On Docker the services of the Compose file replace the lock
+    /// nodes, and the plan is checked again then.
     pub fn may_be_lock_node(&self, node: &NodeName) -> bool {
-        self.lock_nodes.contains(node) || (self.lock_nodes.is_empty() && !self.workload.workers().any(|w| w == *node))
+        self.lock_nodes.contains(node)
     }
 }

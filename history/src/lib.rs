@@ -54,6 +54,7 @@ pub use deadline::Deadline;
 pub use event::Event;
 pub use fault::{ClockChange, CutMode, Direction, Fault, FaultId, FaultKind, Harm, LinkDelay};
 pub use file::{HistoryError, Reader, Tail, Writer};
+pub use human::duration;
 pub use made_by::{Build, EngineFacts, Host, MadeBy};
 pub use mode::Mode;
 pub use names::{Key, NodeName, ProcessName};

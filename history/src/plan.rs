@@ -20,6 +20,7 @@ use crate::{
 };
 
 pub(crate) mod own_servers;
+mod peers;
 pub(crate) mod possible;
 mod script;
 mod together;

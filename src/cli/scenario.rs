@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::{Arg, Args};
 use compose::{BUILTIN, ComposeFile};
-use history::{Arm, Comparison, FaultKind, Persistence, Point, ResourceKind, WhichClock};
+use history::{Arm, Comparison, FaultKind, Persistence, Point, ResourceKind, WhichClock, duration};
 use nemesis::FaultSpec;
 
-use super::values::{COMPARISONS, ClientFlag, LEASE_CLOCKS, PERSISTENCES, client, duration, named, package, range};
+use super::values::{COMPARISONS, ClientFlag, LEASE_CLOCKS, PERSISTENCES, client, named, package, range};
 
 /// Flags that describe one run. The defaults are those of `harness run`; [`of_explore`] replaces some of them.
 #[derive(Debug, Clone, Args)]

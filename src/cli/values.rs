@@ -1,12 +1,10 @@
 //! Parsers of flag values.
 
-use std::time::Duration;
-
 use clap::{
     ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
-use history::{ClientKind, ClusterKind};
+use history::{ClientKind, ClusterKind, duration};
 use linearizability::ModelKind;
 use serde::{
     Deserialize,
@@ -112,11 +110,6 @@ pub fn cluster(text: &str) -> Result<ClusterKind, String> {
         .ok_or_else(|| "expected docker or sim: a result must say where it was measured".into())
 }
 
-/// Parses a duration: `2s`, `150ms`.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|e| format!("expected a duration such as `2s` or `150ms`: {e}"))
-}
-
 /// Parses a duration, or a range of durations: `100ms..200ms`.
 pub fn range(text: &str) -> Result<history::Range, String> {
     let (from, to) = text.split_once("..").unwrap_or((text, text));
@@ -128,5 +121,31 @@ pub fn role_and_image(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((role, image)) if !role.is_empty() && !image.is_empty() => Ok((role.to_owned(), image.to_owned())),
         _ => Err("expected ROLE=NAME, such as `redis=valkey/valkey:8`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn no_flag_takes_a_duration_that_no_plan_can_have() {
+        for (command, flag) in [
+            ("run", "--work"),
+            ("run", "--resend"),
+            ("run", "--cancel"),
+            ("run", "--patience"),
+            ("run", "--time"),
+            ("explore", "--budget"),
+        ] {
+            let parsed = |value| Cli::try_parse_from(["harness", command, flag, value]);
+            assert!(parsed("99years").is_ok(), "{flag}");
+            for long in ["101years", "18446744073709551615s"] {
+                let refused = parsed(long).unwrap_err().to_string();
+                assert!(refused.contains("longer than 100 years"), "{flag} {long}: {refused}");
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The figures of one run that are compared.
 
 use checker::{Figure, Verdict};
-use history::ClusterKind;
+use history::{ClusterKind, Plan};
 
 use crate::judge::Judged;
 
@@ -16,7 +16,7 @@ pub struct Number {
 
 /// The numbers that are compared.
 pub const NUMBERS: [Number; 7] = [
-    Number { name: "windows", unit: "", of: |run| number(run, "lock.windows") },
+    Number { name: "windows", unit: "", of: |run| of_windows(run, "lock.windows") },
     Number { name: "longest overlap", unit: " ms", of: |run| longest(run, "lock.overlap_ms_max") },
     Number { name: "longest staleness", unit: " ms", of: |run| longest(run, "lock.staleness_ms_max") },
     Number { name: "lost updates on off", unit: "", of: |run| number(run, "off.data.lost_updates") },
@@ -28,8 +28,8 @@ pub const NUMBERS: [Number; 7] = [
 /// The figures of one run.
 #[derive(Debug)]
 pub struct Figures {
-    /// The seed of a simulated run. None on real servers, where a second run of a seed is another run.
-    pub simulated: Option<u64>,
+    /// The plan of a simulated run. None on real servers, where a second run of a plan is another run.
+    pub simulated: Option<Plan>,
     /// The verdict on mutual exclusion.
     pub lock: Option<Verdict>,
     /// The numbers, in the order of [`NUMBERS`]; none if the run does not have one.
@@ -40,7 +40,7 @@ impl Figures {
     /// The figures of a run.
     pub fn of(run: &Judged) -> Figures {
         Figures {
-            simulated: (run.plan.cluster == ClusterKind::Sim).then_some(run.plan.seed),
+            simulated: (run.plan.cluster == ClusterKind::Sim).then(|| run.plan.clone()),
             lock: run.verdicts.lock().map(|lock| lock.verdict),
             numbers: NUMBERS.map(|number| (number.of)(run)),
         }
@@ -54,7 +54,29 @@ fn number(run: &Judged, path: &str) -> Option<f64> {
     }
 }
 
+/// A number about the windows of a run. None if the run was not judged to its end: it may have had more windows.
+fn of_windows(run: &Judged, path: &str) -> Option<f64> {
+    number(run, path).filter(|_| run.verdicts.reasons.is_empty())
+}
+
 /// The length of a run's longest window; none without windows.
 fn longest(run: &Judged, path: &str) -> Option<f64> {
-    number(run, path).filter(|length| *length > 0.0)
+    of_windows(run, path).filter(|length| *length > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::judge;
+
+    #[test]
+    fn a_run_that_was_not_judged_to_its_end_has_no_count_of_windows() {
+        let windows = |name: &str| {
+            let history = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+            let run = judge(history.as_ref()).unwrap();
+            (run.verdicts.reasons.is_empty(), number(&run, "lock.windows").is_some(), Figures::of(&run).numbers[0])
+        };
+        assert!(matches!(windows("kleppmann-pause"), (true, true, Some(_))));
+        assert_eq!(windows("event-lost"), (false, true, None));
+    }
 }

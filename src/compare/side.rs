@@ -1,17 +1,17 @@
 //! One side of a comparison: its runs, judged again, by scenario.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use history::Plan;
 
-use super::figures::Figures;
+use super::{
+    figures::Figures,
+    scenario::{name, without_seed},
+};
 use crate::{
     exit::Unusable,
-    judge::judge,
-    report::scenario,
+    judge::{Judged, judge},
     run_dir::{Recorded, RunDir},
 };
 
@@ -21,8 +21,10 @@ const DEPTH: usize = 3;
 /// The runs of one scenario.
 #[derive(Debug)]
 pub struct Scenario {
-    /// The lock, the faults, the workload and the cluster.
+    /// The lock, the faults, the workload and the cluster, for people.
     pub name: String,
+    /// The plan without its seed.
+    pub plan: Plan,
     /// The figures of the runs.
     pub runs: Vec<Figures>,
 }
@@ -43,13 +45,11 @@ impl Side {
     /// The path is no run and has none below, or it is one run that cannot be judged.
     pub fn read(path: &Path) -> anyhow::Result<Side> {
         let is_run = path.is_file() || RunDir::at(path).history().exists();
+        let mut side = Side::default();
         if is_run || !path.exists() {
-            let run = judge(&Recorded::find(path)?.history)?;
-            let name = scenario(&run.plan);
-            return Ok(Side {
-                scenarios: vec![Scenario { name, runs: vec![Figures::of(&run)] }],
-                left_out: Vec::new(),
-            });
+            let history = Recorded::find(path)?.history;
+            side.add(&history, &judge(&history)?);
+            return Ok(side);
         }
         let mut histories = Vec::new();
         search(path, DEPTH, &mut histories)?;
@@ -57,25 +57,31 @@ impl Side {
             let problem = "no run in it; expected a run directory, a history, or a directory with runs";
             return Err(Unusable(format!("{}: {problem}", path.display())).into());
         }
-        let mut by_name: BTreeMap<String, Vec<Figures>> = BTreeMap::new();
-        let mut left_out = Vec::new();
         for history in histories {
             match judge(&history) {
-                Ok(run) => {
-                    let (runs, run) = (by_name.entry(scenario(&run.plan)).or_default(), Figures::of(&run));
-                    // A simulated run repeats itself exactly, so a second run of a seed is no further evidence.
-                    match run.simulated.filter(|_| runs.iter().any(|known| known.simulated == run.simulated)) {
-                        Some(seed) => {
-                            left_out.push(format!("{}: a simulated run of seed {seed} again", history.display()));
-                        }
-                        None => runs.push(run),
-                    }
-                }
-                Err(e) => left_out.push(format!("{e:#}")),
+                Ok(run) => side.add(&history, &run),
+                Err(e) => side.left_out.push(format!("{e:#}")),
             }
         }
-        let scenarios = by_name.into_iter().map(|(name, runs)| Scenario { name, runs }).collect();
-        Ok(Side { scenarios, left_out })
+        side.scenarios.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(side)
+    }
+
+    fn add(&mut self, history: &Path, run: &Judged) {
+        let (plan, figures) = (without_seed(&run.plan), Figures::of(run));
+        let known = self.scenarios.iter().position(|known| known.plan == plan);
+        let place = known.unwrap_or_else(|| {
+            self.scenarios.push(Scenario { name: name(&run.plan), plan, runs: Vec::new() });
+            self.scenarios.len() - 1
+        });
+        let runs = &mut self.scenarios[place].runs;
+        // A simulated run repeats itself exactly, so a second run of a plan is no further evidence.
+        if figures.simulated.is_some() && runs.iter().any(|known| known.simulated == figures.simulated) {
+            let (history, seed) = (history.display(), run.plan.seed);
+            self.left_out.push(format!("{history}: a simulated run of seed {seed} again"));
+        } else {
+            runs.push(figures);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cli::{DoseArgs, DoseOf},
+    exit::Exit,
     statistics::{quantile, wilson},
 };
 
@@ -98,6 +99,11 @@ impl Series {
         }
     }
 
+    /// Returns the end of the command: without a run that counts, the series says nothing.
+    pub fn exit(&self) -> Exit {
+        if self.points.iter().any(|point| point.runs > 0) { Exit::Ok } else { Exit::Inconclusive }
+    }
+
     /// Returns the whole table.
     pub fn table(&self) -> String {
         let mut part = Series { points: Vec::new(), ..self.clone() };
@@ -123,6 +129,7 @@ impl Series {
             let _ = writeln!(out, "| --- | --- | --- | --- | --- | --- | --- |");
         }
         let (p, from, to) = measurement.share();
+        let share = if p.is_nan() { "–".to_owned() } else { format!("{p:.2}") };
         let two = |values: &[f64]| match (quantile(values, 0.5), quantile(values, 0.9)) {
             (Some(middle), Some(high)) => format!("{middle:.0}, {high:.0}"),
             _ => "–".into(),
@@ -131,8 +138,26 @@ impl Series {
         let Measurement { ratio, windows, runs, left_out, .. } = measurement;
         let _ = writeln!(
             out,
-            "| {ratio} | {windows} of {runs} | {p:.2} | {from:.2}–{to:.2} | {overlap} | {staleness} | {left_out} |"
+            "| {ratio} | {windows} of {runs} | {share} | {from:.2}–{to:.2} | {overlap} | {staleness} | {left_out} |"
         );
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_run_that_counts_a_series_says_nothing() {
+        let left_out = Measurement { left_out: 3, ..Measurement::new(1.0) };
+        let counted = Measurement { runs: 4, windows: 1, ..Measurement::new(2.0) };
+        let (of, cluster) = ("pause".to_owned(), "sim".to_owned());
+        let mut series = Series { of, cluster, lease_ms: 2_000, seed: 1, made_by: None, points: vec![left_out] };
+        assert!(series.table().contains("| 1 | 0 of 0 | – | 0.00–1.00 | – | – | 3 |"), "{}", series.table());
+        assert_eq!(series.exit(), Exit::Inconclusive);
+        series.points.push(counted);
+        assert!(series.table().contains("| 2 | 1 of 4 | 0.25 |"), "{}", series.table());
+        assert_eq!(series.exit(), Exit::Ok);
     }
 }

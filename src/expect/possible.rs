@@ -1,4 +1,5 @@
-//! Checks an expectation before anything starts: no two clauses exclude each other, and a run has every figure.
+//! Checks an expectation before anything starts: no two clauses exclude each other, a run has every figure, and no
+//! clause is one that every run meets.
 
 use checker::{Verdict, Verdicts};
 use history::{Event, Plan, Record, Stamp, Tail};
@@ -22,7 +23,7 @@ impl Expectation {
     /// Checks that a run of `plan` has everything that the expectation names.
     ///
     /// # Errors
-    /// The first clause that no run of the plan can meet.
+    /// The first clause that no run of the plan can meet, or that every run meets.
     pub fn check(&self, plan: &Plan) -> Result<(), Unusable> {
         let run = Event::Plan { run: String::new(), plan: Box::new(plan.clone()), made_by: None };
         let first = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event: run };
@@ -35,16 +36,18 @@ impl Expectation {
 struct Names {
     verdicts: Vec<String>,
     counts: Vec<String>,
+    /// The counts that a run may lack.
+    sometimes: Vec<String>,
 }
 
 impl Names {
     fn of(verdicts: &Verdicts) -> Names {
-        let mut names = Names { verdicts: vec!["verdict".to_owned()], counts: Vec::new() };
+        let mut names = Names { verdicts: vec!["verdict".to_owned()], counts: Vec::new(), sometimes: Vec::new() };
         for (name, property) in verdicts.properties.iter() {
             names.add(name, serde_json::to_value(property).unwrap_or_default());
             let kind = name.rsplit('.').next().unwrap_or(name);
             let more = SOMETIMES.iter().filter(|(of, _)| *of == kind).flat_map(|(_, figures)| *figures);
-            names.counts.extend(more.map(|figure| format!("{name}.{figure}")));
+            names.sometimes.extend(more.map(|figure| format!("{name}.{figure}")));
             names.verdicts.push(name.to_owned());
         }
         names.add("facts", serde_json::to_value(&verdicts.facts).unwrap_or_default());
@@ -54,13 +57,23 @@ impl Names {
     /// Adds the figures of an object of `verdict.json`. A figure that has no value yet is null.
     fn add(&mut self, name: &str, object: Value) {
         let Value::Object(fields) = object else { return };
-        let figures = fields.iter().filter(|(_, value)| value.is_number() || value.is_array() || value.is_null());
-        self.counts.extend(figures.map(|(field, _)| format!("{name}.{field}")));
+        for (field, value) in fields {
+            match value {
+                Value::Number(_) | Value::Array(_) => self.counts.push(format!("{name}.{field}")),
+                Value::Null => self.sometimes.push(format!("{name}.{field}")),
+                Value::Bool(_) | Value::String(_) | Value::Object(_) => {}
+            }
+        }
     }
 
     fn check(&self, clause: &Clause) -> Result<(), Unusable> {
         let Clause { text, path, wanted } = clause;
-        let (is_verdict, is_count) = (self.verdicts.contains(path), self.counts.contains(path));
+        let (is_verdict, may_lack) = (self.verdicts.contains(path), self.sometimes.contains(path));
+        let is_count = may_lack || self.counts.contains(path);
+        // About a count that a run may lack, such a clause says that the run has the count.
+        if is_count && !may_lack && clause.is_certain() {
+            return Err(Unusable(format!("--expect: `{text}`: every run meets this clause: no count is negative")));
+        }
         let problem = match wanted {
             Wanted::Verdict(_) if is_verdict => return Ok(()),
             Wanted::Count(..) if is_count => return Ok(()),
@@ -69,7 +82,7 @@ impl Names {
                 format!("`{path}` is a verdict; expected one of {}", Verdict::ALL.map(Verdict::name).join(", "))
             }
             _ => {
-                let known = self.verdicts.iter().chain(&self.counts).map(String::as_str);
+                let known = self.verdicts.iter().chain(&self.counts).chain(&self.sometimes).map(String::as_str);
                 format!("a run of this plan has no figure `{path}`{}", similar(path, known))
             }
         };
@@ -98,6 +111,15 @@ impl Clause {
             Wanted::Verdict(wanted) => {
                 self.path == "verdict" && matches!(wanted, Verdict::Measured | Verdict::NotApplicable)
             }
+        }
+    }
+
+    /// Returns whether every count meets the clause. No count is negative.
+    fn is_certain(&self) -> bool {
+        match self.wanted {
+            Wanted::Count(Relation::AtLeast, wanted) => wanted <= 0.0,
+            Wanted::Count(Relation::More, wanted) => wanted < 0.0,
+            Wanted::Count(..) | Wanted::Verdict(_) => false,
         }
     }
 
@@ -168,6 +190,17 @@ mod tests {
     }
 
     #[test]
+    fn a_clause_that_every_run_meets_is_refused() {
+        for text in ["lock.windows>=0", "lock.windows>-1", "lock=upheld,facts.holds>=0"] {
+            assert!(refused(text).contains("every run meets"), "{text}");
+        }
+        // A run without notes has no such list.
+        for text in ["lock.windows>=1", "lock.windows>0", "lock.notes>=0"] {
+            text.parse::<Expectation>().unwrap().check(&plan()).unwrap();
+        }
+    }
+
+    #[test]
     fn a_name_that_no_run_has_is_refused_with_similar_names() {
         assert!(refused("lokc=violated").contains("lock"));
         assert!(refused("lock.windws>=1").contains("lock.windows"));
@@ -193,7 +226,7 @@ mod tests {
                 let Value::Object(fields) = serde_json::to_value(property).unwrap() else { panic!("{name}") };
                 for figure in fields.keys().map(|field| format!("{name}.{field}")) {
                     if matches!(verdicts.lookup(&figure), Some(checker::Figure::Count(_))) {
-                        format!("{figure}>=0,{name}={}", property.verdict())
+                        format!("{figure}>=1,{name}={}", property.verdict())
                             .parse::<Expectation>()
                             .unwrap()
                             .check(&plan)

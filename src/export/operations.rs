@@ -209,7 +209,7 @@ impl Operations<'_> {
             FaultPhase::HealRequested | FaultPhase::Healed => "stop",
             _ => return,
         };
-        self.entry(Kind::Info, Process::Nemesis, format!("{what}-{kind}"), format!("[\"{node}\"]"), false);
+        self.entry(Kind::Info, Process::Nemesis, format!("{what}-{kind}"), format!("[{}]", string(node)), false);
     }
 
     /// All processes of the node's clients have ended: operations without an end have none.
@@ -334,13 +334,14 @@ impl Operations<'_> {
     /// The accesses of a section, with the versions that its reads are known to have returned.
     fn told(&mut self, id: HoldId, key: &Key, read: &HashMap<OpId, u64>) -> String {
         let section = self.source.sections.get(&id).cloned().unwrap_or_default();
+        let name = string(key.as_str());
         let micro = |(op, kind): (OpId, RequestKind)| match kind {
             // Elle's registers begin as nil.
             RequestKind::Read => match read.get(&op) {
-                Some(version) if *version > 0 => format!("[:r {:?} {version}]", key.as_str()),
-                _ => format!("[:r {:?} nil]", key.as_str()),
+                Some(version) if *version > 0 => format!("[:r {name} {version}]"),
+                _ => format!("[:r {name} nil]"),
             },
-            RequestKind::Write => format!("[:w {:?} {}]", key.as_str(), self.version_written(id, op)),
+            RequestKind::Write => format!("[:w {name} {}]", self.version_written(id, op)),
         };
         format!("[{}]", section.into_iter().map(micro).collect::<Vec<_>>().join(" "))
     }
@@ -367,5 +368,30 @@ fn ended(outcome: Outcome) -> Kind {
     match outcome {
         Outcome::Failed => Kind::Fail,
         Outcome::Indeterminate => Kind::Info,
+    }
+}
+
+/// Returns a text as a string of EDN. Its escapes are those of Clojure's reader, and not those of Rust.
+fn string(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out += &format!("\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_a_string_of_edn() {
+        assert_eq!(string("k0"), r#""k0""#);
+        assert_eq!(string("a\u{1b}[31m\"\\\nü\u{200b}"), "\"a\\u001b[31m\\\"\\\\\\u000aü\u{200b}\"");
     }
 }

@@ -15,7 +15,7 @@ use super::{
     markdown::{again, placement, title},
     summary::{described, figures, notes, rows, versions},
 };
-use crate::{expect::Comparison, judge::Judged, timeline::Timeline};
+use crate::{expect::Comparison, judge::Judged, measures, timeline::Timeline};
 
 /// The most stories in the page.
 const STORIES: usize = 50;
@@ -119,8 +119,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         figures: row.figures,
     };
     let quantile = |(name, q): (&'static str, f64)| Some((name, milliseconds(judged.measures.acquire_ms(q)?)));
-    // Of fewer values, a high quantile would be the longest one under another name.
-    let is_shown = |(_, q): &(&str, f64)| *q == 1.0 || verdicts.facts.holds as f64 * (1.0 - q) >= 1.0;
+    let is_shown = |(_, q): &(&str, f64)| measures::is_shown(*q, verdicts.facts.holds);
     let quantiles = [("median", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("longest", 1.0)];
     let quantiles = quantiles.into_iter().filter(is_shown);
     Ok(View {

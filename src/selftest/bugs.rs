@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use history::{Direction, Fault, Models, Persistence, Point, Tokens, WhichClock, fault};
+use history::{Direction, Fault, Models, NodeName, Persistence, Point, Tokens, WhichClock, fault};
 
 use super::{
     build::{at, at_point, busy, cut, drift, jump, kill, ms, pause, slow},
@@ -206,7 +206,9 @@ fn cut_from_most() -> Scenario {
 /// As [`cut_from_most`], but the holders can reach no node.
 fn cut_off(backend: &str) -> Scenario {
     let scenario = busy(backend).work(ms(300), ms(2_500)).renew(ms(200)).rate(6.0);
-    scenario.every("worker-1", ms(2_500), &cut(&["redis-1", "redis-2", "redis-3", "redis-4", "redis-5"], ms(1_800)))
+    let nodes = scenario.base.lock_nodes.clone();
+    let nodes: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
+    scenario.every("worker-1", ms(2_500), &cut(&nodes, ms(1_800)))
 }
 
 /// A renewal is answered late now and then, long before the lease is over.

@@ -37,6 +37,13 @@ struct Attempt {
     checked: Option<Stamp>,
 }
 
+impl Attempt {
+    /// Returns whether a correct lock grants only one of the two at a time: they want one key, in modes that conflict.
+    fn excludes(&self, other: &Attempt) -> bool {
+        self.key == other.key && self.mode.conflicts(other.mode)
+    }
+}
+
 /// The facts of a history that witnesses need.
 #[derive(Debug)]
 pub struct Evidence {
@@ -164,10 +171,6 @@ impl Evidence {
         }
     }
 
-    fn acquired(&self, id: HoldId) -> Option<(Stamp, Option<Token>)> {
-        self.attempts.get(&id).and_then(|a| a.acquired)
-    }
-
     /// Returns whether two holds of a key were entitled at once, in these modes.
     fn were_at_once(&self, one: Mode, other: Mode) -> bool {
         let entitled = |a: &Attempt| Some((a.acquired?.0, a.released.map_or(a.until, |at| at.min(a.until))));
@@ -183,19 +186,16 @@ impl Evidence {
         match witness {
             Witness::Figure(clauses, _) => clauses.is_met(verdicts),
             Witness::WriteBeforeStaleArrival => self.stale_writes().any(|(hold, arrived)| {
-                let since = self.acquired(hold);
-                let later = |(id, at): &(HoldId, Stamp)| *at < arrived && self.acquired(*id) > since;
+                let Some(own) = self.attempts.get(&hold) else { return false };
+                let is_later = |a: &Attempt| a.excludes(own) && a.acquired > own.acquired;
+                let later = |(id, at): &(HoldId, Stamp)| *at < arrived && self.attempts.get(id).is_some_and(is_later);
                 self.writes.iter().any(later)
             }),
             Witness::AtOnce(one, other) => self.were_at_once(*one, *other),
             Witness::StaleWriteTried => self.stale_writes().next().is_some(),
             Witness::GrantedAgain(node) => self.granted_again(node),
             Witness::Struck(node) => self.had_fault(node),
-            Witness::TokensBehind => {
-                let mut held: Vec<_> = self.attempts.values().filter_map(|a| a.acquired).collect();
-                held.sort_by_key(|(at, _)| *at);
-                held.windows(2).any(|pair| pair[1].1 < pair[0].1)
-            }
+            Witness::TokensBehind => self.tokens_behind(),
             Witness::Quorums(all) => all.iter().all(|quorum| {
                 let nodes: Vec<_> = quorum.iter().filter_map(|n| self.plan.lock_nodes.get(n.wrapping_sub(1))).collect();
                 let is_it = |a: &Attempt| a.yes.len() == nodes.len() && nodes.iter().all(|node| a.yes.contains(node));
@@ -237,15 +237,27 @@ impl Evidence {
         self.arrived.iter().filter_map(of_write).max()
     }
 
-    /// Returns the writes that arrived after another client had acquired a later hold.
+    /// Returns the writes that arrived after another client had acquired a later hold that excludes theirs.
     fn stale_writes(&self) -> impl Iterator<Item = (HoldId, Stamp)> + '_ {
         self.writes.iter().copied().filter(|(hold, arrived)| {
             let Some(own) = self.attempts.get(hold) else { return false };
             let later = |a: &Attempt| {
                 a.client != own.client
+                    && a.excludes(own)
                     && a.acquired.is_some_and(|(at, _)| Some((at, None)) > own.acquired && at < *arrived)
             };
             self.attempts.values().any(later)
+        })
+    }
+
+    /// Returns whether a hold has a smaller token than the last hold before it that excludes it.
+    fn tokens_behind(&self) -> bool {
+        let mut held: Vec<(&Attempt, Stamp, Option<Token>)> =
+            self.attempts.values().filter_map(|a| a.acquired.map(|(at, token)| (a, at, token))).collect();
+        held.sort_by_key(|(_, at, _)| *at);
+        held.iter().enumerate().any(|(n, (own, _, token))| {
+            let before = held[..n].iter().rev().find(|(a, ..)| a.excludes(own));
+            before.is_some_and(|(_, _, before)| token < before)
         })
     }
 
@@ -254,7 +266,8 @@ impl Evidence {
         granted.iter().any(|first| {
             granted.iter().any(|second| {
                 let (Some((ok, _)), Some((held, _))) = (second.acquired, first.acquired) else { return false };
-                let within = first.id != second.id && held < ok && ok.since(first.sent) < self.plan.lease;
+                let is_same_lock = first.id != second.id && first.excludes(second);
+                let within = is_same_lock && held < ok && ok.since(first.sent) < self.plan.lease;
                 let is_held = first.released.is_none_or(|at| at > ok);
                 within && is_held && self.has_fault_between(node, first.sent, ok)
             })

@@ -11,7 +11,7 @@ use history::ClusterKind;
 
 use super::{
     field::{differences, replaced, set},
-    rows::{self, Row, SuiteFile, wrong},
+    rows::{self, Row, SuiteFile, Twin, wrong},
     witness::Witness,
 };
 use crate::{
@@ -154,7 +154,8 @@ impl Row {
     }
 
     fn cases(&self, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
-        let (origin, mut text) = self.text(cluster)?;
+        let (origin, unchanged) = self.text(cluster)?;
+        let mut text = unchanged.clone();
         for (field, value) in &self.set {
             // Of a list of backends, some may have this value by default.
             let changed = match self.group {
@@ -163,11 +164,19 @@ impl Row {
             };
             text = changed.map_err(|e| Unusable(format!("set: {e}")))?;
         }
+        let file = PlanFile::parse(&text, &origin, Some(cluster))?;
+        // Another way to write a value, or a default that the plan leaves out, makes another text and no other plan.
+        if self.group.is_none() && !self.set.is_empty() {
+            let is_same = PlanFile::parse(&unchanged, &origin, Some(cluster)).is_ok_and(|before| before == file);
+            if is_same {
+                return Err(Unusable("set: the plan stays as it is: nothing would differ".into()).into());
+            }
+        }
         let of_row = Case {
             name: self.id.clone(),
             claim: self.claim.clone(),
             by: self.by.clone(),
-            file: PlanFile::parse(&text, &origin, Some(cluster))?,
+            file,
             witnesses: witnesses(&self.witness)?,
             expectation: self.expect.as_deref().map(expectation).transpose()?,
             causes: self.causes.clone(),
@@ -185,6 +194,11 @@ impl Row {
             causes: twin.causes.clone(),
             ..of_row.clone()
         };
+        if of_twin.file == of_row.file {
+            let Twin { field, value, .. } = twin;
+            let problem = format!("`{field}` = {value} leaves the plan of the row as it is: nothing would differ");
+            return Err(Unusable(format!("twin: {problem}")).into());
+        }
         of_twin.check()?;
         Ok(vec![of_row, of_twin])
     }
@@ -236,5 +250,32 @@ impl Case {
     pub fn is_about(&self, servers: &str, cluster: ClusterKind) -> bool {
         let holds_for = &self.holds_for;
         cluster == ClusterKind::Sim || holds_for.is_empty() || holds_for.iter().any(|of| servers.starts_with(of))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a suite whose only row has a lease of 2 s, and these keys.
+    fn cases(keys: &str) -> Result<usize, String> {
+        let row = "id = \"A\"\nclaim = \"c\"\nby = \"b\"\nwitness = [\"facts.holds>=1\"]\n\
+                   run = \"--nemesis none --lease 2s --time 6s\"";
+        let path = Path::new("s.toml");
+        let suite = rows::parse(&format!("schema = 1\n[[row]]\n{row}\n{keys}\n"), path).unwrap();
+        suite.cases(path, ClusterKind::Sim, &[]).map(|cases| cases.len()).map_err(|e| format!("{e:#}"))
+    }
+
+    #[test]
+    fn a_value_that_is_only_written_in_another_way_is_refused() {
+        let twin = |lease: &str| {
+            cases(&format!("[row.twin]\nfield = \"plan.lease\"\nvalue = \"{lease}\"\nexpect = \"lock=upheld\""))
+        };
+        let set = |lease: &str| cases(&format!("set = {{ \"plan.lease\" = \"{lease}\" }}"));
+        for refused in [twin("2000ms"), set("2000ms")] {
+            let problem = refused.unwrap_err();
+            assert!(problem.contains("nothing would differ"), "{problem}");
+        }
+        assert_eq!((twin("3s"), set("3s")), (Ok(2), Ok(1)));
     }
 }

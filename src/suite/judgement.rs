@@ -17,13 +17,17 @@ use crate::{
     report::{TestCase, TestResult, test_cases},
 };
 
+/// Returns whether windows that have a cause are all that violates the property. A dead claim, an overclaim and a
+/// minority claim violate the lock without any window, and no cause excuses them.
+fn is_explained(property: &Property) -> bool {
+    let Property::Lock(lock) = property else { return false };
+    let has_claims = !lock.dead_claims.is_empty() || !lock.overclaims.is_empty() || !lock.minority_claims.is_empty();
+    !lock.windows.is_empty() && lock.unexplained == 0 && !has_claims
+}
+
 /// Judges a run of a row without an expectation. A fault alone may make two clients hold the lock, by windows that have
 /// a cause. It may violate nothing else, and everything must be judged.
 fn unexpected(verdicts: &Verdicts) -> (Vec<Miss>, Exit) {
-    let is_explained = |property: &Property| match property {
-        Property::Lock(lock) => !lock.windows.is_empty() && lock.unexplained == 0,
-        _ => false,
-    };
     let mut misses = Vec::new();
     let mut exit = if verdicts.reasons.is_empty() { Exit::Ok } else { Exit::Inconclusive };
     for (name, property) in verdicts.properties.iter() {
@@ -100,4 +104,32 @@ pub fn judge(
         facts: RunFacts::of(records, &evidence, verdicts, made_by),
         tests,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use history::Tail;
+
+    use super::*;
+
+    fn lock_of(name: &str) -> Property {
+        let path = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+        let records: Vec<Record> = history::Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect();
+        checker::check(records, Tail::Whole).properties.get("lock").unwrap().clone()
+    }
+
+    #[test]
+    fn a_window_with_a_cause_excuses_no_claim() {
+        let windows = lock_of("kleppmann-pause");
+        assert!(is_explained(&windows));
+        for claim in ["dead-claim", "deadline-from-answer", "minority-claim"] {
+            let (Property::Lock(mut both), Property::Lock(claimed)) = (windows.clone(), lock_of(claim)) else {
+                panic!("{claim}")
+            };
+            both.dead_claims = claimed.dead_claims;
+            both.overclaims = claimed.overclaims;
+            both.minority_claims = claimed.minority_claims;
+            assert!(!is_explained(&Property::Lock(both)), "{claim}");
+        }
+    }
 }

@@ -216,7 +216,10 @@ impl Results {
             let (version, last) = (serde_json::from_str::<Version>(line), all.last_mut());
             match (version, last) {
                 (Ok(Version { schema: SCHEMA }), _) => {
-                    let head = serde_json::from_str(line).map_err(|e| wrong(number, e.to_string()))?;
+                    let head: Head = serde_json::from_str(line).map_err(|e| wrong(number, e.to_string()))?;
+                    if !head.shard.exists() {
+                        return Err(wrong(number, format!("there is no shard {}", head.shard)));
+                    }
                     all.push(Results { head, runs: Vec::new() });
                 }
                 (Ok(Version { schema }), _) => {
@@ -250,11 +253,15 @@ mod tests {
         assert_eq!(Results::parse(&format!("{HEAD}\n{RUN}\n{cut}"), path).unwrap().runs.len(), 1);
         let error = Results::parse(&format!("{HEAD}\n{cut}\n{RUN}\n"), path).unwrap_err().to_string();
         assert!(error.contains("line 2"), "{error}");
+        let of_none = HEAD.replace(r#""number":1,"of":1"#, r#""number":0,"of":0"#);
+        let of_others = HEAD.replace(r#""number":1,"of":1"#, r#""number":3,"of":2"#);
         let twice = format!("{HEAD}\n{RUN}\n{RUN}\n");
         for (text, words) in [
             ("", "line 1"),
             (RUN, "no head"),
             ("{\"schema\":9}", "schema 9 is unknown"),
+            (&of_none, "line 1: there is no shard 0/0"),
+            (&of_others, "line 1: there is no shard 3/2"),
             (&twice, "line 3: run 1 of K1"),
         ] {
             let error = Results::parse(text, path).unwrap_err().to_string();

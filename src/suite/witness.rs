@@ -13,17 +13,19 @@ use crate::{exit::Unusable, expect::Expectation, similar::similar};
 pub enum Witness {
     /// A clause over the verdicts.
     Figure(Expectation, String),
-    /// `write-before-stale-arrival`: a write under a hold arrived after a write under a later hold.
+    /// `write-before-stale-arrival`: a write under a hold arrived after a write under a later hold that conflicts.
     WriteBeforeStaleArrival,
-    /// `stale-write-tried`: a write under a hold arrived after another client had acquired the lock.
+    /// `stale-write-tried`: a write under a hold arrived after another client had acquired the lock's key, in a mode
+    /// that conflicts.
     StaleWriteTried,
-    /// `granted-again:redis-3`: the node granted a second hold less than a lease after the first attempt was sent. The
-    /// first hold was not released, and a fault of the node is proved in between.
+    /// `granted-again:redis-3`: the node granted a second hold, which conflicts with the first, less than a lease after
+    /// the first attempt was sent. The first hold was not released, and a fault of the node is proved in between.
     GrantedAgain(NodeName),
     /// `granted-and-struck:redis-3`: the node granted a hold, then a fault of the node is proved, then the attempt of
     /// another client ended.
     Struck(NodeName),
-    /// `tokens-behind`: a hold has a smaller token than an earlier hold, because its counters are behind.
+    /// `tokens-behind`: a hold has a smaller token than an earlier hold that conflicts, because its counters are
+    /// behind.
     TokensBehind,
     /// `quorums:1,2,3/3,4,5`: exactly these lock nodes granted a hold, for each quorum; nodes by their place in the
     /// plan.

@@ -19,6 +19,12 @@ fn runs(nemesis: &str, seeds: std::ops::Range<u32>) -> TempDir {
     dir
 }
 
+fn move_runs(from: &TempDir, to: &TempDir) {
+    for run in fs::read_dir(from.path()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| !path.is_symlink()) {
+        fs::rename(&run, to.path().join(run.file_name().unwrap())).unwrap();
+    }
+}
+
 fn compare(a: &Path, b: &Path, args: &[&str]) -> Ran {
     harness().arg("compare").args([a, b]).args(args).output().unwrap().into()
 }
@@ -91,13 +97,22 @@ fn scenarios_of_one_side_and_damaged_runs_are_named() {
 #[test]
 fn a_simulated_run_that_is_there_twice_counts_once() {
     let (one, again) = (runs("pause", 0..5), runs("pause", 0..5));
-    for run in fs::read_dir(again.path()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| !path.is_symlink())
-    {
-        fs::rename(&run, one.path().join(run.file_name().unwrap())).unwrap();
-    }
+    move_runs(&again, &one);
     let text = compare(one.path(), one.path(), &[]).exits(0).stdout;
     assert!(line(&text, "lock violated").contains("5 of 5"), "{text}");
     assert_eq!(text.matches("a simulated run of seed").count(), 10, "{text}");
+}
+
+#[test]
+fn plans_that_differ_under_one_heading_are_two_scenarios() {
+    let (one, other) = (runs("pause+2s", 0..2), runs("pause+3s", 0..2));
+    move_runs(&other, &one);
+    let text = compare(one.path(), one.path(), &[]).exits(0).stdout;
+    assert!(!text.contains("again"), "{text}");
+    for words in ["pause+2s", "pause+3s"] {
+        let name = format!(" · nemesis [\"{words}\"]");
+        assert_eq!(text.lines().filter(|line| line.ends_with(&name)).count(), 1, "{text}");
+    }
 }
 
 #[test]

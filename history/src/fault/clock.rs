@@ -13,6 +13,11 @@ use crate::{names::NodeName, which_clock::WhichClock};
 /// A server that looks at its clock rarely may miss the jumps of a strobe that is faster than this.
 const STROBE_MIN_MS: u64 = 10;
 const DRIFT_MAX_PPM: i32 = 500_000;
+/// The farthest jump of a wall clock: 100 years of 365 days, as far as the agent sets a clock.
+const WALL_JUMP_MAX_MS: u64 = 100 * 365 * 86_400_000;
+/// The farthest jump of a monotonic clock: a day. A simulated worker whose clock jumps makes up for all critical
+/// sections that became due meanwhile.
+const MONOTONIC_JUMP_MAX_MS: u64 = 86_400_000;
 
 /// A change of a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,10 +59,15 @@ impl FaultParameters for Clock {
     };
 
     fn check(&self, lasting: Duration) -> Result<(), String> {
+        let farthest = if self.clock.is_monotonic() { MONOTONIC_JUMP_MAX_MS } else { WALL_JUMP_MAX_MS };
         match self.change {
             ClockChange::JumpMs(by) if by == 0 || (by < 0 && self.clock.is_monotonic()) => {
                 Err(format!("a jump by {by} ms: a monotonic clock only jumps forwards, and no clock by nothing"))
             }
+            ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. } if by.unsigned_abs() > farthest => {
+                Err(format!("a jump by {by} ms is too far: expected at most {farthest} ms"))
+            }
+            ClockChange::DriftPpm(0) => Err("a drift of 0 ppm: no clock drifts by nothing".to_owned()),
             ClockChange::DriftPpm(by) if !(-DRIFT_MAX_PPM..=DRIFT_MAX_PPM).contains(&by) => {
                 Err(format!("a drift of {by} ppm is outside -500000 to 500000"))
             }
@@ -109,6 +119,20 @@ impl FaultParameters for Clock {
                 let (by, every) = (by_ms as f64 / 1e3, every_ms as f64 / 1e3);
                 format!("made {clock} of {node} jump by {by:+.1} s and back, every {every:.2} s ({lasted})")
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_by_nothing_is_refused() {
+        let strobe = ClockChange::Strobe { by_ms: 0, every_ms: 100 };
+        for change in [ClockChange::JumpMs(0), ClockChange::DriftPpm(0), strobe] {
+            let refused = Clock { clock: WhichClock::Wall, change }.check(Duration::from_secs(1)).unwrap_err();
+            assert!(refused.contains("by nothing"), "{refused}");
         }
     }
 }

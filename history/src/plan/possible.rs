@@ -7,6 +7,7 @@ use crate::{
     arm::{Arm, Comparison},
     cluster::ClusterKind,
     fault::FaultKind,
+    names::NodeName,
     point::Point,
     resource_kind::ResourceKind,
     servers::{ServerModel, Tokens},
@@ -17,6 +18,8 @@ use crate::{
 
 /// The most keys of a hierarchy: a section that takes the parent reads all children one after the other.
 const TREE_MAX: u32 = 32;
+/// The longest run. A run waits at its end for clients that still work, so no work is longer either.
+const LONGEST_RUN: Duration = Duration::from_secs(24 * 3600);
 
 /// The reason why a plan cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +66,10 @@ impl Plan {
         {
             return err("lock_nodes", format!("`{twice}` is listed twice, the second time as node {}", n + 1));
         }
+        if let Some(own) = self.lock_nodes.iter().find(|node| is_own(node)) {
+            let problem = "is the name of a node of the harness; name the lock node otherwise";
+            return err("lock_nodes", format!("`{own}` {problem}"));
+        }
         if w.workers == 0 || w.workers > 64 {
             return err("workers", format!("{} is outside 1 to 64", w.workers));
         }
@@ -82,11 +89,14 @@ impl Plan {
             if range.from > range.to {
                 return err(field, "the range is upside down: its first duration is longer than its second".into());
             }
+            if range.to > LONGEST_RUN {
+                return err(field, format!("{:?} is too long: expected at most 24h", range.to));
+            }
         }
         if self.lease < Duration::from_millis(50) || self.lease > Duration::from_secs(600) {
             return err("lease", format!("{:?} is outside 50ms to 10m", self.lease));
         }
-        if self.time < Duration::from_secs(1) || self.time > Duration::from_secs(24 * 3600) {
+        if self.time < Duration::from_secs(1) || self.time > LONGEST_RUN {
             return err("time", format!("{:?} is too short or too long: expected 1s to 24h", self.time));
         }
         if let Some(renew) = w.renew
@@ -127,6 +137,9 @@ impl Plan {
         self.check_script().or_else(|problem| err("script", problem))?;
         if self.arms.is_empty() {
             return err("arms", "expected at least one arm".into());
+        }
+        if let Some((_, twice)) = self.arms.iter().enumerate().find(|(n, arm)| self.arms[..*n].contains(arm)) {
+            return err("arms", format!("`{}` is listed twice", twice.name()));
         }
         self.check_waits().or_else(|problem| err("waits", problem))?;
         self.validate_schedule()?;
@@ -215,6 +228,10 @@ impl Plan {
                 When::Healed(other) if other == step.id || !self.schedule.iter().any(|s| s.id == other) => {
                     return err(format!("{name}: the plan has no other fault {}", other.0));
                 }
+                When::Healed(_) if self.waits_in_a_circle(step) => {
+                    let problem = "`healed` leads in a circle, so the fault would never begin";
+                    return err(format!("{name}: {problem}; give one fault of the circle a time"));
+                }
                 When::WhileWaits(wait) if self.wait(wait).is_none() => {
                     return err(format!("{name}: the plan has no wait {}", wait.0));
                 }
@@ -225,6 +242,16 @@ impl Plan {
             }
         }
         self.check_together().or_else(err)
+    }
+
+    /// Returns whether the faults for whose heals `step` waits wait for each other.
+    fn waits_in_a_circle(&self, step: &Step) -> bool {
+        let chain = std::iter::successors(Some(step), |step| match step.when {
+            When::Healed(before) => self.schedule.iter().find(|other| other.id == before),
+            _ => None,
+        });
+        // A chain that is longer than the schedule has a step twice.
+        chain.take(self.schedule.len() + 1).count() > self.schedule.len()
     }
 
     /// Checks that this cluster can inject the fault of `step` into its target.
@@ -247,6 +274,12 @@ impl Plan {
             }
             _ => {}
         }
+        self.names_peers(step)?;
         step.fault.check_target(&self.planned_cluster(), &step.target)
     }
+}
+
+/// Returns whether `node` has the name of a node or of a process of the harness.
+fn is_own(node: &NodeName) -> bool {
+    matches!(node.as_str(), "resource" | "agent" | "controller") || node.as_str().starts_with("worker-")
 }

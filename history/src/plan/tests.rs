@@ -195,11 +195,18 @@ fn a_broken_plan_is_refused_where_it_is_broken() {
 #[test]
 fn what_types_cannot_refuse_is_refused() {
     type Change = fn(&mut Plan);
-    let table: [(&str, Change); 14] = [
+    let table: [(&str, Change); 22] = [
         ("workers", |p| p.workload.workers = 0),
         ("rate", |p| p.workload.rate_per_s = f64::NAN),
         ("keys", |p| p.workload.keys = 0),
         ("work", |p| p.workload.work.from = Duration::from_secs(9)),
+        ("work", |p| p.workload.work.to = Duration::from_secs(24 * 3600 + 1)),
+        ("retry-delay", |p| p.workload.retry_delay.to = Duration::from_secs(24 * 3600 + 1)),
+        ("lock_nodes", |p| p.lock_nodes.push("worker-1".into())),
+        ("lock_nodes", |p| p.lock_nodes.push("resource".into())),
+        ("lock_nodes", |p| p.lock_nodes.push("agent".into())),
+        ("lock_nodes", |p| p.lock_nodes.push("controller".into())),
+        ("arms", |p| p.arms.push(p.arms[0])),
         ("lease", |p| p.lease = Duration::ZERO),
         ("renew", |p| p.workload.renew = Some(p.lease)),
         ("arms", |p| p.tokens = Tokens::None),
@@ -210,12 +217,59 @@ fn what_types_cannot_refuse_is_refused() {
         ("nemesis", |p| p.schedule[1].when = When::AtPoint(Point::AfterCheck)),
         ("nemesis", |p| p.schedule[1].when = When::At(p.time)),
         ("nemesis", |p| p.schedule[1].id = p.schedule[0].id),
+        ("nemesis", |p| p.schedule[0].when = When::Healed(FaultId(9))),
     ];
     assert_eq!(plan().validate(), Ok(()));
     for (field, change) in table {
         let mut plan = plan();
         change(&mut plan);
         assert_eq!(plan.validate().unwrap_err().field, field);
+    }
+}
+
+#[test]
+fn faults_that_wait_for_the_heal_of_each_other_are_refused() {
+    let kill = |id: u32, after: u32| {
+        let (fault, target) = (Fault::new(fault::Kill {}, Duration::from_secs(1)), Target::Node("worker-1".into()));
+        let when = if after == 0 { When::At(Duration::from_secs(1)) } else { When::Healed(FaultId(after)) };
+        Step { id: FaultId(id), fault, target, when }
+    };
+    let with = |steps: &[(u32, u32)]| {
+        let schedule = steps.iter().map(|(id, after)| kill(*id, *after)).collect();
+        Plan { schedule, ..plan() }.validate().map_err(|e| e.to_string())
+    };
+    for possible in [&[(1, 0), (2, 1), (3, 2)][..], &[(1, 2), (2, 3), (3, 0)], &[(1, 0), (2, 1), (3, 1)]] {
+        assert_eq!(with(possible), Ok(()));
+    }
+    for circle in [&[(1, 2), (2, 1)][..], &[(1, 0), (2, 4), (3, 2), (4, 3)], &[(1, 2), (2, 3), (3, 2)]] {
+        let refused = with(circle).unwrap_err();
+        assert!(refused.contains("`healed` leads in a circle"), "{refused}");
+    }
+}
+
+#[test]
+fn a_clock_jumps_no_farther_than_a_run_can_bear() {
+    let jump = |clock: &str, change: &str| {
+        let fault = format!(r#"kind = "clock", clock = "{clock}", for = "1s", change = {{ {change} }}"#);
+        Plan::from_toml(&with_fault(&fault)).unwrap().validate().map_err(|e| e.to_string())
+    };
+    for (clock, possible) in [
+        ("wall", "jump-ms = 3153600000000"),
+        ("wall", "jump-ms = -3153600000000"),
+        ("monotonic", "jump-ms = 86400000"),
+        ("both", "jump-ms = 86400000"),
+    ] {
+        assert_eq!(jump(clock, possible), Ok(()), "{clock} {possible}");
+    }
+    for (clock, far) in [
+        ("wall", "jump-ms = 3153600000001"),
+        ("wall", "jump-ms = -9223372036854775808"),
+        ("wall", "strobe = { by-ms = 3153600000001, every-ms = 100 }"),
+        ("monotonic", "jump-ms = 86400001"),
+        ("both", "jump-ms = 1000000000000"),
+    ] {
+        let refused = jump(clock, far).unwrap_err();
+        assert!(refused.contains("is too far"), "{clock} {far}: {refused}");
     }
 }
 

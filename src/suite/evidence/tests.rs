@@ -25,8 +25,12 @@ fn granted(by: &[&str]) -> Answers {
 }
 
 fn acquire(hold: u64, client: u32, sent: u64) -> Record {
+    acquire_in(hold, client, sent, "k0", Mode::Write)
+}
+
+fn acquire_in(hold: u64, client: u32, sent: u64, key: &str, mode: Mode) -> Record {
     let (client, attempt) = (ClientId(client), HoldId(hold));
-    at(sent, Event::Acquire { client, attempt, key: "k0".into(), intended: ms(sent), mode: Mode::Write, above: None })
+    at(sent, Event::Acquire { client, attempt, key: key.into(), intended: ms(sent), mode, above: None })
 }
 
 fn acquired(hold: u64, ok: u64, token: u64, by: &[&str]) -> Record {
@@ -183,5 +187,38 @@ fn a_write_after_the_deadline_counts_from_the_attempt() {
     for (arrived, expected) in [(7_000, false), (7_001, true)] {
         let records = [acquire(1, 0, 1_000), acquired(1, 1_010, 5, &FIRST), admitted(1, None, false, arrived)];
         assert_eq!(is_seen("write-after-deadline", &records), expected, "at {arrived} ms");
+    }
+}
+
+#[test]
+fn a_later_hold_counts_only_if_it_excludes_the_earlier_one() {
+    use Mode::{Read, Write};
+    let struck = FaultPhase::Proved { from: ms(1_500), to: ms(1_600) };
+    for (one, key, other, expected) in
+        [(Write, "k0", Write, true), (Read, "k0", Write, true), (Read, "k0", Read, false), (Write, "k1", Write, false)]
+    {
+        let records = [
+            acquire_in(1, 0, 1_000, "k0", one),
+            acquired(1, 1_010, 7, &FIRST),
+            fault(FaultKind::Kill, "redis-3", 1_700, struck.clone()),
+            acquire_in(2, 1, 2_000, key, other),
+            acquired(2, 2_010, 6, &LAST),
+            admitted(2, None, false, 3_000),
+            admitted(1, None, false, 4_000),
+        ];
+        for witness in ["stale-write-tried", "write-before-stale-arrival", "tokens-behind", "granted-again:redis-3"] {
+            assert_eq!(is_seen(witness, &records), expected, "{witness}: {one}, then {other} of {key}");
+        }
+    }
+}
+
+#[test]
+fn tokens_are_compared_with_the_last_hold_of_the_key() {
+    let hold = |id: u64, key: &str, token: u64| {
+        [acquire_in(id, id as u32, id * 1_000, key, Mode::Write), acquired(id, id * 1_000 + 10, token, &FIRST)]
+    };
+    for (last, expected) in [(8, false), (6, true)] {
+        let records = [hold(1, "k0", 7), hold(2, "k1", 9), hold(3, "k0", last)].concat();
+        assert_eq!(is_seen("tokens-behind", &records), expected, "{last} after 7, and 9 of another key");
     }
 }

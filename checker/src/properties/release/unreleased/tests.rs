@@ -53,13 +53,13 @@ fn a_fault_that_is_noticed_late_takes_back_what_was_found_since_it_began() {
 fn a_key_counts_as_left_behind_within_a_lease_that_a_renewal_made_longer() {
     for (lease_ms, expected) in [(2_000, 0), (20_000, 1)] {
         let mut builder = HistoryBuilder::new();
-        let renewed = Event::Renewed { hold: HoldId(9), lease_ns: lease_ms * 1_000_000, answers: Vec::new() };
-        builder.acquire(9, 1, 0, 10, 41).event("worker-1", 20, Event::Renew { hold: HoldId(9) });
-        builder.event("worker-1", 30, renewed).release(9, 40);
-        builder.try_to_acquire(1, 1, 30_000).undo(1, 30_010, 30_020, on(3, NodeAnswer::None));
-        builder.acquire_failed(1, 30_020, FailureReason::Held, on(1, NodeAnswer::Refused));
+        let renewed = Event::Renewed { hold: HoldId(1), lease_ns: lease_ms * 1_000_000, answers: Vec::new() };
+        builder.acquire(1, 1, 0, 10, 41).event("worker-1", 20, Event::Renew { hold: HoldId(1) });
+        builder.event("worker-1", 30, renewed).release(1, 40);
+        builder.try_to_acquire(2, 1, 30_000).undo(2, 30_010, 30_020, on(3, NodeAnswer::None));
+        builder.acquire_failed(2, 30_020, FailureReason::Held, on(1, NodeAnswer::Refused));
         let refused = on(3, NodeAnswer::Refused);
-        builder.try_to_acquire(2, 2, 40_000).acquire_failed(2, 40_010, FailureReason::Held, refused);
+        builder.try_to_acquire(3, 2, 40_000).acquire_failed(3, 40_010, FailureReason::Held, refused);
         assert_eq!(left_behind(&builder), expected, "renewed for {lease_ms} ms");
     }
 }

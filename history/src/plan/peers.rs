@@ -1,0 +1,88 @@
+//! Checks of the nodes that a fault of links names at the other end of its links.
+
+use super::Plan;
+use crate::{names::NodeName, step::Step, target::Target};
+
+impl Plan {
+    /// Refuses a fault of links that names a node with which its target exchanges no packets.
+    pub(super) fn names_peers(&self, step: &Step) -> Result<(), String> {
+        let Some(links) = step.fault.links.as_ref().filter(|links| !links.from.is_empty()) else { return Ok(()) };
+        let peers = self.peers(&step.target);
+        let names_one = links.from.iter().any(|node| peers.contains(node));
+        // `partition:leader:lock-nodes` names all lock nodes. A plan of `explore` keeps this list, and has the name of
+        // the node that was the leader as its target.
+        let is_target = |node: &NodeName| matches!(&step.target, Target::Node(target) if target == node);
+        let is_stranger = |node: &&NodeName| !peers.contains(node) && !(names_one && is_target(node));
+        let Some(stranger) = links.from.iter().find(is_stranger) else { return Ok(()) };
+        let target = match &step.target {
+            Target::Holder => "holder",
+            Target::Leader => "leader",
+            Target::Node(node) => node.as_str(),
+        };
+        let known = peers.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ");
+        Err(format!("`from`: `{target}` exchanges no packets with `{stranger}`; expected some of: {known}"))
+    }
+
+    /// Returns the nodes that exchange packets with the target. Workers exchange packets with lock nodes and with the
+    /// resource, lock nodes with each other.
+    fn peers(&self, target: &Target) -> Vec<NodeName> {
+        let (is_worker, is_lock_node) = match target {
+            Target::Holder => (true, false),
+            Target::Leader => (false, true),
+            Target::Node(node) => (self.workers().any(|worker| worker == *node), self.lock_nodes.contains(node)),
+        };
+        let is_other = |node: &NodeName| !matches!(target, Target::Node(target) if target == node);
+        let lock_nodes = self.lock_nodes.iter().filter(|node| (is_worker || is_lock_node) && is_other(node));
+        let workers = self.workers().filter(|_| !is_worker);
+        lock_nodes.cloned().chain(workers).chain(is_worker.then(|| NodeName::new("resource"))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Direction, Fault, FaultId, When, fault, plan::tests::plan};
+
+    /// A plan with two lock nodes and two workers that cuts `target` off from these nodes.
+    fn cut(target: Target, from: &[&str]) -> Plan {
+        let from = from.iter().map(|node| (*node).into()).collect();
+        let fault = Fault::new(fault::Partition::default(), Duration::from_secs(1)).on_links(Direction::Both, from);
+        let when = When::At(Duration::from_secs(1));
+        let schedule = vec![Step { id: FaultId(1), fault, target, when }];
+        Plan { lock_nodes: vec!["redis-1".into(), "redis-2".into()], schedule, ..plan() }
+    }
+
+    fn node(name: &str) -> Target {
+        Target::Node(name.into())
+    }
+
+    #[test]
+    fn a_cut_names_only_nodes_that_exchange_packets_with_its_target() {
+        for (target, from) in [
+            (node("worker-1"), &["redis-1", "redis-2", "resource"][..]),
+            (node("worker-1"), &[]),
+            (node("redis-1"), &["redis-2", "worker-1", "worker-2"]),
+            (node("redis-1"), &["redis-1", "redis-2"]),
+            (node("resource"), &["worker-2"]),
+            (Target::Holder, &["redis-2", "resource"]),
+        ] {
+            assert_eq!(cut(target.clone(), from).validate(), Ok(()), "{target:?} from {from:?}");
+        }
+        for (target, from, stranger) in [
+            (node("worker-1"), &["redis-1", "resorce"][..], "resorce"),
+            (node("worker-1"), &["redis-1", "redis-9"], "redis-9"),
+            (node("worker-1"), &["worker-2"], "worker-2"),
+            (node("worker-1"), &["worker-1"], "worker-1"),
+            (node("redis-1"), &["worker-1", "resource"], "resource"),
+            (node("redis-1"), &["worker-3"], "worker-3"),
+            (node("resource"), &["redis-1"], "redis-1"),
+            (Target::Holder, &["worker-1"], "worker-1"),
+        ] {
+            let refused = cut(target.clone(), from).validate().unwrap_err();
+            let words = format!("exchanges no packets with `{stranger}`; expected some of: ");
+            assert!(refused.field == "nemesis" && refused.problem.contains(&words), "{target:?}: {refused}");
+        }
+    }
+}

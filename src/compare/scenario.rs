@@ -1,0 +1,161 @@
+//! The scenario of a run: its plan without the seed, and without all that the seed decides.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use history::{NodeName, Plan, Step, When};
+use nemesis::Draw;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::side::Scenario;
+use crate::{fingerprint, report::scenario};
+
+/// The most characters of a value in a name. A longer value is shown by its fingerprint.
+const VALUE_MAX: usize = 60;
+
+/// Returns the plan without its seed, which is equal for all runs of one scenario. The words of `--nemesis` stand for
+/// the faults that the seed has drawn.
+pub fn without_seed(plan: &Plan) -> Plan {
+    let mut scenario = Plan { seed: 0, ..plan.clone() };
+    if is_drawn(plan) {
+        scenario.schedule.clear();
+    }
+    // Two versions of a client program are compared like two versions of a server.
+    for file in scenario.program.iter_mut().flat_map(|program| &mut program.files) {
+        file.sha256.clear();
+    }
+    scenario
+}
+
+/// Returns whether the seed has drawn the faults. The words of a plan with faults that were placed by hand are only
+/// their kinds.
+fn is_drawn(plan: &Plan) -> bool {
+    let has_detail = |word: &String| word.contains([':', '@', '+']);
+    // Random faults of workers are known without another draw, also if another version of the harness has drawn them.
+    let is_random = || plan.schedule.iter().all(|step| matches!(step.when, When::AfterHeal(_)));
+    !plan.nemesis.is_empty()
+        && (plan.nemesis.iter().any(has_detail) || is_random() || drawn_again(plan).as_ref() == Some(&plan.schedule))
+}
+
+/// Draws the faults from the words and the seed of a plan. None if the words are no specifications of this plan.
+fn drawn_again(plan: &Plan) -> Option<Vec<Step>> {
+    let specs = nemesis::parse(&plan.nemesis.join(",")).ok()?;
+    let workers: Vec<NodeName> = plan.workers().collect();
+    let (time, lease, lock_nodes) = (plan.time, plan.lease, &plan.lock_nodes);
+    let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes };
+    nemesis::draw(&mut ChaCha8Rng::seed_from_u64(plan.seed), &of).ok()
+}
+
+/// Returns the heading of a plan's scenario.
+pub fn name(plan: &Plan) -> String {
+    let mut plan = plan.clone();
+    // The drawn times of one run are not those of its scenario.
+    if is_drawn(&plan) && plan.nemesis.iter().all(|word| !word.contains('@')) {
+        plan.schedule.iter_mut().for_each(|step| step.when = When::AfterHeal(Duration::ZERO));
+    }
+    scenario(&plan)
+}
+
+/// Adds to each name the fields in which its plan differs from the other plans of that name. A heading has only some
+/// fields of a plan.
+pub fn tell_apart<'a>(scenarios: impl Iterator<Item = &'a mut Scenario>) {
+    let mut by_name: BTreeMap<String, Vec<&mut Scenario>> = BTreeMap::new();
+    for scenario in scenarios {
+        by_name.entry(scenario.name.clone()).or_default().push(scenario);
+    }
+    for same in by_name.into_values() {
+        let plans: Vec<BTreeMap<String, String>> = same.iter().map(|scenario| fields(&scenario.plan)).collect();
+        let differs = |field: &&String| plans.iter().any(|plan| plan.get(*field) != plans[0].get(*field));
+        let different: BTreeSet<&String> = plans.iter().flat_map(BTreeMap::keys).filter(differs).collect();
+        for (scenario, plan) in same.into_iter().zip(&plans) {
+            for field in &different {
+                let value = plan.get(*field).map_or("not set", String::as_str);
+                scenario.name += &format!(" · {field} {value}");
+            }
+        }
+    }
+}
+
+/// Returns the fields of a plan by their paths, as `plan.toml` names them: `workload.keys`.
+fn fields(plan: &Plan) -> BTreeMap<String, String> {
+    let mut fields = BTreeMap::new();
+    if let Ok(plan) = serde_json::to_value(plan) {
+        add("", &plan, &mut fields);
+    }
+    fields
+}
+
+fn add(path: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
+    let text = match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                add(&path, member, fields);
+            }
+            return;
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let is_long = text.chars().count() > VALUE_MAX;
+    fields.insert(path.to_owned(), if is_long { fingerprint::of([text.as_str()]) } else { text });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(words: &str, seed: u64) -> Plan {
+        let mut made = crate::scenario::Scenario::of("redlock").unwrap();
+        made.faults = nemesis::parse(words).unwrap();
+        made.base.nemesis = words.split(',').map(str::to_owned).collect();
+        made.plan(seed).unwrap()
+    }
+
+    #[test]
+    fn seeds_of_one_scenario_have_one_plan() {
+        // Faults of workers, of servers, and of both; words with and without details.
+        for words in ["pause", "amnesia", "pause,amnesia", "pause:any-worker@5s", "kill:any-lock-node+1s"] {
+            let (one, other) = (planned(words, 1), planned(words, 2));
+            assert_ne!(one.schedule, other.schedule, "{words}");
+            assert_eq!(without_seed(&one), without_seed(&other), "{words}");
+        }
+        assert_ne!(without_seed(&planned("pause+2s", 1)), without_seed(&planned("pause+3s", 1)));
+    }
+
+    #[test]
+    fn faults_placed_by_hand_belong_to_the_scenario() {
+        let placed = |at: &str, seed| {
+            let plan = planned(&format!("pause:worker-1@{at}+3s"), 1);
+            Plan { seed, nemesis: vec!["pause".to_owned()], ..plan }
+        };
+        assert_eq!(without_seed(&placed("5s", 1)), without_seed(&placed("5s", 2)));
+        assert_ne!(without_seed(&placed("5s", 1)), without_seed(&placed("6s", 1)));
+    }
+
+    #[test]
+    fn a_name_has_no_drawn_times() {
+        assert!(name(&planned("amnesia", 1)).contains("amnesia at random times"));
+        assert!(name(&planned("pause:worker-1@5s", 1)).contains("pause at 5s"));
+    }
+
+    #[test]
+    fn scenarios_of_one_heading_are_told_apart() {
+        let scenario = |keys, words| {
+            let mut plan = planned(words, 1);
+            plan.workload.keys = keys;
+            Scenario { name: name(&plan), plan: without_seed(&plan), runs: Vec::new() }
+        };
+        let mut all = [scenario(1, "pause"), scenario(3, "pause"), scenario(1, "stop")];
+        let other = all[2].name.clone();
+        assert_eq!(all[0].name, all[1].name);
+        tell_apart(all.iter_mut());
+        assert!(all[0].name.ends_with(" · workload.keys 1"), "{}", all[0].name);
+        assert!(all[1].name.ends_with(" · workload.keys 3"), "{}", all[1].name);
+        assert_eq!(all[2].name, other);
+    }
+}
