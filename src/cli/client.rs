@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use history::duration;
 
-use super::values::{duration, named_server};
+use super::values::named_server;
 
 /// Programs that speak the protocol of docs/client-protocol.md.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ impl Plan {
         // `partition:leader:lock-nodes` names all lock nodes. A plan of `explore` keeps this list, and has the name of
         // the node that was the leader as its target.
         let is_target = |node: &NodeName| matches!(&step.target, Target::Node(target) if target == node);
-        let is_stranger = |node: &&NodeName| !peers.contains(node) && !(names_one && is_target(node));
+        let is_stranger = |node: &&NodeName| !(peers.contains(node) || names_one && is_target(node));
         let Some(stranger) = links.from.iter().find(is_stranger) else { return Ok(()) };
         let target = match &step.target {
             Target::Holder => "holder",
