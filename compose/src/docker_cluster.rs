@@ -7,7 +7,7 @@ use agent::protocol::{
     TargetRequest,
 };
 use history::{ClockChange, Fault, FaultId, NodeName, WhichClock, fault::Data};
-use nemesis::{Cluster, ClusterError, Doing};
+use nemesis::{AnswerTime, Cluster, ClusterError, Doing};
 use tokio::time::Instant;
 
 use crate::{
@@ -61,14 +61,18 @@ impl Cluster for DockerCluster<'_> {
         )
     }
 
-    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, AnswerTime> {
         Box::pin(async move {
             let act = Act { running: self.running, node, doing: "measuring its answer" };
             let member = act.member()?;
             let service = member.server().ok_or_else(|| act.failed("it is no server"))?;
             let asked = Instant::now();
-            let answer = health::is_answered(self.running.engine(), &member.container(), service).await;
-            Ok(answer.then(|| asked.elapsed()))
+            let passes = health::passes_in_time(self.running.engine(), &member.container(), service).await;
+            Ok(match passes {
+                Some(true) => AnswerTime::Well(asked.elapsed()),
+                Some(false) => AnswerTime::Failed(asked.elapsed()),
+                None => AnswerTime::Silent,
+            })
         })
     }
 

@@ -215,12 +215,16 @@ pub(crate) async fn passes(engine: &Engine, container: &str, service: &Service) 
     matches!(done, Ok(Ok(Done { code: 0, .. })))
 }
 
-/// Returns whether the healthcheck ends in time, however it ends: a server that says no at once is not slow, and nor is
-/// an engine that does not run the check.
-pub(crate) async fn is_answered(engine: &Engine, container: &str, service: &Service) -> bool {
+/// Returns whether the server passes its healthcheck; none, if the check does not end in time. A server that says no at
+/// once is not slow, and nor is an engine that does not run the check.
+pub(crate) async fn passes_in_time(engine: &Engine, container: &str, service: &Service) -> Option<bool> {
     let command: Vec<&str> = service.health_test.iter().map(String::as_str).collect();
     let done = run_timed(engine, container, &command, service.health_timeout, &Steps::default()).await;
-    !matches!(done, Err(NotDone::Late))
+    match done {
+        Ok(done) => Some(done.code == 0),
+        Err(NotDone::Engine(_)) => Some(false),
+        Err(NotDone::Late) => None,
+    }
 }
 
 /// Returns an error if the container does not run.

@@ -76,9 +76,8 @@ pub trait Cluster: Send + Sync {
     fn speed_up<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
         impossible(node, "removing its quota")
     }
-    /// Measures the time of a harmless request that uses the server's own processor time; none, if the server does not
-    /// answer before a timeout.
-    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+    /// Measures the time of a harmless request that uses the server's own processor time.
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, AnswerTime> {
         impossible(node, "measuring its answer time")
     }
     /// Returns whether a server answers a harmless request before a timeout, so that it is neither down nor frozen.
@@ -126,6 +125,17 @@ pub trait Cluster: Send + Sync {
     fn clock_ahead_ns<'a>(&'a self, node: &'a NodeName, _clock: WhichClock) -> Doing<'a, i64> {
         impossible(node, "reading its clock")
     }
+}
+
+/// The time of a harmless request to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerTime {
+    /// The server answered.
+    Well(Duration),
+    /// The request failed in this time, for another reason than the server's speed.
+    Failed(Duration),
+    /// No answer came before a timeout.
+    Silent,
 }
 
 fn impossible<'a, T: Send + 'a>(node: &NodeName, doing: &'static str) -> Doing<'a, T> {

@@ -46,7 +46,7 @@ mod slow;
 mod spec;
 mod waits;
 
-pub use cluster::{Cluster, ClusterError, Doing};
+pub use cluster::{AnswerTime, Cluster, ClusterError, Doing};
 pub use control::Control;
 pub use controller::{Controller, ControllerError, Phase};
 pub use draw::draw;

@@ -14,7 +14,7 @@ use futures::future::join;
 use history::{FaultPhase, fault::Slow};
 
 use crate::{
-    ClusterError,
+    AnswerTime, ClusterError,
     drawing::Drawing,
     driver::Driver,
     injection::{Injection, PROOF},
@@ -95,17 +95,25 @@ async fn server(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Re
         let why = "expected an answer of the server before the fault, as a reference; there was none".into();
         return injection.stamp(FaultPhase::Unproved { why }).await.map(drop);
     };
-    let is_slow = |took: Option<Duration>| took.is_none_or(|took| took >= usual * SLOWER && took >= usual + SLOWER_BY);
+    let is_slow = |answer: AnswerTime| match answer {
+        AnswerTime::Well(took) | AnswerTime::Failed(took) => took >= usual * SLOWER && took >= usual + SLOWER_BY,
+        AnswerTime::Silent => true,
+    };
     if is_slow(took) {
         injection.stamp(FaultPhase::Proved { from, to }).await?;
     } else {
-        let why = format!("expected an answer to take twice as long; it took {took:?}, and {usual:?} before");
+        let seen = match took {
+            AnswerTime::Failed(took) => format!("the request failed after {took:?}"),
+            AnswerTime::Well(took) => format!("it took {took:?}"),
+            AnswerTime::Silent => "there was none".to_owned(),
+        };
+        let why = format!("expected an answer to take twice as long as before, {usual:?}; {seen}");
         injection.stamp(FaultPhase::Unproved { why }).await?;
     }
     for _ in 0..LOOKS {
-        // A server that fails at once is not slow, and not healed.
-        let is_fast = !is_slow(injection.cluster.answer_time(&injection.node).await?);
-        if is_fast && injection.cluster.answers(&injection.node).await? {
+        // A request that fails at once shows neither the fault nor the heal.
+        let answer = injection.cluster.answer_time(&injection.node).await?;
+        if matches!(answer, AnswerTime::Well(_)) && !is_slow(answer) {
             return injection.stamp(FaultPhase::HealProved).await.map(drop);
         }
         injection.control.sleep(LOOK).await?;
@@ -117,5 +125,8 @@ async fn server(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Re
 async fn usual(injection: &Injection<'_>) -> Result<Option<Duration>, ClusterError> {
     let first = injection.cluster.answer_time(&injection.node).await?;
     let second = injection.cluster.answer_time(&injection.node).await?;
-    Ok(first.zip(second).map(|(first, second)| first.max(second)))
+    Ok(match (first, second) {
+        (AnswerTime::Well(first), AnswerTime::Well(second)) => Some(first.max(second)),
+        _ => None,
+    })
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use history::{ClientId, ClockChange, Event, Fault, FaultId, NodeName, Point, Stamp, WhichClock};
-use nemesis::{Cluster, ClusterError, Control, Data, Doing};
+use nemesis::{AnswerTime, Cluster, ClusterError, Control, Data, Doing};
 
 use crate::{
     clock::{Clocks, START},
@@ -103,16 +103,16 @@ impl Cluster for SimCluster {
         })
     }
 
-    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+    fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, AnswerTime> {
         Box::pin(async move {
             let (server, asked) = (self.node(node, "asking it")?, self.world.executor.now());
             for _ in 0..ANSWER_WITHIN.as_millis() {
                 if self.world.is_up(server) {
-                    return Ok(Some(self.world.executor.now().since(asked)));
+                    return Ok(AnswerTime::Well(self.world.executor.now().since(asked)));
                 }
                 Sleep::lasting(&self.world, Duration::from_millis(1)).await;
             }
-            Ok(None)
+            Ok(AnswerTime::Silent)
         })
     }
 
