@@ -52,7 +52,7 @@ pub fn compare(args: &CompareArgs) -> anyhow::Result<Exit> {
 }
 
 fn pair(mut a: Side, mut b: Side) -> Comparison {
-    tell_apart(a.scenarios.iter_mut().chain(&mut b.scenarios));
+    tell_apart(a.scenarios.iter_mut().chain(&mut b.scenarios).map(|of| (&mut of.name, &of.plan)));
     let mut comparison = Comparison::default();
     comparison.left_out.extend(a.left_out.into_iter().map(|problem| ('A', problem)));
     comparison.left_out.extend(std::mem::take(&mut b.left_out).into_iter().map(|problem| ('B', problem)));

@@ -169,8 +169,8 @@ impl Runner {
             taken_down = taking_down => taken_down,
             () = stop.signalled() => {
                 terminal.progress(&format!(
-                    "interrupted again: objects of run {} stay in the engine; run `harness clean` after {STARTING_S} s to \
-                     remove them",
+                    "interrupted again: objects of run {} stay in the engine; run `harness clean` after {STARTING_S} s \
+                     to remove them",
                     file.run
                 ));
                 if file.plan.has_own_servers() {

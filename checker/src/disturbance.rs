@@ -22,8 +22,8 @@ pub(crate) struct Disturbances {
     since: Stamp,
     /// The stamp since which the servers' clocks have been right.
     clocks_right_since: Stamp,
-    /// The start of the current disturbance: packets lost since then may have silenced their connections. Such a silence
-    /// was over at the second stamp.
+    /// The start of the current disturbance: packets lost since then may have silenced their connections. Such a
+    /// silence was over at the second stamp.
     lossy_from: Stamp,
     lossy_until: Stamp,
 }

@@ -11,7 +11,6 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::side::Scenario;
 use crate::{fingerprint, report::scenario};
 
 /// The most characters of a value in a name. A longer value is shown by its fingerprint.
@@ -60,21 +59,21 @@ pub fn name(plan: &Plan) -> String {
     scenario(&plan)
 }
 
-/// Adds to each name the fields in which its plan differs from the other plans of that name. A heading has only some
-/// fields of a plan.
-pub fn tell_apart<'a>(scenarios: impl Iterator<Item = &'a mut Scenario>) {
-    let mut by_name: BTreeMap<String, Vec<&mut Scenario>> = BTreeMap::new();
-    for scenario in scenarios {
-        by_name.entry(scenario.name.clone()).or_default().push(scenario);
+/// Adds to each scenario's name the fields in which its plan differs from the other plans of that name. A heading has
+/// only some fields of a plan.
+pub fn tell_apart<'a>(scenarios: impl Iterator<Item = (&'a mut String, &'a Plan)>) {
+    let mut by_name: BTreeMap<String, Vec<(&mut String, &Plan)>> = BTreeMap::new();
+    for (name, plan) in scenarios {
+        by_name.entry(name.clone()).or_default().push((name, plan));
     }
     for same in by_name.into_values() {
-        let plans: Vec<BTreeMap<String, String>> = same.iter().map(|scenario| fields(&scenario.plan)).collect();
+        let plans: Vec<BTreeMap<String, String>> = same.iter().map(|(_, plan)| fields(plan)).collect();
         let differs = |field: &&String| plans.iter().any(|plan| plan.get(*field) != plans[0].get(*field));
         let different: BTreeSet<&String> = plans.iter().flat_map(BTreeMap::keys).filter(differs).collect();
-        for (scenario, plan) in same.into_iter().zip(&plans) {
+        for ((name, _), plan) in same.into_iter().zip(&plans) {
             for field in &different {
                 let value = plan.get(*field).map_or("not set", String::as_str);
-                scenario.name += &format!(" · {field} {value}");
+                *name += &format!(" · {field} {value}");
             }
         }
     }
