@@ -358,7 +358,9 @@ fn no_fault_is_injected_in_the_network_of_the_host() {
     let (mut faults, _) = faults();
     let nowhere = Links { peers: vec![[192, 0, 2, 1].into()], ..Links::default() };
     let refused = faults.inject(ONE, 1, &partition(nowhere));
-    assert!(matches!(refused, Err(NetError::Senseless { pid: 1, .. })), "{refused:?}");
+    // Some kernels let nobody look at the first process.
+    let is_refused = matches!(refused, Err(NetError::Senseless { pid: 1, .. } | NetError::Namespace { pid: 1, .. }));
+    assert!(is_refused, "{refused:?}");
     assert_eq!(faults.on().count(), 0);
 }
 
