@@ -214,8 +214,8 @@ pub(crate) async fn passes(engine: &Engine, container: &str, service: &Service) 
 }
 
 /// Returns whether the server passes its healthcheck; none, if the check does not end in time. A server that says no at
-/// once is not slow, and nor is an engine that refuses to run the check. The time includes the start of the check, which
-/// uses the container's processor time too.
+/// once is not slow, and nor is an engine that refuses to run the check. The time includes the start of the check,
+/// which uses the container's processor time too.
 pub(crate) async fn passes_in_time(engine: &Engine, container: &str, service: &Service) -> Option<bool> {
     let command: Vec<&str> = service.health_test.iter().map(String::as_str).collect();
     let done = timeout(service.health_timeout, run_in(engine, container, &command)).await;
