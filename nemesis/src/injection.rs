@@ -104,13 +104,3 @@ impl Injection<'_> {
         self.live_view.look(|view| view.faults_on().filter(|(id, _)| *id != self.step.id).any(disturbs))
     }
 }
-
-/// Returns the nodes that exchange packets with `node`. Workers exchange packets with lock nodes and with the resource,
-/// lock nodes with each other.
-pub(crate) fn peers<'p>(plan: &'p Plan, node: &'p NodeName) -> impl Iterator<Item = NodeName> + 'p {
-    let is_worker = plan.workers().any(|w| w == *node);
-    let is_lock_node = plan.lock_nodes.contains(node);
-    let lock_nodes = plan.lock_nodes.iter().filter(move |n| *n != node && (is_worker || is_lock_node)).cloned();
-    let workers = plan.workers().filter(move |_| !is_worker);
-    lock_nodes.chain(workers).chain(is_worker.then(|| NodeName::new("resource")))
-}

@@ -13,12 +13,9 @@
 use std::time::Duration;
 
 use futures::future::{join, join_all};
-use history::{Fault, FaultPhase, LinkDelay, NodeName, Stamp, fault::LinkEffect};
+use history::{Fault, FaultPhase, LinkDelay, NodeName, Stamp, Target, fault::LinkEffect};
 
-use crate::{
-    ClusterError,
-    injection::{Injection, peers},
-};
+use crate::{ClusterError, injection::Injection};
 
 /// A delay is proved if a packet took this share of the planned delay.
 const PROVED_FROM: f64 = 0.9;
@@ -48,7 +45,9 @@ pub(crate) type Link = (NodeName, NodeName);
 /// Returns the links that the fault hits.
 pub(crate) fn hit(injection: &Injection<'_>) -> Vec<Link> {
     let node = &injection.node;
-    peers(injection.plan, node)
+    let peers = injection.plan.peers(&Target::Node(node.clone()));
+    peers
+        .into_iter()
         .flat_map(|peer| [(node.clone(), peer.clone()), (peer, node.clone())])
         .filter(|(from, to)| injection.step.fault.hits(node, from, to))
         .collect()

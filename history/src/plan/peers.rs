@@ -25,7 +25,7 @@ impl Plan {
 
     /// Returns the nodes that exchange packets with the target. Workers exchange packets with lock nodes and with the
     /// resource, lock nodes with each other.
-    fn peers(&self, target: &Target) -> Vec<NodeName> {
+    pub fn peers(&self, target: &Target) -> Vec<NodeName> {
         let (is_worker, is_lock_node) = match target {
             Target::Holder => (true, false),
             Target::Leader => (false, true),

@@ -88,7 +88,7 @@ pub enum Broken {
         number: u64,
         /// The line, shortened.
         line: String,
-        /// What was expected, shortened.
+        /// The complaint about it, shortened.
         problem: String,
     },
     /// The program has ended.
