@@ -24,15 +24,23 @@ def done(request):
         server = request["servers"][0]
         connection = redis.Redis(server["host"], server["port"], socket_timeout=lease / 4, retry=None)
     elif op == "acquire":
-        attempts.clear()
-        attempts[owner] = Attempt(request["key"], lease)
-        return {"ok": True} if attempts[owner].acquire() else {"ok": False, "error": "held"}
+        # An attempt that ends with an exception may have the lock all the same.
+        attempts[owner] = None
+        attempt = Attempt(request["key"], lease)
+        if not attempt.acquire():
+            del attempts[owner]
+            return {"ok": False, "error": "held"}
+        attempts[owner] = attempt
     elif op not in ("renew", "release", "cancel"):
         return {"ok": False, "error": "unsupported"}
     elif owner not in attempts:
         return {"ok": False, "error": "lost"}
+    elif attempts[owner] is None:
+        return {"ok": False, "error": "error", "detail": "the attempt failed, and may have the lock all the same"}
+    elif op == "renew":
+        attempts[owner].renew(lease)
     else:
-        attempts[owner].renew(lease) if op == "renew" else attempts[owner].release()
+        attempts.pop(owner).release()
     return {"ok": True}
 
 attempts = {}

@@ -77,7 +77,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Lets the agent finish and exit.
+    /// Lets the agent finish. The agent exits when its standard input ends.
     pub fn finish(&self) -> Result<(), ClusterError> {
         self.send(&AgentCommand::Finish)
     }

@@ -8,7 +8,7 @@ use crate::{
     exit::{Exit, Unusable},
     expect::Expectation,
     judge::judge,
-    linearizable::linearizable,
+    linearizable::{linearizable, looks_like_edn},
     made_by,
     report::{Terminal, heading, print, versions},
     run_dir::{Recorded, RunDir},
@@ -41,7 +41,10 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
         Earlier::Expected(expectation) => Some(expectation),
         Earlier::Nothing | Earlier::Lost => given,
     };
-    let mut judged = judge(&history)?;
+    let mut judged = judge(&history).map_err(|e| match looks_like_edn(&history) {
+        true => e.context("the file looks like EDN: add `--format jepsen-edn`"),
+        false => e,
+    })?;
     if let Some(made_by) = dir.as_ref().and_then(|dir| made_by::read(dir, judged.made_by.as_ref())) {
         judged.made_by = Some(made_by);
     }

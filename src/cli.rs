@@ -108,7 +108,8 @@ pub enum ClusterArg {
 /// One run: a scenario, or a plan.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Run this plan (the `plan.toml` of a run) instead of the scenario that the flags describe
+    /// Run this plan (the `plan.toml` of a run) instead of the scenario that the flags describe. The plan fixes what
+    /// these flags describe: to change it, edit a copy of the plan
     pub plan: Option<PathBuf>,
 
     /// Cluster of the run [default: auto; docker with --expect; with a PLAN the plan's cluster]
@@ -141,9 +142,9 @@ pub struct RunArgs {
     /// Verdicts and counts that the run must give, comma-separated: lock=violated,off.data.lost_updates>=1
     #[arg(long, help_heading = "Output")]
     pub expect: Option<String>,
-    /// Run the PLAN N times, and count the runs that are as --expect says (without --expect: that are violated). The
-    /// exit code is that of the worst run
-    #[arg(long, value_name = "N", requires = "plan", conflicts_with = "keep", help_heading = "Output")]
+    /// Make N runs, and count the runs that are as --expect says (without --expect: that are violated). All have the
+    /// seed of PLAN or --seed; otherwise each has a random seed. The exit code is that of the worst run
+    #[arg(long, value_name = "N", conflicts_with = "keep", help_heading = "Output")]
     pub repeat: Option<NonZeroU32>,
     /// Output format
     #[arg(long, value_enum, default_value = "text", help_heading = "Output")]
@@ -152,31 +153,6 @@ pub struct RunArgs {
     #[arg(long, default_value = "runs", help_heading = "Output")]
     pub runs: PathBuf,
 }
-
-/// The flags whose values a swarm draws.
-const DRAWN_BY_SWARM: [&str; 21] = [
-    "nemesis",
-    "time",
-    "lease",
-    "work",
-    "retry_delay",
-    "rate",
-    "keys",
-    "workers",
-    "clients_per_worker",
-    "client",
-    "renew",
-    "renew_for",
-    "writes",
-    "resend",
-    "cancel",
-    "arms",
-    "fence",
-    "persistence",
-    "lease_clock",
-    "revokes_on_resume",
-    "lock_checks_key",
-];
 
 /// Many simulated runs of one scenario, each with its own seed.
 #[derive(Debug, Args)]
@@ -187,11 +163,11 @@ pub struct ExploreArgs {
     #[arg(long, help_heading = "Scenario", default_value_t = 1_000)]
     pub seeds: u64,
     /// Draw flags, workload, tokens, models and faults anew for each seed, and prefer what showed something new. Only
-    /// --backend and --tokens stay
-    #[arg(long, help_heading = "Scenario", conflicts_with_all = DRAWN_BY_SWARM)]
+    /// --backend, --tokens and --resource stay
+    #[arg(long, help_heading = "Scenario")]
     pub swarm: bool,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Search")]
     pub shard: ShardArgs,
     /// Threads [default: one per core]
     #[arg(long)]
@@ -419,8 +395,8 @@ impl ListArgs {
 
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// A word of the reports, such as `stale-holder` [default: the whole legend]
-    pub word: Option<String>,
+    /// A word of the reports, such as `stale-holder` or `lost update` [default: the whole legend]
+    pub word: Vec<String>,
 }
 
 /// Anybody who reaches the address can read the runs. Nothing can be changed.

@@ -22,6 +22,8 @@ const INIT_WITHIN: Duration = Duration::from_secs(10);
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// The time after a lease in which its key must be gone.
 const EXPIRES_WITHIN: Duration = Duration::from_secs(1);
+/// The longest lease for whose end a check waits, as long as that of a run.
+const LEASE_MAX: Duration = Duration::from_secs(600);
 
 /// The claim that a check proves; the problem, if it does not hold.
 type Outcome = Result<String, String>;
@@ -88,8 +90,9 @@ pub fn client(args: &ClientArgs) -> anyhow::Result<Exit> {
 }
 
 async fn check(args: &ClientCheckArgs) -> anyhow::Result<Exit> {
-    if args.lease < Duration::from_millis(50) || args.lease > Duration::from_secs(600) {
-        return Err(crate::exit::usage("lease", format!("{:?} is outside 50ms to 10m", args.lease)));
+    if args.lease < Duration::from_millis(50) || args.lease > LEASE_MAX {
+        let lease = humantime::format_duration(args.lease);
+        return Err(crate::exit::usage("lease", format!("{lease} is outside 50ms to 10m")));
     }
     let command = ProgramCommand { words: words(&args.program)?, dir: None };
     let server = |(name, address): &(String, String)| {
@@ -272,6 +275,36 @@ impl Bench {
         }
     }
 
+    /// Returns the lease that an answer promises.
+    fn promised(&self, done: Done) -> Duration {
+        done.lease_ms.map_or(self.lease, Duration::from_millis)
+    }
+
+    /// Returns the time after which the lock that the first process has just acquired must be free.
+    fn lasts(&mut self, done: Done) -> Result<Duration, String> {
+        let lease = self.promised(done).max(self.lease);
+        if lease <= LEASE_MAX {
+            return Ok(lease);
+        }
+        let longest = LEASE_MAX.as_millis();
+        Err(self.wrong(First, &format!("`lease_ms` of at most {longest}: this check waits for the end of the lease")))
+    }
+
+    /// Checks that a program relies on its lock no longer than the lease of its answer promises.
+    fn must_end_with_lease(&mut self, who: Who, done: Done) -> Result<(), String> {
+        let lease = self.promised(done);
+        let longest = lease.saturating_sub(drift(lease)).as_millis();
+        if done.valid_ms.is_none_or(|valid| u128::from(valid) <= longest) {
+            return Ok(());
+        }
+        let expected = format!(
+            "`valid_ms` of at most {longest}: the lease of {} ms less 1 % and 2 ms, because clocks drift. Otherwise \
+             each hold is an overclaim",
+            lease.as_millis()
+        );
+        Err(self.wrong(who, &expected))
+    }
+
     async fn must_release(&mut self, who: Who, attempt: &Attempt) -> Result<(), String> {
         match self.releases(who, attempt).await? {
             Answer::Done(_) => Ok(()),
@@ -282,17 +315,10 @@ impl Bench {
     async fn acquire(&mut self) -> Outcome {
         let key = self.fresh_key();
         let (attempt, one) = self.must_acquire(First, &key, "of a free lock").await?;
-        let longest = self.lease.saturating_sub(drift(self.lease)).as_millis();
-        if one.valid_ms.is_some_and(|valid| u128::from(valid) > longest) {
-            let lease = self.lease_ms();
-            let expected = format!(
-                "`valid_ms` of at most {longest}: the lease of {lease} ms less 1 % and 2 ms, because clocks drift. \
-                 Otherwise each hold is an overclaim"
-            );
-            return Err(self.wrong(First, &expected));
-        }
+        self.must_end_with_lease(First, one)?;
         self.must_release(First, &attempt).await?;
         let (attempt, other) = self.must_acquire(Second, &key, "of a lock that was released").await?;
+        self.must_end_with_lease(Second, other)?;
         if let (Some(one), Some(other)) = (one.token, other.token)
             && other <= one
         {
@@ -316,13 +342,14 @@ impl Bench {
 
     async fn renew(&mut self) -> Outcome {
         let key = self.fresh_key();
-        let (attempt, _) = self.must_acquire(First, &key, "of a free lock").await?;
-        let sent = BootClock.now();
-        BootClock.sleep_until(sent + self.lease / 2).await;
+        let (attempt, done) = self.must_acquire(First, &key, "of a free lock").await?;
+        let (sent, lease) = (BootClock.now(), self.lasts(done)?);
+        BootClock.sleep_until(sent + lease / 2).await;
         let renew = Request::Renew { key: key.clone(), owner: attempt.owner.clone(), lease_ms: self.lease_ms() };
         match self.ask(First, renew).await? {
-            Answer::Done(_) => {
-                BootClock.sleep_until(sent + self.lease + self.lease / 4).await;
+            Answer::Done(done) => {
+                self.must_end_with_lease(First, done)?;
+                BootClock.sleep_until(sent + lease + lease / 4).await;
                 self.must_be_held(Second, &key, "after the first lease, because the holder renewed it").await?;
                 self.releases(First, &attempt).await?;
                 Ok("a renewed lock outlives its first lease".into())
@@ -336,15 +363,18 @@ impl Bench {
     }
 
     async fn release(&mut self) -> Outcome {
-        let key = self.fresh_key();
+        let (key, other) = (self.fresh_key(), self.fresh_key());
         let (attempt, _) = self.must_acquire(First, &key, "of a free lock").await?;
+        let (beside, _) = self.must_acquire(First, &other, "of a free lock by the holder of another lock").await?;
+        self.must_release(First, &beside).await?;
         self.must_release(First, &attempt).await?;
         let (next, _) = self.must_acquire(Second, &key, "of a lock that was released").await?;
         // The answer may be ok or an error; the lock of the second client must stay.
         self.releases(First, &attempt).await?;
         let held = self.must_be_held(First, &key, "after the former holder has released the lock twice").await;
         let released = self.must_release(Second, &next).await;
-        held.and(released).map(|()| "a second release of the former holder does nothing".into())
+        let claim = "the holder of two locks releases each; a second release of the former holder does nothing";
+        held.and(released).map(|()| claim.into())
     }
 
     async fn foreign_release(&mut self) -> Outcome {
@@ -357,17 +387,17 @@ impl Bench {
         held.and(released).map(|()| "a release by an owner that never had the lock does nothing".into())
     }
 
-    /// Lets the second client acquire a lock whose holder does nothing. Returns whether the holder's process had to be
-    /// killed for that.
-    async fn outlived(&mut self, key: &str) -> Result<(Attempt, bool), String> {
+    /// Lets the second client acquire a lock whose holder does nothing, after this lease. Returns whether the holder's
+    /// process had to be killed for that.
+    async fn outlived(&mut self, key: &str, lease: Duration) -> Result<(Attempt, bool), String> {
         let asked = BootClock.now();
-        BootClock.sleep_until(asked + self.lease + EXPIRES_WITHIN).await;
+        BootClock.sleep_until(asked + lease + EXPIRES_WITHIN).await;
         let attempt = self.attempt(key);
         if let Answer::Done(_) = self.acquires(Second, &attempt).await? {
             return Ok((attempt, false));
         }
         self.first = None;
-        BootClock.sleep_until(BootClock.now() + self.lease + EXPIRES_WITHIN).await;
+        BootClock.sleep_until(BootClock.now() + lease + EXPIRES_WITHIN).await;
         let when = "after the lease of the holder, and after the holder's process was killed";
         Ok((self.must_acquire(Second, key, when).await?.0, true))
     }
@@ -375,10 +405,11 @@ impl Bench {
     async fn expiry(&mut self) -> Outcome {
         let key = self.fresh_key();
         let sent = BootClock.now();
-        self.must_acquire(First, &key, "of a free lock").await?;
-        BootClock.sleep_until(sent + self.lease / 2).await;
+        let (_, done) = self.must_acquire(First, &key, "of a free lock").await?;
+        let lease = self.lasts(done)?;
+        BootClock.sleep_until(sent + lease / 2).await;
         self.must_be_held(Second, &key, "in the middle of the lease").await?;
-        let (attempt, by_session) = self.outlived(&key).await?;
+        let (attempt, by_session) = self.outlived(&key, lease).await?;
         self.must_release(Second, &attempt).await?;
         Ok(match by_session {
             false => "the lock of a silent holder is free after its lease".into(),
@@ -388,8 +419,9 @@ impl Bench {
 
     async fn late_release(&mut self) -> Outcome {
         let key = self.fresh_key();
-        let (late, _) = self.must_acquire(First, &key, "of a free lock").await?;
-        let (attempt, by_session) = self.outlived(&key).await?;
+        let (late, done) = self.must_acquire(First, &key, "of a free lock").await?;
+        let lease = self.lasts(done)?;
+        let (attempt, by_session) = self.outlived(&key, lease).await?;
         if by_session {
             self.must_release(Second, &attempt).await?;
             return Ok("a session does not expire".into());
@@ -456,7 +488,10 @@ impl Bench {
             process.close_input();
             if !process.has_ended(ENDS_WITHIN).await {
                 *self.slot(who) = None;
-                return Err(format!("expected the program to end within {ENDS_WITHIN:?} at the end of its input"));
+                return Err(format!(
+                    "expected the program to end within {ENDS_WITHIN:?} at the end of its input, and not to close its \
+                     standard output before that"
+                ));
             }
             *self.slot(who) = None;
         }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::Context;
 use checker::Verdicts;
 use compose::{Engine, STARTING_S, YOUNG_S};
-use history::{ClusterKind, MadeBy};
+use history::MadeBy;
 use serde::Serialize;
 use serde_json::json;
 
@@ -45,7 +45,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<Exit> {
     }
     expectation.iter().try_for_each(|expectation| expectation.check(&file.plan))?;
     if let Some(times) = args.repeat {
-        return repeat(&args, cluster, &runtime, expectation.as_ref(), times.get());
+        return repeat(&args, Chosen { cluster, simulated }, &runtime, expectation.as_ref(), times.get());
     }
     let (dir, mut judged) = once(&args, &file, simulated, &runtime)?;
     let report = Report::of(&mut judged, expectation.as_ref())?;
@@ -81,10 +81,10 @@ fn once(
     runner.run(file, runtime)
 }
 
-/// `harness run PLAN --repeat N`: makes N runs, and counts the expected or violated ones.
+/// `harness run --repeat N`: makes N runs, and counts the expected or violated ones.
 fn repeat(
     args: &RunArgs,
-    cluster: ClusterKind,
+    Chosen { cluster, mut simulated }: Chosen,
     runtime: &Runtime,
     expectation: Option<&Expectation>,
     times: u32,
@@ -94,7 +94,8 @@ fn repeat(
     for n in 1..=times {
         // Each run has its own id.
         let file = scenario::resolve(args, cluster)?;
-        let (dir, mut judged) = once(args, &file, None, runtime).with_context(|| format!("run {n} of {times}"))?;
+        let done = once(args, &file, simulated.take(), runtime);
+        let (dir, mut judged) = done.with_context(|| format!("run {n} of {times}"))?;
         let report = Report::of(&mut judged, expectation)?;
         report.write(&judged, &dir)?;
         exit = exit.worse(report.exit());
@@ -205,12 +206,7 @@ pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
         let engine = Engine::connect().await?;
         let mut swept = compose::sweep(&engine).await?;
         if args.kept {
-            let kept = compose::clean_kept(&engine, None).await?;
-            swept.containers += kept.containers;
-            swept.networks += kept.networks;
-            swept.volumes += kept.volumes;
-            swept.runs.extend(kept.runs);
-            swept.stuck.extend(kept.stuck);
+            swept.add(compose::clean_kept(&engine, None).await?);
         }
         let (containers, networks, volumes, runs) = (swept.containers, swept.networks, swept.volumes, swept.runs.len());
         print(&format!("removed {containers} containers, {networks} networks, {volumes} volumes of {runs} runs\n"))?;
@@ -219,10 +215,8 @@ pub fn clean(args: &CleanArgs) -> anyhow::Result<Exit> {
             let young = format!("younger than {YOUNG_S} s ({STARTING_S} s before their agent has started)");
             print(&format!("left runs that are alive, or {young}: {spared}\n"))?;
         }
-        if !swept.stuck.is_empty() {
-            let stuck = swept.stuck.join(", ");
-            let why = "the engine still counts endpoints of these empty networks, and keeps them until it restarts";
-            print(&format!("{why}: {stuck}\n"))?;
+        if let Some(stuck) = swept.stuck_networks() {
+            print(&format!("{stuck}\n"))?;
         }
         builds?;
         Ok(Exit::Ok)

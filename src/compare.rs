@@ -4,7 +4,7 @@
 
 mod figures;
 mod rows;
-mod scenario;
+pub mod scenario;
 mod side;
 
 use std::fmt::Write;
@@ -37,7 +37,7 @@ struct Comparison {
     pairs: Vec<Pair>,
     /// Scenarios that only one side has: the side, and the scenario.
     unmatched: Vec<(char, String)>,
-    /// Runs that could not be judged: the side, and the problem.
+    /// Runs that could not be judged, or not to their end: the side, and the problem.
     left_out: Vec<(char, String)>,
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::bail;
-use compose::{BINARY, DockerCluster, Engine, File, OwnServer, ResourceStore, STORE_ROLE, Spec};
+use compose::{BINARY, DockerCluster, Engine, File, OwnServer, ResourceStore, Running, STORE_ROLE, Spec};
 use history::{FaultKind, MadeBy, NodeName, Plan};
 use nemesis::{Controller, LiveView};
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Runs the plan of `file`, and returns the ids of the images by role. If that fails, the caller takes the cluster
-/// down.
+/// down. `up` gets the cluster when it is up: while the cluster is there, its agent runs, and no sweep removes it.
 pub async fn run(
     engine: &Engine,
     file: &PlanFile,
@@ -22,6 +22,7 @@ pub async fn run(
     made_by: MadeBy,
     keep: bool,
     terminal: &Terminal,
+    up: &mut Option<Running>,
 ) -> anyhow::Result<BTreeMap<String, String>> {
     let live_view = Arc::new(LiveView::new());
     let files = program::files(file)?;
@@ -31,14 +32,15 @@ pub async fn run(
     terminal.progress("bringing the cluster up");
     let began = Instant::now();
     let (running, mut queue) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
+    let running = &*up.insert(running);
     // The head of the history names the images, which are known only now.
     let made_by = MadeBy { images: running.images(), ..made_by };
     let mut recorder = Recorder::new(dir, file, made_by, live_view.clone())?;
     terminal.progress(&format!("up and answering after {:.1} s", began.elapsed().as_secs_f64()));
 
-    let agent = Agent::new(&running);
-    let cluster = DockerCluster::new(&running, &agent, file.plan.seed);
-    let processes = DockerProcesses::new(file, &running, &cluster, &agent, keep, terminal);
+    let agent = Agent::new(running);
+    let cluster = DockerCluster::new(running, &agent, file.plan.seed);
+    let processes = DockerProcesses::new(file, running, &cluster, &agent, keep, terminal);
     let controller = Controller {
         plan: &file.plan,
         cluster: &cluster,
@@ -53,7 +55,7 @@ pub async fn run(
             recorded.and_then(|()| bail!("the cluster was taken down during the run"))
         }
         // So does the watch for faults that nobody planned.
-        watched = unplanned.record(&running, &cluster, &processes) => watched,
+        watched = unplanned.record(running, &cluster, &processes) => watched,
         ended = controller.run() => ended.map_err(anyhow::Error::from),
     };
     if ended.is_ok() {
@@ -70,11 +72,12 @@ pub async fn run(
     ended?;
     let high_water = running.high_water();
     terminal.progress(&format!("recorded, {high_water} events in the queue at most; taking the cluster down"));
-    if let Err(left) = remove_keys(engine, file).await {
+    if let Err(left) = remove_keys(Some(running), file).await {
         terminal.warn(&format!("{left:#}"));
     }
     let began = Instant::now();
-    running.down().await?;
+    let swept = running.down().await?;
+    swept.stuck_networks().iter().for_each(|stuck| terminal.warn(stuck));
     terminal.progress(&format!("down after {:.1} s", began.elapsed().as_secs_f64()));
     Ok(running.images())
 }

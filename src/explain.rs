@@ -14,10 +14,8 @@ const COLUMNS: usize = 100;
 
 /// `harness explain`
 pub fn explain(args: &ExplainArgs) -> anyhow::Result<Exit> {
-    let words: Vec<&str> = match &args.word {
-        Some(word) => vec![word],
-        None => checker::words().collect(),
-    };
+    let asked = args.word.join(" ");
+    let words: Vec<&str> = if args.word.is_empty() { checker::words().collect() } else { vec![asked.as_str()] };
     let mut text = String::new();
     for word in words {
         let definition = checker::explain(word).ok_or_else(|| Unusable(unknown(word)))?;

@@ -20,12 +20,13 @@ pub mod trial;
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     ops::ControlFlow,
     path::{Path, PathBuf},
     thread,
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use history::{ClusterKind, Plan, Record};
 use tokio::time::Instant;
 
@@ -74,24 +75,24 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     classes.sort_by_key(|(class, _)| !class.is_unexplained());
     // A budget that no clock can reach never ends.
     let limits = Limits { deadline: Instant::now().checked_add(args.budget), jobs: jobs / classes.len().max(1) };
-    let findings = each(jobs, &classes, &|(class, occurrences)| {
+    let made = each(jobs, &classes, &|(class, occurrences)| {
         if args.limit > 0 {
             terminal.progress(&format!("minimizing {class}"));
         }
         let mut finding = source.finding(class, occurrences, args.limit, limits)?;
         source.add_inevitability(&mut finding, args.redraws, limits.jobs)?;
-        if let Some(dir) = &args.save {
-            finding.save(dir)?;
-        }
+        let saved = args.save.as_ref().map_or(Ok(()), |dir| finding.save(dir));
         let results = finding.results()?;
         if args.format == Format::Text {
             print(&results.text(count))?;
         }
-        Ok(results)
+        Ok((results, saved))
     });
-    let findings = findings.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let made = made.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    // A plan that cannot be written must not take the other findings with it.
+    let (findings, mut saved): (Vec<_>, Vec<_>) = made.into_iter().unzip();
     if let (Some(error), Some(dir)) = (&tally.first_error, &args.save) {
-        source.save_failed(error.seed, dir)?;
+        saved.push(source.save_failed(error.seed, dir));
     }
     let is_cut_short = args.limit > 0 && !findings.is_empty() && limits.is_over();
     let results = Results::new(head, tally, took.as_secs_f64(), findings, is_cut_short);
@@ -103,7 +104,14 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     if let Some(dir) = &args.save {
         write(dir, results.file_name(), &json)?;
     }
+    saved.into_iter().collect::<anyhow::Result<()>>()?;
     Ok(results.exit())
+}
+
+/// Makes the judge of a reduction. A panic is a bug of the harness, which only a changed plan has shown: the plan
+/// counts as one that cannot be simulated, and the search goes on.
+fn judge<E: Display>(simulate: impl Fn(&Plan) -> Result<Trial, E> + Sync) -> impl Fn(&Plan) -> Option<Trial> + Sync {
+    move |plan: &Plan| caught(|| simulate(plan).map_err(|e| e.to_string())).ok()
 }
 
 /// Returns whether a file in a directory of saved plans has the results of an exploration, by its name.
@@ -219,11 +227,14 @@ impl Source {
 
     /// Reduces up to `limit` seeds of a class, until a reduced plan is robust. Keeps the first one otherwise.
     fn finding(&self, class: &Class, seen: &Occurrences, limit: usize, limits: Limits) -> anyhow::Result<Finding> {
-        let mut best: Option<(u64, Reduced)> = None;
+        let (mut best, mut not_again) = (None::<(u64, Reduced)>, None);
         for seed in seen.seeds.iter().copied().take(limit) {
-            let judge = |plan: &Plan| self.scenario.simulated(plan).ok();
-            let reduced = reduce(&self.plan(seed)?, class, limits, &judge)
-                .ok_or_else(|| anyhow!("seed {seed}: the same plan did not give `{class}` again"))?;
+            let judge = judge(|plan| self.scenario.simulated(plan));
+            let Some(reduced) = reduce(&self.plan(seed)?, class, limits, &judge) else {
+                let why = format!("the same plan did not give `{class}` again, which is a bug of the harness");
+                not_again.get_or_insert(SeedError { seed, why });
+                continue;
+            };
             let is_offered = reduced.is_offered();
             if is_offered || best.is_none() {
                 best = Some((seed, reduced));
@@ -240,13 +251,15 @@ impl Source {
                 occurrences,
                 seed,
                 reduced: None,
+                not_again,
                 toml: String::new(),
                 inevitability: None,
                 saved: None,
             });
         };
         let toml = self.scenario.file(file_name(&class, seed), reduced.plan.clone()).to_toml()?;
-        Ok(Finding { class, occurrences, seed, reduced: Some(reduced), toml, inevitability: None, saved: None })
+        let (reduced, inevitability, saved) = (Some(reduced), None, None);
+        Ok(Finding { class, occurrences, seed, reduced, not_again, toml, inevitability, saved })
     }
 
     /// Writes the plan of a schedule that ended with an error.
@@ -311,8 +324,12 @@ fn write(dir: &Path, name: String, text: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes a name such as `lock-stale-holder-pause-17`.
+/// Makes a name such as `lock-stale-holder-pause-17`. Causes that explain a violation only together are joined by `-`,
+/// and other sets of causes by `-or-`, so that no two classes have one name.
 fn file_name(class: &Class, seed: u64) -> String {
-    let words = format!("{class} {seed}");
+    let words = format!("{class} {seed}").replace(", ", " or ");
     words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect::<Vec<_>>().join("-")
 }
+
+#[cfg(test)]
+mod tests;

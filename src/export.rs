@@ -23,7 +23,7 @@ use history::Key;
 use self::source::Source;
 use crate::{
     cli::{ExportArgs, JepsenModel},
-    exit::{Exit, usage},
+    exit::{Exit, Unusable, usage},
     run_dir::Recorded,
     similar::similar,
 };
@@ -92,6 +92,10 @@ pub fn export(args: &ExportArgs) -> anyhow::Result<Exit> {
     }
     refuse_without_effect(args, format)?;
     let recorded = Recorded::find(&args.run)?;
+    if !recorded.history.is_file() {
+        let problem = "no regular file, and an export reads the history twice; give a file";
+        return Err(Unusable(format!("{}: {problem}", recorded.history.display())).into());
+    }
     let target = Target::of(&args.output, &recorded.history)?;
     let source = Source::read(&recorded.history, args.arm, format.has_sections)?;
     let choices = choose(args, format, &source)?;
@@ -121,6 +125,11 @@ fn choose(args: &ExportArgs, format: &Format, source: &Source) -> anyhow::Result
     if let Some(parent) = source.plan.workload.parent().filter(|_| format.has_sections) {
         let problem = "acts on the data of all other keys, and each operation of the model is one of its own key";
         return Err(usage("to", format!("`{}`: a hold of {parent} {problem}; use `--to csv`", format.name)));
+    }
+    let shared = source.shared.filter(|_| format.name == "jepsen" && model == JepsenModel::Mutex);
+    if let Some(mode) = shared {
+        let problem = format!("the run has attempts in the mode `{mode}`, and a mutex has no readers who share it");
+        return Err(usage("model", format!("{problem}; use `cas-register` or `rw-register`")));
     }
     if let Some(arm) = args.arm.filter(|arm| !source.plan.arms.contains(arm)) {
         let arms: Vec<_> = source.plan.arms.iter().map(|arm| arm.name()).collect();

@@ -48,6 +48,7 @@ pub fn judge_and_show(history: &Path, mut show: impl FnMut(&Record)) -> anyhow::
                 plan = Some((**planned).clone());
                 made_by = made.as_deref().cloned();
             }
+            _ if plan.is_none() => return Err(without_plan(history).into()),
             Event::Ready { servers: ready } => servers.clone_from(ready),
             _ => {}
         }
@@ -65,9 +66,12 @@ pub fn judge_and_show(history: &Path, mut show: impl FnMut(&Record)) -> anyhow::
             checker.know_recoveries(recoveries);
         }
     }
-    let Some(plan) = plan else {
-        let problem = "the first event is not the plan. The file is no history, or was cut before its first event";
-        return Err(Unusable(format!("{}: {problem}", history.display())).into());
-    };
+    let plan = plan.ok_or_else(|| without_plan(history))?;
     Ok(Judged { plan, verdicts: checker.finish(reader.tail()), measures, made_by, servers })
+}
+
+fn without_plan(history: &Path) -> Unusable {
+    let problem = "the first event is not the plan. The file is no history, was cut before its first event, or has its \
+                   lines in another order";
+    Unusable(format!("{}: {problem}", history.display()))
 }

@@ -10,6 +10,7 @@ mod compare;
 mod docker;
 mod doctor;
 mod dose;
+mod drawn;
 mod exit;
 mod expect;
 mod explain;
@@ -52,7 +53,7 @@ mod unplanned;
 
 use std::{io::Write, process::ExitCode};
 
-use clap::Parser;
+use clap::{Parser, error::ErrorKind};
 
 use crate::{
     cli::{Cli, Command},
@@ -69,6 +70,12 @@ pub fn run() -> ExitCode {
                 Err(e) => error.use_stderr() || e.kind() == std::io::ErrorKind::BrokenPipe,
                 Ok(()) => true,
             };
+            let text = error.to_string();
+            let is_of_plan = text.split("Usage").next().is_some_and(|problem| problem.contains("[PLAN]"));
+            if is_of_plan && error.kind() == ErrorKind::ArgumentConflict {
+                let advice = "the plan fixes what this flag describes; change and run a copy of the plan";
+                let _ = writeln!(std::io::stderr(), "\nharness: {advice}");
+            }
             return match (error.use_stderr(), is_written) {
                 (true, _) => Exit::Usage,
                 (false, true) => Exit::Ok,

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{Read, stdin},
+    path::Path,
 };
 
 use linearizability::{Asked, Format, FormatError, Verdict, check, read};
@@ -12,6 +13,25 @@ use crate::{
     exit::{Exit, Unusable},
     report::print,
 };
+
+/// The bytes of a file that show its format.
+const BEGINNING: u64 = 256;
+
+/// Returns whether a file begins as a history in EDN does.
+pub fn looks_like_edn(path: &Path) -> bool {
+    let text = beginning(path);
+    text.starts_with('#') || text.trim_start_matches('[').starts_with("{:")
+}
+
+/// Returns the beginning of a file without blanks; nothing if the file cannot be read or is no file.
+fn beginning(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    if path.is_file() {
+        // The caller reports a file that cannot be read.
+        let _ = File::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut bytes));
+    }
+    String::from_utf8_lossy(&bytes).split_whitespace().collect()
+}
 
 /// Reads the whole file, then judges it. The last line has the verdict.
 pub fn linearizable(args: &CheckArgs, format: Format) -> anyhow::Result<Exit> {
@@ -26,7 +46,11 @@ pub fn linearizable(args: &CheckArgs, format: Format) -> anyhow::Result<Exit> {
     };
     let asked = Asked { model: args.model, initial: args.initial.as_deref() };
     let (history, mut options) = read(format, file, asked).map_err(|e| match e {
-        FormatError::Line { line, problem } => Unusable(format!("{name}:{line}: {problem}")),
+        FormatError::Line { line, problem } => {
+            let is_json = beginning(&args.run).starts_with("{\"");
+            let advice = if is_json { "; the file looks like JSON lines: leave out `--format`" } else { "" };
+            Unusable(format!("{name}:{line}: {problem}{advice}"))
+        }
         FormatError::Asked(problem) => Unusable(problem),
         FormatError::Read(e) => unreadable(e),
     })?;

@@ -9,8 +9,8 @@ use std::{
 use hdrhistogram::Histogram;
 use history::{ClientId, Event, FaultId, FaultKind, FaultPhase, HoldId, ProcessName, Record, Stamp, Workload};
 
-/// The largest value that a histogram distinguishes: one hour, in microseconds.
-const MAX_US: u64 = 3_600_000_000;
+/// The largest value that a histogram distinguishes, in microseconds: a hundred years. No plan is longer.
+const MAX_US: u64 = 100 * 366 * 24 * 3_600 * 1_000_000;
 
 /// Measures of one run.
 pub struct Measures {
@@ -76,7 +76,7 @@ impl Default for Measures {
 }
 
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, MAX_US, 3).expect("one hour in microseconds at three digits is in range")
+    Histogram::new_with_bounds(1, MAX_US, 3).expect("a hundred years in microseconds at three digits is in range")
 }
 
 fn us(from: Stamp, to: Stamp) -> u64 {
@@ -224,13 +224,14 @@ impl Measures {
     /// A few lines for people; `time` is the length of the fault phase, for which sections were offered.
     pub fn lines(&self, time: Duration) -> String {
         let mut out = String::new();
-        // A killed worker lost its count; the holds of the sections that it had begun are on record.
+        // A killed worker lost its count. The ends of its holds are on record, but not that of a hold that it had when
+        // it was killed.
         let least = if self.lost_counts > 0 || !self.uncounted.is_empty() { "at least " } else { "" };
         let offered = self.offered + self.sections_without_count();
         let _ = match self.is_counted || self.lost_counts > 0 {
             true => writeln!(
                 out,
-                "  critical sections   offered {least}{offered} ({:.2}/s), reached {} ({:.2}/s), \
+                "  critical sections   offered {least}{offered} ({:.2}/s), reached {least}{} ({:.2}/s), \
                  dropped {least}{}; {} attempts",
                 rate(offered, time.max(self.last_due())),
                 self.reached(),
@@ -266,12 +267,18 @@ impl Measures {
     }
 }
 
-fn millis(us: u64) -> String {
-    match us {
-        0..10_000 => format!("{:.2} ms", us as f64 / 1e3),
-        10_000..1_000_000 => format!("{:.0} ms", us as f64 / 1e3),
-        _ => format!("{:.2} s", us as f64 / 1e6),
+/// Returns a time for people: `8.25 ms`, `40 ms`, `1.50 s`. The times of a run are known to three digits.
+pub fn shown(ms: f64) -> String {
+    match ms {
+        ms if ms < 10.0 => format!("{ms:.2} ms"),
+        ms if ms < 1e3 => format!("{ms:.0} ms"),
+        ms if ms < 1e6 => format!("{:.2} s", ms / 1e3),
+        ms => format!("{:.0} s", ms / 1e3),
     }
+}
+
+fn millis(us: u64) -> String {
+    shown(us as f64 / 1e3)
 }
 
 #[cfg(test)]
@@ -381,8 +388,8 @@ mod tests {
         add_sections(&mut measures, "worker-1", 20, Some((14, 10, 4)));
         add_sections(&mut measures, "worker-2", 5, None);
         let lines = measures.lines(Duration::from_secs(1));
-        let counts = "  critical sections   offered at least 17 (17.00/s), reached 13 (0.00/s), dropped at least 4;";
-        assert!(lines.starts_with(counts), "{lines}");
+        let counts = "  critical sections   offered at least 17 (17.00/s), reached at least 13 (0.00/s), ";
+        assert!(lines.starts_with(counts) && lines.contains(", dropped at least 4;"), "{lines}");
     }
 
     #[test]
@@ -400,6 +407,16 @@ mod tests {
         (1..=100).for_each(|ms| measures.held_us.saturating_record(ms * 1_000));
         let lines = measures.lines(Duration::from_secs(1));
         assert!(lines.contains("time held           p50 50 ms, p99 99 ms, max 100 ms\n"), "{lines}");
+    }
+
+    #[test]
+    fn a_time_of_hours_is_not_cut() {
+        let mut measures = Measures::default();
+        measures.held_us.saturating_record(us(Stamp(0), Stamp(2 * 3_600 * 1_000_000_000)));
+        let lines = measures.lines(Duration::from_secs(1));
+        // The three digits of the histogram end above 7,200 s.
+        assert!(lines.contains("time held           max 7202 s\n"), "{lines}");
+        assert_eq!([9.994, 12.3, 999_990.0, 1e6].map(shown), ["9.99 ms", "12 ms", "999.99 s", "1000 s"]);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::{
     run_dir::RunDir,
 };
 
+/// The most characters of the nemesis in the id of a run. An id has at most 64.
+const NEMESIS_MAX: usize = 16;
 /// The roles of our own processes.
 const OWN_ROLES: [&str; 3] = ["worker", "resource", "agent"];
 
@@ -68,7 +70,7 @@ impl PlanFile {
             let problem = format!("expected a file, and this is a directory; the plan of a run is {}", plan.display());
             return Err(Unusable(format!("plan {origin}: {problem}")).into());
         }
-        let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
+        let text = compose::read_text(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
         let file = PlanFile::parse(&text, &origin, None)?;
         let kept_files = Some(RunDir::at(path.parent().unwrap_or(Path::new("."))).client());
         Ok(PlanFile { kept_files, ..file })
@@ -79,7 +81,10 @@ impl PlanFile {
         let wrong = |problem: String| Unusable(format!("plan {origin}: {problem}"));
         let servers = missing_servers(text).map_err(|e| wrong(format!("{e:#}")))?.unwrap_or_default();
         // The added table comes last, so that errors name the lines of the file.
-        let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| wrong(e.to_string()))?;
+        let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| {
+            let is_suite = has_key(text, "row") || has_key(text, "include");
+            wrong(if is_suite { format!("this is a suite; `harness suite {origin}` runs it") } else { e.to_string() })
+        })?;
         let backend = Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
         if backend.name() != file.plan.backend {
             let (tested, named) = (backend.name(), &file.plan.backend);
@@ -207,10 +212,18 @@ impl PlanFile {
         #[expect(clippy::disallowed_methods, reason = "names a directory, orders nothing")]
         let now = std::time::SystemTime::now();
         let time = humantime::format_rfc3339_seconds(now).to_string().replace([':', '-'], "").to_lowercase();
+        // A plan may have any text here.
         let nemesis = self.plan.nemesis.first().map_or("none", |w| w.split([':', '@', '+']).next().unwrap_or("none"));
+        let is_plain = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '-';
+        let nemesis: String = nemesis.to_lowercase().chars().filter(is_plain).take(NEMESIS_MAX).collect();
         let suffix = OsRng.try_next_u32().unwrap_or_else(|_| std::process::id());
         format!("{}-{}-{nemesis}-{suffix:08x}", time.trim_end_matches('z'), self.plan.backend)
     }
+}
+
+/// Returns whether the text is TOML with this key on its first level.
+pub fn has_key(text: &str, key: &str) -> bool {
+    toml::from_str::<toml::Table>(text).is_ok_and(|table| table.contains_key(key))
 }
 
 /// Returns the table `plan.servers` for a plan that was written without it, from the Compose file of the plan's
@@ -236,7 +249,7 @@ pub fn is_modelled(plan: &Plan) -> anyhow::Result<()> {
     if plan.cluster == ClusterKind::Sim && plan.servers.model().is_none() {
         let problem = "the simulation has no model of the servers of";
         return Err(usage(
-            "cluster",
+            "backend",
             format!("{problem} `{}`; only `harness run --cluster docker` has them", plan.backend),
         ));
     }
@@ -341,6 +354,39 @@ mod tests {
         }
         let refused = parsed("redis", |file| file.backend = "etcd".into()).unwrap_err();
         assert!(refused.contains("`etcd` tests etcd, and plan.backend is `redis`"), "{refused}");
+    }
+
+    #[test]
+    fn any_text_of_the_nemesis_gives_an_id_for_labels() {
+        let scenario = Scenario::of("redis-replicated-wait").unwrap();
+        let id = |nemesis: &str| {
+            let plan = Plan { nemesis: vec![nemesis.into()], ..scenario.base.clone() };
+            scenario.file(String::new(), plan).new_id()
+        };
+        for (text, part) in [
+            ("pause:worker-1@1s", "-wait-pause-"),
+            ("Pause (holder)", "-wait-pauseholder-"),
+            ("../a/b", "-wait-ab-"),
+            ("a-word-that-is-too-long-for-an-id", "-wait-a-word-that-is-t-"),
+        ] {
+            let id = id(text);
+            assert!(id.contains(part) && id.len() <= 64, "{id}");
+            assert!(id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_suite_in_place_of_a_plan_is_named_as_such() {
+        let refused = PlanFile::parse("schema = 1\n[[row]]\nid = \"A\"\n", "s.toml", None).unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Usage);
+        assert!(refused.to_string().contains("this is a suite; `harness suite s.toml` runs it"), "{refused}");
+    }
+
+    #[test]
+    fn a_plan_without_an_end_is_refused() {
+        let refused = PlanFile::read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Usage);
+        assert!(refused.to_string().starts_with("plan /dev/zero: larger than 16 MiB"), "{refused}");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::{
 
 /// The built-in kinds of clients.
 const KINDS: [&str; 2] = ["unchecked", "checking"];
+/// The most bytes of a file of the client program, which may be a compiled program.
+const FILE_MAX: u64 = 256 << 20;
 
 /// Returns the client program that the flags describe; none if `--client` names a kind of client.
 ///
@@ -102,7 +104,7 @@ fn read(path: &Path) -> Result<(u32, Vec<u8>), String> {
         return Err(format!("`{shown}` is a directory; name each of its files by --client-file"));
     }
     let mode = if facts.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
-    Ok((mode, std::fs::read(path).map_err(failed)?))
+    Ok((mode, compose::read_file(path, FILE_MAX).map_err(failed)?))
 }
 
 /// Reads the files of the plan's program: from the directory of the run from which the plan comes, otherwise from the
@@ -150,6 +152,12 @@ mod tests {
             let error = words(text).unwrap_err().to_string();
             assert!(error.starts_with("--client: ") && error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn a_device_is_no_file_of_the_program() {
+        let refused = read(Path::new("/dev/zero")).unwrap_err();
+        assert!(refused.contains("cannot read the file of the client program: expected a regular file"), "{refused}");
     }
 
     #[test]

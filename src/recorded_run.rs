@@ -2,11 +2,16 @@
 
 use std::{cmp::Reverse, path::Path};
 
-use history::ClusterKind;
+use history::{ClusterKind, Plan};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{exit::Unusable, plan_file::PlanFile, report::scenario, run_dir::RunDir};
+use crate::{
+    compare::scenario::{name, without_seed},
+    exit::Unusable,
+    plan_file::PlanFile,
+    run_dir::RunDir,
+};
 
 /// Stands for the faults of a run without faults.
 pub const NO_FAULTS: &str = "none";
@@ -22,6 +27,9 @@ pub struct RecordedRun {
     pub backend: Option<String>,
     /// The scenario: the heading of its report without what is drawn from the seed.
     pub scenario: Option<String>,
+    /// The plan of the scenario, without its seed. Runs with equal plans are runs of one scenario.
+    #[serde(skip)]
+    pub plan: Option<Plan>,
     /// The kinds of faults, each once, sorted; `none` without faults.
     pub nemesis: Option<Vec<String>>,
     /// The cluster.
@@ -49,10 +57,13 @@ impl RecordedRun {
             kinds.dedup();
             if kinds.is_empty() { vec![NO_FAULTS.to_owned()] } else { kinds }
         });
+        // The plan names the correct lock also if the run planted a bug.
+        let scenario = plan.as_ref().map(|file| Plan { backend: file.backend.clone(), ..file.plan.clone() });
         RecordedRun {
             started: started(run),
             run: run.to_owned(),
-            scenario: plan.as_ref().map(|file| scenario(&file.plan)),
+            scenario: scenario.as_ref().map(name),
+            plan: scenario.as_ref().map(without_seed),
             nemesis,
             backend: plan.as_ref().map(|file| file.backend.clone()),
             cluster: plan.as_ref().map(|file| file.plan.cluster),

@@ -114,6 +114,7 @@ impl Recorder {
                 Ok(())
             }
             What::Ended { code } => self.record_end(&node, process, code),
+            What::Lost { why } => self.refuse_loss(&node, &process, &why),
             What::Line(line) => {
                 let Report { n, at, event } = self.reports.read(&line).with_context(|| {
                     let text = String::from_utf8_lossy(&line);
@@ -155,6 +156,15 @@ impl Recorder {
         };
         bail!("{ended} ended with {code}, and no fault had killed it; {stderr}")
     }
+
+    /// Ends the run if the engine is lost before the process has finished. The process may still run, so this is no end
+    /// of the process, not even if a fault is about to kill it.
+    fn refuse_loss(&self, node: &NodeName, process: &ProcessName, why: &str) -> anyhow::Result<()> {
+        if self.live_view.look(|view| view.progress(node)) == Some(Progress::Finished) {
+            return Ok(());
+        }
+        bail!("{process}: the connection to the engine was lost: {why}; start the engine, then run `harness clean`")
+    }
 }
 
 /// Ends the run if the queue of the recorder is full. The processes would wait until it has room again, so the load on
@@ -173,6 +183,25 @@ fn refuse_overflow<T>(queue: &mpsc::Receiver<T>) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{exit::Exit, made_by::Making, scenario::Scenario};
+
+    #[test]
+    fn a_lost_engine_is_no_end_of_a_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = RunDir::create(dir.path(), "run").unwrap();
+        let scenario = Scenario::of("redis").unwrap();
+        let file = scenario.file("run".into(), scenario.base.clone());
+        let made_by = Making::begin(&file, "").head();
+        let mut recorder = Recorder::new(&dir, &file, made_by, Arc::new(LiveView::new())).unwrap();
+        let worker = NodeName::new("worker-1");
+        recorder.to_be_killed.insert(worker.clone());
+        let refused = recorder.refuse_loss(&worker, &ProcessName::of(&worker, 1), "refused").unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Failed);
+        assert!(refused.to_string().starts_with("worker-1: the connection to the engine was lost: refused"));
+        recorder.flush().unwrap();
+        let history = std::fs::read_to_string(dir.history()).unwrap();
+        assert!(!history.contains("process-ended"), "{history}");
+    }
 
     #[test]
     fn a_full_queue_ends_the_run() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use compose::{BINARY, Engine, Task};
+use compose::{BINARY, Running, Task};
 use history::NodeName;
 use locks::{ServerAddress, access::Access, own_servers::Removed};
 use serde::{Deserialize, Serialize};
@@ -23,14 +23,15 @@ struct Removal {
     names: Vec<String>,
 }
 
-/// Removes the keys of a run from its servers, by a process in the run's network. The workers are killed before.
+/// Removes the keys of a run from its servers, by a process in the run's network. The workers are killed before. Does
+/// nothing if the cluster was never up, because then no worker has written a key, or if the cluster is down.
 ///
 /// # Errors
 /// Keys are left, or may be: the message names them.
-pub async fn remove_keys(engine: &Engine, file: &PlanFile) -> anyhow::Result<()> {
-    if !file.plan.has_own_servers() {
+pub async fn remove_keys(running: Option<&Running>, file: &PlanFile) -> anyhow::Result<()> {
+    let Some(running) = running.filter(|running| file.plan.has_own_servers() && !running.is_down()) else {
         return Ok(());
-    }
+    };
     let client = Backend::named(&file.backend).map_err(|e| usage("backend", e))?.name().to_owned();
     let namespace = file.namespace();
     let access = own_servers::with_schema(&file.access, &client, &namespace);
@@ -45,20 +46,12 @@ pub async fn remove_keys(engine: &Engine, file: &PlanFile) -> anyhow::Result<()>
         anyhow!("keys that begin with `{}` may be left on {servers}: {why}; remove them yourself", removal.namespace)
     };
     let task = Task {
-        run: &file.run,
         name: "remove-keys",
         command: [BINARY, "remove-keys"].map(str::to_owned).to_vec(),
         input: serde_json::to_string(&removal).map_err(|error| left(&error.to_string()))?,
-        own_servers: own_servers::resolve(&file.plan)
-            .await
-            .map_err(|error| left(&format!("{error:#}")))?
-            .into_values()
-            .collect(),
         within: REMOVED_WITHIN,
     };
-    let end = compose::run_last(engine, task).await.map_err(|error| left(&error.to_string()))?;
-    // Without a worker there are no keys.
-    let Some(end) = end else { return Ok(()) };
+    let end = compose::run_last(running, task).await.map_err(|error| left(&error.to_string()))?;
     let Ok(removed) = serde_json::from_str::<Vec<String>>(end.stdout.trim()) else {
         let said = file.access.values().fold(end.stderr, |text, access| access.without_secrets(text));
         return Err(left(&format!("the process that removes them ended with code {:?}: {}", end.code, said.trim())));

@@ -140,7 +140,10 @@ impl Runner {
         terminal: &Terminal,
         mut stop: Stop,
     ) -> anyhow::Result<BTreeMap<String, String>> {
-        let run = AssertUnwindSafe(docker::run(engine, file, dir, made_by, self.keep, terminal)).catch_unwind();
+        // Kept until everything is removed: when the cluster is dropped, its agent ends, and another run may remove it.
+        let mut cluster = None;
+        let run = docker::run(engine, file, dir, made_by, self.keep, terminal, &mut cluster);
+        let run = AssertUnwindSafe(run).catch_unwind();
         let ended = tokio::select! {
             ended = run => Some(ended),
             () = stop.signalled() => None,
@@ -158,7 +161,7 @@ impl Runner {
         terminal.progress("taking the cluster down");
         let taking_down = async {
             // Before the network is gone, and after the workers are.
-            let removed = remove_keys(engine, file).await;
+            let removed = remove_keys(cluster.as_ref(), file).await;
             // Without another failure, this one is the end of the run.
             if let (Err(left), Some(_)) = (&removed, &failure) {
                 terminal.warn(&format!("{left:#}"));
@@ -180,8 +183,12 @@ impl Runner {
                 std::process::exit(Exit::Interrupted as i32)
             }
         };
-        if let Err(left) = &taken_down {
-            terminal.progress(&format!("not everything could be removed: {left}; run `harness clean` to remove it"));
+        match &taken_down {
+            Ok(swept) => swept.stuck_networks().iter().for_each(|stuck| terminal.warn(stuck)),
+            Err(left) => {
+                terminal
+                    .progress(&format!("not everything could be removed: {left}; run `harness clean` to remove it"));
+            }
         }
         match failure {
             None => {

@@ -154,8 +154,8 @@ impl Scenario {
     pub fn plan(&self, seed: u64) -> anyhow::Result<Plan> {
         let mut plan = Plan { seed, ..self.base.clone() };
         let workers: Vec<NodeName> = plan.workers().collect();
-        let (time, lease, lock_nodes) = (plan.time, plan.lease, &self.base.lock_nodes);
-        let of = Draw { specs: &self.faults, time, lease, workers: &workers, lock_nodes };
+        let (time, lease, lock_nodes, resource) = (plan.time, plan.lease, &self.base.lock_nodes, plan.resource);
+        let of = Draw { specs: &self.faults, time, lease, workers: &workers, lock_nodes, resource };
         let drawn = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).map_err(|e| Unusable(e.to_string()))?;
         let placed = plan.schedule.len() as u32;
         plan.schedule.extend(drawn.into_iter().map(|step| numbered_after(placed, step)));
@@ -220,11 +220,7 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
     let mut file = match &args.plan {
         Some(path) => {
             let file = PlanFile::read(path)?;
-            let mut placed =
-                file.plan.schedule.iter().filter(|step| matches!(step.when, When::At(_) | When::AtPoint(_)));
-            if let Some(step) = placed.find(|step| step.fault.lasting > file.plan.time) {
-                return Err(longer_than_its_run(step.fault.lasting, file.plan.time));
-            }
+            fits_its_run(&file.plan)?;
             file
         }
         None => {
@@ -302,6 +298,14 @@ pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Resul
     let mut file = scenario.file(String::new(), scenario.plan(args.scenario.seed.unwrap_or(1))?);
     own_servers(&mut file, args, compose.as_deref())?;
     Ok(file)
+}
+
+/// Refuses a plan that was written by hand, or changed, if a fault of it is longer than the run.
+pub fn fits_its_run(plan: &Plan) -> anyhow::Result<()> {
+    match plan.too_long() {
+        Some(step) => Err(longer_than_its_run(step.fault.lasting, plan.time)),
+        None => Ok(()),
+    }
 }
 
 fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {

@@ -4,6 +4,7 @@ mod index;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    net::SocketAddr,
     path::PathBuf,
     sync::Arc,
     time::SystemTime,
@@ -57,10 +58,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<Exit> {
         let listener = TcpListener::bind(args.listen).await.with_context(|| format!("listening on {}", args.listen))?;
         let address = listener.local_addr().context("asking for the address")?;
         // A page of another site can make a browser send requests to this address, but not with this name.
-        let hosts = address.ip().is_loopback().then(|| {
-            let names = [address.to_string(), format!("localhost:{}", address.port())];
-            names.into_iter().collect::<BTreeSet<_>>()
-        });
+        let hosts = address.ip().is_loopback().then(|| own_hosts(address));
         print(&format!("http://{address}/ shows the runs in {}; Ctrl-C ends it\n", args.runs.display()))?;
         let site = Arc::new(Site { runs, hosts, known: Mutex::default() });
         // Nothing is written, so a request that is cut off loses nothing.
@@ -72,11 +70,26 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<Exit> {
     })
 }
 
+/// The port that a browser leaves out of the header `Host`.
+const HTTP_PORT: u16 = 80;
+
+/// Returns the values of `Host` that name an address of this machine.
+fn own_hosts(address: SocketAddr) -> BTreeSet<String> {
+    let ip = match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    };
+    let names = [ip, "localhost".to_owned()];
+    let with_port = names.iter().map(|name| format!("{name}:{}", address.port()));
+    let without = names.iter().filter(|_| address.port() == HTTP_PORT).cloned();
+    with_port.chain(without).collect()
+}
+
 /// The directory that is shown.
 struct Site {
     /// The real path of the directory.
     runs: PathBuf,
-    /// The values of `Host` that are answered; all, if others than this machine may ask.
+    /// The values of `Host` that are answered, in lower case; all, if others than this machine may ask.
     hosts: Option<BTreeSet<String>>,
     /// Runs that were read, with the time when their verdicts were written.
     known: Mutex<HashMap<String, (Option<SystemTime>, RecordedRun)>>,
@@ -119,7 +132,8 @@ fn router(site: Arc<Site>) -> Router {
 /// Answers only requests that are meant for this server, and forbids pages to load anything.
 async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let is_meant = site.hosts.as_ref().is_none_or(|hosts| host.is_some_and(|host| hosts.contains(host)));
+    let is_own = |hosts: &BTreeSet<String>| host.is_some_and(|host| hosts.contains(&host.to_ascii_lowercase()));
+    let is_meant = site.hosts.as_ref().is_none_or(is_own);
     let mut response = if !is_meant {
         (StatusCode::MISDIRECTED_REQUEST, "the header Host has another address than this server's\n").into_response()
     } else if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -231,13 +245,22 @@ mod tests {
     #[tokio::test]
     async fn other_names_and_other_methods_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let site = site(dir.path(), &["127.0.0.1:8300"]);
+        let site = site(dir.path(), &["127.0.0.1:8300", "localhost:8300"]);
         assert_eq!(asked(&site, "GET", "/", "127.0.0.1:8300").await.0, StatusCode::OK);
         assert_eq!(asked(&site, "HEAD", "/", "127.0.0.1:8300").await.0, StatusCode::OK);
         assert_eq!(asked(&site, "GET", "/", "evil.example:8300").await.0, StatusCode::MISDIRECTED_REQUEST);
+        assert_eq!(asked(&site, "GET", "/", "LocalHost:8300").await.0, StatusCode::OK);
         for method in ["POST", "PUT", "DELETE"] {
             assert_eq!(asked(&site, method, "/", "127.0.0.1:8300").await.0, StatusCode::METHOD_NOT_ALLOWED);
         }
+    }
+
+    #[test]
+    fn a_browser_may_leave_out_the_usual_port() {
+        let hosts = |address: &str| own_hosts(address.parse().unwrap()).into_iter().collect::<Vec<_>>();
+        assert_eq!(hosts("127.0.0.1:8300"), ["127.0.0.1:8300", "localhost:8300"]);
+        assert_eq!(hosts("127.0.0.1:80"), ["127.0.0.1", "127.0.0.1:80", "localhost", "localhost:80"]);
+        assert_eq!(hosts("[::1]:80"), ["[::1]", "[::1]:80", "localhost", "localhost:80"]);
     }
 
     #[tokio::test]

@@ -46,7 +46,7 @@ use output::Output;
 use progress::Progress;
 pub use results::{CaseRun, Outcome, Results};
 use results::{Head, RowFacts};
-use suite_record::{SuiteRecord, lock};
+use suite_record::{EarlierRecord, SuiteRecord, lock};
 
 /// `harness suite`
 pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
@@ -61,13 +61,16 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     // Held as long as the suites run.
     let _lock = lock(&args.runs)?;
     let terminal = Terminal::new(|_| String::new(), false);
-    let mut records =
-        suites.iter().enumerate().map(|(place, suite)| open(args, place, suite)).collect::<anyhow::Result<Vec<_>>>()?;
-    if args.resume && records.iter().all(|record| record.results().all().is_empty()) {
+    // All records are read before the first one is replaced.
+    let earlier =
+        suites.iter().enumerate().map(|(place, suite)| read(args, place, suite)).collect::<anyhow::Result<Vec<_>>>()?;
+    let has_none = |of: &EarlierRecord| of.results().all().is_empty() && of.older().is_empty();
+    if args.resume && earlier.iter().all(has_none) {
         terminal.progress(&format!("--resume: no runs are recorded in {}: the suite begins anew", args.runs.display()));
     }
     let runner = CaseRunner { runs: args.runs.clone(), cluster, runtime: &runtime, terminal: &terminal };
-    judge_older(&suites, &mut records, &runner)?;
+    let continued = suites.iter().zip(earlier).map(|(suite, earlier)| continued(suite, earlier, &runner));
+    let mut records = continued.collect::<anyhow::Result<Vec<_>>>()?;
     let todo = todo(args, &suites, &records);
     if todo.is_empty() && records.iter().all(|record| record.results().planned() == 0) {
         terminal.progress(&format!("shard {} has no row: there are more shards than rows", args.shard.get()));
@@ -94,37 +97,32 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     output.write(&results)
 }
 
-/// Judges the runs of another build again, from their histories. A run without one is made again.
-fn judge_older(suites: &[Suite], records: &mut [SuiteRecord], runner: &CaseRunner<'_>) -> anyhow::Result<()> {
-    for (suite, record) in suites.iter().zip(records) {
-        let older = record.older();
-        let mut judged = 0;
-        for run in &older {
-            let rows = &record.results().head.rows;
-            // A row whose plan or expectation has changed has another fingerprint.
-            let is_its_row = |row: &&RowFacts| row.case == run.case && row.fingerprint == run.fingerprint;
-            let Some(row) = rows.iter().find(is_its_row) else { continue };
-            let Some(case) = suite.cases.iter().find(|case| case.name == row.case) else { continue };
-            if let Some(done) = runner.again(case, run).with_context(|| format!("judging {} again", run.run))? {
-                record.add(done)?;
-                judged += 1;
-            }
-        }
-        if !older.is_empty() {
-            let all = older.len();
-            runner.terminal.progress(&format!(
-                "--resume: another build of the harness made {all} runs of {}: {judged} are judged again from their \
-                 histories, the others are made again",
-                record.results().head.suite
-            ));
-        }
+/// Judges the runs of another build again, from their histories, and then replaces the record. A run without a history
+/// is made again.
+fn continued(suite: &Suite, earlier: EarlierRecord, runner: &CaseRunner<'_>) -> anyhow::Result<SuiteRecord> {
+    let head = &earlier.results().head;
+    let mut again: Vec<CaseRun> = Vec::new();
+    for run in earlier.older() {
+        // A row whose plan or expectation has changed has another fingerprint.
+        let is_its_row = |row: &&RowFacts| row.case == run.case && row.fingerprint == run.fingerprint;
+        let Some(row) = head.rows.iter().find(is_its_row) else { continue };
+        let Some(case) = suite.cases.iter().find(|case| case.name == row.case) else { continue };
+        again.extend(runner.again(case, run).with_context(|| format!("judging {} again", run.run))?);
     }
-    Ok(())
+    if !earlier.older().is_empty() {
+        let (all, judged) = (earlier.older().len(), again.len());
+        runner.terminal.progress(&format!(
+            "--resume: another build of the harness made {all} runs of {}: {judged} are judged again from their \
+             histories, the others are made again",
+            head.suite
+        ));
+    }
+    earlier.replace(again)
 }
 
-fn open(args: &SuiteArgs, place: usize, suite: &Suite) -> anyhow::Result<SuiteRecord> {
+fn read(args: &SuiteArgs, place: usize, suite: &Suite) -> anyhow::Result<EarlierRecord> {
     let head = Head::of(suite, place, args.cluster, &fingerprint::build()?, args.repeat.get(), args.shard.get())?;
-    SuiteRecord::open(&args.runs, head, args.resume)
+    EarlierRecord::read(&args.runs, head, args.resume)
 }
 
 /// A run that is to be made.

@@ -9,6 +9,7 @@ mod focus;
 mod holds;
 mod model;
 mod series;
+mod tokens;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -81,20 +82,14 @@ impl Builder {
             }
             Event::Started { .. } => {
                 self.zero = Some(self.zero.map_or(at, |zero| zero.min(at)));
-                self.series.started(at);
             }
-            Event::Acquire { client, attempt, key, intended, .. } => {
+            Event::Acquire { client, .. } => {
                 self.clients.entry(*client).or_insert_with(|| record.process.node());
-                self.series.attempt(*client, *attempt, key, *intended, at);
             }
-            Event::AcquireFailed { attempt, why, .. } => {
-                self.series.failed(*attempt, at);
-                match self.failed.iter_mut().find(|(reason, _)| reason == why) {
-                    Some((_, count)) => *count += 1,
-                    None => self.failed.push((*why, 1)),
-                }
-            }
-            Event::Acquired { attempt, token, .. } => self.series.acquired(*attempt, *token, at),
+            Event::AcquireFailed { why, .. } => match self.failed.iter_mut().find(|(reason, _)| reason == why) {
+                Some((_, count)) => *count += 1,
+                None => self.failed.push((*why, 1)),
+            },
             // A read of a client is no news.
             Event::Admission { number, key, kind, arms, repeat: false, hold, .. }
                 if *kind == RequestKind::Write || hold.is_none() =>
@@ -103,6 +98,7 @@ impl Builder {
             }
             _ => {}
         }
+        self.series.add(record);
         self.disturbances.add(record);
         self.holds.add(record, &self.focus, self.zero.unwrap_or_default());
         for (client, at) in self.holds.left_out.drain(..) {

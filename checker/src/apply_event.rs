@@ -220,15 +220,16 @@ impl Run {
         self.holds += 1;
     }
 
+    /// Notes a kill of the last process of a node. The former ones have ended, perhaps although no fault killed them.
     fn killed(&mut self, node: &NodeName, mark: EventRef, early_end: EarlyEnd) {
-        for process in self.processes.iter_mut().filter(|p| p.is_running && p.node == *node) {
-            process.killed.get_or_insert((mark, early_end));
-            for id in &process.open {
-                if let Some(hold) = self.attempts.get_mut(*id)
-                    && hold.grant.is_some()
-                {
-                    hold.ends(mark, early_end);
-                }
+        let of_node = self.processes.iter_mut().filter(|p| p.is_running && p.node == *node);
+        let Some(process) = of_node.max_by_key(|p| p.name.incarnation()) else { return };
+        process.killed.get_or_insert((mark, early_end));
+        for id in &process.open {
+            if let Some(hold) = self.attempts.get_mut(*id)
+                && hold.grant.is_some()
+            {
+                hold.ends(mark, early_end);
             }
         }
     }

@@ -50,7 +50,8 @@ impl FaultRecord {
         Some((from, self.delivered.map_or(until, |delivered| delivered.max(until))))
     }
 
-    /// The missing proof of a fault that was requested: a fault that its target did not show proves nothing.
+    /// The missing proof of a fault that was requested: a fault that its target did not show proves nothing. A fault
+    /// that missed its hold needs no proof. But the fault may have been on, so an `unproved` counts all the same.
     pub fn missing_proof(&self) -> Option<String> {
         self.requested.filter(|_| !self.is_unplanned)?;
         if let Some(why) = &self.unproved {

@@ -62,7 +62,32 @@ pub const LEGEND: &[Term] = &[
         "Fencing token: a number that the lock service gives to each hold and that the holder sends with \
          every request. A resource that remembers the largest token can refuse a holder that was overtaken.",
     ),
+    term("fencing token", "The full name of a token: a number that grows from holder to holder of a lock."),
+    term(
+        "critical section",
+        "The work that a lock protects: a client acquires the lock, reads, works, writes, and releases the lock.",
+    ),
+    term("lock node", "One server of the lock service, such as redis-3."),
+    term(
+        "validity",
+        "The time for which a client may trust an answer that grants the lock, by its own clock: the lease, less the \
+         time since it sent the request, less an allowance for clock drift. A client refuses a grant whose validity \
+         has ended.",
+    ),
+    term(
+        "protocol point",
+        "A place in the work of a client, such as before-write. A fault or a wait can be placed exactly there.",
+    ),
+    term(
+        "Jain's index",
+        "A measure of fairness over the holds of all clients: 1 means equal shares, 1/n that one of n clients got \
+         all holds.",
+    ),
     // ---- the resource and its arms
+    term(
+        "admitted",
+        "A request that an arm of the resource has accepted. An admitted write replaces the arm's copy of the data.",
+    ),
     term(
         "fenced resource",
         "The fenced store that the lock protects. The resource records every request in the order in which it \
@@ -269,6 +294,26 @@ pub const LEGEND: &[Term] = &[
          attempt up, and releases. Without --patience: no limit, but half a lease below a parent that nobody renews.",
     ),
     // ---- faults
+    term(
+        "fault phase",
+        "The part of a run in which critical sections are offered and faults are injected. It begins when all \
+         processes are ready. After it, all faults are healed and the workers finish.",
+    ),
+    term(
+        "placed",
+        "A fault whose exact moment the plan fixes: a time or a protocol point. A violation under a placed fault shows \
+         that the violation is possible, not how probable it is.",
+    ),
+    term(
+        "planted bug",
+        "A deliberate mistake in a lock or in the resource, such as `buggy:forgets-nx`. The checker must find each of \
+         them.",
+    ),
+    term(
+        "twin",
+        "In a suite: the plan of a row with one changed field, which shows the effect of the field. Of a planted bug: \
+         the correct lock or resource.",
+    ),
     term(
         "fault",
         "One injected failure. A fault is requested, then proved by its target (the target's own record shows \

@@ -27,14 +27,9 @@ impl BinaryVolume {
         let name = names::of_run(run);
         let labels = Some(sweep::labels(run, keep));
         let request = VolumeCreateRequest { name: Some(name.clone()), labels, ..Default::default() };
-        let created = engine.docker().create_volume(request).await;
+        let created = engine.create_volume(request).await;
         created.map_err(|e| Error::engine(format!("creating the volume {name}"), &e))?;
         Ok(Self { name })
-    }
-
-    /// The volume of a run that has filled it.
-    pub(crate) fn of(run: &str) -> Self {
-        Self { name: names::of_run(run) }
     }
 
     /// Returns the mount of the volume. Only the container that fills the volume may write to it.

@@ -30,7 +30,7 @@ use crate::{
     running::{Member, Running},
     steps::Steps,
     strip::read_stripped,
-    sweep::{self, AGENT_ROLE},
+    sweep::{self, AGENT_NODE, AGENT_ROLE},
 };
 
 /// The role of the workers.
@@ -90,10 +90,12 @@ pub async fn up(
 ) -> Result<(Running, mpsc::Receiver<Output>), Error> {
     spec.check()?;
     match sweep::sweep(engine).await {
-        Ok(swept) if swept.is_empty() => {}
         Ok(swept) => {
-            let runs = swept.runs.into_iter().collect::<Vec<_>>().join(", ");
-            progress(&format!("removed what dead runs had left: {runs}"));
+            if !swept.is_empty() {
+                let runs = swept.runs.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                progress(&format!("removed what dead runs had left: {runs}"));
+            }
+            swept.stuck_networks().iter().for_each(|stuck| progress(stuck));
         }
         // The leftovers of other runs are no reason to refuse this run.
         Err(error) => progress(&format!("could not remove everything that dead runs have left: {error}")),
@@ -108,10 +110,11 @@ pub async fn up(
     let packed = packing.await.unwrap_or_else(|ended| Err(std::io::Error::other(ended)));
     let binary = packed.map_err(|source| Error::Binary { path: spec.binary.clone(), source })?;
     let started = start(engine, spec, nodes, binary, progress).await;
-    if started.is_err()
-        && let Err(error) = sweep::take_down(engine, &spec.run).await
-    {
-        progress(&format!("could not remove what was started: {error}; `harness clean` will"));
+    if started.is_err() {
+        match sweep::take_down(engine, &spec.run).await {
+            Ok(swept) => swept.stuck_networks().iter().for_each(|stuck| progress(stuck)),
+            Err(error) => progress(&format!("could not remove what was started: {error}; `harness clean` will")),
+        }
     }
     started
 }
@@ -186,7 +189,7 @@ impl Spec {
             role: role.to_owned(),
             runs: Runs::Own(command.to_vec()),
         };
-        let mut nodes = vec![own("agent".to_owned(), AGENT_ROLE, &self.agent_args)];
+        let mut nodes = vec![own(AGENT_NODE.to_owned(), AGENT_ROLE, &self.agent_args)];
         if self.reaches {
             nodes[0].runs = Runs::Reaching(self.agent_args.clone());
         }

@@ -12,7 +12,7 @@ use bollard::{
         ContainerCreateBody, EndpointIpamConfig, EndpointSettings, HealthConfig, HostConfig, HostConfigLogConfig,
         Mount, MountType, MountVolumeOptions, NetworkingConfig,
     },
-    query_parameters::{CreateContainerOptions, LogsOptions, UploadToContainerOptions},
+    query_parameters::{LogsOptions, UploadToContainerOptions},
 };
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -22,7 +22,7 @@ use crate::{
     Engine,
     binary::{self, BinaryVolume},
     error::{Error, explain},
-    file::{Service, store::STORE_ROLE},
+    file::{STORE_ROLE, Service},
     image::Image,
     names,
     own_server::OwnServer,
@@ -84,10 +84,8 @@ impl Place {
     pub(crate) async fn create(&self, recipe: &Recipe) -> Result<String, Error> {
         let node = &recipe.node.name;
         let failed = |e| Error::engine(format!("{node}: creating its container"), &e);
-        let options =
-            CreateContainerOptions { name: Some(names::of_node(&self.run, node.as_str())), ..Default::default() };
-        let created = self.engine.docker().create_container(Some(options), self.body(recipe)).await.map_err(failed)?;
-        Ok(created.id)
+        let name = names::of_node(&self.run, node.as_str());
+        self.engine.create_container(name, self.body(recipe)).await.map_err(failed)
     }
 
     /// Fills the volume with the packed binary, through the container that may write to it. The container need not run.

@@ -207,16 +207,23 @@ impl Cluster for DockerCluster<'_> {
         })
     }
 
-    fn stale_connections<'a>(&'a self, node: &'a NodeName, reset: bool) -> Doing<'a, u32> {
+    fn stale_connections<'a>(&'a self, node: &'a NodeName, peers: &'a [NodeName], reset: bool) -> Doing<'a, u32> {
         Box::pin(async move {
+            let doing = "looking at its connections";
+            // The harness cannot look into a server that exists already.
+            if self.running.own_server(node).is_some() {
+                return Ok(0);
+            }
             // A node that does not run has no connections.
-            let Some(pid) = self.pid_if_up(node, "looking at its connections").await? else { return Ok(0) };
-            let all = Links::default();
-            let asked = self.target_if_up(&[(node, pid)], TargetRequest::Connections { pid, links: all }).await?;
+            let Some(pid) = self.pid_if_up(node, doing).await? else { return Ok(0) };
+            let peers = peers.iter().map(|peer| self.address(peer, doing)).collect::<Result<_, _>>()?;
+            let links = Links { peers, ..Links::default() };
+            let request = TargetRequest::Connections { pid, links: links.clone() };
+            let asked = self.target_if_up(&[(node, pid)], request).await?;
             let Some(TargetAnswer::Connections(found)) = asked else { return Ok(0) };
             let stale: Vec<&Connection> = found.iter().filter(|c| c.is_stale()).collect();
             if reset && !stale.is_empty() {
-                self.target_if_up(&[(node, pid)], TargetRequest::Reset { pid, links: Links::default() }).await?;
+                self.target_if_up(&[(node, pid)], TargetRequest::Reset { pid, links }).await?;
             }
             Ok(u32::try_from(stale.len()).unwrap_or(u32::MAX))
         })

@@ -1,12 +1,18 @@
 //! The connection to the Docker engine.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use bollard::Docker;
+use bollard::{
+    Docker,
+    errors::Error as EngineError,
+    models::{ContainerCreateBody, NetworkCreateRequest, VolumeCreateRequest},
+    query_parameters::CreateContainerOptions,
+};
 use history::EngineFacts;
+use tokio::sync::RwLock;
 
 use crate::{
-    error::{CALL_LIMIT, Error, explain, is_forbidden, status},
+    error::{CALL_LIMIT, Error, explain, is_forbidden, status, unconnected},
     socket,
 };
 
@@ -19,6 +25,8 @@ const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 pub struct Engine {
     docker: Docker,
     host: String,
+    /// Held for reading by each request that creates an object.
+    creating: Arc<RwLock<()>>,
 }
 
 impl Engine {
@@ -49,9 +57,10 @@ impl Engine {
             .map_err(|e| match status(&e) {
                 Some(_) => Error::engine("asking for the engine's version", &e),
                 None if is_forbidden(&e) => Error::Forbidden { host: host.to_owned() },
-                None => no_engine(explain(&e)),
+                None => no_engine(unconnected(&e)),
             })?;
-        Ok(Self { docker: with_version_in_path(docker).with_timeout(CALL_LIMIT), host: host.to_owned() })
+        let docker = with_version_in_path(docker).with_timeout(CALL_LIMIT);
+        Ok(Self { docker, host: host.to_owned(), creating: Arc::default() })
     }
 
     /// Returns the address of the engine.
@@ -85,6 +94,49 @@ impl Engine {
 
     pub(crate) fn docker(&self) -> &Docker {
         &self.docker
+    }
+
+    /// Creates a container, and returns its id.
+    pub(crate) async fn create_container(
+        &self,
+        name: String,
+        body: ContainerCreateBody,
+    ) -> Result<String, EngineError> {
+        let docker = self.docker.clone();
+        let options = CreateContainerOptions { name: Some(name), ..Default::default() };
+        self.create(async move { docker.create_container(Some(options), body).await.map(|made| made.id) }).await
+    }
+
+    /// Creates a network, and returns its id.
+    pub(crate) async fn create_network(&self, request: NetworkCreateRequest) -> Result<String, EngineError> {
+        let docker = self.docker.clone();
+        self.create(async move { docker.create_network(request).await.map(|made| made.id) }).await
+    }
+
+    /// Creates a volume.
+    pub(crate) async fn create_volume(&self, request: VolumeCreateRequest) -> Result<(), EngineError> {
+        let docker = self.docker.clone();
+        self.create(async move { docker.create_volume(request).await.map(drop) }).await
+    }
+
+    /// Makes a request that creates an object. The request goes on if the caller is dropped, because the engine does
+    /// not stop what it has begun.
+    async fn create<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let creating = Arc::clone(&self.creating).read_owned().await;
+        let task = tokio::spawn(async move {
+            let created = request.await;
+            drop(creating);
+            created
+        });
+        task.await.unwrap_or_else(|ended| Err(std::io::Error::other(ended).into()))
+    }
+
+    /// Waits until no request that creates an object is under way, also of callers that were dropped.
+    pub(crate) async fn created(&self) {
+        drop(self.creating.write().await);
     }
 
     /// Reads the engine's clock, in whole seconds since 1970. The ages of the engine's objects are measured with this
@@ -183,10 +235,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_dropped_request_that_creates_an_object_is_awaited() {
+        const LATE: Duration = Duration::from_millis(300);
+        let dir = tempfile::tempdir().unwrap();
+        let reply = fake_engine::json(r#"{"Id":"n","Warning":""}"#);
+        let engine = fake_engine::start(&dir, move |_| (LATE, reply.clone())).await;
+        let began = tokio::time::Instant::now();
+        let creating = engine.create_network(NetworkCreateRequest::default());
+        assert!(tokio::time::timeout(LATE / 6, creating).await.is_err());
+        engine.created().await;
+        assert!(began.elapsed() >= LATE, "{:?}", began.elapsed());
+        assert_eq!(engine.create_network(NetworkCreateRequest::default()).await.unwrap(), "n");
+    }
+
+    #[tokio::test]
     async fn without_an_engine_the_error_names_the_address_and_what_to_do() {
         let message = Engine::connect_to("unix:///nonexistent/docker.sock").await.unwrap_err().to_string();
         assert!(message.starts_with("no Docker engine answers at unix:///nonexistent/docker.sock: "), "{message}");
-        assert!(message.contains("set DOCKER_HOST"), "{message}");
+        assert!(message.contains("docker.sock: No such file or directory (os error 2); start it"), "{message}");
+        assert!(message.contains("set DOCKER_HOST") && message.contains("--cluster sim"), "{message}");
         let message = Engine::connect_to("carrier-pigeon://coop").await.unwrap_err().to_string();
         assert!(message.starts_with("no Docker engine answers at carrier-pigeon://coop: "), "{message}");
     }

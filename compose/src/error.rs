@@ -18,7 +18,7 @@ pub enum Error {
     /// No engine answers.
     #[error(
         "no Docker engine answers at {host}: {why}; start it, make sure that you may use it, or set DOCKER_HOST to \
-         one that answers (unix:// or tcp://)"
+         one that answers (unix:// or tcp://); a run or a suite needs no engine with --cluster sim"
     )]
     NoEngine {
         /// The address.
@@ -261,12 +261,21 @@ pub(crate) fn explain(error: &bollard::errors::Error) -> String {
     text
 }
 
+/// Returns the reason why no connection was made: the system's error, without those of the layers above it.
+pub(crate) fn unconnected(error: &bollard::errors::Error) -> String {
+    of_system(error).last().map_or_else(|| explain(error), ToString::to_string)
+}
+
 /// Returns whether the system refused this user the connection.
 pub(crate) fn is_forbidden(error: &bollard::errors::Error) -> bool {
+    of_system(error).any(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+/// Returns the errors of the system among the causes.
+fn of_system(error: &bollard::errors::Error) -> impl Iterator<Item = &std::io::Error> {
     let first: &(dyn std::error::Error + 'static) = error;
-    let mut causes = std::iter::successors(Some(first), |error| error.source());
-    let denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
-    causes.any(|cause| cause.downcast_ref().is_some_and(denied))
+    std::iter::successors(Some(first), |error| error.source())
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
 }
 
 /// Returns the HTTP status of the engine's answer.

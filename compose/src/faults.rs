@@ -173,7 +173,8 @@ impl<'a> Act<'a> {
                 Err(error) => return Err(self.failed(explain(&error))),
             }
             loop {
-                exit_code(engine, &member.container()).await;
+                // The inspection decides.
+                drop(exit_code(engine, &member.container()).await);
                 if self.inspect(member).await?.running != Some(true) {
                     return Ok(());
                 }

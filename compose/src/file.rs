@@ -13,6 +13,8 @@ use std::{
 use history::{NodeName, ServerFacts};
 use serde_saphyr::{Location, Spanned};
 
+use crate::user_file::read_text_file;
+
 pub(crate) mod store;
 mod written;
 
@@ -37,6 +39,12 @@ pub const BUILTIN: &[(&str, &str)] = &[
     ("memory", include_str!("../memory.yaml")),
     ("lock-manager", include_str!("../lock-manager.yaml")),
 ];
+
+/// The role, and the name, of the server that keeps the state of the resource.
+pub const STORE_ROLE: &str = "resource-store";
+
+/// Roles that no server has: the sweep, the mounts and the images of the harness's own containers depend on them.
+const OWN_ROLES: [&str; 4] = ["agent", "resource", "worker", "own"];
 
 /// Time limit of one healthcheck if the file sets none.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -158,10 +166,9 @@ impl ComposeFile {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be read, or is outside the supported subset.
+    /// The file cannot be read, has more than 16 MiB, or is outside the supported subset.
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| FileError::Unreadable { path: path.to_owned(), source })?;
+        let text = read_text_file(path).map_err(|source| FileError::Unreadable { path: path.to_owned(), source })?;
         Self::parse(&text, &path.display().to_string())
     }
 
@@ -170,7 +177,7 @@ impl ComposeFile {
     /// # Errors
     /// The line and column of the first part that is wrong or not supported.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        let (mut services, raw) = parsed(text).map_err(|wrong| refused(wrong, origin))?;
+        let (mut services, raw) = parsed(text, &[STORE_ROLE]).map_err(|wrong| refused(wrong, origin))?;
         let (about, facts, leader) = facts(raw).map_err(|wrong| refused(wrong, origin))?;
         services.iter_mut().for_each(|service| service.leader.clone_from(&leader));
         Ok(Self { origin: origin.to_owned(), about, facts, services })
@@ -185,8 +192,8 @@ fn refused(wrong: Wrong, origin: &str) -> FileError {
 /// Facts as they are written beside the services.
 type RawFacts = Option<Spanned<Mapping<written::Facts>>>;
 
-/// Parses the services, and the facts beside them.
-fn parsed(text: &str) -> Result<(Vec<Service>, RawFacts), Wrong> {
+/// Parses the services, and the facts beside them. Neither a service nor a role may have a `reserved` name.
+fn parsed(text: &str, reserved: &[&str]) -> Result<(Vec<Service>, RawFacts), Wrong> {
     let options = serde_saphyr::Options { with_snippet: false, ..serde_saphyr::Options::default() };
     let file: Mapping<written::File> =
         serde_saphyr::from_str_with_options(text, options).map_err(|e| Wrong::from_yaml(&e))?;
@@ -196,14 +203,15 @@ fn parsed(text: &str) -> Result<(Vec<Service>, RawFacts), Wrong> {
     };
     let mut services: Vec<_> = all.value.into_iter().collect();
     services.sort_by_key(|(_, service)| (service.referenced.line(), service.referenced.column()));
-    let services: Result<Vec<Service>, _> = services.into_iter().map(|(name, raw)| service(&name, raw)).collect();
+    let services: Result<Vec<Service>, _> =
+        services.into_iter().map(|(name, raw)| service(&name, raw, reserved)).collect();
     Ok((services?, file.facts))
 }
 
-fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Service, Wrong> {
+fn service(name: &str, raw: Spanned<Mapping<written::Service>>, reserved: &[&str]) -> Result<Service, Wrong> {
     let at = raw.referenced;
     let raw = raw.value.known()?;
-    node_name(name).map_err(|what| Wrong::new(at, what))?;
+    node_name(name, reserved).map_err(|what| Wrong::new(at, what))?;
     let lacks = |what: &str| Wrong::new(at, format!("service `{name}` has no {what}"));
     let harness =
         raw.harness.ok_or_else(|| lacks("x-harness: {role: …}; the role is what --image calls it"))?.known()?;
@@ -213,7 +221,7 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>) -> Result<Servic
     let environment = raw.environment.into_iter().map(|(key, value)| Ok((key, literal(value)?)));
     Ok(Service {
         name: NodeName::new(name),
-        role: literal(harness.role.ok_or_else(|| lacks("role in its x-harness; it is what --image calls it"))?)?,
+        role: role(harness.role.ok_or_else(|| lacks("role in its x-harness; it is what --image calls it"))?, reserved)?,
         packages: harness.packages.into_iter().map(package).collect::<Result<_, _>>()?,
         python: harness.python.into_iter().map(python_package).collect::<Result<_, _>>()?,
         image: literal(raw.image.ok_or_else(|| lacks("image"))?)?,
@@ -282,20 +290,37 @@ fn strings(list: Spanned<List>) -> Result<Vec<String>, Wrong> {
 
 /// Checks the name of a node. The name also names a container, a network alias and a file, and must differ from the
 /// names of our own nodes.
-fn node_name(name: &str) -> Result<(), String> {
-    let plain = !name.is_empty()
-        && name.len() <= 40
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    if !plain {
-        return Err(format!(
-            "service name `{name}`: expected a to z, 0 to 9 and -, beginning with a letter, at most 40"
-        ));
+fn node_name(name: &str, reserved: &[&str]) -> Result<(), String> {
+    if !is_plain(name) {
+        return Err(format!("service name `{name}`: expected {PLAIN}"));
     }
-    if matches!(name, "agent" | "resource") || name.starts_with("worker-") {
+    if matches!(name, "agent" | "resource") || name.starts_with("worker-") || reserved.contains(&name) {
         return Err(format!("service name `{name}` is one of the harness's own nodes; name the service otherwise"));
     }
     Ok(())
+}
+
+/// Returns the name of a role. The role also names an image, and must differ from our own roles.
+fn role(text: Spanned<String>, reserved: &[&str]) -> Result<String, Wrong> {
+    let at = text.referenced;
+    let role = literal(text)?;
+    if !is_plain(&role) {
+        return Err(Wrong::new(at, format!("role `{role}`: expected {PLAIN}")));
+    }
+    if OWN_ROLES.iter().chain(reserved).any(|own| *own == role) {
+        let what = format!("role `{role}` is one of the harness's own roles; name the role otherwise");
+        return Err(Wrong::new(at, what));
+    }
+    Ok(role)
+}
+
+/// The form of a plain name, for messages.
+const PLAIN: &str = "a to z, 0 to 9 and -, beginning with a letter, at most 40";
+
+fn is_plain(name: &str) -> bool {
+    name.len() <= 40
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
 /// Returns a string that Compose would not change.

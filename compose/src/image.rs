@@ -7,7 +7,8 @@ use bollard::models::ImageInspect;
 use crate::{
     Engine, Progress,
     error::{Error, status},
-    file::store::STORE_ROLE,
+    file::{BUILTIN, ComposeFile, STORE_ROLE},
+    sweep::AGENT_ROLE,
 };
 
 mod build;
@@ -23,7 +24,7 @@ pub use workdir::remove_dead_builds;
 /// The image of our own processes.
 pub(crate) const OWN_IMAGE: &str = "debian:bookworm-slim";
 
-/// The longest list of packages that names an image, in characters: a name of an image may have 255.
+/// The longest list of packages in the name of an image, in characters: a name of an image may have 255.
 const NAME_MAX: usize = 100;
 
 /// The image that a role needs.
@@ -40,22 +41,34 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The name of the image that is built. The image of a client program is named by its packages, so that two
-    /// programs do not take turns in building one image.
+    /// The name of the image that is built. The image of a client program, and of a server with packages of its own, is
+    /// named by its packages too, so that two programs or servers do not take turns in building one image.
     fn name(&self) -> String {
         match self.role {
             _ if self.bare => "own".to_owned(),
-            "worker" => {
-                let packages = self.packages.join("-").replace('+', "p");
-                // Lists that begin alike take turns in building one image, which its recipe tells apart.
-                let short: String = packages.chars().take(NAME_MAX).collect();
-                let packages = short.trim_end_matches(['-', '.']);
-                format!("client-{packages}")
-            }
+            "worker" => self.name_with_packages("client"),
             // A lock may have the same server: one image is built for both.
             STORE_ROLE => self.image.and_then(|image| image.split(':').next()).unwrap_or(STORE_ROLE).replace('/', "-"),
-            role => role.to_owned(),
+            role if role == AGENT_ROLE || self.is_builtin() => role.to_owned(),
+            role => self.name_with_packages(role),
         }
+    }
+
+    fn name_with_packages(&self, first: &str) -> String {
+        let packages: Vec<&str> = self.packages.iter().chain(self.python).map(String::as_str).collect();
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        // Lists that begin alike take turns in building one image, which its recipe tells apart.
+        let packages = packages.join("-").replace('+', "p").to_lowercase();
+        let short: String = packages.chars().map(plain).take(NAME_MAX).collect();
+        format!("{first}-{short}").trim_end_matches(['-', '.']).to_owned()
+    }
+
+    /// Returns whether a built-in Compose file has a server with this role and these packages.
+    fn is_builtin(&self) -> bool {
+        BUILTIN.iter().filter_map(|(name, _)| ComposeFile::builtin(name).ok()).any(|file| {
+            let mut services = file.services.iter().filter(|service| service.role == self.role);
+            services.any(|service| service.packages == self.packages && service.python == self.python)
+        })
     }
 }
 
@@ -207,10 +220,10 @@ mod tests {
         {"status":"Retrying in 5 seconds","id":"a"}
         {"errorDetail":{"message":"unexpected EOF"},"error":"unexpected EOF"}"#;
 
-    /// An engine with the image that was built from the package `redis-server` in place of `replaces`. A pull of any
+    /// An engine with the image that was built from the packages of Redis in place of `replaces`. A pull of any
     /// image has the answer `pull`; the image is there if the answer is empty.
     async fn engine(dir: &tempfile::TempDir, replaces: &str, pull: &'static str) -> Engine {
-        let labels = format!(r#""harness.packages":"redis-server","harness.replaces":"{replaces}""#);
+        let labels = format!(r#""harness.packages":"redis-server,redis-tools","harness.replaces":"{replaces}""#);
         let local = json(&format!(r#"{{"Id":"sha256:local","Config":{{"Labels":{{{labels}}}}}}}"#));
         let pulled = AtomicBool::new(false);
         let none = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
@@ -234,11 +247,26 @@ mod tests {
             said.push_str(text);
             said.push('\n');
         };
-        let packages = ["redis-server".to_owned()];
+        let packages = ["redis-server".to_owned(), "redis-tools".to_owned()];
         let wanted = Wanted { role: "redis", image: Some(NAME), packages: &packages, python: &[], bare: false };
         let got = Images::new(engine, named, &progress).get(&wanted).await;
         let said = said.lock().unwrap().clone();
         (got.map(|image| image.id).map_err(|error| error.to_string()), said)
+    }
+
+    #[test]
+    fn servers_with_other_packages_get_images_of_their_own() {
+        let owned = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let named = |role: &str, packages: &[&str], python: &[&str]| {
+            let (packages, python) = (owned(packages), owned(python));
+            Wanted { role, image: Some(NAME), packages: &packages, python: &python, bare: false }.name()
+        };
+        assert_eq!(named("redis", &["redis-server", "redis-tools"], &[]), "redis");
+        assert_eq!(named("redis", &["redis-server", "tini"], &[]), "redis-redis-server-tini");
+        assert_eq!(named("moto", &["g++"], &["Flask[a]==3.1.3"]), "moto-gpp-flask-a---3.1.3");
+        assert_eq!(named("mine", &[], &[]), "mine");
+        assert_eq!(named("agent", &["iptables", "nftables"], &[]), "agent");
+        assert_eq!(named("worker", &["python3", "g++"], &[]), "client-python3-gpp");
     }
 
     #[tokio::test]

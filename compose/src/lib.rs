@@ -43,6 +43,7 @@ mod steps;
 mod strip;
 mod sweep;
 mod task;
+mod user_file;
 mod watch;
 
 pub use archive::File;
@@ -51,10 +52,7 @@ pub use bring_up::{Spec, images, up};
 pub use changes::{Change, Unplanned};
 pub use engine::Engine;
 pub use error::Error;
-pub use file::{
-    BUILTIN, ComposeFile, FileError, LeaderTest, Service,
-    store::{ResourceStore, STORE_ROLE},
-};
+pub use file::{BUILTIN, ComposeFile, FileError, LeaderTest, STORE_ROLE, Service, store::ResourceStore};
 pub use image::remove_dead_builds;
 pub use own_server::OwnServer;
 pub use process::{Output, What};
@@ -63,4 +61,5 @@ pub use reach::{AgentPort, DockerCluster};
 pub use running::Running;
 pub use sweep::{STARTING_S, Swept, YOUNG_S, clean_kept, sweep, take_down};
 pub use task::{Task, TaskEnd, run_last};
+pub use user_file::{read_file, read_text};
 pub use watch::Watch;

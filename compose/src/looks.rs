@@ -25,12 +25,29 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The state of a stopped process in `/proc/PID/stat` (proc_pid_stat(5)). A process that a debugger stops has another.
 const STOPPED: char = 'T';
 
+/// A property of a node at the last look at it.
+#[derive(Debug)]
+struct Seen {
+    is_so: bool,
+    /// The wall clock before that look, in nanoseconds since 1970.
+    at_wall_ns: i64,
+}
+
+impl Seen {
+    /// Takes the result of a look that began at `now_wall_ns`. If the property has changed, returns the time of the
+    /// look before: the change came later.
+    fn see(&mut self, is_so: bool, now_wall_ns: i64) -> Option<i64> {
+        let since = std::mem::replace(&mut self.at_wall_ns, now_wall_ns);
+        (std::mem::replace(&mut self.is_so, is_so) != is_so).then_some(since)
+    }
+}
+
 /// The state of one node at the last look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Node {
     pid: Option<i32>,
-    is_stopped: bool,
-    is_filtered: bool,
+    is_stopped: Seen,
+    is_filtered: Seen,
     /// The packet rules that were there at the first look at this process: they are its own. None before that look.
     first_rules: Option<BTreeSet<String>>,
 }
@@ -39,15 +56,15 @@ struct Node {
 pub(crate) struct Looks {
     due: Interval,
     nodes: BTreeMap<NodeName, Node>,
-    /// The wall clock before the last look, in nanoseconds since 1970.
-    last_wall_ns: i64,
+    /// The wall clock before the first look, in nanoseconds since 1970.
+    began_wall_ns: i64,
 }
 
 impl Looks {
     pub fn new() -> Looks {
         let mut due = interval(LOOK_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Looks { due, nodes: BTreeMap::new(), last_wall_ns: wall_ns() }
+        Looks { due, nodes: BTreeMap::new(), began_wall_ns: wall_ns() }
     }
 
     /// Waits until the next look is due.
@@ -57,19 +74,24 @@ impl Looks {
 
     /// Looks at all nodes. Returns the changes of processes and packet rules that are not ours.
     pub async fn look(&mut self, running: &Running) -> Vec<Unplanned> {
-        let now = wall_ns();
+        let began = self.began_wall_ns;
+        let new = || Seen { is_so: false, at_wall_ns: began };
         let mut found = Vec::new();
         for (name, member) in running.members() {
-            let node = self.nodes.entry(name.clone()).or_default();
+            let now = wall_ns();
+            let node = self.nodes.entry(name.clone()).or_insert_with(|| Node {
+                pid: None,
+                is_stopped: new(),
+                is_filtered: new(),
+                first_rules: None,
+            });
             // While a fault of ours changes the node, this look is left out.
             let Ok(control) = member.control.try_lock() else { continue };
             let Some(pid) = pid(running, member, node).await else { continue };
-            // It has changed at some time since the last look.
-            let mut report =
-                |change| found.push(Unplanned { node: name.clone(), change, at_wall_ns: self.last_wall_ns });
+            let mut report = |change, at_wall_ns| found.push(Unplanned { node: name.clone(), change, at_wall_ns });
             let is_stopped = pid.and_then(state) == Some(STOPPED) && !control.is_stopped;
-            if std::mem::replace(&mut node.is_stopped, is_stopped) != is_stopped {
-                report(if is_stopped { Change::Stopped } else { Change::Continued });
+            if let Some(since) = node.is_stopped.see(is_stopped, now) {
+                report(if is_stopped { Change::Stopped } else { Change::Continued }, since);
             }
             let rules = match pid {
                 Some(pid) => spawn_blocking(move || agent::net::foreign(pid)).await.ok().and_then(Result::ok),
@@ -77,13 +99,12 @@ impl Looks {
             };
             let Some(rules) = rules else { continue };
             let added: Vec<&String> = node.first_rules.iter().flat_map(|first| rules.difference(first)).collect();
-            if std::mem::replace(&mut node.is_filtered, !added.is_empty()) == added.is_empty() {
+            if let Some(since) = node.is_filtered.see(!added.is_empty(), now) {
                 tracing::debug!(node = %name, ?added, "packet rules that are not ours");
-                report(if added.is_empty() { Change::Unfiltered } else { Change::Filtered });
+                report(if added.is_empty() { Change::Unfiltered } else { Change::Filtered }, since);
             }
             node.first_rules.get_or_insert(rules);
         }
-        self.last_wall_ns = now;
         found
     }
 }
@@ -133,6 +154,16 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn a_change_came_after_the_last_look_at_that_node() {
+        let mut seen = Seen { is_so: false, at_wall_ns: 10 };
+        assert_eq!(seen.see(false, 20), None);
+        // The looks at 30 and 40 left this node out.
+        assert_eq!(seen.see(true, 50), Some(20));
+        assert_eq!(seen.see(true, 60), None);
+        assert_eq!(seen.see(false, 70), Some(60));
+    }
 
     #[test]
     fn the_state_comes_after_the_last_parenthesis() {

@@ -33,17 +33,17 @@ impl Network {
         let doing = || format!("creating the network {name}");
         let docker = engine.docker();
         for _ in 0..TRIES {
-            let probe = docker.create_network(request(None)).await.map_err(|e| Error::engine(doing(), &e))?;
-            let found = docker.inspect_network(&probe.id, None).await;
-            docker.remove_network(&probe.id).await.map_err(|e| Error::engine(doing(), &e))?;
+            let probe = engine.create_network(request(None)).await.map_err(|e| Error::engine(doing(), &e))?;
+            let found = docker.inspect_network(&probe, None).await;
+            docker.remove_network(&probe).await.map_err(|e| Error::engine(doing(), &e))?;
             let found = found.map_err(|e| Error::engine(doing(), &e))?;
             let chosen = found.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
             let Some((subnet, config)) = chosen.into_iter().find_map(ipv4) else {
                 return Err(Error::Engine { doing: doing(), why: "it chose no IPv4 subnet".to_owned() });
             };
             let ipam = Ipam { config: Some(vec![config]), ..Default::default() };
-            match docker.create_network(request(Some(ipam))).await {
-                Ok(network) => return Ok(Self { id: network.id, subnet }),
+            match engine.create_network(request(Some(ipam))).await {
+                Ok(id) => return Ok(Self { id, subnet }),
                 // Another run has taken the subnet meanwhile.
                 Err(error) if status(&error).is_some() => tracing::debug!(%error, "subnet was taken"),
                 Err(error) => return Err(Error::engine(doing(), &error)),

@@ -25,7 +25,11 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Engine, lines::Lines};
+use crate::{
+    Engine,
+    error::{explain, status},
+    lines::Lines,
+};
 
 /// Longest silence of an output stream after the process has ended. Some engines leave the streams of ended processes
 /// open, so the stream is not read longer than this.
@@ -53,10 +57,15 @@ pub enum What {
     /// A line of its standard error.
     Stderr(Bytes),
     /// The end of the process; no output follows. The code is the exit code (137 after SIGKILL), or nothing if the
-    /// engine did not report a code.
+    /// engine does not know the container any more.
     Ended {
         /// The exit code.
         code: Option<i64>,
+    },
+    /// The connection to the engine was lost; no output follows. The process may still run.
+    Lost {
+        /// The error of the connection.
+        why: String,
     },
 }
 
@@ -183,7 +192,7 @@ struct Pump {
 impl Pump {
     async fn run(mut self, engine: Engine, container: String, mut output: OutputStream) {
         let mut ended = std::pin::pin!(exit_code(&engine, &container));
-        let mut code = None;
+        let mut end = None;
         let listened = loop {
             tokio::select! {
                 // The output comes before the end in the queue, even if the engine reports the end first.
@@ -193,7 +202,7 @@ impl Pump {
                     Some(Err(_)) | None => break true,
                 },
                 exit = &mut ended => {
-                    code = Some(exit);
+                    end = Some(exit);
                     break self.drain(&mut output).await;
                 }
             }
@@ -201,8 +210,8 @@ impl Pump {
         if !listened {
             return;
         }
-        let code = match code {
-            Some(code) => code,
+        let end = match end {
+            Some(end) => end,
             None => ended.await,
         };
         if let Some(rest) = self.stdout.rest() {
@@ -211,7 +220,7 @@ impl Pump {
         if let Some(rest) = self.stderr.rest() {
             self.put_stderr(rest).await;
         }
-        self.put(What::Ended { code }).await;
+        self.put(end.map_or_else(|why| What::Lost { why }, |code| What::Ended { code })).await;
     }
 
     /// Reads the rest of the stream. Time in which lines wait for a slow reader of the queue is no silence.
@@ -258,17 +267,22 @@ impl Pump {
     }
 }
 
-/// Waits until the container has ended, and returns the exit code, or nothing if the engine does not report the code.
-/// bollard returns an error for every exit code but 0.
-pub(crate) async fn exit_code(engine: &Engine, container: &str) -> Option<i64> {
+/// Waits until the container has ended, and returns the exit code, or nothing if the engine does not know the container
+/// any more. bollard returns an error for every exit code but 0.
+///
+/// # Errors
+/// The connection to the engine was lost, so the container may still run.
+pub(crate) async fn exit_code(engine: &Engine, container: &str) -> Result<Option<i64>, String> {
     loop {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
         match std::pin::pin!(engine.docker().wait_container(container, Some(options))).next().await {
-            Some(Ok(answer)) => return Some(answer.status_code),
-            Some(Err(EngineError::DockerContainerWaitError { code, .. })) => return Some(code),
+            Some(Ok(answer)) => return Ok(Some(answer.status_code)),
+            Some(Err(EngineError::DockerContainerWaitError { code, .. })) => return Ok(Some(code)),
+            Some(Err(error)) if status(&error) == Some(404) => return Ok(None),
             // This engine answers only at the end, so the container still runs.
             Some(Err(EngineError::RequestTimeoutError)) => {}
-            Some(Err(_)) | None => return None,
+            Some(Err(error)) => return Err(explain(&error)),
+            None => return Err("the engine ended its answer".to_owned()),
         }
     }
 }
@@ -288,5 +302,28 @@ async fn write(node: NodeName, mut input: Pin<Box<dyn AsyncWrite + Send>>, mut l
     }
     if let Err(error) = input.shutdown().await {
         tracing::debug!(%node, %error, "its input was gone before it was closed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_engine;
+
+    #[tokio::test]
+    async fn a_lost_connection_is_no_end_of_the_process() {
+        let exits = |reply: &str| {
+            let reply = reply.to_owned();
+            async move {
+                let dir = tempfile::tempdir().unwrap();
+                let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, reply.clone())).await;
+                exit_code(&engine, "c").await
+            }
+        };
+        assert_eq!(exits(&fake_engine::json(r#"{"StatusCode":0}"#)).await, Ok(Some(0)));
+        assert_eq!(exits(&fake_engine::json(r#"{"StatusCode":137}"#)).await, Ok(Some(137)));
+        let gone = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        assert_eq!(exits(gone).await, Ok(None));
+        assert!(exits("").await.is_err(), "the engine has closed the connection");
     }
 }

@@ -207,17 +207,15 @@ fn range(by: Range) -> DelayRange {
     DelayRange { from_us: micros(by.from), to_us: micros(by.to) }
 }
 
-/// Returns the clock changes that a new process needs. Its wall clock must be wrong while the fault is on; its
-/// monotonic clock starts without an offset.
+/// Returns the clock changes that a new process needs while the fault is on: all but the jump of a monotonic clock,
+/// which ends with its process.
 pub(crate) fn still_on(
     mut on: Vec<(WhichClock, ClockChange)>,
     clock: WhichClock,
     change: ClockChange,
 ) -> Vec<(WhichClock, ClockChange)> {
-    if !clock.is_wall() {
-        return on;
-    }
     match change {
+        ClockChange::JumpMs(_) if !clock.is_wall() => {}
         ClockChange::JumpMs(by) => {
             let taken_back = on.iter().position(|(_, on)| *on == ClockChange::JumpMs(-by));
             match taken_back {
@@ -250,6 +248,24 @@ fn packet_seed(seed: u64, fault: FaultId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_process_gets_every_change_but_the_jump_of_a_monotonic_clock() {
+        let (jump, drift) = (ClockChange::JumpMs(500), ClockChange::DriftPpm(-200_000));
+        for (clock, change, expected) in [
+            (WhichClock::Wall, jump, vec![(WhichClock::Wall, jump)]),
+            (WhichClock::Both, jump, vec![(WhichClock::Wall, jump)]),
+            (WhichClock::Monotonic, jump, Vec::new()),
+            (WhichClock::Monotonic, drift, vec![(WhichClock::Monotonic, drift)]),
+            (WhichClock::Both, drift, vec![(WhichClock::Both, drift)]),
+        ] {
+            let on = still_on(Vec::new(), clock, change);
+            assert_eq!(on, expected, "{clock:?} {change:?}");
+            if change == drift {
+                assert!(still_on(on, clock, ClockChange::DriftPpm(0)).is_empty());
+            }
+        }
+    }
 
     #[test]
     fn packets_draw_from_the_seed_of_the_plan() {

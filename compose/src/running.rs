@@ -23,12 +23,13 @@ use crate::{
     file::Service,
     health::{self, run_in},
     process::{Outlet, Process},
-    sweep,
+    sweep::{self, Swept},
 };
 
 /// A running cluster: the [`nemesis::Cluster`] on real containers.
 ///
-/// A drop does nothing. Call [`Running::down`], or [`crate::take_down`] with the run's id.
+/// A drop ends the standard input of the processes, so the agent ends, and the next sweep may remove the cluster.
+/// Before a drop, call [`Running::down`], or [`crate::take_down`] with the run's id.
 #[derive(Debug)]
 pub struct Running {
     place: Place,
@@ -237,14 +238,20 @@ impl Running {
         Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
     }
 
-    /// Takes the cluster down: its containers at once, then the network. With `keep` the servers and the network stay.
-    /// The queue ends after the processes' last output. A second call does nothing.
+    /// Takes the cluster down: its containers, the agent last, then the network. With `keep` the servers and the
+    /// network stay. The queue ends after the processes' last output. A second call does nothing. Returns the removed
+    /// objects.
     ///
     /// # Errors
     /// The engine does not remove an object. All other objects are removed.
-    pub async fn down(&self) -> Result<(), Error> {
+    pub async fn down(&self) -> Result<Swept, Error> {
         lock(&self.outlet).take();
-        sweep::remove_run(self.engine(), &self.place.run, self.place.keep).await.map(drop)
+        sweep::remove_run(self.engine(), &self.place.run, self.place.keep).await
+    }
+
+    /// Returns whether [`Running::down`] was called.
+    pub fn is_down(&self) -> bool {
+        self.outlet().is_none()
     }
 
     /// Returns an error if a process has already ended, for example because the image cannot run our binary.

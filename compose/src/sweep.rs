@@ -29,11 +29,14 @@ pub(crate) const NODE_LABEL: &str = "harness.node";
 pub(crate) const ROLE_LABEL: &str = "harness.role";
 /// Role of the container that runs as long as its run is alive.
 pub(crate) const AGENT_ROLE: &str = "agent";
+/// Name of the node of that container. No service of a Compose file has this name.
+pub(crate) const AGENT_NODE: &str = "agent";
 
 /// Age of a run's newest object up to which the run counts as alive, because the run may be starting.
 pub const YOUNG_S: i64 = 10;
-/// The same for a run whose agent is created and not started: meanwhile the harness's binary is uploaded, and no newer
-/// object appears. The engine may be busy, or behind a slow link.
+/// The same for a run without a container, and for a run whose agent is created and not started. Meanwhile the agent is
+/// created, or the harness's binary is uploaded, and no newer object appears. The engine may be busy, or behind a slow
+/// link.
 pub const STARTING_S: i64 = 60;
 /// Number of removals at the same time. Of the containers of one run only one is removed at a time: engine 20.10 can
 /// deadlock when several endpoints leave a network together (moby#46661), and for twelve containers this costs 0.1 s.
@@ -74,14 +77,31 @@ pub struct Swept {
     pub runs: BTreeSet<String>,
     /// The runs whose objects were left because the run is alive or may be starting.
     pub spared: BTreeSet<String>,
-    /// Names of empty networks that the engine removes only after its restart.
-    pub stuck: Vec<String>,
+    /// Ids of empty networks that the engine removes only after its restart.
+    pub stuck: BTreeSet<String>,
 }
 
 impl Swept {
     /// Returns whether the sweep found nothing to remove.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
+    }
+
+    /// Adds the objects of another sweep.
+    pub fn add(&mut self, other: Swept) {
+        self.containers += other.containers;
+        self.networks += other.networks;
+        self.volumes += other.volumes;
+        self.runs.extend(other.runs);
+        self.spared.extend(other.spared);
+        self.stuck.extend(other.stuck);
+    }
+
+    /// Returns a message about the networks that the engine does not remove; none, if there are none.
+    pub fn stuck_networks(&self) -> Option<String> {
+        let why = "the engine still counts endpoints of these empty networks, and keeps them until it restarts";
+        let networks = self.stuck.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        (!networks.is_empty()).then(|| format!("{why}: {networks}"))
     }
 }
 
@@ -109,23 +129,23 @@ pub async fn clean_kept(engine: &Engine, run: Option<&str>) -> Result<Swept, Err
 }
 
 /// Removes every object with the label of `run`, kept or not, in any state. May be called at any time, also after
-/// [`crate::up`] was dropped. A request that was active at the drop may still create an object, so this repeats until
-/// two inspections in a row have found nothing.
+/// [`crate::up`] was dropped. First waits for the requests of `engine` that create objects, because a drop does not end
+/// them. The engine may still finish an earlier request, so this repeats until two inspections in a row have found
+/// nothing.
 ///
 /// # Errors
 /// The engine does not answer, one object refuses its removal for a minute, or new objects keep appearing.
-pub async fn take_down(engine: &Engine, run: &str) -> Result<(), Error> {
-    let mut empty_looks = 0;
+pub async fn take_down(engine: &Engine, run: &str) -> Result<Swept, Error> {
+    engine.created().await;
+    let (mut swept, mut empty_looks) = (Swept::default(), 0);
     // The first inspections find all objects. A busy engine may need a minute for a few of them, so the limit is on
     // inspections; each removal has a time limit of its own.
     for _ in 0..INSPECTIONS_MAX {
-        if remove_run(engine, run, false).await?.is_empty() {
-            empty_looks += 1;
-        } else {
-            empty_looks = 0;
-        }
+        let found = remove_run(engine, run, false).await?;
+        empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
+        swept.add(found);
         if empty_looks == 2 {
-            return Ok(());
+            return Ok(swept);
         }
         sleep(SECOND_LOOK).await;
     }
@@ -178,9 +198,12 @@ enum Agent {
 
 /// Returns the runs that are alive or may be starting.
 fn alive(objects: &[Object], now_s: i64) -> BTreeSet<String> {
+    let containers = objects.iter().filter(|object| object.kind == Kind::Container);
+    let has_container: BTreeSet<&str> = containers.map(|object| object.run.as_str()).collect();
     let is_alive = |object: &&Object| {
-        let age_s = now_s - object.created_s;
-        object.agent == Agent::Runs || age_s < YOUNG_S || object.agent == Agent::IsCreated && age_s < STARTING_S
+        let is_starting = object.agent == Agent::IsCreated || !has_container.contains(object.run.as_str());
+        let young_s = if is_starting { STARTING_S } else { YOUNG_S };
+        object.agent == Agent::Runs || now_s - object.created_s < young_s
     };
     objects.iter().filter(is_alive).map(|object| object.run.clone()).collect()
 }
@@ -212,7 +235,8 @@ async fn list(engine: &Engine, run: Option<&str>) -> Result<Vec<Object>, Error> 
     .map_err(failed)?;
     let containers = containers.into_iter().map(|container| {
         let labels = container.labels.unwrap_or_default();
-        let is_agent = labels.get(ROLE_LABEL).is_some_and(|role| role == AGENT_ROLE);
+        // A Compose file chooses the roles of its servers, but no server has the name of the agent.
+        let is_agent = labels.get(NODE_LABEL).is_some_and(|node| node == AGENT_NODE);
         let agent = match container.state {
             Some(State::RUNNING | State::PAUSED) if is_agent => Agent::Runs,
             Some(State::CREATED) if is_agent => Agent::IsCreated,
@@ -271,7 +295,7 @@ async fn remove(engine: &Engine, mut objects: Vec<Object>) -> Result<Swept, Erro
         for (how, object) in removed.iter().flatten() {
             match how {
                 Removed::ByUs | Removed::ByOthers | Removed::InUse => drop(swept.runs.insert(object.run.clone())),
-                Removed::NotBefore => swept.stuck.push(object.id.clone()),
+                Removed::NotBefore => drop(swept.stuck.insert(object.id.clone())),
             }
         }
         match kind {
@@ -285,7 +309,9 @@ async fn remove(engine: &Engine, mut objects: Vec<Object>) -> Result<Swept, Erro
 }
 
 /// Returns the objects in lists. The objects of a list have to be removed one after the other.
-fn in_turn(kind: Kind, objects: Vec<Object>) -> Vec<Vec<Object>> {
+fn in_turn(kind: Kind, mut objects: Vec<Object>) -> Vec<Vec<Object>> {
+    // The agent goes last: the sweep of another run does not touch a run whose agent runs.
+    objects.sort_by_key(|object| object.agent != Agent::No);
     if kind != Kind::Container {
         return objects.into_iter().map(|object| vec![object]).collect();
     }
@@ -366,111 +392,4 @@ async fn remove_somehow(engine: &Engine, object: &Object, patience: Duration) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use super::*;
-
-    const NOW_S: i64 = 1_000_000;
-    /// Time that a removal takes.
-    const SLOW: Duration = Duration::from_millis(100);
-
-    fn thing(run: &str, id: &str, age_s: i64) -> Object {
-        Object {
-            kind: Kind::Container,
-            id: id.to_owned(),
-            run: run.to_owned(),
-            kept: false,
-            created_s: NOW_S - age_s,
-            agent: Agent::No,
-        }
-    }
-
-    fn ids(objects: &[Object], kept: bool) -> Vec<String> {
-        dead(objects.to_vec(), NOW_S, kept).into_iter().map(|object| object.id).collect()
-    }
-
-    #[test]
-    fn a_run_whose_agent_runs_keeps_everything_however_old() {
-        let agent = Object { agent: Agent::Runs, ..thing("a", "agent", 90_000) };
-        assert!(ids(&[agent, thing("a", "server", 90_000)], false).is_empty());
-    }
-
-    #[test]
-    fn a_run_without_agent_is_dead_once_its_newest_object_is_ten_seconds_old() {
-        let objects = |newest| [thing("a", "old", 500), Object { kind: Kind::Network, ..thing("a", "new", newest) }];
-        assert!(ids(&objects(0), false).is_empty());
-        assert!(ids(&objects(9), false).is_empty());
-        assert_eq!(ids(&objects(10), false), ["old", "new"]);
-        // An object of the future: the engine's clock was set back.
-        assert!(ids(&objects(-50), false).is_empty());
-    }
-
-    #[test]
-    fn a_run_whose_agent_waits_for_its_binary_may_be_starting_for_longer() {
-        let objects =
-            |age_s| [thing("a", "network", age_s), Object { agent: Agent::IsCreated, ..thing("a", "agent", age_s) }];
-        assert!(ids(&objects(11), false).is_empty());
-        assert!(ids(&objects(STARTING_S - 1), false).is_empty());
-        assert_eq!(ids(&objects(STARTING_S), false), ["network", "agent"]);
-    }
-
-    #[test]
-    fn runs_do_not_keep_each_other_alive() {
-        let agent = Object { agent: Agent::Runs, ..thing("a", "agent", 50) };
-        assert_eq!(ids(&[agent, thing("b", "left", 50), thing("c", "young", 1)], false), ["left"]);
-    }
-
-    #[test]
-    fn runs_that_are_left_alone_are_named() {
-        let agent = Object { agent: Agent::Runs, ..thing("a", "agent", 50) };
-        let objects = [agent, thing("b", "left", 50), thing("c", "young", 1)];
-        assert_eq!(alive(&objects, NOW_S), BTreeSet::from(["a".to_owned(), "c".to_owned()]));
-    }
-
-    #[test]
-    fn what_is_kept_is_removed_only_on_request_and_never_from_a_run_that_is_alive() {
-        let kept = |run, id| Object { kept: true, ..thing(run, id, 50) };
-        let agent = Object { agent: Agent::Runs, ..thing("b", "agent", 50) };
-        let objects = [kept("a", "a-server"), thing("a", "a-worker", 50), kept("b", "b-server"), agent];
-        assert_eq!(ids(&objects, false), ["a-worker"]);
-        assert_eq!(ids(&objects, true), ["a-server"]);
-    }
-
-    #[tokio::test]
-    async fn containers_of_one_run_are_removed_one_after_the_other_and_runs_do_not_wait_for_each_other() {
-        let dir = tempfile::tempdir().unwrap();
-        let gone = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
-        let at = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&at);
-        let answer = move |request: &str| {
-            let container = request.split(['/', '?']).nth(3).unwrap_or_default().to_owned();
-            seen.lock().unwrap().push((container, Instant::now()));
-            (SLOW, gone.to_owned())
-        };
-        let engine = crate::fake_engine::start(&dir, answer).await;
-        let objects = ["a1", "a2", "a3", "b1"].map(|id| thing(&id[..1], id, 500)).to_vec();
-        let swept = remove(&engine, objects).await.unwrap();
-        assert_eq!((swept.containers, swept.runs.len()), (4, 2));
-        let at: BTreeMap<_, _> = at.lock().unwrap().drain(..).collect();
-        let between = |from: &str, to: &str| at[to].saturating_duration_since(at[from]);
-        assert!(between("a1", "a2") >= SLOW && between("a2", "a3") >= SLOW, "{at:?}");
-        assert!(at["b1"] < at["a2"], "{at:?}");
-    }
-
-    #[tokio::test]
-    async fn a_network_that_the_engine_holds_fast_delays_no_later_run() {
-        let dir = tempfile::tempdir().unwrap();
-        let refused = "HTTP/1.1 403 Forbidden\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
-        let answer = move |request: &str| match request.starts_with("DELETE /v1.41/networks/") {
-            true => refused.to_owned(),
-            false => crate::fake_engine::json(r#"{"Id":"left","Containers":{}}"#),
-        };
-        let engine = crate::fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
-        let network = Object { kind: Kind::Network, ..thing("a", "left", 500) };
-        let began = Instant::now();
-        let swept = remove(&engine, vec![network]).await.unwrap();
-        assert_eq!(swept.stuck, ["left"]);
-        assert!(began.elapsed() < ENDPOINTS_GONE_WITHIN, "{:?}", began.elapsed());
-    }
-}
+mod tests;

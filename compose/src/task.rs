@@ -3,21 +3,22 @@
 use std::{collections::HashMap, time::Duration};
 
 use bollard::{
-    models::{ContainerCreateBody, HostConfig},
-    query_parameters::{CreateContainerOptions, KillContainerOptions, ListContainersOptions},
+    errors::Error as EngineError,
+    models::{ContainerCreateBody, HostConfig, Mount, MountVolumeOptions},
+    query_parameters::{KillContainerOptions, ListContainersOptions},
 };
 use history::NodeName;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     Engine,
-    binary::BinaryVolume,
     bring_up::WORKER_ROLE,
     container::{own_host, own_process},
     error::{Error, status},
     names,
     own_server::OwnServer,
     process::{Outlet, Process, What, exit_code},
+    running::Running,
     sweep,
 };
 
@@ -25,20 +26,19 @@ use crate::{
 const LINES: usize = 1_000;
 /// Time within which a killed worker must be gone.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
+/// Time within which the container of an interrupted call must be gone, and the time between two tries.
+const FREED_WITHIN: Duration = Duration::from_secs(10);
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 /// A process of ours, and what it needs.
 #[derive(Debug)]
 pub struct Task<'a> {
-    /// The run in whose network the process runs.
-    pub run: &'a str,
     /// The process's name, for messages.
     pub name: &'a str,
     /// The command.
     pub command: Vec<String>,
     /// The line on its standard input.
     pub input: String,
-    /// The servers outside of the network.
-    pub own_servers: Vec<OwnServer>,
     /// The longest time that the process may take.
     pub within: Duration,
 }
@@ -54,23 +54,38 @@ pub struct TaskEnd {
     pub stderr: String,
 }
 
-/// Kills the workers of a run, and then runs a process in the run's network. May be called in any state of the run,
-/// also after [`crate::up`] was dropped. Returns none if the run never had a worker.
+/// Kills the workers of a run, and then runs a process in the network of the run, and in the image of its workers. An
+/// earlier call may have been dropped.
 ///
 /// # Errors
-/// The engine refuses something.
-pub async fn run_last(engine: &Engine, task: Task<'_>) -> Result<Option<TaskEnd>, Error> {
-    let Some(image) = kill_workers(engine, task.run).await? else { return Ok(None) };
-    let docker = engine.docker();
+/// The engine refuses something, for example because somebody has removed the network.
+pub async fn run_last(running: &Running, task: Task<'_>) -> Result<TaskEnd, Error> {
+    let engine = running.engine();
+    kill_workers(engine, running.run()).await?;
+    let image = running.images().remove(WORKER_ROLE).unwrap_or_default();
     let failed = |e| Error::engine(format!("{}: creating its container", task.name), &e);
-    let name = names::of_node(task.run, task.name);
-    let options = CreateContainerOptions { name: Some(name), ..Default::default() };
-    let container = docker.create_container(Some(options), body(&task, image)).await.map_err(failed)?.id;
+    let name = names::of_node(running.run(), task.name);
+    let container = create(engine, &name, &body(running, &task, image)).await.map_err(failed)?;
     let ended = run(engine, &container, &task).await;
     let removed = sweep::remove_container(engine, &container).await;
     let ended = ended?;
     removed.map_err(|e| Error::engine(format!("{}: removing its container", task.name), &e))?;
-    Ok(Some(ended))
+    Ok(ended)
+}
+
+/// Creates a container, and returns its id. Removes a container of this name that an interrupted call has left.
+async fn create(engine: &Engine, name: &str, body: &ContainerCreateBody) -> Result<String, EngineError> {
+    let began = Instant::now();
+    loop {
+        match engine.create_container(name.to_owned(), body.clone()).await {
+            Err(error) if status(&error) == Some(409) && began.elapsed() < FREED_WITHIN => {
+                // The next creation shows whether the name is free.
+                drop(sweep::remove_container(engine, name).await);
+                sleep(TRY_AGAIN).await;
+            }
+            created => return created,
+        }
+    }
 }
 
 async fn run(engine: &Engine, container: &str, task: &Task<'_>) -> Result<TaskEnd, Error> {
@@ -90,6 +105,7 @@ async fn run(engine: &Engine, container: &str, task: &Task<'_>) -> Result<TaskEn
                     end.code = code;
                     return;
                 }
+                What::Lost { why } => return add(&mut end.stderr, why.as_bytes()),
             }
         }
     };
@@ -98,17 +114,14 @@ async fn run(engine: &Engine, container: &str, task: &Task<'_>) -> Result<TaskEn
     Ok(end)
 }
 
-/// Kills the workers, so that no request of theirs comes after the task. Returns their image.
-async fn kill_workers(engine: &Engine, run: &str) -> Result<Option<String>, Error> {
+/// Kills the workers, so that no request of theirs comes after the task.
+async fn kill_workers(engine: &Engine, run: &str) -> Result<(), Error> {
     let failed = |e| Error::engine(format!("killing the workers of run {run}"), &e);
     let labels = vec![sweep::label_of(run), format!("{}={WORKER_ROLE}", sweep::ROLE_LABEL)];
     let filters = Some(HashMap::from([("label".to_owned(), labels)]));
     let options = ListContainersOptions { all: true, filters, ..Default::default() };
     let workers = engine.docker().list_containers(Some(options)).await.map_err(failed)?;
-    let mut image = None;
-    for worker in workers {
-        let Some(id) = worker.id else { continue };
-        image = image.or(worker.image_id);
+    for id in workers.into_iter().filter_map(|worker| worker.id) {
         let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
         match engine.docker().kill_container(&id, Some(options)).await {
             // The worker had ended, or was removed.
@@ -117,21 +130,99 @@ async fn kill_workers(engine: &Engine, run: &str) -> Result<Option<String>, Erro
         }
         drop(timeout(KILLED_WITHIN, exit_code(engine, &id)).await);
     }
-    Ok(image)
+    Ok(())
 }
 
-fn body(task: &Task<'_>, image: String) -> ContainerCreateBody {
+fn body(running: &Running, task: &Task<'_>, image: String) -> ContainerCreateBody {
+    let (place, labels) = (running.place(), Some(sweep::labels(running.run(), false)));
+    // If somebody has removed the volume, the engine makes an empty one: it must have the label of the run too.
+    let volume_options = Some(MountVolumeOptions { labels: labels.clone(), ..Default::default() });
     let host = HostConfig {
-        network_mode: Some(names::of_run(task.run)),
-        mounts: Some(vec![BinaryVolume::of(task.run).mount(false)]),
-        extra_hosts: OwnServer::hosts(task.own_servers.iter()),
+        network_mode: Some(place.network.clone()),
+        mounts: Some(vec![Mount { volume_options, ..place.binary.mount(false) }]),
+        extra_hosts: OwnServer::hosts(place.own_servers.values()),
         ..Default::default()
     };
-    let base = ContainerCreateBody {
-        image: Some(image),
-        hostname: Some(task.name.to_owned()),
-        labels: Some(sweep::labels(task.run, false)),
-        ..Default::default()
-    };
+    let base =
+        ContainerCreateBody { image: Some(image), hostname: Some(task.name.to_owned()), labels, ..Default::default() };
     own_process(&task.command, own_host(false, host), base)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeMap,
+        net::Ipv4Addr,
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+    use crate::{
+        binary::BinaryVolume,
+        container::{Node, Place, Recipe, Runs},
+        fake_engine,
+        image::Image,
+        running::Member,
+    };
+
+    /// A cluster with one worker, whose servers exist already.
+    async fn running(engine: &Engine) -> Running {
+        let server = OwnServer { host: "staging".to_owned(), at: "10.0.0.1:6379".parse().unwrap() };
+        let place = Place {
+            engine: engine.clone(),
+            run: "r-1".to_owned(),
+            keep: false,
+            network: "network".to_owned(),
+            binary: BinaryVolume::create(engine, "r-1", false).await.unwrap(),
+            loses_power: false,
+            worker_files: None,
+            own_servers: BTreeMap::from([(NodeName::new("redis-1"), server)]),
+        };
+        let worker = NodeName::new("worker-1");
+        let node = Node { name: worker.clone(), role: WORKER_ROLE.to_owned(), runs: Runs::Own(Vec::new()) };
+        let (id, entrypoint, arguments) = ("sha256:worker".to_owned(), Vec::new(), Vec::new());
+        let image = Image { id, volumes: Vec::new(), entrypoint, arguments };
+        let recipe = Recipe { node, image, address: Ipv4Addr::LOCALHOST };
+        let members = BTreeMap::from([(worker, Member::new("container".to_owned(), recipe, None))]);
+        Running::new(place, members, Outlet::new(1).0)
+    }
+
+    #[tokio::test]
+    async fn workers_that_somebody_has_removed_do_not_end_the_task() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = r#"{"Name":"v","Driver":"local","Mountpoint":"/v","Labels":{},"Options":{},"Scope":"local"}"#;
+        let answer = move |request: &str| match request {
+            r if r.starts_with("GET /v1.41/containers/json") => fake_engine::json("[]"),
+            r if r.ends_with("/volumes/create") => fake_engine::json(volume),
+            _ => "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned(),
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let running = running(&engine).await;
+        let task = Task { name: "remove-keys", command: Vec::new(), input: String::new(), within: Duration::ZERO };
+        let host = body(&running, &task, String::new()).host_config.unwrap();
+        assert_eq!(host.extra_hosts, Some(vec!["staging:10.0.0.1".to_owned()]), "the addresses of the run");
+        let error = run_last(&running, task).await.unwrap_err().to_string();
+        assert!(error.starts_with("remove-keys: creating its container: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_container_that_an_interrupted_call_has_left_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        let answer = move |request: &str| {
+            let mut seen = seen.lock().unwrap();
+            seen.push(request.split('?').next().unwrap_or_default().to_owned());
+            let none = "connection: close\r\ncontent-length: 2\r\n\r\n{}";
+            match (request.starts_with("DELETE"), seen.len()) {
+                (true, _) => "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned(),
+                (false, 1) => format!("HTTP/1.1 409 Conflict\r\n{none}"),
+                (false, _) => fake_engine::json(r#"{"Id":"new","Warnings":[]}"#),
+            }
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        assert_eq!(create(&engine, "left", &ContainerCreateBody::default()).await.unwrap(), "new");
+        let create = "POST /v1.41/containers/create";
+        assert_eq!(*requests.lock().unwrap(), [create, "DELETE /v1.41/containers/left", create]);
+    }
 }

@@ -337,7 +337,7 @@ pub enum Event {
         hold: HoldId,
         /// The point.
         point: Point,
-        /// True if the controller released the client; otherwise the bound of the wait expired.
+        /// True if the controller released the client. False if the bound expired, or if the client cancelled.
         released: bool,
     },
     /// A worker's count of the critical sections that were offered to it. Its last event about them.

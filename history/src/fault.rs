@@ -16,6 +16,7 @@ mod flap;
 mod kill;
 mod links;
 mod loss;
+mod once;
 mod parameter;
 mod partition;
 mod pause;
@@ -34,6 +35,12 @@ pub use partition::Partition;
 pub use pause::{Pause, Stop};
 pub use rules::{About, Data, FaultParameters, Harm};
 pub use slow::Slow;
+
+/// The shortest fault: two ticks of a target. A gap between ticks proves a freeze, so no proof distinguishes a shorter
+/// fault from none.
+const SHORTEST: Duration = Duration::from_millis(20);
+/// The longest fault: as long as the longest run.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Makes the enums and the tables from the list of kinds.
 macro_rules! faults {
@@ -215,8 +222,11 @@ impl Fault {
         if let Parameters::Clock(clock) = &self.parameters { Some(clock) } else { None }
     }
 
-    /// Refuses parameters that no cluster could carry out.
+    /// Refuses parameters that no cluster could carry out, and a length that no proof could show or no run should have.
     pub fn check(&self) -> Result<(), String> {
+        if !(SHORTEST..=LONGEST).contains(&self.lasting) {
+            return Err(format!("a length of {:?} is outside {SHORTEST:?} to 24h", self.lasting));
+        }
         of_any_kind!(&self.parameters, parameters => parameters.check(self.lasting))
     }
 

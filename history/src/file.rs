@@ -21,6 +21,10 @@ use crate::{
 /// The longest line, in bytes. The longest that the harness writes is the plan, of some kilobytes.
 const LINE: u64 = 16 << 20;
 
+/// The most values of a line after the plan, counted as commas and opening brackets. An event of a run has some dozens.
+/// A parsed value can take a hundred times as much memory as its text.
+const VALUES: usize = 100_000;
+
 /// A compressed history is refused when it decompresses to more than so many times its own size. Histories of the
 /// harness shrink 4 to 12 times; only a file that was made to fill a reader's memory or time comes near the bound.
 const SHRINKS_AT_MOST: u64 = 1_000;
@@ -266,13 +270,24 @@ impl Reader {
         if self.text.pop() != Some(b'\n') {
             // Without more bytes the line is cut, as any other.
             if length == LINE && !self.input.fill_buf().is_ok_and(<[u8]>::is_empty) {
-                let problem = format!("it is longer than {} MiB", LINE >> 20);
-                return Err(HistoryError::Line { path: self.path.clone(), line: self.line, column: 0, problem });
+                return Err(self.wrong_line(format!("it is longer than {} MiB", LINE >> 20)));
             }
             self.tail = Tail::Cut;
             return Ok(false);
         }
+        // Fewer bytes have fewer values, so the usual lines are not searched.
+        if self.line > 1
+            && self.text.len() > VALUES
+            && memchr::memchr3_iter(b',', b'[', b'{', &self.text).nth(VALUES).is_some()
+        {
+            return Err(self.wrong_line(format!("it has more than {VALUES} values")));
+        }
         Ok(true)
+    }
+
+    /// The error of a line that is wrong as a whole.
+    fn wrong_line(&self, problem: String) -> HistoryError {
+        HistoryError::Line { path: self.path.clone(), line: self.line, column: 0, problem }
     }
 
     fn read(&mut self) -> Result<Option<Record>, HistoryError> {

@@ -69,4 +69,9 @@ impl ProcessName {
     pub fn node(&self) -> NodeName {
         NodeName::new(self.as_str().split('#').next().unwrap_or_default())
     }
+
+    /// Returns the number of the start of its node that the process came from, counted from 1.
+    pub fn incarnation(&self) -> u32 {
+        self.as_str().split_once('#').and_then(|(_, n)| n.parse().ok()).unwrap_or(1)
+    }
 }

@@ -23,6 +23,7 @@ pub(crate) mod own_servers;
 mod peers;
 pub(crate) mod possible;
 mod script;
+mod sizes;
 mod together;
 mod waits;
 

@@ -77,7 +77,7 @@ pub struct Options {
     pub initial: Value,
     /// Bytes that the search may need for one object, about.
     pub memory: usize,
-    /// Steps that the search may do for one object, about: operations and configurations that it looks at.
+    /// Steps that the searches may do for all objects together, about: operations and configurations that they look at.
     pub steps: u64,
 }
 
@@ -104,6 +104,7 @@ pub fn check(history: &History, options: &Options) -> Verdict {
     if !is_answered {
         return Verdict::Inconclusive("no operation has an answer that can be judged".to_owned());
     }
+    let mut left = options.steps;
     for (object, operations) in &history.objects {
         let is_sorted = operations.is_sorted_by(|one, other| one.call < other.call);
         if !is_sorted
@@ -112,7 +113,7 @@ pub fn check(history: &History, options: &Options) -> Verdict {
             let reason = "the operations of an object are not sorted by their calls, or an answer is before its call";
             return Verdict::Inconclusive(reason.to_owned());
         }
-        match check_object(history, *object, operations, options, None) {
+        match check_object(history, *object, operations, options, &mut left, None) {
             Verdict::Linearizable => {}
             Verdict::Inconclusive(reason) => inconclusive = Some(reason),
             verdict @ Verdict::NotLinearizable(_) => return verdict,
@@ -149,12 +150,13 @@ fn method(history: &History, operations: &[Operation], options: &Options) -> Met
 }
 
 /// Judges the operations on one object, which must be sorted by their calls, by the fastest method, or by the given one
-/// if that is possible.
+/// if that is possible. Takes the steps of a search from those that are left.
 pub(crate) fn check_object(
     history: &History,
     object: Value,
     operations: &[Operation],
     options: &Options,
+    left: &mut u64,
     forced: Option<Method>,
 ) -> Verdict {
     let conflict = |reason: Reason| Verdict::NotLinearizable(Conflict { object, reason });
@@ -166,7 +168,9 @@ pub(crate) fn check_object(
         }
         Method::Search => {
             let mut model = Model::new(options.model, options.initial, history, operations);
-            match Searcher::new(&mut model, operations, options.memory, options.steps).run() {
+            let (search, done) = Searcher::new(&mut model, operations, options.memory, *left).run();
+            *left = left.saturating_sub(done);
+            match search {
                 Search::Ordered => Verdict::Linearizable,
                 Search::Stuck { operation, states } => {
                     let states = states.iter().map(|state| model.words(*state)).collect();
@@ -178,7 +182,8 @@ pub(crate) fn check_object(
                     options.memory >> 20
                 )),
                 Search::TooLong => Verdict::Inconclusive(format!(
-                    "the search needs more than {} steps: too many operations overlap or have no answer",
+                    "the searches over all objects need more than {} steps: too many operations overlap or have no \
+                     answer",
                     options.steps
                 )),
             }

@@ -20,7 +20,7 @@ use assemble::Assembler;
 
 pub use format::{Format, FormatError};
 
-/// Steps of the search for one object: about a minute on a slow machine.
+/// Steps of the searches over all objects of a file: about a minute on a slow machine.
 const STEPS: u64 = 2_000_000_000;
 
 /// How a file is read. A field that is `None` is found in the file.

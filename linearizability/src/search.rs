@@ -124,8 +124,14 @@ impl<'a, 'b> Searcher<'a, 'b> {
         Searcher { model, answered, alike, tried, bytes: 0, memory, done: 0, most, deepest }
     }
 
-    /// Looks for an order of all operations that have an answer, and of as many others as that needs.
-    pub(crate) fn run(mut self) -> Search {
+    /// Looks for an order of all operations that have an answer, and of as many others as that needs. Returns also the
+    /// number of steps that were done.
+    pub(crate) fn run(mut self) -> (Search, u64) {
+        let search = self.search();
+        (search, self.done)
+    }
+
+    fn search(&mut self) -> Search {
         let start = Ordered { first: 0, later: Box::default(), state: self.model.initial() };
         let mut frames: Vec<Frame> = Vec::new();
         let mut next = Some((start, vec![0; self.alike.len()].into_boxed_slice()));
@@ -158,7 +164,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
             let (ordered, used) = (frame.ordered.clone(), frame.used.clone());
             next = self.after(ordered, used, step);
         }
-        let (_, operation, states) = self.deepest;
+        let (_, operation, states) = std::mem::take(&mut self.deepest);
         let operation = self.answered[operation as usize].0;
         Search::Stuck { operation, states }
     }

@@ -137,7 +137,8 @@ fn options(model: ModelKind, initial: Value) -> Options {
 }
 
 fn is_linearizable(history: &History, operations: &[Operation], options: &Options, method: Method) -> bool {
-    match check_object(history, Value::ABSENT, operations, options, Some(method)) {
+    let mut left = options.steps;
+    match check_object(history, Value::ABSENT, operations, options, &mut left, Some(method)) {
         Verdict::Linearizable => true,
         Verdict::NotLinearizable(_) => false,
         Verdict::Inconclusive(reason) => panic!("{reason}"),
@@ -165,7 +166,8 @@ fn some_owners_explain(history: &History, model: ModelKind, operations: &[Operat
 fn compare(model: ModelKind, initial: Value, drawn: &[Drawn]) -> Result<(), TestCaseError> {
     let (history, operations) = (history(), placed(drawn));
     let expected = oracle(&history, model, initial, &operations, None);
-    let found = check_object(&history, Value::ABSENT, &operations, &options(model, initial), Some(Method::Search));
+    let (options, mut left) = (options(model, initial), u64::MAX);
+    let found = check_object(&history, Value::ABSENT, &operations, &options, &mut left, Some(Method::Search));
     let Verdict::NotLinearizable(conflict) = found else {
         prop_assert_eq!((found, expected), (Verdict::Linearizable, true), "{:?}", operations);
         return Ok(());

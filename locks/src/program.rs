@@ -6,6 +6,9 @@
 //! A program that breaks the protocol cannot be relied on any more: it writes a line that is no answer, it ends, or it
 //! does not answer in time. The request is then indeterminate, the program is killed, and a new one is started.
 //!
+//! The end of the program may end its locks, if they live with a session. So a program that is only late is not killed
+//! before the last promise of its holds has ended: the harness must not cause the overlap that it looks for.
+//!
 //! # Validity
 //!
 //! The lease counts from the sending of the request, as for every lock. A program may say for how long it relies on
@@ -15,7 +18,7 @@
 //! came too late.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -42,8 +45,12 @@ pub use process::{Broken, ProgramCommand, ProgramProcess};
 const NAME: &str = "program";
 /// The time in which a program must answer `init`.
 const INIT_WITHIN: Duration = Duration::from_secs(10);
+/// The longest time for which the harness waits for an answer because of a promise, unless the lease of the run is
+/// longer. A program may name any lease, and a run waits about 90 s for its last answers.
+const PROMISE_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The time in which a program must answer a request: one lease, but at least 1 s and at most 10 s.
+/// The time in which a program must answer a request: one lease, but at least 1 s and at most 10 s. In a run the
+/// harness waits until the last promise of the program ends, if that is later.
 pub fn answer_within(lease: Duration) -> Duration {
     lease.clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
@@ -54,10 +61,45 @@ pub struct Program {
     init: Request,
     tokens: TokenSource,
     clock: Arc<dyn Clock>,
+    promise_wait_max: Duration,
     process: Mutex<Option<ProgramProcess>>,
     restarts: AtomicU64,
-    /// The owners whose holds the running program has granted, until the holds are released or given up.
-    granted: parking_lot::Mutex<BTreeSet<Owner>>,
+    granted: parking_lot::Mutex<Granted>,
+}
+
+/// The holds that the running program has granted. Times are those of the client's clock.
+#[derive(Default)]
+struct Granted {
+    /// The latest end of the promise of each hold, until the hold is released or given up.
+    ends: BTreeMap<Owner, Duration>,
+    /// The latest end of the promise of a hold that was given up: the client relies on the promise to its end.
+    given_up: Duration,
+}
+
+impl Granted {
+    /// Returns the latest end of a promise.
+    fn latest(&self) -> Duration {
+        self.ends.values().copied().fold(self.given_up, Duration::max)
+    }
+
+    /// Notes a renewal. A renewal shortens no promise.
+    fn renewed(&mut self, owner: &Owner, end: Duration) {
+        if let Some(known) = self.ends.get_mut(owner) {
+            *known = end.max(*known);
+        }
+    }
+
+    /// Notes the request to release a hold, which ends the promise.
+    fn releasing(&mut self, owner: &Owner) {
+        if let Some(known) = self.ends.get_mut(owner) {
+            *known = Duration::ZERO;
+        }
+    }
+
+    fn gave_up(&mut self, owner: &Owner) {
+        let end = self.ends.remove(owner).unwrap_or_default();
+        self.given_up = end.max(self.given_up);
+    }
 }
 
 impl Program {
@@ -77,8 +119,9 @@ impl Program {
     ) -> Result<Program, String> {
         let servers = servers.iter().map(server).collect::<Result<_, _>>()?;
         let init = Request::Init { servers, lease_ms: millis(lease) };
+        let promise_wait_max = lease.max(PROMISE_WAIT_MAX);
         let (process, restarts, granted) = (Mutex::default(), AtomicU64::new(0), parking_lot::Mutex::default());
-        Ok(Program { command, init, tokens, clock, process, restarts, granted })
+        Ok(Program { command, init, tokens, clock, promise_wait_max, process, restarts, granted })
     }
 
     /// Starts the program and waits for its answer to `init`.
@@ -126,7 +169,7 @@ impl Program {
     /// Starts a new program in the place of one that broke the protocol. Returns why that was not possible.
     async fn restart(&self, process: &mut Option<ProgramProcess>, why: Option<Broken>) -> Option<Broken> {
         *process = None;
-        self.granted.lock().clear();
+        *self.granted.lock() = Granted::default();
         let number = self.restarts.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(why) = why {
             tracing::error!(restarts = number, "{why}; the program is started again");
@@ -141,6 +184,12 @@ impl Program {
                 Some(broken)
             }
         }
+    }
+
+    /// Returns the time until the last promise of the running program has ended, in whole milliseconds.
+    fn still_promised(&self) -> Duration {
+        let left = self.granted.lock().latest().saturating_sub(self.clock.now());
+        Duration::from_millis(millis(left.min(self.promise_wait_max)) + 1)
     }
 
     /// Announces a request, sends it, and reads its answer. The request is announced before a program is started for
@@ -175,7 +224,8 @@ impl Program {
         };
         let id = process.send(request);
         watch.sent(round).await;
-        match process.answer(request, id, answer_within(lease), &*self.clock).await {
+        let within = answer_within(lease).max(self.still_promised());
+        match process.answer(request, id, within, &*self.clock).await {
             Ok(Answer::Done(done)) => {
                 watch.answered(round);
                 Ok(done)
@@ -208,7 +258,7 @@ impl Program {
             self.undo(&mut slot, release(key, &owner), lease, watch).await;
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
-        self.granted.lock().insert(owner.clone());
+        self.granted.lock().ends.insert(owner.clone(), validity::promise_end(sent, lease));
         let token = done.token.map(Token).filter(|_| self.tokens != TokenSource::None);
         let answers = answered(NodeAnswer::Granted);
         Ok(Hold { key: key.clone(), owner, token, lease, sent, valid_until, answers })
@@ -227,15 +277,15 @@ impl Program {
     /// The failure of a request about a hold. A program that was started again knows nothing of the hold, so its `lost`
     /// says nothing about the lock.
     fn of_hold(&self, hold: &Hold, failed: Failure) -> Failure {
-        if failed.reason != FailureReason::Lost || self.granted.lock().contains(&hold.owner) {
+        if failed.reason != FailureReason::Lost || self.granted.lock().ends.contains_key(&hold.owner) {
             return failed;
         }
         let why = "the program was started again since it acquired the lock, and does not know the hold".to_owned();
         failure(FailureReason::Error(why), Outcome::Indeterminate, NodeAnswer::None)
     }
 
-    /// Like every renewal, it revives no hold that has lapsed. It shortens a hold only if the program says so by
-    /// `lease_ms`.
+    /// Like every renewal, it revives no hold that has lapsed. It shortens a hold only if the program says so, by
+    /// `lease_ms` or by `valid_ms`.
     async fn extend(&self, hold: &mut Hold, lease: Duration, watch: &dyn Watch) -> Result<Renewed, Failure> {
         if self.clock.now() >= hold.valid_until {
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::None));
@@ -249,7 +299,8 @@ impl Program {
         if self.clock.now() >= valid_until.min(hold.valid_until) {
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
-        if valid_until > hold.valid_until || done.lease_ms.is_some() {
+        self.granted.lock().renewed(&hold.owner, validity::promise_end(sent, lease));
+        if valid_until > hold.valid_until || done.lease_ms.is_some() || done.valid_ms.is_some() {
             (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
         }
         Ok(Renewed { valid_until: hold.valid_until, answers: answered(NodeAnswer::Done) })
@@ -257,9 +308,10 @@ impl Program {
 
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
         let request = release(&hold.key, &hold.owner);
+        self.granted.lock().releasing(&hold.owner);
         let (_slot, _, done) = self.ask_anew(&request, hold.lease, Round::Release, watch).await;
         let done = done.map_err(|failed| self.of_hold(hold, failed));
-        self.granted.lock().remove(&hold.owner);
+        self.granted.lock().ends.remove(&hold.owner);
         match done {
             Ok(_) => Ok(Released { removed: true, answers: answered(NodeAnswer::Done) }),
             Err(Failure { reason: FailureReason::Lost, answers, .. }) => Ok(Released { removed: false, answers }),
@@ -290,7 +342,7 @@ impl Lock for Program {
     }
 
     fn gave_up(&self, hold: &Hold) {
-        self.granted.lock().remove(&hold.owner);
+        self.granted.lock().gave_up(&hold.owner);
     }
 
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
@@ -352,20 +404,44 @@ mod tests {
     use super::*;
     use crate::{clock::BootClock, ports::Unwatched};
 
+    const LEASE: Duration = Duration::from_secs(2);
+
+    /// The lock of a program that answers each request with `ok` and these fields. The program runs.
+    async fn started(fields: &str) -> Program {
+        let answer = format!(r#"printf '{{"id":%s,"ok":true{fields}}}\n' "${{id%%,*}}""#);
+        let script = format!("while read -r line; do id=${{line#*:}}; {answer}; done");
+        let words = ["bash", "-c", &script].map(str::to_owned).to_vec();
+        let command = ProgramCommand { words, dir: None };
+        let program = Program::new(command, &[], LEASE, TokenSource::None, Arc::new(BootClock)).unwrap();
+        program.start().await.unwrap();
+        program
+    }
+
+    async fn acquired(program: &Program, owner: &str) -> Hold {
+        program.acquire(&Key::new("k0"), Owner::new(owner), LEASE, &Unwatched).await.unwrap()
+    }
+
     #[tokio::test]
     async fn a_hold_that_is_over_is_forgotten() {
-        let (lease, key) = (Duration::from_secs(2), Key::new("k0"));
-        // It answers each request with `ok`.
-        let script = r#"while read -r line; do id=${line#*:}; printf '{"id":%s,"ok":true}\n' "${id%%,*}"; done"#;
-        let words = ["bash", "-c", script].map(str::to_owned).to_vec();
-        let command = ProgramCommand { words, dir: None };
-        let program = Program::new(command, &[], lease, TokenSource::None, Arc::new(BootClock)).unwrap();
-        program.start().await.unwrap();
-        let acquire = async |owner| program.acquire(&key, Owner::new(owner), lease, &Unwatched).await.unwrap();
-        let (released, given_up) = (acquire("a").await, acquire("b").await);
-        assert_eq!(program.granted.lock().len(), 2);
+        let program = started("").await;
+        let (released, given_up) = (acquired(&program, "a").await, acquired(&program, "b").await);
+        assert_eq!(program.granted.lock().ends.len(), 2);
         program.release(&released, &Unwatched).await.unwrap();
         program.gave_up(&given_up);
-        assert!(program.granted.lock().is_empty());
+        assert!(program.granted.lock().ends.is_empty());
+        // The client still relies on the promise of the hold that it has given up.
+        assert_eq!(program.granted.lock().latest(), given_up.valid_until);
+    }
+
+    #[tokio::test]
+    async fn no_promise_makes_the_harness_wait_for_ever() {
+        let program = started(r#","lease_ms":10000000000"#).await;
+        let mut hold = acquired(&program, "a").await;
+        let (ended, longest) = (Duration::from_millis(1), PROMISE_WAIT_MAX + Duration::from_millis(1));
+        assert_eq!(program.still_promised(), longest);
+        program.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
+        assert_eq!(program.still_promised(), longest);
+        program.release(&hold, &Unwatched).await.unwrap();
+        assert_eq!(program.still_promised(), ended);
     }
 }

@@ -1,7 +1,8 @@
 //! `clock`: a clock of the target jumps, jumps forth and back repeatedly, or runs at another rate.
 //!
-//! Clock faults are possible on lock nodes and workers. The proof is the time that the target's own process reads. For
-//! a server that reports its time (`TIME` of Redis), the reported time must agree.
+//! Clock faults are possible on lock nodes and workers. The proof is the time that the target's own process reads, of a
+//! jump at the beginning and at the end of the fault. For a server that reports its time (`TIME` of Redis), the
+//! reported time must agree.
 //!
 //! The heal sets a wall clock right, which is another jump. A monotonic clock never goes back, so its offset stays
 //! until the process restarts or the run ends.
@@ -80,21 +81,23 @@ async fn set_clock(
     change: ClockChange,
     lasting: Duration,
 ) -> Result<(), ClusterError> {
-    let shown = if clock.is_wall() { WhichClock::Wall } else { WhichClock::Monotonic };
-    let before = injection.cluster.clock_ahead_ns(&injection.node, shown).await?;
+    let mut before = Vec::new();
+    for &one in each(clock) {
+        before.push(injection.cluster.clock_ahead_ns(&injection.node, one).await?);
+    }
     let from = injection.requested().await?;
     injection.cluster.set_clock(&injection.node, clock, change).await?;
     let injected = injection.stamp(FaultPhase::Injected).await?;
     let missing = match change {
         ClockChange::JumpMs(by) => {
-            let seen = ClockReading::of(injection, shown).await?;
+            let seen = readings(injection, clock, change).await?;
             injection.let_go().await?;
             injection.control.sleep(lasting).await?;
-            expected(seen, before, by * 1_000_000)
+            unexpected(&seen, &before, |_| by * 1_000_000)
         }
         ClockChange::Strobe { by_ms, every_ms } => {
             injection.let_go().await?;
-            let places = [before + by_ms * 1_000_000, before];
+            let places = [before[0] + by_ms * 1_000_000, before[0]];
             strobe(injection, places, Duration::from_millis(every_ms), lasting).await?
         }
         ClockChange::DriftPpm(_) => {
@@ -103,19 +106,18 @@ async fn set_clock(
             None
         }
     };
-    let drifted = match change {
-        ClockChange::DriftPpm(_) => ClockReading::of_drifting(injection, shown).await?,
-        _ => ClockReading::of(injection, shown).await?,
-    };
+    let changed = readings(injection, clock, change).await?;
     let to = injection.stamp(FaultPhase::HealRequested).await?;
-    let missing = match change {
+    let missing = missing.or_else(|| match change {
+        // A process that was started meanwhile has no jump of a monotonic clock.
+        ClockChange::JumpMs(by) => unexpected(&changed, &before, |_| by * 1_000_000),
         ClockChange::DriftPpm(ppm) => {
             // The drift began between `from` and `injected`. The clock was read between the end of the sleep and `to`.
             let (least, most) = (lasting.min(to.since(injected)), to.since(from));
-            expected(drifted, before, gained_ns(drifted.read_ns - before, least, most, ppm))
+            unexpected(&changed, &before, |gained| gained_ns(gained, least, most, ppm))
         }
-        _ => missing,
-    };
+        ClockChange::Strobe { .. } => None,
+    });
     if let Some((clock, change)) = taken_back(clock, change) {
         injection.cluster.set_clock(&injection.node, clock, change).await?;
     }
@@ -123,41 +125,73 @@ async fn set_clock(
     injection.stamp(FaultPhase::Healed).await?;
 
     match missing {
-        None => injection.stamp(FaultPhase::Proved { from, to }).await?,
-        Some(why) => injection.stamp(FaultPhase::Unproved { why }).await?,
-    };
-    if is_healed(injection, clock, change, (before, drifted.read_ns)).await? {
+        None => {
+            injection.stamp(FaultPhase::Proved { from, to }).await?;
+            injection.missed(injected).await?;
+        }
+        Some(why) => {
+            injection.stamp(FaultPhase::Unproved { why }).await?;
+        }
+    }
+    if is_healed(injection, clock, change, (&before[..], &changed[..])).await? {
         injection.stamp(FaultPhase::HealProved).await?;
     }
     Ok(())
 }
 
-/// Returns whether the clock is as the heal must leave it. `before` and `changed` are its offsets before the fault and
-/// before the heal, in nanoseconds.
+/// Returns the single clocks of `clock`.
+fn each(clock: WhichClock) -> &'static [WhichClock] {
+    match clock {
+        WhichClock::Wall => &[WhichClock::Wall],
+        WhichClock::Monotonic => &[WhichClock::Monotonic],
+        WhichClock::Both => &[WhichClock::Wall, WhichClock::Monotonic],
+    }
+}
+
+/// Reads each clock that `change` changes.
+async fn readings(
+    injection: &Injection<'_>,
+    clock: WhichClock,
+    change: ClockChange,
+) -> Result<Vec<ClockReading>, ClusterError> {
+    let mut readings = Vec::new();
+    for &one in each(clock) {
+        readings.push(match change {
+            ClockChange::DriftPpm(_) => ClockReading::of_drifting(injection, one).await?,
+            _ => ClockReading::of(injection, one).await?,
+        });
+    }
+    Ok(readings)
+}
+
+/// Returns whether each clock is as the heal must leave it. `before` has the offsets before the fault, in nanoseconds,
+/// and `changed` the readings before the heal.
 async fn is_healed(
     injection: &Injection<'_>,
     clock: WhichClock,
     change: ClockChange,
-    (before, changed): (i64, i64),
+    (before, changed): (&[i64], &[ClockReading]),
 ) -> Result<bool, ClusterError> {
     if let ClockChange::DriftPpm(ppm) = change
         && !is_steady(injection, clock, ppm).await?
     {
         return Ok(false);
     }
-    if clock.is_wall() {
-        return Ok(ClockReading::of(injection, WhichClock::Wall).await?.is(before));
-    }
-    // The offset of a monotonic clock stays: a jump, or the gain of a drift.
     let is_drift = matches!(change, ClockChange::DriftPpm(_));
-    Ok(is_drift || ClockReading::of(injection, WhichClock::Monotonic).await?.is(changed))
+    for ((&one, before), changed) in each(clock).iter().zip(before).zip(changed) {
+        // The offset of a monotonic clock stays: a jump, or the gain of a drift.
+        let expected_ns = if one.is_wall() { *before } else { changed.read_ns };
+        if (one.is_wall() || !is_drift) && !ClockReading::of(injection, one).await?.is(expected_ns) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns whether each clock that drifted by `ppm` gains no more.
 async fn is_steady(injection: &Injection<'_>, clock: WhichClock, ppm: i32) -> Result<bool, ClusterError> {
     let would_gain_ns = STEADY.as_micros() as i64 * i64::from(ppm) / 1_000;
-    let drifted = [(clock.is_wall(), WhichClock::Wall), (clock.is_monotonic(), WhichClock::Monotonic)];
-    for (_, one) in drifted.into_iter().filter(|(drifted, _)| *drifted) {
+    for &one in each(clock) {
         let first = injection.cluster.clock_ahead_ns(&injection.node, one).await?;
         injection.control.sleep(STEADY).await?;
         let later = injection.cluster.clock_ahead_ns(&injection.node, one).await?;
@@ -184,6 +218,12 @@ fn gained_ns(seen_ns: i64, least: Duration, most: Duration, ppm: i32) -> i64 {
     let gained = |of: Duration| of.as_micros() as i64 * i64::from(ppm) / 1_000;
     let (one, other) = (gained(least), gained(most));
     seen_ns.clamp(one.min(other), one.max(other))
+}
+
+/// Describes the first clock that did not change by `asked_ns`, which may depend on its change so far.
+fn unexpected(seen: &[ClockReading], before: &[i64], asked_ns: impl Fn(i64) -> i64) -> Option<String> {
+    let mut clocks = seen.iter().zip(before);
+    clocks.find_map(|(seen, before)| expected(*seen, *before, asked_ns(seen.read_ns - before)))
 }
 
 /// Describes the reading, if the clock did not change by `asked_ns`.
@@ -251,6 +291,16 @@ mod tests {
         assert!(is(400, 427, 401) && is(-400, -427, -401), "a late reading is no contradiction");
         assert!(!is(400, 427, 390) && !is(400, 427, 437) && !is(-400, -427, -390), "the server reads another clock");
         assert!(is(427, 427, 424) && !is(427, 427, 401), "a clock that stands has no such excuse");
+    }
+
+    #[test]
+    fn both_clocks_must_show_a_jump_of_both() {
+        let reading = |ms: i64| ClockReading { first_ns: ms * 1_000_000, read_ns: ms * 1_000_000, told_ns: None };
+        let unexpected = |seen: [i64; 2]| unexpected(&seen.map(reading), &[0, 7_000_000], |_| 5_000_000_000);
+        assert_eq!(unexpected([5_000, 5_007]), None);
+        // The process of the second reading was started during the fault.
+        assert!(unexpected([5_000, 0]).is_some_and(|why| why.contains("changed by 5000 ms, seen: -7 ms")));
+        assert!(unexpected([0, 5_007]).is_some());
     }
 
     #[test]

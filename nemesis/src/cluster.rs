@@ -100,9 +100,9 @@ pub trait Cluster: Send + Sync {
     fn latency<'a>(&'a self, from: &'a NodeName, _to: &'a NodeName) -> Doing<'a, Option<Duration>> {
         impossible(from, "probing its links")
     }
-    /// Counts the connections of `node` that still wait for a retransmission after a fault of links. With `reset` these
-    /// connections are reset, so that their owners open new connections.
-    fn stale_connections<'a>(&'a self, _node: &'a NodeName, _reset: bool) -> Doing<'a, u32> {
+    /// Counts the connections of `node` with `peers` on which a packet of `node` still waits for a retransmission after
+    /// a fault of links. With `reset` these connections are reset, so that their owners open new connections.
+    fn stale_connections<'a>(&'a self, _node: &'a NodeName, _peers: &'a [NodeName], _reset: bool) -> Doing<'a, u32> {
         Box::pin(std::future::ready(Ok(0)))
     }
     /// Changes a clock of all processes of `node`. A jump adds to earlier jumps; a drift replaces an earlier drift. A

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use history::{Direction, Fault, FaultId, FaultKind, NodeName, Step, Target, When, fault::Links};
+use history::{Direction, Fault, FaultId, FaultKind, NodeName, ResourceKind, Step, Target, When, fault::Links};
 use rand::{Rng, seq::IndexedRandom};
 
 use crate::{
@@ -149,11 +149,7 @@ fn round(rng: &mut impl Rng, spec: &FaultSpec, of: &Draw, at: Duration) -> Resul
         let target = target(rng, spec, of)?;
         return Ok(vec![(fault(rng, spec, of, &target)?, target, When::At(at))]);
     };
-    let refused = |problem| FaultSpecError {
-        spec: format!("{}:{}", spec.kind, group.name()),
-        word: group.name().into(),
-        problem,
-    };
+    let refused = |problem| FaultSpecError { spec: spec.written(), word: group.name().into(), problem };
     if spec.kind.is_of_links() && group != Group::Rolling {
         let cuts = group.cuts(rng, of, &spec.links).map_err(refused)?;
         let drawn = fault(rng, spec, of, &Target::Holder)?;
@@ -241,8 +237,9 @@ fn links(
     let peers: Vec<NodeName> = peers.iter().filter(is_other).cloned().collect();
     if peers.is_empty() {
         let Target::Node(node) = target else { return Ok((way, peers)) };
-        let problem = format!("{node} exchanges nothing with those that are named after it");
-        return Err(FaultSpecError { spec: spec.kind.to_string(), word: node.to_string(), problem });
+        let with: Vec<_> = spec.links.with.iter().map(|peers| format!("`{}`", peers.name())).collect();
+        let problem = format!("{node} exchanges nothing with {}; name other links, or none", with.join(" and "));
+        return Err(FaultSpecError { spec: spec.written(), word: spec.target.name().into(), problem });
     }
     Ok((way, peers))
 }
@@ -255,11 +252,14 @@ fn named(peers: Peers, of: &Draw) -> Vec<NodeName> {
     }
 }
 
-/// Returns whether two nodes send packets to each other: a worker and any node that is not a worker, or two lock nodes.
+/// Returns whether two nodes send packets to each other: a worker and any node that is not a worker, two lock nodes, or
+/// a lock node and a resource that keeps its data there.
 fn exchange(of: &Draw, one: &NodeName, other: &NodeName) -> bool {
     let is_worker = |node| of.workers.contains(node);
     let is_lock_node = |node| of.lock_nodes.contains(node);
-    one != other && (is_worker(one) != is_worker(other) || is_lock_node(one) && is_lock_node(other))
+    let is_client = |node: &NodeName| of.resource == ResourceKind::Etcd && node.as_str() == "resource";
+    let is_asked = |node, client| is_lock_node(node) && (is_lock_node(client) || is_client(client));
+    one != other && (is_worker(one) != is_worker(other) || is_asked(one, other) || is_asked(other, one))
 }
 
 /// Draws a direction: both in half of the draws.
@@ -297,12 +297,16 @@ fn none(spec: &FaultSpec, of: &Draw, word: &str) -> FaultSpecError {
         [one] => Some(one.to_string()),
         [first, .., last] => Some(format!("{first} to {last}")),
     };
-    let known: Vec<_> = [range(of.workers), range(of.lock_nodes)].into_iter().flatten().collect();
-    FaultSpecError {
-        spec: spec.kind.to_string(),
-        word: word.into(),
-        problem: format!("no such node; there are {}", known.join(", ")),
-    }
+    let is_node = of.lock_nodes.iter().any(|node| node.as_str() == word) || word == "resource";
+    let problem = if is_node && spec.is_placed() {
+        let workers = range(of.workers).unwrap_or_default();
+        format!("at a protocol point only a worker can be the target; expected {workers}")
+    } else {
+        let known: Vec<_> = [range(of.workers), range(of.lock_nodes)].into_iter().flatten().collect();
+        let words = "or a word such as holder, any-worker, any-lock-node, leader or majority";
+        format!("no such node; expected {}, resource, {words}", known.join(", "))
+    };
+    FaultSpecError { spec: spec.written(), word: word.into(), problem }
 }
 
 fn worker(rng: &mut impl Rng, spec: &FaultSpec, of: &Draw) -> Result<NodeName, FaultSpecError> {

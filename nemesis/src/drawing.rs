@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::NodeName;
+use history::{NodeName, ResourceKind};
 use rand::{Rng, RngCore};
 
 use crate::spec::FaultSpec;
@@ -20,6 +20,8 @@ pub struct Draw<'a> {
     pub workers: &'a [NodeName],
     /// The names of the lock nodes.
     pub lock_nodes: &'a [NodeName],
+    /// The store of the resource, which may be the lock nodes themselves.
+    pub resource: ResourceKind,
 }
 
 /// The source of a fault's parameters.

@@ -89,7 +89,7 @@ async fn unexpected(injection: &Injection<'_>, links: &[Link], turn: u32) -> Res
 
 #[cfg(test)]
 mod tests {
-    use history::{Target, fault::Parameters};
+    use history::{NodeName, ResourceKind, Target, fault::Parameters};
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
@@ -99,7 +99,9 @@ mod tests {
     fn a_drawn_flap_has_at_least_two_turns_and_hits_a_lock_node() {
         let specs = parse("flap").unwrap();
         let (time, lease) = (std::time::Duration::from_secs(30), std::time::Duration::from_secs(2));
-        let of = Draw { specs: &specs, time, lease, workers: &["worker-1".into()], lock_nodes: &["redis-1".into()] };
+        let (workers, lock_nodes) = ([NodeName::new("worker-1")], [NodeName::new("redis-1")]);
+        let resource = ResourceKind::Service;
+        let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes: &lock_nodes, resource };
         for seed in 0..50 {
             for step in draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).unwrap() {
                 assert!(matches!(step.fault.parameters, Parameters::Flap(_)));

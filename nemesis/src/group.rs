@@ -163,6 +163,7 @@ fn ring(nodes: &[NodeName], workers: &[NodeName], asked: &LinkSpec) -> Result<Ve
 mod tests {
     use std::{collections::BTreeSet, time::Duration};
 
+    use history::ResourceKind;
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
@@ -195,7 +196,8 @@ mod tests {
     fn split(group: Group, nodes: usize, workers: usize, seed: u64) -> (Vec<usize>, Vec<usize>) {
         let (lock_nodes, workers) = (names("redis", nodes), names("worker", workers));
         let (time, lease) = (Duration::from_secs(30), Duration::from_secs(2));
-        let of = Draw { specs: &[], time, lease, workers: &workers, lock_nodes: &lock_nodes };
+        let resource = ResourceKind::Service;
+        let of = Draw { specs: &[], time, lease, workers: &workers, lock_nodes: &lock_nodes, resource };
         let cuts = group.cuts(&mut ChaCha8Rng::seed_from_u64(seed), &of, &LinkSpec::default()).unwrap();
         let pairs = cut_pairs(&cuts);
         (sees(&pairs, &lock_nodes, &lock_nodes), sees(&pairs, &workers, &lock_nodes))
@@ -223,6 +225,7 @@ mod tests {
             lease: Duration::from_secs(2),
             workers: &workers,
             lock_nodes: &lock_nodes,
+            resource: ResourceKind::Service,
         };
         let asked = LinkSpec { with: vec![Peers::LockNodes, Peers::Workers, Peers::Resource], ..LinkSpec::default() };
         let cuts = Group::Majority.cuts(&mut ChaCha8Rng::seed_from_u64(1), &of, &asked).unwrap();

@@ -28,6 +28,7 @@ mod delay;
 mod draw;
 mod drawing;
 mod driver;
+mod first_client;
 mod flap;
 mod group;
 mod injection;

@@ -10,9 +10,9 @@
 //! The probes run while the fault is on. If the proof takes longer than the planned length, the fault stays on until
 //! the proof ends.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use futures::future::{join, join_all};
+use futures::future::{join, join_all, try_join_all};
 use history::{Fault, FaultPhase, LinkDelay, NodeName, Stamp, Target, fault::LinkEffect};
 
 use crate::{ClusterError, injection::Injection};
@@ -73,7 +73,7 @@ pub(crate) async fn inject(injection: &Injection<'_>) -> Result<(), ClusterError
     prove_healed(injection, &links).await
 }
 
-/// Records that the fault is proved over `span`, unless something is missing.
+/// Records that the fault is proved from `from` to `to`, unless something is missing.
 pub(crate) async fn prove(
     injection: &Injection<'_>,
     links: &[Link],
@@ -83,7 +83,10 @@ pub(crate) async fn prove(
     let why = match missing {
         _ if links.is_empty() => "expected links between the target and the named nodes; there are none".into(),
         Some(seen) => format!("expected the fault on every link; {seen}"),
-        None => return injection.stamp(FaultPhase::Proved { from, to }).await.map(drop),
+        None => {
+            injection.stamp(FaultPhase::Proved { from, to }).await?;
+            return injection.missed(from).await;
+        }
     };
     injection.stamp(FaultPhase::Unproved { why }).await.map(drop)
 }
@@ -112,7 +115,7 @@ pub(crate) async fn prove_healed(injection: &Injection<'_>, links: &[Link]) -> R
         }
     }
     if !links.is_empty() && left.is_empty() {
-        settle(injection).await?;
+        settle(injection, links).await?;
         injection.stamp(FaultPhase::HealProved).await?;
     }
     Ok(())
@@ -135,15 +138,26 @@ pub(crate) async fn missing(injection: &Injection<'_>, links: &[Link]) -> Result
 }
 
 /// Waits for connections that still wait for a retransmission, and resets the connections that do not recover, so that
-/// the fault ends for all connections.
-async fn settle(injection: &Injection<'_>) -> Result<(), ClusterError> {
+/// the fault ends for all connections. Asks both ends of the links: only the sender of a lost packet waits for its
+/// retransmission.
+async fn settle(injection: &Injection<'_>, links: &[Link]) -> Result<(), ClusterError> {
+    let (cluster, node) = (injection.cluster, &injection.node);
+    let peers: BTreeSet<&NodeName> = links.iter().map(|(from, to)| if from == node { to } else { from }).collect();
+    let peers: Vec<NodeName> = peers.into_iter().cloned().collect();
+    let mut ends = vec![(node, peers.as_slice())];
+    ends.extend(peers.iter().map(|peer| (peer, std::slice::from_ref(node))));
     for _ in 0..CONNECTION_LOOKS {
-        if injection.cluster.stale_connections(&injection.node, false).await? == 0 {
+        let looks: Vec<_> = ends.iter().map(|&(end, others)| cluster.stale_connections(end, others, false)).collect();
+        if try_join_all(looks).await?.into_iter().sum::<u32>() == 0 {
             return Ok(());
         }
         injection.control.sleep(LOOK).await?;
     }
-    let count = injection.cluster.stale_connections(&injection.node, true).await?;
+    // One after the other: a reset ends a connection at its other end too.
+    let mut count = 0;
+    for &(end, others) in &ends {
+        count += cluster.stale_connections(end, others, true).await?;
+    }
     if count > 0 {
         injection.stamp(FaultPhase::ConnectionsReset { count }).await?;
     }

@@ -80,6 +80,8 @@ pub struct View {
     healed: BTreeSet<FaultId>,
     /// The faults that are on, planned or not, and their nodes.
     on: BTreeMap<FaultId, NodeName>,
+    /// The faults whose step has ended.
+    ended_steps: BTreeSet<FaultId>,
 }
 
 fn remember<T>(queue: &mut VecDeque<T>, item: T) {
@@ -206,12 +208,7 @@ impl View {
         self.watched.insert(fault, (hold, ended));
     }
 
-    /// Returns the attempt or hold of `client`, if the client waits at `point`.
-    pub fn at_point(&self, client: ClientId, point: Point) -> Option<HoldId> {
-        self.waiting.get(&client).filter(|waiting| waiting.point == point).map(|waiting| waiting.hold)
-    }
-
-    /// Returns the hold of `client` and the time of its arrival, if the client waits at `point`.
+    /// Returns the attempt or hold of `client` and the time of its arrival, if the client waits at `point`.
     pub fn arrived_at(&self, client: ClientId, point: Point) -> Option<(HoldId, Stamp)> {
         self.waiting.get(&client).filter(|waiting| waiting.point == point).map(|waiting| (waiting.hold, waiting.since))
     }
@@ -225,9 +222,11 @@ impl View {
         self.writes.iter().rev().any(|(hold, node, at)| *at > waiting.since && is_other(*hold, node))
     }
 
-    /// Returns the faults that are on, and their nodes.
+    /// Returns the faults that are on, and their nodes. A fault whose step has failed counts no more: nothing waits for
+    /// its heal.
     pub fn faults_on(&self) -> impl Iterator<Item = (FaultId, &NodeName)> {
-        self.on.iter().map(|(fault, node)| (*fault, node))
+        let on = self.on.iter().filter(|(fault, _)| !self.ended_steps.contains(fault));
+        on.map(|(fault, node)| (*fault, node))
     }
 
     /// Returns whether a fault is proved healed.
@@ -238,6 +237,16 @@ impl View {
     /// Returns the process that `node` runs now.
     pub fn process(&self, node: &NodeName) -> Option<ProcessName> {
         self.of(node).filter(|l| l.running).map(|l| l.process.clone())
+    }
+
+    /// Returns whether `node` runs this process now.
+    pub fn runs(&self, node: &NodeName, process: &ProcessName) -> bool {
+        self.of(node).is_some_and(|l| l.running && l.process == *process)
+    }
+
+    /// Returns the process that `node`, a worker, runs now, if the process is connected.
+    pub fn connected(&self, node: &NodeName) -> Option<ProcessName> {
+        self.process(node).filter(|_| self.progress(node) >= Some(Progress::Connected))
     }
 
     /// Returns the progress of the process that `node` runs now; none, if no process runs.
@@ -293,14 +302,16 @@ impl LiveView {
         }
     }
 
-    /// Keeps the end of the hold that `fault` targets, until [`LiveView::unwatch`].
+    /// Keeps the end of the hold that `fault` targets, until [`LiveView::end_step`].
     pub fn watch(&self, fault: FaultId, hold: HoldId) {
         self.view().watch(fault, hold);
     }
 
-    /// Forgets the hold that `fault` targeted.
-    pub fn unwatch(&self, fault: FaultId) {
-        self.view().watched.remove(&fault);
+    /// Notes that the step of `fault` has ended, and forgets the hold that the fault targeted.
+    pub fn end_step(&self, fault: FaultId) {
+        let mut view = self.view();
+        view.watched.remove(&fault);
+        view.ended_steps.insert(fault);
     }
 
     /// Calls `at` once with the current view.
@@ -380,5 +391,16 @@ mod tests {
             see(&mut view, Stamp(30), Event::Release { hold: other });
         }
         assert_eq!([1, 2].map(|fault| view.end_of_target(FaultId(fault))), [Some(Stamp(10)), Some(Stamp(20))]);
+    }
+    #[test]
+    fn a_fault_that_was_not_healed_is_off_when_its_step_has_ended() {
+        let (live_view, fault) = (LiveView::new(), FaultId(1));
+        let phase = FaultPhase::Requested { asked_ns: 1, hold: None };
+        let event = Event::Fault { fault, kind: history::FaultKind::Partition, node: "redis-1".into(), phase };
+        live_view.see(&Record { seq: 0, process: "agent".into(), n: 0, at: Stamp(1), event });
+        let on = || live_view.look(|view| view.faults_on().count());
+        assert_eq!(on(), 1);
+        live_view.end_step(fault);
+        assert_eq!(on(), 0);
     }
 }

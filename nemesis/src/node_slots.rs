@@ -32,22 +32,24 @@ impl Phase {
         self.changed.notify_waiters();
     }
 
+    /// Waits until the phase has ended.
+    pub async fn ended(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Returns the result of `doing`; none, if the phase ends first. After the phase `doing` does not begin.
     pub async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
         // A fault that fails hands its slot to the next step, and ends the phase in the same moment.
         if self.is_over.load(Ordering::Relaxed) {
             return None;
         }
-        let over = async {
-            loop {
-                let changed = self.changed.notified();
-                if self.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        match select(std::pin::pin!(doing), std::pin::pin!(over)).await {
+        match select(std::pin::pin!(doing), std::pin::pin!(self.ended())).await {
             Either::Left((done, _)) => Some(done),
             Either::Right(_) => None,
         }

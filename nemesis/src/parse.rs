@@ -91,9 +91,12 @@ impl FromStr for FaultSpec {
         let mut words = rest.split(':');
         let word = words.next().unwrap_or_default();
         let kind = FaultKind::ALL.into_iter().find(|k| k.name() == word).ok_or_else(|| {
+            if word == "none" {
+                let problem = "cannot be combined with anything: write `none` alone, or leave it out";
+                return error(word, problem.into());
+            }
             let kinds: Vec<_> = FaultKind::ALL.iter().map(|k| k.name()).collect();
-            let problem = format!("unknown fault; there are: {}; `none` stands alone", kinds.join(", "));
-            error(word, problem)
+            error(word, format!("unknown fault; there are: {}", kinds.join(", ")))
         })?;
         let (mut target, mut links) = (None, LinkSpec::default());
         for (n, word) in words.enumerate() {
@@ -181,6 +184,27 @@ mod tests {
         assert_eq!((any.target, any.links.way), (TargetSpec::AnyLockNode, Some(OneWay::In)));
         assert_eq!(parse("none").unwrap(), []);
         assert_eq!(parse("pause, kill").unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_specification_is_written_as_it_was_read() {
+        for word in [
+            "pause:holder",
+            "kill:majority@5s+1s",
+            "delay:worker-1@before-write+300ms",
+            "partition:worker-1:resource:out:reject@5s",
+            "loss:any-lock-node:workers:lock-nodes:one-way",
+        ] {
+            assert_eq!(word.parse::<FaultSpec>().unwrap().written(), word);
+        }
+    }
+
+    #[test]
+    fn none_is_not_combined_with_other_faults() {
+        for text in ["none,pause", "pause,none"] {
+            let refused = parse(text).unwrap_err();
+            assert!(refused.problem.contains("write `none` alone"), "{refused}");
+        }
     }
 
     #[test]

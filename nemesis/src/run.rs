@@ -7,15 +7,16 @@ use futures::{
     future::{Either, join, select},
     stream::FuturesUnordered,
 };
-use history::{Plan, Step, Target, WaitId, When};
+use history::{NodeName, Plan, Step, Target, WaitId, When};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
     Cluster, ClusterError, Control, LiveView, driver,
+    first_client::FirstClient,
     injection::Injection,
     node_slots::NodeSlots,
-    waits::{ActiveWait, ActiveWaits, first_client},
+    waits::{ActiveWait, ActiveWaits},
 };
 
 /// The longest time for which a client waits at its point for a placed fault.
@@ -88,7 +89,11 @@ impl Nemesis<'_> {
         let waits = async {
             gates.keep(plan, &turn.phase, &|WaitId(wait), source| fails(NemesisError::Wait { wait, source })).await;
         };
-        let both = join(self.steps(plan, &turn, &gates, &fails), waits);
+        let steps = async {
+            self.steps(plan, &turn, &gates, &fails).await;
+            gates.are_all_over();
+        };
+        let both = join(steps, waits);
         match select(Box::pin(both), Box::pin(ending)).await {
             Either::Left(_) => {}
             Either::Right(((), _)) => unreachable!("it waits for ever"),
@@ -166,17 +171,25 @@ impl Nemesis<'_> {
             if let (When::AtPoint(_), Target::Node(node)) = (step.when, &step.target) {
                 // The client has not reached its point. Disarm the client, because after the fault phase no step
                 // releases a client.
-                self.control.let_go(first_client(plan, node).map_err(failed)?).await.map_err(failed)?;
+                self.first_client(plan, node).map_err(failed)?.let_go().await.map_err(failed)?;
             }
             return Ok(false);
         };
         let injection = injection.map_err(failed)?;
         let done = driver::inject(&injection).await;
-        self.live_view.unwatch(step.id);
+        if done.is_err() && step.fault.links.is_some() {
+            // The other faults of these links are not proved healed while this one is on. The first error counts.
+            let _ = self.cluster.heal_links(&injection.node, step.id).await;
+        }
+        self.live_view.end_step(step.id);
         gate.into_iter().for_each(ActiveWait::is_done);
         gates.is_over(step.id);
         done.map_err(failed)?;
         Ok(true)
+    }
+
+    fn first_client<'s>(&'s self, plan: &Plan, worker: &'s NodeName) -> Result<FirstClient<'s>, ClusterError> {
+        FirstClient::of(plan, worker, self.control, self.live_view)
     }
 
     /// Finds the target. For a fault at a protocol point, arms the client and waits until the client reaches the point.
@@ -189,10 +202,9 @@ impl Nemesis<'_> {
     ) -> Result<Injection<'s>, ClusterError> {
         let (node, hold, waiting) = match (target, step.when) {
             (Target::Node(node), When::AtPoint(point)) => {
-                let client = first_client(plan, &node)?;
-                self.control.arm(client, point, AT_POINT).await?;
-                let hold = self.live_view.until(|view| view.at_point(client, point)).await;
-                (node, Some(hold), Some((client, point)))
+                let client = self.first_client(plan, &node)?;
+                let ((hold, _), id) = (client.arrives(point, AT_POINT, None).await?, client.id);
+                (node, Some(hold), Some((id, point)))
             }
             (Target::Node(node), _) => {
                 let hold = gate.and_then(|gate| gate.hold_on(&node));
@@ -210,5 +222,97 @@ impl Nemesis<'_> {
         let is_server = plan.lock_nodes.contains(&node);
         let Nemesis { cluster, control, live_view, .. } = *self;
         Ok(Injection { cluster, control, live_view, plan, step, node, is_server, hold, waiting, gate })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use history::{
+        ClientId, Event, Fault, FaultId, Point, Stamp,
+        fault::{Data, Partition},
+    };
+
+    use super::*;
+    use crate::{cluster::Doing, waits::tests};
+
+    /// A cluster that cuts links, and reports that it could not.
+    #[derive(Default)]
+    struct Double(Mutex<Vec<&'static str>>);
+
+    fn done<'a, T: Send + 'a>(done: Result<T, ClusterError>) -> Doing<'a, T> {
+        Box::pin(std::future::ready(done))
+    }
+
+    fn never<'a, T>() -> Doing<'a, T> {
+        unreachable!("a fault of links does not ask for this")
+    }
+
+    impl Cluster for Double {
+        fn freeze<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn thaw<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn is_frozen<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+            never()
+        }
+
+        fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn start<'a>(&'a self, _: &'a NodeName, _: Data) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+            never()
+        }
+
+        fn inject_links<'a>(&'a self, node: &'a NodeName, _: FaultId, _: &'a Fault) -> Doing<'a, ()> {
+            self.0.lock().push("cut");
+            done(Err(ClusterError { node: node.clone(), doing: "cutting its links", why: "no answer in time".into() }))
+        }
+
+        fn heal_links<'a>(&'a self, _: &'a NodeName, _: FaultId) -> Doing<'a, ()> {
+            self.0.lock().push("heal");
+            done(Ok(()))
+        }
+    }
+
+    impl Control for Double {
+        fn stamp<'a>(&'a self, _: Event) -> Doing<'a, Stamp> {
+            done(Ok(Stamp(1)))
+        }
+
+        fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn sleep<'a>(&'a self, _: Duration) -> Doing<'a, ()> {
+            done(Ok(()))
+        }
+    }
+
+    #[test]
+    fn links_are_healed_if_their_fault_failed() {
+        let fault = Fault::new(Partition::default(), Duration::from_secs(1));
+        let (target, when) = (Target::Node("redis-1".into()), When::At(Duration::ZERO));
+        let schedule = vec![Step { id: FaultId(1), fault, target, when }];
+        let waits = [(); 2].map(|()| (history::Until::Time, Duration::ZERO));
+        let plan = Plan { schedule, waits: Vec::new(), ..tests::plan(waits) };
+        let (double, live_view, (_over, over)) = (Double::default(), LiveView::new(), watch::channel(false));
+        let nemesis = Nemesis { cluster: &double, control: &double, live_view: &live_view, over };
+        let error = block_on(nemesis.run(&plan)).unwrap_err().to_string();
+        assert!(error.contains("no answer in time"), "{error}");
+        assert_eq!(*double.0.lock(), ["cut", "heal"]);
     }
 }

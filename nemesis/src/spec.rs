@@ -21,6 +21,20 @@ pub enum TargetSpec {
     Node(NodeName),
 }
 
+impl TargetSpec {
+    /// The word of `--nemesis`.
+    pub fn name(&self) -> &str {
+        match self {
+            TargetSpec::Holder => "holder",
+            TargetSpec::AnyWorker => "any-worker",
+            TargetSpec::AnyLockNode => "any-lock-node",
+            TargetSpec::Leader => "leader",
+            TargetSpec::Group(group) => group.name(),
+            TargetSpec::Node(node) => node.as_str(),
+        }
+    }
+}
+
 /// A group of lock nodes, or of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
@@ -79,6 +93,17 @@ pub enum OneWay {
     Either,
 }
 
+impl OneWay {
+    /// The word of `--nemesis`.
+    pub fn name(self) -> &'static str {
+        match self {
+            OneWay::In => "in",
+            OneWay::Out => "out",
+            OneWay::Either => "one-way",
+        }
+    }
+}
+
 /// The nodes at the other end of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peers {
@@ -88,6 +113,17 @@ pub enum Peers {
     Workers,
     /// The resource.
     Resource,
+}
+
+impl Peers {
+    /// The word of `--nemesis`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Peers::LockNodes => "lock-nodes",
+            Peers::Workers => "workers",
+            Peers::Resource => "resource",
+        }
+    }
 }
 
 /// The links of the target that a word of `--nemesis` names.
@@ -143,9 +179,7 @@ impl FaultSpec {
     /// Returns the word of the target, if the target is one of the lock nodes, or a group of them.
     pub fn lock_node<'a>(&'a self, lock_nodes: &[NodeName]) -> Option<&'a str> {
         match &self.target {
-            TargetSpec::AnyLockNode => Some("any-lock-node"),
-            TargetSpec::Leader => Some("leader"),
-            TargetSpec::Group(group) => Some(group.name()),
+            TargetSpec::AnyLockNode | TargetSpec::Leader | TargetSpec::Group(_) => Some(self.target.name()),
             TargetSpec::Node(node) => lock_nodes.contains(node).then_some(node.as_str()),
             TargetSpec::Holder | TargetSpec::AnyWorker => None,
         }
@@ -155,5 +189,21 @@ impl FaultSpec {
     /// violation is possible, and says nothing about its probability.
     pub fn is_placed(&self) -> bool {
         matches!(self.trigger, Trigger::Point(_))
+    }
+
+    /// Returns the specification as a word of `--nemesis` that names the target even if it is the default.
+    pub(crate) fn written(&self) -> String {
+        let LinkSpec { way, with, is_reject } = &self.links;
+        let mut words = vec![self.kind.name(), self.target.name()];
+        words.extend(with.iter().map(|peers| peers.name()));
+        words.extend(way.map(OneWay::name));
+        words.extend(is_reject.then_some("reject"));
+        let when = match self.trigger {
+            Trigger::Random => String::new(),
+            Trigger::At(at) => format!("@{at:?}"),
+            Trigger::Point(point) => format!("@{point}"),
+        };
+        let lasting = self.lasting.map(|lasting| format!("+{lasting:?}")).unwrap_or_default();
+        format!("{}{when}{lasting}", words.join(":"))
     }
 }

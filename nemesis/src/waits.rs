@@ -1,13 +1,17 @@
 //! Planned waits: an armed client reaches its protocol point and waits there until the condition of the wait is true.
 //!
-//! The client leaves the point when its bound is over, so an error of the nemesis cannot block the client for ever.
+//! A wait also ends with the fault phase: no fault begins afterwards, and active faults are healed first. The client
+//! leaves the point when its bound is over, so an error of the nemesis cannot block the client for ever.
 
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use futures::future::{Either, join_all, select};
+use futures::{
+    FutureExt,
+    future::{Either, join_all, select},
+};
 use history::{ClientId, Event, FaultId, HoldId, NodeName, Plan, Stamp, Step, Until, Wait, WaitId, When};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -15,7 +19,8 @@ use tokio::sync::Notify;
 use crate::{
     cluster::{ClusterError, Doing},
     control::Control,
-    live_view::LiveView,
+    first_client::FirstClient,
+    live_view::{LiveView, View},
     node_slots::Phase,
 };
 
@@ -88,7 +93,7 @@ impl<'a> ActiveWait<'a> {
         match &self.wait.until {
             Until::Injected => self.until(|| is_all(&self.injected) || is_all(&self.healed)).await,
             Until::Healed => self.until(|| is_all(&self.healed)).await,
-            Until::Over(fault) => gates.over(*fault).await,
+            Until::Over(fault) => gates.until_over(|over| over.faults.lock().contains(fault)).await,
             Until::Reached(wait) => match gates.waits.iter().find(|gate| gate.wait.id == *wait) {
                 Some(gate) => gate.opened().await,
                 None => std::future::pending().await,
@@ -111,6 +116,7 @@ pub(crate) struct ActiveWaits<'a> {
 #[derive(Default)]
 struct Over {
     faults: Mutex<BTreeSet<FaultId>>,
+    are_all: AtomicBool,
     changed: Notify,
 }
 
@@ -132,11 +138,16 @@ impl<'a> ActiveWaits<'a> {
         self.over.changed.notify_waiters();
     }
 
-    /// Waits until this fault is over.
-    async fn over(&self, fault: FaultId) {
+    /// Records that all steps of the schedule have ended: no fault is on, and no fault begins any more.
+    pub fn are_all_over(&self) {
+        self.over.are_all.store(true, Ordering::Relaxed);
+        self.over.changed.notify_waiters();
+    }
+
+    async fn until_over(&self, is_so: impl Fn(&Over) -> bool) {
         loop {
             let changed = self.over.changed.notified();
-            if self.over.faults.lock().contains(&fault) {
+            if is_so(&self.over) {
                 return;
             }
             changed.await;
@@ -169,8 +180,8 @@ impl<'a> ActiveWaits<'a> {
 }
 
 /// Carries out one wait: arms the client at the time `due`, waits until the client reaches its point, and releases the
-/// client when the condition is true. Takes the hold whose release ended the client's last wait, and returns the hold
-/// that it releases itself.
+/// client when the condition is true, or when the fault phase has ended and no fault is on any more. Takes the hold
+/// whose release ended the client's last wait, and returns the hold that it releases itself.
 async fn keep(
     gate: &ActiveWait<'_>,
     gates: &ActiveWaits<'_>,
@@ -180,47 +191,38 @@ async fn keep(
     phase: &Phase,
 ) -> Result<Option<(HoldId, Stamp)>, ClusterError> {
     let Wait { worker, point, at_most, .. } = gate.wait;
-    let client = first_client(plan, worker)?;
-    let ActiveWaits { control, live_view, .. } = gates;
+    let client = FirstClient::of(plan, worker, gates.control, gates.live_view)?;
     let arriving = async {
         due.await?;
-        control.arm(client, *point, *at_most).await?;
-        if let Some(released) = released {
-            // The released client has not left its point yet, which may be the point of this wait too.
-            live_view.until(|view| (view.arrived_at(client, *point) != Some(released)).then_some(())).await;
-        }
-        Ok(live_view.until(|view| view.arrived_at(client, *point)).await)
+        client.arrives(*point, *at_most, released).await
     };
     let Some(arrived) = phase.unless_over(arriving).await else {
         // The client has not reached its point. Disarm the client, because after the fault phase no step releases a
         // client.
-        control.let_go(client).await?;
+        client.let_go().await?;
         return Ok(None);
     };
     let arrived = arrived?;
     gate.open(arrived.0);
-    let gone = live_view.until(|view| (view.arrived_at(client, *point) != Some(arrived)).then_some(()));
-    if let Either::Left(_) = select(std::pin::pin!(gate.ended(gates, client)), std::pin::pin!(gone)).await {
-        control.stamp(Event::PointReleased { client, point: *point }).await?;
-        control.let_go(client).await?;
+    let is_gone = |view: &View| view.arrived_at(client.id, *point) != Some(arrived);
+    let gone = gates.live_view.until(|view| is_gone(view).then_some(()));
+    let none_left = async {
+        gates.until_over(|over| over.are_all.load(Ordering::Relaxed)).await;
+        phase.ended().await;
+    };
+    let ended = async {
+        select(std::pin::pin!(gate.ended(gates, client.id)), std::pin::pin!(none_left)).map(|_| ()).await;
+    };
+    if let Either::Left(_) = select(std::pin::pin!(ended), std::pin::pin!(gone)).await {
+        gates.control.stamp(Event::PointReleased { client: client.id, point: *point }).await?;
+        client.let_go().await?;
         return Ok(Some(arrived));
     }
     Ok(None)
 }
 
-/// Returns the first client of a worker, which waits at points. Clients are numbered worker by worker.
-pub(crate) fn first_client(plan: &Plan, node: &NodeName) -> Result<ClientId, ClusterError> {
-    let worker = node.as_str().strip_prefix("worker-").and_then(|n| n.parse::<u32>().ok()).filter(|n| *n >= 1);
-    let worker = worker.ok_or_else(|| ClusterError {
-        node: node.clone(),
-        doing: "arming a client",
-        why: "only workers have clients that could wait at a protocol point".into(),
-    })?;
-    Ok(ClientId((worker - 1) * plan.workload.clients_per_worker))
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{
         future::poll_fn,
         pin::pin,
@@ -229,7 +231,7 @@ mod tests {
         time::Duration,
     };
 
-    use history::{Activity, Arm, ClusterKind, Comparison, Point, ProcessName, Record, Tokens, Workload};
+    use history::{Activity, Arm, ClusterKind, Comparison, Point, ProcessName, Record, Role, Tokens, Workload};
 
     use super::*;
 
@@ -238,12 +240,16 @@ mod tests {
     struct Double {
         commands: Mutex<Vec<&'static str>>,
         now_ms: Arc<AtomicU64>,
+        /// True if the worker takes no commands.
+        is_closed: AtomicBool,
     }
 
     impl Double {
         fn notes(&self, command: &'static str) -> Doing<'_, ()> {
             self.commands.lock().push(command);
-            Box::pin(std::future::ready(Ok(())))
+            let failed = || ClusterError { node: "worker-1".into(), doing: "sending", why: "it is closed".into() };
+            let is_closed = self.is_closed.load(Ordering::Relaxed);
+            Box::pin(std::future::ready(if is_closed { Err(failed()) } else { Ok(()) }))
         }
     }
 
@@ -271,7 +277,7 @@ mod tests {
     }
 
     /// A plan in which the client of worker-1 waits before its write, twice.
-    fn plan(waits: [(Until, Duration); 2]) -> Plan {
+    pub(crate) fn plan(waits: [(Until, Duration); 2]) -> Plan {
         let waits = waits.into_iter().zip(1..).map(|((until, after), id)| Wait {
             id: WaitId(id),
             worker: "worker-1".into(),
@@ -309,7 +315,33 @@ mod tests {
     }
 
     fn sees_at(live_view: &LiveView, at: Stamp, event: Event) {
-        live_view.see(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at, event });
+        sees_of(live_view, "worker-1", at, event);
+    }
+
+    fn sees_of(live_view: &LiveView, process: &str, at: Stamp, event: Event) {
+        live_view.see(&Record { seq: 0, process: ProcessName::new(process), n: 0, at, event });
+    }
+
+    fn starts(live_view: &LiveView, process: &str) {
+        let event = Event::Started { role: Role::Worker, boot_id: "b".into(), time_namespace: 1 };
+        sees_of(live_view, process, Stamp(1), event);
+    }
+
+    fn connects(live_view: &LiveView, process: &str) {
+        sees_of(live_view, process, Stamp(1), Event::Ready { servers: Vec::new() });
+    }
+
+    /// The view of a run whose worker is connected.
+    fn connected() -> LiveView {
+        let live_view = LiveView::new();
+        starts(&live_view, "worker-1");
+        connects(&live_view, "worker-1");
+        live_view
+    }
+
+    fn dies(live_view: &LiveView) {
+        let event = Event::ProcessEnded { ended: ProcessName::new("worker-1"), code: Some(137) };
+        sees_of(live_view, "controller", Stamp(0), event);
     }
 
     fn arrives(hold: u64) -> Event {
@@ -323,7 +355,7 @@ mod tests {
     #[test]
     fn the_time_of_a_second_wait_counts_from_the_start() {
         let plan = plan([1, 4].map(|after| (Until::Time, Duration::from_secs(after))));
-        let (double, live_view, phase) = (Double::default(), LiveView::new(), Phase::default());
+        let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
         let waits = ActiveWaits::new(&plan, &double, &live_view);
         let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
         let mut keeping = pin!(waits.keep(&plan, &phase, fails));
@@ -344,7 +376,7 @@ mod tests {
         // It comes back with its next hold, or, with two writes under one hold, before anybody has looked.
         for (is_seen_leaving, again) in [(true, 2), (false, 1)] {
             let plan = plan([Until::Over(FaultId(1)), Until::Time].map(|until| (until, Duration::ZERO)));
-            let (double, live_view, phase) = (Double::default(), LiveView::new(), Phase::default());
+            let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
             let waits = ActiveWaits::new(&plan, &double, &live_view);
             let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
             let mut keeping = pin!(waits.keep(&plan, &phase, fails));
@@ -365,5 +397,52 @@ mod tests {
             sees_at(&live_view, Stamp(2), arrives(again));
             assert_eq!(second_hold(), Some(HoldId(again)));
         }
+    }
+    #[test]
+    fn a_wait_ends_with_the_fault_phase_and_its_last_fault() {
+        let plan = plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
+        let waits = ActiveWaits::new(&plan, &double, &live_view);
+        let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
+        let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+        let mut polled = || {
+            let poll = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            (poll.is_ready(), double.commands.lock().len())
+        };
+        assert_eq!(polled(), (false, 1));
+        sees(&live_view, arrives(1));
+        assert_eq!(polled(), (false, 1));
+        phase.end();
+        assert_eq!(polled(), (false, 1), "a fault is on");
+        waits.are_all_over();
+        assert!(polled().0);
+        assert_eq!(double.commands.lock()[..2], ["arm", "go"]);
+    }
+
+    #[test]
+    fn the_next_process_of_a_worker_is_armed_once_it_is_connected() {
+        let plan = plan([Until::Over(FaultId(1)), Until::Time].map(|until| (until, Duration::ZERO)));
+        let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
+        let waits = ActiveWaits::new(&plan, &double, &live_view);
+        let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
+        let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+        let mut commands = || {
+            let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            double.commands.lock().clone()
+        };
+        assert_eq!(commands(), ["arm"]);
+        sees(&live_view, arrives(1));
+        commands();
+        // The process dies before the command to release its client.
+        double.is_closed.store(true, Ordering::Relaxed);
+        waits.is_over(FaultId(1));
+        assert_eq!(commands(), ["arm", "go"]);
+        dies(&live_view);
+        commands();
+        double.is_closed.store(false, Ordering::Relaxed);
+        starts(&live_view, "worker-1#2");
+        assert_eq!(commands(), ["arm", "go"], "it is not connected");
+        connects(&live_view, "worker-1#2");
+        assert_eq!(commands(), ["arm", "go", "arm"]);
     }
 }

@@ -208,12 +208,18 @@ impl Cluster for SimCluster {
     }
 
     fn latency<'a>(&'a self, from: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
-        let latency = || Ok(self.world.probe(self.node(from, "probing")?, self.node(to, "probing")?));
-        Box::pin(std::future::ready(latency()))
+        Box::pin(async move {
+            let latency = self.world.probe(self.node(from, "probing")?, self.node(to, "probing")?);
+            if let Some(latency) = latency {
+                Sleep::lasting(&self.world, latency).await;
+            }
+            Ok(latency)
+        })
     }
 
-    fn stale_connections<'a>(&'a self, node: &'a NodeName, reset: bool) -> Doing<'a, u32> {
-        self.look(node, move |world, node| world.stale_connections(node, reset))
+    fn stale_connections<'a>(&'a self, node: &'a NodeName, peers: &'a [NodeName], reset: bool) -> Doing<'a, u32> {
+        let peers: Vec<Process> = peers.iter().filter_map(|peer| self.world.find(peer)).collect();
+        self.look(node, move |world, node| world.stale_connections(node, &peers, reset))
     }
 
     fn set_clock<'a>(&'a self, node: &'a NodeName, clock: WhichClock, change: ClockChange) -> Doing<'a, ()> {

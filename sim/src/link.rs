@@ -8,6 +8,8 @@
 //! The model leaves out windows, acknowledgements (a link that is cut in one direction delivers in the other), fast
 //! retransmissions, and connections that are given up after minutes.
 //!
+//! Packets that a fault delays wait in the link, so that the heal of the fault delivers them at once.
+//!
 //! A link is one connection. Reordering between connections is therefore a delay that is drawn for each packet: packets
 //! of different links overtake each other.
 
@@ -27,6 +29,16 @@ pub const LATENCY_US: std::ops::RangeInclusive<u64> = 60..=250;
 struct WaitingPacket<P> {
     sent: Stamp,
     packet: P,
+}
+
+/// Packets that faults delay.
+struct LatePackets<P> {
+    /// The arrival without any delay.
+    undelayed: Stamp,
+    /// The delay by each fault that is still on.
+    delays: Vec<(FaultId, Duration)>,
+    /// The arrival, unless a heal delivers the packets earlier.
+    delivered: Delivered<P>,
 }
 
 /// One direction between two nodes, for packets `P`. A link without faults is small, because every packet reads one and
@@ -53,6 +65,8 @@ struct LinkFaults<P> {
     losses: Vec<(FaultId, u8)>,
     /// Faults that delay packets, each with its delay.
     delays: Vec<(FaultId, LinkDelay)>,
+    /// Packets that wait for the end of their delay, in the order of their arrivals.
+    late: VecDeque<LatePackets<P>>,
     waiting: VecDeque<WaitingPacket<P>>,
     delayed_by: Option<FaultId>,
     retransmit_after: Duration,
@@ -64,8 +78,8 @@ struct LinkFaults<P> {
 pub(crate) enum Sent<P> {
     /// The packet arrives at that time.
     Arrives(Stamp, P),
-    /// The packet arrives at that time, delayed by a fault.
-    ArrivesLate(Stamp, FaultId, P),
+    /// The packet is delayed by a fault until that time. Then [`Link::arrived`] has the packet.
+    Late(Stamp),
     /// The packet is lost, and is retransmitted at that time.
     RetransmittedAt(Stamp),
     /// The packet waits behind a lost one.
@@ -74,7 +88,7 @@ pub(crate) enum Sent<P> {
     Rejected(P),
 }
 
-/// Packets that arrive together after a retransmission.
+/// Packets that arrive together.
 pub(crate) struct Delivered<P> {
     pub at: Stamp,
     /// The fault that delayed the packets, and the time at which the first one was sent.
@@ -86,6 +100,8 @@ pub(crate) struct Delivered<P> {
 pub(crate) enum Retransmitted<P> {
     /// The packets arrive.
     Delivered(Delivered<P>),
+    /// The packets are delayed by a fault until that time. Then [`Link::arrived`] has the packets.
+    Late(Stamp),
     /// The packet is lost again, and is retransmitted at that time.
     Again(Stamp),
     /// No packet waits.
@@ -94,8 +110,8 @@ pub(crate) enum Retransmitted<P> {
 
 impl<P> Default for LinkFaults<P> {
     fn default() -> LinkFaults<P> {
-        let (cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after, due) = Default::default();
-        LinkFaults { cuts, rejects, losses, delays, waiting, delayed_by, retransmit_after, due }
+        let (cuts, rejects, losses, delays, late, waiting, delayed_by, retransmit_after, due) = Default::default();
+        LinkFaults { cuts, rejects, losses, delays, late, waiting, delayed_by, retransmit_after, due }
     }
 }
 
@@ -106,7 +122,8 @@ impl<P> LinkFaults<P> {
 
     /// Returns whether the link has no fault and no waiting packet.
     fn is_over(&self) -> bool {
-        !self.is_cut() && self.losses.is_empty() && self.delays.is_empty() && self.waiting.is_empty()
+        let has_packets = !self.late.is_empty() || !self.waiting.is_empty();
+        !self.is_cut() && self.losses.is_empty() && self.delays.is_empty() && !has_packets
     }
 
     /// Draws the fault that loses the packet that is sent now; none, if the packet gets through.
@@ -115,13 +132,13 @@ impl<P> LinkFaults<P> {
         self.cuts.first().or(self.rejects.first()).copied().or_else(|| by_chance.next().map(|(fault, _)| *fault))
     }
 
-    /// Draws the delay of a packet. A fixed delay draws nothing, so it changes no other draw.
-    fn late_by(&self, rng: &mut impl Rng) -> Duration {
-        let draw = |late: &LinkDelay| match late {
-            LinkDelay::Fixed(by) => *by,
-            LinkDelay::Drawn(by) => rng.random_range(by.from..=by.to),
+    /// Draws the delay of a packet by each fault. A fixed delay draws nothing, so it changes no other draw.
+    fn draw_delays(&self, rng: &mut impl Rng) -> Vec<(FaultId, Duration)> {
+        let draw = |(fault, late): &(FaultId, LinkDelay)| match late {
+            LinkDelay::Fixed(by) => (*fault, *by),
+            LinkDelay::Drawn(by) => (*fault, rng.random_range(by.from..=by.to)),
         };
-        self.delays.iter().map(|(_, late)| late).map(draw).sum()
+        self.delays.iter().map(draw).collect()
     }
 
     /// Drops the packets that wait.
@@ -129,6 +146,10 @@ impl<P> LinkFaults<P> {
         self.waiting.clear();
         self.delayed_by = None;
     }
+}
+
+fn sum(delays: &[(FaultId, Duration)]) -> Duration {
+    delays.iter().map(|(_, by)| *by).sum()
 }
 
 /// The arrival of a packet on a link without faults.
@@ -161,14 +182,40 @@ impl<P> Link<P> {
         self.faults().delays.push((fault, by));
     }
 
-    pub fn heal(&mut self, fault: FaultId) {
-        self.faults.iter_mut().for_each(|faults| {
-            faults.cuts.retain(|f| *f != fault);
-            faults.rejects.retain(|f| *f != fault);
-            faults.losses.retain(|(f, _)| *f != fault);
+    /// Heals a fault. Packets that only this fault delays arrive now, in order. Returns the new arrivals of all late
+    /// packets; none, if they stay as they are.
+    pub fn heal(&mut self, now: Stamp, fault: FaultId) -> Vec<Stamp> {
+        let Some(faults) = &mut self.faults else { return Vec::new() };
+        faults.cuts.retain(|f| *f != fault);
+        faults.rejects.retain(|f| *f != fault);
+        faults.losses.retain(|(f, _)| *f != fault);
+        let mut arrivals = Vec::new();
+        if faults.delays.iter().any(|(f, _)| *f == fault) {
             faults.delays.retain(|(f, _)| *f != fault);
-        });
+            let mut last = now;
+            for late in &mut faults.late {
+                late.delays.retain(|(f, _)| *f != fault);
+                last = last.max(late.undelayed.plus(sum(&late.delays)));
+                late.delivered.at = last;
+                arrivals.push(last);
+            }
+            // While a delay is on, every packet that gets through is late. So no other packet is ahead of the next one.
+            if !arrivals.is_empty() {
+                self.last_arrival = last;
+            }
+            arrivals.dedup();
+        }
         self.forget();
+        arrivals
+    }
+
+    /// Takes the late packets whose delay is over at `now`.
+    pub fn arrived(&mut self, now: Stamp) -> Vec<Delivered<P>> {
+        let Some(faults) = &mut self.faults else { return Vec::new() };
+        let count = faults.late.partition_point(|late| late.delivered.at <= now);
+        let arrived = faults.late.drain(..count).map(|late| late.delivered).collect();
+        self.forget();
+        arrived
     }
 
     /// Frees the memory of faults that are over.
@@ -180,15 +227,18 @@ impl<P> Link<P> {
     pub fn probe(&self, rng: &mut impl Rng) -> Option<Duration> {
         let base = Duration::from_micros(*LATENCY_US.start());
         let Some(faults) = &self.faults else { return Some(base) };
-        faults.loser(rng).is_none().then(|| base + faults.late_by(rng))
+        faults.loser(rng).is_none().then(|| base + sum(&faults.draw_delays(rng)))
     }
 
-    fn arrival(&mut self, now: Stamp, rng: &mut impl Rng) -> Stamp {
-        let mut at = latency(now, rng);
-        if let Some(faults) = &self.faults {
-            at = at.plus(faults.late_by(rng));
-        }
-        self.in_order(at)
+    /// Delays packets by the faults of the link, and returns the time of their arrival. `delayed` is the fault to
+    /// record, and the time at which the first packet was sent.
+    fn delay(&mut self, now: Stamp, delayed: Option<(FaultId, Stamp)>, packets: Vec<P>, rng: &mut impl Rng) -> Stamp {
+        let undelayed = latency(now, rng);
+        let delays = self.faults().draw_delays(rng);
+        let at = self.in_order(undelayed.plus(sum(&delays)));
+        let delivered = Delivered { at, delayed, packets };
+        self.faults().late.push_back(LatePackets { undelayed, delays, delivered });
+        at
     }
 
     /// The arrival of a packet that no other packet delays before `at`.
@@ -208,7 +258,7 @@ impl<P> Link<P> {
 
     #[inline(never)]
     fn send_with_faults(&mut self, now: Stamp, packet: P, rng: &mut impl Rng) -> Sent<P> {
-        let Some(faults) = &mut self.faults else { return Sent::Arrives(self.arrival(now, rng), packet) };
+        let Some(faults) = &mut self.faults else { return Sent::Arrives(self.in_order(latency(now, rng)), packet) };
         if faults.cuts.is_empty() && !faults.rejects.is_empty() {
             // The waiting packets belong to the connection that ends.
             faults.reset();
@@ -225,11 +275,9 @@ impl<P> Link<P> {
             faults.due = now.plus(faults.retransmit_after);
             return Sent::RetransmittedAt(faults.due);
         }
-        let late = faults.delays.first().map(|(fault, _)| *fault);
-        let at = self.arrival(now, rng);
-        match late {
-            Some(fault) => Sent::ArrivesLate(at, fault, packet),
-            None => Sent::Arrives(at, packet),
+        match faults.delays.first().map(|(fault, _)| *fault) {
+            Some(fault) => Sent::Late(self.delay(now, Some((fault, now)), vec![packet], rng)),
+            None => Sent::Arrives(self.in_order(latency(now, rng)), packet),
         }
     }
 
@@ -245,7 +293,10 @@ impl<P> Link<P> {
         }
         let packets = faults.waiting.drain(..).map(|waiting| waiting.packet).collect();
         let delayed = faults.delayed_by.take().map(|fault| (fault, first));
-        let at = self.arrival(now, rng);
+        if !faults.delays.is_empty() {
+            return Retransmitted::Late(self.delay(now, delayed, packets, rng));
+        }
+        let at = self.in_order(latency(now, rng));
         self.forget();
         Retransmitted::Delivered(Delivered { at, delayed, packets })
     }
@@ -278,21 +329,35 @@ mod tests {
     }
 
     #[test]
-    fn packets_arrive_in_the_order_in_which_they_were_sent() {
+    fn a_heal_delivers_late_packets_in_the_order_in_which_they_were_sent() {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
-        link.slow(FaultId(1), Duration::from_millis(5).into());
-        let Sent::ArrivesLate(late, ..) = link.send(Stamp(0), packet(), &mut rng) else { panic!("late") };
-        link.heal(FaultId(1));
-        for n in 1..100 {
-            let Sent::Arrives(at, _) = link.send(Stamp(n), packet(), &mut rng) else { panic!("in time") };
-            assert!(at >= late, "it cannot overtake the one before it");
+        let ms = |n: u64| Stamp(n * 1_000_000);
+        link.slow(FaultId(1), Duration::from_secs(30).into());
+        link.slow(FaultId(2), Duration::from_millis(20).into());
+        for sent in [1, 2, 50].map(ms) {
+            assert!(matches!(link.send(sent, packet(), &mut rng), Sent::Late(at) if at >= ms(30_020)));
         }
+        assert!(link.arrived(ms(30_000)).is_empty() && link.heal(ms(60), FaultId(3)).is_empty());
+        // The second fault still delays the third packet.
+        let arrivals = link.heal(ms(60), FaultId(1));
+        let [first, second] = arrivals[..] else { panic!("{arrivals:?}") };
+        assert!(first == ms(60) && (ms(70)..ms(71)).contains(&second), "{arrivals:?}");
+        let arrived = |link: &mut Link<TestPacket>, now| {
+            let delivered = link.arrived(now).into_iter();
+            delivered.map(|delivered| delivered.delayed).collect::<Vec<_>>()
+        };
+        assert_eq!(arrived(&mut link, first), [1, 2].map(|sent| Some((FaultId(1), ms(sent)))));
+        assert_eq!(link.heal(ms(65), FaultId(2)), [ms(65)]);
+        let Sent::Arrives(next, _) = link.send(ms(65), packet(), &mut rng) else { panic!("in time") };
+        assert!(next > ms(65) && next < ms(66), "no packet waits for a delay that is over");
+        assert_eq!(arrived(&mut link, ms(65)), [Some((FaultId(1), ms(50)))]);
+        assert!(link.faults.is_none());
     }
 
     /// Sends a packet and has it sent again until it arrives: when it does, and how often it was sent again.
     fn delivered(link: &mut Link<TestPacket>, now: Stamp, rng: &mut ChaCha8Rng) -> (Stamp, u32) {
         let mut due = match link.send(now, packet(), rng) {
-            Sent::Arrives(at, _) | Sent::ArrivesLate(at, ..) => return (at, 0),
+            Sent::Arrives(at, _) | Sent::Late(at) => return (at, 0),
             Sent::RetransmittedAt(due) => due,
             Sent::Waits => panic!("nothing was sent before it that has not arrived"),
             Sent::Rejected(_) => panic!("nothing rejects it"),
@@ -300,7 +365,7 @@ mod tests {
         for times in 1.. {
             match link.retransmit(due, rng) {
                 Retransmitted::Again(next) => due = next,
-                Retransmitted::Delivered(delivered) => return (delivered.at, times),
+                Retransmitted::Delivered(Delivered { at, .. }) | Retransmitted::Late(at) => return (at, times),
                 Retransmitted::Nothing => panic!("it was lost"),
             }
         }
@@ -325,7 +390,7 @@ mod tests {
         assert!((1_950..2_250).contains(&once) && (550..710).contains(&twice), "{sent_again:?}");
         let lost = (0..10_000).filter(|_| link.probe(&mut rng).is_none()).count();
         assert!((2_800..3_200).contains(&lost), "of probes as many: {lost}");
-        link.heal(FaultId(1));
+        link.heal(now, FaultId(1));
         assert!((0..1_000).all(|_| link.probe(&mut rng).is_some() && delivered(&mut link, now, &mut rng).1 == 0));
     }
 
@@ -334,7 +399,7 @@ mod tests {
         let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
         link.lose(FaultId(7), 100);
         let Sent::RetransmittedAt(due) = link.send(Stamp(5), packet(), &mut rng) else { panic!("lost") };
-        link.heal(FaultId(7));
+        link.heal(Stamp(6), FaultId(7));
         assert!(matches!(link.send(Stamp(6), packet(), &mut rng), Sent::Waits));
         let Retransmitted::Delivered(delivered) = link.retransmit(due, &mut rng) else { panic!("open") };
         assert_eq!((delivered.packets.len(), delivered.delayed), (2, Some((FaultId(7), Stamp(5)))));
@@ -349,7 +414,7 @@ mod tests {
         for n in 0..1_000 {
             let now = Stamp(n * 1_000_000);
             let arrivals = links.each_mut().map(|link| match link.send(now, packet(), &mut rng) {
-                Sent::ArrivesLate(at, FaultId(1), _) => at,
+                Sent::Late(at) => at,
                 _ => panic!("late"),
             });
             assert!(arrivals.iter().zip(last).all(|(at, last)| *at >= last), "in order inside each");
@@ -374,7 +439,7 @@ mod tests {
         assert!(!link.is_stale());
         let Retransmitted::Again(second) = link.retransmit(first, &mut rng) else { panic!("still cut") };
         assert!(second == ms(600) && link.is_stale());
-        link.heal(FaultId(7));
+        link.heal(ms(500), FaultId(7));
         assert!(matches!(link.send(ms(500), packet(), &mut rng), Sent::Waits), "open, but one is missing");
         let Retransmitted::Delivered(delivered) = link.retransmit(second, &mut rng) else { panic!("open") };
         assert_eq!((delivered.packets.len(), delivered.delayed), (2, Some((FaultId(7), ms(0)))));
@@ -391,8 +456,8 @@ mod tests {
         link.cut(FaultId(8), CutMode::Drop);
         let Sent::RetransmittedAt(due) = link.send(Stamp(1), packet(), &mut rng) else { panic!("lost") };
         assert!(matches!(link.retransmit(due, &mut rng), Retransmitted::Again(_)));
-        link.heal(FaultId(7));
-        link.heal(FaultId(8));
+        link.heal(due, FaultId(7));
+        link.heal(due, FaultId(8));
         assert!(!link.is_cut());
     }
 
@@ -404,7 +469,7 @@ mod tests {
         let Sent::RetransmittedAt(first) = link.send(ms(0), packet(), &mut rng) else { panic!("lost") };
         link.reset();
         let Sent::RetransmittedAt(second) = link.send(ms(100), packet(), &mut rng) else { panic!("lost") };
-        link.heal(FaultId(7));
+        link.heal(ms(100), FaultId(7));
         assert!(matches!(link.retransmit(first, &mut rng), Retransmitted::Nothing));
         assert!(matches!(link.retransmit(second, &mut rng), Retransmitted::Delivered(_)));
     }

@@ -13,7 +13,7 @@ pub struct CheckArgs {
     /// another program, or `-` for standard input
     #[arg(value_name = "RUN|FILE")]
     pub run: PathBuf,
-    /// Verdicts and counts that the run must give
+    /// Verdicts and counts that the run must give [default: the --expect of the run itself, if it had one]
     #[arg(long)]
     pub expect: Option<String>,
     /// Output format of a run (text, json), or the format of a file of another program, whose history is judged for

@@ -146,10 +146,17 @@ const OF_EXPLORE: [(&str, &str); 8] = [
     ("workers", "3"),
 ];
 
+/// The flags of a scenario that `--swarm` uses. A swarm draws what all other flags describe.
+const KEPT_BY_SWARM: [&str; 6] = ["backend", "tokens", "resource", "seed", "seeds", "swarm"];
+
+/// Returns whether the argument describes the scenario.
+fn is_of_scenario(arg: &Arg) -> bool {
+    matches!(arg.get_help_heading(), Some("Scenario" | "Simulation"))
+}
+
 /// An argument of `harness run`. A plan file describes the whole scenario; only its cluster can be replaced.
 pub fn of_run(arg: Arg) -> Arg {
-    let describes = matches!(arg.get_help_heading(), Some("Scenario" | "Simulation"));
-    if describes && arg.get_id() != "cluster" { arg.conflicts_with("plan") } else { arg }
+    if is_of_scenario(&arg) && arg.get_id() != "cluster" { arg.conflicts_with("plan") } else { arg }
 }
 
 /// An argument of `harness explore`, with its own default.
@@ -160,6 +167,8 @@ pub fn of_explore(arg: Arg) -> Arg {
         "seed" => arg.help("First seed; each seed gives one schedule").value_name("FIRST"),
         _ => arg,
     };
+    let is_drawn = is_of_scenario(&arg) && !KEPT_BY_SWARM.contains(&arg.get_id().as_str());
+    let arg = if is_drawn { arg.conflicts_with("swarm") } else { arg };
     match default {
         Some(default) => arg.default_value(default),
         None => arg,
@@ -218,4 +227,26 @@ fn arms() -> String {
         "Arms of the resource, all judged in the same run: {all} [default: off,writes,reads, where tokens allow]. \
          `guard` needs `--resource etcd` and tokens"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_swarm_refuses_each_flag_that_it_draws() {
+        let mut all = Cli::command();
+        all.build();
+        let explore = all.find_subcommand("explore").unwrap();
+        let is_kept = |arg: &&Arg| !explore.get_arg_conflicts_with(arg).iter().any(|other| other.get_id() == "swarm");
+        let of_scenario: Vec<&Arg> = explore.get_arguments().filter(|arg| is_of_scenario(arg)).collect();
+        assert!(of_scenario.len() > 25, "{of_scenario:?}");
+        let kept = of_scenario.into_iter().filter(is_kept);
+        let mut kept: Vec<&str> = kept.map(|arg| arg.get_id().as_str()).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, ["backend", "resource", "seed", "seeds", "swarm", "tokens"]);
+    }
 }

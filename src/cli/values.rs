@@ -64,7 +64,7 @@ pub fn named_server(text: &str) -> Result<(String, String), String> {
 /// Names of `--fence`.
 pub const COMPARISONS: Words = &[
     ("default", "Refuse a smaller token, and an equal token from another hold"),
-    ("strict", "Refuse an equal token from the same hold too: one write per hold; excludes the arm `reads`"),
+    ("strict", "Refuse an equal token from the same hold too: one write per hold; leaves out the arm `reads`"),
 ];
 
 /// Names of `--lease-clock`.

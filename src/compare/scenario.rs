@@ -5,48 +5,30 @@ use std::{
     time::Duration,
 };
 
-use history::{NodeName, Plan, Step, When};
-use nemesis::Draw;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use history::{Plan, When};
 use serde_json::Value;
 
-use crate::{fingerprint, report::scenario};
+use crate::{drawn::is_drawn, fingerprint, report::scenario};
 
 /// The most characters of a value in a name. A longer value is shown by its fingerprint.
 const VALUE_MAX: usize = 60;
 
 /// Returns the plan without its seed, which is equal for all runs of one scenario. The words of `--nemesis` stand for
-/// the faults that the seed has drawn.
+/// the faults that the seed has drawn. Other faults stand for themselves: a suite or a hand may have changed them after
+/// the draw.
 pub fn without_seed(plan: &Plan) -> Plan {
     let mut scenario = Plan { seed: 0, ..plan.clone() };
     if is_drawn(plan) {
         scenario.schedule.clear();
+    } else {
+        // With the words, a plan whose faults were taken out would look like one whose faults are drawn.
+        scenario.nemesis.clear();
     }
     // Two versions of a client program are compared like two versions of a server.
     for file in scenario.program.iter_mut().flat_map(|program| &mut program.files) {
         file.sha256.clear();
     }
     scenario
-}
-
-/// Returns whether the seed has drawn the faults. The words of a plan with faults that were placed by hand are only
-/// their kinds.
-fn is_drawn(plan: &Plan) -> bool {
-    let has_detail = |word: &String| word.contains([':', '@', '+']);
-    // Random faults of workers are known without another draw, also if another version of the harness has drawn them.
-    let is_random = || plan.schedule.iter().all(|step| matches!(step.when, When::AfterHeal(_)));
-    !plan.nemesis.is_empty()
-        && (plan.nemesis.iter().any(has_detail) || is_random() || drawn_again(plan).as_ref() == Some(&plan.schedule))
-}
-
-/// Draws the faults from the words and the seed of a plan. None if the words are no specifications of this plan.
-fn drawn_again(plan: &Plan) -> Option<Vec<Step>> {
-    let specs = nemesis::parse(&plan.nemesis.join(",")).ok()?;
-    let workers: Vec<NodeName> = plan.workers().collect();
-    let (time, lease, lock_nodes) = (plan.time, plan.lease, &plan.lock_nodes);
-    let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes };
-    nemesis::draw(&mut ChaCha8Rng::seed_from_u64(plan.seed), &of).ok()
 }
 
 /// Returns the heading of a plan's scenario.
@@ -106,14 +88,10 @@ fn add(path: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use history::{ClockChange, Fault, Step, WhichClock, fault::Clock};
 
-    fn planned(words: &str, seed: u64) -> Plan {
-        let mut made = crate::scenario::Scenario::of("redlock").unwrap();
-        made.faults = nemesis::parse(words).unwrap();
-        made.base.nemesis = words.split(',').map(str::to_owned).collect();
-        made.plan(seed).unwrap()
-    }
+    use super::*;
+    use crate::drawn::tests::planned;
 
     #[test]
     fn seeds_of_one_scenario_have_one_plan() {
@@ -124,6 +102,35 @@ mod tests {
             assert_eq!(without_seed(&one), without_seed(&other), "{words}");
         }
         assert_ne!(without_seed(&planned("pause+2s", 1)), without_seed(&planned("pause+3s", 1)));
+    }
+
+    #[test]
+    fn a_changed_fault_makes_another_scenario() {
+        let changed = |words: &str, change: &dyn Fn(&mut Vec<Step>)| {
+            let drawn = planned(words, 1);
+            let mut changed = drawn.clone();
+            change(&mut changed.schedule);
+            assert_ne!(without_seed(&changed), without_seed(&drawn), "{words}");
+            // The fault stays as it is, whatever the seed.
+            let other_seed = Plan { seed: 2, ..changed.clone() };
+            assert_eq!(without_seed(&changed), without_seed(&other_seed), "{words}");
+        };
+        let drift = Clock { clock: WhichClock::Wall, change: ClockChange::DriftPpm(200_000) };
+        changed("clock:redis-2@1500ms+2s", &|steps| steps[0].fault = Fault::new(drift.clone(), Duration::from_secs(2)));
+        changed("pause", &|steps| steps[0].fault.lasting += Duration::from_secs(1));
+        changed("pause", &|steps| steps.clear());
+        changed("amnesia", &|steps| drop(steps.pop()));
+    }
+
+    #[test]
+    fn the_runs_of_a_row_are_one_scenario() {
+        // A suite gives each run the next seed, and the faults of the first run.
+        for words in ["pause", "amnesia", "kill:any-lock-node+1s"] {
+            let first = planned(words, 1);
+            let fifth = Plan { seed: 5, ..first.clone() };
+            assert_eq!(without_seed(&first), without_seed(&fifth), "{words}");
+            assert_eq!(name(&first), name(&fifth), "{words}");
+        }
     }
 
     #[test]

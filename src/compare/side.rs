@@ -34,7 +34,7 @@ pub struct Scenario {
 pub struct Side {
     /// The scenarios, by name.
     pub scenarios: Vec<Scenario>,
-    /// Runs that could not be judged, with the reasons.
+    /// Runs that could not be judged, or not to their end, with the reasons.
     pub left_out: Vec<String>,
 }
 
@@ -48,7 +48,9 @@ impl Side {
         let mut side = Side::default();
         if is_run || !path.exists() {
             let history = Recorded::find(path)?.history;
-            side.add(&history, &judge(&history)?);
+            let run = judge(&history)?;
+            side.left_out.extend(unfinished(&history, &run).map(|why| format!("the numbers of {why}")));
+            side.add(&history, &run);
             return Ok(side);
         }
         let mut histories = Vec::new();
@@ -59,7 +61,10 @@ impl Side {
         }
         for history in histories {
             match judge(&history) {
-                Ok(run) => side.add(&history, &run),
+                Ok(run) => match unfinished(&history, &run) {
+                    Some(why) => side.left_out.push(why),
+                    None => side.add(&history, &run),
+                },
                 Err(e) => side.left_out.push(format!("{e:#}")),
             }
         }
@@ -83,6 +88,11 @@ impl Side {
             runs.push(figures);
         }
     }
+}
+
+/// Names a run that was not judged to its end, and the first reason. A part of a run is not compared with whole runs.
+fn unfinished(history: &Path, run: &Judged) -> Option<String> {
+    run.verdicts.reasons.first().map(|reason| format!("{}: {reason}", history.display()))
 }
 
 /// Finds the histories below a directory, in the order of their paths.

@@ -1,23 +1,46 @@
 //! Checks an expectation before anything starts: no two clauses exclude each other, a run has every figure, and no
 //! clause is one that every run meets.
 
-use checker::{Verdict, Verdicts};
+use checker::{Figure, Verdict, Verdicts};
 use history::{Event, Plan, Record, Stamp, Tail};
 use serde_json::Value;
 
 use super::{Clause, Expectation, Relation, Wanted};
 use crate::{exit::Unusable, similar::similar};
 
-/// Figures that `verdict.json` has only if there is something to count.
-const SOMETIMES: [(&str, &[&str]); 7] = [
+/// Lists that `verdict.json` leaves out if they are empty, by property.
+const LISTS: [(&str, &[&str]); 9] = [
     ("lock", &["reasons", "notes"]),
     ("tokens", &["faults", "sequence", "reasons"]),
     ("fence", &["witness", "reasons"]),
-    ("data", &["stale_accepted", "late", "witness", "reasons"]),
+    ("data", &["witness", "reasons"]),
     ("resource", &["witness", "reasons"]),
     ("release", &["faults", "leftovers", "reasons"]),
+    ("liveness", &["reasons"]),
     ("activity", &["reasons"]),
+    ("facts", &["unplanned_faults"]),
 ];
+/// Counts of the data of an arm that only an arm without a fence has.
+const WITHOUT_FENCE: [&str; 2] = ["stale_accepted", "late"];
+/// A process and a length. Null, as a count without a value is, if no process stalled.
+const LONGEST_STALL: &str = "facts.longest_stall";
+
+/// Returns the kind of a property: `fence` for `writes.fence`.
+fn kind(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// Returns the lists that the property, or `facts`, may leave out.
+fn lists(name: &str) -> impl Iterator<Item = &'static str> {
+    LISTS.into_iter().filter(move |(of, _)| *of == kind(name)).flat_map(|(_, lists)| lists).copied()
+}
+
+/// Returns the length of a list that `verdict.json` leaves out because it is empty. None for any other name.
+pub fn left_out(path: &str, verdicts: &Verdicts) -> Option<Figure> {
+    let (name, list) = path.rsplit_once('.')?;
+    let is_there = name == "facts" || verdicts.properties.get(name).is_some();
+    (is_there && lists(name).any(|known| known == list)).then_some(Figure::Count(0.0))
+}
 
 impl Expectation {
     /// Checks that a run of `plan` has everything that the expectation names.
@@ -25,6 +48,12 @@ impl Expectation {
     /// # Errors
     /// The first clause that no run of the plan can meet, or that every run meets.
     pub fn check(&self, plan: &Plan) -> Result<(), Unusable> {
+        let wants_violated = |clause: &&Clause| clause.wanted == Wanted::Verdict(Verdict::Violated);
+        let mut violated = self.clauses.iter().filter(wants_violated);
+        if violated.clone().any(|clause| clause.path == "verdict") && violated.all(|clause| clause.path == "verdict") {
+            let problem = "names no violated property, so no run can meet it; add the property, such as";
+            return Err(Unusable(format!("--expect: `verdict=violated` {problem} `lock=violated`")));
+        }
         let run = Event::Plan { run: String::new(), plan: Box::new(plan.clone()), made_by: None };
         let first = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event: run };
         let names = Names::of(&checker::check([first], Tail::Whole));
@@ -45,17 +74,19 @@ impl Names {
         let mut names = Names { verdicts: vec!["verdict".to_owned()], counts: Vec::new(), sometimes: Vec::new() };
         for (name, property) in verdicts.properties.iter() {
             names.add(name, serde_json::to_value(property).unwrap_or_default());
-            let kind = name.rsplit('.').next().unwrap_or(name);
-            let more = SOMETIMES.iter().filter(|(of, _)| *of == kind).flat_map(|(_, figures)| *figures);
-            names.sometimes.extend(more.map(|figure| format!("{name}.{figure}")));
+            if kind(name) == "data" {
+                names.sometimes.extend(WITHOUT_FENCE.map(|figure| format!("{name}.{figure}")));
+            }
             names.verdicts.push(name.to_owned());
         }
         names.add("facts", serde_json::to_value(&verdicts.facts).unwrap_or_default());
+        names.sometimes.retain(|name| name != LONGEST_STALL);
         names
     }
 
     /// Adds the figures of an object of `verdict.json`. A figure that has no value yet is null.
     fn add(&mut self, name: &str, object: Value) {
+        self.counts.extend(lists(name).map(|list| format!("{name}.{list}")));
         let Value::Object(fields) = object else { return };
         for (field, value) in fields {
             match value {
@@ -81,9 +112,14 @@ impl Names {
             Wanted::Count(..) if is_verdict => {
                 format!("`{path}` is a verdict; expected one of {}", Verdict::ALL.map(Verdict::name).join(", "))
             }
+            _ if path == LONGEST_STALL => format!("`{path}` is no count: it has a process and a length"),
             _ => {
-                let known = self.verdicts.iter().chain(&self.counts).chain(&self.sometimes).map(String::as_str);
-                format!("a run of this plan has no figure `{path}`{}", similar(path, known))
+                let (known, more): (&[String], &[String]) = match wanted {
+                    Wanted::Verdict(_) => (&self.verdicts, &[]),
+                    Wanted::Count(..) => (&self.counts, &self.sometimes),
+                };
+                let near = similar(path, known.iter().chain(more).map(String::as_str));
+                format!("a run of this plan has no figure `{path}`{near}")
             }
         };
         Err(Unusable(format!("--expect: `{text}`: {problem}; `--format json` shows all names")))
@@ -191,11 +227,11 @@ mod tests {
 
     #[test]
     fn a_clause_that_every_run_meets_is_refused() {
-        for text in ["lock.windows>=0", "lock.windows>-1", "lock=upheld,facts.holds>=0"] {
+        for text in ["lock.windows>=0", "lock.windows>-1", "lock=upheld,facts.holds>=0", "lock.notes>=0"] {
             assert!(refused(text).contains("every run meets"), "{text}");
         }
-        // A run without notes has no such list.
-        for text in ["lock.windows>=1", "lock.windows>0", "lock.notes>=0"] {
+        // A run without a window has no such time.
+        for text in ["lock.windows>=1", "lock.windows>0", "facts.first_window_after_ms>=0"] {
             text.parse::<Expectation>().unwrap().check(&plan()).unwrap();
         }
     }
@@ -207,6 +243,14 @@ mod tests {
         assert!(refused("cas.data=upheld").contains("`cas.data`"), "the plan has no arm `cas`");
         assert!(refused("lock>=1").contains("is a verdict"));
         assert!(refused("lock.windows=upheld").contains("is a count"));
+        assert!(refused("facts.longest_stall<250").contains("is no count"));
+    }
+
+    #[test]
+    fn a_violated_run_needs_the_name_of_a_violated_property() {
+        assert!(refused("verdict=violated").contains("names no violated property"));
+        assert!(refused("verdict=violated,lock.windows>=1").contains("`lock=violated`"));
+        "verdict=violated,tokens=violated".parse::<Expectation>().unwrap().check(&plan()).unwrap();
     }
 
     #[test]
@@ -222,16 +266,24 @@ mod tests {
             let Event::Plan { plan, .. } = &records[0].event else { panic!("{}", path.display()) };
             let plan = plan.clone();
             let verdicts = checker::check(records, reader.tail());
-            for (name, property) in verdicts.properties.iter() {
-                let Value::Object(fields) = serde_json::to_value(property).unwrap() else { panic!("{name}") };
+            let properties = verdicts.properties.iter();
+            let properties = properties.map(|(name, property)| (name, serde_json::to_value(property).unwrap()));
+            let facts = ("facts", serde_json::to_value(&verdicts.facts).unwrap());
+            for (name, object) in properties.chain([facts]) {
+                let Value::Object(fields) = object else { panic!("{name}") };
+                let of_verdict = match verdicts.lookup(name) {
+                    Some(Figure::Verdict(verdict)) => format!(",{name}={verdict}"),
+                    _ => String::new(),
+                };
                 for figure in fields.keys().map(|field| format!("{name}.{field}")) {
-                    if matches!(verdicts.lookup(&figure), Some(checker::Figure::Count(_))) {
-                        format!("{figure}>=1,{name}={}", property.verdict())
-                            .parse::<Expectation>()
-                            .unwrap()
-                            .check(&plan)
-                            .unwrap();
+                    if matches!(verdicts.lookup(&figure), Some(Figure::Count(_))) {
+                        format!("{figure}>=1{of_verdict}").parse::<Expectation>().unwrap().check(&plan).unwrap();
                     }
+                }
+                for list in lists(name).filter(|list| !fields.contains_key(*list)) {
+                    let empty: Expectation = format!("{name}.{list}=0").parse().unwrap();
+                    empty.check(&plan).unwrap();
+                    assert!(empty.is_met(&verdicts), "{}: {name}.{list}", path.display());
                 }
             }
         }

@@ -7,7 +7,7 @@ use super::{
     inevitable::Inevitability,
     reduce::{Reduced, VARIATIONS},
     results::{ClassResults, ReducedResults},
-    sweep::Occurrences,
+    sweep::{Occurrences, SeedError},
 };
 use crate::report::story;
 
@@ -21,6 +21,8 @@ pub struct Finding {
     pub seed: u64,
     /// The result of the reduction.
     pub reduced: Option<Reduced>,
+    /// The first seed whose plan did not give the violation again, and so was not reduced.
+    pub not_again: Option<SeedError>,
     /// The plan as `plan.toml`.
     pub toml: String,
     /// The probability of the violation over the time of its run, if it was drawn.
@@ -54,6 +56,7 @@ impl Finding {
             count: self.occurrences.count,
             first_seed: self.occurrences.seeds.first().copied(),
             reduced: reduced.transpose()?,
+            not_again: self.not_again.clone(),
             inevitable: self.inevitability.as_ref().map(Inevitability::json),
             chart: self.inevitability.as_ref().map(|inevitability| inevitability.text(&self.violation(), self.seed)),
         })

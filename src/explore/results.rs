@@ -123,6 +123,9 @@ pub struct ClassResults {
     pub first_seed: Option<u64>,
     /// The result of the reduction.
     pub reduced: Option<ReducedResults>,
+    /// The first seed whose plan did not give the violation again, and so was not reduced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_again: Option<SeedError>,
     /// The probability of the violation over the time of its run.
     pub inevitable: Option<Value>,
     /// The same as a chart of text.
@@ -341,6 +344,7 @@ impl ClassResults {
         };
         class.count += other.count;
         class.first_seed = class.first_seed.into_iter().chain(other.first_seed).min();
+        class.not_again = class.not_again.take().or_else(|| other.not_again.clone());
         let is_offered = |class: &ClassResults| class.reduced.as_ref().is_some_and(|reduced| reduced.is_offered);
         if !is_offered(class) && (is_offered(&other) || class.reduced.is_none()) {
             (class.reduced, class.inevitable, class.chart) = (other.reduced, other.inevitable, other.chart);
@@ -353,11 +357,16 @@ impl ClassResults {
         let out = &mut text;
         let (name, first) = (name(&self.property, &self.kind, &self.causes), self.first_seed.unwrap_or_default());
         let _ = writeln!(out, "{name}: in {} of {schedules} schedules, first with seed {first}", self.count);
-        let Some(reduced) = &self.reduced else {
-            let _ = writeln!(out, "  not reduced, because --limit is 0\n");
-            return text;
-        };
-        reduced.tell(out);
+        match (&self.reduced, &self.not_again) {
+            (None, None) => out.push_str("  not reduced, because --limit is 0\n"),
+            (_, Some(error)) => {
+                let _ = writeln!(out, "  not reduced: {error}");
+            }
+            (Some(_), None) => {}
+        }
+        if let Some(reduced) = &self.reduced {
+            reduced.tell(out);
+        }
         if let Some(chart) = &self.chart {
             let _ = write!(out, "\n{chart}");
         }

@@ -20,17 +20,17 @@ pub enum Item {
     Gone(ProcessName, Stamp),
 }
 
-/// The number of records of each process.
+/// The number of records of each process, and the stamp of its first one.
 #[derive(Default)]
-pub struct Counts(HashMap<ProcessName, u64>);
+pub struct Counts(HashMap<ProcessName, (u64, Stamp)>);
 
 impl Counts {
     /// Counts the next record of the file.
     pub fn add(&mut self, record: &Record) {
         if is_stamped(&record.event) {
             match self.0.get_mut(&record.process) {
-                Some(count) => *count += 1,
-                None => drop(self.0.insert(record.process.clone(), 1)),
+                Some((count, _)) => *count += 1,
+                None => drop(self.0.insert(record.process.clone(), (1, record.at))),
             }
         }
     }
@@ -45,6 +45,8 @@ struct Stream {
     name: ProcessName,
     /// Records that the file still has.
     left: u64,
+    /// The stamp of its last record so far, and before its first record the stamp of that one. A process that starts
+    /// late must not keep the others waiting until then.
     last: Stamp,
     queue: VecDeque<(Stamp, Record)>,
 }
@@ -59,6 +61,11 @@ fn rank(name: &ProcessName) -> u8 {
         "agent" => 1,
         _ => 0,
     }
+}
+
+/// The least last stamp of the processes that have records left.
+fn horizon(streams: &[Stream]) -> Option<Stamp> {
+    streams.iter().filter(|stream| stream.left > 0).map(|stream| stream.last).min()
 }
 
 /// Iterates over the records, without those of the controller.
@@ -78,17 +85,17 @@ impl Ordered {
     /// # Errors
     /// The file cannot be opened.
     pub fn open(history: &Path, counts: &Counts) -> Result<Ordered, HistoryError> {
-        let mut named: Vec<(&ProcessName, u64)> = counts.0.iter().map(|(name, count)| (name, *count)).collect();
+        let mut named: Vec<(&ProcessName, &(u64, Stamp))> = counts.0.iter().collect();
         named.sort_by_key(|(name, _)| (rank(name), *name));
-        let stream = |(name, left): &(&ProcessName, u64)| Stream {
-            name: (*name).clone(),
+        let stream = |(name, (left, first)): (&ProcessName, &(u64, Stamp))| Stream {
+            name: name.clone(),
             left: *left,
-            last: Stamp(0),
+            last: *first,
             queue: VecDeque::new(),
         };
-        let streams: Vec<Stream> = named.iter().map(stream).collect();
+        let streams: Vec<Stream> = named.into_iter().map(stream).collect();
         let index = streams.iter().enumerate().map(|(i, stream)| (stream.name.clone(), i)).collect();
-        let horizon = (!streams.is_empty()).then_some(Stamp(0));
+        let horizon = horizon(&streams);
         Ok(Ordered { reader: Reader::open(history)?, streams, index, heads: BinaryHeap::new(), horizon, gone: None })
     }
 
@@ -105,7 +112,7 @@ impl Ordered {
         }
         stream.queue.push_back((at, record));
         if has_ended || Some(was) == self.horizon {
-            self.horizon = self.streams.iter().filter(|stream| stream.left > 0).map(|stream| stream.last).min();
+            self.horizon = horizon(&self.streams);
         }
     }
 
@@ -150,8 +157,8 @@ impl Iterator for Ordered {
 mod tests {
     use super::*;
 
-    /// The processes and stamps in order, with `!` for the end of a process.
-    fn order(records: &[(&str, u64)]) -> String {
+    /// A history of these processes and stamps.
+    fn opened(records: &[(&str, u64)]) -> Ordered {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("history.jsonl");
         let line = |(seq, (process, at)): (usize, &(&str, u64))| {
@@ -160,16 +167,35 @@ mod tests {
         std::fs::write(&path, records.iter().enumerate().map(line).collect::<String>()).unwrap();
         let mut counts = Counts::default();
         Reader::open(&path).unwrap().for_each(|record| counts.add(&record.unwrap()));
+        Ordered::open(&path, &counts).unwrap()
+    }
+
+    /// The processes and stamps in order, with `!` for the end of a process.
+    fn order(records: &[(&str, u64)]) -> String {
         let told = |item: Result<Item, HistoryError>| match item.unwrap() {
             Item::Record(record) => format!("{}{}", record.process, record.at.0),
             Item::Gone(process, _) => format!("{process}!"),
         };
-        Ordered::open(&path, &counts).unwrap().map(told).collect::<Vec<_>>().join(" ")
+        opened(records).map(told).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn a_late_stream_takes_its_place_by_its_stamps() {
         assert_eq!(order(&[("b", 5), ("b", 9), ("a", 1), ("a", 7), ("c", 8)]), "a1 b5 a7 a! c8 c! b9 b!");
+    }
+
+    #[test]
+    fn a_process_that_starts_late_keeps_no_records_waiting() {
+        let early = (1..=100_000_u64).map(|at| ("a", at));
+        let mut ordered = opened(&early.chain([("b", 200_000)]).collect::<Vec<_>>());
+        let (mut count, mut longest) = (0, 0);
+        while let Some(item) = ordered.next() {
+            item.unwrap();
+            count += 1;
+            longest = longest.max(ordered.streams.iter().map(|stream| stream.queue.len()).max().unwrap());
+        }
+        assert_eq!(count, 100_001 + 2, "the records, and the ends of both processes");
+        assert!(longest < 10, "{longest}");
     }
 
     #[test]

@@ -105,7 +105,8 @@ impl Trace<'_> {
     fn event(&mut self, event: &Value) -> anyhow::Result<()> {
         self.output.write_all(if self.is_first { b"" } else { b",\n" })?;
         self.is_first = false;
-        Ok(serde_json::to_writer(&mut *self.output, event)?)
+        // The error of `serde_json` hides its cause, and the end of a pipe is no error.
+        Ok(serde_json::to_writer(&mut *self.output, event).map_err(std::io::Error::from)?)
     }
 
     /// Microseconds since the run's start.

@@ -7,7 +7,7 @@ use std::{
 
 use checker::Verdicts;
 use history::{
-    Arm, ClientId, Event, HistoryError, HoldId, Key, OpId, Outcome, Plan, Record, RequestKind, Stamp, Token,
+    Arm, ClientId, Event, HistoryError, HoldId, Key, Mode, OpId, Outcome, Plan, Record, RequestKind, Stamp, Token,
 };
 
 use super::ordered::{Counts, Ordered};
@@ -40,6 +40,8 @@ pub struct Source {
     pub zero: Stamp,
     /// The keys that clients tried to acquire.
     pub keys: BTreeSet<Key>,
+    /// The mode of the first attempt that is not a writer's.
+    pub shared: Option<Mode>,
     /// The arm of `decisions`.
     pub arm: Arm,
     /// The accesses of each hold, in order.
@@ -58,6 +60,7 @@ struct Survey {
     run: String,
     zero: Option<Stamp>,
     keys: BTreeSet<Key>,
+    shared: Option<Mode>,
     arm: Option<Arm>,
     has_sections: bool,
     sections: HashMap<HoldId, Vec<(OpId, RequestKind)>>,
@@ -76,7 +79,12 @@ impl Survey {
                 self.arm = self.arm.or(usual.copied());
             }
             Event::Started { .. } => self.zero = Some(self.zero.map_or(record.at, |zero| zero.min(record.at))),
-            Event::Acquire { key, .. } if !self.keys.contains(key) => drop(self.keys.insert(key.clone())),
+            Event::Acquire { key, mode, .. } => {
+                if !self.keys.contains(key) {
+                    self.keys.insert(key.clone());
+                }
+                self.shared = self.shared.or((!mode.is_write()).then_some(*mode));
+            }
             Event::Read { hold, op } if self.has_sections => {
                 self.sections.entry(*hold).or_default().push((*op, RequestKind::Read));
             }
@@ -113,6 +121,7 @@ impl Source {
             run: String::new(),
             zero: None,
             keys: BTreeSet::new(),
+            shared: None,
             arm,
             has_sections,
             sections: HashMap::new(),
@@ -129,6 +138,7 @@ impl Source {
             verdicts: judged.verdicts,
             zero: survey.zero.unwrap_or_default(),
             keys: survey.keys,
+            shared: survey.shared,
             arm: survey.arm.unwrap_or(Arm::Off),
             sections: survey.sections,
             decisions: survey.decisions,

@@ -10,7 +10,7 @@ use agent::{
 use anyhow::Context;
 use history::{CutMode, Direction, Event, FaultId, NodeName, Role, Stamp};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use tokio::sync::mpsc;
 
 use super::{commands::Commands, journal::Journal, stamp, ticks};
@@ -41,24 +41,29 @@ pub enum AgentCommand {
         /// The order.
         order: Box<Order>,
     },
-    /// Record `finished`, and exit.
+    /// Record `finished`, and wait for the end of standard input.
     Finish,
 }
 
-/// Runs until told to finish, or until standard input ends.
+/// Runs until standard input ends. Records nothing after `finished`.
 pub async fn agent() -> anyhow::Result<()> {
     let journal = Arc::new(Journal::begin(Role::Agent)?);
     let (delayed, reports) = mpsc::unbounded_channel();
     let faults = Arc::new(Faults::new(delayed));
+    let mut commands = Commands::new();
     tokio::select! {
-        done = obey(&journal, &faults) => done,
-        stopped = ticks::tick(journal.clone()) => Err(anyhow::Error::new(stopped).context("ticking")),
-        () = report(&journal, &faults, reports) => Ok(()),
+        done = obey(&mut commands, &journal, &faults) => done?,
+        stopped = ticks::tick(journal.clone()) => return Err(anyhow::Error::new(stopped).context("ticking")),
+        () = report(&journal, &faults, reports) => {}
+    }
+    // The controller still collects logs and removes the cluster. While the agent runs, no other run does that.
+    loop {
+        commands.next::<IgnoredAny>().await?;
     }
 }
 
-async fn obey(journal: &Arc<Journal>, faults: &Arc<Faults>) -> anyhow::Result<()> {
-    let mut commands = Commands::new();
+/// Obeys commands up to the last one.
+async fn obey(commands: &mut Commands, journal: &Arc<Journal>, faults: &Arc<Faults>) -> anyhow::Result<()> {
     loop {
         match commands.next().await? {
             AgentCommand::Stamp { event } => {
@@ -86,8 +91,11 @@ async fn obey(journal: &Arc<Journal>, faults: &Arc<Faults>) -> anyhow::Result<()
                     journal.record(Event::OrderDone { order: number, answer, failed });
                 });
             }
-            AgentCommand::Finish => journal.finish(),
-        };
+            AgentCommand::Finish => {
+                journal.end();
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -20,6 +20,8 @@ struct State<W> {
     last: Stamp,
     line: Vec<u8>,
     held: Option<HeldPlace>,
+    /// True after `finished`.
+    has_ended: bool,
 }
 
 /// The place of an event whose content is not known yet. Later events wait behind it, because stamps never go back.
@@ -44,7 +46,8 @@ impl Journal {
 
 impl<W: Write> Journal<W> {
     fn over(out: W) -> Journal<W> {
-        Journal { state: Mutex::new(State { out, next: 0, last: Stamp(0), line: Vec::new(), held: None }) }
+        let (line, last) = (Vec::new(), Stamp(0));
+        Journal { state: Mutex::new(State { out, next: 0, last, line, held: None, has_ended: false }) }
     }
 
     /// Stamps `event` and writes it. Afterwards the kernel has the event, so it survives a SIGKILL.
@@ -73,11 +76,17 @@ impl<W: Write> Journal<W> {
         state.note_slow_write(now);
     }
 
-    /// Writes `finished`, and exits. Nothing follows it, not even the stall of a slow write.
+    /// Writes `finished`, and exits.
     pub fn finish(&self) -> ! {
-        // No other task gets the lock any more.
-        self.state.lock().put(stamp::now(), &Event::Finished);
+        self.end();
         std::process::exit(0)
+    }
+
+    /// Writes `finished`. Nothing follows it, not even the stall of a slow write: later events are dropped.
+    pub fn end(&self) {
+        let mut state = self.state.lock();
+        state.put(stamp::now(), &Event::Finished);
+        state.has_ended = true;
     }
 
     /// Writes an event with the stamp `at`, taken earlier.
@@ -113,6 +122,9 @@ impl<W: Write> State<W> {
     }
 
     fn put(&mut self, at: Stamp, event: &Event) {
+        if self.has_ended {
+            return;
+        }
         self.line.clear();
         let written = serde_json::to_writer(&mut self.line, &Report { n: self.next, at, event })
             .map_err(std::io::Error::from)
@@ -161,6 +173,21 @@ mod tests {
         assert_eq!(numbers, [0, 1, 2, 3]);
         assert!(lines.windows(2).all(|w| w[0]["at"].as_u64() <= w[1]["at"].as_u64()));
         assert_eq!(lines[0]["event"], "watermark");
+    }
+
+    #[test]
+    fn nothing_follows_the_end() {
+        let mut out = Vec::new();
+        let journal = Journal::over(&mut out);
+        journal.record(Event::Watermark);
+        journal.end();
+        journal.record(Event::Watermark);
+        journal.hold_place();
+        journal.fill_place(Some(Event::Watermark));
+        drop(journal);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.lines().last().unwrap().contains("\"finished\""), "{text}");
     }
 
     #[test]

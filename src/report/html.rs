@@ -118,7 +118,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         verdict: row.verdict,
         figures: row.figures,
     };
-    let quantile = |(name, q): (&'static str, f64)| Some((name, milliseconds(judged.measures.acquire_ms(q)?)));
+    let quantile = |(name, q): (&'static str, f64)| Some((name, measures::shown(judged.measures.acquire_ms(q)?)));
     let is_shown = |(_, q): &(&str, f64)| measures::is_shown(*q, verdicts.facts.holds);
     let quantiles = [("median", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("longest", 1.0)];
     let quantiles = quantiles.into_iter().filter(is_shown);
@@ -176,14 +176,6 @@ fn story(told: &checker::Story, window: Option<usize>) -> StoryView {
             .collect(),
         closing: told.closing.clone(),
         window,
-    }
-}
-
-fn milliseconds(ms: f64) -> String {
-    match ms {
-        ms if ms < 10.0 => format!("{ms:.2} ms"),
-        ms if ms < 1e3 => format!("{ms:.0} ms"),
-        ms => format!("{:.2} s", ms / 1e3),
     }
 }
 

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use checker::Story;
-use history::{MadeBy, Plan, Target, When};
+use history::{MadeBy, Plan, Target};
 
 use super::summary::{all_stories, described, figures, notes, rows, versions};
-use crate::{expect::Comparison, judge::Judged};
+use crate::{drawn::random_times, expect::Comparison, judge::Judged};
 
 /// The most stories in the file. GitHub takes 65,536 characters in a comment, and a story has about 1,000.
 const STORIES: usize = 20;
@@ -62,8 +62,7 @@ pub fn title(plan: &Plan) -> String {
 
 /// Says whether the faults of the plan are placed or random, and what that shows. None without faults.
 pub fn placement(plan: &Plan) -> Option<&'static str> {
-    let is_random = |when: &When| matches!(when, When::AfterHeal(_));
-    let random = plan.schedule.iter().filter(|step| is_random(&step.when)).count();
+    let random = random_times(plan).into_iter().filter(|is_random| *is_random).count();
     match (plan.schedule.len(), random) {
         (0, _) => None,
         (_, 0) => Some("The faults were **placed** at exact moments: the run shows what is possible, not how often."),
@@ -78,8 +77,8 @@ pub fn placement(plan: &Plan) -> Option<&'static str> {
     }
 }
 
-/// Returns the commands that repeat the run: from its plan, and by the flags and the seed of the first run. They do not
-/// name the directory of the run, so that a report is the same wherever the directory is.
+/// Returns the commands that repeat the run: from its plan, and by the flags, the seed and the cluster of the first
+/// run. They do not name the directory of the run, so that a report is the same wherever the directory is.
 pub fn again(judged: &Judged) -> String {
     let mut commands = "harness run plan.toml    # in the directory of this report".to_owned();
     if let Some(made_by) = &judged.made_by
@@ -91,18 +90,19 @@ pub fn again(judged: &Judged) -> String {
         let line = MadeBy { command: scenario_words(&made_by.command), ..made_by.clone() }.command_line();
         // The first word is the path of the program.
         let flags = line.split_once(' ').map_or("", |(_, flags)| flags);
-        let _ = write!(commands, "\nharness {flags}{seed}");
+        // Without the flag, the cluster depends on the machine, and on flags that are left out here.
+        let _ = write!(commands, "\nharness {flags}{seed} --cluster {}", judged.plan.cluster.name());
     }
     commands
 }
 
-/// Leaves out the flags that do not change a run.
+/// Leaves out the flags that do not change a run, and `--cluster`.
 fn scenario_words(command: &[String]) -> Vec<String> {
     let mut words = Vec::new();
     let mut left = command.iter();
     while let Some(word) = left.next() {
         let is_flag = |flag: &&str| word == *flag || word.strip_prefix(*flag).is_some_and(|rest| rest.starts_with('='));
-        match ["--expect", "--runs", "--format"].into_iter().find(is_flag) {
+        match ["--expect", "--runs", "--format", "--cluster"].into_iter().find(is_flag) {
             Some(flag) if word == flag => drop(left.next()),
             Some(_) => {}
             None => words.push(word.clone()),
@@ -117,7 +117,7 @@ fn story(out: &mut String, story: &Story) {
         let _ = writeln!(table, "| {:.3} s | {} | {} |", line.at_ms / 1e3, text(&line.who), text(&line.what));
     }
     let _ = writeln!(table, "\n{}", text(&story.closing));
-    *out += &folded(&text(&story.headline), &table);
+    *out += &folded(&element(&story.headline), &table);
 }
 
 fn folded(summary: &str, content: &str) -> String {
@@ -141,12 +141,23 @@ fn code(language: &str, text: &str) -> String {
 /// Text from a run, so that none of it is markup: keys and errors may contain anything.
 pub fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
+    for c in element(text).chars() {
+        if matches!(c, '|' | '*' | '_' | '`' | '[' | ']' | '\\' | '~') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Text from a run in an element of HTML, where nothing is Markdown.
+fn element(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '<' => out += "&lt;",
             '>' => out += "&gt;",
             '&' => out += "&amp;",
-            '|' | '*' | '_' | '`' | '[' | ']' | '\\' | '~' => out.extend(['\\', c]),
             '\n' | '\r' => out.push(' '),
             c => out.push(c),
         }
@@ -157,7 +168,7 @@ pub fn text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{expect::compare, judge::judge};
+    use crate::{drawn::tests::planned, expect::compare, judge::judge, made_by::Making, plan_file::PlanFile};
 
     fn report(expectation: Option<&str>) -> (Judged, String) {
         let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
@@ -184,10 +195,37 @@ mod tests {
     }
 
     #[test]
+    fn random_faults_of_servers_are_not_called_placed() {
+        let of = |words| placement(&planned(words, 1)).unwrap();
+        for words in ["amnesia", "partition:any-lock-node", "pause,amnesia"] {
+            assert!(of(words).starts_with("The faults came at **random** times"), "{words}");
+        }
+        assert!(of("amnesia:redis-2@5s").contains("**placed**"));
+        let mixed = of("amnesia:redis-2@5s,partition:redis-1");
+        assert!(mixed.contains("**placed**") && mixed.contains("**random**"), "{mixed}");
+    }
+
+    #[test]
     fn the_command_that_repeats_a_run_has_no_flags_that_change_nothing() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let command = words("harness run --expect lock=violated --nemesis pause --runs=/tmp/x --format json --seed 7");
         assert_eq!(scenario_words(&command), words("harness run --nemesis pause --seed 7"));
+    }
+
+    #[test]
+    fn the_command_that_repeats_a_run_names_its_cluster() {
+        let mut judged = report(None).0;
+        let plan = judged.plan.clone();
+        let file = PlanFile::new(String::new(), plan.backend.clone(), None, plan);
+        let made_by = Making::begin(&file, "").facts().clone();
+        for words in ["--nemesis pause --expect lock=violated", "--nemesis pause --cluster auto", "--cluster=docker"] {
+            let command = format!("harness run {words} --seed 7").split(' ').map(str::to_owned).collect();
+            judged.made_by = Some(MadeBy { command, ..made_by.clone() });
+            let commands = again(&judged);
+            let name = judged.plan.cluster.name();
+            assert!(commands.ends_with(&format!(" --seed 7 --cluster {name}")), "{commands}");
+            assert_eq!(commands.matches("--cluster").count(), 1, "{commands}");
+        }
     }
 
     #[test]
@@ -202,5 +240,14 @@ mod tests {
         let shown = text("<b>`k|0`</b>\n*x*");
         assert_eq!(shown, "&lt;b&gt;\\`k\\|0\\`&lt;/b&gt; \\*x\\*");
         assert!(code("text", "a\n```\nb").starts_with("    a\n"));
+    }
+
+    #[test]
+    fn the_headline_of_a_story_has_no_signs_of_markdown() {
+        let mut told = all_stories(&report(None).0.verdicts).swap_remove(0);
+        told.headline = "my_key: <worker-1> acted".to_owned();
+        let mut out = String::new();
+        story(&mut out, &told);
+        assert!(out.starts_with("<details><summary>my_key: &lt;worker-1&gt; acted</summary>"), "{out}");
     }
 }

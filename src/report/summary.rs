@@ -5,12 +5,14 @@ use std::{fmt::Write, path::Path};
 use checker::{Story, Verdict, Verdicts};
 use history::{FaultKind, NodeName, Plan, Target, When};
 
-use crate::{expect::Comparison, judge::Judged};
+use crate::{drawn::random_times, expect::Comparison, judge::Judged};
 
 /// The most times of faults that the heading names one by one.
 const TIMES_SHOWN: usize = 3;
 /// Columns of a story.
 const WIDTH: usize = 116;
+/// The least columns of what happened in a story, beside a long name.
+const EVENT_LEAST: usize = 20;
 /// The most stories that are printed; `verdict.json` contains all.
 const STORIES: usize = 3;
 
@@ -100,10 +102,13 @@ fn faults(plan: &Plan) -> String {
 /// The times of the faults in words, each once.
 fn times(plan: &Plan) -> Vec<String> {
     let mut when = Vec::new();
-    let timed = plan.schedule.iter().filter(|step| matches!(step.when, When::At(_))).count();
-    for step in &plan.schedule {
+    let random = random_times(plan);
+    let steps = || plan.schedule.iter().zip(random.iter().copied());
+    let timed = steps().filter(|(step, is_random)| matches!(step.when, When::At(_)) && !is_random).count();
+    for (step, is_random) in steps() {
         let how = match step.when {
             When::AfterHeal(_) => "at random times".to_owned(),
+            When::At(_) if is_random => "at random times".to_owned(),
             When::At(_) if timed > TIMES_SHOWN => format!("at {timed} set times"),
             When::At(at) => format!("at {}", humantime::format_duration(at)),
             When::Healed(_) => "one after the other".to_owned(),
@@ -220,10 +225,11 @@ fn stories(out: &mut String, verdicts: &Verdicts) {
 /// A violation as a story that a person can follow.
 pub fn story(out: &mut String, story: &Story) {
     let _ = writeln!(out, "\n  {}", story.headline);
-    let width = story.lines.iter().map(|line| line.who.len()).max().unwrap_or(0).max(8);
+    let width = story.lines.iter().map(|line| line.who.len()).max().unwrap_or(0).clamp(8, WIDTH);
     for line in &story.lines {
         let indent = 4 + 8 + 4 + width + 2;
-        let what = wrapped(&line.what, WIDTH - indent).join(&format!("\n{:indent$}  ", ""));
+        let columns = WIDTH.saturating_sub(indent).max(EVENT_LEAST);
+        let what = wrapped(&line.what, columns).join(&format!("\n{:indent$}  ", ""));
         let _ = writeln!(out, "    {:>8.3} s  {:<width$}  {what}", line.at_ms / 1e3, line.who);
     }
     let _ = writeln!(out, "    {}", wrapped(&story.closing, WIDTH - 4).join("\n      "));
@@ -279,6 +285,11 @@ fn facts(out: &mut String, verdicts: &Verdicts) {
         if facts.faults_unproved > 0 {
             parts.push(format!("{} not proved", facts.faults_unproved));
         }
+        // The record ends between the request and the proof.
+        let open = facts.faults_requested.saturating_sub(facts.faults_proved + facts.faults_unproved);
+        if open > 0 {
+            parts.push(format!("{open} without a result"));
+        }
         let _ = writeln!(out, "  faults              {} requested: {}", facts.faults_requested, parts.join(", "));
     }
     for fault in &facts.unplanned_faults {
@@ -301,11 +312,15 @@ fn facts(out: &mut String, verdicts: &Verdicts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{expect::compare, judge::judge};
+    use crate::{drawn::tests::planned, expect::compare, judge::judge};
+
+    fn judged() -> Judged {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        judge(history.as_ref()).unwrap()
+    }
 
     fn told(expectation: Option<&str>) -> String {
-        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
-        let judged = judge(history.as_ref()).unwrap();
+        let judged = judged();
         let expectation = expectation.map(|text| text.parse().unwrap());
         let compared = compare(expectation.as_ref(), &judged.verdicts);
         summary(&judged, &compared)
@@ -316,6 +331,43 @@ mod tests {
         let text = told(None);
         for line in text.lines().filter(|line| line.starts_with("    ")) {
             assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_times_of_random_faults_are_called_random() {
+        let of = |words| described(&planned(words, 1), "redis 7.0.15");
+        assert!(of("amnesia").contains(" at random times · "), "{}", of("amnesia"));
+        assert!(of("amnesia:redis-1@5s").contains("amnesia faults on redis-1 at 5s"), "{}", of("amnesia:redis-1@5s"));
+        let mixed = of("amnesia:redis-1@5s,partition:redis-2");
+        assert!(mixed.contains(" at 5s and at random times"), "{mixed}");
+    }
+
+    #[test]
+    fn a_fault_whose_proof_is_not_on_record_has_no_result() {
+        let mut verdicts = judged().verdicts;
+        let mut told = |requested, proved| {
+            (verdicts.facts.faults_requested, verdicts.facts.faults_proved) = (requested, proved);
+            let mut out = String::new();
+            facts(&mut out, &verdicts);
+            out
+        };
+        assert!(told(1, 0).contains("1 requested: 1 without a result\n"), "{}", told(1, 0));
+        assert!(told(3, 1).contains("3 requested: 1 proved, 2 without a result\n"), "{}", told(3, 1));
+        assert!(told(1, 1).contains("1 requested: 1 proved\n"), "{}", told(1, 1));
+    }
+
+    #[test]
+    fn a_story_about_a_long_name_has_all_its_words() {
+        let verdicts = judged().verdicts;
+        for length in [60, 120, 100_000] {
+            let mut told = all_stories(&verdicts).swap_remove(0);
+            told.lines.iter_mut().for_each(|line| line.who = "n".repeat(length));
+            let mut out = String::new();
+            story(&mut out, &told);
+            let shown: Vec<&str> = out.split_whitespace().collect();
+            let words = told.lines.iter().flat_map(|line| line.what.split_whitespace());
+            assert!(words.clone().count() > 10 && words.clone().all(|word| shown.contains(&word)), "{out}");
         }
     }
 

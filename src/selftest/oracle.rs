@@ -31,6 +31,13 @@ pub struct Comparison {
     pub unexplained: Vec<String>,
 }
 
+impl Comparison {
+    /// Returns whether every alarm is true, and every overlap is reported or undecided.
+    pub fn agrees(&self) -> bool {
+        self.unconfirmed.is_empty() && self.missed.is_empty()
+    }
+}
+
 /// Compares the verdicts on a run with its truth.
 pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Comparison {
     let oracle = Oracle { plan, truth };

@@ -87,8 +87,7 @@ impl Pairs {
 
     /// Returns whether every alarm is true, and every overlap is reported or undecided.
     pub fn is_right(&self) -> bool {
-        let is_wrong = |f: &WithFaults| !f.compared.unconfirmed.is_empty() || !f.compared.missed.is_empty();
-        self.sum(|f| f.compared.overlaps) > 0 && !self.pairs.iter().any(|pair| is_wrong(&pair.found))
+        self.sum(|f| f.compared.overlaps) > 0 && self.pairs.iter().all(|pair| pair.found.compared.agrees())
     }
 }
 

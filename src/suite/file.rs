@@ -20,7 +20,7 @@ use crate::{
     expect::Expectation,
     fingerprint,
     plan_file::PlanFile,
-    scenario::of_row,
+    scenario::{fits_its_run, of_row},
     similar::similar,
 };
 
@@ -153,6 +153,15 @@ impl Row {
         }
     }
 
+    /// Parses a plan file of the row. The flags of a row have been checked for faults that are longer than the run.
+    fn parse(&self, text: &str, origin: &str, cluster: ClusterKind) -> anyhow::Result<PlanFile> {
+        let file = PlanFile::parse(text, origin, Some(cluster))?;
+        if self.plan.is_some() {
+            fits_its_run(&file.plan)?;
+        }
+        Ok(file)
+    }
+
     fn cases(&self, cluster: ClusterKind) -> anyhow::Result<Vec<Case>> {
         let (origin, unchanged) = self.text(cluster)?;
         let mut text = unchanged.clone();
@@ -164,7 +173,7 @@ impl Row {
             };
             text = changed.map_err(|e| Unusable(format!("set: {e}")))?;
         }
-        let file = PlanFile::parse(&text, &origin, Some(cluster))?;
+        let file = self.parse(&text, &origin, cluster)?;
         // Another way to write a value, or a default that the plan leaves out, makes another text and no other plan.
         if self.group.is_none() && !self.set.is_empty() {
             let is_same = PlanFile::parse(&unchanged, &origin, Some(cluster)).is_ok_and(|before| before == file);
@@ -186,9 +195,9 @@ impl Row {
         let Some(twin) = &self.twin else { return Ok(vec![of_row]) };
         let twin_text = replaced(&text, &twin.field, &twin.value).map_err(|e| Unusable(format!("twin: {e}")))?;
         let of_twin = Case {
-            name: format!("{} twin", self.id),
+            name: self.twin_name(),
             claim: format!("the plan of {}, but {}", self.id, differences(&text, &twin_text).join(", ")),
-            file: PlanFile::parse(&twin_text, &format!("{origin} (twin)"), Some(cluster))?,
+            file: self.parse(&twin_text, &format!("{origin} (twin)"), cluster)?,
             witnesses: twin.witness.as_deref().map_or(Ok(of_row.witnesses.clone()), witnesses)?,
             expectation: Some(expectation(&twin.expect)?),
             causes: twin.causes.clone(),

@@ -12,7 +12,7 @@ use history::ClusterKind;
 use serde::Deserialize;
 use workloads::backend::Backend;
 
-use crate::{exit::Unusable, scenario::Scenario, similar::similar};
+use crate::{exit::Unusable, plan_file::has_key, scenario::Scenario, similar::similar};
 
 /// Stands for every backend, or every client of the suite file, in the list of a row.
 const ALL: &str = "all";
@@ -125,7 +125,7 @@ pub struct Twin {
 /// or clients.
 ///
 /// # Errors
-/// A file cannot be read or parsed, a file includes itself, or two rows have one name.
+/// A file cannot be read or parsed, a file includes itself, or two rows or twins have one name.
 pub fn read(path: &Path) -> Result<SuiteFile, Unusable> {
     let text = std::fs::read_to_string(path).map_err(|e| wrong(path, e))?;
     parse(&text, path)
@@ -137,21 +137,29 @@ pub fn read(path: &Path) -> Result<SuiteFile, Unusable> {
 /// As [`read`].
 pub fn parse(text: &str, path: &Path) -> Result<SuiteFile, Unusable> {
     let suite = with_included(text, path, &mut Vec::new())?;
-    let mut rows: Vec<&Row> = suite.rows.iter().collect();
-    rows.sort_by_key(|row| &row.id);
-    match rows.windows(2).find(|pair| pair[0].id == pair[1].id) {
-        Some(pair) if pair[0].file == pair[1].file => Err(wrong(path, format!("two rows are called {}", pair[0].id))),
-        Some(pair) => {
-            let (one, other) = (pair[0].file.display(), pair[1].file.display());
-            Err(wrong(path, format!("two rows are called {}: one in {one}, the other in {other}", pair[0].id)))
-        }
-        None => Ok(suite),
-    }
+    have_names_of_their_own(&suite.rows, path)?;
+    Ok(suite)
+}
+
+/// Refuses a second row or twin of one name: the runs of both would be counted as runs of one.
+fn have_names_of_their_own(rows: &[Row], path: &Path) -> Result<(), Unusable> {
+    let mut named: Vec<(String, &Row)> = rows.iter().map(|row| (row.id.clone(), row)).collect();
+    named.extend(rows.iter().filter(|row| row.twin.is_some()).map(|row| (row.twin_name(), row)));
+    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let Some([(name, one), (_, other)]) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) else { return Ok(()) };
+    let twin = if one.id == other.id { "" } else { ", and one of them is the twin of another row" };
+    let (first, second) = (one.file.display(), other.file.display());
+    let files = if one.file == other.file { String::new() } else { format!(": one in {first}, the other in {second}") };
+    Err(wrong(path, format!("two rows are called {name}{twin}{files}")))
 }
 
 /// `above` are the files whose includes led to this file.
 fn with_included(text: &str, path: &Path, above: &mut Vec<PathBuf>) -> Result<SuiteFile, Unusable> {
-    let suite: SuiteFile = toml::from_str(text).map_err(|e| wrong(path, e))?;
+    let suite: SuiteFile =
+        toml::from_str(text).map_err(|e| match has_key(text, "plan") && has_key(text, "backend") {
+            true => wrong(path, format!("this is a plan; `harness run {}` runs it", path.display())),
+            false => wrong(path, e),
+        })?;
     if suite.schema != 1 {
         return Err(wrong(path, format!("schema {} is unknown; this version reads schema 1", suite.schema)));
     }
@@ -235,6 +243,11 @@ impl Row {
         names.iter().map(for_one).collect()
     }
 
+    /// Returns the name of the row's twin.
+    pub fn twin_name(&self) -> String {
+        format!("{} twin", self.id)
+    }
+
     /// Returns whether `only` names the row, or the row whose list of backends it comes from.
     pub fn is_named(&self, only: &str) -> bool {
         self.id == only || self.group.as_deref() == Some(only)
@@ -314,6 +327,18 @@ mod tests {
             let error = parse(text, &at("one.toml")).unwrap_err().to_string();
             assert!(error.contains(words), "{words}: {error}");
         }
+    }
+
+    #[test]
+    fn a_row_cannot_have_the_name_of_a_twin() {
+        let twin = "run = \"\"\n[row.twin]\nfield = \"plan.lease\"\nvalue = \"3s\"\nexpect = \"lock=upheld\"";
+        let suite = |id: &str| {
+            let text = format!("schema = 1\n{}{}", row("p", twin), row(id, "run = \"\""));
+            parse(&text, Path::new("s.toml")).map(|suite| suite.rows.len()).map_err(|e| e.to_string())
+        };
+        assert_eq!(suite("p-twin"), Ok(2));
+        let problem = "two rows are called p twin, and one of them is the twin of another row";
+        assert_eq!(suite("p twin"), Err(format!("suite s.toml: {problem}")));
     }
 
     #[test]

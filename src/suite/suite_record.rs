@@ -12,63 +12,85 @@ use serde::Serialize;
 use super::results::{CaseRun, Head, Outcome, Results, RowFacts};
 use crate::exit::Unusable;
 
-/// The recorded runs of a suite, or of a shard.
+/// The record that an earlier call has left, if there is one. It was read, and is not replaced yet.
 #[derive(Debug)]
-pub struct SuiteRecord {
+pub struct EarlierRecord {
     path: PathBuf,
-    file: File,
+    /// The present rows, and the runs that are continued.
     results: Results,
     older: Vec<CaseRun>,
+    /// True if the file has runs that are not continued.
+    is_kept: bool,
 }
 
-impl SuiteRecord {
-    /// Opens the record of a suite in `runs`: an empty record, or with `resume` the record of the interrupted suite, if
-    /// there is one. A record that is not continued is kept beside the new one: without `resume`, or of another build,
-    /// whose runs are [`SuiteRecord::older`].
+impl EarlierRecord {
+    /// Reads the record of a suite in `runs`, and writes nothing. Only with `resume` its runs are continued: those of
+    /// the same build as they are, and those of another build if they are judged again.
     ///
     /// # Errors
-    /// The file cannot be read or written, or a line cannot be parsed. The last line may be incomplete.
-    pub fn open(runs: &Path, head: Head, resume: bool) -> anyhow::Result<SuiteRecord> {
+    /// The file cannot be read, or a line cannot be parsed. The last line may be incomplete.
+    pub fn read(runs: &Path, head: Head, resume: bool) -> anyhow::Result<EarlierRecord> {
         let path = runs.join(head.file_name());
-        let kept = path.with_extension("jsonl.older");
-        let keep = || std::fs::copy(&path, &kept).with_context(|| format!("writing {}", kept.display()));
-        let recorded = if resume { recorded(&path)? } else { None };
-        if !resume && path.exists() {
-            keep()?;
-        }
         let (mut done, mut older) = (Vec::new(), Vec::new());
+        let mut is_kept = !resume && has_lines_of_runs(&path)?;
+        let recorded = if resume { recorded(&path)? } else { None };
         if let Some(Results { head: of, mut runs }) = recorded {
+            let is_of_this_build = of.build == head.build;
+            is_kept = !is_of_this_build && !runs.is_empty();
             runs.retain(|run| run.outcome != Outcome::Infrastructure);
-            if of.build == head.build {
-                done = runs;
-            } else {
-                keep()?;
-                older = runs;
-            }
+            (if is_of_this_build { &mut done } else { &mut older }).append(&mut runs);
         }
-        let results = Results { head, runs: done };
+        Ok(EarlierRecord { path, results: Results { head, runs: done }, older, is_kept })
+    }
+
+    /// The runs that another build of the harness made. Their verdicts may be others now.
+    pub fn older(&self) -> &[CaseRun] {
+        &self.older
+    }
+
+    /// The present rows, and the runs that are continued as they are.
+    pub fn results(&self) -> &Results {
+        &self.results
+    }
+
+    /// Replaces the record by a record of the runs that are continued. `again` are the runs of another build that were
+    /// judged again. A record with runs that are not continued is kept beside the new one.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn replace(self, again: Vec<CaseRun>) -> anyhow::Result<SuiteRecord> {
+        let EarlierRecord { path, mut results, is_kept, .. } = self;
+        results.runs.extend(again);
         // The kept lines are written again: nothing may follow an incomplete line.
         let mut text = line(&results.head)?;
         for run in &results.runs {
             text += &line(run)?;
+        }
+        if is_kept {
+            let kept = path.with_extension("jsonl.older");
+            std::fs::copy(&path, &kept).with_context(|| format!("writing {}", kept.display()))?;
         }
         let writing = || format!("writing {}", path.display());
         // All at once, so that an interruption here loses no run.
         let beside = path.with_extension("jsonl.new");
         std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &path)).with_context(writing)?;
         let file = OpenOptions::new().append(true).open(&path).with_context(writing)?;
-        Ok(SuiteRecord { path, file, results, older })
+        Ok(SuiteRecord { path, file, results })
     }
+}
 
+/// The recorded runs of a suite, or of a shard.
+#[derive(Debug)]
+pub struct SuiteRecord {
+    path: PathBuf,
+    file: File,
+    results: Results,
+}
+
+impl SuiteRecord {
     /// Returns whether the record has this run of a row, with the row's present plan and expectation.
     pub fn has(&self, row: &RowFacts, n: u32) -> bool {
         self.results.of(row).iter().any(|run| run.n == n)
-    }
-
-    /// The runs that another build of the harness made. They are not in the record, because their verdicts may be
-    /// others now.
-    pub fn older(&mut self) -> Vec<CaseRun> {
-        std::mem::take(&mut self.older)
     }
 
     /// Adds a run to the record.
@@ -96,6 +118,15 @@ fn recorded(path: &Path) -> Result<Option<Results>, Unusable> {
     };
     let anew = "run the suite without --resume to begin anew";
     Results::parse(&text, path).map(Some).map_err(|e| unusable(format!("{e}; {anew}")))
+}
+
+/// Returns whether a file has more than the line about the rows. It need not be a record of this version.
+fn has_lines_of_runs(path: &Path) -> anyhow::Result<bool> {
+    match std::fs::read(path) {
+        Ok(text) => Ok(text.splitn(2, |byte| *byte == b'\n').nth(1).is_some_and(|rest| !rest.is_empty())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+    }
 }
 
 fn line(of: &impl Serialize) -> anyhow::Result<String> {
@@ -129,4 +160,51 @@ pub fn lock(runs: &Path) -> anyhow::Result<File> {
     }
     file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).with_context(doing)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::suite::fixtures::{HEAD, RUN, of_rows};
+
+    fn read(runs: &Path, build: &str, resume: bool) -> EarlierRecord {
+        let head = Head { build: build.to_owned(), ..of_rows(&["K1"]).head };
+        EarlierRecord::read(runs, head, resume).unwrap()
+    }
+
+    #[test]
+    fn a_record_of_another_build_stays_until_its_runs_are_judged_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("suite-s-sim.jsonl");
+        let text = format!("{HEAD}\n{RUN}\n");
+        fs::write(&path, &text).unwrap();
+        // The first call is interrupted before its runs are judged.
+        for _ in 0..2 {
+            let earlier = read(dir.path(), "another", true);
+            assert_eq!((earlier.older().len(), earlier.results().runs.len()), (1, 0));
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        let record = read(dir.path(), "another", true).replace(Vec::new()).unwrap();
+        assert!(record.results().runs.is_empty() && fs::read_to_string(&path).unwrap().lines().count() == 1);
+        let kept = path.with_extension("jsonl.older");
+        assert_eq!(fs::read_to_string(&kept).unwrap(), text);
+        // A record without runs does not take the place of the kept one.
+        for (build, resume) in [("another", false), ("third", true)] {
+            read(dir.path(), build, resume).replace(Vec::new()).unwrap();
+            assert_eq!(fs::read_to_string(&kept).unwrap(), text, "{build}");
+        }
+    }
+
+    #[test]
+    fn runs_that_are_judged_again_follow_the_new_head() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("suite-s-sim.jsonl"), format!("{HEAD}\n{RUN}\n")).unwrap();
+        let earlier = read(dir.path(), "another", true);
+        let again = earlier.older().to_vec();
+        earlier.replace(again).unwrap();
+        let earlier = read(dir.path(), "another", true);
+        assert_eq!((earlier.older().len(), earlier.results().runs.len()), (0, 1));
+    }
 }

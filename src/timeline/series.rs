@@ -2,24 +2,25 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use history::{ClientId, HoldId, Key, Stamp, Token};
+use history::{ClientId, Event, HoldId, Key, Mode, ProcessName, Record, Stamp, Token};
+
+use super::tokens::{TokenPoint, Tokens};
+use crate::measures::is_shown;
 
 /// The most buckets. If a run needs more, two become one.
 pub const BUCKETS: usize = 256;
 /// The first length of a bucket.
 const FIRST_NS: u64 = 500_000_000;
 /// Classes of latencies: four for each power of two of microseconds.
-const CLASSES: usize = 128;
-/// The most tokens that are kept; beyond that, every second one goes.
-const TOKENS: usize = 4_000;
-/// The most tokens that went back that are kept.
-const BACKWARDS: usize = 1_000;
+const CLASSES: usize = 192;
 
 /// Counts of one bucket of time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Bucket {
     /// Critical sections that became due here and were begun, now or later.
     pub due: u64,
+    /// Critical sections that stopped waiting here: they got their first lock, or their client gave them up or ended.
+    pub served: u64,
     /// Attempts that were sent.
     pub attempts: u64,
     /// Attempts that failed.
@@ -49,6 +50,7 @@ impl Bucket {
 
     fn merge(&mut self, other: &Bucket) {
         self.due += other.due;
+        self.served += other.served;
         self.attempts += other.attempts;
         self.failed += other.failed;
         self.acquired += other.acquired;
@@ -59,9 +61,13 @@ impl Bucket {
     }
 
     /// The latency from the time at which a section was due to its hold, in milliseconds: an upper bound that is at
-    /// most a quarter too large. None if nothing was acquired here.
+    /// most a quarter too large. None if nothing was acquired here, or too little for this quantile.
     pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
         let all: u64 = self.latency.iter().map(|n| u64::from(*n)).sum();
+        // One value is its own median.
+        if quantile > 0.5 && !is_shown(quantile, all) {
+            return None;
+        }
         let wanted = ((all as f64 * quantile).ceil() as u64).max(1);
         let mut sum = 0;
         let found = self.latency.iter().position(|n| {
@@ -70,19 +76,6 @@ impl Bucket {
         });
         found.map(bound_ms)
     }
-}
-
-/// The token of one hold.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TokenPoint {
-    /// The `acquire` ok.
-    pub at: Stamp,
-    /// The key.
-    pub key: Key,
-    /// The token.
-    pub token: Token,
-    /// True if a hold of the key that was acquired before had a larger token, or the same one.
-    pub is_back: bool,
 }
 
 /// Counts, latencies and tokens over time.
@@ -100,23 +93,37 @@ pub struct Series {
     pub tokens_left_out: u64,
 }
 
+/// The section that a client began last.
+#[derive(Debug)]
+struct Section {
+    due: Stamp,
+    process: ProcessName,
+    /// True until it has its first lock, or is given up.
+    is_waiting: bool,
+}
+
+/// An attempt without a result so far.
+#[derive(Debug)]
+struct Attempt {
+    client: ClientId,
+    due: Stamp,
+    key: Key,
+    mode: Mode,
+}
+
 /// Builds [`Series`].
 #[derive(Debug, Default)]
 pub struct SeriesBuilder {
     from: Option<Stamp>,
+    /// The last stamp of a process.
+    until: Stamp,
     /// The length of a bucket is the first length, doubled this often.
     doublings: u32,
     buckets: Vec<Bucket>,
     left_out: HashMap<ClientId, Vec<u32>>,
-    /// The section that each client began last.
-    due: HashMap<ClientId, Stamp>,
-    intended: HashMap<HoldId, (Stamp, Key)>,
-    tokens: Vec<TokenPoint>,
-    backwards: Vec<TokenPoint>,
-    largest: HashMap<Key, TokenPoint>,
-    stride: u64,
-    seen: u64,
-    tokens_left_out: u64,
+    sections: HashMap<ClientId, Section>,
+    attempts: HashMap<HoldId, Attempt>,
+    tokens: Tokens,
 }
 
 impl SeriesBuilder {
@@ -151,70 +158,70 @@ impl SeriesBuilder {
         &mut self.buckets[place]
     }
 
-    /// The first process has started: the first bucket begins here.
-    pub fn started(&mut self, at: Stamp) {
-        self.from.get_or_insert(at);
+    /// Adds the next record.
+    pub fn add(&mut self, record: &Record) {
+        let at = record.at;
+        self.until = self.until.max(at);
+        match &record.event {
+            Event::Started { .. } => {
+                self.from.get_or_insert(at);
+            }
+            Event::Acquire { client, attempt, key, intended, mode, .. } => {
+                let begun = Attempt { client: *client, due: *intended, key: key.clone(), mode: *mode };
+                self.begin(*attempt, begun, &record.process, at);
+            }
+            Event::AcquireFailed { attempt, .. } => {
+                self.bucket(at).failed += 1;
+                self.attempts.remove(attempt);
+            }
+            Event::Acquired { attempt, token, granted_after, .. } => {
+                self.acquired(*attempt, *token, *granted_after, at);
+            }
+            Event::Finished => self.ended(&record.process, at),
+            // The controller, which reports it, has no stamps.
+            Event::ProcessEnded { ended, .. } => self.ended(ended, self.until),
+            _ => {}
+        }
     }
 
-    /// An attempt was sent.
-    pub fn attempt(&mut self, client: ClientId, id: HoldId, key: &Key, intended: Stamp, at: Stamp) {
-        // Each retry of a section has the section's own time.
-        if self.due.insert(client, intended) != Some(intended) {
-            self.bucket(intended).due += 1;
+    fn begin(&mut self, id: HoldId, begun: Attempt, process: &ProcessName, at: Stamp) {
+        // Each lock of a section and each retry has the section's own time.
+        if self.sections.get(&begun.client).is_none_or(|last| last.due != begun.due) {
+            self.bucket(begun.due).due += 1;
+            let section = Section { due: begun.due, process: process.clone(), is_waiting: true };
+            let last = self.sections.insert(begun.client, section);
+            if last.is_some_and(|last| last.is_waiting) {
+                self.bucket(at).served += 1;
+            }
         }
         self.bucket(at).attempts += 1;
-        self.intended.insert(id, (intended, key.clone()));
+        self.attempts.insert(id, begun);
     }
 
-    /// An attempt failed.
-    pub fn failed(&mut self, id: HoldId, at: Stamp) {
-        self.bucket(at).failed += 1;
-        self.intended.remove(&id);
-    }
-
-    /// An attempt succeeded.
-    pub fn acquired(&mut self, id: HoldId, token: Option<Token>, at: Stamp) {
-        let begun = self.intended.remove(&id);
-        let bucket = self.bucket(at);
-        bucket.acquired += 1;
-        let Some((intended, key)) = begun else { return };
-        bucket.record(at.since(intended));
+    fn acquired(&mut self, id: HoldId, token: Option<Token>, granted_after: Stamp, at: Stamp) {
+        self.bucket(at).acquired += 1;
+        let Some(Attempt { client, due, key, mode }) = self.attempts.remove(&id) else { return };
+        self.bucket(at).record(at.since(due));
+        let waiting = self.sections.get_mut(&client).filter(|section| section.is_waiting && section.due == due);
+        if let Some(section) = waiting {
+            section.is_waiting = false;
+            self.bucket(at).served += 1;
+        }
         if let Some(token) = token {
-            self.token(TokenPoint { at, key, token, is_back: false });
+            self.tokens.add(TokenPoint { at, key, token, mode, granted_after, is_back: false });
         }
     }
 
-    fn token(&mut self, point: TokenPoint) {
-        let largest = self.largest.get(&point.key);
-        if let Some(before) = largest.filter(|before| before.token >= point.token && before.at < point.at) {
-            if self.backwards.len() < BACKWARDS {
-                // The larger token belongs to the picture.
-                self.backwards.push(before.clone());
-                self.backwards.push(point);
-            } else {
-                self.tokens_left_out += 1;
-            }
-            return;
+    /// No section of a process that has ended waits.
+    fn ended(&mut self, process: &ProcessName, at: Stamp) {
+        let mut count = 0;
+        let is_its_own = |section: &&mut Section| section.is_waiting && section.process == *process;
+        for section in self.sections.values_mut().filter(is_its_own) {
+            section.is_waiting = false;
+            count += 1;
         }
-        if largest.is_none_or(|before| before.token < point.token) {
-            self.largest.insert(point.key.clone(), point.clone());
-        }
-        self.stride = self.stride.max(1);
-        self.seen += 1;
-        if !self.seen.is_multiple_of(self.stride) {
-            self.tokens_left_out += 1;
-            return;
-        }
-        self.tokens.push(point);
-        if self.tokens.len() > TOKENS {
-            self.stride *= 2;
-            let before = self.tokens.len();
-            let mut n = 0;
-            self.tokens.retain(|_| {
-                n += 1;
-                n % 2 == 0
-            });
-            self.tokens_left_out += (before - self.tokens.len()) as u64;
+        if count > 0 {
+            self.bucket(at).served += count;
         }
     }
 
@@ -230,22 +237,13 @@ impl SeriesBuilder {
 
     /// The series, and the holds of each client that are left out.
     pub fn finish(self) -> (Series, HashMap<ClientId, Vec<u32>>) {
-        let mut tokens = self.tokens;
-        tokens.extend(self.backwards);
-        tokens.sort_by(|a, b| (a.at, &a.key, a.token).cmp(&(b.at, &b.key, b.token)));
-        tokens.dedup();
-        let mut largest: HashMap<Key, Token> = HashMap::new();
-        for point in &mut tokens {
-            let before = largest.entry(point.key.clone()).or_insert(Token(0));
-            point.is_back = *before >= point.token && point.token > Token(0);
-            *before = (*before).max(point.token);
-        }
+        let (tokens, tokens_left_out) = self.tokens.finish();
         let series = Series {
             from: self.from.unwrap_or_default(),
             width: Duration::from_nanos(FIRST_NS << self.doublings),
             buckets: self.buckets,
             tokens,
-            tokens_left_out: self.tokens_left_out,
+            tokens_left_out,
         };
         (series, self.left_out)
     }
@@ -254,24 +252,54 @@ impl SeriesBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::tokens::TOKENS;
 
     const MS: u64 = 1_000_000;
+
+    fn add(series: &mut SeriesBuilder, process: &str, at: Stamp, event: Event) {
+        series.add(&Record { seq: 0, process: ProcessName::new(process), n: 0, at, event });
+    }
+
+    /// The only client of the process `worker-1` sends an attempt for its section that is due then.
+    fn begin(series: &mut SeriesBuilder, attempt: u64, due: Stamp, at: Stamp) {
+        let (attempt, key) = (HoldId(attempt), Key::new("k0"));
+        let (client, mode) = (ClientId(0), Mode::Write);
+        let event = Event::Acquire { client, attempt, key, intended: due, mode, above: None };
+        add(series, "worker-1", at, event);
+    }
+
+    /// The attempt succeeds.
+    fn acquire(series: &mut SeriesBuilder, attempt: u64, token: u64, granted_after: Stamp, at: Stamp) {
+        let event = Event::Acquired {
+            attempt: HoldId(attempt),
+            token: Some(Token(token)),
+            lease_ns: 0,
+            granted_after,
+            promised_from: None,
+            place: None,
+            valid_ns: 0,
+            answers: Vec::new(),
+        };
+        add(series, "worker-1", at, event);
+    }
+
+    fn sum(series: &Series, of: fn(&Bucket) -> u64) -> u64 {
+        series.buckets.iter().map(of).sum()
+    }
 
     #[test]
     fn a_long_run_has_no_more_buckets_and_loses_no_count() {
         let mut series = SeriesBuilder::default();
-        let key = Key::new("k0");
-        series.started(Stamp(0));
         for n in 0..10_000 {
             let at = Stamp(n * 100 * MS);
-            series.attempt(ClientId(0), HoldId(n), &key, at, at);
-            series.acquired(HoldId(n), Some(Token(n + 1)), at.plus(Duration::from_millis(8)));
+            begin(&mut series, n, at, at);
+            acquire(&mut series, n, n + 1, at, at.plus(Duration::from_millis(8)));
             series.left_out(ClientId(0), at);
         }
         let (series, left_out) = series.finish();
         assert!(series.buckets.len() <= BUCKETS && series.buckets.len() > BUCKETS / 4);
-        let sum = |of: fn(&Bucket) -> u64| series.buckets.iter().map(of).sum::<u64>();
-        assert_eq!([sum(|b| b.due), sum(|b| b.attempts), sum(|b| b.acquired)], [10_000; 3]);
+        let counts: [fn(&Bucket) -> u64; 4] = [|b| b.due, |b| b.served, |b| b.attempts, |b| b.acquired];
+        assert_eq!(counts.map(|of| sum(&series, of)), [10_000; 4]);
         assert_eq!(left_out[&ClientId(0)].iter().sum::<u32>(), 10_000);
         assert!(series.tokens.len() <= TOKENS);
         assert_eq!(series.tokens.len() as u64 + series.tokens_left_out, 10_000);
@@ -283,16 +311,44 @@ mod tests {
     #[test]
     fn a_token_that_goes_back_is_kept_with_the_larger_one() {
         let mut series = SeriesBuilder::default();
-        let key = Key::new("k0");
         for n in 0..20_000_u64 {
             let at = Stamp(n * MS);
-            series.attempt(ClientId(0), HoldId(n), &key, at, at);
-            let token = if n == 15_000 { 7 } else { n + 1 };
-            series.acquired(HoldId(n), Some(Token(token)), at);
+            begin(&mut series, n, at, at);
+            acquire(&mut series, n, if n == 15_000 { 7 } else { n + 1 }, at, at);
         }
         let (series, _) = series.finish();
         let back: Vec<_> = series.tokens.iter().filter(|point| point.is_back).map(|point| point.token).collect();
         assert_eq!(back, [Token(7)]);
         assert!(series.tokens.iter().any(|point| point.token == Token(15_000)));
+    }
+
+    #[test]
+    fn a_section_waits_until_its_first_lock_or_the_end_of_its_process() {
+        let mut series = SeriesBuilder::default();
+        let second = |n: u64| Stamp(n * 1_000 * MS);
+        for n in 0..3 {
+            for lock in [2 * n, 2 * n + 1] {
+                begin(&mut series, lock, second(n), second(n));
+                acquire(&mut series, lock, lock + 1, second(n), second(n));
+            }
+        }
+        // This section is given up for the next one, which waits when its process is killed.
+        begin(&mut series, 6, second(3), second(3));
+        begin(&mut series, 7, second(4), second(5));
+        add(&mut series, "agent", second(9), Event::Watermark);
+        add(&mut series, "controller", Stamp(0), Event::ProcessEnded { ended: "worker-1".into(), code: None });
+        let (series, _) = series.finish();
+        assert_eq!([sum(&series, |b| b.due), sum(&series, |b| b.acquired)], [5, 6]);
+        let seconds = series.buckets.chunks(2).map(|pair| pair.iter().map(|b| b.served).sum::<u64>());
+        assert_eq!(seconds.collect::<Vec<_>>(), [1, 1, 1, 0, 0, 1, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_high_quantile_of_few_values_is_not_shown() {
+        let mut bucket = Bucket::default();
+        (0..2).for_each(|_| bucket.record(Duration::from_millis(8)));
+        assert!(bucket.latency_ms(0.5).is_some() && bucket.latency_ms(0.99).is_none());
+        (2..100).for_each(|_| bucket.record(Duration::from_millis(8)));
+        assert!(bucket.latency_ms(0.99).is_some());
     }
 }

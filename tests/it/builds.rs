@@ -127,7 +127,7 @@ fn two_runs_that_need_the_same_image_build_it_once_and_start_nothing() {
         command.spawn().unwrap()
     };
     let both = [begin(), begin()].map(|child| Ran::from(child.wait_with_output().unwrap()).exits(0));
-    let image = format!("harness-debian/{role}:bookworm");
+    let image = format!("harness-debian/{role}-base-files:bookworm");
     let removed = std::process::Command::new("docker").args(["rmi", &image]).output().unwrap();
     let built = both.iter().filter(|ran| ran.stderr.contains(&format!("building image {image}"))).count();
     assert_eq!(built, 1, "{both:?}");

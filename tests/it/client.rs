@@ -184,6 +184,51 @@ fn a_broken_program_fails_at_the_line_that_is_wrong() {
     }
 }
 
+/// The program of [`BASH`] with other answers: `sed` replaces `from` by `to`.
+fn answering(from: &str, to: &str) -> String {
+    format!(r#"bash -c '{BASH} | sed -u "s/{from}/{to}/"'"#)
+}
+
+/// Asserts that one check fails, and all others pass.
+#[track_caller]
+fn fails_one_check(program: &str, words: &str) {
+    let failed = checked(program).exits(1).stdout;
+    assert!(failed.contains(words) && failed.contains("1 of 12 checks failed"), "{program}: `{words}`\n{failed}");
+}
+
+#[test]
+fn a_validity_is_judged_by_the_lease_of_its_answer() {
+    let program = answering("true,", r#"true,\"valid_ms\":590,\"lease_ms\":300,"#);
+    fails_one_check(&program, "FAILED  acquire: expected `valid_ms` of at most 295: the lease of 300 ms");
+}
+
+#[test]
+fn the_validity_of_a_renewal_is_judged_too() {
+    let program = answering("true}", r#"true,\"valid_ms\":599}"#);
+    fails_one_check(&program, "FAILED  renew: expected `valid_ms` of at most 592: the lease of 600 ms");
+}
+
+#[test]
+fn a_lease_that_the_servers_made_longer_is_no_session() {
+    let asks = r#"sed -u "s/lease_ms\":[0-9]*/lease_ms\":2000/""#;
+    let answers = r#"sed -u "s/true,/true,\"valid_ms\":1900,\"lease_ms\":2000,/""#;
+    let passed = checked(&format!("bash -c '{asks} | {BASH} | {answers}'")).exits(0).stdout;
+    let expiry = "ok      expiry: the lock of a silent holder is free after its lease";
+    assert!(passed.contains(expiry) && passed.contains("all 12 checks passed"), "{passed}");
+}
+
+#[test]
+fn a_program_that_forgets_one_of_its_two_locks_fails() {
+    let words = "FAILED  release: expected `\"ok\":true` of `release` by the holder";
+    fails_one_check(&format!("{BASH} --forgets"), words);
+}
+
+#[test]
+fn a_program_that_goes_on_without_its_output_fails() {
+    let words = "FAILED  end of input: expected the program to end within 2s";
+    fails_one_check(&format!("bash -c '{BASH}; exec >&-; sleep 60'"), words);
+}
+
 #[test]
 #[ignore = "needs a Docker engine"]
 fn a_program_that_is_paused_before_its_write_is_a_stale_holder_on_real_servers() {

@@ -95,6 +95,20 @@ fn scenarios_of_one_side_and_damaged_runs_are_named() {
 }
 
 #[test]
+fn a_run_that_was_not_judged_to_its_end_is_not_compared_with_whole_runs() {
+    let (cut, dir) = (Path::new("checker/tests/corpus/event-lost.jsonl"), runs("pause", 0..1));
+    fs::create_dir(dir.path().join("cut")).unwrap();
+    fs::copy(cut, dir.path().join("cut/history.jsonl")).unwrap();
+    let why = "worker-2 ended before it had finished";
+    let text = compare(dir.path(), dir.path(), &[]).exits(0).stdout;
+    assert!(line(&text, "left out of A").contains(&format!("cut/history.jsonl: {why}")), "{text}");
+    assert!(line(&text, "lock violated").contains("1 of 1") && !text.contains("3 workers"), "{text}");
+    let text = compare(cut, cut, &[]).exits(0).stdout;
+    assert!(line(&text, "left out of A").contains(&format!("the numbers of {}: {why}", cut.display())), "{text}");
+    assert!(line(&text, "lock violated").contains("1 inconclusive") && !text.contains("holds"), "{text}");
+}
+
+#[test]
 fn a_simulated_run_that_is_there_twice_counts_once() {
     let (one, again) = (runs("pause", 0..5), runs("pause", 0..5));
     move_runs(&again, &one);

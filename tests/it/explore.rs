@@ -65,12 +65,18 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["explore", "--seed", "9007199254740992", "--seeds", "2"], &["seed", "2^53"]),
         (&["explore", "--arms", "reads", "--fence", "strict"], &["--fence"]),
         (&["explore", "--tokens", "counter"], &["--tokens", "two-phase"]),
-        (&["run", "--repeat", "3"], &["--repeat", "PLAN"]),
         (&["run", "plan.toml", "--repeat", "0"], &["--repeat"]),
     ];
     for (args, words) in table {
         ran(args).exits(64).says(words);
     }
+}
+
+#[test]
+fn a_scenario_without_a_plan_can_be_repeated() {
+    let runs = tempfile::tempdir().unwrap();
+    let said = ran(&["run", "--cluster", "sim", "--repeat", "2", "--runs", runs.path().to_str().unwrap()]).exits(0);
+    assert!(said.stdout.ends_with("0 of 2 runs were violated\n"), "{}", said.stdout);
 }
 
 /// The lines that have counts of schedules, without rates. A search prints each finding when it has it, in any order.

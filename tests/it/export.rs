@@ -1,7 +1,8 @@
 //! `harness export`: each format says what the verdicts say, and nothing is left of an export that failed.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, io::pipe, path::Path};
 
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::Value;
 
 use crate::support::{Ran, harness, ran};
@@ -14,9 +15,13 @@ fn export(run: &str, to: &str, flags: &[&str]) -> Ran {
 
 /// A simulated run with many holds, windows and faults.
 fn simulated() -> (tempfile::TempDir, String) {
+    simulated_with(&["--nemesis", "pause,kill", "--time", "20s", "--keys", "2"])
+}
+
+fn simulated_with(flags: &[&str]) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
-    let run = ["run", "--cluster", "sim", "--nemesis", "pause,kill", "--time", "20s", "--seed", "7", "--keys", "2"];
-    let ran: Ran = harness().args(run).arg("--runs").arg(dir.path()).output().unwrap().into();
+    let run = ["run", "--cluster", "sim", "--seed", "7"];
+    let ran: Ran = harness().args(run).args(flags).arg("--runs").arg(dir.path()).output().unwrap().into();
     assert!(ran.code.is_some_and(|code| code <= 2), "{}", ran.stderr);
     let latest = dir.path().join("latest").to_str().unwrap().to_owned();
     (dir, latest)
@@ -162,6 +167,42 @@ fn choices_that_the_format_or_the_run_does_not_have_are_refused() {
     export("no-such-run", "csv", &[]).exits(64).says(&["no-such-run", "harness list --runs"]);
     let (_dir, run) = simulated();
     export(&run, "porcupine", &[]).exits(64).says(&["--key", "k0, k1"]);
+}
+
+#[test]
+fn a_run_with_readers_is_no_mutex() {
+    let (_dir, run) = simulated_with(&["--backend", "etcd", "--readers", "0.5", "--nemesis", "none", "--time", "5s"]);
+    export(&run, "jepsen", &[]).exits(64).says(&["--model", "readers", "`cas-register` or `rw-register`"]);
+    for flags in [&["--model", "cas-register"], &["--model", "rw-register"]] {
+        export(&run, "jepsen", flags).exits(0);
+    }
+    export(&run, "porcupine", &[]).exits(0);
+}
+
+#[test]
+fn a_history_that_can_be_read_once_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("history.jsonl");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    // The history of a run directory, too.
+    for run in [fifo.as_path(), dir.path()] {
+        export(run.to_str().unwrap(), "csv", &[]).exits(64).says(&["history.jsonl", "twice; give a file"]);
+    }
+    let (reader, _writer) = pipe().unwrap();
+    let args = ["export", "/dev/stdin", "--to", "csv"];
+    let ran: Ran = harness().args(args).stdin(reader).output().unwrap().into();
+    ran.exits(64).says(&["/dev/stdin", "twice; give a file"]);
+}
+
+#[test]
+fn a_closed_output_is_no_error_in_any_format() {
+    let (_dir, run) = simulated();
+    for flags in [["--to", "csv", "--output", "-"], ["--to", "perfetto", "--output", "-"]] {
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+        let ran: Ran = harness().args(["export", &run]).args(flags).stdout(writer).output().unwrap().into();
+        assert_eq!(ran.exits(0).stderr, "");
+    }
 }
 
 #[cfg(not(feature = "parquet"))]

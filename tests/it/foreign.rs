@@ -53,8 +53,13 @@ fn what_is_wrong_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("broken.edn");
     fs::write(&path, "[0 :invoke :read nil]\n[0 :ok :write 1]\n").unwrap();
+    fs::write(dir.path().join("map.edn"), "{:process 0, :type :invoke, :f :read, :value nil}\n").unwrap();
+    let lines = dir.path().join("lines.jsonl");
+    fs::write(&lines, "{\"seq\":1,\"process\":\"worker-1\"}\n").unwrap();
     let path = path.to_str().unwrap();
     ran(&[&["check", path], &EDN[..]].concat()).exits(64).says(&["broken.edn:2: process 0 gets an answer to `:write`"]);
+    ran(&["check", dir.path().join("map.edn").to_str().unwrap()]).exits(64).says(&["add `--format jepsen-edn`"]);
+    ran(&[&["check", lines.to_str().unwrap()], &EDN[..]].concat()).exits(64).says(&["leave out `--format`"]);
     ran(&[&["check", "nowhere.edn"], &EDN[..]].concat()).exits(64).says(&["nowhere.edn: No such file"]);
     ran(&["check", path, "--model", "mutex"]).exits(64).says(&["--model is for histories of other programs"]);
     check("", &["--format", "jepsen-edn", "--expect", "lock=upheld"]).exits(64).says(&["--expect is for runs"]);

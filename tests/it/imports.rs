@@ -20,7 +20,8 @@ type Imports = BTreeMap<Module, BTreeSet<Module>>;
 /// The code of a file without its tests and comments.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let code = ["", "pub(crate) "].map(|public| format!("#[cfg(test)]\n{public}mod tests"));
+    let code = code.iter().fold(&*text, |code, tests| code.split(tests).next().unwrap());
     let is_comment = |line: &&str| line.trim_start().starts_with("//");
     code.lines().filter(|line| !is_comment(line)).collect::<Vec<_>>().join("\n")
 }

@@ -1,5 +1,6 @@
 //! The binary as its users meet it: one test binary, so that everything is linked once.
 
+mod agent_process;
 mod aims;
 mod arrows;
 mod as_root;

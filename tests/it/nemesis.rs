@@ -250,6 +250,9 @@ fn recorded_by(double: Double, plan: &Plan) -> (Double, Vec<Record>) {
     for (process, role) in roles {
         double.record(process, started(role));
     }
+    for worker in ["worker-1", "worker-2"] {
+        double.record(worker, Event::Ready { servers: Vec::new() });
+    }
     let (attempt, hold) = (HoldId(1), HoldId(1));
     let intended = double.now();
     let sent = double.record(

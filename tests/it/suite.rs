@@ -85,6 +85,7 @@ fn a_suite_that_cannot_be_understood_is_refused_before_anything_runs() {
         ("lock=violated", "lock=violated,lock=upheld", "exclude each other"),
         ("witness", "clusters = [\"docker\"]\nwitness", "no row runs on --cluster sim"),
         ("k1.toml", "k9.toml", "k9.toml"),
+        ("witness =", "set = { \"plan.time\" = \"4s\" }\nwitness =", "longer than the whole fault phase"),
         (
             "witness =",
             "twin = { field = \"plan.lease\", value = \"2s\", expect = \"lock=upheld\" }\nwitness =",
@@ -199,15 +200,19 @@ fn a_record_that_is_not_continued_is_kept() {
     assert_ne!(fs::read_to_string(&state).unwrap(), first);
 }
 
+/// A record with the runs of another build.
+fn of_another_build(record: &str) -> String {
+    let at = record.find("\"build\":\"").unwrap() + 9;
+    format!("{}0123456789abcdef{}", &record[..at], &record[at + 16..])
+}
+
 #[test]
 fn runs_of_another_build_are_judged_again_or_made_again() {
     // A run that is not as expected has a history, also in the simulation.
     let dir = row(|text| text.replace("lock=violated", "lock=upheld"));
     one(&dir, &[]).exits(1);
     let state = dir.path().join("runs/suite-s-sim.jsonl");
-    let text = fs::read_to_string(&state).unwrap();
-    let at = text.find("\"build\":\"").unwrap() + 9;
-    let another = format!("{}0123456789abcdef{}", &text[..at], &text[at + 16..]);
+    let another = of_another_build(&fs::read_to_string(&state).unwrap());
     fs::write(&state, &another).unwrap();
     let runs = || fs::read_dir(dir.path().join("runs")).unwrap().count();
     let before = runs();
@@ -225,6 +230,21 @@ fn runs_of_another_build_are_judged_again_or_made_again() {
     }
     one(&dir, &["--resume"]).exits(1).says(&["0 are judged again"]);
     assert_eq!(runs(), before + 2, "the run was made again");
+}
+
+#[test]
+fn a_damaged_record_leaves_the_records_of_other_suites_as_they_are() {
+    let dir = row(str::to_owned);
+    fs::copy(dir.path().join("s.toml"), dir.path().join("t.toml")).unwrap();
+    let other = dir.path().join("t.toml").display().to_string();
+    one(&dir, &[&other]).exits(0);
+    let [first, second] = ["s", "t"].map(|name| dir.path().join(format!("runs/suite-{name}-sim.jsonl")));
+    let [of_first, of_second] = [&first, &second].map(|record| fs::read_to_string(record).unwrap());
+    let of_first = of_another_build(&of_first);
+    fs::write(&first, &of_first).unwrap();
+    fs::write(&second, of_second.replacen('\n', "\n{}\n", 1)).unwrap();
+    one(&dir, &[&other, "--resume"]).exits(64).says(&["suite-t-sim.jsonl, line 2", "--resume"]);
+    assert_eq!(fs::read_to_string(&first).unwrap(), of_first);
 }
 
 #[test]

@@ -14,6 +14,7 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["run", "--nemesis", "pause:worker-9"], &["`worker-9`", "worker-1 to worker-5"]),
         (&["run", "--lease", "2"], &["--lease", "duration such as `2s`"]),
         (&["run", "--lease", "1ms"], &["--lease", "outside 50ms"]),
+        (&["run", "--lease", "0s"], &["--lease", "0s is outside 50ms"]),
         (&["run", "--work", "2s..1s"], &["--work", "upside down"]),
         (&["run", "--workers", "0"], &["--workers", "outside 1 to 64"]),
         (&["run", "--rate", "0"], &["--rate", "expected more than 0"]),
@@ -40,7 +41,14 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["selftest", "--short", "--only", "redlokc"], &["--only", "`redlokc`", "redlock"]),
         (&["selftest", "--short", "--table", "locks", "--only", "forgets-nx"], &["--only", "`forgets-nx`"]),
         (&["run", "--nemesis", "pause:worker-1@5s+60s", "--time", "10s"], &["--nemesis", "60s", "longer"]),
-        (&["run", "suites/kleppmann/k1.toml", "--seed", "3"], &["--seed", "cannot be used with"]),
+        (&["run", "suites/kleppmann/k1.toml", "--seed", "3"], &["--seed", "cannot be used with", "a copy of the plan"]),
+        (&["run", "suites/kleppmann.toml"], &["this is a suite", "harness suite suites/kleppmann.toml"]),
+        (
+            &["suite", "--cluster", "sim", "suites/kleppmann/k1.toml"],
+            &["this is a plan", "harness run suites/kleppmann/k1.toml"],
+        ),
+        (&["explore", "--backend", "zookeeper"], &["--backend", "no model of the servers of `zookeeper`"]),
+        (&["run", "--cluster", "sim", "--expect", "loc=violated"], &["similar words: lock;"]),
         (&["run", "suites/kleppmann/k1.toml", "--lease-clock", "both"], &["--lease-clock", "cannot be used with"]),
         (&["run", "--renew-for", "3s"], &["--renew"]),
         (&["run", "--cluster", "sim", "--backend", "etcd", "--persistence", "always"], &["--persistence", "not Redis"]),
@@ -93,6 +101,7 @@ fn explain_defines_each_word_of_the_reports_and_suggests_near_words() {
         assert!(all.contains(word), "{word:?} in {all}");
     }
     assert!(all.lines().all(|line| line.chars().count() <= 100), "{all}");
+    assert!(ran(&["explain", "fencing", "token"]).exits(0).stdout.starts_with("fencing token\n"));
     ran(&["explain", "stale-hodler"]).exits(64).says(&["`stale-hodler`", "stale-holder", "harness explain"]);
     ran(&["explain", "zzz"]).exits(64).says(&["`zzz`", "harness explain"]);
 }
@@ -118,6 +127,10 @@ fn a_plan_that_no_run_can_have_is_refused_in_words() {
         (nodes, "lock_nodes = []", "at least one lock node"),
         (nodes, "lock_nodes = [\"redis-1\", \"redis-2\", \"redis-1\"]", "`redis-1` is listed twice"),
         (time, "time = \"4s\"", "longer than the whole fault phase"),
+        ("for = \"5s\"", "for = \"10s 1ms\"", "longer than the whole fault phase"),
+        ("for = \"5s\"", "for = \"100years\"", "outside 20ms to 24h"),
+        ("for = \"5s\"", "for = \"0s\"", "outside 20ms to 24h"),
+        ("node = \"worker-1\" }", "node = \"redis-1\" }", "only workers come to protocol points"),
     ] {
         assert!(k1.contains(from), "{from}");
         fs::write(&path, k1.replace(from, to)).unwrap();
@@ -171,6 +184,7 @@ fn without_an_engine_the_run_fails_and_says_where_it_looked() {
             "no Docker engine answers",
             "/nowhere/docker.sock",
             "DOCKER_HOST",
+            "--cluster sim",
         ]);
     }
     assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "a run that never began leaves no directory");

@@ -1,6 +1,9 @@
 #!/bin/bash
 # A client program (docs/client-protocol.md) that needs nothing but bash: a lock on the first server, which is a Redis.
-# `--without-nx` plants a bug: an attempt takes the lock of its holder away.
+# `--without-nx` plants a bug: an attempt takes the lock of its holder away. `--forgets` plants another one: the program
+# knows only its last attempt.
+bug=$1
+last=
 nx="'nx',"
 [ "$1" = --without-nx ] && nx=
 acquire="if redis.call('set',KEYS[1],ARGV[1],${nx}'px',ARGV[2]) then return redis.call('incr','fence:'..KEYS[1]) end return 0"
@@ -51,9 +54,14 @@ while read -r line; do
         patience=$((lease / 4000)).$(printf %03d $((lease / 4 % 1000)))
         say '"ok":true' ;;
     acquire)
+        last=$owner
         run "$acquire" "$key" "$owner" "$lease" || continue
         if [ "$value" != 0 ]; then say "\"ok\":true,\"token\":$value"; else say '"ok":false,"error":"held"'; fi ;;
     renew | release | cancel)
+        if [ "$bug" = --forgets ] && [ "$owner" != "$last" ]; then
+            say '"ok":false,"error":"lost"'
+            continue
+        fi
         if [ "$op" = renew ]; then script=$renew; else script=$release; fi
         run "$script" "$key" "$owner" "$lease" || continue
         if [ "$value" = 1 ]; then say '"ok":true'; else say '"ok":false,"error":"lost"'; fi ;;

@@ -214,6 +214,8 @@ impl Client {
             // The attempt's future is dropped at the end of this statement, so it cannot run beside the undo.
             Either::Right(_) => {}
         }
+        // The attempt may have waited at a point.
+        self.recording.points.leave(&*self.recording.journal, self.id);
         self.lock.cancel(key, &owner, self.lease, attempt).await;
         None
     }

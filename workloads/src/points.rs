@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{Either, select};
+use futures::{FutureExt, future::select};
 use history::{ClientId, Event, HoldId, Point};
 use locks::Clock;
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ use crate::ports::Journal;
 #[derive(Debug, Default)]
 pub struct Points {
     armed: Mutex<BTreeMap<ClientId, Arming>>,
+    waiting: Mutex<BTreeMap<ClientId, Waiting>>,
     /// The number of armings so far.
     armings: AtomicU64,
     changed: Notify,
@@ -30,6 +31,14 @@ struct Arming {
     ticket: u64,
     point: Point,
     bound: Duration,
+}
+
+/// A client that waits at its point.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    ticket: u64,
+    hold: HoldId,
+    point: Point,
 }
 
 impl Points {
@@ -60,11 +69,13 @@ impl Points {
         self.armed.lock().get(&client).is_some_and(|armed| armed.ticket == ticket)
     }
 
-    /// Lets a client pass `point`: the client waits there if it is armed.
+    /// Lets a client pass `point`: the client waits there if it is armed. A caller that drops the future must call
+    /// [`Points::leave`].
     pub async fn pass(&self, journal: &dyn Journal, clock: &dyn Clock, client: ClientId, hold: HoldId, point: Point) {
         let armed = self.armed.lock().get(&client).copied().filter(|armed| armed.point == point);
         let Some(Arming { ticket, bound, .. }) = armed else { return };
         journal.record(Event::AtPoint { client, hold, point });
+        self.waiting.lock().insert(client, Waiting { ticket, hold, point });
         let released = async {
             loop {
                 let changed = self.changed.notified();
@@ -75,8 +86,18 @@ impl Points {
             }
         };
         let timer = clock.sleep_until(clock.now() + bound);
-        // `select` polls the release first: a release counts even if the bound has expired too.
-        let released = matches!(select(std::pin::pin!(released), timer).await, Either::Left(_));
+        select(std::pin::pin!(released), timer).map(|_| ()).await;
+        self.leave(journal, client);
+    }
+
+    /// Ends the wait of a client, if it waits, and disarms the client. The release counts even if the bound has expired
+    /// too.
+    ///
+    /// A drop of the wait does not do this by itself, because the waits of a killed process are dropped too, and a
+    /// killed process records nothing.
+    pub fn leave(&self, journal: &dyn Journal, client: ClientId) {
+        let Some(Waiting { ticket, hold, point }) = self.waiting.lock().remove(&client) else { return };
+        let released = !self.has_ticket(client, ticket);
         self.armed.lock().retain(|_, armed| armed.ticket != ticket);
         journal.record(Event::LeftPoint { client, hold, point, released });
     }
@@ -138,6 +159,26 @@ mod tests {
             let left = Event::LeftPoint { client, hold, point: Point::AfterAcquire, released: true };
             assert_eq!(double.0.lock().last(), Some(&left));
             assert!(points.is_armed(client, next), "the second arming stays");
+        }
+    }
+
+    #[test]
+    fn a_client_that_gives_up_its_wait_is_disarmed() {
+        let (client, hold, point) = (ClientId(3), HoldId(1), Point::AfterSend);
+        for released in [false, true] {
+            let (points, double) = (Points::default(), Double::default());
+            points.arm(client, point, Duration::from_secs(1));
+            let mut passing = Box::pin(points.pass(&double, &double, client, hold, point));
+            assert!(passing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            if released {
+                points.go(client);
+            }
+            drop(passing);
+            points.leave(&double, client);
+            assert!(!points.is_armed(client, point));
+            assert_eq!(double.0.lock().last(), Some(&Event::LeftPoint { client, hold, point, released }));
+            points.leave(&double, client);
+            assert_eq!(double.0.lock().len(), 2, "the client leaves once");
         }
     }
 }

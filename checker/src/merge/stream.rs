@@ -50,7 +50,7 @@ impl Stream {
     /// A stream of which nothing was seen.
     pub fn new(name: ProcessName, node: NodeName) -> Stream {
         Stream {
-            incarnation: incarnation(&name),
+            incarnation: name.incarnation(),
             is_controller: name.as_str() == CONTROLLER,
             name,
             node,
@@ -70,7 +70,7 @@ impl Stream {
 
     /// Takes in what all restarted processes of the resource found on disk.
     pub fn knows(&mut self, recoveries: &[(ProcessName, u64)]) {
-        let is_later = |name: &ProcessName| incarnation(name) > self.incarnation && name.node() == self.node;
+        let is_later = |name: &ProcessName| name.incarnation() > self.incarnation && name.node() == self.node;
         let later = recoveries.iter().filter(|(name, _)| is_later(name));
         self.durable = later.map(|(_, durable)| *durable).fold(self.durable, u64::min);
     }
@@ -102,10 +102,6 @@ pub(super) fn rank(name: &ProcessName) -> u8 {
         Some("agent") => 2,
         _ => 0,
     }
-}
-
-fn incarnation(name: &ProcessName) -> u32 {
-    name.as_str().split_once('#').and_then(|(_, n)| n.parse().ok()).unwrap_or(1)
 }
 
 /// The rank of the end of a process, at its last stamp. More of its events at this stamp may be lost, so the end comes

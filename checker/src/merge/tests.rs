@@ -274,3 +274,13 @@ fn more_processes_than_can_be_judged_are_refused() {
     let (_, _, reasons) = judge(records);
     assert!(reasons.iter().any(|reason| reason.contains("the plan has 4294967295 workers")), "{reasons:?}");
 }
+
+#[test]
+fn an_answer_of_the_agent_is_not_kept() {
+    let mut merge = Merge::default();
+    let events = [started(Role::Agent), Event::OrderDone { order: 1, answer: None, failed: None }, Event::Finished];
+    for (n, event) in (0..).zip(events) {
+        merge.feed(Record { seq: n, process: "agent".into(), n, at: Stamp(n), event });
+    }
+    assert_eq!(merge.streams.iter().map(|stream| stream.queue.len()).collect::<Vec<_>>(), [2]);
+}

@@ -4,9 +4,9 @@
 //! A lock with a queue promises an order. The checker judges the order by the record alone. An attempt was in the queue
 //! from its event `behind` on. It was in the queue without a gap if its key still existed at the end: the service has
 //! confirmed its place at the grant, or the undo has removed its key. A hold **overtook** this attempt if it was
-//! granted before that proof, was sent after the attempt's `behind` or has a larger place, and conflicts with the
-//! attempt. (A reader may pass a reader: neither waits for the other.) Locks without a queue promise no order, so their
-//! figures are only measured.
+//! granted before that proof, conflicts with the attempt, and came later: it was sent after the attempt's `behind`, or
+//! it has a larger place and was acquired after the attempt was sent. (A reader may pass a reader: neither waits for
+//! the other.) Locks without a queue promise no order, so their figures are only measured.
 
 use history::{Arm, ClientId, Event, HoldId, Key, Mode, NodeAnswer, Plan, ProcessName, Stamp};
 use rustc_hash::FxHashMap;
@@ -131,9 +131,11 @@ impl Fairness {
     fn in_queue_until(&mut self, run: &Run, attempt: &Attempt, place: Option<u64>, until: Stamp) {
         let Some(grants) = self.grants.get(&attempt.key) else { return };
         let since = attempt.behind.map(|behind| behind.at);
-        let came_later = |other: &Granted| {
-            since.is_some_and(|since| since < other.sent) || place.zip(other.place).is_some_and(|(own, its)| own < its)
-        };
+        // A store that lost its state counts places from the start again. So a place says nothing about a hold that was
+        // acquired before the attempt was sent.
+        let is_ahead = |its: u64| place.is_some_and(|own| own < its);
+        let is_behind = |other: &Granted| attempt.sent.at < other.ok && other.place.is_some_and(is_ahead);
+        let came_later = |other: &Granted| since.is_some_and(|since| since < other.sent) || is_behind(other);
         let by: Vec<HoldId> = (grants.holds.iter().filter(|other| rules::conflict(other.mode, attempt.mode)))
             .filter(|other| other.ok < until && came_later(other))
             .map(|other| other.hold)

@@ -3,6 +3,8 @@
 
 mod blocked_keys;
 mod deadlocks;
+mod key_watch;
+mod stuck;
 
 use std::time::Duration;
 
@@ -21,10 +23,10 @@ use crate::{
     verdict::Verdict,
 };
 
-pub use blocked_keys::StuckAttempt;
 pub use deadlocks::{Deadlock, DeadlockEnd};
+pub use stuck::StuckAttempt;
 
-use blocked_keys::BlockedKeys;
+use blocked_keys::{BlockedKeys, Found};
 use deadlocks::Deadlocks;
 
 /// A key that the kill of its holder blocked.
@@ -45,7 +47,7 @@ pub struct BlockedKey {
 /// Property 7: a key that no client can hold any more is acquired again.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LivenessVerdict {
-    /// Violated by one stuck attempt; `measured` if nothing could be judged.
+    /// Violated by one stuck attempt, or by a deadlock without an end; `measured` if nothing could be judged.
     pub verdict: Verdict,
     /// Killed holders whose key was acquired again in time, and stuck attempts.
     pub judged: u64,
@@ -145,7 +147,7 @@ impl Judge for Liveness {
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         self.blocked_keys.on_event(run, entry);
-        self.deadlocks.on_event(run, entry);
+        self.deadlocks.on_event(run, entry, self.blocked_keys.lease());
         match &entry.event {
             Event::Fault { kind, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => self.killed(run, entry),
             Event::Acquired { attempt, .. } => {
@@ -169,21 +171,19 @@ impl Judge for Liveness {
         self.blocks.sort_by_key(|block| (block.killed, block.blocked.hold));
         let bound = self.blocked_keys.bound();
         let in_time = self.blocks.iter().filter(|b| b.lasted.is_some_and(|lasted| lasted <= bound)).count() as u64;
-        let stuck = self.blocked_keys.found(run, ending.is_whole);
-        let (deadlocks, count) = self.deadlocks.finish();
-        let unended = if ending.is_whole { count(DeadlockEnd::Unended) } else { 0 };
+        let Found { stuck, after_step, kept } = self.blocked_keys.found(run, ending.is_whole);
+        let (deadlocks, count) = self.deadlocks.finish(run);
+        // Later events may end a cycle of a record that was cut.
+        let (lasting, cut_off) = (count(DeadlockEnd::Unended), count(DeadlockEnd::CutOff));
+        let unended = if ending.is_whole { lasting } else { 0 };
         let ended = [DeadlockEnd::Detected, DeadlockEnd::TimedOut, DeadlockEnd::LeaseEnded, DeadlockEnd::Killed];
         let cycles: u64 = ended.into_iter().map(&count).sum();
         let judged = in_time + stuck.len() as u64 + cycles + unended;
-        let cut_off = count(DeadlockEnd::CutOff);
-        let verdict = match judged + cut_off {
+        let undecided = cut_off + (lasting - unended) + after_step + kept;
+        let verdict = match judged + undecided {
             0 => Verdict::Measured,
-            _ => Verdict::judged(!stuck.is_empty() || unended > 0, !ending.is_whole || cut_off > 0),
+            _ => Verdict::judged(!stuck.is_empty() || unended > 0, !ending.is_whole || undecided > 0),
         };
-        let reason = format!(
-            "the record ended {cut_off} times while clients waited for each other, too early to say whether their \
-             waits would have ended"
-        );
         let blocked: Vec<BlockedKey> = (self.blocks.into_iter())
             .map(|block| BlockedKey { blocked_ms: block.lasted.map(millis), ..block.blocked })
             .collect();
@@ -201,13 +201,44 @@ impl Judge for Liveness {
             deadlocks_unended: count(DeadlockEnd::Unended),
             deadlocks_cut_off: cut_off,
             deadlocks,
-            reasons: if cut_off > 0 { vec![reason] } else { Vec::new() },
+            reasons: reasons(cut_off, after_step, kept),
         };
         vec![(None, liveness)]
     }
 }
 
-/// The number of deadlocks that the summary tells.
+/// The reasons why the verdict is inconclusive.
+fn reasons(cut_off: u64, after_step: u64, kept: u64) -> Vec<String> {
+    let attempts = |count: u64| plural(count, "attempt", "attempts");
+    let all = [
+        (
+            cut_off,
+            format!(
+                "the record ended {cut_off} times while clients waited for each other, too early to say whether their \
+                 waits would have ended"
+            ),
+        ),
+        (
+            after_step,
+            format!(
+                "{} did not get a key that nobody can have held, but the host's clock had stepped before: leases rest \
+                 on it",
+                attempts(after_step)
+            ),
+        ),
+        (
+            kept,
+            format!(
+                "{} did not get a key that a client program may have kept: its worker used the hold no longer, and the \
+                 program did not say that it released the lock",
+                attempts(kept)
+            ),
+        ),
+    ];
+    all.into_iter().filter(|(count, _)| *count > 0).map(|(_, why)| why).collect()
+}
+
+/// The number of stuck attempts, and of deadlocks, that the summary tells.
 const SHOWN_MAX: usize = 3;
 
 impl LivenessVerdict {
@@ -243,15 +274,18 @@ impl Report for LivenessVerdict {
     }
 
     fn figures(&self) -> String {
-        let deadlocks = self.deadlock_figures();
-        if self.blocked.is_empty() {
-            return deadlocks.unwrap_or_else(|| "no holder was killed".into());
-        }
+        let count = self.stuck.len() as u64;
+        let stuck = || format!("{} did not get a key that nobody can have held", plural(count, "attempt", "attempts"));
         let lasted = |b: &BlockedKey| b.blocked_ms.map_or_else(|| "to the end".into(), seconds);
-        let each: Vec<String> = self.blocked.iter().map(lasted).collect();
-        let killed = plural(self.blocked.len() as u64, "killed holder", "killed holders");
-        let deadlocks = deadlocks.map(|text| format!("; {text}")).unwrap_or_default();
-        format!("{killed} blocked the key for {}{deadlocks}", each.join(", "))
+        let blocked = || {
+            let each: Vec<String> = self.blocked.iter().map(lasted).collect();
+            let killed = plural(each.len() as u64, "killed holder", "killed holders");
+            format!("{killed} blocked the key for {}", each.join(", "))
+        };
+        let stuck = (count > 0).then(stuck);
+        let blocked = (!self.blocked.is_empty()).then(blocked);
+        let all: Vec<String> = stuck.into_iter().chain(blocked).chain(self.deadlock_figures()).collect();
+        if all.is_empty() { "no holder was killed".into() } else { all.join("; ") }
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -259,13 +293,23 @@ impl Report for LivenessVerdict {
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self.deadlocks.iter().take(SHOWN_MAX).map(Deadlock::line).collect();
-        let more = self.deadlocks.len() - notes.len();
-        if more > 0 {
-            notes.push(format!("and {more} more deadlocks; verdict.json has them"));
-        }
-        notes
+        let stuck = first(self.stuck.iter().map(StuckAttempt::line), "stuck attempts");
+        let deadlocks = first(self.deadlocks.iter().map(Deadlock::line), "deadlocks");
+        stuck.chain(deadlocks).collect()
     }
+
+    fn evidence(&self) -> Vec<String> {
+        let unended = self.deadlocks.iter().filter(|deadlock| deadlock.ended == DeadlockEnd::Unended);
+        let stuck = self.stuck.iter().map(StuckAttempt::line).take(SHOWN_MAX);
+        stuck.chain(unended.map(Deadlock::line).take(SHOWN_MAX)).collect()
+    }
+}
+
+/// The first lines, and the number of the others.
+fn first(lines: impl ExactSizeIterator<Item = String>, what: &str) -> impl Iterator<Item = String> {
+    let more = lines.len().saturating_sub(SHOWN_MAX);
+    let more = (more > 0).then(|| format!("and {more} more {what}; verdict.json has them"));
+    lines.take(SHOWN_MAX).chain(more)
 }
 
 #[cfg(test)]

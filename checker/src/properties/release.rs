@@ -6,7 +6,7 @@ mod unreleased;
 use std::collections::hash_map;
 
 use history::{
-    Answers, Arm, Event, FaultKind, Harm, HoldId, Key, Mode, NodeAnswer, NodeName, Persistence, Plan, Stamp,
+    Answers, Arm, ClientId, Event, FaultKind, Harm, HoldId, Key, Mode, NodeAnswer, NodeName, Persistence, Plan, Stamp,
     fault::Data,
 };
 use rustc_hash::FxHashMap;
@@ -89,16 +89,46 @@ impl Possession {
     }
 }
 
-/// A request that took effect somewhere.
+/// The facts about an attempt by which its requests are judged.
 #[derive(Debug, Clone, Copy)]
-struct Effect {
+struct Requester {
     attempt: HoldId,
     key: usize,
     mode: Mode,
+    sent: Stamp,
     /// The answer to the attempt, and the nodes that granted it.
     completed: Option<Stamp>,
     granted_on: Nodes,
     refused_on: Nodes,
+}
+
+impl Requester {
+    fn of(attempt: &Attempt) -> Requester {
+        Requester {
+            attempt: attempt.id,
+            key: attempt.key,
+            mode: attempt.mode,
+            sent: attempt.sent.at,
+            completed: attempt.completed.map(|mark| mark.at),
+            granted_on: attempt.granted_on,
+            refused_on: attempt.refused_on,
+        }
+    }
+}
+
+/// The requests of an attempt that were sent and not answered.
+#[derive(Debug, Default)]
+struct Requests {
+    /// Releases, undos and renewals apart.
+    sent: [Option<EventRef>; 3],
+    /// The facts about the attempt, if it has closed: its client has gone on without the answer.
+    closed: Option<Requester>,
+}
+
+/// A request that took effect somewhere.
+#[derive(Debug, Clone, Copy)]
+struct Effect {
+    by: Requester,
     done_on: Nodes,
     invoked: EventRef,
     answered: EventRef,
@@ -114,8 +144,9 @@ const LISTED: usize = 20;
 pub(crate) struct Release {
     /// By key, oldest first.
     grants: FxHashMap<usize, Vec<Possession>>,
-    /// Requests that were sent and not answered: releases, undos and renewals apart.
-    sent: FxHashMap<HoldId, [Option<EventRef>; 3]>,
+    sent: FxHashMap<HoldId, Requests>,
+    /// The attempt of each client that closed last with a request in `sent`. Only this one is kept of the closed ones.
+    closed: FxHashMap<ClientId, HoldId>,
     /// Undos that were answered. The nodes that refused the attempt are known only when the attempt has ended.
     undone: FxHashMap<HoldId, (EventRef, Answers)>,
     /// Effects that were reported at this stamp. They are judged after all events of the stamp, because an owner may
@@ -172,54 +203,50 @@ impl Release {
     }
 
     fn invoked(&mut self, hold: HoldId, what: usize, mark: EventRef) {
-        self.sent.entry(hold).or_default()[what] = Some(mark);
+        self.sent.entry(hold).or_default().sent[what] = Some(mark);
     }
 
-    fn answered(&mut self, run: &Run, hold: HoldId, what: usize, answered: EventRef, answers: &Answers) {
-        let invoked = self.sent.get_mut(&hold).and_then(|sent| sent[what].take());
-        let (Some(attempt), Some(invoked)) = (run.attempt(hold), invoked) else { return };
+    fn answered(&mut self, run: &Run, id: HoldId, what: usize, answered: EventRef, answers: &Answers) {
+        let Some(requests) = self.sent.get_mut(&id) else { return };
+        let (invoked, closed) = (requests.sent[what].take(), requests.closed);
+        let open = run.attempt(id).map(Requester::of);
+        let (Some(by), Some(invoked)) = (open.or(closed), invoked) else { return };
+        if open.is_none() && what == RELEASE {
+            self.unreleased.answered(run, (by.key, by.attempt, by.sent), answers);
+        }
         let done_on = run.nodes(answers, &[NodeAnswer::Done]);
         if done_on != 0 {
-            self.effects.push(Effect {
-                attempt: hold,
-                key: attempt.key,
-                mode: attempt.mode,
-                completed: attempt.completed.map(|mark| mark.at),
-                granted_on: attempt.granted_on,
-                refused_on: attempt.refused_on,
-                done_on,
-                invoked,
-                answered,
-            });
+            self.effects.push(Effect { by, done_on, invoked, answered });
         }
     }
 
     /// Finds the owners that a request affected, on each node where the request took effect.
     fn judge(&mut self, effect: &Effect) {
-        let Some(grants) = self.grants.get(&effect.key) else { return };
-        if grants.iter().all(|grant| grant.owner == effect.attempt) {
+        let by = &effect.by;
+        let Some(grants) = self.grants.get(&by.key) else { return };
+        if grants.iter().all(|grant| grant.owner == by.attempt) {
             return;
         }
         for node in bits(effect.done_on) {
-            for grant in grants.iter().filter(|grant| grant.is_on(node) && grant.owner != effect.attempt) {
+            for grant in grants.iter().filter(|grant| grant.is_on(node) && grant.owner != by.attempt) {
                 let is_in = |nodes: Nodes| nodes & (1 << node) != 0;
                 // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been
                 // granted beside another one took nothing from it.
-                let is_over = is_in(effect.granted_on)
-                    && [grant.mode, effect.mode] == [Mode::Write; 2]
-                    && effect.completed.is_some_and(|completed| {
+                let is_over = is_in(by.granted_on)
+                    && [grant.mode, by.mode] == [Mode::Write; 2]
+                    && by.completed.is_some_and(|completed| {
                         rules::owns_no_more(completed, grant.sent, grant.completed.at, effect.invoked.at)
                     });
                 let owned_to = grant.owned_to();
                 // An attempt that the node granted, or may have granted, may own the key rightly. Then the grant was
                 // wrong, which another property reports.
-                let is_inside_possession = is_in(effect.refused_on)
+                let is_inside_possession = is_in(by.refused_on)
                     && rules::is_inside_possession(effect.invoked.at, effect.answered.at, grant.completed.at, owned_to);
                 if is_over || is_inside_possession {
                     self.found.push(UnsafeRequest {
-                        key: effect.key,
+                        key: by.key,
                         node,
-                        attempt: effect.attempt,
+                        attempt: by.attempt,
                         owner: grant.owner,
                         owner_ok: grant.completed,
                         invoked: effect.invoked,
@@ -298,7 +325,16 @@ impl Judge for Release {
     }
 
     fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
-        self.sent.remove(&attempt.id);
+        // A process that has ended gets no answer any more.
+        let is_asked = |requests: &&mut Requests| !attempt.is_orphan && requests.sent.iter().any(Option::is_some);
+        if let Some(requests) = self.sent.get_mut(&attempt.id).filter(is_asked) {
+            requests.closed = Some(Requester::of(attempt));
+            if let Some(former) = self.closed.insert(attempt.client, attempt.id) {
+                self.sent.remove(&former);
+            }
+        } else {
+            self.sent.remove(&attempt.id);
+        }
         self.undone.remove(&attempt.id);
         self.unreleased.on_attempt_closed(attempt);
     }

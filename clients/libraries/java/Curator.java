@@ -79,12 +79,22 @@ public final class Curator {
         return lock;
     }
 
-    private void renew(String owner) throws Failure {
-        if (of(owner).sessionsLost != sessionsLost) {
-            throw new Failure("lost", "LOST");
-        }
+    private void renew(String owner) throws Exception {
+        Held lock = of(owner);
+        requireSession(lock);
         if (state != ConnectionState.CONNECTED && state != ConnectionState.RECONNECTED) {
             throw new Failure("error", state.toString());
+        }
+        // Nobody knows when the last sign of life was, so this request gives one. It has no retries, which could take
+        // longer than the lease.
+        client.getZookeeperClient().getZooKeeper().exists("/", false);
+        // A new session may have answered.
+        requireSession(lock);
+    }
+
+    private void requireSession(Held lock) throws Failure {
+        if (lock.sessionsLost != sessionsLost) {
+            throw new Failure("lost", "LOST");
         }
     }
 
@@ -97,7 +107,7 @@ public final class Curator {
     private void answer(JsonNode request, ObjectNode answer) throws Exception {
         String owner = request.path("owner").asText();
         long leaseMs = request.path("lease_ms").asLong();
-        // The library gives a sign of life after a third of the timeout.
+        // The session lives for its whole timeout after a sign of life, so three fifths are certain.
         switch (request.path("op").asText()) {
             case "acquire" -> answer.put("lease_ms", acquire(request.path("key").asText(), owner, leaseMs) + leaseMs * 3 / 5);
             case "renew" -> {

@@ -37,8 +37,11 @@ class Kazoo(Library):
         return lock, lost, alive_at
 
     def facts(self, held):
-        # The library gives a sign of life after a third of the timeout.
-        return {"lease_ms": int((held[2] + self.lease * 0.6) * 1000)}
+        return self.certain(held[2])
+
+    def certain(self, alive_at):
+        # The session lives for its whole timeout after a sign of life.
+        return {"lease_ms": int((alive_at + self.lease * 0.6) * 1000)}
 
     def renew(self, held, lease):
         # The library keeps the session alive, and its documentation tells users to listen for LOST and SUSPENDED.
@@ -46,6 +49,12 @@ class Kazoo(Library):
             raise Lost("LOST")
         if self.zk.state != KazooState.CONNECTED:
             raise ConnectionError(self.zk.state)
+        # Nobody knows when the last sign of life was, so this request gives one.
+        self.zk.exists_async("/").get(timeout=lease * 3 / 4)
+        # A new session may have answered.
+        if held[1] != self.sessions_lost:
+            raise Lost("LOST")
+        return self.certain(0)
 
     def release(self, held):
         held[0].release()

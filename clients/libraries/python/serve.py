@@ -44,7 +44,9 @@ class Library:
         return {}
 
     def renew(self, lock, lease):
-        """Lets the lock last, or asks a library that renews by itself whether it still has the lock."""
+        """Lets the lock last, or asks a library that renews by itself whether it still has the lock.
+
+        Returns None, or what the library tells its user about the renewal: `valid_ms`, `lease_ms`."""
         raise Unsupported("the library cannot extend a lock")
 
     def release(self, lock):
@@ -72,9 +74,8 @@ def answer(library, locks, request):
         raise Lost("this process has no such lock")
     try:
         if op == "renew":
-            library.renew(locks[owner], lease)
-        else:
-            library.release(locks.pop(owner))
+            return {"ok": True, **(library.renew(locks[owner], lease) or {})}
+        library.release(locks.pop(owner))
     except library.lost as error:
         raise Lost(f"{type(error).__name__}: {error}") from error
     return {"ok": True}

@@ -3,10 +3,7 @@
 use history::ResourceKind;
 use serde_saphyr::Location;
 
-use super::{FileError, Service, parsed, refused, written::Wrong};
-
-/// The role, and the name, of the server that keeps the state of the resource.
-pub const STORE_ROLE: &str = "resource-store";
+use super::{FileError, STORE_ROLE, Service, parsed, refused, written::Wrong};
 
 /// The Compose file of a resource's store; none if the resource keeps its state itself.
 fn store_file(kind: ResourceKind) -> Option<&'static str> {
@@ -34,7 +31,7 @@ impl ResourceStore {
     pub fn of(kind: ResourceKind) -> Result<Option<Self>, FileError> {
         let Some(text) = store_file(kind) else { return Ok(None) };
         let origin = format!("built-in resource/{}.yaml", kind.name());
-        let (services, raw) = parsed(text).map_err(|wrong| refused(wrong, &origin))?;
+        let (services, raw) = parsed(text, &[]).map_err(|wrong| refused(wrong, &origin))?;
         let wrong = |what| refused(Wrong::new(Location::UNKNOWN, what), &origin);
         let service = services.into_iter().next().filter(|service| service.name.as_str() == STORE_ROLE);
         let service = service.ok_or_else(|| wrong("expected the service `resource-store`"))?;

@@ -188,6 +188,21 @@ fn names_of_our_own_nodes_and_names_that_dns_would_not_take_are_refused() {
 }
 
 #[test]
+fn our_own_roles_and_roles_that_name_no_image_are_refused() {
+    let of_role = |role: &str| refusal(&with("").replace("role: redis}", &format!("role: {role}}}")));
+    for own in ["agent", "resource", "worker", "own", "resource-store"] {
+        let message = of_role(own);
+        assert!(message.starts_with(&format!("f.yaml:5:23: role `{own}` is one of the harness's own")), "{message}");
+    }
+    for wrong in ["\"\"", "Redis", "a b", "a/b", "1a"] {
+        let message = of_role(wrong);
+        assert!(message.starts_with("f.yaml:5:23: role `") && message.contains("expected a to z"), "{message}");
+    }
+    let message = refusal(&with("").replace("  one:", "  resource-store:"));
+    assert!(message.contains("service name `resource-store` is one of the harness's own nodes"), "{message}");
+}
+
+#[test]
 fn a_health_test_is_a_program_or_one_shell_line() {
     let parse = |test: &str| {
         let text = format!(
@@ -234,6 +249,8 @@ fn packages_cannot_smuggle_options_into_the_program_that_builds_images() {
 fn a_file_that_cannot_be_read_says_which() {
     let message = ComposeFile::read(Path::new("/nonexistent/c.yaml")).unwrap_err().to_string();
     assert!(message.starts_with("cannot read the Compose file /nonexistent/c.yaml: "), "{message}");
+    let message = ComposeFile::read(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert!(message.starts_with("cannot read the Compose file /dev/zero: expected a regular file"), "{message}");
 }
 
 #[test]

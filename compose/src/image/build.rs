@@ -129,7 +129,7 @@ impl Recipe {
             answers
         };
         let (answers, tail) = tokio::join!(import, follow(stderr, progress));
-        let answers = answers.map_err(|error| self.failed(&explain(&error), &tail))?;
+        let answers = answers.map_err(|error| self.failed(&explain_import(&error), &tail))?;
         let id = answers.into_iter().filter_map(|answer| answer.status).find(|text| text.starts_with("sha256:"));
         id.ok_or_else(|| self.failed("the engine does not say what it made of the import", &tail))
     }
@@ -198,6 +198,14 @@ impl Recipe {
     }
 }
 
+/// Explains the error of an import, which has a time limit of its own.
+fn explain_import(error: &EngineError) -> String {
+    match error {
+        EngineError::RequestTimeoutError => format!("not done within {} s", BUILD_LIMIT.as_secs()),
+        error => explain(error),
+    }
+}
+
 fn label<'a>(image: &'a ImageInspect, name: &str) -> Option<&'a String> {
     image.config.as_ref()?.labels.as_ref()?.get(name)
 }
@@ -249,6 +257,15 @@ async fn follow(stderr: ChildStderr, progress: Progress<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_build_is_told_with_its_own_limit() {
+        assert_eq!(explain_import(&EngineError::RequestTimeoutError), "not done within 900 s");
+        assert_eq!(
+            explain_import(&EngineError::DockerStreamError { error: "full".into() }),
+            "Docker stream error: full"
+        );
+    }
 
     #[tokio::test]
     async fn an_archive_whose_builder_fails_ends_with_an_error() {

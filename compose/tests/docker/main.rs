@@ -384,7 +384,8 @@ async fn an_image_that_cannot_be_had_is_an_error_and_never_another_image() {
     assert!(matches!(&error, Error::Build { .. }), "{error}");
     assert!(error.to_string().contains("no-such-package-for-harness"), "the builder's own words: {error}");
     let docker = Docker::connect_with_defaults().expect("an engine");
-    assert!(docker.inspect_image("harness-debian/compose-test:bookworm").await.is_err(), "nor half of an image");
+    let image = "harness-debian/compose-test-no-such-package-for-harness:bookworm";
+    assert!(docker.inspect_image(image).await.is_err(), "nor half of an image");
     assert_eq!(left(&base.run).await, Vec::<String>::new());
 }
 

@@ -45,7 +45,7 @@ async fn a_node_that_dies_before_its_links_are_measured_has_no_links_and_ends_no
     let late = Late(&running);
     let cluster = DockerCluster::new(&running, &late, 1);
     assert_eq!(cluster.latency(&one, &server).await.expect("no error"), None);
-    assert_eq!(cluster.stale_connections(&two, false).await.expect("no error"), 0);
+    assert_eq!(cluster.stale_connections(&two, std::slice::from_ref(&server), false).await.expect("no error"), 0);
     // Nobody has killed this node, so an order that fails is an error.
     let error = faults(&running).latency(&server, &one).await.expect_err("no agent");
     assert!(error.to_string().contains("this test has no agent"), "{error}");

@@ -15,6 +15,8 @@ const STROBE_MIN_MS: u64 = 10;
 const DRIFT_MAX_PPM: i32 = 500_000;
 /// The farthest jump of a wall clock: 100 years of 365 days, as far as the agent sets a clock.
 const WALL_JUMP_MAX_MS: u64 = 100 * 365 * 86_400_000;
+/// The farthest jump of a wall clock backwards: 50 years. A clock that shows a time before 1970 cannot prove its jump.
+const WALL_JUMP_BACK_MAX_MS: u64 = WALL_JUMP_MAX_MS / 2;
 /// The farthest jump of a monotonic clock: a day. A simulated worker whose clock jumps makes up for all critical
 /// sections that became due meanwhile.
 const MONOTONIC_JUMP_MAX_MS: u64 = 86_400_000;
@@ -59,13 +61,17 @@ impl FaultParameters for Clock {
     };
 
     fn check(&self, lasting: Duration) -> Result<(), String> {
-        let farthest = if self.clock.is_monotonic() { MONOTONIC_JUMP_MAX_MS } else { WALL_JUMP_MAX_MS };
+        let farthest = |by: i64| match self.clock.is_monotonic() {
+            true => MONOTONIC_JUMP_MAX_MS,
+            false if by < 0 => WALL_JUMP_BACK_MAX_MS,
+            false => WALL_JUMP_MAX_MS,
+        };
         match self.change {
             ClockChange::JumpMs(by) if by == 0 || (by < 0 && self.clock.is_monotonic()) => {
                 Err(format!("a jump by {by} ms: a monotonic clock only jumps forwards, and no clock by nothing"))
             }
-            ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. } if by.unsigned_abs() > farthest => {
-                Err(format!("a jump by {by} ms is too far: expected at most {farthest} ms"))
+            ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. } if by.unsigned_abs() > farthest(by) => {
+                Err(format!("a jump by {by} ms is too far: expected at most {} ms", farthest(by)))
             }
             ClockChange::DriftPpm(0) => Err("a drift of 0 ppm: no clock drifts by nothing".to_owned()),
             ClockChange::DriftPpm(by) if !(-DRIFT_MAX_PPM..=DRIFT_MAX_PPM).contains(&by) => {

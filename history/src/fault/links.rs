@@ -8,6 +8,8 @@ use crate::{names::NodeName, range::Range};
 
 /// A delay that is shorter than this may as well be due to a busy link.
 const DELAY_MIN: Duration = Duration::from_millis(1);
+/// The longest delay: the agent refuses a longer one.
+const DELAY_MAX: Duration = Duration::from_secs(3_600);
 
 /// A direction of links, seen from the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -125,7 +127,7 @@ impl LinkDelay {
         }
     }
 
-    /// Refuses a delay that no probe could show.
+    /// Refuses a delay that no probe could show, or that the agent refuses.
     pub(super) fn check(self) -> Result<(), String> {
         let Range { from, to } = self.range();
         if from > to {
@@ -136,6 +138,9 @@ impl LinkDelay {
                 "a delay of {to:?} cannot be told from the usual delay of a link; expected {DELAY_MIN:?} or more"
             ));
         }
+        if to > DELAY_MAX {
+            return Err(format!("a delay of {to:?} is too long: expected {DELAY_MAX:?} at most"));
+        }
         Ok(())
     }
 }
@@ -143,5 +148,21 @@ impl LinkDelay {
 impl From<Duration> for LinkDelay {
     fn from(by: Duration) -> LinkDelay {
         LinkDelay::Fixed(by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_lasts_a_millisecond_to_an_hour() {
+        let hour = Duration::from_secs(3_600);
+        let (short, long) = (Duration::from_micros(999), hour + Duration::from_micros(1));
+        for (to, is_possible) in [(short, false), (DELAY_MIN, true), (hour, true), (long, false)] {
+            for delay in [LinkDelay::Fixed(to), LinkDelay::Drawn(Range { from: Duration::ZERO, to })] {
+                assert_eq!(delay.check().is_ok(), is_possible, "{delay:?}");
+            }
+        }
     }
 }

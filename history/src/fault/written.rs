@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error as _};
 use serde_json::{Map, Value};
 
-use super::{Fault, FaultKind, Links, Parameters};
+use super::{Fault, FaultKind, Links, Parameters, once::Once};
 use crate::human;
 
 /// The key of the length of a fault of this kind.
@@ -43,7 +43,9 @@ impl Serialize for Fault {
 
 impl<'de> Deserialize<'de> for Fault {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fault, D::Error> {
-        let mut fields = Map::<String, Value>::deserialize(deserializer)?;
+        let Once(Value::Object(mut fields)) = Once::deserialize(deserializer)? else {
+            return Err(D::Error::custom("expected a fault, such as { kind = \"pause\", for = \"2s\" }"));
+        };
         let kind: FaultKind = take(&mut fields, "kind")?.ok_or_else(|| D::Error::missing_field("kind"))?;
         let failed = |problem: &dyn std::fmt::Display| D::Error::custom(format!("fault `{kind}`: {problem}"));
         let key = length_key(kind);
@@ -96,5 +98,25 @@ impl schemars::JsonSchema for Fault {
             "description": "A fault: its kind, its length, and the parameters of the kind.",
             "oneOf": kinds
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_comes_twice_is_refused() {
+        let read = |text: &str| serde_json::from_str::<Fault>(text).map_err(|e| e.to_string());
+        assert!(read(r#"{"kind":"pause","for":"1s"}"#).is_ok());
+        for (text, field) in [
+            (r#"{"kind":"pause","for":"1s","for":"9s"}"#, "for"),
+            (r#"{"kind":"kill","kind":"pause","for":"9s"}"#, "kind"),
+            (r#"{"kind":"delay","for":"1s","by":{"from":"1ms","from":"2ms","to":"9ms"}}"#, "from"),
+        ] {
+            let refused = read(text).unwrap_err();
+            assert!(refused.contains(&format!("duplicate field `{field}`")), "{text}: {refused}");
+        }
+        assert!(read(r#""pause""#).unwrap_err().contains("expected a fault, such as"));
     }
 }

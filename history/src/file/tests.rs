@@ -305,3 +305,18 @@ fn a_last_line_that_is_cut_at_the_longest_length_is_cut() {
         assert_eq!(reader.tail() == Tail::Cut, is_cut);
     }
 }
+
+#[test]
+fn a_line_of_too_many_values_is_refused_before_it_is_parsed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("answers.jsonl");
+    let first = r#"{"process":"agent","n":0,"at":1,"event":"watermark"}"#;
+    for (values, is_read) in [(VALUES - 20, true), (VALUES, false)] {
+        let answer = format!(r#""event":"order-done","order":1,"answer":[{}0]"#, "0,".repeat(values));
+        std::fs::write(&path, format!("{first}\n{{\"process\":\"agent\",\"n\":1,\"at\":1,{answer}}}\n")).unwrap();
+        let second = Reader::open(&path).unwrap().nth(1).unwrap();
+        assert_eq!(second.is_ok(), is_read, "{values}");
+        let words = "line 2, column 0: it has more than 100000 values";
+        assert!(second.err().is_none_or(|error| error.to_string().contains(words)));
+    }
+}

@@ -1,5 +1,7 @@
 //! Servers that exist already: the harness drives clients against them, and leaves the servers themselves alone.
 
+use std::collections::BTreeMap;
+
 use super::{Plan, possible::PlanError};
 use crate::{cluster::ClusterKind, names::NodeName, resource_kind::ResourceKind, step::Step, target::Target};
 
@@ -62,16 +64,15 @@ impl Plan {
     /// the fault would hit the others too.
     fn cuts_whole_hosts(&self, step: &Step) -> Result<(), String> {
         let Some(links) = step.fault.links.as_ref().filter(|links| !links.from.is_empty()) else { return Ok(()) };
-        let is_named = |node: &NodeName| links.from.contains(node);
-        for (named, url) in self.own_servers.iter().filter(|(node, _)| is_named(node)) {
-            let mut spared = self.own_servers.iter().filter(|(node, _)| !is_named(node));
-            if let Some((other, _)) = spared.find(|(_, other)| host(other) == host(url)) {
-                return Err(format!(
-                    "`{named}` and `{other}` have one address, so a fault of links hits both; name both, or neither"
-                ));
-            }
+        let (named, spared): (Vec<_>, Vec<_>) =
+            self.own_servers.iter().partition(|(node, _)| links.from.contains(*node));
+        let hosts: BTreeMap<&str, &NodeName> = spared.into_iter().map(|(node, url)| (host(url), node)).collect();
+        match named.into_iter().find_map(|(node, url)| Some((node, hosts.get(host(url))?))) {
+            Some((node, other)) => Err(format!(
+                "`{node}` and `{other}` have one address, so a fault of links hits both; name both, or neither"
+            )),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -1,18 +1,21 @@
 //! Checks of the nodes that a fault of links names at the other end of its links.
 
+use std::collections::BTreeSet;
+
 use super::Plan;
-use crate::{names::NodeName, step::Step, target::Target};
+use crate::{names::NodeName, resource_kind::ResourceKind, step::Step, target::Target};
 
 impl Plan {
     /// Refuses a fault of links that names a node with which its target exchanges no packets.
     pub(super) fn names_peers(&self, step: &Step) -> Result<(), String> {
         let Some(links) = step.fault.links.as_ref().filter(|links| !links.from.is_empty()) else { return Ok(()) };
         let peers = self.peers(&step.target);
-        let names_one = links.from.iter().any(|node| peers.contains(node));
+        let is_peer: BTreeSet<&NodeName> = peers.iter().collect();
+        let names_one = links.from.iter().any(|node| is_peer.contains(node));
         // `partition:leader:lock-nodes` names all lock nodes. A plan of `explore` keeps this list, and has the name of
         // the node that was the leader as its target.
         let is_target = |node: &NodeName| matches!(&step.target, Target::Node(target) if target == node);
-        let is_stranger = |node: &&NodeName| !(peers.contains(node) || names_one && is_target(node));
+        let is_stranger = |node: &&NodeName| !(is_peer.contains(*node) || names_one && is_target(node));
         let Some(stranger) = links.from.iter().find(is_stranger) else { return Ok(()) };
         let target = match &step.target {
             Target::Holder => "holder",
@@ -24,17 +27,20 @@ impl Plan {
     }
 
     /// Returns the nodes that exchange packets with the target. Workers exchange packets with lock nodes and with the
-    /// resource, lock nodes with each other.
+    /// resource, lock nodes with each other. A resource in the lock nodes' etcd is a client of the lock nodes.
     pub fn peers(&self, target: &Target) -> Vec<NodeName> {
         let (is_worker, is_lock_node) = match target {
             Target::Holder => (true, false),
             Target::Leader => (false, true),
             Target::Node(node) => (self.workers().any(|worker| worker == *node), self.lock_nodes.contains(node)),
         };
+        let is_resource = matches!(target, Target::Node(node) if node.as_str() == "resource");
+        let is_client = is_worker || is_resource && self.resource == ResourceKind::Etcd;
+        let reaches_resource = is_worker || is_lock_node && self.resource == ResourceKind::Etcd;
         let is_other = |node: &NodeName| !matches!(target, Target::Node(target) if target == node);
-        let lock_nodes = self.lock_nodes.iter().filter(|node| (is_worker || is_lock_node) && is_other(node));
+        let lock_nodes = self.lock_nodes.iter().filter(|node| (is_client || is_lock_node) && is_other(node));
         let workers = self.workers().filter(|_| !is_worker);
-        lock_nodes.cloned().chain(workers).chain(is_worker.then(|| NodeName::new("resource"))).collect()
+        lock_nodes.cloned().chain(workers).chain(reaches_resource.then(|| NodeName::new("resource"))).collect()
     }
 }
 
@@ -43,7 +49,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Direction, Fault, FaultId, When, fault, plan::tests::plan};
+    use crate::{
+        Direction, Fault, FaultId, Tokens, When, fault,
+        plan::tests::{plan, servers},
+    };
 
     /// A plan with two lock nodes and two workers that cuts `target` off from these nodes.
     fn cut(target: Target, from: &[&str]) -> Plan {
@@ -83,6 +92,24 @@ mod tests {
             let refused = cut(target.clone(), from).validate().unwrap_err();
             let words = format!("exchanges no packets with `{stranger}`; expected some of: ");
             assert!(refused.field == "nemesis" && refused.problem.contains(&words), "{target:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_resource_in_etcd_exchanges_packets_with_the_lock_nodes() {
+        let in_etcd = |plan: Plan| Plan {
+            backend: "etcd".into(),
+            servers: servers("etcd"),
+            tokens: Tokens::Revision,
+            resource: ResourceKind::Etcd,
+            ..plan
+        };
+        for (target, peer) in [("resource", "redis-1"), ("redis-1", "resource"), ("worker-1", "resource")] {
+            assert_eq!(in_etcd(cut(node(target), &[peer])).validate(), Ok(()), "{target} from {peer}");
+            assert!(in_etcd(cut(node(target), &[])).peers(&node(target)).contains(&peer.into()));
+        }
+        for (target, stranger) in [("resource", "resource"), ("redis-1", "redis-3")] {
+            assert!(in_etcd(cut(node(target), &[stranger])).validate().is_err(), "{target} from {stranger}");
         }
     }
 }

@@ -1,12 +1,15 @@
 //! Checks of a plan that its types cannot express.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::Plan;
 use crate::{
     arm::{Arm, Comparison},
     cluster::ClusterKind,
-    fault::FaultKind,
+    fault::{FaultId, FaultKind},
     names::NodeName,
     point::Point,
     resource_kind::ResourceKind,
@@ -18,6 +21,10 @@ use crate::{
 
 /// The most keys of a hierarchy: a section that takes the parent reads all children one after the other.
 const TREE_MAX: u32 = 32;
+/// The most keys: the servers of some locks keep a record of every key that was ever locked.
+const KEYS_MAX: u32 = 10_000_000;
+/// The most locks of a critical section. A client takes them one after the other.
+const LOCKS_MAX: u32 = 100;
 /// The longest run. A run waits at its end for clients that still work, so no work is longer either.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 3600);
 
@@ -38,6 +45,7 @@ impl Plan {
     /// The first field that is wrong.
     pub fn validate(&self) -> Result<(), PlanError> {
         let err = |field, problem: String| Err(PlanError { field, problem });
+        self.check_sizes()?;
         let w = &self.workload;
         if self.seed > 1 << 53 {
             return err(
@@ -61,9 +69,8 @@ impl Plan {
         if self.lock_nodes.is_empty() {
             return err("lock_nodes", "expected at least one lock node".into());
         }
-        if let Some((n, twice)) =
-            self.lock_nodes.iter().enumerate().find(|(n, node)| self.lock_nodes[..*n].contains(node))
-        {
+        let mut names = BTreeSet::new();
+        if let Some((n, twice)) = self.lock_nodes.iter().enumerate().find(|(_, node)| !names.insert(*node)) {
             return err("lock_nodes", format!("`{twice}` is listed twice, the second time as node {}", n + 1));
         }
         if let Some(own) = self.lock_nodes.iter().find(|node| is_own(node)) {
@@ -76,8 +83,8 @@ impl Plan {
         if w.clients_per_worker == 0 || w.clients_per_worker > 1_000 {
             return err("clients-per-worker", format!("{} is outside 1 to 1000", w.clients_per_worker));
         }
-        if w.keys == 0 {
-            return err("keys", "expected at least one key".into());
+        if w.keys == 0 || w.keys > KEYS_MAX {
+            return err("keys", format!("{} is outside 1 to {KEYS_MAX}", w.keys));
         }
         if !(w.rate_per_s.is_finite() && w.rate_per_s > 0.0 && w.rate_per_s <= 100_000.0) {
             return err(
@@ -94,7 +101,8 @@ impl Plan {
             }
         }
         if self.lease < Duration::from_millis(50) || self.lease > Duration::from_secs(600) {
-            return err("lease", format!("{:?} is outside 50ms to 10m", self.lease));
+            let lease = humantime::format_duration(self.lease);
+            return err("lease", format!("{lease} is outside 50ms to 10m"));
         }
         if self.time < Duration::from_secs(1) || self.time > LONGEST_RUN {
             return err("time", format!("{:?} is too short or too long: expected 1s to 24h", self.time));
@@ -120,6 +128,9 @@ impl Plan {
         if w.locks_per_section == 0 || w.locks_per_section > w.keys {
             let problem = format!("{} is outside 1 to the number of keys, {}", w.locks_per_section, w.keys);
             return err("locks-per-section", format!("{problem}; a section takes different keys: add `--keys`"));
+        }
+        if w.locks_per_section > LOCKS_MAX {
+            return err("locks-per-section", format!("{} is above {LOCKS_MAX}", w.locks_per_section));
         }
         let of_several = [("opposite", w.opposite), ("patience", w.patience.is_some())];
         if let Some((field, _)) = of_several.into_iter().find(|(_, is_given)| *is_given && w.locks_per_section == 1) {
@@ -203,34 +214,31 @@ impl Plan {
     /// Checks every fault. A fault that cannot be injected is refused, and never left out silently.
     fn validate_schedule(&self) -> Result<(), PlanError> {
         let err = |problem: String| Err(PlanError { field: "nemesis", problem });
+        let workers: BTreeSet<NodeName> = self.workers().collect();
+        let is_worker = |target: &Target| matches!(target, Target::Node(node) if workers.contains(node));
+        let all: BTreeSet<FaultId> = self.schedule.iter().map(|step| step.id).collect();
         let mut ids = BTreeSet::new();
         for step in &self.schedule {
-            let name = format!("fault {} ({})", step.id.0, step.fault.kind());
+            let name = named(step);
             if !ids.insert(step.id) {
                 return err(format!("{name}: an earlier fault has the same id"));
             }
             if let Err(problem) = self.is_possible(step) {
                 return err(format!("{name}: {problem}"));
             }
-            match &step.target {
-                Target::Holder | Target::Leader if matches!(step.when, When::AtPoint(_)) => {
-                    return err(format!("{name}: at a protocol point the target must be the name of a node"));
-                }
-                _ => {}
-            }
             match step.when {
+                When::AtPoint(_) if !is_worker(&step.target) => {
+                    let problem = "only workers come to protocol points; the target must be the name of a worker";
+                    return err(format!("{name}: {problem}, such as `worker-1`"));
+                }
                 When::At(at) if at >= self.time => {
                     return err(format!(
                         "{name}: the fault begins after {at:?}, and the run is over after {:?}",
                         self.time
                     ));
                 }
-                When::Healed(other) if other == step.id || !self.schedule.iter().any(|s| s.id == other) => {
+                When::Healed(other) if other == step.id || !all.contains(&other) => {
                     return err(format!("{name}: the plan has no other fault {}", other.0));
-                }
-                When::Healed(_) if self.waits_in_a_circle(step) => {
-                    let problem = "`healed` leads in a circle, so the fault would never begin";
-                    return err(format!("{name}: {problem}; give one fault of the circle a time"));
                 }
                 When::WhileWaits(wait) if self.wait(wait).is_none() => {
                     return err(format!("{name}: the plan has no wait {}", wait.0));
@@ -241,17 +249,31 @@ impl Plan {
                 _ => {}
             }
         }
+        if let Some(step) = self.never_begins() {
+            let problem = "`healed` leads in a circle, so the fault would never begin";
+            return err(format!("{}: {problem}; give one fault of the circle a time", named(step)));
+        }
         self.check_together().or_else(err)
     }
 
-    /// Returns whether the faults for whose heals `step` waits wait for each other.
-    fn waits_in_a_circle(&self, step: &Step) -> bool {
-        let chain = std::iter::successors(Some(step), |step| match step.when {
-            When::Healed(before) => self.schedule.iter().find(|other| other.id == before),
-            _ => None,
-        });
-        // A chain that is longer than the schedule has a step twice.
-        chain.take(self.schedule.len() + 1).count() > self.schedule.len()
+    /// Returns the first fault that waits for the heals of faults that wait for each other. Looks at each step once.
+    fn never_begins(&self) -> Option<&Step> {
+        let waits_for = |step: &Step| if let When::Healed(before) = step.when { Some((step.id, before)) } else { None };
+        let before: BTreeMap<FaultId, FaultId> = self.schedule.iter().filter_map(waits_for).collect();
+        // For each fault that waits: the number of the walk that came to it last.
+        let mut seen = BTreeMap::new();
+        let is_endless = |(walk, step): &(usize, &Step)| {
+            let mut fault = step.id;
+            while let Some(next) = before.get(&fault) {
+                match seen.insert(fault, *walk) {
+                    None => fault = *next,
+                    // A walk that comes to a fault again is in a circle. An earlier walk has come from there to an end.
+                    Some(earlier) => return earlier == *walk,
+                }
+            }
+            false
+        };
+        self.schedule.iter().enumerate().find(is_endless).map(|(_, step)| step)
     }
 
     /// Checks that this cluster can inject the fault of `step` into its target.
@@ -277,6 +299,11 @@ impl Plan {
         self.names_peers(step)?;
         step.fault.check_target(&self.planned_cluster(), &step.target)
     }
+}
+
+/// Names a step in messages.
+pub(super) fn named(step: &Step) -> String {
+    format!("fault {} ({})", step.id.0, step.fault.kind())
 }
 
 /// Returns whether `node` has the name of a node or of a process of the harness.

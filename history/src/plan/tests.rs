@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     ClockChange, Direction, Fault, FaultId, LeaseClock, LinkDelay, Persistence, Point, Promise, Range, ServerModel,
-    Target, When, WhichClock, fault,
+    Target, Until, WaitId, When, WhichClock, fault,
 };
 
 /// The facts about the servers of a backend.
@@ -192,13 +192,21 @@ fn a_broken_plan_is_refused_where_it_is_broken() {
     assert!(message.contains("`two` is not a duration"), "{message}");
 }
 
+fn wait() -> Wait {
+    let (worker, until, at_most) = ("worker-1".into(), Until::Time, Duration::from_secs(1));
+    Wait { id: WaitId(1), worker, point: Point::BeforeWrite, until, at_most, after: Duration::ZERO }
+}
+
 #[test]
 fn what_types_cannot_refuse_is_refused() {
     type Change = fn(&mut Plan);
-    let table: [(&str, Change); 22] = [
+    let table: [(&str, Change); 31] = [
         ("workers", |p| p.workload.workers = 0),
         ("rate", |p| p.workload.rate_per_s = f64::NAN),
         ("keys", |p| p.workload.keys = 0),
+        ("keys", |p| p.workload.keys = 10_000_001),
+        ("locks-per-section", |p| (p.workload.keys, p.workload.locks_per_section) = (2, 3)),
+        ("locks-per-section", |p| (p.workload.keys, p.workload.locks_per_section) = (200, 101)),
         ("work", |p| p.workload.work.from = Duration::from_secs(9)),
         ("work", |p| p.workload.work.to = Duration::from_secs(24 * 3600 + 1)),
         ("retry-delay", |p| p.workload.retry_delay.to = Duration::from_secs(24 * 3600 + 1)),
@@ -214,6 +222,12 @@ fn what_types_cannot_refuse_is_refused() {
         ("seed", |p| p.seed = u64::MAX),
         ("nemesis", |p| p.schedule[1].target = Target::Node("agent".into())),
         ("nemesis", |p| p.schedule[1].target = Target::Holder),
+        ("nemesis", |p| p.schedule[1].target = Target::Node("redis-1".into())),
+        ("nemesis", |p| p.schedule[1].target = Target::Node("resource".into())),
+        ("nemesis", |p| p.schedule[1].fault.lasting = Duration::from_millis(19)),
+        ("nemesis", |p| p.schedule[0].fault.lasting = Duration::ZERO),
+        ("nemesis", |p| p.schedule[0].fault.lasting = Duration::from_secs(24 * 3600 + 1)),
+        ("waits", |p| p.waits = vec![wait(); 1_001]),
         ("nemesis", |p| p.schedule[1].when = When::AtPoint(Point::AfterCheck)),
         ("nemesis", |p| p.schedule[1].when = When::At(p.time)),
         ("nemesis", |p| p.schedule[1].id = p.schedule[0].id),
@@ -255,7 +269,7 @@ fn a_clock_jumps_no_farther_than_a_run_can_bear() {
     };
     for (clock, possible) in [
         ("wall", "jump-ms = 3153600000000"),
-        ("wall", "jump-ms = -3153600000000"),
+        ("wall", "jump-ms = -1576800000000"),
         ("monotonic", "jump-ms = 86400000"),
         ("both", "jump-ms = 86400000"),
     ] {
@@ -263,7 +277,9 @@ fn a_clock_jumps_no_farther_than_a_run_can_bear() {
     }
     for (clock, far) in [
         ("wall", "jump-ms = 3153600000001"),
+        ("wall", "jump-ms = -1576800000001"),
         ("wall", "jump-ms = -9223372036854775808"),
+        ("wall", "strobe = { by-ms = -1576800000001, every-ms = 100 }"),
         ("wall", "strobe = { by-ms = 3153600000001, every-ms = 100 }"),
         ("monotonic", "jump-ms = 86400001"),
         ("both", "jump-ms = 1000000000000"),

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use super::Plan;
+use super::{Plan, possible::named};
 use crate::{
     fault::{Fault, FaultKind},
     names::NodeName,
@@ -50,13 +50,20 @@ fn collision(first: &Fault, second: &Fault) -> Option<String> {
 impl Plan {
     /// Checks that no two faults with planned times exclude each other.
     pub(super) fn check_together(&self) -> Result<(), String> {
-        let timed: Vec<&Step> = self.schedule.iter().filter(|step| matches!(step.when, When::At(_))).collect();
-        let pairs = timed.iter().enumerate().flat_map(|(n, one)| timed[n + 1..].iter().map(move |two| (one, two)));
-        for (one, two) in pairs {
-            if let Some(why) = one.excludes(two) {
-                let name = |step: &Step| format!("fault {} ({})", step.id.0, step.fault.kind());
-                return Err(format!("{} and {}: {why}; move one of them", name(one), name(two)));
+        let mut timed = Vec::new();
+        for (n, step) in self.schedule.iter().enumerate() {
+            timed.extend(step.known().map(|(node, on)| (node, on.start, n)));
+        }
+        timed.sort();
+        // The faults of the present node that have not ended: only these can meet the next one.
+        let mut active: Vec<&Step> = Vec::new();
+        for (node, start, n) in timed {
+            let step = &self.schedule[n];
+            active.retain(|other| other.known().is_some_and(|(same, on)| same == node && on.end > start));
+            if let Some((other, why)) = active.iter().find_map(|other| Some((other, other.excludes(step)?))) {
+                return Err(format!("{} and {}: {why}; move one of them", named(other), named(step)));
             }
+            active.push(step);
         }
         Ok(())
     }
@@ -114,6 +121,11 @@ mod tests {
             assert_eq!(plan.validate(), Ok(()));
         }
         let (incoming, monotonic) = (cut(Direction::In, &["resource"]), clock(WhichClock::Monotonic));
+        // Of two faults that begin at the same time, the plan names the first one first.
+        for (first, second, is_refused) in [(&kill, &wall, true), (&wall, &kill, false)] {
+            let schedule = vec![step(2, first.clone(), 2), step(1, second.clone(), 2)];
+            assert_eq!(Plan { schedule, ..plan() }.validate().is_err(), is_refused, "{} first", first.kind());
+        }
         for (first, second) in [(&wall, &kill), (&wall, &monotonic), (&out, &incoming), (&pause, &all), (&kill, &all)] {
             let mut plan = plan();
             plan.schedule = vec![step(1, first.clone(), 2), step(2, second.clone(), 4)];

@@ -40,8 +40,9 @@ impl Plan {
             for node in [&wait.worker].into_iter().chain(others) {
                 is_worker(node).or_else(failed)?;
             }
-            if others == Some(&wait.worker) {
-                return failed(format!("{} cannot write while it waits; name another worker", wait.worker));
+            if others == Some(&wait.worker) && self.workload.clients_per_worker == 1 {
+                let problem = "has no other client that could write meanwhile; name another worker";
+                return failed(format!("{} {problem}", wait.worker));
             }
             match wait.until {
                 Until::Over(fault) if !self.schedule.iter().any(|step| step.id == fault) => {
@@ -139,6 +140,10 @@ mod tests {
             let error = plan.validate().unwrap_err();
             assert!(error.problem.contains(words), "{words}: {error}");
         }
+        let mut own = plan();
+        own.workload.clients_per_worker = 2;
+        own.waits[0].until = Until::Wrote("worker-1".into());
+        assert_eq!(own.validate(), Ok(()));
         let mut twice = plan();
         twice.schedule[0].target = Target::Node("worker-1".into());
         twice.schedule[0].when = When::AtPoint(Point::AfterRead);

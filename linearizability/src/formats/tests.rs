@@ -214,6 +214,29 @@ fn a_search_that_needs_too_much_is_inconclusive() {
     assert!(reason.contains("more than 1000 steps"), "{reason}");
 }
 
+/// The bound is one for the file: many objects do not make a check longer.
+#[test]
+fn all_objects_share_the_steps_of_a_search() {
+    let object = |key: &str, process: u32| {
+        let cas = |process: u32, from: u32, to: u32| {
+            format!("[{process} :invoke :cas [{key} [{from} {to}]]] [{process} :ok :cas [{key} [{from} {to}]]]\n")
+        };
+        cas(process, 0, 1) + &cas(process + 1, 1, 2)
+    };
+    let judged = |text: &str, steps: u64| {
+        let asked = Asked { initial: Some("0"), model: Some(ModelKind::Kv) };
+        let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+        options.steps = steps;
+        (history.objects.len(), check(&history, &options))
+    };
+    let (one, two) = (object(":a", 0), object(":a", 0) + &object(":b", 2));
+    let least = (1..1_000).find(|steps| judged(&one, *steps).1 == Verdict::Linearizable).unwrap();
+    let (objects, verdict) = judged(&two, least);
+    let Verdict::Inconclusive(reason) = verdict else { panic!("the second object has no step left: {verdict:?}") };
+    assert!(objects == 2 && reason.contains(&format!("more than {least} steps")), "{objects} objects, {reason}");
+    assert_eq!(judged(&two, 4 * least).1, Verdict::Linearizable);
+}
+
 /// Jepsen gives each crashed call a new process, but a mutex has no owners.
 #[test]
 fn crashed_calls_on_a_mutex_are_only_counted() {

@@ -267,10 +267,19 @@ impl ProgramProcess {
         (self.last.0, &self.last.1)
     }
 
-    /// Waits until the program ends. Returns false if it does not.
+    /// Waits until the program ends. Returns false if it does not, or if it was killed because it went on without its
+    /// standard output.
     pub async fn has_ended(&mut self, within: Duration) -> bool {
-        let ending = async { while !matches!(self.output.recv().await, Some(Said::Ended(..)) | None) {} };
-        timeout(within, ending).await.is_ok()
+        let ending = async {
+            loop {
+                match self.output.recv().await {
+                    Some(Said::Ended(_, status)) => return status.is_some(),
+                    Some(Said::Line(..) | Said::TooLong(..)) => {}
+                    None => return false,
+                }
+            }
+        };
+        timeout(within, ending).await.unwrap_or(false)
     }
 
     fn understood(&mut self, said: Option<Said>) -> Result<(u64, Answer), Broken> {

@@ -88,6 +88,17 @@ async fn a_belief_counts_from_the_sending() {
 }
 
 #[tokio::test]
+async fn a_renewal_shortens_a_belief_if_the_program_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"renew) say "$ok,\"valid_ms\":1500";;"#);
+    lock.start().await.unwrap();
+    let mut hold = acquire(&lock, "a").await.unwrap();
+    let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
+    assert_eq!(hold.valid_until, hold.sent + Duration::from_millis(1500));
+    assert_eq!((renewed.valid_until, hold.lease), (hold.valid_until, LEASE));
+}
+
+#[tokio::test]
 async fn a_program_that_does_not_answer_is_started_again() {
     let dir = tempfile::tempdir().unwrap();
     let lock = lock(dir.path(), r#"acquire) [ -e again ] && say "$ok"; touch again;;"#);
@@ -98,6 +109,17 @@ async fn a_program_that_does_not_answer_is_started_again() {
     assert!(BootClock.now() - began >= LEASE);
     acquire(&lock, "b").await.unwrap();
     assert_eq!(said(dir.path()), ["init", "acquire", "init", "acquire"]);
+}
+
+#[tokio::test]
+async fn a_late_program_lives_until_its_promise_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"acquire) say "$ok,\"lease_ms\":3500";; renew) ;;"#);
+    lock.start().await.unwrap();
+    let mut hold = acquire(&lock, "a").await.unwrap();
+    let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
+    assert!(BootClock.now() >= hold.valid_until, "killed before {:?}: {renewed}", hold.valid_until);
+    assert_eq!((renewed.outcome, lock.restarts()), (Outcome::Indeterminate, 1));
 }
 
 #[tokio::test]

@@ -7,6 +7,10 @@ use super::*;
 use crate::{delay::REORDERED_WITHIN, loss::LOST_PERCENT, parse};
 
 fn drawn(seed: u64, specs: &str) -> Result<Vec<Step>, FaultSpecError> {
+    drawn_with(ResourceKind::Service, seed, specs)
+}
+
+fn drawn_with(resource: ResourceKind, seed: u64, specs: &str) -> Result<Vec<Step>, FaultSpecError> {
     let workers: Vec<NodeName> = (1..=5).map(|n| NodeName::new(format!("worker-{n}"))).collect();
     let of = Draw {
         specs: &parse(specs).unwrap(),
@@ -14,6 +18,7 @@ fn drawn(seed: u64, specs: &str) -> Result<Vec<Step>, FaultSpecError> {
         lease: Duration::from_secs(2),
         workers: &workers,
         lock_nodes: &["redis-1".into(), "redis-2".into(), "redis-3".into()],
+        resource,
     };
     draw(&mut ChaCha8Rng::seed_from_u64(seed), &of)
 }
@@ -109,6 +114,19 @@ fn what_is_placed_is_drawn_as_it_is_written() {
 }
 
 #[test]
+fn a_resource_in_etcd_is_cut_off_from_the_lock_nodes() {
+    let all = &["redis-1", "redis-2", "redis-3"][..];
+    for (word, peers) in [("resource:lock-nodes", all), ("redis-1:resource", &["resource"])] {
+        let spec = format!("partition:{word}@5s");
+        let refused = drawn(1, &spec).unwrap_err();
+        assert!(refused.spec == spec && refused.problem.contains("exchanges nothing with `"), "{refused}");
+        let steps = drawn_with(ResourceKind::Etcd, 1, &spec).unwrap();
+        let from = steps[0].fault.links.clone().unwrap().from;
+        assert!(from.iter().map(NodeName::as_str).eq(peers.iter().copied()), "{from:?}");
+    }
+}
+
+#[test]
 fn a_delay_with_a_given_length_can_be_proved_within_that_length() {
     let by = |specs: &str, seed| match drawn(seed, specs).unwrap()[0].fault.link_delay() {
         Some(history::LinkDelay::Fixed(by)) => by,
@@ -143,6 +161,18 @@ fn a_group_is_drawn_into_steps_of_one_moment_and_a_rolling_one_into_a_chain() {
 
 #[test]
 fn a_target_that_does_not_exist_is_refused() {
-    assert_eq!(drawn(1, "pause:worker-9").unwrap_err().word, "worker-9");
+    let refused = drawn(1, "clock:worker-9@5s").unwrap_err();
+    assert_eq!((refused.word.as_str(), refused.spec.as_str()), ("worker-9", "clock:worker-9@5s"));
+    assert!(refused.problem.contains("worker-1 to worker-5, redis-1 to redis-3, resource"), "{refused}");
     assert_eq!(drawn(1, "none").unwrap(), []);
+}
+
+#[test]
+fn only_a_worker_is_hit_at_a_protocol_point() {
+    for target in ["redis-1", "resource"] {
+        let refused = drawn(1, &format!("pause:{target}@before-write")).unwrap_err();
+        assert_eq!(refused.word, target);
+        let problem = "at a protocol point only a worker can be the target; expected worker-1 to worker-5";
+        assert_eq!(refused.problem, problem);
+    }
 }

@@ -8,7 +8,7 @@ use super::{Connection, State, World};
 use crate::{
     exchange::Message,
     executor::{Call, Network, Packet, Payload, Process},
-    link::{Retransmitted, Sent},
+    link::{Delivered, Retransmitted, Sent},
     thread_bound::lock,
 };
 
@@ -57,13 +57,7 @@ impl World {
         };
         match sent {
             Sent::Arrives(when, packet) => self.executor.arrives(when, packet),
-            Sent::ArrivesLate(when, fault, packet) => {
-                let late = move |world: &Arc<World>| {
-                    world.record_delay(fault, from, to, now);
-                    world.arrive(packet);
-                };
-                self.executor.at(when, Box::new(late));
-            }
+            Sent::Late(when) => self.deliver_late(when, from, to),
             Sent::RetransmittedAt(when) => self.retransmit(when, from, to),
             Sent::Waits => {}
             Sent::Rejected(packet) => {
@@ -91,20 +85,36 @@ impl World {
             match retransmitted {
                 Retransmitted::Nothing => {}
                 Retransmitted::Again(at) => world.retransmit(at, from, to),
+                Retransmitted::Late(at) => world.deliver_late(at, from, to),
                 Retransmitted::Delivered(delivered) => {
-                    let deliver = move |world: &Arc<World>| {
-                        if let Some((fault, since)) = delivered.delayed {
-                            world.record_delay(fault, from, to, since);
-                        }
-                        for packet in delivered.packets {
-                            world.arrive(packet);
-                        }
-                    };
-                    world.executor.at(delivered.at, Box::new(deliver));
+                    let at = delivered.at;
+                    world.executor.at(at, Box::new(move |world: &Arc<World>| world.deliver(from, to, delivered)));
                 }
             }
         };
         self.executor.at(at, Box::new(again));
+    }
+
+    /// Delivers the packets that a fault delays until `at`. A heal may have delivered them before.
+    fn deliver_late(&self, at: Stamp, from: Process, to: Process) {
+        let deliver = move |world: &Arc<World>| {
+            let arrived = {
+                let mut state = lock(&world.state);
+                let at = from * state.nodes.len() + to;
+                state.links[at].arrived(world.executor.now())
+            };
+            arrived.into_iter().for_each(|delivered| world.deliver(from, to, delivered));
+        };
+        self.executor.at(at, Box::new(deliver));
+    }
+
+    fn deliver(self: &Arc<Self>, from: Process, to: Process, delivered: Delivered<Packet<World>>) {
+        if let Some((fault, since)) = delivered.delayed {
+            self.record_delay(fault, from, to, since);
+        }
+        for packet in delivered.packets {
+            self.arrive(packet);
+        }
     }
 
     /// Records the delay of a packet, as an event of the agent, which owns the packet queues on Docker.
@@ -140,18 +150,26 @@ impl World {
         }
     }
 
-    /// Heals a fault of links.
+    /// Heals a fault of links. Packets that only this fault delays arrive now.
     pub fn heal_links(&self, fault: FaultId) {
-        lock(&self.state).links.iter_mut().for_each(|link| link.heal(fault));
+        let now = self.executor.now();
+        let mut state = lock(&self.state);
+        let count = state.nodes.len();
+        for (at, link) in state.links.iter_mut().enumerate() {
+            for arrival in link.heal(now, fault) {
+                self.deliver_late(arrival, at / count, at % count);
+            }
+        }
     }
 
-    /// Counts the connections of `node` on which one of its packets was retransmitted and lost again. With `reset`
-    /// these connections end for both sides: their packets are dropped, which tells the senders that no reply comes.
-    pub fn stale_connections(&self, node: Process, reset: bool) -> u32 {
+    /// Counts the connections of `node` with `peers` on which one of its packets was retransmitted and lost again. With
+    /// `reset` these connections end for both sides: their packets are dropped, which tells the senders that no reply
+    /// comes.
+    pub fn stale_connections(&self, node: Process, peers: &[Process], reset: bool) -> u32 {
         let mut state = lock(&self.state);
         let State { nodes, links, connections, .. } = &mut *state;
         let (count, mut stale) = (nodes.len(), 0);
-        for peer in 0..count {
+        for &peer in peers {
             let (to_peer, from_peer) = (node * count + peer, peer * count + node);
             if !links[to_peer].is_stale() {
                 continue;

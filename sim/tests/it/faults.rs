@@ -1,6 +1,6 @@
 //! The effects of faults on simulated nodes, as the nemesis and the record see them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use history::{
     Answers, ClockChange, CutMode, Direction, Event, Fault, FaultId, FaultPhase, NodeAnswer, Plan, ProcessName, Range,
@@ -183,18 +183,33 @@ fn a_strobe_ends_leases_of_a_redis_node_early_and_is_gone_when_it_is_healed() {
     assert_eq!(overlaps(100), (0, 0), "less than a lease by far");
 }
 
-#[test]
-fn a_connection_that_stays_silent_after_the_heal_is_reset() {
+/// Cuts a worker that is alone off from its peer, and returns the record and the time of the reset.
+fn with_a_reset(target: &str, peer: &str) -> (Vec<Record>, Stamp) {
     let cut = Fault::new(fault::Partition { cut: CutMode::Drop }, 4 * SECOND);
-    let mut plan = with("redis", cut.on_links(Direction::Both, vec!["resource".into()]), "worker-1");
-    // No other worker keeps worker 1 from the resource, so its first lost packet is retransmitted about 6 s later.
+    let mut plan = with("redis", cut.on_links(Direction::Both, vec![peer.into()]), target);
+    // No other worker keeps worker 1 from its peer, so its first lost packet is retransmitted about 6 s later.
     plan.workload.workers = 1;
     let records = history(&plan, "redis");
-    let (from, to) = span(&records);
+    let (_, to) = span(&records);
     let is_reset =
         |r: &&Record| matches!(r.event, Event::Fault { phase: FaultPhase::ConnectionsReset { count: 1 }, .. });
     let reset = records.iter().find(is_reset).expect("a reset").at;
     assert!(reset.since(to) >= 2 * SECOND && reset.since(to) < 3 * SECOND, "{:?}", reset.since(to));
+    (records, reset)
+}
+
+#[test]
+fn a_connection_that_stays_silent_is_reset_whichever_end_is_the_target() {
+    for (target, peer) in [("redis-1", "worker-1"), ("resource", "worker-1")] {
+        let (records, reset) = with_a_reset(target, peer);
+        assert!(records.iter().any(|r| matches!(r.event, Event::Admission { .. }) && r.at > reset), "{target}");
+    }
+}
+
+#[test]
+fn a_connection_that_stays_silent_after_the_heal_is_reset() {
+    let (records, reset) = with_a_reset("worker-1", "resource");
+    let (from, _) = span(&records);
     let is_delayed = |r: &Record| matches!(r.event, Event::PacketsDelayed { .. });
     assert!(!records.iter().any(is_delayed), "the lost packet never arrives");
     let failed = |r: &Record| matches!(r.event, Event::AccessFailed { .. }) && r.at >= reset;
@@ -238,4 +253,69 @@ fn a_fault_that_fails_ends_the_run_when_the_active_faults_are_healed() {
     let last = records.iter().map(|record| record.at).max().expect("records");
     assert!(last.since(injected) < 4 * SECOND, "{:?}", last.since(injected));
     assert!(!records.iter().any(|r| matches!(r.event, Event::Fault { fault: FaultId(3), .. })));
+}
+
+#[test]
+fn the_heal_of_a_delay_delivers_every_late_packet_at_once() {
+    let delay = Fault::new(fault::Delay { by: (3 * SECOND).into() }, 2 * SECOND);
+    let records = history(&with("redis", delay, "redis-1"), "redis");
+    let (injected, heal_requested) = span(&records);
+    // A probe takes as long as the delay, and the fault stays on until the probe has come back.
+    assert!(heal_requested.since(injected) >= 3 * SECOND);
+    let delays = records.iter().filter_map(|r| match r.event {
+        Event::PacketsDelayed { since, until, .. } => Some((since, until)),
+        _ => None,
+    });
+    let delays: Vec<(Stamp, Stamp)> = delays.collect();
+    let last = delays.iter().map(|(_, until)| *until).max().expect("late packets");
+    assert!(last < heal_requested.plus(Duration::from_millis(20)), "{:?}", last.since(heal_requested));
+    assert!(delays.iter().any(|(since, until)| until.since(*since) < 3 * SECOND), "early: {delays:?}");
+}
+
+#[test]
+fn a_fault_of_the_holder_misses_a_hold_that_ended_before() {
+    for kind in ["partition", "flap", "delay", "loss", "clock"] {
+        let mut missed = 0;
+        for seed in 1..=6 {
+            let mut plan = plan("redis", &format!("{kind}:holder+300ms"), seed);
+            plan.workload.rate_per_s = 20.0;
+            plan.workload.work = Range { from: Duration::from_millis(5), to: Duration::from_millis(10) };
+            let records = history(&plan, "redis");
+            missed += missed_targets(&records).len();
+            assert_eq!(missed_targets(&records), ended_before(&records), "{kind}, seed {seed}");
+        }
+        assert!(missed > 0, "{kind}");
+    }
+}
+
+fn missed_targets(records: &[Record]) -> Vec<FaultId> {
+    let missed = records.iter().filter_map(|r| match &r.event {
+        Event::Fault { fault, phase: FaultPhase::MissedTarget, .. } => Some(*fault),
+        _ => None,
+    });
+    missed.collect()
+}
+
+/// The proved faults whose hold had ended when they were on.
+fn ended_before(records: &[Record]) -> Vec<FaultId> {
+    let (mut holds, mut ended, mut injected, mut found) =
+        (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), Vec::new());
+    for record in records {
+        match &record.event {
+            Event::Release { hold } | Event::GaveUp { hold } | Event::LossNoticed { hold } => {
+                ended.entry(*hold).or_insert(record.at);
+            }
+            Event::Fault { fault, phase, .. } => match phase {
+                FaultPhase::Requested { hold: Some(hold), .. } => drop(holds.insert(*fault, *hold)),
+                FaultPhase::Injected => drop(injected.insert(*fault, record.at)),
+                FaultPhase::Proved { .. } => {
+                    let end = holds.get(fault).and_then(|hold| ended.get(hold));
+                    found.extend(end.filter(|end| **end <= injected[fault]).map(|_| *fault));
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    found
 }

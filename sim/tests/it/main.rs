@@ -20,3 +20,4 @@ mod redis_conformance;
 mod redis_server;
 mod redraw;
 mod traffic;
+mod waits;

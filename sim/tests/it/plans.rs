@@ -59,6 +59,7 @@ pub fn plan(backend: &str, nemesis: &str, seed: u64) -> Plan {
         lease: plan.lease,
         workers: &workers,
         lock_nodes: &plan.lock_nodes.clone(),
+        resource: plan.resource,
     };
     plan.schedule = nemesis::draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).expect("a schedule");
     plan.validate().expect("a valid plan");

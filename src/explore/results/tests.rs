@@ -41,6 +41,7 @@ fn class(kind: &str, causes: &[&str], count: u64, seed: u64, is_offered: bool) -
         count,
         first_seed: Some(seed),
         reduced: Some(reduced),
+        not_again: None,
         inevitable: None,
         chart: Some(format!("  a chart of seed {seed}\n")),
     }

@@ -134,8 +134,9 @@ impl Schedule<'_> {
     fn add_random(&mut self, words: &[FaultSpec], rng: &mut impl Rng) -> anyhow::Result<()> {
         let count = rng.random_range(1..=4);
         let specs: Vec<FaultSpec> = words.choose_multiple(rng, count).cloned().collect();
-        let Plan { time, lease, lock_nodes, .. } = self.plan;
-        let of = Draw { specs: &specs, time: *time, lease: *lease, workers: &self.workers, lock_nodes };
+        let Plan { time, lease, lock_nodes, resource, .. } = self.plan;
+        let (time, lease, resource) = (*time, *lease, *resource);
+        let of = Draw { specs: &specs, time, lease, workers: &self.workers, lock_nodes, resource };
         // Some links cannot be cut with so few workers.
         let Ok(drawn) = nemesis::draw(rng, &of) else { return Ok(()) };
         let character = Character::draw(rng);
@@ -222,8 +223,9 @@ impl Schedule<'_> {
     /// Draws a fault of `node`; none if a fault of this kind is impossible there.
     fn fault(&self, kind: FaultKind, node: &NodeName, rng: &mut impl Rng) -> Option<Fault> {
         let spec: FaultSpec = format!("{kind}:{node}@1ms").parse().ok()?;
-        let Plan { time, lease, lock_nodes, .. } = self.plan;
-        let of = Draw { specs: &[spec], time: *time, lease: *lease, workers: &self.workers, lock_nodes };
+        let Plan { time, lease, lock_nodes, resource, .. } = self.plan;
+        let (time, lease, resource) = (*time, *lease, *resource);
+        let of = Draw { specs: &[spec], time, lease, workers: &self.workers, lock_nodes, resource };
         let fault = nemesis::draw(rng, &of).ok()?.into_iter().next()?.fault;
         if !kind.is_of_links() {
             return Some(fault);

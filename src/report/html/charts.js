@@ -4,12 +4,13 @@ const S = DATA.series;
 const buckets = S.due.length;
 const perSecond = counts => counts.map(n => n / (S.width / 1e3));
 let waiting = 0;
-const queue = S.due.map((due, n) => waiting += due - S.acquired[n]);
+const queue = S.due.map((due, n) => waiting += due - S.served[n]);
 const plots = [
   {
-    title: "Waiting time", unit: "ms", isLog: true,
-    note: "From the time at which a client is due to use the lock until it has the lock. The scale is logarithmic. " +
-      "No line: nobody got the lock.",
+    title: "Waiting time", unit: "ms", isLog: true, isBound: true,
+    note: "From the time at which a client is due to use the lock until it has the lock. Each value is an upper bound, " +
+      "at most a quarter too large. The scale is logarithmic. No median: nobody got the lock. No value for 99 %: " +
+      "fewer than 100 locks were acquired in this part of the run.",
     lines: [{ name: "median", values: S.p50, color: "one" }, { name: "99 %", values: S.p99, color: "red", dash: [6, 3] }],
   },
   {
@@ -21,7 +22,8 @@ const plots = [
   },
   {
     title: "Queue", unit: "",
-    note: "Critical sections that are due and wait for the lock. They become due whether or not a client is free.",
+    note: "Critical sections that are due and wait for their first lock. They become due whether or not a client is " +
+      "free. A section waits no longer if its client is killed, or begins the next section.",
     lines: [{ name: "waiting", values: queue, color: "one" }],
   },
   { title: "Recovery", unit: "ms", draw: drawRecovery },
@@ -35,13 +37,18 @@ plots[3].note = R.length === 0 ? "No fault was healed." :
 const back = S.tokens.filter(point => point[3]).length;
 plots[4].note = S.tokens.length === 0 ? "The lock gives no tokens." :
   `One mark for each hold. ${back === 0 ? "No token went back." :
-    `${back} tokens went back (red triangles): the lock gave a smaller or equal token after a larger one.`}`;
+    `${back} tokens went back (red triangles): a later hold, which excludes an earlier one, got no larger token.`}`;
 
 const PLOT = 150;
 let pointed = null;
 function nice(most) {
   const power = 10 ** Math.floor(Math.log10(most || 1));
   return [1, 2, 5, 10].find(n => n * power >= most) * power;
+}
+// A bound with two digits: rounded up, so that it remains a bound.
+function upToTwo(value) {
+  const last = 10 ** (Math.floor(Math.log10(value)) - 1);
+  return Number((Math.ceil(value / last - 1e-9) * last).toPrecision(2));
 }
 function grid(context, plot, y, ticks) {
   context.textAlign = "right";
@@ -121,7 +128,8 @@ function drawLines(context, plot, top, bottom) {
   let left = names + 6;
   plot.lines.forEach(line => {
     const value = line.values[place];
-    const told = value === undefined ? "" : value === null ? ": none" : `: ${Number(value.toPrecision(4))} ${plot.unit}`;
+    const told = value === undefined ? "" : value === null ? ": none" :
+      `: ${plot.isBound ? "≤ " + upToTwo(value) : Number(value.toPrecision(4))} ${plot.unit}`;
     const text = line.name + told;
     context.fillStyle = color("bg");
     context.globalAlpha = 0.85;

@@ -219,8 +219,9 @@ fn series(timeline: &Timeline, keys: &Keys<'_>) -> Value {
         .collect();
     json!({
         "from": Ms(timeline.ms(series.from)), "width": Ms(series.width.as_secs_f64() * 1e3),
-        "due": all(|b| b.due), "attempts": all(|b| b.attempts), "failed": all(|b| b.failed),
-        "acquired": all(|b| b.acquired), "p50": quantile(0.5), "p99": quantile(0.99), "tokens": tokens,
+        "due": all(|b| b.due), "served": all(|b| b.served), "attempts": all(|b| b.attempts),
+        "failed": all(|b| b.failed), "acquired": all(|b| b.acquired),
+        "p50": quantile(0.5), "p99": quantile(0.99), "tokens": tokens,
     })
 }
 

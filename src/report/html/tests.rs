@@ -33,6 +33,13 @@ fn the_first_screen_tells_the_pause() {
 }
 
 #[test]
+fn the_lesson_of_an_overrun_is_a_check_or_a_renewal() {
+    let lesson = page("overrun").1.lesson.unwrap();
+    assert!(lesson.contains("took longer than the lease") && !lesson.contains("would not help"), "{lesson}");
+    assert!(page("kleppmann-pause").1.lesson.unwrap().contains("a check would not help"));
+}
+
+#[test]
 fn the_figures_are_those_of_the_verdicts() {
     for name in ["kleppmann-pause", "unsafe-release", "overrun", "given-up"] {
         let (judged, view, html) = page(name);

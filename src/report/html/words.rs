@@ -9,6 +9,8 @@ use super::{
 };
 use crate::timeline::{FaultSpan, Hold, Timeline, worst_first};
 
+const KEPT: &str = "The lock service kept its promise: it gave the lock to the next client after the lease had ended.";
+
 /// The index of the window that tells most.
 pub fn worst(windows: &[Window]) -> Option<usize> {
     worst_first(windows).first().copied()
@@ -56,6 +58,11 @@ pub fn lesson(verdicts: &Verdicts, client: ClientKind, worst: Option<usize>) -> 
         WindowKind::StaleHolder if is_by(Cause::Overclaim) => {
             "The client is wrong here: it trusted the lock for longer than the service had promised.".to_owned()
         }
+        WindowKind::StaleHolder if is_by(Cause::Overrun) => format!(
+            "{KEPT} Nothing stopped the old holder: its work took longer than the lease. A client can renew its lease \
+             while it works, or check its deadline just before each write. If a client is stopped after this check, \
+             only the resource can refuse the write, by a token that grows from holder to holder."
+        ),
         WindowKind::StaleHolder => {
             let check = match client {
                 ClientKind::Checking => "The clients of this run check their deadline just before each write; ",
@@ -64,8 +71,7 @@ pub fn lesson(verdicts: &Verdicts, client: ClientKind, worst: Option<usize>) -> 
                 }
             };
             format!(
-                "The lock service kept its promise: it gave the lock to the next client after the lease had ended. \
-                 Every lock with a lease allows this. A client does not notice the end of its lease while it is \
+                "{KEPT} Every lock with a lease allows this. A client does not notice the end of its lease while it is \
                  stopped or cut off. {check}a client can be stopped, or its write be delayed, after the check. Only \
                  the resource can refuse the write, by a token that grows from holder to holder."
             )

@@ -88,8 +88,21 @@ fn a_larger_place_that_is_granted_first_overtakes_without_a_look_at_the_queue() 
     for (place, verdict) in [(44, 1), (42, 0)] {
         let mut builder = HistoryBuilder::new();
         builder.try_to_acquire(9, 2, 1).event("worker-2", 5, Event::Behind { attempt: HoldId(9) });
-        builder.acquire(1, 1, 0, 10, 41).with_place(place).release(1, 20).acquire(12, 2, 30, 40, 43).with_place(43);
+        builder.acquire(1, 1, 0, 10, 41).with_place(place).release(1, 20);
+        builder.acquire_knowing(12, 2, 6, 30, 40, 43).with_place(43);
         assert_eq!(fairness(&builder).overtaken.len(), verdict, "place {place}");
+    }
+}
+
+#[test]
+fn where_places_contradict_the_stamps_nobody_was_overtaken() {
+    // Hold 1 was acquired at 10 with place 100. Then the store lost its state, and hold 12 has place 3.
+    for (sent, overtaken) in [(30, 0), (10, 0), (9, 1)] {
+        let mut builder = HistoryBuilder::new();
+        builder.try_to_acquire(9, 2, 1).event("worker-2", 5, Event::Behind { attempt: HoldId(9) });
+        builder.acquire(1, 1, 0, 10, 41).with_place(100).release(1, 20);
+        builder.acquire_knowing(12, 2, sent, 30, 40, 43).with_place(3);
+        assert_eq!(fairness(&builder).overtaken.len(), overtaken, "sent at {sent}");
     }
 }
 

@@ -7,168 +7,43 @@
 //! An attempt that is refused as held after the key has been free for longer than the slack proves that some state
 //! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
 //! withdrawn.
+//!
+//! A client program may renew a hold that its worker gave up or failed to release, until the program says that it
+//! released the hold, or a later hold excludes it. Meanwhile a finding decides nothing.
 
 use std::{
     collections::{BTreeMap, btree_map},
     time::Duration,
 };
 
-use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, LeaseClock, Outcome, ProcessName, Stamp};
+use history::{ClientId, Event, FailureReason, FaultId, FaultPhase, HoldId, LeaseClock, NodeName, Outcome, Stamp};
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde::Serialize;
 
 use crate::{
     disturbance::{Disturbances, SLACK},
     entry::Entry,
-    holds::{Attempt, EventRef},
-    per_key::PerKey,
+    holds::{Attempt, EarlyEnd, EventRef},
     rules,
-    run::{Run, millis},
+    run::Run,
 };
 
-/// The way in which an attempt was kept from a key that no client can have held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StuckKind {
-    /// The attempt was refused as held.
-    Refused,
-    /// The attempt waited in the queue, with no other attempt before it.
-    Waiting,
-}
-
-/// An attempt that did not get a key although no client can have held the key.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StuckAttempt {
-    /// The way in which the attempt was kept from the key.
-    pub kind: StuckKind,
-    /// The key.
-    pub key: Key,
-    /// The attempt that shows it.
-    pub attempt: HoldId,
-    /// The worker.
-    pub worker: ProcessName,
-    /// The end of the attempt, in milliseconds since the run's start.
-    pub at_ms: f64,
-    /// Milliseconds for which no client can have held the key by then.
-    pub free_ms: f64,
-    /// Sequence numbers of the attempt, of its waiting, and of its end.
-    pub witness: Vec<u64>,
-}
+use super::{
+    key_watch::{Finding, Kept, KeyWatch, LastHolder, LastHolders, Open},
+    stuck::{StuckAttempt, StuckKind},
+};
 
 /// The most findings that are kept of a key.
 const FOUND_MAX: usize = 20;
 
-/// An attempt that has not ended, or a hold that is in use.
-#[derive(Debug, Clone, Copy)]
-struct Open {
-    id: HoldId,
-    process: usize,
-    sent: EventRef,
-    is_hold: bool,
-    behind: Option<EventRef>,
-}
-
-/// A wait or a refusal that is wrong unless the key turns out to have been held between two stamps.
-#[derive(Debug)]
-struct Finding {
-    from: Stamp,
-    to: Stamp,
-    is_waiter: bool,
-    stuck: StuckAttempt,
-}
-
-/// The last client that may have held a key.
-#[derive(Debug, Clone, Copy, Default)]
-struct LastHolder {
-    /// The stamp until which it may have held the key.
-    until: Stamp,
-    /// True if it was killed.
-    is_after_kill: bool,
-}
-
-impl LastHolder {
-    /// The one that may have held the key for longer.
-    fn later(self, other: LastHolder) -> LastHolder {
-        if other.until > self.until { other } else { self }
-    }
-}
-
-/// The last holder of each key, of which few were killed.
+/// The findings at the end of a run.
 #[derive(Default)]
-struct LastHolders {
-    until: PerKey<Stamp>,
-    after_kill: FxHashSet<usize>,
-}
-
-impl LastHolders {
-    fn of(&self, key: usize) -> LastHolder {
-        let until = self.until.get(key).copied().unwrap_or_default();
-        LastHolder { until, is_after_kill: self.after_kill.contains(&key) }
-    }
-
-    fn set(&mut self, key: usize, LastHolder { until, is_after_kill }: LastHolder) {
-        *self.until.of(key) = until;
-        if is_after_kill {
-            self.after_kill.insert(key);
-        } else {
-            self.after_kill.remove(&key);
-        }
-    }
-}
-
-/// A key that has open attempts, or findings.
-#[derive(Debug, Default)]
-struct KeyWatch {
-    open: Vec<Open>,
-    last: LastHolder,
-    /// Holds that a client program may still renew, each with its process: the program has not said that it released
-    /// the hold.
-    kept: Vec<(HoldId, usize)>,
-    found: Vec<Finding>,
-    /// The end of the first refused attempt of each process since the key was free, and the stamp since which it was.
-    looks: BTreeMap<usize, (Stamp, Stamp)>,
-}
-
-impl KeyWatch {
-    /// Notes that a client may have held the key until this stamp.
-    fn extend(&mut self, until: Stamp, is_after_kill: bool) {
-        self.last = self.last.later(LastHolder { until, is_after_kill });
-    }
-
-    /// Withdraws findings: a client may have held the key from one stamp to the other.
-    fn possessed(&mut self, from: Stamp, until: Stamp) {
-        self.found.retain(|finding| finding.to < from || until < finding.from);
-        self.extend(until, false);
-    }
-
-    /// Notes that a waiting attempt has given up. Its entry in the queue may stay for a lease. While two attempts
-    /// waited, the first waited behind no other attempt, which says nothing about the second.
-    fn waited_in_vain(&mut self, from: Stamp, until: Stamp) {
-        self.found.retain(|finding| finding.is_waiter || finding.to < from || until < finding.from);
-        self.extend(until, false);
-    }
-
-    /// Returns the end of the first attempt of a process that was refused since the key was free. Another attempt was
-    /// refused now.
-    fn first_look(&mut self, process: usize, since: Stamp, now: Stamp) -> Stamp {
-        let look = self.looks.entry(process).or_insert((since, now));
-        if look.0 != since {
-            *look = (since, now);
-        }
-        look.1
-    }
-
-    /// The programs of these holds have released them, or have ended.
-    fn forgets(&mut self, until: Stamp, is_over: impl Fn(&(HoldId, usize)) -> bool) {
-        if self.kept.extract_if(.., |kept| is_over(kept)).count() > 0 {
-            self.extend(until, false);
-        }
-    }
-
-    fn take(&mut self, id: HoldId) -> Option<Open> {
-        let i = self.open.iter().position(|open| open.id == id)?;
-        Some(self.open.swap_remove(i))
-    }
+pub(crate) struct Found {
+    /// Attempts that prove that a key was not free in time.
+    pub stuck: Vec<StuckAttempt>,
+    /// Attempts that would prove it, had the host's clock not stepped before.
+    pub after_step: u64,
+    /// Attempts that would prove it, if a client program had not been able to renew its hold of the key.
+    pub kept: u64,
 }
 
 /// Watches all keys.
@@ -183,6 +58,8 @@ pub(crate) struct BlockedKeys {
     last: FxHashMap<ClientId, (usize, HoldId)>,
     /// Nothing else is judged.
     disturbances: Disturbances,
+    /// Processes of workers whose end is known.
+    ended: FxHashSet<usize>,
     /// The longest lease so far.
     lease: Duration,
     now: Stamp,
@@ -218,18 +95,19 @@ impl BlockedKeys {
             }
             Event::Release { hold } | Event::GaveUp { hold } => {
                 if let Some(hold) = run.attempt(*hold) {
-                    let (until, has_program) = (mark.at.plus(self.lease), run.plan.program.is_some());
+                    let until = mark.at.plus(self.lease);
+                    let kept = Kept::of(hold).filter(|_| run.plan.program.is_some());
                     let key = self.key(hold.key);
                     if key.take(hold.id).is_some() {
                         key.extend(until, false);
-                        key.kept.extend(has_program.then_some((hold.id, hold.process)));
+                        key.kept.extend(kept);
                     }
                 }
             }
             Event::Released { hold, .. } => {
                 let until = mark.at.plus(self.lease);
                 let key = run.attempt(*hold).and_then(|hold| self.keys.get_mut(&hold.key));
-                key.into_iter().for_each(|key| key.forgets(until, |(kept, _)| *kept == *hold));
+                key.into_iter().for_each(|key| key.forgets(until, |kept| kept.id == *hold));
             }
             Event::Fault { fault, phase, node, kind } => {
                 let is_of_locks = run.plan.lock_nodes.contains(node);
@@ -239,9 +117,7 @@ impl BlockedKeys {
                         self.withdraw(*since, mark.at);
                     }
                 } else if matches!(phase, FaultPhase::Injected | FaultPhase::Unplanned { .. }) {
-                    // When a death that nobody planned is noticed, the next process may run already.
-                    let is_dead = |p: &usize| *phase == FaultPhase::Injected || run.process(*p).cut_at.is_some();
-                    let processes: Vec<usize> = run.processes_on(node).filter(is_dead).collect();
+                    let processes = self.ended_by(run, *fault, phase, node);
                     self.killed(&processes, mark.at);
                     processes.iter().for_each(|process| self.may_have_tried(run, *process, mark.at));
                 }
@@ -264,6 +140,22 @@ impl BlockedKeys {
             Event::Finished => self.finished(run, entry.process, mark),
             _ => {}
         }
+    }
+
+    /// The processes of a node that a fault has ended, and no others that ended before.
+    fn ended_by(&mut self, run: &Run, fault: FaultId, phase: &FaultPhase, node: &NodeName) -> Vec<usize> {
+        let is_ended = |p: &usize| match (phase, run.process(*p).killed) {
+            // A process whose kill failed has that kill on record, and may be killed by another one later.
+            (FaultPhase::Injected, Some((_, EarlyEnd::Kill(kill)))) => {
+                kill == fault || run.dead_by(kill) == Stamp(u64::MAX) && !self.ended.contains(p)
+            }
+            (FaultPhase::Injected, _) => false,
+            // When a death that nobody planned is noticed, the next process may run already.
+            _ => run.process(*p).cut_at.is_some() && !self.ended.contains(p),
+        };
+        let processes: Vec<usize> = run.processes_on(node).filter(is_ended).collect();
+        self.ended.extend(&processes);
+        processes
     }
 
     /// Withdraws the findings that rest on anything between two stamps.
@@ -317,6 +209,8 @@ impl BlockedKeys {
         let finding = self.waited(run, hold.key, &open, grant.granted_after, mark);
         let key = self.key(hold.key);
         key.possessed(grant.granted_after.max(open.sent.at), until);
+        // A hold that was granted before, and that this one excludes, is over.
+        key.forgets(until, |kept| grant.is_later(&kept.grant));
         key.found.extend(finding);
         key.open.push(Open { is_hold: true, ..open });
     }
@@ -335,9 +229,10 @@ impl BlockedKeys {
         self.key(attempt.key).found.extend(finding);
     }
 
-    /// Returns the stamp since which no client can have had the key, if the record shows that.
+    /// Returns the stamp since which no client can have had the key, if the record shows that. A client program may
+    /// still keep the key.
     fn free_since(&self, key: &KeyWatch) -> Option<Stamp> {
-        let is_free = key.kept.is_empty() && !key.open.iter().any(|open| open.is_hold);
+        let is_free = !key.open.iter().any(|open| open.is_hold);
         self.disturbances.quiet_since().filter(|_| is_free).map(|since| key.last.until.max(since))
     }
 
@@ -354,14 +249,17 @@ impl BlockedKeys {
         let is_by_right_clocks = self.disturbances.clocks_right_since().plus(self.lease) <= since;
         let is_after_kill = key.last.is_after_kill && key.last.until == since && is_by_right_clocks;
         let bound = if is_after_kill { SLACK } else { self.lease + SLACK };
-        if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(|finding| !finding.is_waiter) {
+        let is_kept = !key.kept.is_empty();
+        let is_alike = |finding: &Finding| !finding.is_waiter && finding.is_kept == is_kept;
+        if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(is_alike) {
             return;
         }
         key.found.push(Finding {
             from: attempt.sent.at,
             to: mark.at,
             is_waiter: false,
-            stuck: stuck(run, attempt.key, attempt, StuckKind::Refused, since, mark),
+            is_kept,
+            stuck: StuckAttempt::new(run, attempt, StuckKind::Refused, since, mark),
         });
     }
 
@@ -372,14 +270,14 @@ impl BlockedKeys {
         let since = since.max(behind.at).max(saw_until);
         let is_stuck = rules::is_overdue(mark.at, since, self.lease + SLACK) && watch.found.len() < FOUND_MAX;
         let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
-        let stuck = stuck(run, key, attempt, StuckKind::Waiting, since, mark);
-        Some(Finding { from: since, to: mark.at, is_waiter: true, stuck })
+        let stuck = StuckAttempt::new(run, attempt, StuckKind::Waiting, since, mark);
+        Some(Finding { from: since, to: mark.at, is_waiter: true, is_kept: !watch.kept.is_empty(), stuck })
     }
 
     /// Judges the attempts of a process that ends in good order, because they wait no longer.
     fn finished(&mut self, run: &Run, process: usize, mark: EventRef) {
         let until = mark.at.plus(self.lease);
-        self.keys.values_mut().for_each(|key| key.forgets(until, |(_, of)| *of == process));
+        self.keys.values_mut().for_each(|key| key.forgets(until, |kept| kept.process == process));
         let is_waiter = |open: &&Open| open.process == process && open.behind.is_some() && !open.is_hold;
         let of_key = |(key, watch): (&usize, &KeyWatch)| {
             let waiters: Vec<Open> = watch.open.iter().filter(is_waiter).copied().collect();
@@ -396,7 +294,7 @@ impl BlockedKeys {
     fn killed(&mut self, processes: &[usize], at: Stamp) {
         let until = at.plus(self.lease);
         for key in self.keys.values_mut() {
-            key.forgets(until, |(_, of)| processes.contains(of));
+            key.forgets(until, |kept| processes.contains(&kept.process));
             let is_dead = |open: &Open| processes.contains(&open.process);
             if let Some(first) = key.open.iter().filter(|open| is_dead(open)).map(|open| open.sent.at).min() {
                 let has_hold = key.open.iter().any(|open| is_dead(open) && open.is_hold);
@@ -422,42 +320,38 @@ impl BlockedKeys {
     }
 
     /// Returns the findings, ordered by time. If the record was cut short, only findings that no later event can
-    /// refute. After a step of the host's clock nothing is found: leases may rest on it.
-    pub fn found(self, run: &Run, is_whole: bool) -> Vec<StuckAttempt> {
-        let mut found = Vec::new();
+    /// refute. After a step of the host's clock no attempt counts as stuck: leases may rest on the clock.
+    pub fn found(self, run: &Run, is_whole: bool) -> Found {
+        let mut found = Found::default();
         let stepped = run.stalls.steps.iter().map(|step| step.span.0).min();
         for key in self.keys.into_values() {
-            let is_after_step = |finding: &&Finding| stepped.is_some_and(|stepped| stepped <= finding.to);
             let may_have_had = |finding: &Finding| {
                 // An open hold is not counted: the record shows when a hold had the key.
                 let waits_alike = is_whole && finding.is_waiter;
                 let is_counted = |open: &&Open| !open.is_hold && (open.behind.is_none() || !waits_alike);
                 key.open.iter().filter(is_counted).any(|open| open.sent.at <= finding.to)
             };
-            let stands = key.found.iter().filter(|finding| !may_have_had(finding) && !is_after_step(finding));
-            found.extend(stands.map(|finding| finding.stuck.clone()));
+            for finding in key.found.iter().filter(|finding| !may_have_had(finding)) {
+                if stepped.is_some_and(|stepped| stepped <= finding.to) {
+                    found.after_step += 1;
+                } else if finding.is_kept {
+                    found.kept += 1;
+                } else {
+                    found.stuck.push(finding.stuck.clone());
+                }
+            }
         }
-        found.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.attempt.cmp(&b.attempt)));
+        found.stuck.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.attempt.cmp(&b.attempt)));
         found
+    }
+
+    /// The longest lease so far.
+    pub fn lease(&self) -> Duration {
+        self.lease
     }
 
     /// The time after a kill within which the key must be free again.
     pub fn bound(&self) -> Duration {
         self.lease + SLACK
-    }
-}
-
-fn stuck(run: &Run, key: usize, attempt: &Attempt, kind: StuckKind, since: Stamp, mark: EventRef) -> StuckAttempt {
-    let mut witness = vec![attempt.sent.seq];
-    witness.extend(attempt.behind.map(|mark| mark.seq));
-    witness.push(mark.seq);
-    StuckAttempt {
-        kind,
-        key: run.key(key).clone(),
-        attempt: attempt.id,
-        worker: run.process(attempt.process).name.clone(),
-        at_ms: run.ms(mark.at),
-        free_ms: millis(mark.at.since(since)),
-        witness,
     }
 }

@@ -19,8 +19,9 @@
 //! - `timed-out`: a client in the cycle gave up its wait, and released.
 //! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss.
 //! - `killed`: the process of a hold in the cycle was killed.
-//! - `unended`: none of these until the end of the record, although the cycle outlasted the lease and the patience of
-//!   its clients by 1 s, and no lease of it ends by itself. This violates `liveness`: clients wait for ever.
+//! - `unended`: none of these until the end of the record, although the cycle outlasted the longest lease of the run
+//!   and the patience of its clients by 1 s, and no lease of it ends by itself. This violates `liveness`: clients wait
+//!   for ever.
 //! - `cut-off`: none of these, but the record ended earlier, or a lease would have ended the cycle later. Nobody knows
 //!   whether the clients would have waited for ever.
 //!
@@ -150,21 +151,22 @@ pub(crate) struct Deadlocks {
     /// The number of deadlocks by their ends, in the order of [`DeadlockEnd`].
     counts: [u64; 6],
     found: Vec<Deadlock>,
-    /// The time after which a cycle has no end; absent if a lease ends each cycle.
-    bound: Option<Duration>,
+    /// The longest lease so far.
+    lease: Duration,
     now: Stamp,
 }
 
 /// Returns the time after which no lease and no patience will end a cycle. A lease that nobody renews ends each cycle.
-fn bound(run: &Run) -> Option<Duration> {
+fn bound(run: &Run, lease: Duration) -> Option<Duration> {
     let workload = &run.plan.workload;
     let is_kept = workload.renew.is_some() || run.plan.servers.promise == Promise::Session;
-    is_kept.then(|| run.plan.lease.max(workload.patience.unwrap_or_default()) + SLACK)
+    is_kept.then(|| lease.max(workload.patience.unwrap_or_default()) + SLACK)
 }
 
 impl Deadlocks {
-    pub fn on_event(&mut self, run: &Run, entry: &Entry) {
-        self.now = entry.at;
+    /// Takes an event, and the longest lease so far.
+    pub fn on_event(&mut self, run: &Run, entry: &Entry, lease: Duration) {
+        (self.now, self.lease) = (entry.at, lease);
         match &entry.event {
             Event::Acquire { client, attempt, .. } => {
                 if let Some(attempt) = run.attempt(*attempt) {
@@ -198,7 +200,6 @@ impl Deadlocks {
     /// A client begins an attempt, or goes on with its wait by another one.
     fn begins(&mut self, run: &Run, client: ClientId, attempt: &Attempt) {
         let (process, key) = (attempt.process, attempt.key);
-        self.bound = bound(run);
         self.expire(run, client);
         let is_same = |wait: &Wait| wait.process == process && wait.key == key;
         if !self.waits.get(&client).is_some_and(is_same) {
@@ -264,7 +265,7 @@ impl Deadlocks {
     fn stops(&mut self, run: &Run, attempt: &Attempt, ended: DeadlockEnd) {
         self.waits.remove(&attempt.client);
         if let Some(cycle) = self.of.get(&attempt.client).copied() {
-            self.end(cycle, ended, self.now, Some(run.process(attempt.process).name.clone()));
+            self.end(run, cycle, ended, self.now, Some(run.process(attempt.process).name.clone()));
         }
     }
 
@@ -277,7 +278,7 @@ impl Deadlocks {
         let Some(first) = holds.min_by_key(|hold| (hold.end(), hold.id)).filter(|hold| hold.end() < self.now) else {
             return;
         };
-        self.end(id, end_of(first), first.end(), Some(run.process(first.process).name.clone()));
+        self.end(run, id, end_of(first), first.end(), Some(run.process(first.process).name.clone()));
     }
 
     /// The entitlement of a hold has ended, or the judged record ends there.
@@ -292,7 +293,7 @@ impl Deadlocks {
             true => (DeadlockEnd::Unended, None),
             false => (end_of(hold), Some(run.process(hold.process).name.clone())),
         };
-        self.end(id, ended, end.min(self.now), by);
+        self.end(run, id, ended, end.min(self.now), by);
     }
 
     fn forget(&mut self, id: u64) -> Option<Cycle> {
@@ -303,9 +304,10 @@ impl Deadlocks {
         Some(cycle)
     }
 
-    fn end(&mut self, id: u64, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
+    fn end(&mut self, run: &Run, id: u64, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
         let Some(cycle) = self.forget(id) else { return };
-        let has_outlasted = self.bound.is_some_and(|bound| rules::is_overdue(at, cycle.from, bound));
+        let bound = bound(run, self.lease);
+        let has_outlasted = bound.is_some_and(|bound| rules::is_overdue(at, cycle.from, bound));
         let ended = if ended == DeadlockEnd::Unended && !has_outlasted { DeadlockEnd::CutOff } else { ended };
         self.counts[ended as usize] += 1;
         if self.found.len() < NAMED_MAX {
@@ -315,10 +317,10 @@ impl Deadlocks {
     }
 
     /// Ends the sweep. Returns the first deadlocks by time, and the number of all by their ends.
-    pub fn finish(mut self) -> (Vec<Deadlock>, impl Fn(DeadlockEnd) -> u64) {
+    pub fn finish(mut self, run: &Run) -> (Vec<Deadlock>, impl Fn(DeadlockEnd) -> u64) {
         let mut open: Vec<u64> = self.cycles.keys().copied().collect();
         open.sort_unstable();
-        open.into_iter().for_each(|id| self.end(id, DeadlockEnd::Unended, self.now, None));
+        open.into_iter().for_each(|id| self.end(run, id, DeadlockEnd::Unended, self.now, None));
         self.found.sort_by(|a, b| a.from_ms.total_cmp(&b.from_ms));
         let counts = self.counts;
         (self.found, move |ended| counts[ended as usize])

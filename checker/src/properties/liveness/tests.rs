@@ -1,6 +1,6 @@
-use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, WhichClock, fault};
+use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, Outcome, WhichClock, fault};
 
-use super::{blocked_keys::StuckKind, *};
+use super::{stuck::StuckKind, *};
 use crate::history_builder::HistoryBuilder;
 use crate::properties::Property;
 
@@ -95,6 +95,23 @@ fn a_key_that_outlives_the_lease_of_a_dead_holder_violates_it() {
         assert_eq!(found.stuck.first().map(|stuck| stuck.free_ms), expected, "refused at {last}");
         assert_eq!(found.verdict == Verdict::Violated, expected.is_some());
     }
+}
+
+#[test]
+fn a_stuck_attempt_is_told_in_figures_notes_and_evidence() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+    refused(&mut s, 3_121, 3_121);
+    let v = s.verdicts();
+    let Some(Property::Liveness(found)) = v.properties.get("liveness") else { panic!() };
+    let stuck = "1 attempt did not get a key that nobody can have held";
+    assert_eq!(found.figures(), format!("{stuck}; 1 killed holder blocked the key for to the end"));
+    let line = "k0: worker-2 was refused at 3.126 s; no client can have held the key in the 1.01 s before";
+    assert_eq!((found.notes(), found.evidence()), (vec![line.to_owned()], vec![line.to_owned()]));
+    // The summary tells the first attempts and deadlocks.
+    let many = LivenessVerdict { stuck: vec![found.stuck[0].clone(); 5], ..found.clone() };
+    assert_eq!((many.notes().len(), many.evidence().len()), (4, 3));
+    assert_eq!(many.notes()[3], "and 2 more stuck attempts; verdict.json has them");
 }
 
 #[test]
@@ -265,6 +282,35 @@ fn an_attempt_that_the_record_lost_may_hold_the_key() {
 }
 
 #[test]
+fn a_second_kill_takes_back_nothing_of_before() {
+    use crate::history_builder::started;
+    // The record of worker 1 ends at 52, so an attempt of its last moments may have had the key until 3,020. Worker 2
+    // is refused for too long after 4,020. Then the next process of worker 1 is killed too.
+    for is_planned in [true, false] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        if is_planned {
+            s.kill(1, "worker-1", 1_000).lose_end("worker-1", 900);
+        } else {
+            s.unplanned(1, history::FaultKind::Kill, "worker-1", (990, 1_020), 2_300).unfinished.push("worker-1");
+            s.event("worker-1#2", 2_200, started(history::Role::Worker));
+        }
+        refused(&mut s, 5_100, 8_000);
+        assert_eq!(judged(&s).1.len(), 1, "the first death was planned: {is_planned}");
+        let kill = |s: &mut HistoryBuilder, at: u64, phase: FaultPhase| {
+            s.fault(2, history::FaultKind::Kill, "worker-1", at, phase);
+        };
+        kill(&mut s, 9_000, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });
+        kill(&mut s, 9_020, FaultPhase::Injected);
+        kill(&mut s, 10_000, FaultPhase::Healed);
+        s.unfinished.push("worker-1#2");
+        s.event("worker-1#2", 8_990, Event::Watermark);
+        s.event("worker-1#3", 10_200, started(history::Role::Worker));
+        assert_eq!(judged(&s).1.len(), 1, "the first death was planned: {is_planned}");
+    }
+}
+
+#[test]
 fn a_client_in_a_planned_wait_made_no_attempt_before_it_was_killed() {
     // Worker 1 works on k0 until its death. So no attempt of its last moments holds k1.
     for (planned, is_stuck) in [(4_001, true), (4_000, false)] {
@@ -303,6 +349,27 @@ fn a_client_program_may_renew_a_hold_that_its_worker_gave_up() {
         s.acquire(1, 1, 0, 10, 41).give_up(1, 50).kill(1, "worker-1", 200);
         refused(&mut s, 300, last);
         assert_eq!(judged(s.by_program()).1.len(), expected, "refused until {last}");
+    }
+}
+
+#[test]
+fn a_key_that_a_client_program_may_have_kept_is_not_judged() {
+    // The release fails, and nobody gets the key for ten leases: the program may renew the lock.
+    let hold = HoldId(1);
+    let (outcome, why) = (Outcome::Indeterminate, FailureReason::Error);
+    let failed = Event::ReleaseFailed { hold, outcome, why, answers: Vec::new() };
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).event("worker-1", 50, Event::Release { hold }).event("worker-1", 60, failed);
+    refused(&mut s, 100, 20_000);
+    let v = s.by_program().verdicts();
+    let Some(Property::Liveness(found)) = v.properties.get("liveness") else { panic!() };
+    assert_eq!((found.verdict, found.stuck.len(), found.reasons.len()), (Verdict::Inconclusive, 0, 1));
+    // Another client has had the key since, so the hold is over: the key is free from 5,022 on.
+    for (last, is_stuck) in [(8_000, false), (8_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).give_up(1, 50).acquire(2, 2, 3_000, 3_010, 42).release(2, 3_020);
+        refused(&mut s, 4_000, last);
+        assert_eq!(judged(s.by_program()).1.len() == 1, is_stuck, "refused until {last}");
     }
 }
 
@@ -391,6 +458,7 @@ fn nothing_is_found_after_a_step_of_the_hosts_clock() {
         let mut s = found_at_5105();
         s.event("worker-1", sampled, Event::Clocks { wall_ns: 0, boot_ns: 0 });
         s.event("worker-1", sampled + 1_000, Event::Clocks { wall_ns: -10_000_000_000, boot_ns: 0 });
-        assert_eq!(judged(&s).1.len() == 1, is_stuck, "sampled at {sampled}");
+        let verdict = if is_stuck { Verdict::Violated } else { Verdict::Inconclusive };
+        assert_eq!((judged(&s).0, judged(&s).1.len() == 1), (verdict, is_stuck), "sampled at {sampled}");
     }
 }

@@ -423,10 +423,13 @@ fn an_act_is_undecided_only_beside_an_unordered_hold_that_conflicts() {
 #[test]
 fn a_fault_without_any_proof_leaves_the_lock_undecided() {
     use history::{FaultKind, FaultPhase};
+    let unproved = FaultPhase::Unproved { why: "it went on".into() };
     for (proof, expected) in [
-        (None, Verdict::Inconclusive),
-        (Some(FaultPhase::MissedTarget), Verdict::Upheld),
-        (Some(FaultPhase::Proved { from: Stamp(100_000_000), to: Stamp(200_000_000) }), Verdict::Upheld),
+        (vec![], Verdict::Inconclusive),
+        (vec![FaultPhase::MissedTarget], Verdict::Upheld),
+        (vec![FaultPhase::Proved { from: Stamp(100_000_000), to: Stamp(200_000_000) }], Verdict::Upheld),
+        // The fault may have been on, though its hold had ended.
+        (vec![unproved, FaultPhase::MissedTarget], Verdict::Inconclusive),
     ] {
         let mut builder = HistoryBuilder::new();
         builder.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 60, 70, 42).release(2, 80);

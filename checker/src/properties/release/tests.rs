@@ -125,6 +125,22 @@ fn a_second_release_is_judged_like_the_first() {
 }
 
 #[test]
+fn a_release_is_judged_though_its_client_went_on_without_the_answer() {
+    // Hold 1 ran out, and hold 2 was granted. Node 1 does the release of hold 1. Its answer comes before or after the
+    // release of the client's next hold. It is forgotten if another answer of the client is late too.
+    let cases = [(2_120, 2_402, 1), (2_500, 2_402, 1), (2_700, 2_402, 1), (2_700, 2_650, 0)];
+    for (answered, next_answered, expected) in cases {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).release_refused(2, 2_200);
+        builder.release_on(1, 2_111, answered, on(1, NodeAnswer::Done));
+        builder.acquire(3, 1, 2_300, 2_310, 43).release_on(3, 2_400, next_answered, on(1, NodeAnswer::Done));
+        builder.acquire(4, 1, 2_550, 2_560, 44).release(4, 2_600);
+        assert_eq!(unsafe_releases(&builder), expected, "answered at {answered}, the next one at {next_answered}");
+        assert_eq!(builder.verdicts().reasons, Vec::<String>::new(), "the record is whole");
+    }
+}
+
+#[test]
 fn the_releases_of_a_program_are_not_judged() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).release(1, 20);

@@ -84,9 +84,9 @@ impl KeyHistory {
     }
 
     /// Notes nodes on which an attempt owns the key no longer. It let the key go once, and after it was sent.
-    fn free(&mut self, attempt: &Attempt, nodes: Nodes) {
-        let since = self.let_go.iter_mut().rev().take_while(|left| left.at.at >= attempt.sent.at);
-        if let Some(left) = { since }.find(|left| left.id == attempt.id) {
+    fn free(&mut self, id: HoldId, sent: Stamp, nodes: Nodes) {
+        let since = self.let_go.iter_mut().rev().take_while(|left| left.at.at >= sent);
+        if let Some(left) = { since }.find(|left| left.id == id) {
             left.free_on |= nodes;
         }
     }
@@ -161,14 +161,14 @@ impl UnreleasedKeys {
             }
             Event::AcquireFailed { outcome, why, .. } => {
                 let refused_on = if *why == FailureReason::Held { attempt.refused_on } else { 0 };
-                self.key(attempt.key).free(attempt, refused_on);
+                self.key(attempt.key).free(attempt.id, attempt.sent.at, refused_on);
                 self.came_out(attempt, mark, refused_on);
                 let had_nothing = *outcome == Outcome::Failed && *why == FailureReason::Held && attempt.granted_on == 0;
                 self.ended(attempt, mark.at, had_nothing);
             }
             Event::Undo { .. } | Event::Release { .. } => self.lets_go(attempt, mark),
             Event::Undone { answers, .. } | Event::Released { answers, .. } | Event::ReleaseFailed { answers, .. } => {
-                self.answered(run, attempt, answers);
+                self.answered(run, (attempt.key, attempt.id, attempt.sent.at), answers);
             }
             _ => self.ended(attempt, mark.at, false),
         }
@@ -236,11 +236,13 @@ impl UnreleasedKeys {
         }
     }
 
-    /// Records the nodes that answered a release or an undo. A node executes the attempt's requests in order, so a node
-    /// that has answered will not grant the attempt the key again.
-    fn answered(&mut self, run: &Run, attempt: &Attempt, answers: &Answers) {
+    /// Records the nodes that answered a release or an undo of an attempt with this key, id and send stamp. A node
+    /// executes the attempt's requests in order, so a node that has answered will not grant the attempt the key again.
+    pub fn answered(&mut self, run: &Run, (key, id, sent): (usize, HoldId, Stamp), answers: &Answers) {
         let nodes = run.nodes(answers, &[NodeAnswer::Done, NodeAnswer::Refused]);
-        self.key(attempt.key).free(attempt, nodes);
+        if let Some(key) = self.keys.get_mut(&key) {
+            key.free(id, sent, nodes);
+        }
     }
 
     /// Judges the attempts that ended at this stamp, after all events of the stamp: no other attempt was sent while

@@ -133,7 +133,8 @@ pub fn fairness(f: &Facts) -> Fairness {
     }
     for h in claimed(f).filter(|h| h.place.is_some()) {
         let is_first = |g: &&Hold| g.acquired.is_some_and(|at| at < h.granted_after);
-        let came_later = |g: &&Hold| g.excludes(h) && g.place > h.place;
+        // A store that lost its state counts from the start again: what was granted before is not in this queue.
+        let came_later = |g: &&Hold| g.excludes(h) && g.place > h.place && g.acquired > Some(h.sent);
         let by: BTreeSet<u64> = claimed(f).filter(is_first).filter(came_later).map(|g| g.id).collect();
         if !by.is_empty() {
             fairness.overtaken.insert(h.id, by);

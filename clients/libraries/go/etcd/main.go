@@ -20,8 +20,21 @@ type lock struct {
 }
 
 func (l lock) Token() int64                      { return l.mutex.Header().Revision }
-func (l lock) Lost() bool                        { return isOver(l.session) }
 func (l lock) Release(ctx context.Context) error { return l.mutex.Unlock(ctx) }
+
+func (l lock) Renew(ctx context.Context) error {
+	if isOver(l.session) {
+		return serve.ErrLost
+	}
+	return keepAlive(ctx, l.session)
+}
+
+// keepAlive lets the lease count from now. The session refreshes its lease by itself, but nobody sees when the last
+// refresh was, and Mutex.Lock is none.
+func keepAlive(ctx context.Context, session *concurrency.Session) error {
+	_, err := session.Client().KeepAliveOnce(ctx, session.Lease())
+	return err
+}
 
 // isOver tells whether the library has said that the lease is no longer refreshed.
 func isOver(session *concurrency.Session) bool {
@@ -54,6 +67,9 @@ func open(servers []serve.Server, lease time.Duration) (serve.Library, error) {
 		// This version has no TryLock. The shortest wait for another holder is a context that ends soon.
 		soon, cancel := context.WithTimeout(ctx, lease/10)
 		defer cancel()
+		if err := keepAlive(soon, session); err != nil {
+			return nil, err
+		}
 		mutex := concurrency.NewMutex(session, "/locks/"+key)
 		if err := mutex.Lock(soon); err != nil {
 			if err == context.DeadlineExceeded && mutex.Key() == deleted {

@@ -32,13 +32,15 @@ func (s Server) Address() string { return fmt.Sprintf("%s:%d", s.Host, s.Port) }
 type Lock interface {
 	// Token returns the fencing token, or 0 if the library has none.
 	Token() int64
-	// Lost tells whether the library, which renews by itself, has given the lock up.
-	Lost() bool
+	// Renew asks the library, which renews by itself, whether it still has the lock, and the server for a sign of life
+	// of the session.
+	Renew(ctx context.Context) error
 	// Release gives the lock back.
 	Release(ctx context.Context) error
 }
 
-// A Library makes one attempt that waits at most until the context ends.
+// A Library makes one attempt that waits at most until the context ends. The session of the lock gives a sign of life
+// during the attempt.
 type Library func(ctx context.Context, key, owner string) (Lock, error)
 
 type request struct {
@@ -56,8 +58,8 @@ type answer struct {
 	Error  string `json:"error,omitempty"`
 	Detail string `json:"detail,omitempty"`
 	Token  int64  `json:"token,omitempty"`
-	// The locks of both libraries live with a session, which counts from its last sign of life, and not from this
-	// request. The libraries give a sign after a third of the timeout.
+	// The locks of both libraries live with a session, which counts from its last sign of life. The session gives one
+	// during this request, so three fifths of the timeout are certain.
 	LeaseMs int64 `json:"lease_ms,omitempty"`
 }
 
@@ -115,10 +117,7 @@ func do(ctx context.Context, library Library, locks map[string]Lock, asked reque
 			return 0, ErrLost
 		}
 		if asked.Op == "renew" {
-			if lock.Lost() {
-				return 0, ErrLost
-			}
-			return 0, nil
+			return 0, lock.Renew(ctx)
 		}
 		delete(locks, asked.Owner)
 		return 0, lock.Release(ctx)

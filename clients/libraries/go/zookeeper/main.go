@@ -20,9 +20,25 @@ type lock struct {
 // Token returns nothing: the library keeps the sequence of its node to itself.
 func (l lock) Token() int64 { return 0 }
 
-// Lost tells whether the connection has another session than the one of the lock, or says that it is not connected.
-func (l lock) Lost() bool {
+// isLost tells whether the connection has another session than the one of the lock, or says that it is not connected.
+func (l lock) isLost() bool {
 	return l.session.SessionID() != l.id || l.session.State() != zk.StateHasSession
+}
+
+// Renew makes a request, because nobody sees when the last sign of life of the session was.
+func (l lock) Renew(ctx context.Context) error {
+	if l.isLost() {
+		return serve.ErrLost
+	}
+	err := within(ctx, func() error {
+		_, _, err := l.session.Exists("/")
+		return err
+	})
+	// A new session may have answered.
+	if err == nil && l.isLost() {
+		return serve.ErrLost
+	}
+	return err
 }
 
 func (l lock) Release(ctx context.Context) error {

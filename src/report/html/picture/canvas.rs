@@ -133,7 +133,8 @@ impl Canvas {
     pub fn window(&mut self, window: &WindowSpan, (top, bottom): (f64, f64), label: &str) {
         let (from, to) = self.rect("window", (window.from_ms, window.to_ms), (top, bottom - top));
         let _ = writeln!(self.out, "<path class=\"edge\" d=\"M{from:.1} {top}V{bottom}M{to:.1} {top}V{bottom}\"/>");
-        let (middle, half) = ((from + to) / 2.0, width(label) * 0.55);
+        // A label that is wider than the picture is in its middle.
+        let (middle, half) = ((from + to) / 2.0, (width(label) * 0.55).min((RIGHT - LEFT) / 2.0));
         let middle = middle.clamp(LEFT + half, RIGHT - half);
         self.text("wlabel", (middle, top - 9.0), "middle", label);
     }

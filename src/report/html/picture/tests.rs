@@ -31,6 +31,15 @@ fn text_of_a_run_is_no_markup_in_a_picture() {
 }
 
 #[test]
+fn a_client_with_a_long_name_has_a_picture() {
+    for length in [60, 120, 1_000] {
+        let mut timeline = timeline("kleppmann-pause");
+        timeline.lanes.iter_mut().for_each(|lane| lane.name = "n".repeat(length));
+        assert!(picture(&timeline, &timeline.windows[0]).unwrap().ends_with("</svg>\n"));
+    }
+}
+
+#[test]
 fn every_window_of_the_corpus_has_a_picture_or_lacks_a_hold() {
     let mut seen = 0;
     for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus")).unwrap() {

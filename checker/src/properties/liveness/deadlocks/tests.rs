@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use history::{Answers, Mode, NodeAnswer, Outcome};
+use history::{Answers, Mode, NodeAnswer, Outcome, Tail};
 use proptest::prelude::*;
 
 use super::*;
@@ -9,10 +9,15 @@ use crate::{
     properties::{LivenessVerdict, Property},
     report::Report,
     verdict::Verdict,
+    verdicts::Verdicts,
 };
 
 fn liveness(builder: &HistoryBuilder) -> LivenessVerdict {
-    match builder.verdicts().properties.get("liveness") {
+    liveness_of(&builder.verdicts())
+}
+
+fn liveness_of(verdicts: &Verdicts) -> LivenessVerdict {
+    match verdicts.properties.get("liveness") {
         Some(Property::Liveness(found)) => found.clone(),
         other => panic!("{other:?}"),
     }
@@ -84,6 +89,18 @@ impl Clients {
         Clients::new(3).deadlock()
     }
 
+    /// The holds of worker-1 and worker-2 are renewed every 500 ms before a time.
+    fn renewed(&mut self, before: u64) -> &mut Clients {
+        for (worker, hold) in [(1, HoldId(1)), (2, HoldId(2))] {
+            for at in (500..before).step_by(500) {
+                let (lease_ns, answers) = (self.1 * 1_000_000_000, Answers::new());
+                self.event(worker, at, Event::Renew { hold });
+                self.event(worker, at, Event::Renewed { hold, lease_ns, answers });
+            }
+        }
+        self
+    }
+
     fn deadlock(self) -> Clients {
         let mut s = self;
         s.holds(1, 1, "k0", 100).holds(2, 2, "k1", 110).tries(1, 3, "k1", 200).tries(2, 4, "k0", 300);
@@ -129,33 +146,70 @@ fn the_ends_of_a_deadlock_are_told_apart() {
     assert_eq!(ends(&s.0), [(DeadlockEnd::Killed, 600.0)]);
 }
 
+/// A deadlock from 300 on under leases of so many seconds, renewed before a time. The record ends at a time.
+fn lasting(lease: u64, renewed_before: u64, at: u64) -> Clients {
+    let mut s = Clients::new(3);
+    (s.1, s.0.plan.workload.renew) = (lease, Some(Duration::from_millis(500)));
+    let mut s = s.deadlock();
+    s.renewed(renewed_before).event(3, at, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+    s
+}
+
 #[test]
 fn a_deadlock_that_does_not_end_violates_liveness() {
-    // The clients renew their holds. The cycle begins at 300 and must have ended by 3,300: a lease of 2 s, and 1 s.
-    let ending = |at, renew: Option<u64>, patience: Option<u64>| {
-        let mut long = Clients::new(3);
-        long.1 = 600;
-        long.0.plan.workload.renew = renew.map(Duration::from_millis);
-        long.0.plan.workload.patience = patience.map(Duration::from_millis);
-        let mut long = long.deadlock();
-        long.event(3, at, Event::Clocks { wall_ns: 0, boot_ns: 0 });
-        liveness(&long.0)
-    };
-    let found = ending(3_301, Some(500), None);
+    // The clients renew their holds. The cycle must have ended by 3,300: a lease of 2 s, and 1 s.
+    let found = liveness(&lasting(2, 3_301, 3_301).0);
     assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Violated, 1));
-    assert_eq!(found.violations().len(), 1);
+    assert_eq!((found.violations().len(), found.evidence()), (1, vec![found.deadlocks[0].line()]));
     // The record ends before a lease or a client's patience could have ended the cycle, or a lease will end it.
-    for (at, renew, patience) in [(3_300, Some(500), None), (4_300, Some(500), Some(3_000)), (9_000, None, None)] {
-        let found = ending(at, renew, patience);
-        assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Inconclusive, 0), "until {at}");
-        assert_eq!((found.deadlocks_cut_off, found.reasons.len()), (1, 1), "until {at}");
+    let patient = |at| {
+        let mut s = lasting(2, at, at);
+        s.0.plan.workload.patience = Some(Duration::from_secs(3));
+        s
+    };
+    let mut unrenewed = lasting(600, 0, 9_000);
+    unrenewed.0.plan.workload.renew = None;
+    for s in [lasting(2, 3_300, 3_300), patient(4_300), unrenewed] {
+        let found = liveness(&s.0);
+        assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Inconclusive, 0), "{found:?}");
+        assert_eq!((found.deadlocks_cut_off, found.reasons.len()), (1, 1), "{found:?}");
     }
-    assert_eq!(ending(4_301, Some(500), Some(3_000)).verdict, Verdict::Violated);
+    assert_eq!(liveness(&patient(4_301).0).verdict, Verdict::Violated);
     // With a lease of 2 s the lease ends it, although the two clients do nothing more.
     let mut short = Clients::deadlocked();
     short.holds(3, 5, "k2", 3_000);
     let found = liveness(&short.0);
     assert_eq!((found.verdict, found.deadlocks_lease_ended), (Verdict::Upheld, 1));
+}
+
+#[test]
+fn a_longer_lease_than_the_plan_has_may_end_a_deadlock() {
+    // The plan has 2 s; the service grants 20 s. A lease that nobody renews ends after 20 s at the latest.
+    for (renewed_before, at, verdict) in [
+        (0, 9_000, Verdict::Inconclusive),
+        (1_100, 9_000, Verdict::Inconclusive),
+        (21_300, 21_300, Verdict::Inconclusive),
+        (21_301, 21_301, Verdict::Violated),
+    ] {
+        let found = liveness(&lasting(20, renewed_before, at).0);
+        assert_eq!(found.verdict, verdict, "renewed before {renewed_before}, until {at}");
+    }
+    // Only the renewal is for longer.
+    let mut s = lasting(2, 0, 9_000);
+    s.1 = 20;
+    s.renewed(1_100);
+    assert_eq!(liveness(&s.0).verdict, Verdict::Inconclusive);
+    // The same renewals for 2 s: the lease ends the deadlock.
+    let found = liveness(&lasting(2, 1_100, 9_000).0);
+    assert_eq!((found.verdict, found.deadlocks_lease_ended), (Verdict::Upheld, 1));
+}
+
+#[test]
+fn a_deadlock_in_a_record_without_an_end_is_inconclusive() {
+    let mut records = lasting(2, 9_000, 9_000).0.records();
+    records.pop();
+    let found = liveness_of(&crate::check(records, Tail::Whole));
+    assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Inconclusive, 1));
 }
 
 #[test]

@@ -41,6 +41,18 @@ fn a_node_that_has_answered_has_no_key_of_it() {
 }
 
 #[test]
+fn a_node_that_answers_after_the_next_release_has_no_key_either() {
+    for (told, expected) in [(NodeAnswer::None, 1), (NodeAnswer::Done, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 10_000, 10_010, 41).release_on(1, 10_020, 10_200, on(3, told));
+        builder.acquire(2, 1, 10_030, 10_040, 42).release(2, 10_050);
+        let refused = on(3, NodeAnswer::Refused);
+        builder.try_to_acquire(3, 2, 11_100).acquire_failed(3, 11_110, FailureReason::Held, refused);
+        assert_eq!(left_behind(&builder), expected, "{told:?}");
+    }
+}
+
+#[test]
 fn a_fault_that_is_noticed_late_takes_back_what_was_found_since_it_began() {
     for (since, expected) in [(11_510, 0), (11_511, 1)] {
         let mut builder = builder(11_500, None);

@@ -6,6 +6,9 @@ use etcd_client::{Client, LockOptions};
 use serve::{Facts, Failure, Library, Server};
 use tokio::{runtime::Runtime, time::timeout};
 
+/// The code of gRPC for a lease that the server does not know.
+const NOT_FOUND: i32 = 5;
+
 struct Etcd {
     runtime: Runtime,
     client: Client,
@@ -81,8 +84,15 @@ impl Library for Etcd {
     fn release(&mut self, lock: Lock) -> Result<(), Failure> {
         let client = &mut self.client;
         within(&self.runtime, Duration::from_secs(1), async {
-            client.unlock(lock.key).await.map(drop).map_err(Failure::error)?;
-            client.lease_revoke(lock.lease).await.map(drop).map_err(Failure::lost)
+            client.unlock(lock.key).await.map_err(Failure::error)?;
+            match client.lease_revoke(lock.lease).await {
+                // The lease had ended, and the lock with it.
+                Err(etcd_client::Error::GRpcStatus(status)) if i32::from(status.code()) == NOT_FOUND => {
+                    Err(Failure::lost(status))
+                }
+                // The lock is released, even if its lease lives on.
+                Ok(_) | Err(_) => Ok(()),
+            }
         })
     }
 }

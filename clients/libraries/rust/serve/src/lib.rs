@@ -29,8 +29,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The facts of a lock that lives with a session. The session counts from its last sign of life, not from the
-    /// request. The libraries give a sign after a third of the timeout.
+    /// The facts of a lock that lives with a session, which gave a sign of life that was sent after the request. The
+    /// session lives for its whole timeout after the sign, so three fifths are certain.
     pub fn of_session(timeout: Duration) -> Facts {
         Facts::of_session_alive_at(Duration::ZERO, timeout)
     }

@@ -97,6 +97,9 @@ impl Library for Shared {
         if !lock.seen.is_connected.load(Ordering::Relaxed) {
             return Err(Failure::error("not connected"));
         }
+        // Nobody knows when the last sign of life was, so this request gives one.
+        let alive = self.runtime.block_on(async { timeout(lease * 3 / 4, lock.session.exists("/", false)).await });
+        alive.map_err(Failure::timeout)?.map_err(Failure::error)?;
         Ok(Facts::of_session(lease))
     }
 

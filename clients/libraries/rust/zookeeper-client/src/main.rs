@@ -58,10 +58,14 @@ impl Library for ZooKeeper {
 
     fn renew(&mut self, lock: &mut OwnedLockClient, lease: Duration) -> Result<Facts, Failure> {
         match lock.client().state() {
-            SessionState::SyncConnected => Ok(Facts::of_session(lease)),
-            SessionState::Disconnected => Err(Failure::error("Disconnected")),
-            state => Err(Failure::lost(state)),
+            SessionState::SyncConnected => {}
+            SessionState::Disconnected => return Err(Failure::error("Disconnected")),
+            state => return Err(Failure::lost(state)),
         }
+        // Nobody knows when the last sign of life was, so this request gives one.
+        let alive = self.runtime.block_on(async { timeout(lease * 3 / 4, lock.client().check_stat("/")).await });
+        alive.map_err(Failure::timeout)?.map_err(Failure::error)?;
+        Ok(Facts::of_session(lease))
     }
 
     fn release(&mut self, lock: OwnedLockClient) -> Result<(), Failure> {

@@ -1,0 +1,142 @@
+//! The facts about one key: its open attempts, the clients that may have held it last, and the findings so far.
+
+use std::collections::BTreeMap;
+
+use history::{HoldId, Stamp};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    holds::{Attempt, EventRef, Grant},
+    per_key::PerKey,
+};
+
+use super::stuck::StuckAttempt;
+
+/// An attempt that has not ended, or a hold that is in use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Open {
+    pub id: HoldId,
+    pub process: usize,
+    pub sent: EventRef,
+    pub is_hold: bool,
+    pub behind: Option<EventRef>,
+}
+
+/// A hold that its client uses no longer, and that a client program may still renew: the program has not said that it
+/// released the hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    pub id: HoldId,
+    pub process: usize,
+    pub grant: Grant,
+}
+
+impl Kept {
+    /// The hold of an attempt, if the attempt has one.
+    pub fn of(hold: &Attempt) -> Option<Kept> {
+        Some(Kept { id: hold.id, process: hold.process, grant: hold.grant? })
+    }
+}
+
+/// A wait or a refusal that is wrong unless the key turns out to have been held between two stamps.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    pub from: Stamp,
+    pub to: Stamp,
+    pub is_waiter: bool,
+    /// True if a client program may have renewed a hold of the key. Then the finding proves nothing.
+    pub is_kept: bool,
+    pub stuck: StuckAttempt,
+}
+
+/// The last client that may have held a key.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LastHolder {
+    /// The stamp until which it may have held the key.
+    pub until: Stamp,
+    /// True if it was killed.
+    pub is_after_kill: bool,
+}
+
+impl LastHolder {
+    /// The one that may have held the key for longer.
+    pub fn later(self, other: LastHolder) -> LastHolder {
+        if other.until > self.until { other } else { self }
+    }
+}
+
+/// The last holder of each key, of which few were killed.
+#[derive(Default)]
+pub(crate) struct LastHolders {
+    until: PerKey<Stamp>,
+    after_kill: FxHashSet<usize>,
+}
+
+impl LastHolders {
+    pub fn of(&self, key: usize) -> LastHolder {
+        let until = self.until.get(key).copied().unwrap_or_default();
+        LastHolder { until, is_after_kill: self.after_kill.contains(&key) }
+    }
+
+    pub fn set(&mut self, key: usize, LastHolder { until, is_after_kill }: LastHolder) {
+        *self.until.of(key) = until;
+        if is_after_kill {
+            self.after_kill.insert(key);
+        } else {
+            self.after_kill.remove(&key);
+        }
+    }
+}
+
+/// A key that has open attempts, or findings.
+#[derive(Debug, Default)]
+pub(crate) struct KeyWatch {
+    pub open: Vec<Open>,
+    pub last: LastHolder,
+    pub kept: Vec<Kept>,
+    pub found: Vec<Finding>,
+    /// The end of the first refused attempt of each process since the key was free, and the stamp since which it was.
+    pub looks: BTreeMap<usize, (Stamp, Stamp)>,
+}
+
+impl KeyWatch {
+    /// Notes that a client may have held the key until this stamp.
+    pub fn extend(&mut self, until: Stamp, is_after_kill: bool) {
+        self.last = self.last.later(LastHolder { until, is_after_kill });
+    }
+
+    /// Withdraws findings: a client may have held the key from one stamp to the other.
+    pub fn possessed(&mut self, from: Stamp, until: Stamp) {
+        self.found.retain(|finding| finding.to < from || until < finding.from);
+        self.extend(until, false);
+    }
+
+    /// Notes that a waiting attempt has given up. Its entry in the queue may stay for a lease. While two attempts
+    /// waited, the first waited behind no other attempt, which says nothing about the second.
+    pub fn waited_in_vain(&mut self, from: Stamp, until: Stamp) {
+        self.found.retain(|finding| finding.is_waiter || finding.to < from || until < finding.from);
+        self.extend(until, false);
+    }
+
+    /// Returns the end of the first attempt of a process that was refused since the key was free. Another attempt was
+    /// refused now.
+    pub fn first_look(&mut self, process: usize, since: Stamp, now: Stamp) -> Stamp {
+        let look = self.looks.entry(process).or_insert((since, now));
+        if look.0 != since {
+            *look = (since, now);
+        }
+        look.1
+    }
+
+    /// No program renews these holds any more.
+    pub fn forgets(&mut self, until: Stamp, is_over: impl Fn(&Kept) -> bool) {
+        if self.kept.extract_if(.., |kept| is_over(kept)).count() > 0 {
+            self.extend(until, false);
+        }
+    }
+
+    pub fn take(&mut self, id: HoldId) -> Option<Open> {
+        let i = self.open.iter().position(|open| open.id == id)?;
+        Some(self.open.swap_remove(i))
+    }
+}

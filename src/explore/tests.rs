@@ -1,0 +1,52 @@
+use std::time::Duration;
+
+use history::{NodeName, Target, When};
+
+use super::*;
+use crate::explore::fixtures::{class, cut, fired, paused_at, plan};
+
+#[test]
+fn sets_of_causes_and_causes_of_one_set_give_other_file_names() {
+    let name = |causes: &[&str]| {
+        let causes = causes.iter().map(|set| set.parse().unwrap()).collect();
+        file_name(&Class { property: "lock".into(), kind: "lease-overlap", causes }, 23)
+    };
+    assert_eq!(name(&["amnesia+clock"]), "lock-lease-overlap-amnesia-clock-23");
+    assert_eq!(name(&["amnesia", "clock"]), "lock-lease-overlap-amnesia-or-clock-23");
+}
+
+#[test]
+fn a_panic_for_a_changed_plan_does_not_end_the_reduction() {
+    let cuts = |plan: &Plan, node: &str| {
+        let target = Target::Node(NodeName::new(node));
+        plan.schedule.iter().any(|step| step.target == target)
+    };
+    let judge = judge(|plan| {
+        assert!(cuts(plan, "redis-4"), "a bug that shows itself without this fault");
+        let classes = cuts(plan, "redis-5").then(|| class("pause"));
+        Ok::<_, String>(Trial { fired: fired(plan), ..fixtures::trial(classes) })
+    });
+    let mut all = plan();
+    all.time = Duration::from_secs(20);
+    all.schedule = (1..=6).map(|id| paused_at(id, When::AfterHeal(Duration::from_millis(300)), 700)).collect();
+    all.schedule.extend([cut(7, "redis-4", &["worker-3"], 1_200), cut(8, "redis-5", &["worker-3"], 1_200)]);
+    for jobs in [1, 3] {
+        let reduced = reduce(&all, &class("pause"), Limits { jobs, deadline: None }, &judge).unwrap();
+        assert_eq!(reduced.plan.schedule.len(), 2, "{:?}", reduced.plan.schedule);
+    }
+}
+
+#[test]
+fn a_plan_that_does_not_violate_again_is_a_finding_without_a_reduction() {
+    let scenario = Scenario::of("redlock").unwrap();
+    // Without faults, no client is ever stale.
+    let source = Source { scenario, swarm: None, plans: BTreeMap::from([(7, plan())]) };
+    let seen = Occurrences { count: 1, seeds: vec![7] };
+    let finding = source.finding(&class("pause"), &seen, 1, Limits::default()).unwrap();
+    assert!(finding.reduced.is_none());
+    let text = finding.results().unwrap().text(10);
+    assert!(text.starts_with("lock stale-holder pause: in 1 of 10 schedules, first with seed 7\n"), "{text}");
+    assert!(text.contains("\n  not reduced: seed 7: the same plan did not give"), "{text}");
+    let unreduced = source.finding(&class("pause"), &seen, 0, Limits::default()).unwrap();
+    assert!(unreduced.results().unwrap().text(10).contains("--limit is 0"));
+}

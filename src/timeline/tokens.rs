@@ -1,0 +1,161 @@
+//! Tokens over time: all of them or a part, and those that went back.
+
+use std::collections::{HashMap, VecDeque};
+
+use history::{Key, Mode, Stamp, Token};
+
+/// The most tokens that are kept; beyond that, every second one goes.
+pub const TOKENS: usize = 4_000;
+/// The most tokens that went back that are kept.
+const BACKWARDS: usize = 1_000;
+/// The newest holds of a key and a mode with which a new hold is compared. A hold that is later than none of them is
+/// not called a hold whose token went back.
+const COMPARED: usize = 256;
+
+/// The token of one hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenPoint {
+    /// The `acquire` ok.
+    pub at: Stamp,
+    /// The key.
+    pub key: Key,
+    /// The token.
+    pub token: Token,
+    /// The mode of the hold.
+    pub mode: Mode,
+    /// The latest stamp at which the client knew that it did not hold the lock.
+    pub granted_after: Stamp,
+    /// True if an earlier hold of the key that excludes this one had a larger token, or the same one. The rule is that
+    /// of the property `tokens`: stamps prove which of two holds is later, and readers share a key.
+    pub is_back: bool,
+}
+
+/// Holds that had the largest token of their key and mode until then, in the order of their stamps.
+#[derive(Debug, Default)]
+struct Largest(HashMap<Key, [VecDeque<TokenPoint>; Mode::ALL.len()]>);
+
+impl Largest {
+    /// Returns the hold with the largest token of all holds that a new hold is later than and conflicts with, if its
+    /// token is not smaller.
+    fn above(&self, new: &TokenPoint) -> Option<&TokenPoint> {
+        let of_key = self.0.get(&new.key)?;
+        let against = Mode::ALL.into_iter().zip(of_key).filter(|(mode, _)| mode.conflicts(new.mode));
+        let earlier = against.filter_map(|(_, rising)| {
+            // Equal stamps are concurrent.
+            let earlier = rising.partition_point(|other| other.at < new.granted_after);
+            rising.get(earlier.checked_sub(1)?)
+        });
+        earlier.max_by_key(|other| other.token).filter(|other| other.token >= new.token)
+    }
+
+    fn add(&mut self, new: &TokenPoint) {
+        let rising = &mut self.0.entry(new.key.clone()).or_default()[new.mode as usize];
+        let place = rising.partition_point(|other| other.at <= new.at);
+        if place > 0 && rising[place - 1].token >= new.token {
+            return;
+        }
+        let smaller = rising.iter().skip(place).take_while(|other| other.token <= new.token).count();
+        rising.drain(place..place + smaller);
+        rising.insert(place, new.clone());
+        if rising.len() > COMPARED {
+            rising.pop_front();
+        }
+    }
+}
+
+/// Collects the tokens of holds.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    kept: Vec<TokenPoint>,
+    backwards: Vec<TokenPoint>,
+    largest: Largest,
+    stride: u64,
+    seen: u64,
+    left_out: u64,
+}
+
+impl Tokens {
+    /// Adds the token of the next hold of the record.
+    pub fn add(&mut self, mut point: TokenPoint) {
+        let above = self.largest.above(&point).cloned();
+        point.is_back = above.is_some();
+        self.largest.add(&point);
+        if let Some(above) = above {
+            if self.backwards.len() < BACKWARDS {
+                // The larger token belongs to the picture.
+                self.backwards.extend([above, point]);
+            } else {
+                self.left_out += 1;
+            }
+            return;
+        }
+        self.stride = self.stride.max(1);
+        self.seen += 1;
+        if !self.seen.is_multiple_of(self.stride) {
+            self.left_out += 1;
+            return;
+        }
+        self.kept.push(point);
+        if self.kept.len() > TOKENS {
+            self.stride *= 2;
+            let before = self.kept.len();
+            let mut n = 0;
+            self.kept.retain(|_| {
+                n += 1;
+                n % 2 == 0
+            });
+            self.left_out += (before - self.kept.len()) as u64;
+        }
+    }
+
+    /// Returns the tokens by the time of acquisition, and the number of those that are left out.
+    pub fn finish(self) -> (Vec<TokenPoint>, u64) {
+        let mut tokens = self.kept;
+        tokens.extend(self.backwards);
+        tokens.sort_by(|a, b| (a.at, &a.key, a.token).cmp(&(b.at, &b.key, b.token)));
+        tokens.dedup();
+        // In the record, the events of two processes may be in another order than their stamps.
+        let mut largest = Largest::default();
+        for point in &mut tokens {
+            let is_back = largest.above(point).is_some();
+            point.is_back |= is_back;
+            largest.add(point);
+        }
+        (tokens, self.left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hold: the stamp at which its client last knew that it did not hold the key, its acquisition, token and mode.
+    type Hold = (u64, u64, u64, Mode);
+
+    /// The tokens that went back.
+    fn back(holds: &[Hold]) -> Vec<u64> {
+        let mut tokens = Tokens::default();
+        for (granted_after, at, token, mode) in holds {
+            let (granted_after, at, token) = (Stamp(*granted_after), Stamp(*at), Token(*token));
+            tokens.add(TokenPoint { at, key: Key::new("k0"), token, mode: *mode, granted_after, is_back: false });
+        }
+        tokens.finish().0.into_iter().filter(|point| point.is_back).map(|point| point.token.0).collect()
+    }
+
+    #[test]
+    fn only_a_later_hold_that_excludes_the_earlier_one_needs_a_larger_token() {
+        use Mode::{IntentRead, IntentWrite, Read, Write};
+        let first = |mode| (0, 10, 42, mode);
+        assert_eq!(back(&[first(Write), (11, 20, 41, Write)]), [41]);
+        assert_eq!(back(&[first(Write), (11, 20, 42, Write)]), [42]);
+        assert_eq!(back(&[first(Write), (10, 20, 41, Write)]), [0; 0], "the stamps do not say which one is later");
+        assert_eq!(back(&[first(Read), (5, 20, 41, Read)]), [0; 0], "two readers share the key");
+        assert_eq!(back(&[first(Read), (11, 20, 41, Read), (21, 30, 41, Write)]), [41], "the writer excludes both");
+        assert_eq!(back(&[first(IntentWrite), (11, 20, 41, IntentRead), (21, 30, 43, Write)]), [0; 0]);
+    }
+
+    #[test]
+    fn the_order_of_the_record_need_not_be_that_of_the_stamps() {
+        assert_eq!(back(&[(11, 20, 41, Mode::Write), (0, 10, 42, Mode::Write)]), [41]);
+    }
+}
