@@ -20,7 +20,9 @@ const BEGINNING: u64 = 256;
 /// Returns whether a file begins as a history in EDN does.
 pub fn looks_like_edn(path: &Path) -> bool {
     let text = beginning(path);
-    text.starts_with('#') || text.trim_start_matches('[').starts_with("{:")
+    let first = text.trim_start_matches('[');
+    let without_process = first.trim_start_matches(|c: char| c.is_ascii_digit());
+    ["{:", "#jepsen"].iter().any(|start| first.starts_with(start)) || without_process.starts_with(":invoke")
 }
 
 /// Returns the beginning of a file without blanks; nothing if the file cannot be read or is no file.

@@ -58,7 +58,12 @@ fn what_is_wrong_is_named() {
     fs::write(&lines, "{\"seq\":1,\"process\":\"worker-1\"}\n").unwrap();
     let path = path.to_str().unwrap();
     ran(&[&["check", path], &EDN[..]].concat()).exits(64).says(&["broken.edn:2: process 0 gets an answer to `:write`"]);
-    ran(&["check", dir.path().join("map.edn").to_str().unwrap()]).exits(64).says(&["add `--format jepsen-edn`"]);
+    for edn in [path, dir.path().join("map.edn").to_str().unwrap()] {
+        ran(&["check", edn]).exits(64).says(&["add `--format jepsen-edn`"]);
+    }
+    fs::write(dir.path().join("plan.toml"), "# A plan, and no history.\nschema = 1\n").unwrap();
+    let plan = ran(&["check", dir.path().join("plan.toml").to_str().unwrap()]).exits(64);
+    assert!(!plan.stderr.contains("EDN"), "{}", plan.stderr);
     ran(&[&["check", lines.to_str().unwrap()], &EDN[..]].concat()).exits(64).says(&["leave out `--format`"]);
     ran(&[&["check", "nowhere.edn"], &EDN[..]].concat()).exits(64).says(&["nowhere.edn: No such file"]);
     ran(&["check", path, "--model", "mutex"]).exits(64).says(&["--model is for histories of other programs"]);
