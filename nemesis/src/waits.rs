@@ -398,6 +398,7 @@ pub(crate) mod tests {
             assert_eq!(second_hold(), Some(HoldId(again)));
         }
     }
+
     #[test]
     fn a_wait_ends_with_the_fault_phase_and_its_last_fault() {
         let plan = plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
