@@ -1,13 +1,15 @@
-//! The executor: a heap of timers, packets and calls in the order of their times, and tasks that belong to processes.
+//! The executor: packets, timers and calls in the order of their times, and tasks that belong to processes.
 //!
 //! A task of a frozen process is not polled; the executor remembers that the task was woken until the process is
 //! thawed. The tasks of a killed process are dropped. Virtual time stands still while tasks run, then jumps to the next
-//! entry of the heap.
+//! entry of the queues.
+
+mod queue;
 
 use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
+    collections::VecDeque,
     future::Future,
+    mem,
     pin::Pin,
     sync::{
         Arc,
@@ -19,6 +21,7 @@ use std::{
 
 use history::Stamp;
 
+use self::queue::Queue;
 use crate::{
     exchange::Message,
     thread_bound::{ThreadBound, lock},
@@ -77,15 +80,8 @@ pub(crate) struct Timer {
 enum Due<W> {
     /// The number of a timer, the process whose clock it follows, if any, and the waker of the future that waits.
     Timer(u64, Option<Process>, Waker),
-    Packet(Packet<W>),
     Call(Call<W>),
 }
-
-/// A heap entry as one number: time, sequence number, place. The heap moves and compares entries, so they are small.
-type Entry = Reverse<u128>;
-
-/// The bits of an entry for its place. The sequence number has 40 bits, more than any run needs.
-const PLACE_BITS: u32 = 24;
 
 /// The woken tasks, in the order of their wake-ups.
 #[derive(Default)]
@@ -150,11 +146,12 @@ struct TaskEntry {
 }
 
 struct State<W> {
-    heap: BinaryHeap<Entry>,
-    /// By place; none, if a timer was cancelled.
-    dues: Vec<Option<Due<W>>>,
-    /// Free places in `dues`.
-    free: Vec<usize>,
+    /// The packets on their way. They are few and due soon, so a queue of their own is short: the timers of requests
+    /// that were answered stay among the dues until their time.
+    packets: Queue<Packet<W>>,
+    /// Timers and calls.
+    dues: Queue<Due<W>>,
+    /// The sequence number of the last item of either queue.
     number: u64,
     /// By number. Numbers are never reused, so that a waker of a dead task wakes no other task.
     tasks: Vec<TaskEntry>,
@@ -162,13 +159,13 @@ struct State<W> {
     frozen: Vec<Option<Vec<usize>>>,
 }
 
-/// The most polls and heap entries at one virtual time. Correct runs need a few thousand: every answer takes time.
+/// The most polls and queue entries at one virtual time. Correct runs need a few thousand: every answer takes time.
 pub(crate) const STEPS_MAX: u64 = 1_000_000;
 
 /// Runs tasks and delivers packets under virtual time.
 pub(crate) struct Executor<W> {
     now: AtomicU64,
-    /// Polls and heap entries since the time moved.
+    /// Polls and queue entries since the time moved.
     steps: AtomicU64,
     ready: Arc<Ready>,
     state: ThreadBound<State<W>>,
@@ -178,8 +175,7 @@ impl<W> Executor<W> {
     /// An executor for `processes` processes, at the time `start`.
     pub fn new(processes: usize, start: Stamp) -> Self {
         let frozen = (0..processes).map(|_| None).collect();
-        let state =
-            State { heap: BinaryHeap::new(), dues: Vec::new(), free: Vec::new(), number: 0, tasks: Vec::new(), frozen };
+        let state = State { packets: Queue::new(), dues: Queue::new(), number: 0, tasks: Vec::new(), frozen };
         Executor {
             now: AtomicU64::new(start.0),
             steps: AtomicU64::new(0),
@@ -200,7 +196,10 @@ impl<W> Executor<W> {
 
     /// Delivers `packet` at `at`.
     pub fn arrives(&self, at: Stamp, packet: Packet<W>) {
-        self.put(at, |_| Due::Packet(packet));
+        let mut state = lock(&self.state);
+        state.number += 1;
+        let (at, number) = (at.0.max(self.now.load(Relaxed)), state.number);
+        state.packets.put(at, number, packet);
     }
 
     /// Calls `call` after a delay.
@@ -215,7 +214,7 @@ impl<W> Executor<W> {
 
     /// Lets a timer that has not fired wake `waker`.
     pub fn register(&self, timer: Timer, waker: &Waker) {
-        if let Some(Some(Due::Timer(number, _, known))) = lock(&self.state).dues.get_mut(timer.place)
+        if let Some(Some(Due::Timer(number, _, known))) = lock(&self.state).dues.at(timer.place)
             && *number == timer.number
         {
             known.clone_from(waker);
@@ -225,7 +224,7 @@ impl<W> Executor<W> {
     /// Cancels a timer. A cancelled timer wakes no task, and a timer that has fired stays as it is.
     pub fn cancel(&self, timer: Timer) {
         let is_own = |due: &mut Due<W>| matches!(due, Due::Timer(number, ..) if *number == timer.number);
-        let cancelled = lock(&self.state).dues.get_mut(timer.place).and_then(|due| due.take_if(is_own));
+        let cancelled = lock(&self.state).dues.at(timer.place).and_then(|due| due.take_if(is_own));
         // Not during the borrow: the last waker of a task may own more than itself.
         drop(cancelled);
     }
@@ -233,22 +232,8 @@ impl<W> Executor<W> {
     fn put(&self, at: Stamp, due: impl FnOnce(u64) -> Due<W>) -> Timer {
         let mut state = lock(&self.state);
         state.number += 1;
-        let number = state.number;
-        let due = due(number);
-        let place = match state.free.pop() {
-            Some(place) => {
-                state.dues[place] = Some(due);
-                place
-            }
-            None => {
-                state.dues.push(Some(due));
-                state.dues.len() - 1
-            }
-        };
-        assert!(place >> PLACE_BITS == 0, "more is due at once than an entry can tell apart");
-        let at = at.0.max(self.now.load(Relaxed));
-        let numbered = (number << PLACE_BITS) | place as u64;
-        state.heap.push(Reverse((u128::from(at) << u64::BITS) | u128::from(numbered)));
+        let (at, number) = (at.0.max(self.now.load(Relaxed)), state.number);
+        let place = state.dues.put(at, number, due(number));
         Timer { place, number }
     }
 
@@ -282,7 +267,7 @@ impl<W> Executor<W> {
             let state = lock(&self.state);
             let tasks = state.tasks.iter().filter(|slot| slot.process == process && !slot.is_dead);
             let tasks: Vec<_> = tasks.map(|slot| slot.waker.clone()).collect();
-            let timers = state.dues.iter().flatten().filter_map(|due| match due {
+            let timers = state.dues.iter().filter_map(|due| match due {
                 Due::Timer(number, Some(of), waker) if *of == process => Some((*number, waker.clone())),
                 _ => None,
             });
@@ -315,7 +300,7 @@ impl<W> Executor<W> {
         self.steps.load(Relaxed) >= STEPS_MAX
     }
 
-    /// Moves the time to that of the next heap entry.
+    /// Moves the time to that of the next entry.
     fn move_to(&self, at: u64) {
         let steps = if at == self.now.swap(at, Relaxed) { self.steps.load(Relaxed) + 1 } else { 0 };
         self.steps.store(steps, Relaxed);
@@ -354,39 +339,46 @@ impl<W> Executor<W> {
         }
     }
 
-    /// Goes on to the next entry of the heap; false if the heap is empty.
+    /// Goes on to the next entry of either queue; false if both are empty.
     pub fn step(&self, world: &Arc<W>) -> bool
     where
         W: Network,
     {
         loop {
-            let (at, due) = {
-                let mut state = lock(&self.state);
-                let Some(Reverse(entry)) = state.heap.pop() else { return false };
-                let place = (entry & ((1 << PLACE_BITS) - 1)) as usize;
-                state.free.push(place);
-                ((entry >> u64::BITS) as u64, state.dues[place].take())
-            };
+            let mut state = lock(&self.state);
+            let State { packets, dues, .. } = &mut *state;
+            let (first, next) = (packets.first(), dues.first());
+            if let Some(entry) = first
+                && next.is_none_or(|next| entry < next)
+                && let Some((at, place)) = packets.pop()
+            {
+                self.move_to(at);
+                let Some(packet) = packets.take(place) else { continue };
+                drop(state);
+                world.arrive(packet);
+                return true;
+            }
+            let Some((at, place)) = dues.pop() else { return false };
             // Time does not stop at a cancelled timer.
-            let Some(due) = due else { continue };
+            let Some(due) = dues.take(place) else { continue };
+            drop(state);
             self.move_to(at);
             match due {
                 Due::Timer(.., waker) => waker.wake(),
-                Due::Packet(packet) => world.arrive(packet),
                 Due::Call(call) => call(world),
             }
             return true;
         }
     }
 
-    /// Drops all tasks and heap entries, which own the world that owns them.
+    /// Drops all tasks and queue entries, which own the world that owns them.
     pub fn clear(&self) {
-        let (tasks, dues) = {
+        let (tasks, packets, dues) = {
             let mut state = lock(&self.state);
-            state.heap.clear();
-            (std::mem::take(&mut state.tasks), std::mem::take(&mut state.dues))
+            let State { tasks, packets, dues, .. } = &mut *state;
+            (mem::take(tasks), mem::replace(packets, Queue::new()), mem::replace(dues, Queue::new()))
         };
-        drop((tasks, dues));
+        drop((tasks, packets, dues));
         self.ready.clear();
     }
 }

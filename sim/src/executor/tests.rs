@@ -57,6 +57,19 @@ fn entries_of_one_time_run_in_the_order_of_insertion() {
 }
 
 #[test]
+fn packets_and_calls_of_one_time_run_in_the_order_of_insertion() {
+    let world = World::new();
+    let noting = |what| -> Call<World> { Box::new(move |world: &Arc<World>| world.note(what)) };
+    let packet = |what| Packet { from: 0, to: 1, incarnation: 1, payload: Payload::Call(noting(what)) };
+    world.executor.arrives(Stamp(5), packet("a"));
+    world.executor.at(Stamp(5), noting("b"));
+    world.executor.arrives(Stamp(5), packet("c"));
+    world.executor.at(Stamp(4), noting("first"));
+    world.executor.arrives(Stamp(6), packet("last"));
+    assert_eq!(world.run(), [(4, "first"), (5, "a"), (5, "b"), (5, "c"), (6, "last")]);
+}
+
+#[test]
 fn a_frozen_process_runs_only_after_the_thaw() {
     let world = World::new();
     world.executor.spawn(0, late(&world, 0, 10, "frozen"));
