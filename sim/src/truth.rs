@@ -104,6 +104,7 @@ pub(crate) struct TruthRecorder {
 
 impl TruthRecorder {
     /// Notes that a process requests a lock for `owner`, which belongs to the attempt that the process has just begun.
+    #[inline(never)]
     pub fn asks(&mut self, process: Process, owner: &Owner) {
         if let Some(attempt) = self.begun.get(&process)
             && !self.owners.contains_key(owner)

@@ -267,10 +267,15 @@ impl World {
     }
 
     /// Shows the nemesis the records that it has not seen.
+    #[inline]
     pub fn show(&self) {
-        if !self.has_records.load(Relaxed) {
-            return;
+        if self.has_records.load(Relaxed) {
+            self.show_new();
         }
+    }
+
+    #[inline(never)]
+    fn show_new(&self) {
         self.has_records.store(false, Relaxed);
         // A fault that is woken by a record runs later, so nothing is recorded meanwhile.
         let mut state = lock(&self.state);
@@ -299,7 +304,9 @@ impl World {
         self.servers.owners(&key, |node| self.lease_clock(node), |owner| witness.whose(owner))
     }
 
-    /// Notes that `process` requests a lock for `owner`.
+    /// Notes that `process` requests a lock for `owner`. Inline, as is [`World::look_at_owners`]: most runs gather no
+    /// truth, and a call would cost more than the check.
+    #[inline]
     pub fn asks(&self, process: Process, owner: Option<&Owner>) {
         if let (Some(witness), Some(owner)) = (&self.witness, owner) {
             lock(witness).asks(process, owner);
@@ -325,8 +332,14 @@ impl World {
     }
 
     /// Notes who owns each key now, after a server has changed its state.
+    #[inline]
     pub fn look_at_owners(&self) {
-        let Some(witness) = &self.witness else { return };
+        if let Some(witness) = &self.witness {
+            self.note_owners(witness);
+        }
+    }
+
+    fn note_owners(&self, witness: &ThreadBound<TruthRecorder>) {
         let now = self.executor.now();
         for key in self.plan.workload.keys() {
             let mut witness = lock(witness);

@@ -18,13 +18,20 @@ const DELAYED_FROM: Duration = Duration::from_millis(5);
 impl World {
     /// Returns whether `from` has a connection to `to`. A lost connection is made again if possible, which takes no
     /// time in this model.
+    #[inline]
     pub fn is_connected(&self, from: Process, to: Process) -> bool {
+        let is_lost = {
+            let state = lock(&self.state);
+            state.connections[from * state.nodes.len() + to].is_lost
+        };
+        !is_lost || self.reconnects(from, to)
+    }
+
+    /// Makes a lost connection again. Returns whether that was possible.
+    fn reconnects(&self, from: Process, to: Process) -> bool {
         let mut state = lock(&self.state);
         let count = state.nodes.len();
         let at = from * count + to;
-        if !state.connections[at].is_lost {
-            return true;
-        }
         let is_open = !state.links[at].is_cut() && !state.links[to * count + from].is_cut();
         if is_open && state.nodes[to].is_running {
             let incarnation = state.nodes[to].incarnation;
