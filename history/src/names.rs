@@ -1,7 +1,7 @@
 //! Names of nodes, processes and keys.
 
 use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
@@ -55,7 +55,7 @@ name! {
 impl Key {
     /// Returns the key with this number, counted from 0.
     pub fn numbered(number: u32) -> Self {
-        Self::new(format!("k{number}"))
+        Self(format_smolstr!("k{number}"))
     }
 }
 

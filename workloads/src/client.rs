@@ -3,6 +3,8 @@
 mod requests;
 
 use std::{
+    borrow::Cow,
+    iter,
     pin::Pin,
     sync::{
         Arc,
@@ -136,7 +138,10 @@ impl Client {
             let mode = self.lock.intention(in_lock(section.locks.first()?.mode))?;
             Some(Taken { key, mode: of_lock(mode), data: Vec::new() })
         });
-        let locks: Vec<Taken> = intention.into_iter().chain(section.locks.iter().cloned()).collect();
+        let locks: Cow<'_, [Taken]> = match intention {
+            None => (&section.locks).into(),
+            Some(intention) => iter::once(intention).chain(section.locks.iter().cloned()).collect(),
+        };
         self.take(section, &locks, None, None, course).await.ended
     }
 
