@@ -32,8 +32,8 @@ impl<T: Default> ByMode<T> {
 
     /// The values of holds that conflict with a hold in this mode.
     pub fn against(&self, mode: Mode) -> impl Iterator<Item = &T> {
-        let others = Mode::ALL.into_iter().zip(self.others.iter().flat_map(|others| others.iter()));
-        let others = others.filter(move |(other, _)| rules::conflict(mode, *other)).map(|(_, one)| one);
-        others.chain(rules::conflict(mode, Mode::Write).then_some(&self.write))
+        let others = self.others.as_deref().map_or(&[][..], |others| others);
+        let others = others.iter().zip(&Mode::ALL).filter(move |(_, other)| rules::conflict(mode, **other));
+        others.map(|(one, _)| one).chain(rules::conflict(mode, Mode::Write).then_some(&self.write))
     }
 }

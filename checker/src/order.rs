@@ -5,6 +5,14 @@ use rustc_hash::FxHashMap;
 
 use crate::{by_mode::ByMode, holds::Grant, rules};
 
+/// Some arms, as bits.
+pub(crate) type Arms = u32;
+
+/// The bit of an arm.
+pub(crate) fn bit(arm: Arm) -> Arms {
+    1 << arm as u32
+}
+
 /// The standing of a request among the later holds of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
@@ -94,14 +102,14 @@ impl Latest {
     }
 }
 
-/// The holds of one key and one mode, on one arm.
+/// The holds of one key and one mode.
 #[derive(Debug, Clone, Copy, Default)]
 struct KeyOrder {
     /// The holds that were acquired.
     acquired: Largest,
     placed: Largest<Placed>,
-    /// The holds that have acted on the arm.
-    acted: Latest,
+    /// The holds that have acted on each arm.
+    acted: [Latest; Arm::ALL.len()],
 }
 
 impl KeyOrder {
@@ -115,48 +123,65 @@ fn placed(grant: &Grant) -> Option<Placed> {
     Some((grant.place?, grant.ok.at))
 }
 
-/// The order of holds on one arm.
-#[derive(Debug)]
+/// The standing of one request on each arm that admitted it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OnArms {
+    /// The arms on which a later hold had acted.
+    stale: Arms,
+    /// True if a later hold had been acquired.
+    is_late: bool,
+}
+
+impl OnArms {
+    pub fn on(self, arm: Arm) -> Standing {
+        if self.stale & bit(arm) != 0 {
+            Standing::Stale
+        } else if self.is_late {
+            Standing::Late
+        } else {
+            Standing::Current
+        }
+    }
+
+    /// Of each arm the worse standing.
+    pub fn or_worse(self, other: OnArms) -> OnArms {
+        OnArms { stale: self.stale | other.stale, is_late: self.is_late || other.is_late }
+    }
+}
+
+/// The order of holds, on all arms.
+#[derive(Debug, Default)]
 pub(crate) struct Order {
-    arm: Arm,
     /// The keys that have an open attempt.
     keys: FxHashMap<usize, ByMode<KeyOrder>>,
 }
 
 impl Order {
-    pub fn new(arm: Arm) -> Self {
-        Order { arm, keys: FxHashMap::default() }
-    }
-
-    fn place(&mut self, key: usize) -> &mut ByMode<KeyOrder> {
-        self.keys.entry(key).or_default()
-    }
-
     /// Adds a hold that was acquired.
     pub fn acquired(&mut self, key: usize, grant: &Grant) {
-        let key = self.place(key).of(grant.mode);
+        let key = self.keys.entry(key).or_default().of(grant.mode);
         key.acquired.add(grant.ok.at, grant.granted_after);
         if let Some(placed) = placed(grant) {
             key.placed.add(grant.ok.at, placed);
         }
     }
 
-    /// Adds an admitted request and returns its standing. Requests come in the order of the log, so stamps do not
-    /// matter.
-    pub fn admitted(&mut self, key: usize, kind: RequestKind, at: Stamp, grant: &Grant) -> Standing {
-        let arm = self.arm;
-        let place = self.place(key);
-        let standing = if place.against(grant.mode).any(|others| others.acted.has_later(grant)) {
-            Standing::Stale
-        } else if place.against(grant.mode).any(|others| others.has_acquired_later(at, grant)) {
-            Standing::Late
-        } else {
-            Standing::Current
-        };
-        if kind == RequestKind::Write || arm != Arm::Writes {
-            let place = place.of(grant.mode);
-            place.acted.granted_after = place.acted.granted_after.max(Some(grant.granted_after));
-            place.acted.placed = place.acted.placed.max(placed(grant));
+    /// Adds a request that some arms admitted, and returns its standing on them. Requests come in the order of the log,
+    /// so stamps do not matter.
+    pub fn admitted(&mut self, key: usize, kind: RequestKind, at: Stamp, grant: &Grant, arms: Arms) -> OnArms {
+        let place = self.keys.entry(key).or_default();
+        let arms = || Arm::ALL.iter().filter(|arm| arms & bit(**arm) != 0);
+        let is_late = place.against(grant.mode).any(|others| others.has_acquired_later(at, grant));
+        let mut standing = OnArms { stale: 0, is_late };
+        for others in place.against(grant.mode) {
+            let stale = arms().filter(|arm| others.acted[**arm as usize].has_later(grant));
+            standing.stale = stale.fold(standing.stale, |all, arm| all | bit(*arm));
+        }
+        let own = place.of(grant.mode);
+        for arm in arms().filter(|arm| kind == RequestKind::Write || **arm != Arm::Writes) {
+            let acted = &mut own.acted[*arm as usize];
+            acted.granted_after = acted.granted_after.max(Some(grant.granted_after));
+            acted.placed = acted.placed.max(placed(grant));
         }
         standing
     }

@@ -13,7 +13,7 @@ use crate::{
     facts::Facts,
     holds::{Attempt, Grant},
     judge::{Ending, Judge},
-    order::{Order, Standing, Standings},
+    order::{Arms, OnArms, Order, Standing, Standings, bit},
     per_key::{CountsPerKey, PerKey},
     report::{Report, Violation, counted, nonzero, plural},
     run::Run,
@@ -90,12 +90,31 @@ struct ReadVersion {
 
 struct DataArm {
     arm: Arm,
-    order: Order,
     keys: KeyStates,
     /// By key, the hold that read last; the arm `claim` accepts its writes only. Kept on that arm alone.
     claims: PerKey<Option<HoldId>>,
-    told: FxHashMap<HoldId, Vec<ReadVersion>>,
     found: DataVerdict,
+}
+
+/// The versions that the requests of each hold have read, on each arm.
+#[derive(Default)]
+struct ReadVersions {
+    of: FxHashMap<HoldId, Vec<Vec<ReadVersion>>>,
+    /// Emptied lists, for the next hold.
+    spare: Vec<Vec<Vec<ReadVersion>>>,
+}
+
+impl ReadVersions {
+    fn of(&mut self, hold: HoldId, arms: usize) -> &mut [Vec<ReadVersion>] {
+        self.of.entry(hold).or_insert_with(|| self.spare.pop().unwrap_or_else(|| vec![Vec::new(); arms]))
+    }
+
+    fn closed(&mut self, hold: HoldId) {
+        if let Some(mut lists) = self.of.remove(&hold) {
+            lists.iter_mut().for_each(Vec::clear);
+            self.spare.push(lists);
+        }
+    }
 }
 
 /// Witnesses that are listed.
@@ -103,6 +122,8 @@ const LISTED: usize = 20;
 
 /// Judges the data.
 pub(crate) struct Data {
+    order: Order,
+    told: ReadVersions,
     arms: Vec<DataArm>,
 }
 
@@ -115,21 +136,34 @@ struct Request<'a> {
     /// The hold of the request; final reads have none.
     id: Option<HoldId>,
     /// The same hold, if the record knows it.
-    hold: Option<(HoldId, Grant)>,
+    hold: Option<HoldId>,
     /// The keys of that hold and of the hold above it, each with its grant.
-    locks: [Option<(usize, Grant)>; 2],
+    locks: [Option<(usize, &'a Grant)>; 2],
     /// True if the clients' record contradicts the request: nothing shows whose request it was.
     is_contradicted: bool,
 }
 
+impl Request<'_> {
+    /// Returns whether the request counts among the requests of its hold on an arm that decided so.
+    fn counts(&self, decision: &ArmDecision) -> bool {
+        self.hold.is_some() && !self.is_contradicted && (self.kind == RequestKind::Read || decision.admitted)
+    }
+}
+
 impl DataArm {
-    fn see(&mut self, request: &Request, decision: &ArmDecision) {
+    /// Takes in a decision. `told` are the versions that the requests of its hold have read on this arm.
+    fn see(&mut self, request: &Request, decision: &ArmDecision, told: Option<&mut Vec<ReadVersion>>, on: OnArms) {
         let mut is_wrong = false;
+        let mut place = self.keys.of(request.key);
         match (request.kind, decision.admitted) {
-            (RequestKind::Write, true) => is_wrong = self.write(request, decision),
+            (RequestKind::Write, true) => {
+                let told = told.as_ref().map_or(&[][..], |told| told.as_slice());
+                is_wrong = self.write(request, decision, &mut place, told);
+                self.keys.set(request.key, place);
+            }
             (RequestKind::Write, false) => {
                 self.found.refused += 1;
-                if self.must_admit(request, decision) == Some(true) {
+                if self.must_admit(request, decision, place) == Some(true) {
                     is_wrong = true;
                     self.found.unjustified += 1;
                 }
@@ -140,22 +174,17 @@ impl DataArm {
             }
             (RequestKind::Read, _) => {}
         }
-        if request.hold.is_some()
-            && !request.is_contradicted
-            && (request.kind == RequestKind::Read || decision.admitted)
-        {
-            self.standing(request);
+        if request.kind == RequestKind::Write && request.counts(decision) {
+            self.standing(request, on.on(self.arm));
         }
-        let place = self.keys.of(request.key);
         if decision.version != place.version || decision.value != place.depth {
             self.found.disagreements += 1;
             is_wrong = true;
         }
-        if let Some((hold, _)) = request.hold {
-            let told = self.told.entry(hold).or_default();
-            if told.last().is_none_or(|last| last.version != place.version) {
-                told.push(ReadVersion { version: place.version, depth: place.depth });
-            }
+        if let Some(told) = told
+            && told.last().is_none_or(|last| last.version != place.version)
+        {
+            told.push(ReadVersion { version: place.version, depth: place.depth });
         }
         if is_wrong && self.found.witness.len() < LISTED {
             self.found.witness.push(request.entry.seq);
@@ -164,8 +193,7 @@ impl DataArm {
 
     /// Returns whether the arm's own rule admits a write. `None` for an arm that decides by tokens or admits every
     /// write.
-    fn must_admit(&self, request: &Request, decision: &ArmDecision) -> Option<bool> {
-        let place = self.keys.of(request.key);
+    fn must_admit(&self, request: &Request, decision: &ArmDecision, place: KeyState) -> Option<bool> {
         match self.arm {
             // Compare-and-set refuses exactly the writes that are based on an old version.
             Arm::Cas => Some(decision.base == Some(place.version)),
@@ -181,25 +209,23 @@ impl DataArm {
         }
     }
 
-    /// Adds an admitted write; returns whether the arm should have refused it.
-    fn write(&mut self, request: &Request, decision: &ArmDecision) -> bool {
-        let is_against_rule = self.must_admit(request, decision) == Some(false);
-        let mut place = self.keys.of(request.key);
+    /// Adds an admitted write to the state of its key; returns whether the arm should have refused it.
+    fn write(&mut self, request: &Request, decision: &ArmDecision, place: &mut KeyState, told: &[ReadVersion]) -> bool {
+        let is_against_rule = self.must_admit(request, decision, *place) == Some(false);
         let is_over = decision.base != Some(place.version);
         self.found.updates += 1;
         self.found.overwrites += u64::from(is_over);
-        let told = request.hold.and_then(|(hold, _)| self.told.get(&hold));
         let base = match decision.base {
             Some(0) => Some(0),
             Some(base) if base == place.version => Some(place.depth),
-            Some(base) => told.and_then(|told| told.iter().find(|t| t.version == base)).map(|t| t.depth),
+            Some(base) => told.iter().find(|t| t.version == base).map(|t| t.depth),
             None => None,
         };
         let is_baseless = base.is_none() && !request.is_contradicted;
         let is_wrong = is_baseless || is_against_rule;
         self.found.unjustified += u64::from(is_wrong);
         if is_baseless && self.found.reasons.len() < LISTED {
-            let (number, hold) = (request.number, request.hold.map_or(0, |(hold, _)| hold.0));
+            let (number, hold) = (request.number, request.hold.map_or(0, |hold| hold.0));
             let reason = match decision.base {
                 Some(base) => format!("write #{number} was made from #{base}, of which hold {hold} was never told"),
                 None => format!("write #{number} does not say which version it was made from"),
@@ -210,20 +236,36 @@ impl DataArm {
         place.depth = base.map_or(decision.value, |depth| depth.saturating_add(1));
         place.version = request.number;
         place.updates += 1;
-        self.keys.set(request.key, place);
         is_wrong
     }
 
-    /// Counts a request by its standing among the later holds of its key, or of the key above if that is worse.
-    fn standing(&mut self, request: &Request) {
-        let locks = request.locks.iter().flatten();
-        let standings = locks.map(|(key, grant)| self.order.admitted(*key, request.kind, request.entry.at, grant));
-        let standing = standings.max().unwrap_or(Standing::Current);
-        if request.kind == RequestKind::Write {
-            let count = |n: &mut Option<u64>, is: bool| *n = n.map(|n| n + u64::from(is));
-            count(&mut self.found.stale_accepted, standing == Standing::Stale);
-            count(&mut self.found.late, standing == Standing::Late);
-            self.found.standings.add(request.entry.seq, standing);
+    /// Counts a write by its standing among the later holds of its key, or of the key above if that is worse.
+    fn standing(&mut self, request: &Request, standing: Standing) {
+        let count = |n: &mut Option<u64>, is: bool| *n = n.map(|n| n + u64::from(is));
+        count(&mut self.found.stale_accepted, standing == Standing::Stale);
+        count(&mut self.found.late, standing == Standing::Late);
+        self.found.standings.add(request.entry.seq, standing);
+    }
+}
+
+impl Data {
+    fn decided(&mut self, request: &Request, decisions: &[ArmDecision]) {
+        let on_arm = |arm: Arm| decisions.iter().find(|decision| decision.arm == arm);
+        let counted = self.arms.iter().map(|arm| arm.arm);
+        let counted = counted.filter(|arm| on_arm(*arm).is_some_and(|decision| request.counts(decision)));
+        let counted: Arms = counted.fold(0, |all, arm| all | bit(arm));
+        let mut on = OnArms::default();
+        if counted != 0 {
+            for (key, grant) in request.locks.iter().flatten() {
+                on = on.or_worse(self.order.admitted(*key, request.kind, request.entry.at, grant, counted));
+            }
+        }
+        let arms = self.arms.len();
+        let mut told = request.hold.map(|hold| self.told.of(hold, arms));
+        for (i, arm) in self.arms.iter_mut().enumerate() {
+            if let Some(decision) = on_arm(arm.arm) {
+                arm.see(request, decision, told.as_deref_mut().map(|told| &mut told[i]), on);
+            }
         }
     }
 }
@@ -238,10 +280,8 @@ impl Judge for Data {
             let unfenced = (!arm.fences()).then_some(0);
             DataArm {
                 arm,
-                order: Order::new(arm),
                 keys: KeyStates::default(),
                 claims: PerKey::default(),
-                told: FxHashMap::default(),
                 found: DataVerdict {
                     verdict: Verdict::Measured,
                     updates: 0,
@@ -258,14 +298,14 @@ impl Judge for Data {
                 },
             }
         });
-        Data { arms: arms.collect() }
+        Data { order: Order::default(), told: ReadVersions::default(), arms: arms.collect() }
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         match &entry.event {
             Event::Acquired { attempt, .. } => {
-                if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
-                    self.arms.iter_mut().for_each(|arm| arm.order.acquired(hold.key, &grant));
+                if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant.as_ref()?))) {
+                    self.order.acquired(hold.key, grant);
                 }
             }
             // Nobody knows the versions of the arms.
@@ -273,32 +313,26 @@ impl Judge for Data {
             Event::Admission { number, key, kind, hold, arms, repeat: false, .. } => {
                 let Some(key) = run.key_of(key) else { return };
                 let attempt = hold.and_then(|id| run.attempt(id));
-                let known = attempt.and_then(|hold| Some((hold.id, hold.grant?)));
+                let known = attempt.filter(|hold| hold.grant.is_some()).map(|hold| hold.id);
                 let above = attempt.and_then(|hold| run.attempt(hold.above?));
-                let locks = [attempt, above].map(|hold| hold.and_then(|hold| Some((hold.key, hold.grant?))));
+                let locks = [attempt, above].map(|hold| hold.and_then(|hold| Some((hold.key, hold.grant.as_ref()?))));
                 // Of a hold that its client has used up, and another one since, nothing is known any more.
                 let is_forgotten = hold.is_some() && attempt.is_none();
                 let (number, kind, id, is_contradicted) =
                     (*number, *kind, *hold, run.is_contradicted() || is_forgotten);
                 let request = Request { entry, number, kind, key, id, hold: known, locks, is_contradicted };
-                for arm in &mut self.arms {
-                    if let Some(decision) = arms.iter().find(|d| d.arm == arm.arm) {
-                        arm.see(&request, decision);
-                    }
-                }
+                self.decided(&request, arms);
             }
             _ => {}
         }
     }
 
     fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
-        for arm in &mut self.arms {
-            arm.told.remove(&attempt.id);
-        }
+        self.told.closed(attempt.id);
     }
 
     fn on_key_quiet(&mut self, _run: &Run, key: usize) {
-        self.arms.iter_mut().for_each(|arm| arm.order.quiet(key));
+        self.order.quiet(key);
     }
 
     fn finish(self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {

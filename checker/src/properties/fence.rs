@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use history::{Arm, Comparison, Event, HoldId, Mode, Plan, RequestKind, Stamp, Token};
+use history::{Arm, ArmDecision, Comparison, Event, HoldId, Mode, Plan, RequestKind, Stamp, Token};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use crate::{
     facts::Facts,
     holds::{Attempt, Grant},
     judge::{Ending, Judge},
-    order::{Order, Standing, Standings},
+    order::{Arms, OnArms, Order, Standing, Standings, bit},
     per_key::PerKey,
     report::{Report, Violation, counted, nonzero, plural},
     rules::{self, Refusal},
@@ -70,7 +70,6 @@ enum Bringer {
 
 struct FencedArm {
     arm: Arm,
-    order: Order,
     seen: PerKey<Option<LargestToken>>,
     /// The grants of the holds that brought the largest tokens, by key. A hold that has none here was granted before
     /// every attempt for the key that is open.
@@ -84,6 +83,7 @@ const LISTED: usize = 20;
 /// Judges the fence.
 pub(crate) struct Fence {
     is_strict: bool,
+    order: Order,
     arms: Vec<FencedArm>,
 }
 
@@ -111,7 +111,7 @@ struct Request<'a> {
     kind: RequestKind,
     token: Option<Token>,
     hold: &'a Attempt,
-    grant: Grant,
+    grant: &'a Grant,
     is_strict: bool,
 }
 
@@ -120,7 +120,7 @@ impl FencedArm {
         self.seen.of(key)
     }
 
-    fn see(&mut self, request: &Request, is_admitted: bool) {
+    fn see(&mut self, request: &Request, is_admitted: bool, standing: Standing) {
         let key = request.hold.key;
         let seen = *self.key(key);
         let refusal = match request.token {
@@ -132,22 +132,20 @@ impl FencedArm {
         };
         match (request.kind, is_admitted) {
             (RequestKind::Read, _) => {
-                let standing = self.order.admitted(key, request.kind, request.at, &request.grant);
                 self.found.stale_reads += u64::from(standing == Standing::Stale);
                 if self.arm == Arm::Reads {
-                    self.register(key, request.token, request.hold.id, Some(request.grant));
+                    self.register(key, request.token, request.hold.id, Some(*request.grant));
                 }
             }
             (RequestKind::Write, true) => {
-                self.admitted(request, refusal);
-                self.register(key, request.token, request.hold.id, Some(request.grant));
+                self.admitted(request, refusal, standing);
+                self.register(key, request.token, request.hold.id, Some(*request.grant));
             }
             (RequestKind::Write, false) => self.refused(request, refusal, seen),
         }
     }
 
-    fn admitted(&mut self, request: &Request, refusal: Refusal) {
-        let standing = self.order.admitted(request.hold.key, request.kind, request.at, &request.grant);
+    fn admitted(&mut self, request: &Request, refusal: Refusal, standing: Standing) {
         self.found.standings.add(request.seq, standing);
         self.found.late += u64::from(standing == Standing::Late);
         let is_stale = standing == Standing::Stale;
@@ -191,7 +189,7 @@ impl FencedArm {
     fn order_of(&self, request: &Request, brought: &LargestToken) -> Option<Ordering> {
         let Bringer::Known(mode) = brought.by else { return None };
         match self.grants.get(&request.hold.key) {
-            Some(by) if by.is_later(&request.grant) => Some(Ordering::Less),
+            Some(by) if by.is_later(request.grant) => Some(Ordering::Less),
             Some(by) if request.grant.is_later(by) => Some(Ordering::Greater),
             Some(_) => None,
             None => rules::conflict(mode, request.grant.mode).then_some(Ordering::Greater),
@@ -217,6 +215,24 @@ impl FencedArm {
     }
 }
 
+impl Fence {
+    fn decided(&mut self, request: &Request, decisions: &[ArmDecision]) {
+        let on_arm = |arm: Arm| decisions.iter().find(|decision| decision.arm == arm);
+        let counts = |decision: &ArmDecision| request.kind == RequestKind::Read || decision.admitted;
+        let counted = self.arms.iter().map(|arm| arm.arm).filter(|arm| on_arm(*arm).is_some_and(counts));
+        let counted: Arms = counted.fold(0, |all, arm| all | bit(arm));
+        let on = match counted {
+            0 => OnArms::default(),
+            _ => self.order.admitted(request.hold.key, request.kind, request.at, request.grant, counted),
+        };
+        for arm in &mut self.arms {
+            if let Some(decision) = on_arm(arm.arm) {
+                arm.see(request, decision.admitted, on.on(arm.arm));
+            }
+        }
+    }
+}
+
 impl Judge for Fence {
     const NAME: &str = "fence";
     const ABOUT: &str = "An arm that checks tokens refuses the writes of a hold once the arm has registered a \
@@ -225,21 +241,16 @@ impl Judge for Fence {
 
     fn new(plan: &Plan) -> Fence {
         let arms = Arm::ALL.into_iter().filter(|arm| arm.fences() && plan.arms.contains(arm));
-        let arms = arms.map(|arm| FencedArm {
-            arm,
-            order: Order::new(arm),
-            seen: PerKey::default(),
-            grants: FxHashMap::default(),
-            found: nothing(),
-        });
-        Fence { is_strict: plan.fence == Comparison::Strict, arms: arms.collect() }
+        let arms =
+            arms.map(|arm| FencedArm { arm, seen: PerKey::default(), grants: FxHashMap::default(), found: nothing() });
+        Fence { is_strict: plan.fence == Comparison::Strict, order: Order::default(), arms: arms.collect() }
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         match &entry.event {
             Event::Acquired { attempt, .. } => {
-                if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
-                    self.arms.iter_mut().for_each(|arm| arm.order.acquired(hold.key, &grant));
+                if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant.as_ref()?))) {
+                    self.order.acquired(hold.key, grant);
                 }
             }
             // Nobody knows which tokens the arms have registered.
@@ -250,7 +261,7 @@ impl Judge for Fence {
                 // Nothing shows whose request it was, or which hold is later. The arm has its token all the same.
                 let Some(key) = run.key_of(key) else { return };
                 for arm in &mut self.arms {
-                    let registers = |d: &history::ArmDecision| match kind {
+                    let registers = |d: &ArmDecision| match kind {
                         RequestKind::Read => arm.arm == Arm::Reads,
                         RequestKind::Write => d.admitted,
                     };
@@ -260,22 +271,18 @@ impl Judge for Fence {
                 }
             }
             Event::Admission { kind, hold: Some(id), token, arms, repeat: false, .. } => {
-                let Some((hold, grant)) = run.attempt(*id).and_then(|h| Some((h, h.grant?))) else { return };
+                let Some((hold, grant)) = run.attempt(*id).and_then(|h| Some((h, h.grant.as_ref()?))) else { return };
                 let (kind, token, is_strict) = (*kind, *token, self.is_strict);
                 let request = Request { seq: entry.seq, at: entry.at, kind, token, hold, grant, is_strict };
-                for arm in &mut self.arms {
-                    if let Some(decision) = arms.iter().find(|d| d.arm == arm.arm) {
-                        arm.see(&request, decision.admitted);
-                    }
-                }
+                self.decided(&request, arms);
             }
             _ => {}
         }
     }
 
     fn on_key_quiet(&mut self, _run: &Run, key: usize) {
+        self.order.quiet(key);
         for arm in &mut self.arms {
-            arm.order.quiet(key);
             arm.grants.remove(&key);
         }
     }

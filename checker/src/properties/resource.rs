@@ -17,6 +17,7 @@ use crate::{
     facts::Facts,
     judge::{Ending, Judge},
     operations::{Breach, Finding},
+    order::{Arms, bit},
     per_key::CountsPerKey,
     rules,
     run::Run,
@@ -38,26 +39,40 @@ struct HighestToken {
 /// The highest tokens of each key on the arms that remember tokens. They are kept small: of each arm the registered and
 /// the shown token, or zeros, and then a bit for each of these that is a token.
 #[derive(Debug, Default)]
-struct HighestTokens(CountsPerKey<{ 2 * FENCED.len() + 1 }>);
+struct HighestTokens(CountsPerKey<COUNTS>);
 
-impl HighestTokens {
-    const KNOWN: usize = 2 * FENCED.len();
+const KNOWN: usize = 2 * FENCED.len();
+const COUNTS: usize = KNOWN + 1;
 
-    fn of(&self, key: usize, arm: usize) -> HighestToken {
-        let counts = self.0.get(key);
-        let token = |place: usize| (counts[Self::KNOWN] >> place & 1 == 1).then_some(Token(counts[place]));
+/// The highest tokens of one key on the arms that remember tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct OfArms([u64; COUNTS]);
+
+impl OfArms {
+    fn of(&self, arm: usize) -> HighestToken {
+        let OfArms(counts) = self;
+        let token = |place: usize| (counts[KNOWN] >> place & 1 == 1).then_some(Token(counts[place]));
         HighestToken { registered: token(2 * arm), shown: token(2 * arm + 1) }
     }
 
-    fn set(&mut self, key: usize, arm: usize, HighestToken { registered, shown }: HighestToken) {
-        let mut counts = self.0.get(key);
+    fn set(&mut self, arm: usize, HighestToken { registered, shown }: HighestToken) {
+        let OfArms(counts) = self;
         for (which, token) in [registered, shown].into_iter().enumerate() {
             let place = 2 * arm + which;
-            let known = counts[Self::KNOWN];
-            counts[Self::KNOWN] = if token.is_some() { known | 1 << place } else { known & !(1 << place) };
+            let known = counts[KNOWN];
+            counts[KNOWN] = if token.is_some() { known | 1 << place } else { known & !(1 << place) };
             counts[place] = token.map_or(0, |token| token.0);
         }
-        self.0.set(key, counts);
+    }
+}
+
+impl HighestTokens {
+    fn of(&self, key: usize) -> OfArms {
+        OfArms(self.0.get(key))
+    }
+
+    fn set(&mut self, key: usize, tokens: OfArms) {
+        self.0.set(key, tokens.0);
     }
 }
 
@@ -69,14 +84,10 @@ const LISTED: usize = 20;
 /// Judges the resource.
 pub(crate) struct Resource {
     /// The arms of the plan, as bits.
-    arms: u32,
+    arms: Arms,
     last: u64,
     keys: HighestTokens,
     found: ResourceVerdict,
-}
-
-fn bit(arm: Arm) -> u32 {
-    1 << arm as u32
 }
 
 impl Resource {
@@ -130,10 +141,12 @@ impl Resource {
     }
 
     fn tokens(&mut self, seq: u64, key: usize, kind: RequestKind, token: Option<Token>, arms: &[ArmDecision]) {
+        let former = self.keys.of(key);
+        let mut tokens = former;
         for (i, arm) in FENCED.into_iter().enumerate() {
             let Some(decision) = arms.iter().find(|d| d.arm == arm) else { continue };
             let seen = decision.seen;
-            let HighestToken { registered, shown } = self.keys.of(key, i);
+            let HighestToken { registered, shown } = former.of(i);
             let told = |token: Option<Token>| token.map_or_else(|| "none".into(), |token: Token| token.to_string());
             if shown.is_some_and(|shown| seen.is_none_or(|seen| rules::is_smaller(seen, shown))) {
                 self.found.tokens_forgotten += 1;
@@ -149,7 +162,10 @@ impl Resource {
             let written = token.filter(|_| kind == RequestKind::Write && decision.admitted);
             let read = token.filter(|_| kind == RequestKind::Read && arm == Arm::Reads);
             let highest = HighestToken { registered: seen.max(written).max(read), shown: seen.max(written) };
-            self.keys.set(key, i, highest);
+            tokens.set(i, highest);
+        }
+        if tokens != former {
+            self.keys.set(key, tokens);
         }
     }
 }
@@ -178,10 +194,15 @@ impl Judge for Resource {
             Event::Recovered { .. } => {
                 // A new store is opened as well.
                 self.found.restarts += u64::from(run.process(entry.process).name.as_str() != "resource");
-                for (key, arm) in run.keys().flat_map(|key| (0..FENCED.len()).map(move |arm| (key, arm))) {
-                    let HighestToken { registered, shown } = self.keys.of(key, arm);
-                    if shown != registered {
-                        self.keys.set(key, arm, HighestToken { registered, shown: registered });
+                for key in run.keys() {
+                    let former = self.keys.of(key);
+                    let mut tokens = former;
+                    for arm in 0..FENCED.len() {
+                        let HighestToken { registered, .. } = former.of(arm);
+                        tokens.set(arm, HighestToken { registered, shown: registered });
+                    }
+                    if tokens != former {
+                        self.keys.set(key, tokens);
                     }
                 }
             }
