@@ -6,6 +6,7 @@
 //! interleaving of the streams, and a hold is known when its first request is decided.
 
 mod ending;
+mod heads;
 mod stream;
 
 use std::{
@@ -17,7 +18,8 @@ use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
 use rustc_hash::FxHashMap;
 
 use crate::{entry::Entry, faults::is_of_resource};
-use stream::{GONE, Life, Stream, is_larger, rank};
+use heads::{Head, Heads};
+use stream::{GONE, Life, Stream, is_larger};
 
 /// The next item of the sweep.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ pub(crate) struct Merge {
     /// Streams that were asked for lately, each in the place that its name has here.
     recent: [usize; RECENT],
     /// The next event of each stream; of a stream that has ended, its end at its last stamp.
-    heads: BinaryHeap<Reverse<(Stamp, u8, ProcessName, usize)>>,
+    heads: Heads,
     /// True if a record was seen.
     is_begun: bool,
     horizon: Stamp,
@@ -289,6 +291,7 @@ impl Merge {
         }
     }
 
+    #[inline]
     fn push(&mut self, i: usize, record: Record) {
         let is_over = self.limit.is_some_and(|limit| record.at >= limit);
         // No property looks at an answer of the agent, which may be large.
@@ -297,12 +300,13 @@ impl Merge {
         }
         let stream = &mut self.streams[i];
         let is_undone = stream.is_undone(&record.event);
-        if stream.queue.is_empty() {
-            self.heads.push(Reverse((record.at, rank(&stream.name), stream.name.clone(), i)));
-        }
+        let (is_first, rank) = (stream.queue.is_empty(), stream.rank);
         stream.gone |= matches!(record.event, Event::Finished);
         let Record { at, seq, event, .. } = record;
         stream.queue.push_back(Entry { at, seq, process: i, event, is_undone });
+        if is_first {
+            self.heads.push(Head { at, rank, stream: i }, &self.streams);
+        }
     }
 
     /// Notes that process `i` has opened the store of the resource's former processes.
@@ -351,7 +355,8 @@ impl Merge {
         if !stream.gone {
             stream.gone = true;
             if stream.queue.is_empty() {
-                self.heads.push(Reverse((stream.last, GONE, stream.name.clone(), i)));
+                let head = Head { at: stream.last, rank: GONE, stream: i };
+                self.heads.push(head, &self.streams);
             }
         }
         self.move_horizon();
@@ -372,13 +377,13 @@ impl Merge {
 
     /// The next event that is final. The event stays here until it was [`taken`](Merge::taken): events are large.
     pub fn next(&mut self) -> Option<Next> {
-        let &Reverse((at, rank, _, i)) = self.heads.peek()?;
+        let Head { at, rank, stream: i } = self.heads.first()?;
         let is_gone = rank == GONE;
         if at >= self.horizon || self.limit.is_some_and(|limit| at > limit || at == limit && !is_gone) {
             return None;
         }
         if is_gone {
-            self.heads.pop();
+            self.heads.pop(&self.streams);
             let stream = &self.streams[i];
             return Some(Next::Gone { process: i, cut_at: stream.cut.then_some(stream.last) });
         }
@@ -399,15 +404,12 @@ impl Merge {
     pub fn taken(&mut self, process: usize) {
         let stream = &mut self.streams[process];
         stream.queue.pop_front();
-        let Some(mut head) = self.heads.peek_mut() else { return };
-        if let Some(next) = stream.queue.front() {
-            // Changing the head in place is cheaper than removing and adding it.
-            head.0.0 = next.at;
-        } else if stream.gone {
-            (head.0.0, head.0.1) = (stream.last, GONE);
-        } else {
-            PeekMut::pop(head);
-        }
+        let next = match stream.queue.front() {
+            Some(next) => (next.at, stream.rank),
+            None if stream.gone => (stream.last, GONE),
+            None => return self.heads.pop(&self.streams),
+        };
+        self.heads.replace_first(Head { at: next.0, rank: next.1, stream: process }, &self.streams);
     }
 
     /// The reason why the record cannot be judged at all: it contradicts itself, or its stamps come from more than one

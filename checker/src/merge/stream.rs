@@ -27,6 +27,8 @@ pub(super) struct Stream {
     pub name: ProcessName,
     pub node: NodeName,
     pub incarnation: u32,
+    /// Of events with one stamp, those of smaller ranks come first.
+    pub rank: u8,
     pub is_controller: bool,
     /// True if the plan has the process.
     pub is_planned: bool,
@@ -51,6 +53,7 @@ impl Stream {
     pub fn new(name: ProcessName, node: NodeName) -> Stream {
         Stream {
             incarnation: name.incarnation(),
+            rank: rank(&name),
             is_controller: name.as_str() == CONTROLLER,
             name,
             node,
@@ -96,7 +99,7 @@ pub(super) fn is_larger(event: &Event, durable: u64) -> bool {
 }
 
 /// Workers first, then the agent, then the resource.
-pub(super) fn rank(name: &ProcessName) -> u8 {
+fn rank(name: &ProcessName) -> u8 {
     match name.as_str().split('#').next() {
         Some("resource") => 3,
         Some("agent") => 2,
