@@ -182,7 +182,11 @@ impl Release {
             return;
         }
         let grants = self.grants.entry(attempt.key).or_default();
-        if grants.len() >= GRANTS_MAX {
+        if grants.len() >= GRANTS_MAX && grants.iter().all(|grant| grant.nodes & nodes == nodes) {
+            // Mostly, every node has granted every attempt.
+            grants[0].nodes &= !nodes;
+            grants.retain(|grant| grant.nodes != 0);
+        } else if grants.len() >= GRANTS_MAX {
             for node in bits(nodes) {
                 let mut of_node = grants.iter_mut().filter(|grant| grant.is_on(node));
                 if let (Some(oldest), true) = (of_node.next(), of_node.count() + 1 >= GRANTS_MAX) {
@@ -224,25 +228,16 @@ impl Release {
     fn judge(&mut self, effect: &Effect) {
         let by = &effect.by;
         let Some(grants) = self.grants.get(&by.key) else { return };
-        if grants.iter().all(|grant| grant.owner == by.attempt) {
+        let others = || grants.iter().filter(|grant| grant.owner != by.attempt);
+        // Most requests take nothing from anybody.
+        if others().all(|grant| effect.taken_from(grant) == (0, 0)) {
             return;
         }
         for node in bits(effect.done_on) {
-            for grant in grants.iter().filter(|grant| grant.is_on(node) && grant.owner != by.attempt) {
+            for grant in others() {
+                let (over, inside_possession) = effect.taken_from(grant);
                 let is_in = |nodes: Nodes| nodes & (1 << node) != 0;
-                // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been
-                // granted beside another one took nothing from it.
-                let is_over = is_in(by.granted_on)
-                    && [grant.mode, by.mode] == [Mode::Write; 2]
-                    && by.completed.is_some_and(|completed| {
-                        rules::owns_no_more(completed, grant.sent, grant.completed.at, effect.invoked.at)
-                    });
-                let owned_to = grant.owned_to();
-                // An attempt that the node granted, or may have granted, may own the key rightly. Then the grant was
-                // wrong, which another property reports.
-                let is_inside_possession = is_in(by.refused_on)
-                    && rules::is_inside_possession(effect.invoked.at, effect.answered.at, grant.completed.at, owned_to);
-                if is_over || is_inside_possession {
+                if is_in(over | inside_possession) {
                     self.found.push(UnsafeRequest {
                         key: by.key,
                         node,
@@ -251,11 +246,32 @@ impl Release {
                         owner_ok: grant.completed,
                         invoked: effect.invoked,
                         answered: effect.answered,
-                        is_by_order: is_over,
+                        is_by_order: is_in(over),
                     });
                 }
             }
         }
+    }
+}
+
+impl Effect {
+    /// The nodes on which the request took the key from an owner: by the order of the grants, and while the owner
+    /// surely owned the key.
+    fn taken_from(&self, grant: &Possession) -> (Nodes, Nodes) {
+        let (by, nodes) = (&self.by, self.done_on & grant.nodes);
+        let (granted_too, refused) = (nodes & by.granted_on, nodes & by.refused_on);
+        // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been granted
+        // beside another one took nothing from it.
+        let is_over = granted_too != 0
+            && [grant.mode, by.mode] == [Mode::Write; 2]
+            && by.completed.is_some_and(|completed| {
+                rules::owns_no_more(completed, grant.sent, grant.completed.at, self.invoked.at)
+            });
+        // An attempt that the node granted, or may have granted, may own the key rightly. Then the grant was wrong,
+        // which another property reports.
+        let is_inside_possession = refused != 0
+            && rules::is_inside_possession(self.invoked.at, self.answered.at, grant.completed.at, grant.owned_to());
+        (if is_over { granted_too } else { 0 }, if is_inside_possession { refused } else { 0 })
     }
 }
 

@@ -248,6 +248,9 @@ impl UnreleasedKeys {
     /// Judges the attempts that ended at this stamp, after all events of the stamp: no other attempt was sent while
     /// they were under way.
     pub fn on_stamp_complete(&mut self, run: &Run) {
+        if self.touched.is_empty() {
+            return;
+        }
         let mut touched = std::mem::take(&mut self.touched);
         for key in touched.drain(..) {
             let trying = &mut self.key(key).trying;
