@@ -178,12 +178,14 @@ impl Run {
             Event::GaveUp { .. } => attempt.gives_up(mark),
             _ => {}
         }
+        let (may_close, client) = (attempt.may_close(), attempt.client);
         if was_in_use && attempt.is_used_up {
-            let client = attempt.client;
             self.used_up(client, id);
         }
         self.step(id, mark, event);
-        self.closing.push(id);
+        if may_close {
+            self.closing.push(id);
+        }
     }
 
     /// Notes that a client has used up a hold. The hold that it had used up before may close.
@@ -329,7 +331,7 @@ impl Run {
         let mut closing = std::mem::take(&mut self.closing);
         self.with_those_above(hold, |attempt| {
             attempt.ops.retain(|o| *o != op);
-            closing.push(attempt.id);
+            closing.extend(attempt.may_close().then_some(attempt.id));
         });
         self.closing = closing;
         let Some(attempt) = self.attempts.get(hold) else { return self.operations.forget(hold, op) };
@@ -339,9 +341,12 @@ impl Run {
     }
 
     fn add_contradictions(&mut self) {
-        if self.operations.findings().is_empty() && self.operations.doubts().is_empty() {
-            return;
+        if self.operations.has_shown() {
+            self.note_contradictions();
         }
+    }
+
+    fn note_contradictions(&mut self) {
         let contradictions = self.operations.findings().iter().filter(|f| f.breach == Breach::Contradiction);
         let reasons: Vec<String> =
             contradictions.map(|f| f.why.clone()).chain(self.operations.doubts().iter().cloned()).collect();

@@ -20,27 +20,34 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     fn place(&self, id: HoldId) -> Option<usize> {
-        let recent = self.recent.get();
-        if let Some(Some(attempt)) = self.all.get(recent)
-            && attempt.id == id
-        {
-            return Some(recent);
-        }
         let place = *self.places.get(&id)?;
         self.recent.set(place);
         Some(place)
     }
 
     pub fn contains(&self, id: HoldId) -> bool {
-        self.place(id).is_some()
+        self.get(id).is_some()
     }
 
+    #[inline]
     pub fn get(&self, id: HoldId) -> Option<&Attempt> {
+        match self.all.get(self.recent.get()) {
+            Some(Some(attempt)) if attempt.id == id => Some(attempt),
+            _ => self.look_up(id),
+        }
+    }
+
+    #[cold]
+    fn look_up(&self, id: HoldId) -> Option<&Attempt> {
         self.all[self.place(id)?].as_deref()
     }
 
     pub fn get_mut(&mut self, id: HoldId) -> Option<&mut Attempt> {
-        let place = self.place(id)?;
+        let recent = self.recent.get();
+        let place = match self.all.get(recent) {
+            Some(Some(attempt)) if attempt.id == id => recent,
+            _ => self.place(id)?,
+        };
         self.all[place].as_deref_mut()
     }
 

@@ -391,6 +391,11 @@ impl Attempt {
         }
     }
 
+    /// Returns whether the attempt may be closed: its client, or its process, does nothing more with it.
+    pub fn may_close(&self) -> bool {
+        self.is_orphan || self.is_used_up
+    }
+
     /// Returns whether no later event of the attempt can matter to a verdict.
     pub fn is_closed(&self) -> bool {
         let is_over = self.is_orphan || (self.is_used_up && (self.is_superseded || self.grant.is_none()));

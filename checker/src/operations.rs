@@ -156,8 +156,15 @@ impl Operations {
 
     /// Forgets what the last event showed.
     pub fn next_event(&mut self) {
-        self.findings.clear();
-        self.doubts.clear();
+        if self.has_shown() {
+            self.findings.clear();
+            self.doubts.clear();
+        }
+    }
+
+    /// Returns whether the last event, or the completion of the last stamp, showed anything.
+    pub fn has_shown(&self) -> bool {
+        !self.findings.is_empty() || !self.doubts.is_empty()
     }
 
     fn op(&mut self, hold: HoldId, op: OpId) -> Option<&mut Operation> {
