@@ -46,6 +46,7 @@ impl Run {
     /// Applies an event, before the judges see it.
     pub fn apply(&mut self, entry: &Entry) {
         let mark = EventRef { at: entry.at, seq: entry.seq };
+        self.now = entry.at;
         self.processes[entry.process].is_running = true;
         self.operations.next_event();
         match &entry.event {

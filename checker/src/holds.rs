@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use history::{ClientId, FailureReason, FaultId, HoldId, Mode, OpId, Point, Stamp, Token};
+use smallvec::SmallVec;
 
 use crate::rules;
 
@@ -61,6 +62,16 @@ impl HoldSummary {
 
 /// Lock nodes as bits, in the order of the plan.
 pub(crate) type Nodes = u64;
+
+/// The places of the bits that are set.
+pub(crate) fn bits(of: u64) -> impl Iterator<Item = usize> {
+    let mut left = of;
+    std::iter::from_fn(move || {
+        let place = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(place)
+    })
+}
 
 /// An event that ended an entitlement before the promise end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +225,7 @@ pub(crate) struct Attempt {
     /// The first stamp of a release or an undo.
     pub let_go: Option<Stamp>,
     /// Requests to the resource whose decision has not been seen.
-    pub ops: Vec<OpId>,
+    pub ops: SmallVec<[OpId; 2]>,
     pub timeline: Vec<(EventRef, ClientStep)>,
     /// Spans in which the attempt's own process did not run; below: spans in which the resource did not.
     pub stalls: Vec<Span>,
@@ -264,7 +275,7 @@ impl Attempt {
             behind: None,
             is_without_key: false,
             let_go: None,
-            ops: Vec::new(),
+            ops: SmallVec::new(),
             timeline: first_step(sent),
             stalls: Vec::new(),
             resource_stalls: Vec::new(),

@@ -25,8 +25,12 @@ pub(crate) trait Judge: Sized {
     /// A judge of a run with this plan that has seen nothing.
     fn new(plan: &Plan) -> Self;
 
-    /// An event; the shared state already contains it.
+    /// An event that [`subject::is_use`](crate::subject::is_use) does not know; the shared state already contains it.
     fn on_event(&mut self, run: &Run, entry: &Entry);
+
+    /// An event that only shows how a client uses a hold; the shared state already contains it. Half of all events are
+    /// such, and few judges look at them.
+    fn on_use(&mut self, _run: &Run, _entry: &Entry) {}
 
     /// An admission that the resource had forgotten when it was started again: it changed nothing.
     fn on_undone(&mut self, _run: &Run, _entry: &Entry) {}

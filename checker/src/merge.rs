@@ -108,9 +108,10 @@ impl Merge {
     /// The stream of a process; none if the record has too many.
     fn stream(&mut self, name: &ProcessName) -> Option<usize> {
         // Few processes report most events; this costs less than the index.
-        let place = name.as_str().bytes().last().map_or(0, usize::from) % RECENT;
+        let text = name.as_str();
+        let place = text.as_bytes().last().map_or(0, |last| usize::from(*last)) % RECENT;
         let recent = self.recent[place];
-        if self.streams.get(recent).is_some_and(|stream| stream.name == *name) {
+        if self.streams.get(recent).is_some_and(|stream| stream.name.as_str() == text) {
             return Some(recent);
         }
         let found = self.find(name)?;
@@ -149,22 +150,24 @@ impl Merge {
         all.filter(|other| is_wanted(self.streams[*other].incarnation, own)).collect()
     }
 
-    /// Adds a record.
-    pub fn feed(&mut self, record: Record) {
+    /// Takes in a record. Returns its process, if its event belongs to the sweep: then [`Merge::keep`] takes the event.
+    /// These are two steps, because an event is large, and each call that takes one moves it.
+    pub fn see(&mut self, record: &Record) -> Option<usize> {
         if self.whole {
             self.contradicts(record.seq, "it comes after the record of the end".into());
-            return;
+            return None;
         }
         if self.contradiction.is_some() {
             // Nothing is judged.
             self.whole = matches!(record.event, Event::End);
-            return;
+            return None;
         }
         let Some(i) = self.stream(&record.process) else {
-            return self.contradicts(record.seq, format!("it is of more than {PROCESSES_MAX} processes"));
+            self.contradicts(record.seq, format!("it is of more than {PROCESSES_MAX} processes"));
+            return None;
         };
-        if !self.is_in_order(i, &record) {
-            return;
+        if !self.is_in_order(i, record) {
+            return None;
         }
         let is_first = !std::mem::replace(&mut self.is_begun, true);
         let at = record.at;
@@ -180,12 +183,17 @@ impl Merge {
             Event::ProcessEnded { ended, .. } => self.process_ended(ended),
             event => {
                 self.note(i, (at, record.seq), event);
-                self.push(i, record);
+                let is_over = self.limit.is_some_and(|limit| at >= limit);
+                self.streams[i].gone |= matches!(event, Event::Finished) && !is_over;
                 if was == self.horizon || self.streams[i].life == Life::Over {
                     self.move_horizon();
                 }
+                // No property looks at an answer of the agent, which may be large.
+                let is_of_sweep = !is_over && !matches!(event, Event::Watermark | Event::OrderDone { .. });
+                return is_of_sweep.then_some(i);
             }
         }
+        None
     }
 
     /// Returns whether no event of the process was lost before this record. If an event was lost, nothing at or after
@@ -291,21 +299,16 @@ impl Merge {
         }
     }
 
+    /// Keeps an event until its turn.
     #[inline]
-    fn push(&mut self, i: usize, record: Record) {
-        let is_over = self.limit.is_some_and(|limit| record.at >= limit);
-        // No property looks at an answer of the agent, which may be large.
-        if is_over || matches!(record.event, Event::Watermark | Event::OrderDone { .. }) {
-            return;
-        }
+    pub fn keep(&mut self, mut entry: Entry) {
+        let i = entry.process;
         let stream = &mut self.streams[i];
-        let is_undone = stream.is_undone(&record.event);
-        let (is_first, rank) = (stream.queue.is_empty(), stream.rank);
-        stream.gone |= matches!(record.event, Event::Finished);
-        let Record { at, seq, event, .. } = record;
-        stream.queue.push_back(Entry { at, seq, process: i, event, is_undone });
+        entry.is_undone = stream.is_undone(&entry.event);
+        let (is_first, head) = (stream.queue.is_empty(), Head { at: entry.at, rank: stream.rank, stream: i });
+        stream.queue.push_back(entry);
         if is_first {
-            self.heads.push(Head { at, rank, stream: i }, &self.streams);
+            self.heads.push(head, &self.streams);
         }
     }
 

@@ -3,10 +3,14 @@
 use history::{Arm, RequestKind, Stamp};
 use rustc_hash::FxHashMap;
 
-use crate::{by_mode::ByMode, holds::Grant, rules};
+use crate::{
+    by_mode::ByMode,
+    holds::{Grant, bits},
+    rules,
+};
 
 /// Some arms, as bits.
-pub(crate) type Arms = u32;
+pub(crate) type Arms = u64;
 
 /// The bit of an arm.
 pub(crate) fn bit(arm: Arm) -> Arms {
@@ -170,18 +174,22 @@ impl Order {
     /// so stamps do not matter.
     pub fn admitted(&mut self, key: usize, kind: RequestKind, at: Stamp, grant: &Grant, arms: Arms) -> OnArms {
         let place = self.keys.entry(key).or_default();
-        let arms = || Arm::ALL.iter().filter(|arm| arms & bit(**arm) != 0);
         let is_late = place.against(grant.mode).any(|others| others.has_acquired_later(at, grant));
         let mut standing = OnArms { stale: 0, is_late };
         for others in place.against(grant.mode) {
-            let stale = arms().filter(|arm| others.acted[**arm as usize].has_later(grant));
-            standing.stale = stale.fold(standing.stale, |all, arm| all | bit(*arm));
+            let stale = bits(arms).filter(|arm| others.acted[*arm].has_later(grant));
+            standing.stale = stale.fold(standing.stale, |all, arm| all | 1 << arm);
         }
-        let own = place.of(grant.mode);
-        for arm in arms().filter(|arm| kind == RequestKind::Write || **arm != Arm::Writes) {
-            let acted = &mut own.acted[*arm as usize];
-            acted.granted_after = acted.granted_after.max(Some(grant.granted_after));
-            acted.placed = acted.placed.max(placed(grant));
+        let (own, placed) = (place.of(grant.mode), placed(grant));
+        let acts_on = if kind == RequestKind::Write { arms } else { arms & !bit(Arm::Writes) };
+        for arm in bits(acts_on) {
+            let acted = &mut own.acted[arm];
+            if acted.granted_after.is_none_or(|latest| latest < grant.granted_after) {
+                acted.granted_after = Some(grant.granted_after);
+            }
+            if placed.is_some() {
+                acted.placed = acted.placed.max(placed);
+            }
         }
         standing
     }

@@ -61,6 +61,10 @@ macro_rules! properties {
                 $(self.$file.on_event(run, entry);)*
             }
 
+            pub fn on_use(&mut self, run: &Run, entry: &Entry) {
+                $(self.$file.on_use(run, entry);)*
+            }
+
             pub fn on_undone(&mut self, run: &Run, entry: &Entry) {
                 $(self.$file.on_undone(run, entry);)*
             }

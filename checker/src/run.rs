@@ -62,6 +62,8 @@ pub(crate) struct Run {
     pub plan: Plan,
     /// Stamp of the first `started`: times in stories count from it.
     pub start: Option<Stamp>,
+    /// The stamp of the last event.
+    pub now: Stamp,
     pub first_operation: Option<Stamp>,
     pub holds: u64,
     pub faults: Faults,
@@ -97,6 +99,7 @@ impl Run {
         let mut run = Run {
             plan,
             start: None,
+            now: Stamp(0),
             first_operation: None,
             holds: 0,
             faults: Faults::default(),

@@ -16,6 +16,12 @@ pub(crate) fn is_answer(event: &Event) -> bool {
     )
 }
 
+/// Returns whether an event only shows how a client uses a hold: it neither begins nor ends anything that a lock gives.
+pub(crate) fn is_use(event: &Event) -> bool {
+    use Event::*;
+    matches!(event, Read { .. } | ReadOk { .. } | Work { .. } | Write { .. } | WriteOk { .. })
+}
+
 /// The attempt that an event of a client concerns, which its client has made before.
 pub(crate) fn subject(event: &Event) -> Option<HoldId> {
     match event {

@@ -10,6 +10,7 @@ use crate::{
     merge::{Merge, Next},
     properties::Judges,
     run::{self, Run},
+    subject::is_use,
     verdict::Verdict,
     verdicts::{Properties, Verdicts},
 };
@@ -57,6 +58,9 @@ impl Sweep {
             self.contradiction = coherence::contradiction(&self.run, entry).map(|why| (entry.seq, why));
         }
         self.run.apply(entry);
+        if is_use(&entry.event) {
+            return self.judges.on_use(&self.run, entry);
+        }
         self.judges.on_event(&self.run, entry);
         if let Some(key) = self.run.key_touched(&entry.event) {
             self.retire(key, entry.at, None);
@@ -111,7 +115,10 @@ impl Checker {
             self.merge.expect(plan);
             self.sweep = Some(Sweep::new(Plan::clone(plan)));
         }
-        self.merge.feed(record);
+        if let Some(process) = self.merge.see(&record) {
+            let (at, seq) = (record.at, record.seq);
+            self.merge.keep(Entry { at, seq, process, event: record.event, is_undone: false });
+        }
         if let Some(sweep) = &mut self.sweep {
             advance(&mut self.merge, sweep);
         }

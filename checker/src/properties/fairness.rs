@@ -123,7 +123,6 @@ pub(crate) struct Fairness {
     /// Undo requests of attempts that waited: when each was sent.
     undoing: FxHashMap<HoldId, Stamp>,
     overtaken: Vec<Overtaken>,
-    last: Stamp,
 }
 
 impl Fairness {
@@ -187,7 +186,6 @@ impl Judge for Fairness {
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
-        self.last = self.last.max(entry.at);
         match &entry.event {
             Event::Acquire { client, attempt, intended, .. } => {
                 let Some(found) = run.attempt(*attempt) else { return };
@@ -243,9 +241,9 @@ impl Judge for Fairness {
         self.grants.remove(&key);
     }
 
-    fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+    fn finish(mut self, run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         for share in self.clients.values_mut() {
-            share.waited(self.last);
+            share.waited(run.now);
         }
         let mut clients: Vec<ClientShare> = (self.clients.into_iter())
             .map(|(client, share)| ClientShare {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use history::{Arm, Event, HoldId, Plan, RequestKind, Stamp};
 use indexmap::IndexSet;
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
 
 use crate::{
     by_mode::ByMode,
@@ -106,7 +107,7 @@ pub(crate) struct Lock {
     decisions: LastDecisions,
     watches: FxHashMap<HoldId, HoldWatch>,
     /// The holds whose first later hold is this one and has not written.
-    unwritten: FxHashMap<HoldId, Vec<HoldId>>,
+    unwritten: FxHashMap<HoldId, SmallVec<[HoldId; 2]>>,
     stale: Vec<StaleHold>,
     overlaps: Vec<Overlap>,
     /// Holds whose entitlement was over as it began, inside that of a hold that is still entitled.
@@ -121,8 +122,6 @@ pub(crate) struct Lock {
     without_key: u64,
     /// True if a hold outlived its promise: only then does the run test the lock.
     is_tested: bool,
-    /// The stamp of the last event.
-    now: Stamp,
 }
 
 impl Lock {
@@ -240,7 +239,7 @@ impl Lock {
     fn take_in(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
         let (Some(key), Some(watch)) = (self.keys.get(&hold.key), self.watches.get_mut(&hold.id)) else { return };
         if hold.is_retired {
-            let earliest = earliest(run, hold.key, self.now);
+            let earliest = earliest(run, hold.key);
             key.ended.cover(watch.taken, grant, hold.end(), earliest, &mut watch.cover);
             watch.taken = key.ended.next();
         }
@@ -248,16 +247,15 @@ impl Lock {
 
     /// Keeps an entitlement that has ended. The watches of holds that have been open for long take in what is dropped.
     fn keep_ended(&mut self, run: &Run, hold: &Attempt, grant: Grant, end: Stamp) {
-        let now = self.now;
         let Some(key) = self.keys.get_mut(&hold.key) else { return };
-        key.ended.push(grant, end, || earliest(run, hold.key, now));
+        key.ended.push(grant, end, || earliest(run, hold.key));
         if let Some(watch) = self.watches.get_mut(&hold.id) {
             watch.taken = key.ended.next();
         }
         if key.ended.len() < ENDED_MIN.max(ENDED_FOR_EACH * key.open.len()) {
             return;
         }
-        let (kept, earliest) = (key.ended.half(), earliest(run, hold.key, now));
+        let (kept, earliest) = (key.ended.half(), earliest(run, hold.key));
         for id in &key.open {
             let (Some(other), Some(watch)) = (run.attempt(*id), self.watches.get_mut(id)) else { continue };
             let Some(theirs) = other.grant.filter(|_| other.is_retired && watch.taken < kept) else { continue };
@@ -281,8 +279,8 @@ impl Lock {
 }
 
 /// Returns a stamp before which no entitlement of the key begins that has not ended yet.
-fn earliest(run: &Run, key: usize, now: Stamp) -> Stamp {
-    run.live(key).filter_map(|hold| Some(hold.grant?.ok.at)).min().unwrap_or(now)
+fn earliest(run: &Run, key: usize) -> Stamp {
+    run.live(key).filter_map(|hold| Some(hold.grant?.ok.at)).min().unwrap_or(run.now)
 }
 
 /// Returns how long later holds were entitled between the end of a hold and an arrival.
@@ -307,7 +305,6 @@ impl Judge for Lock {
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
-        self.now = entry.at;
         match &entry.event {
             Event::Acquired { attempt, valid_ns, answers, .. } => {
                 if let Some((hold, grant)) = run.attempt(*attempt).and_then(|h| Some((h, h.grant?))) {
@@ -399,7 +396,7 @@ impl Judge for Lock {
             key.open.swap_remove(&attempt.id);
             key.unfollowed.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
-                self.stale.push(StaleHold { hold: attempt.clone(), watch, closed: self.now });
+                self.stale.push(StaleHold { hold: attempt.clone(), watch, closed: run.now });
             }
         }
     }

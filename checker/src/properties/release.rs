@@ -16,7 +16,7 @@ use crate::{
     entry::Entry,
     facts::Facts,
     faults::FaultRecord,
-    holds::{Attempt, EventRef, Nodes},
+    holds::{Attempt, EventRef, Nodes, bits},
     judge::{Ending, Judge, UnsafeRequest},
     key_lease,
     report::{Report, Violation, counted, plural},
@@ -157,21 +157,11 @@ pub(crate) struct Release {
     /// True if a hold was acquired without the answers of the nodes, and with them. A store that answers as a whole
     /// tells none of them.
     holds: [bool; 2],
-    now: Stamp,
 }
 
 const RELEASE: usize = 0;
 const UNDO: usize = 1;
 const RENEWAL: usize = 2;
-
-fn bits(nodes: Nodes) -> impl Iterator<Item = usize> {
-    let mut left = nodes;
-    std::iter::from_fn(move || {
-        let node = (left != 0).then(|| left.trailing_zeros() as usize)?;
-        left &= left - 1;
-        Some(node)
-    })
-}
 
 impl Release {
     /// Notes that an attempt has ended: from now on it owns the key on the nodes that granted it.
@@ -286,7 +276,6 @@ impl Judge for Release {
     }
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
-        self.now = entry.at;
         self.unreleased.on_event(run, entry);
         let mark = EventRef { at: entry.at, seq: entry.seq };
         match &entry.event {
@@ -340,7 +329,7 @@ impl Judge for Release {
         self.effects = effects;
     }
 
-    fn on_attempt_closed(&mut self, _run: &Run, attempt: &Attempt) {
+    fn on_attempt_closed(&mut self, run: &Run, attempt: &Attempt) {
         // A process that has ended gets no answer any more.
         let is_asked = |requests: &&mut Requests| !attempt.is_orphan && requests.sent.iter().any(Option::is_some);
         if let Some(requests) = self.sent.get_mut(&attempt.id).filter(is_asked) {
@@ -352,15 +341,14 @@ impl Judge for Release {
             self.sent.remove(&attempt.id);
         }
         self.undone.remove(&attempt.id);
-        self.unreleased.on_attempt_closed(attempt);
+        self.unreleased.on_attempt_closed(run, attempt);
     }
 
     /// A request of a later attempt can only take what an attempt still owns.
     fn on_key_quiet(&mut self, run: &Run, key: usize) {
         self.unreleased.on_key_quiet(run, key);
         let hash_map::Entry::Occupied(mut grants) = self.grants.entry(key) else { return };
-        let now = self.now;
-        grants.get_mut().retain(|grant| grant.owned_to() > now);
+        grants.get_mut().retain(|grant| grant.owned_to() > run.now);
         if grants.get().is_empty() {
             grants.remove();
         }

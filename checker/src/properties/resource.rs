@@ -184,7 +184,6 @@ impl Judge for Resource {
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         self.count(run.operations.findings());
         match &entry.event {
-            Event::ReadOk { arms: None, .. } | Event::WriteOk { arms: None, .. } => self.found.unrecorded_answers += 1,
             Event::Admission { repeat, .. } => {
                 self.found.admissions += 1;
                 if !repeat {
@@ -207,6 +206,13 @@ impl Judge for Resource {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn on_use(&mut self, run: &Run, entry: &Entry) {
+        self.count(run.operations.findings());
+        if let Event::ReadOk { arms: None, .. } | Event::WriteOk { arms: None, .. } = &entry.event {
+            self.found.unrecorded_answers += 1;
         }
     }
 

@@ -62,12 +62,10 @@ pub(crate) struct BlockedKeys {
     ended: FxHashSet<usize>,
     /// The longest lease so far.
     lease: Duration,
-    now: Stamp,
 }
 
 impl BlockedKeys {
     pub fn on_event(&mut self, run: &Run, entry: &Entry) {
-        self.now = entry.at;
         let mark = EventRef { at: entry.at, seq: entry.seq };
         match &entry.event {
             Event::Acquire { client, attempt, .. } => {

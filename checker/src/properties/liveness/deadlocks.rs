@@ -153,7 +153,6 @@ pub(crate) struct Deadlocks {
     found: Vec<Deadlock>,
     /// The longest lease so far.
     lease: Duration,
-    now: Stamp,
 }
 
 /// Returns the time after which no lease and no patience will end a cycle. A lease that nobody renews ends each cycle.
@@ -166,7 +165,7 @@ fn bound(run: &Run, lease: Duration) -> Option<Duration> {
 impl Deadlocks {
     /// Takes an event, and the longest lease so far.
     pub fn on_event(&mut self, run: &Run, entry: &Entry, lease: Duration) {
-        (self.now, self.lease) = (entry.at, lease);
+        self.lease = lease;
         match &entry.event {
             Event::Acquire { client, attempt, .. } => {
                 if let Some(attempt) = run.attempt(*attempt) {
@@ -265,7 +264,7 @@ impl Deadlocks {
     fn stops(&mut self, run: &Run, attempt: &Attempt, ended: DeadlockEnd) {
         self.waits.remove(&attempt.client);
         if let Some(cycle) = self.of.get(&attempt.client).copied() {
-            self.end(run, cycle, ended, self.now, Some(run.process(attempt.process).name.clone()));
+            self.end(run, cycle, ended, run.now, Some(run.process(attempt.process).name.clone()));
         }
     }
 
@@ -275,7 +274,7 @@ impl Deadlocks {
         let Some(id) = self.of.get(&client).copied() else { return };
         let Some(cycle) = self.cycles.get(&id) else { return };
         let holds = cycle.holds.iter().filter_map(|hold| run.attempt(*hold));
-        let Some(first) = holds.min_by_key(|hold| (hold.end(), hold.id)).filter(|hold| hold.end() < self.now) else {
+        let Some(first) = holds.min_by_key(|hold| (hold.end(), hold.id)).filter(|hold| hold.end() < run.now) else {
             return;
         };
         self.end(run, id, end_of(first), first.end(), Some(run.process(first.process).name.clone()));
@@ -288,12 +287,12 @@ impl Deadlocks {
             return;
         }
         // At the end of a whole record, the ends of all promises are reported, also those that lie after it.
-        let is_cut = end < hold.end() || end > self.now;
+        let is_cut = end < hold.end() || end > run.now;
         let (ended, by) = match is_cut {
             true => (DeadlockEnd::Unended, None),
             false => (end_of(hold), Some(run.process(hold.process).name.clone())),
         };
-        self.end(run, id, ended, end.min(self.now), by);
+        self.end(run, id, ended, end.min(run.now), by);
     }
 
     fn forget(&mut self, id: u64) -> Option<Cycle> {
@@ -320,7 +319,7 @@ impl Deadlocks {
     pub fn finish(mut self, run: &Run) -> (Vec<Deadlock>, impl Fn(DeadlockEnd) -> u64) {
         let mut open: Vec<u64> = self.cycles.keys().copied().collect();
         open.sort_unstable();
-        open.into_iter().for_each(|id| self.end(run, id, DeadlockEnd::Unended, self.now, None));
+        open.into_iter().for_each(|id| self.end(run, id, DeadlockEnd::Unended, run.now, None));
         self.found.sort_by(|a, b| a.from_ms.total_cmp(&b.from_ms));
         let counts = self.counts;
         (self.found, move |ended| counts[ended as usize])

@@ -21,6 +21,7 @@ use history::{
 };
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use smallvec::SmallVec;
 
 use crate::{
     disturbance::{Disturbances, SLACK},
@@ -105,14 +106,12 @@ pub(crate) struct UnreleasedKeys {
     lease: Duration,
     /// The longest time that a request may take to its node.
     arrival: Duration,
-    now: Stamp,
     found: Vec<(EventRef, UnreleasedKey)>,
 }
 
 impl UnreleasedKeys {
     pub fn on_event(&mut self, run: &Run, entry: &Entry) {
         let mark = EventRef { at: entry.at, seq: entry.seq };
-        self.now = entry.at;
         match &entry.event {
             Event::Fault { fault, kind, node, phase } => {
                 // A fault that nobody planned is noticed only afterwards.
@@ -181,13 +180,13 @@ impl UnreleasedKeys {
     /// Once a lease and the way of a request have passed, no attempt can have left the key behind.
     pub fn on_key_quiet(&mut self, run: &Run, key: usize) {
         if self.keys.contains_key(&key) {
-            self.quiet.push_back((self.now.plus(self.lease + self.arrival), key));
+            self.quiet.push_back((run.now.plus(self.lease + self.arrival), key));
         }
-        while let Some((_, key)) = self.quiet.front().copied().filter(|(over, _)| *over < self.now) {
+        while let Some((_, key)) = self.quiet.front().copied().filter(|(over, _)| *over < run.now) {
             self.quiet.pop_front();
-            let is_over = |at: Stamp| rules::is_overdue(self.now, at, self.lease + self.arrival);
+            let is_over = |at: Stamp| rules::is_overdue(run.now, at, self.lease + self.arrival);
             let is_over =
-                |key: &KeyHistory| key.settled < self.now && key.let_go.back().is_none_or(|left| is_over(left.at.at));
+                |key: &KeyHistory| key.settled < run.now && key.let_go.back().is_none_or(|left| is_over(left.at.at));
             if !run.is_busy(key) && self.keys.get(&key).is_some_and(is_over) {
                 self.keys.remove(&key);
             }
@@ -254,7 +253,7 @@ impl UnreleasedKeys {
         let mut touched = std::mem::take(&mut self.touched);
         for key in touched.drain(..) {
             let trying = &mut self.key(key).trying;
-            let out: Vec<Trying> = trying.extract_if(.., |trying| trying.out.is_some()).collect();
+            let out: SmallVec<[Trying; 2]> = trying.extract_if(.., |trying| trying.out.is_some()).collect();
             out.iter().filter(|trying| trying.is_alone).for_each(|trying| self.judge(run, key, trying));
         }
         self.touched = touched;
@@ -286,8 +285,8 @@ impl UnreleasedKeys {
     }
 
     /// Nothing more can be said of the attempt.
-    pub fn on_attempt_closed(&mut self, attempt: &Attempt) {
-        self.ended(attempt, self.now, false);
+    pub fn on_attempt_closed(&mut self, run: &Run, attempt: &Attempt) {
+        self.ended(attempt, run.now, false);
         self.key(attempt.key).trying.retain(|trying| trying.id != attempt.id || trying.out.is_some());
     }
 
