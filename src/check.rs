@@ -8,7 +8,7 @@ use crate::{
     exit::{Exit, Unusable},
     expect::Expectation,
     judge::judge,
-    linearizable::{linearizable, looks_like_edn},
+    linearizable::{advice, linearizable},
     made_by,
     report::{Terminal, heading, print, versions},
     run_dir::{Recorded, RunDir},
@@ -31,6 +31,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
         }
     }
     let given = expectation(args.expect.as_deref())?;
+    let is_given = given.is_some();
     let Recorded { dir, history } = Recorded::find(&args.run)?;
     let earlier = match (&given, &dir) {
         (None, Some(dir)) => Earlier::of(dir)?,
@@ -41,14 +42,16 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<Exit> {
         Earlier::Expected(expectation) => Some(expectation),
         Earlier::Nothing | Earlier::Lost => given,
     };
-    let mut judged = judge(&history).map_err(|e| match looks_like_edn(&history) {
-        true => e.context("the file looks like EDN: add `--format jepsen-edn`"),
-        false => e,
+    let mut judged = judge(&history).map_err(|e| match advice(&history) {
+        Some(advice) => e.context(advice),
+        None => e,
     })?;
     if let Some(made_by) = dir.as_ref().and_then(|dir| made_by::read(dir, judged.made_by.as_ref())) {
         judged.made_by = Some(made_by);
     }
-    expectation.iter().try_for_each(|expectation| expectation.check(&judged.plan))?;
+    if is_given {
+        expectation.iter().try_for_each(|expectation| expectation.check(&judged.plan))?;
+    }
     let report = Report::of(&mut judged, expectation.as_ref())?;
     if format == Format::Text {
         print(&(heading(&judged.plan, &versions(&judged.servers), &args.run) + "\n"))?;

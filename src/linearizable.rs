@@ -14,25 +14,37 @@ use crate::{
     report::print,
 };
 
-/// The bytes of a file that show its format.
-const BEGINNING: u64 = 256;
+/// The bytes of a file that show its format. Comments may come before its first operation.
+const BEGINNING: u64 = 4_096;
 
-/// Returns whether a file begins as a history in EDN does.
-pub fn looks_like_edn(path: &Path) -> bool {
+/// Returns the advice for a file that begins as a history of another program does.
+pub fn advice(path: &Path) -> Option<&'static str> {
     let text = beginning(path);
-    let first = text.trim_start_matches('[');
-    let without_process = first.trim_start_matches(|c: char| c.is_ascii_digit());
-    ["{:", "#jepsen"].iter().any(|start| first.starts_with(start)) || without_process.starts_with(":invoke")
+    if text.starts_with("INFOjepsen.util-") {
+        return Some("the file looks like a log of Jepsen: add `--format porcupine-log`");
+    }
+    let first = text.trim_start_matches(['[', '(']);
+    let is_map = first.starts_with("{:") || first.starts_with("#jepsen");
+    // A tuple begins with its process, which is a number or a keyword.
+    let kind = match first.strip_prefix(':') {
+        Some(process) => process.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "-_".contains(c)),
+        None => first.trim_start_matches(|c: char| c.is_ascii_digit()),
+    };
+    let is_tuple = first.len() < text.len() && (kind.starts_with(":invoke") || kind.starts_with(":info"));
+    (is_map || is_tuple).then_some("the file looks like EDN: add `--format jepsen-edn`")
 }
 
-/// Returns the beginning of a file without blanks; nothing if the file cannot be read or is no file.
+/// Returns the beginning of a file without blanks, commas, lines that are comments in EDN, and the mark of UTF-8;
+/// nothing if the file cannot be read or is no file.
 fn beginning(path: &Path) -> String {
     let mut bytes = Vec::new();
     if path.is_file() {
         // The caller reports a file that cannot be read.
         let _ = File::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut bytes));
     }
-    String::from_utf8_lossy(&bytes).split_whitespace().collect()
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = text.trim_start_matches('\u{feff}').lines().filter(|line| !line.trim_start().starts_with(';'));
+    lines.flat_map(str::chars).filter(|c| !c.is_whitespace() && *c != ',').collect()
 }
 
 /// Reads the whole file, then judges it. The last line has the verdict.
@@ -82,4 +94,39 @@ pub fn linearizable(args: &CheckArgs, format: Format) -> anyhow::Result<Exit> {
     };
     print(&(text + &words + "\n"))?;
     Ok(exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_names_a_format_that_reads_the_file() {
+        let operation = "{:process 0, :type :invoke, :f :write, :value 1}\n";
+        let comment = "; a comment, and [another]\n".repeat(100);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history");
+        for (text, format) in [
+            (operation.to_owned(), Some(Format::JepsenEdn)),
+            (format!("(\n{operation})"), Some(Format::JepsenEdn)),
+            (format!("\u{feff}{operation}"), Some(Format::JepsenEdn)),
+            (comment + operation, Some(Format::JepsenEdn)),
+            (format!("#jepsen.history.Op{operation}"), Some(Format::JepsenEdn)),
+            ("[:nemesis :info :start nil]\n[0 :invoke :write 1]\n".to_owned(), Some(Format::JepsenEdn)),
+            ("[[10, :invoke, :write, 1]]".to_owned(), Some(Format::JepsenEdn)),
+            ("INFO  jepsen.util - 0\t:invoke\t:write\t1\n".to_owned(), Some(Format::PorcupineLog)),
+            ("0 :invoke :write 1\n".to_owned(), None),
+            ("# A plan, and no history.\n[workload]\nkeys = 1\n".to_owned(), None),
+            ("{\"seq\":0,\"process\":\"controller\"}\n".to_owned(), None),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let flag = format.map(|format| match format {
+                Format::JepsenEdn => "--format jepsen-edn",
+                Format::PorcupineLog => "--format porcupine-log",
+            });
+            let advised = advice(&path).and_then(|advice| advice.split('`').nth(1));
+            assert_eq!(advised, flag, "{text}");
+            assert!(format.is_none_or(|format| read(format, text.as_bytes(), Asked::default()).is_ok()), "{text}");
+        }
+    }
 }

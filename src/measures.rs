@@ -89,6 +89,13 @@ pub fn is_shown(quantile: f64, values: u64) -> bool {
     quantile == 1.0 || values as f64 * (1.0 - quantile) >= 1.0
 }
 
+/// Returns a quantile in milliseconds. None without values, and for a high quantile of too few values.
+fn quantile_ms(histogram: &Histogram<u64>, quantile: f64) -> Option<f64> {
+    // One value is its own median.
+    let is_known = !histogram.is_empty() && (quantile <= 0.5 || is_shown(quantile, histogram.len()));
+    is_known.then(|| histogram.value_at_quantile(quantile) as f64 / 1e3)
+}
+
 /// Returns the most locks that one section takes. In a hierarchy a section takes at most the parent and one child.
 fn locks_of_a_section(workload: &Workload) -> u64 {
     if workload.parent().is_some() { 2 } else { u64::from(workload.locks_per_section) }
@@ -182,10 +189,10 @@ impl Measures {
         self.last_intended.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first))
     }
 
-    /// The quantile of the time from a section that was due to its hold, in milliseconds. None without holds.
+    /// The quantile of the time from a section that was due to its hold, in milliseconds. None without holds, and for a
+    /// high quantile of too few holds.
     pub fn acquire_ms(&self, quantile: f64) -> Option<f64> {
-        let us = || self.acquire_us.value_at_quantile(quantile);
-        (!self.acquire_us.is_empty()).then(|| us() as f64 / 1e3)
+        quantile_ms(&self.acquire_us, quantile)
     }
 
     /// The sections of processes whose counts are not on record. Their holds were those of at least so many sections.
@@ -203,16 +210,14 @@ impl Measures {
         rate(self.reached(), self.last.zip(self.first).map_or(Duration::ZERO, |(last, first)| last.since(first)))
     }
 
-    /// The measures by the names that records of suites use; times in milliseconds. Without holds there are none.
+    /// The measures by the names that records of suites use; times in milliseconds. Without holds there are none, and
+    /// of few holds no high quantile.
     pub fn figures(&self) -> Vec<(String, f64)> {
         let mut figures = Vec::new();
         let histograms = [("acquire", &self.acquire_us), ("wait", &self.wait_us), ("attempt", &self.attempt_us)];
         for (name, histogram) in histograms {
             for (of, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
-                if !histogram.is_empty() {
-                    let ms = histogram.value_at_quantile(quantile) as f64 / 1e3;
-                    figures.push((format!("measures.{name}_{of}_ms"), ms));
-                }
+                figures.extend(quantile_ms(histogram, quantile).map(|ms| (format!("measures.{name}_{of}_ms"), ms)));
             }
         }
         if self.reached() > 0 {
@@ -407,6 +412,24 @@ mod tests {
         (1..=100).for_each(|ms| measures.held_us.saturating_record(ms * 1_000));
         let lines = measures.lines(Duration::from_secs(1));
         assert!(lines.contains("time held           p50 50 ms, p99 99 ms, max 100 ms\n"), "{lines}");
+    }
+
+    #[test]
+    fn a_high_quantile_of_few_values_is_no_figure() {
+        let of = |values: u64| {
+            let mut measures = Measures::default();
+            (1..=values).for_each(|ms| measures.wait_us.saturating_record(ms * 1_000));
+            measures.figures().into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let names = |all: &[&str]| all.iter().map(|of| format!("measures.wait_{of}_ms")).collect::<Vec<_>>();
+        assert_eq!(of(0), names(&[]));
+        assert_eq!(of(1), names(&["p50", "max"]));
+        assert_eq!(of(99), names(&["p50", "max"]));
+        assert_eq!(of(999), names(&["p50", "p99", "max"]));
+        assert_eq!(of(1_000), names(&["p50", "p99", "p999", "max"]));
+        let mut measures = Measures::default();
+        measures.acquire_us.saturating_record(1_000);
+        assert_eq!((measures.acquire_ms(0.99), measures.acquire_ms(0.5).is_some()), (None, true));
     }
 
     #[test]

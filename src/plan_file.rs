@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use compose::{ComposeFile, STORE_ROLE};
-use history::{ClusterKind, FaultKind, NodeName, Persistence, Plan};
+use history::{ClusterKind, FaultKind, NodeName, PLAN_BYTES_MAX, Persistence, Plan, PlanError};
 use locks::access::Access;
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ impl PlanFile {
             let problem = format!("expected a file, and this is a directory; the plan of a run is {}", plan.display());
             return Err(Unusable(format!("plan {origin}: {problem}")).into());
         }
-        let text = compose::read_text(path).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
+        let text = compose::read_text(path, PLAN_BYTES_MAX).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
         let file = PlanFile::parse(&text, &origin, None)?;
         let kept_files = Some(RunDir::at(path.parent().unwrap_or(Path::new("."))).client());
         Ok(PlanFile { kept_files, ..file })
@@ -164,7 +164,17 @@ impl PlanFile {
             }
         }
         self.run = self.new_id();
+        self.can_be_read_again()?;
         Ok(self)
+    }
+
+    /// Refuses a plan whose run could not be judged, or not be run again: its file, or the first line of its history,
+    /// would be longer than the readers accept.
+    fn can_be_read_again(&self) -> anyhow::Result<()> {
+        let refused = |e: PlanError| usage(e.field, e.problem);
+        self.plan.check_line().map_err(refused)?;
+        let is_longer = self.to_toml()?.len() as u64 > PLAN_BYTES_MAX;
+        if is_longer { Err(refused(self.plan.too_large())) } else { Ok(()) }
     }
 
     fn fit_own_servers(&mut self) -> anyhow::Result<()> {
@@ -327,7 +337,7 @@ fn persist(servers: &mut ComposeFile, persistence: Persistence) -> anyhow::Resul
 mod tests {
     use std::time::Duration;
 
-    use history::{Fault, FaultId, Step, Target, When, fault};
+    use history::{Event, Fault, FaultId, Reader, Record, Stamp, Step, Target, When, Writer, fault};
 
     use super::*;
     use crate::{exit::Exit, scenario::Scenario};
@@ -386,7 +396,37 @@ mod tests {
     fn a_plan_without_an_end_is_refused() {
         let refused = PlanFile::read(Path::new("/dev/zero")).unwrap_err();
         assert_eq!(Exit::of(&refused), Exit::Usage);
-        assert!(refused.to_string().starts_with("plan /dev/zero: larger than 16 MiB"), "{refused}");
+        assert!(refused.to_string().starts_with("plan /dev/zero: larger than 64 MiB"), "{refused}");
+    }
+
+    #[test]
+    fn each_plan_that_is_accepted_can_be_read_again() {
+        let scenario = Scenario::of("redlock").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("plan.toml");
+        // Longer than any other line of a history, and longer than the readers accept.
+        for (bytes, is_accepted) in [(17 << 20, true), (63 << 20, false), (65 << 20, false)] {
+            let plan = Plan { nemesis: vec!["x".repeat(bytes)], ..scenario.base.clone() };
+            let file = match scenario.file(String::new(), plan).ready() {
+                Ok(file) => file,
+                Err(refused) => {
+                    assert!(!is_accepted && Exit::of(&refused) == Exit::Usage, "{bytes}");
+                    let words = "too large to be read again: expected at most 64 MiB; make --time shorter";
+                    assert!(refused.to_string().contains(words), "{refused}");
+                    continue;
+                }
+            };
+            assert!(is_accepted, "{bytes}");
+            std::fs::write(&path, file.to_toml().unwrap()).unwrap();
+            assert!(PlanFile::read(&path).unwrap().plan == file.plan, "{bytes}");
+            let history = dir.path().join(format!("{bytes}.jsonl"));
+            let mut writer = Writer::create(&history).unwrap();
+            let event = Event::Plan { run: file.run, plan: Box::new(file.plan), made_by: None };
+            let record = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event };
+            writer.append(&record).unwrap();
+            writer.flush().unwrap();
+            assert!(Reader::open(&history).unwrap().next().unwrap().unwrap() == record, "{bytes}");
+        }
     }
 
     #[test]

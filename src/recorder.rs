@@ -163,7 +163,10 @@ impl Recorder {
         if self.live_view.look(|view| view.progress(node)) == Some(Progress::Finished) {
             return Ok(());
         }
-        bail!("{process}: the connection to the engine was lost: {why}; start the engine, then run `harness clean`")
+        bail!(
+            "{process}: the connection to the engine was lost: {why}; if the engine is down, start it, then run \
+             `harness clean`"
+        )
     }
 }
 

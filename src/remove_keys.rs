@@ -11,7 +11,7 @@ use workloads::backend::Backend;
 
 use crate::{exit::usage, own_servers, plan_file::PlanFile, process::one_line, report::print};
 
-/// The longest time of a removal: two rounds on each server.
+/// The longest time of a removal: two rounds, and 10 s in each of them for servers that do not answer.
 const REMOVED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The task of the hidden subcommand `remove-keys`: one line on its standard input.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, path::PathBuf};
 
 use anyhow::{Context, anyhow};
-use compose::{Engine, STARTING_S};
+use compose::{Engine, STARTING_S, Swept};
 use futures::FutureExt;
 use history::{ClusterKind, Event, MadeBy, Writer};
 
@@ -31,6 +31,11 @@ impl Runtime {
     /// Runs `doing` to its end.
     pub fn block_on<T>(&self, doing: impl Future<Output = T>) -> T {
         self.tokio.block_on(doing)
+    }
+
+    /// Returns whether the user has interrupted the command.
+    pub fn is_interrupted(&self) -> bool {
+        self.signals.has_come()
     }
 }
 
@@ -119,6 +124,10 @@ impl Runner {
 
     /// Runs a plan on Docker. Afterwards nothing of the run is left in the engine, whatever its outcome.
     async fn run_on_docker(&self, file: &PlanFile, signals: &Signals) -> anyhow::Result<(RunDir, Making)> {
+        // An engine that does not answer must not hide a signal that came at the end of an earlier run.
+        if signals.has_come() {
+            return Err(Interrupted.into());
+        }
         let engine = Engine::connect().await?;
         let (dir, mut making, terminal) = self.begin(file)?;
         making.on(engine.facts().await?);
@@ -162,10 +171,6 @@ impl Runner {
         let taking_down = async {
             // Before the network is gone, and after the workers are.
             let removed = remove_keys(cluster.as_ref(), file).await;
-            // Without another failure, this one is the end of the run.
-            if let (Err(left), Some(_)) = (&removed, &failure) {
-                terminal.warn(&format!("{left:#}"));
-            }
             (removed, compose::take_down(engine, &file.run).await)
         };
         let (removed, taken_down) = tokio::select! {
@@ -183,22 +188,32 @@ impl Runner {
                 std::process::exit(Exit::Interrupted as i32)
             }
         };
-        match &taken_down {
-            Ok(swept) => swept.stuck_networks().iter().for_each(|stuck| terminal.warn(stuck)),
-            Err(left) => {
-                terminal
-                    .progress(&format!("not everything could be removed: {left}; run `harness clean` to remove it"));
-            }
-        }
-        match failure {
-            None => {
-                taken_down?;
-                removed?;
-                Err(Interrupted.into())
-            }
-            Some(error) => Err(error),
-        }
+        let (warnings, error) = not_finished(failure, removed, taken_down);
+        warnings.iter().for_each(|warning| terminal.warn(warning));
+        Err(error)
     }
+}
+
+/// Returns the messages about what is left of a run that did not reach its end, and the error of that run. Without a
+/// failure, the user has interrupted the run: then the first message is part of the error.
+fn not_finished(
+    failure: Option<anyhow::Error>,
+    removed: anyhow::Result<()>,
+    taken_down: Result<Swept, compose::Error>,
+) -> (Vec<String>, anyhow::Error) {
+    let stuck = taken_down.as_ref().ok().and_then(Swept::stuck_networks);
+    let objects = taken_down
+        .err()
+        .map(|left| format!("not everything could be removed: {left}; run `harness clean` to remove it"));
+    let keys = removed.err().map(|left| format!("{left:#}"));
+    let mut left: Vec<String> = objects.into_iter().chain(keys).collect();
+    let error = match failure {
+        Some(error) => error,
+        None if left.is_empty() => Interrupted.into(),
+        None => anyhow!("interrupted; {}", left.remove(0)),
+    };
+    left.extend(stuck);
+    (left, error)
 }
 
 /// Finds, pulls or builds the images of the plan's run, and starts nothing. Returns their ids by role.
@@ -218,4 +233,26 @@ pub fn images(file: &PlanFile, runtime: &Runtime) -> anyhow::Result<BTreeMap<Str
         };
         runtime.signals.awaited_by(found).await
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_are_left_are_told_even_if_the_cluster_is_left_too() {
+        let keys = "keys may be left on redis-1";
+        let left = || Err(compose::Error::Engine { doing: "removing".to_owned(), why: "no answer".to_owned() });
+        let objects = "not everything could be removed: removing: the Docker engine says: no answer; run `harness \
+                       clean` to remove it";
+        let (warnings, error) = not_finished(None, Err(anyhow!(keys)), left());
+        assert_eq!((warnings, error.to_string()), (vec![keys.to_owned()], format!("interrupted; {objects}")));
+        assert_eq!(Exit::of(&error), Exit::Failed, "something is left");
+        let (warnings, error) = not_finished(Some(anyhow!("a worker ended")), Err(anyhow!(keys)), left());
+        assert_eq!((warnings, error.to_string()), (vec![objects.into(), keys.into()], "a worker ended".to_owned()));
+        let (warnings, error) = not_finished(None, Err(anyhow!(keys)), Ok(Swept::default()));
+        assert_eq!((warnings, error.to_string()), (Vec::new(), format!("interrupted; {keys}")));
+        let (warnings, error) = not_finished(None, Ok(()), Ok(Swept::default()));
+        assert!(warnings.is_empty() && error.is::<Interrupted>());
+    }
 }

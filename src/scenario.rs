@@ -122,7 +122,7 @@ impl Scenario {
         is_built(plan, &scenario.backend)?;
         let mut given = scenario.faults.iter().filter_map(|fault| fault.lasting);
         if let Some(lasting) = given.find(|lasting| *lasting > plan.time) {
-            return Err(longer_than_its_run(lasting, plan.time));
+            return Err(longer_than_its_run("fault", lasting, plan.time));
         }
         Ok(scenario)
     }
@@ -303,14 +303,18 @@ pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Resul
 /// Refuses a plan that was written by hand, or changed, if a fault of it is longer than the run.
 pub fn fits_its_run(plan: &Plan) -> anyhow::Result<()> {
     match plan.too_long() {
-        Some(step) => Err(longer_than_its_run(step.fault.lasting, plan.time)),
+        Some(step) if step.fault.may_last() > step.fault.lasting => {
+            Err(longer_than_its_run("delay", step.fault.may_last(), plan.time))
+        }
+        Some(step) => Err(longer_than_its_run("fault", step.fault.lasting, plan.time)),
         None => Ok(()),
     }
 }
 
-fn longer_than_its_run(lasting: Duration, time: Duration) -> anyhow::Error {
+fn longer_than_its_run(part: &str, lasting: Duration, time: Duration) -> anyhow::Error {
     let problem = "is longer than the whole fault phase";
-    usage("nemesis", format!("a fault of {lasting:?} {problem} of {time:?}; make the fault shorter, or --time longer"))
+    let remedy = format!("make the {part} shorter, or --time longer");
+    usage("nemesis", format!("a {part} of {lasting:?} {problem} of {time:?}; {remedy}"))
 }
 
 /// Returns the first flag that changes nothing on these servers, and the reason.
@@ -441,4 +445,39 @@ fn resource(text: Option<&str>) -> anyhow::Result<(ResourceKind, Option<String>)
     let kind =
         found.ok_or_else(|| usage("resource", format!("`{text}` is no resource; expected one of: {}", known())))?;
     Ok((kind, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Redlock with these faults, in a run of this length.
+    fn scenario(words: &str, time: Duration, lease: Duration) -> Scenario {
+        let mut scenario = Scenario::of("redlock").unwrap();
+        scenario.faults = nemesis::parse(words).unwrap();
+        (scenario.base.time, scenario.base.lease) = (time, lease);
+        scenario
+    }
+
+    #[test]
+    fn a_drawn_fault_of_a_lock_node_may_be_longer_than_its_run() {
+        let second = Duration::from_secs(1);
+        for (words, time, lease) in [("clock", second * 5, second * 2), ("pause@before-write", second * 2, second)] {
+            let scenario = scenario(words, time, lease);
+            let plans: Vec<Plan> = (0..100).map(|seed| scenario.plan(seed).unwrap()).collect();
+            assert!(plans.iter().all(|plan| fits_its_run(plan).is_ok()), "{words}");
+            let is_longer = |plan: &Plan| plan.schedule.iter().any(|step| step.fault.lasting > time);
+            assert!(plans.iter().any(is_longer), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_day_of_random_faults_of_lock_nodes_is_a_valid_plan() {
+        let day = Duration::from_secs(24 * 3_600);
+        for words in ["amnesia,powerloss", "amnesia,powerloss,clock"] {
+            let plan = scenario(words, day, Duration::from_secs(2)).plan(1).unwrap();
+            assert!(plan.schedule.len() > 100_000, "{}", plan.schedule.len());
+            assert_eq!(plan.check_line(), Ok(()));
+        }
+    }
 }

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, FaultId, FaultKind, FaultPhase, Harm, Plan, Stamp, Step};
+use history::{ClockChange, FaultId, FaultKind, FaultPhase, Harm, Stamp};
 
-use crate::{failover::DEMOTED_WITHIN, faults::SENT_AGAIN};
+use crate::{failover::DEMOTED_WITHIN, faults::SENT_AGAIN, run::Run};
 
 /// The time that servers may take beyond a lease: they look for expired leases only now and then.
 pub(crate) const SLACK: Duration = Duration::from_secs(1);
@@ -48,12 +48,13 @@ impl Disturbances {
     /// was granted by a clock that was ahead lasts longer when the clock is set back.
     pub fn disturbed(
         &mut self,
-        plan: &Plan,
+        run: &Run,
         (fault, kind): (FaultId, FaultKind),
         phase: &FaultPhase,
         at: Stamp,
         is_of_locks: bool,
     ) {
+        let plan = &run.plan;
         match phase {
             FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. } => {
                 let from = if let FaultPhase::Unplanned { since } = phase { *since } else { at };
@@ -70,8 +71,7 @@ impl Disturbances {
                     self.lossy_until = at.plus(at.since(self.lossy_from)).plus(SENT_AGAIN);
                     self.not_before(self.lossy_until);
                 }
-                let of_this = |step: &&Step| step.id == fault;
-                let step = plan.schedule.iter().find(of_this).filter(|_| is_of_locks);
+                let step = plan.step(fault).filter(|_| is_of_locks);
                 let clock = step.and_then(|step| Some((step.fault.clock()?.change, step.fault.lasting)));
                 let moved = match clock {
                     Some((ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. }, _)) => {
@@ -90,6 +90,13 @@ impl Disturbances {
                 }
             }
             FaultPhase::HealProved => self.not_before(at),
+            // The target had no process for the fault, so no heal follows.
+            FaultPhase::Unproved { .. }
+                if self.on.contains(&fault) && run.faults.get(fault).is_some_and(|line| line.injected.is_none()) =>
+            {
+                self.on.retain(|on| *on != fault);
+                self.not_before(at);
+            }
             _ => {}
         }
     }

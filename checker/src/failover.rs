@@ -15,7 +15,7 @@ pub(crate) const DEMOTED_WITHIN: Duration = Duration::from_secs(18);
 /// or in which both may have been primaries. A fault of a replica promotes nothing.
 pub(crate) fn promotion(run: &Run, id: FaultId, line: &FaultRecord, primary: &NodeName) -> Option<Span> {
     let is_cut = || {
-        let Some(step) = run.plan.schedule.iter().find(|step| step.id == id) else { return line.node == *primary };
+        let Some(step) = run.plan.step(id) else { return line.node == *primary };
         let hits = |from, to| step.fault.hits(&line.node, from, to);
         let mut peers = run.plan.lock_nodes.iter().filter(|peer| *peer != primary);
         peers.any(|peer| hits(peer, primary) || hits(primary, peer))

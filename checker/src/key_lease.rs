@@ -137,7 +137,7 @@ struct Shift {
 
 impl Shift {
     fn of(run: &Run, id: history::FaultId, line: &FaultRecord) -> Option<Shift> {
-        let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+        let step = run.plan.step(id)?;
         let fault::Clock { clock, change } = *step.fault.clock()?;
         let never = Stamp(u64::MAX);
         let requested = line.requested?.at;

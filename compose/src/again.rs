@@ -15,6 +15,9 @@ const DOING: &str = "injecting its faults again after its restart";
 /// clocks are read after this time, and set again if they are right, at most so often.
 const LOADED_AFTER: Duration = Duration::from_millis(50);
 const TRIES_MAX: u32 = 20;
+/// A strobe leaves the clock right half of the time, so its clock is read again after these times, which differ: a fast
+/// strobe could be in its right half at each reading of equal distance.
+const STROBE_AGAIN_MS: [u64; 7] = [3, 7, 11, 17, 23, 31, 41];
 /// The interval and the number of looks for the next process of a node: somebody may take some seconds to start the
 /// node again.
 const START_LOOK: Duration = Duration::from_millis(100);
@@ -105,11 +108,84 @@ impl DockerCluster<'_> {
                 self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
             }
             sleep(LOADED_AFTER).await;
-            let right = ClockAnswer::Ahead(ClocksAhead::default());
-            if changes.is_empty() || self.clocks(node, ClockRequest::Ahead { pid }).await? != right {
+            if changes.is_empty() || self.are_changed(node, pid, changes).await? {
                 return Ok(());
             }
         }
         Err(failed(node, DOING, "the clocks of its new process stay right"))
+    }
+
+    /// Returns whether the process of `node` reads a clock that is not right.
+    async fn are_changed(
+        &self,
+        node: &NodeName,
+        pid: i32,
+        changes: &[(WhichClock, ClockChange)],
+    ) -> Result<bool, ClusterError> {
+        let right = ClockAnswer::Ahead(ClocksAhead::default());
+        let is_strobe = changes.iter().any(|(_, change)| matches!(change, ClockChange::Strobe { .. }));
+        let mut again = STROBE_AGAIN_MS.iter().filter(|_| is_strobe);
+        loop {
+            if self.clocks(node, ClockRequest::Ahead { pid }).await? != right {
+                return Ok(true);
+            }
+            let Some(&after_ms) = again.next() else { return Ok(false) };
+            sleep(Duration::from_millis(after_ms)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent::protocol::{Answer, Order};
+    use nemesis::Doing;
+    use parking_lot::Mutex;
+    use tokio::time::{Instant, pause};
+
+    use super::*;
+    use crate::{fake_engine, reach::AgentPort};
+
+    /// An agent that changes the wall clock of one process.
+    #[derive(Default)]
+    struct Double(Mutex<Vec<(Instant, ClockChange)>>);
+
+    impl AgentPort for Double {
+        fn order<'a>(&'a self, _: &'a NodeName, order: Order) -> Doing<'a, Answer> {
+            let mut changes = self.0.lock();
+            let answer = match order {
+                Order::Clocks(ClockRequest::Change { pid, change, .. }) => {
+                    changes.push((Instant::now(), change));
+                    ClockAnswer::Done { pids: vec![pid] }
+                }
+                Order::Clocks(ClockRequest::Ahead { .. }) => {
+                    let wall_ms = match changes.last() {
+                        Some((since, ClockChange::Strobe { by_ms, every_ms }))
+                            if since.elapsed().as_millis() / u128::from(*every_ms) % 2 == 0 =>
+                        {
+                            *by_ms
+                        }
+                        _ => 0,
+                    };
+                    ClockAnswer::Ahead(ClocksAhead { wall_ns: wall_ms * 1_000_000, ..ClocksAhead::default() })
+                }
+                other => unreachable!("{other:?}"),
+            };
+            Box::pin(std::future::ready(Ok(Answer::Clocks(answer))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_strobe_in_its_second_half_is_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake_engine::start(&dir, |_| (Duration::ZERO, String::new())).await;
+        let running = fake_engine::running(&engine).await;
+        pause();
+        for every_ms in [10, 26, 30, 40, 50, 100] {
+            let agent = Double::default();
+            let strobe = ClockChange::Strobe { by_ms: 4_000, every_ms };
+            let cluster = DockerCluster::new(&running, &agent, 1);
+            cluster.set_clocks_again(&"worker-1".into(), 7, &[(WhichClock::Wall, strobe)]).await.unwrap();
+            assert_eq!(agent.0.lock().len(), 1, "every {every_ms} ms: it is not changed again");
+        }
     }
 }

@@ -50,6 +50,11 @@ pub(crate) struct OwnChanges {
 }
 
 impl OwnChanges {
+    /// The number of freezes, or of thaws.
+    pub fn toggles(&mut self, freeze: bool) -> &mut u32 {
+        if freeze { &mut self.froze } else { &mut self.thawed }
+    }
+
     /// Returns whether a report is about one of our operations, and counts the report.
     pub fn explain(&mut self, change: Change) -> bool {
         let due = match change {

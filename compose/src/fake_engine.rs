@@ -1,14 +1,26 @@
 //! An engine for tests: it answers each request as the test says, and as late.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc, time::Duration};
 
+use history::NodeName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
     time::sleep,
 };
 
-use crate::Engine;
+use crate::{
+    Engine,
+    binary::BinaryVolume,
+    bring_up::WORKER_ROLE,
+    container::{Node, Place, Recipe, Runs},
+    image::Image,
+    own_server::OwnServer,
+    process::Outlet,
+    running::{Member, Running},
+};
+
+const VOLUME: &str = r#"{"Name":"v","Driver":"local","Mountpoint":"/v","Labels":{},"Options":{},"Scope":"local"}"#;
 
 /// A reply with a body of JSON.
 pub(crate) fn json(body: &str) -> String {
@@ -30,18 +42,40 @@ pub(crate) fn serve(
     })
 }
 
-/// Starts a fake engine and connects to it. `answer` need not know of versions.
+/// Starts a fake engine and connects to it. `answer` need not know of versions, or of new volumes.
 pub(crate) async fn start(
     dir: &tempfile::TempDir,
     answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static,
 ) -> Engine {
     let path: PathBuf = dir.path().join("engine.sock");
-    let version = |request: &str| request.ends_with("/version");
-    serve(UnixListener::bind(&path).unwrap(), move |request| match version(request) {
-        true => (Duration::ZERO, json(r#"{"ApiVersion":"1.41"}"#)),
-        false => answer(request),
+    serve(UnixListener::bind(&path).unwrap(), move |request| match request {
+        r if r.ends_with("/version") => (Duration::ZERO, json(r#"{"ApiVersion":"1.41"}"#)),
+        r if r.ends_with("/volumes/create") => (Duration::ZERO, json(VOLUME)),
+        _ => answer(request),
     });
     Engine::connect_to(&format!("unix://{}", path.display())).await.unwrap()
+}
+
+/// A cluster with one worker, whose servers exist already.
+pub(crate) async fn running(engine: &Engine) -> Running {
+    let server = OwnServer { host: "staging".to_owned(), at: "10.0.0.1:6379".parse().unwrap() };
+    let place = Place {
+        engine: engine.clone(),
+        run: "r-1".to_owned(),
+        keep: false,
+        network: "network".to_owned(),
+        binary: BinaryVolume::create(engine, "r-1", false).await.unwrap(),
+        loses_power: false,
+        worker_files: None,
+        own_servers: BTreeMap::from([(NodeName::new("redis-1"), server)]),
+    };
+    let worker = NodeName::new("worker-1");
+    let node = Node { name: worker.clone(), role: WORKER_ROLE.to_owned(), runs: Runs::Own(Vec::new()) };
+    let (id, entrypoint, arguments) = ("sha256:worker".to_owned(), Vec::new(), Vec::new());
+    let image = Image { id, volumes: Vec::new(), entrypoint, arguments };
+    let recipe = Recipe { node, image, address: Ipv4Addr::LOCALHOST };
+    let members = BTreeMap::from([(worker, Member::new("container".to_owned(), recipe, None))]);
+    Running::new(place, members, Outlet::new(1).0)
 }
 
 async fn one(mut stream: UnixStream, answer: &(dyn Fn(&str) -> (Duration, String) + Send + Sync)) {

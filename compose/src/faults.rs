@@ -107,6 +107,7 @@ impl<'a> Act<'a> {
         let docker = self.running.engine().docker();
         let mut last = String::new();
         let trying = async {
+            let mut is_counted = false;
             loop {
                 if let Some(toggled) = control.toggled {
                     sleep_until(toggled + TOGGLE_DISTANCE).await;
@@ -118,8 +119,10 @@ impl<'a> Act<'a> {
                 };
                 control.toggled = Some(Instant::now());
                 match call {
-                    Ok(()) if freeze => control.own.froze += 1,
-                    Ok(()) => control.own.thawed += 1,
+                    Ok(()) => {
+                        *control.own.toggles(freeze) += 1;
+                        is_counted = true;
+                    }
                     Err(error) => {
                         last = explain(&error);
                         tracing::debug!(node = %self.node, doing = self.doing, last, "trying again");
@@ -130,6 +133,8 @@ impl<'a> Act<'a> {
                     return Err(self.failed("it does not run"));
                 }
                 if state.paused == Some(freeze) {
+                    // An engine can report an error for a change that it has made.
+                    *control.own.toggles(freeze) += u32::from(!is_counted);
                     return Ok(());
                 }
             }
@@ -238,5 +243,38 @@ impl<'a> Act<'a> {
         control.starts = incarnation;
         *member.process() = Some(process);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::{changes::Change, fake_engine};
+
+    #[tokio::test]
+    async fn a_freeze_that_was_refused_and_happened_is_ours() {
+        const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+        const REFUSED: &str = "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        // Each call of the engine, and whether the inspection after it shows a frozen container.
+        let (refused, seen_late) = (vec![(REFUSED, true)], vec![(DONE, false), (REFUSED, true)]);
+        for calls in [refused, vec![(REFUSED, false), (REFUSED, true)], seen_late] {
+            let (dir, made, told) = (tempfile::tempdir().unwrap(), AtomicUsize::new(0), calls.clone());
+            let answer = move |request: &str| {
+                if request.ends_with("/pause") {
+                    return told[made.fetch_add(1, Ordering::Relaxed)].0.to_owned();
+                }
+                let (_, is_frozen) = told[made.load(Ordering::Relaxed) - 1];
+                fake_engine::json(&format!(r#"{{"State":{{"Running":true,"Paused":{is_frozen}}}}}"#))
+            };
+            let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+            let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+            let act = Act { running: &running, node: &node, doing: "freezing" };
+            let member = act.member().unwrap();
+            let mut control = member.control.lock().await;
+            act.toggle(member, &mut control, true).await.unwrap();
+            assert!(control.own.explain(Change::Froze) && !control.own.explain(Change::Froze), "{calls:?}");
+        }
     }
 }

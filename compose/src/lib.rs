@@ -61,5 +61,5 @@ pub use reach::{AgentPort, DockerCluster};
 pub use running::Running;
 pub use sweep::{STARTING_S, Swept, YOUNG_S, clean_kept, sweep, take_down};
 pub use task::{Task, TaskEnd, run_last};
-pub use user_file::{read_file, read_text};
+pub use user_file::{TEXT_MAX, read_file, read_text};
 pub use watch::Watch;

@@ -22,7 +22,7 @@ use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
     sync::mpsc,
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -34,6 +34,14 @@ use crate::{
 /// Longest silence of an output stream after the process has ended. Some engines leave the streams of ended processes
 /// open, so the stream is not read longer than this.
 const DRAIN_QUIET: Duration = Duration::from_millis(500);
+/// Time within which the engine reports the end of a process whose output stream broke off. An engine closes the
+/// streams of an ended process first. Single calls were seen to take 1.5 s.
+const END_WITHIN: Duration = Duration::from_secs(3);
+/// Number of failures in a row after which the connection to the engine is lost, and the time between two tries.
+const FAILURES_MAX: u32 = 3;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Time within which an engine must tell the state of a container after a broken request.
+const STATE_WITHIN: Duration = Duration::from_secs(5);
 /// Number of the last lines of standard error that are kept for messages.
 const TAIL_LINES: usize = 20;
 
@@ -62,7 +70,8 @@ pub enum What {
         /// The exit code.
         code: Option<i64>,
     },
-    /// The connection to the engine was lost; no output follows. The process may still run.
+    /// The connection to the engine was lost, or only the stream of the output was; no output follows. The process may
+    /// still run.
     Lost {
         /// The error of the connection.
         why: String,
@@ -192,14 +201,18 @@ struct Pump {
 impl Pump {
     async fn run(mut self, engine: Engine, container: String, mut output: OutputStream) {
         let mut ended = std::pin::pin!(exit_code(&engine, &container));
-        let mut end = None;
+        let (mut end, mut broken) = (None, None);
         let listened = loop {
             tokio::select! {
                 // The output comes before the end in the queue, even if the engine reports the end first.
                 biased;
                 chunk = output.next() => match chunk {
                     Some(Ok(chunk)) => if !self.take(chunk).await { break false },
-                    Some(Err(_)) | None => break true,
+                    Some(Err(error)) => {
+                        broken = Some(explain(&error));
+                        break true;
+                    }
+                    None => break true,
                 },
                 exit = &mut ended => {
                     end = Some(exit);
@@ -209,6 +222,13 @@ impl Pump {
         };
         if !listened {
             return;
+        }
+        if let Some(why) = broken {
+            // Without its output, a process that goes on is as lost as without the engine.
+            end = match timeout(END_WITHIN, &mut ended).await {
+                Ok(end) => Some(end),
+                Err(_) => runs(&engine, &container).await.then_some(Err(format!("its output broke off: {why}"))),
+            };
         }
         let end = match end {
             Some(end) => end,
@@ -270,21 +290,47 @@ impl Pump {
 /// Waits until the container has ended, and returns the exit code, or nothing if the engine does not know the container
 /// any more. bollard returns an error for every exit code but 0.
 ///
+/// A request that breaks off is made again: a proxy in front of the engine may end requests that wait for long.
+///
 /// # Errors
 /// The connection to the engine was lost, so the container may still run.
 pub(crate) async fn exit_code(engine: &Engine, container: &str) -> Result<Option<i64>, String> {
+    let mut failures = 0;
     loop {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
-        match std::pin::pin!(engine.docker().wait_container(container, Some(options))).next().await {
+        let why = match std::pin::pin!(engine.docker().wait_container(container, Some(options))).next().await {
             Some(Ok(answer)) => return Ok(Some(answer.status_code)),
             Some(Err(EngineError::DockerContainerWaitError { code, .. })) => return Ok(Some(code)),
             Some(Err(error)) if status(&error) == Some(404) => return Ok(None),
             // This engine answers only at the end, so the container still runs.
-            Some(Err(EngineError::RequestTimeoutError)) => {}
-            Some(Err(error)) => return Err(explain(&error)),
-            None => return Err("the engine ended its answer".to_owned()),
+            Some(Err(EngineError::RequestTimeoutError)) => continue,
+            Some(Err(error)) => explain(&error),
+            None => "the engine ended its answer".to_owned(),
+        };
+        match timeout(STATE_WITHIN, engine.docker().inspect_container(container, None)).await {
+            Ok(Ok(found)) => {
+                let state = found.state.unwrap_or_default();
+                if state.running == Some(false) {
+                    return Ok(state.exit_code);
+                }
+                failures = 0;
+            }
+            Ok(Err(error)) if status(&error) == Some(404) => return Ok(None),
+            _ => failures += 1,
         }
+        if failures == FAILURES_MAX {
+            return Err(why);
+        }
+        tracing::debug!(container, why, "waiting for its end again");
+        sleep(TRY_AGAIN_AFTER).await;
     }
+}
+
+/// Returns whether the engine says that a container runs.
+async fn runs(engine: &Engine, container: &str) -> bool {
+    let inspected = timeout(STATE_WITHIN, engine.docker().inspect_container(container, None)).await;
+    let state = inspected.ok().and_then(Result::ok).and_then(|found| found.state);
+    state.is_some_and(|state| state.running == Some(true))
 }
 
 /// Writes queued lines until the queue is closed or the process is gone, then ends standard input.
@@ -307,8 +353,14 @@ async fn write(node: NodeName, mut input: Pin<Box<dyn AsyncWrite + Send>>, mut l
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use futures::stream;
+
     use super::*;
     use crate::fake_engine;
+
+    const GONE: &str = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
 
     #[tokio::test]
     async fn a_lost_connection_is_no_end_of_the_process() {
@@ -322,8 +374,59 @@ mod tests {
         };
         assert_eq!(exits(&fake_engine::json(r#"{"StatusCode":0}"#)).await, Ok(Some(0)));
         assert_eq!(exits(&fake_engine::json(r#"{"StatusCode":137}"#)).await, Ok(Some(137)));
-        let gone = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
-        assert_eq!(exits(gone).await, Ok(None));
+        assert_eq!(exits(GONE).await, Ok(None));
         assert!(exits("").await.is_err(), "the engine has closed the connection");
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_breaks_off_is_asked_again() {
+        let state = |state: &str| fake_engine::json(&format!(r#"{{"State":{state}}}"#));
+        for (inspected, end) in [
+            // More failures than an engine that is lost may have.
+            (state(r#"{"Running":true}"#), Some(7)),
+            (state(r#"{"Running":false,"ExitCode":137}"#), Some(137)),
+            (GONE.to_owned(), None),
+        ] {
+            let (dir, waits) = (tempfile::tempdir().unwrap(), AtomicU32::new(0));
+            let answer = move |request: &str| {
+                if !request.contains("/wait") {
+                    return inspected.clone();
+                }
+                let is_broken = waits.fetch_add(1, Ordering::Relaxed) <= FAILURES_MAX;
+                if is_broken { String::new() } else { fake_engine::json(r#"{"StatusCode":7}"#) }
+            };
+            let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+            assert_eq!(exit_code(&engine, "c").await, Ok(end));
+        }
+    }
+
+    /// The outputs of a process whose stream ends after one line with an error; the engine answers a wait that late.
+    async fn outputs(ends_after: Duration) -> Vec<What> {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = move |request: &str| match request.contains("/wait") {
+            true => (ends_after, fake_engine::json(r#"{"StatusCode":137}"#)),
+            false => (Duration::ZERO, fake_engine::json(r#"{"State":{"Running":true}}"#)),
+        };
+        let engine = fake_engine::start(&dir, answer).await;
+        let (outlet, mut queue) = Outlet::new(10);
+        let (stdout, stderr, tail) = (Lines::default(), Lines::default(), Tail::default());
+        let pump = Pump { node: NodeName::new("worker-1"), incarnation: 1, outlet, stdout, stderr, tail };
+        let line = LogOutput::StdOut { message: Bytes::from_static(b"{}\n") };
+        let output = stream::iter([Ok(line), Err(EngineError::from(std::io::Error::other("reset by a proxy")))]);
+        timeout(END_WITHIN * 3, pump.run(engine, "c".to_owned(), Box::pin(output))).await.unwrap();
+        let mut all = Vec::new();
+        while let Some(output) = queue.recv().await {
+            all.push(output.what);
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_off_while_the_process_runs_is_told_at_once() {
+        let line = What::Line(Bytes::from_static(b"{}"));
+        let why = "its output broke off: reset by a proxy".to_owned();
+        assert_eq!(outputs(END_WITHIN * 60).await, [line.clone(), What::Lost { why }]);
+        // The streams of an ended process may break off shortly before the engine reports the end.
+        assert_eq!(outputs(END_WITHIN / 10).await, [line, What::Ended { code: Some(137) }]);
     }
 }

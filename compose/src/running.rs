@@ -243,7 +243,8 @@ impl Running {
     /// objects.
     ///
     /// # Errors
-    /// The engine does not remove an object. All other objects are removed.
+    /// The engine does not list the objects, or does not remove one of them. If a container is not removed, the agent
+    /// and other containers may be left too.
     pub async fn down(&self) -> Result<Swept, Error> {
         lock(&self.outlet).take();
         sweep::remove_run(self.engine(), &self.place.run, self.place.keep).await

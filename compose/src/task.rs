@@ -150,54 +150,20 @@ fn body(running: &Running, task: &Task<'_>, image: String) -> ContainerCreateBod
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::BTreeMap,
-        net::Ipv4Addr,
-        sync::{Arc, Mutex},
-    };
+    use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::{
-        binary::BinaryVolume,
-        container::{Node, Place, Recipe, Runs},
-        fake_engine,
-        image::Image,
-        running::Member,
-    };
-
-    /// A cluster with one worker, whose servers exist already.
-    async fn running(engine: &Engine) -> Running {
-        let server = OwnServer { host: "staging".to_owned(), at: "10.0.0.1:6379".parse().unwrap() };
-        let place = Place {
-            engine: engine.clone(),
-            run: "r-1".to_owned(),
-            keep: false,
-            network: "network".to_owned(),
-            binary: BinaryVolume::create(engine, "r-1", false).await.unwrap(),
-            loses_power: false,
-            worker_files: None,
-            own_servers: BTreeMap::from([(NodeName::new("redis-1"), server)]),
-        };
-        let worker = NodeName::new("worker-1");
-        let node = Node { name: worker.clone(), role: WORKER_ROLE.to_owned(), runs: Runs::Own(Vec::new()) };
-        let (id, entrypoint, arguments) = ("sha256:worker".to_owned(), Vec::new(), Vec::new());
-        let image = Image { id, volumes: Vec::new(), entrypoint, arguments };
-        let recipe = Recipe { node, image, address: Ipv4Addr::LOCALHOST };
-        let members = BTreeMap::from([(worker, Member::new("container".to_owned(), recipe, None))]);
-        Running::new(place, members, Outlet::new(1).0)
-    }
+    use crate::fake_engine;
 
     #[tokio::test]
     async fn workers_that_somebody_has_removed_do_not_end_the_task() {
         let dir = tempfile::tempdir().unwrap();
-        let volume = r#"{"Name":"v","Driver":"local","Mountpoint":"/v","Labels":{},"Options":{},"Scope":"local"}"#;
-        let answer = move |request: &str| match request {
-            r if r.starts_with("GET /v1.41/containers/json") => fake_engine::json("[]"),
-            r if r.ends_with("/volumes/create") => fake_engine::json(volume),
-            _ => "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned(),
+        let answer = move |request: &str| match request.starts_with("GET /v1.41/containers/json") {
+            true => fake_engine::json("[]"),
+            false => "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned(),
         };
         let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
-        let running = running(&engine).await;
+        let running = fake_engine::running(&engine).await;
         let task = Task { name: "remove-keys", command: Vec::new(), input: String::new(), within: Duration::ZERO };
         let host = body(&running, &task, String::new()).host_config.unwrap();
         assert_eq!(host.extra_hosts, Some(vec!["staging:10.0.0.1".to_owned()]), "the addresses of the run");

@@ -6,8 +6,8 @@ use std::{
     path::Path,
 };
 
-/// The most bytes of a file with text, such as a plan.
-const TEXT_MAX: u64 = 16 << 20;
+/// The most bytes of a Compose file, and of a suite.
+pub const TEXT_MAX: u64 = 16 << 20;
 
 /// Reads a regular file of at most `limit` bytes.
 ///
@@ -29,12 +29,12 @@ pub fn read_text_file(path: &Path) -> Result<String, Error> {
     text(read_file(path, TEXT_MAX)?)
 }
 
-/// Reads at most 16 MiB of text from a file of any kind, such as `/dev/stdin`.
+/// Reads at most `limit` bytes of text from a file of any kind, such as `/dev/stdin`.
 ///
 /// # Errors
 /// The file cannot be read, is larger, or is no UTF-8.
-pub fn read_text(path: &Path) -> Result<String, Error> {
-    text(read_up_to(path, TEXT_MAX)?)
+pub fn read_text(path: &Path, limit: u64) -> Result<String, Error> {
+    text(read_up_to(path, limit)?)
 }
 
 fn read_up_to(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
@@ -59,8 +59,8 @@ mod tests {
         let zero = Path::new("/dev/zero");
         assert!(read_file(zero, 1).unwrap_err().to_string().contains("expected a regular file"));
         assert!(read_text_file(zero).unwrap_err().to_string().contains("expected a regular file"));
-        assert_eq!(read_text(zero).unwrap_err().to_string(), "larger than 16 MiB, which is the most");
-        assert_eq!(read_text(Path::new("/dev/null")).unwrap(), "");
+        assert_eq!(read_text(zero, 16 << 20).unwrap_err().to_string(), "larger than 16 MiB, which is the most");
+        assert_eq!(read_text(Path::new("/dev/null"), 1).unwrap(), "");
     }
 
     #[test]

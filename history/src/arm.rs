@@ -99,3 +99,14 @@ impl Comparison {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_arms_writes_and_reads_compare_tokens() {
+        let fencing: Vec<Arm> = Arm::ALL.into_iter().filter(|arm| arm.fences()).collect();
+        assert_eq!(fencing, [Arm::Writes, Arm::Reads]);
+    }
+}

@@ -99,4 +99,27 @@ mod tests {
             assert_eq!(str::from_utf8(&digits).unwrap(), format!("{sum:08x}"));
         }
     }
+
+    #[test]
+    fn a_line_follows_only_with_its_own_checksum_and_end() {
+        let mut written = Checksum::default();
+        let [first, second] = ["{\"n\":1}", "{\"n\":2}"].map(|text| {
+            let mut line = text.as_bytes().to_vec();
+            written.add(&mut line);
+            line.push(b'\n');
+            line
+        });
+        let mut read = Checksum::default();
+        let mut follows = |line: &[u8]| {
+            let (before, after) = line.split_at(line.len() - LINE_END);
+            read.follows(before, after)
+        };
+        assert!(!follows(&second), "the first line is missing");
+        for place in 0..first.len() {
+            let mut changed = first.clone();
+            changed[place] ^= 1;
+            assert!(!follows(&changed), "byte {place}");
+        }
+        assert!(follows(&first) && follows(&second));
+    }
 }

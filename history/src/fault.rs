@@ -252,6 +252,11 @@ impl Fault {
         self.link_effect().and_then(LinkEffect::delay)
     }
 
+    /// The time for which the fault may be on. A delay stays on until its probes have come back, and they are late too.
+    pub fn may_last(&self) -> Duration {
+        self.link_delay().map_or(self.lasting, |delay| self.lasting.max(delay.longest()))
+    }
+
     /// One line for a story: "paused worker-1 (frozen 5.0 s)". `lasted` is the proved length, if there is a proof.
     pub fn story(&self, node: &NodeName, lasted: Option<Duration>) -> String {
         let lasted = lasted.map_or_else(|| "not proved".into(), |lasted| format!("{:.1} s", lasted.as_secs_f64()));

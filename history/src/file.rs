@@ -15,14 +15,15 @@ use crate::{
     Event, ProcessName, Record,
     checksum::{self, Checksum, Found},
     line,
+    plan::sizes::{PLAN_BYTES_MAX, PLAN_VALUES, has_more_values},
     record::Line,
 };
 
-/// The longest line, in bytes. The longest that the harness writes is the plan, of some kilobytes.
+/// The longest line after the plan, in bytes.
 const LINE: u64 = 16 << 20;
 
-/// The most values of a line after the plan, counted as commas and opening brackets. An event of a run has some dozens.
-/// A parsed value can take a hundred times as much memory as its text.
+/// The most values of a line, counted as commas and opening brackets. An event of a run has some dozens. A parsed value
+/// can take a hundred times as much memory as its text.
 const VALUES: usize = 100_000;
 
 /// A compressed history is refused when it decompresses to more than so many times its own size. Histories of the
@@ -244,7 +245,8 @@ impl Reader {
     fn next_line(&mut self) -> Result<bool, HistoryError> {
         self.text.clear();
         self.line += 1;
-        match read_line(&mut self.input, &mut self.text) {
+        let longest = if self.line == 1 { PLAN_BYTES_MAX } else { LINE };
+        match read_line(&mut self.input, &mut self.text, longest) {
             Ok(()) if self.text.is_empty() => return Ok(false),
             Ok(()) => {}
             // A compressed file that was cut short ends like this.
@@ -269,18 +271,16 @@ impl Reader {
         self.left = left;
         if self.text.pop() != Some(b'\n') {
             // Without more bytes the line is cut, as any other.
-            if length == LINE && !self.input.fill_buf().is_ok_and(<[u8]>::is_empty) {
-                return Err(self.wrong_line(format!("it is longer than {} MiB", LINE >> 20)));
+            if length == longest && !self.input.fill_buf().is_ok_and(<[u8]>::is_empty) {
+                return Err(self.wrong_line(format!("it is longer than {} MiB", longest >> 20)));
             }
             self.tail = Tail::Cut;
             return Ok(false);
         }
-        // Fewer bytes have fewer values, so the usual lines are not searched.
-        if self.line > 1
-            && self.text.len() > VALUES
-            && memchr::memchr3_iter(b',', b'[', b'{', &self.text).nth(VALUES).is_some()
-        {
-            return Err(self.wrong_line(format!("it has more than {VALUES} values")));
+        let is_plan = self.line == 1 && memmem::find(&self.text, b"\"plan\"").is_some();
+        let most = if is_plan { PLAN_VALUES } else { VALUES };
+        if has_more_values(&self.text, most) {
+            return Err(self.wrong_line(format!("it has more than {most} values")));
         }
         Ok(true)
     }
@@ -317,14 +317,14 @@ fn is_zstd(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "zst")
 }
 
-/// Reads up to the end of a line, or as many bytes as a line may have.
-fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
+/// Reads up to the end of a line, or up to `longest` bytes.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, longest: u64) -> io::Result<()> {
     loop {
         let bytes = match input.fill_buf() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             bytes => bytes?,
         };
-        let most = bytes.len().min((LINE - line.len() as u64) as usize);
+        let most = bytes.len().min((longest - line.len() as u64) as usize);
         let end = memchr::memchr(b'\n', &bytes[..most]);
         let read = end.map_or(most, |end| end + 1);
         line.extend_from_slice(&bytes[..read]);

@@ -62,7 +62,7 @@ pub use operation::{
     Answers, ArmDecision, ArmReadAnswer, ArmWriteAnswer, FailureReason, NodeAnswer, Outcome, RequestKind,
 };
 pub use phase::FaultPhase;
-pub use plan::{Activity, Plan, own_servers::no_access, possible::PlanError};
+pub use plan::{Activity, Plan, own_servers::no_access, possible::PlanError, sizes::PLAN_BYTES_MAX};
 pub use point::Point;
 pub use process::{Role, STALL_FROM, StallCause};
 pub use program::{Program, ProgramFile};

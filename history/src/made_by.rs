@@ -184,6 +184,7 @@ mod tests {
     #[test]
     fn digests_and_versions_of_servers_are_whole() {
         let mut facts = made_by();
+        facts.took_ms = Some(2_500);
         facts.images.insert("redis".into(), "sha256:0123456789abcdef".into());
         facts.servers = ["redis-1", "redis-2"].map(|node| (node.into(), "redis 7.0.15".to_owned())).to_vec();
         let text = facts.to_string();
@@ -191,6 +192,7 @@ mod tests {
             assert!(text.contains(line), "{text}");
         }
         assert!(text.contains("Linux 6.1, cgroup v2\n"), "{text}");
+        assert!(text.contains("\nstarted   2026-11-22 14:03:41 UTC, took 2.5 s\n"), "{text}");
     }
 
     #[test]

@@ -113,6 +113,11 @@ mod tests {
         assert!(Write.conflicts(Write) && Read.conflicts(ReadIntentWrite));
     }
 
+    #[test]
+    fn only_a_reader_and_a_writer_hold_the_keys_below() {
+        assert_eq!(Mode::ALL.map(Mode::below), [None, None, Some(Read), Some(Read), Some(Write)]);
+    }
+
     /// If every client takes the key above in a mode that allows its own, the modes of the key above exclude each other
     /// wherever a hold of it and a hold of a key below would give access to the same data.
     #[test]

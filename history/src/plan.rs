@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     arm::{Arm, Comparison},
     cluster::{ClusterKind, Models, Persistence, PlannedCluster},
-    fault::FaultKind,
+    fault::{FaultId, FaultKind},
     human,
     names::NodeName,
     program::Program,
@@ -23,7 +23,7 @@ pub(crate) mod own_servers;
 mod peers;
 pub(crate) mod possible;
 mod script;
-mod sizes;
+pub(crate) mod sizes;
 mod together;
 mod waits;
 
@@ -171,6 +171,12 @@ impl Plan {
         kinds.sort();
         kinds.dedup();
         kinds
+    }
+
+    /// Returns the step of a fault. In most plans, the fault with the number n is the n-th step.
+    pub fn step(&self, fault: FaultId) -> Option<&Step> {
+        let at_its_place = (fault.0 as usize).checked_sub(1).and_then(|place| self.schedule.get(place));
+        at_its_place.filter(|step| step.id == fault).or_else(|| self.schedule.iter().find(|step| step.id == fault))
     }
 
     /// Returns the worker of a client. Clients are numbered from 0, worker by worker.

@@ -128,6 +128,21 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_ends_at_its_most_records_or_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("batches.jsonl");
+        // JSON may have spaces. The second of the long lines makes a batch too long.
+        for (lines, spaces, expected) in [(BATCH + 1, 0, vec![BATCH, 1]), (5, BATCH_BYTES / 2, vec![2, 2, 1])] {
+            let line =
+                format!("{}{}\n", r#"{"process":"worker-1","n":0,"at":0,"event":"watermark"}"#, " ".repeat(spaces));
+            std::fs::write(&path, line.repeat(lines)).unwrap();
+            let (sender, batches) = sync_channel(lines);
+            assert_eq!(read(Reader::open(&path).unwrap(), sender), Tail::Whole);
+            assert_eq!(batches.iter().map(|batch| batch.len()).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
     fn a_caller_that_stops_early_ends_the_thread() {
         let dir = tempfile::tempdir().unwrap();
         let mut ahead = ReadAhead::open(&file(dir.path(), 100 * BATCH, "")).unwrap();

@@ -86,6 +86,18 @@ fn each_line_of_the_recorded_runs_fits_the_schema() {
 }
 
 #[test]
+fn a_line_with_a_value_of_another_type_does_not_fit_the_schema() {
+    let (schema, line) =
+        (schema(), json!({"seq": 1, "process": "w", "n": 2, "at": 3, "event": "work", "hold": 4, "planned_ns": 5}));
+    assert_eq!(fits::misfit(&schema, &schema, &line), None);
+    for field in line.as_object().unwrap().keys() {
+        let mut wrong = line.clone();
+        wrong[field] = json!([true]);
+        assert!(fits::misfit(&schema, &schema, &wrong).is_some(), "{wrong}");
+    }
+}
+
+#[test]
 fn a_line_with_a_misspelled_field_does_not_fit_the_schema() {
     let (schema, mut kinds) = (schema(), BTreeSet::new());
     for line in recorded() {

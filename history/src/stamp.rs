@@ -86,3 +86,16 @@ impl HoldId {
         HoldId(u64::from(process) * Self::PER_PROCESS + n)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_of_two_processes_have_different_ids() {
+        assert_eq!(
+            [(0, 1), (1, 1), (2, 5)].map(|(process, n)| HoldId::of(process, n).0),
+            [1, 1_000_000_001, 2_000_000_005]
+        );
+    }
+}

@@ -168,7 +168,13 @@ mod tests {
         assert!(!format!("{access:?}").contains("hunter2") && !format!("{access:?}").contains("alice"));
         let said = access.without_secrets("NOPERM User alice has no permissions (hunter2)");
         assert_eq!(said, "NOPERM User *** has no permissions (***)");
-        assert_eq!(secrets("a").without_secrets("a failure"), "a failure");
+        for (user, said, shown) in [
+            ("a", "a failure", "a failure"),
+            ("al", "al failed to log in", "al failed to log in"),
+            ("bob", "bob failed to log in", "*** failed to log in"),
+        ] {
+            assert_eq!(secrets(user).without_secrets(said), shown);
+        }
         let hidden = access.hide(NodeError::Indeterminate("hunter2".into()));
         assert_eq!(hidden, NodeError::Indeterminate("***".into()));
     }

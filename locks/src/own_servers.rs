@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use etcd_client::DeleteOptions;
+use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tokio::time;
 
 use crate::{
@@ -19,7 +20,8 @@ use crate::{
     servers::ServerAddress,
 };
 
-/// The timeout of each request of a removal.
+/// The timeout of each request of a removal. A round takes no longer for a server that does not answer, however many
+/// keys there are.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 /// The pause before the keys are removed again. A request of a client that has ended may still be under way.
 const STRAGGLERS: Duration = Duration::from_millis(300);
@@ -50,7 +52,7 @@ const KINDS: &[(&str, Kind)] = &[
 /// The result of a removal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// The number of keys, or of schemas, that were removed.
+    /// The number of keys, or of schemas, that are known to be removed.
     pub count: u64,
     /// For each server from which keys could not be removed: the reason, and the keys.
     pub left: Vec<String>,
@@ -95,45 +97,71 @@ pub async fn remove(client: &str, servers: &[ServerAddress], namespace: &str, na
 }
 
 async fn once(client: &str, servers: &[ServerAddress], namespace: &str, names: &[String]) -> Removed {
-    let mut all = Removed::default();
     match kind(client) {
         Some(Kind::Redis) => {
             let keys: Vec<Key> = names.iter().map(|name| Key::within(namespace, name)).collect();
             let keys: Vec<String> = keys.iter().flat_map(|key| [lock_name(key), fence_name(key)]).collect();
-            for server in servers {
-                for part in keys.chunks(AT_ONCE) {
-                    all.add(within(redis_node::delete(server, part)).await, server, || listed(part));
-                }
-            }
+            together(servers.iter().map(|server| delete_names(server, &keys))).await
         }
-        Some(Kind::Etcd) => {
-            // The members are one store, so one of them is enough.
-            for server in servers {
-                match within(delete_prefix(server, namespace)).await {
-                    Ok(count) => return Removed { count, left: Vec::new() },
-                    failed => all.add(failed, server, || format!("all keys that begin with {namespace}")),
-                }
-            }
-        }
+        Some(Kind::Etcd) => delete_of_store(servers, namespace).await,
         Some(Kind::Postgres) => {
-            for server in servers {
+            together(servers.iter().map(|server| async move {
                 let schema = server.access.schema.as_deref().unwrap_or_default();
-                let dropped = async { postgres::drop_schema(server).await.map(u64::from) };
-                all.add(within(dropped).await, server, || format!("the schema \"{schema}\""));
-            }
+                let dropped = within(async { postgres::drop_schema(server).await.map(u64::from) }).await;
+                Removed::of(server, dropped, || format!("the schema \"{schema}\""))
+            }))
+            .await
         }
-        None => all.left.push(format!("{client}: the keys of this client cannot be removed")),
+        None => Removed { count: 0, left: vec![format!("{client}: the keys of this client cannot be removed")] },
+    }
+}
+
+/// Removes from all servers at the same time: a server that does not answer delays no other server.
+async fn together(removals: impl Iterator<Item = impl Future<Output = Removed>>) -> Removed {
+    let mut all = Removed::default();
+    for removed in join_all(removals).await {
+        all.count += removed.count;
+        all.left.extend(removed.left);
     }
     all
 }
 
+/// Removes keys by their names. Ends at the first part that fails, because a server that does not answer would take the
+/// timeout for each part.
+async fn delete_names(server: &ServerAddress, keys: &[String]) -> Removed {
+    let mut count = 0;
+    for (n, part) in keys.chunks(AT_ONCE).enumerate() {
+        match within(redis_node::delete(server, part)).await {
+            Ok(removed) => count += removed,
+            failed => return Removed { count, ..Removed::of(server, failed, || listed(&keys[n * AT_ONCE..])) },
+        }
+    }
+    Removed { count, left: Vec::new() }
+}
+
+/// Removes the keys with a prefix. The members are one store, so one answer is enough: the first one.
+async fn delete_of_store(members: &[ServerAddress], prefix: &str) -> Removed {
+    let ask = |member| async move { (member, within(delete_prefix(member, prefix)).await) };
+    let mut answers: FuturesUnordered<_> = members.iter().map(ask).collect();
+    let mut left = Vec::new();
+    while let Some((member, answer)) = answers.next().await {
+        let removed = Removed::of(member, answer, || format!("all keys that begin with {prefix}"));
+        if removed.left.is_empty() {
+            return removed;
+        }
+        left.extend(removed.left);
+    }
+    Removed { count: 0, left }
+}
+
 impl Removed {
-    fn add(&mut self, done: Result<u64, String>, server: &ServerAddress, keys: impl Fn() -> String) {
+    /// The result of one server: the number of removed keys, or the reason why `keys` are left.
+    fn of(server: &ServerAddress, done: Result<u64, String>, keys: impl FnOnce() -> String) -> Removed {
         match done {
-            Ok(count) => self.count += count,
+            Ok(count) => Removed { count, left: Vec::new() },
             Err(why) => {
                 let why = server.access.without_secrets(why);
-                self.left.push(format!("{} ({why}): {}", server.name, keys()));
+                Removed { count: 0, left: vec![format!("{} ({why}): {}", server.name, keys())] }
             }
         }
     }
@@ -159,8 +187,63 @@ fn listed(keys: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        sync::mpsc,
+    };
+
     use super::*;
     use crate::CLIENTS;
+
+    /// Returns whether a request of the Redis protocol, a list of words, is complete.
+    fn is_whole(request: &[u8]) -> bool {
+        let text = String::from_utf8_lossy(request);
+        let words = text.lines().next().and_then(|line| line.strip_prefix('*')).and_then(|n| n.parse::<usize>().ok());
+        words.is_some_and(|words| text.matches("\r\n").count() > 2 * words)
+    }
+
+    /// A Redis server that removes seven keys by each request, and reports the end of each connection.
+    async fn answering(ended: mpsc::UnboundedSender<()>) -> ServerAddress {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !is_whole(&request) {
+                    assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+                }
+                stream.write_all(b":7\r\n").await.unwrap();
+                assert_eq!(stream.read_buf(&mut request).await.unwrap(), 0);
+                ended.send(()).unwrap();
+            }
+        });
+        ServerAddress::new("redis-2", address)
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_keeps_no_key_on_the_others() {
+        // The kernel accepts its connections.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (ended, mut removals) = mpsc::unbounded_channel();
+        let hanging = ServerAddress::new("redis-1", listener.local_addr().unwrap().to_string());
+        let servers = [hanging, answering(ended).await];
+        // Five parts: a lock and a counter for each name.
+        let names: Vec<String> = (0..2_500).map(|k| format!("k{k}")).collect();
+        let began = time::Instant::now();
+        let watching = async {
+            for _ in 0..5 {
+                time::timeout(REMOVED_WITHIN / 2, removals.recv()).await.expect("no wait for the server that hangs");
+            }
+            // From here on nothing but the server that hangs is awaited, so the time passes at once.
+            time::pause();
+        };
+        let (removed, ()) = tokio::join!(once("redlock", &servers, "harness-r:", &names), watching);
+        assert!(began.elapsed() < REMOVED_WITHIN * 2, "{:?}", began.elapsed());
+        let [left] = removed.left.as_slice() else { panic!("{removed:?}") };
+        assert!(left.starts_with("redis-1 (no answer within 10s): harness-r:"), "{left}");
+        assert!(left.ends_with(" and 4994 more") && removed.count == 35, "{removed:?}");
+    }
 
     #[test]
     fn every_row_is_a_client() {

@@ -266,3 +266,23 @@ impl Protocol for PostgresProtocol {
         if version.is_empty() { Err("the session has no server_version".to_owned()) } else { Ok(version) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_has_the_access_and_the_options_of_the_run() {
+        let alice = Access { user: Some(Secret::new("alice")), ..Access::default() };
+        let app = Access { database: Some("app".into()), schema: Some("harness_1".into()), ..alice.clone() };
+        for (access, user, database, options) in [
+            (Access::default(), "postgres", "postgres", "-c t=1"),
+            (alice, "alice", "alice", "-c t=1"),
+            (app, "alice", "app", "-c search_path=\"harness_1\" -c t=1"),
+        ] {
+            let settings = settings(&access, "-c t=1");
+            assert_eq!((settings.get_user(), settings.get_dbname()), (Some(user), Some(database)));
+            assert_eq!((settings.get_options(), settings.get_application_name()), (Some(options), Some("harness")));
+        }
+    }
+}

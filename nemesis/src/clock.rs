@@ -291,6 +291,7 @@ mod tests {
         assert!(is(400, 427, 401) && is(-400, -427, -401), "a late reading is no contradiction");
         assert!(!is(400, 427, 390) && !is(400, 427, 437) && !is(-400, -427, -390), "the server reads another clock");
         assert!(is(427, 427, 424) && !is(427, 427, 401), "a clock that stands has no such excuse");
+        assert!([395, 405].iter().all(|ms| is(*ms, *ms, 400)) && [394, 406].iter().all(|ms| !is(*ms, *ms, 400)));
     }
 
     #[test]
@@ -301,6 +302,19 @@ mod tests {
         // The process of the second reading was started during the fault.
         assert!(unexpected([5_000, 0]).is_some_and(|why| why.contains("changed by 5000 ms, seen: -7 ms")));
         assert!(unexpected([0, 5_007]).is_some());
+    }
+
+    #[test]
+    fn the_gain_of_a_drift_counts_from_the_offset_before_it() {
+        // The clock was ahead by 7 s, and gained 400 ms of the 400 to 419 ms that are possible.
+        let reading = |ms: i64| ClockReading { first_ns: ms * 1_000_000, read_ns: ms * 1_000_000, told_ns: None };
+        let (least, most) = (Duration::from_millis(2_000), Duration::from_millis(2_095));
+        let unexpected = |seen_ms| {
+            let gained = |gained| gained_ns(gained, least, most, 200_000);
+            unexpected(&[reading(seen_ms)], &[7_000_000_000], gained)
+        };
+        assert_eq!(unexpected(7_400), None);
+        assert!(unexpected(7_000).is_some_and(|why| why.contains("changed by 400 ms, seen: 0 ms")));
     }
 
     #[test]

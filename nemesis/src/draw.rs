@@ -23,6 +23,9 @@ const RESTARTED_WITHIN: Duration = Duration::from_secs(2);
 /// One of so many shared faults (see [`driver::is_shared`]) hits a majority of the lock nodes, within `TOGETHER_MS`.
 const MAJORITY_ONE_IN: u32 = 4;
 const TOGETHER_MS: std::ops::RangeInclusive<u64> = 0..=20;
+/// The most memory of the drawn steps, in bytes: of more than a million faults, those that are left out included. The
+/// longest plans need less.
+const BYTES_MAX: usize = 256 << 20;
 
 /// Draws the whole schedule: each placed fault once, and random faults until the end of the fault phase.
 ///
@@ -31,11 +34,12 @@ const TOGETHER_MS: std::ops::RangeInclusive<u64> = 0..=20;
 /// have faults at the same time.
 ///
 /// # Errors
-/// A specification names a node, a group or links that the cluster does not have.
+/// A specification names a node, a group or links that the cluster does not have, or the schedule would be far too
+/// large.
 pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, FaultSpecError> {
     let (random, placed): (Vec<_>, Vec<_>) = of.specs.iter().partition(|w| w.trigger == Trigger::Random);
     let (servers, random): (Vec<_>, Vec<_>) = random.into_iter().partition(|w| hits_servers(w, of));
-    let mut steps: Vec<Step> = Vec::new();
+    let (mut steps, mut size): (Vec<Step>, Size) = Default::default();
     for spec in placed {
         let planned = match spec.trigger {
             // The harness must arm a client before the client reaches the point, so a worker is drawn instead of the
@@ -47,9 +51,10 @@ pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, FaultSpecError> 
             Trigger::At(at) => round(rng, spec, of, at)?,
             Trigger::Random => unreachable!("partitioned above"),
         };
+        size.add(spec, &planned)?;
         add(&mut steps, planned);
     }
-    add_free(&mut steps, coming(rng, &servers, of)?);
+    add_free(&mut steps, coming(rng, &servers, of, &mut size)?);
     let mut filled = Duration::ZERO;
     while filled < of.time
         && let Some(spec) = random.choose(rng)
@@ -58,13 +63,33 @@ pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, FaultSpecError> 
         let target = target(rng, spec, of)?;
         let fault = fault(rng, spec, of, &target)?;
         filled += gap + fault.lasting;
-        add(&mut steps, vec![(fault, target, When::AfterHeal(gap))]);
+        let planned = vec![(fault, target, When::AfterHeal(gap))];
+        size.add(spec, &planned)?;
+        add(&mut steps, planned);
     }
     Ok(steps)
 }
 
 /// A step that has no number yet.
 type Planned = (Fault, Target, When);
+
+/// The memory of the drawn steps. A few words can name more faults, and of more links, than any memory holds.
+#[derive(Default)]
+struct Size {
+    bytes: usize,
+}
+
+impl Size {
+    fn add(&mut self, spec: &FaultSpec, planned: &[Planned]) -> Result<(), FaultSpecError> {
+        let peers = planned.iter().flat_map(|(fault, ..)| &fault.links).map(|links| links.from.len());
+        self.bytes += size_of_val(planned) + peers.sum::<usize>() * size_of::<NodeName>();
+        if self.bytes <= BYTES_MAX {
+            return Ok(());
+        }
+        let problem = "so many faults are too large for a plan; make --time shorter, or name fewer faults".into();
+        Err(FaultSpecError { spec: spec.written(), word: spec.kind.name().into(), problem })
+    }
+}
 
 /// Numbers the planned steps. A step that waits for a heal waits for the heal of the step before it.
 fn add(steps: &mut Vec<Step>, planned: Vec<Planned>) {
@@ -81,6 +106,7 @@ fn coming(
     rng: &mut impl Rng,
     servers: &[&FaultSpec],
     of: &Draw,
+    size: &mut Size,
 ) -> Result<Vec<(Duration, Vec<Planned>)>, FaultSpecError> {
     let mut coming = Vec::new();
     for spec in servers {
@@ -93,6 +119,7 @@ fn coming(
                 let is_whole =
                     round.len() == 1 || at + lasts(&round) + RESTARTED_WITHIN * round.len() as u32 <= of.time;
                 if is_whole || group != Group::Rolling {
+                    size.add(spec, &round)?;
                     coming.push((at, round));
                 }
                 at = next;
@@ -102,7 +129,9 @@ fn coming(
             let fault = fault(rng, spec, of, &target)?;
             let next = at + fault.lasting + gap(rng);
             for (at, target) in struck(rng, spec, of, at, target) {
-                coming.push((at, vec![(fault.clone(), target, When::At(at))]));
+                let planned = vec![(fault.clone(), target, When::At(at))];
+                size.add(spec, &planned)?;
+                coming.push((at, planned));
             }
             at = next;
         }
@@ -132,7 +161,9 @@ fn add_free(steps: &mut Vec<Step>, coming: Vec<(Duration, Vec<Planned>)>) {
         let is_free = round.iter().all(|(_, target, _)| free.get(&name(target)).is_none_or(|free| *free <= at));
         let of_its_own = |(fault, target, when): &Planned| {
             let step = Step { id: FaultId(0), fault: fault.clone(), target: target.clone(), when: *when };
-            steps[..placed].iter().all(|other| step.excludes(other).is_none())
+            // Of two faults that begin at the same time, the plan takes the placed one for the first.
+            let meets = |other: &Step| step.excludes(other).or_else(|| other.excludes(&step)).is_some();
+            !steps[..placed].iter().any(meets)
         };
         if is_free && round.iter().all(of_its_own) {
             let until = at + lasts(&round) + HEALED_WITHIN;

@@ -4,7 +4,7 @@
 //! link gets through between the first two cuts. A probe that takes longer than a turn makes that turn longer. Links
 //! that another fault may also cut are not probed between two cuts.
 
-use std::time::Duration;
+use std::{sync::atomic::AtomicBool, time::Duration};
 
 use futures::future::{join, try_join_all};
 use history::{FaultPhase, fault::Flap};
@@ -38,7 +38,9 @@ impl Driver for Flap {
         let (mut left, mut turn) = (injection.step.fault.lasting, 0);
         loop {
             let length = self.every.min(left);
-            let (seen, slept) = join(unexpected(injection, &links, turn), injection.control.sleep(length)).await;
+            let is_over = AtomicBool::new(false);
+            let sleep = links::over_after(injection, length, &is_over);
+            let (seen, slept) = join(unexpected(injection, &links, turn, &is_over), sleep).await;
             if matches!(missing, Ok(None)) {
                 missing = seen;
             }
@@ -69,10 +71,16 @@ fn is_cut(turn: u32) -> bool {
     turn.is_multiple_of(2)
 }
 
-/// Probes the links in the first two turns, and describes a link that is not in the state of the turn.
-async fn unexpected(injection: &Injection<'_>, links: &[Link], turn: u32) -> Result<Option<String>, ClusterError> {
+/// Probes the links in the first two turns, and describes a link that is not in the state of the turn. `is_over` is
+/// true from the planned end of the turn on.
+async fn unexpected(
+    injection: &Injection<'_>,
+    links: &[Link],
+    turn: u32,
+    is_over: &AtomicBool,
+) -> Result<Option<String>, ClusterError> {
     match turn {
-        0 => links::missing(injection, links).await,
+        0 => links::missing(injection, links, is_over).await,
         1 => {
             let judged = links.iter().filter(|(from, to)| !injection.is_disturbed_otherwise(from, to));
             let probes = judged.map(|(from, to)| async move {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{ClientId, Event, FaultId, FaultPhase, HoldId, NodeName, Plan, Point, Stamp, Step};
+use history::{ClientId, Event, FaultPhase, Harm, HoldId, NodeName, Plan, Point, Stamp, Step};
 
 use crate::{Cluster, ClusterError, Control, LiveView, waits::ActiveWait};
 
@@ -10,6 +10,18 @@ use crate::{Cluster, ClusterError, Control, LiveView, waits::ActiveWait};
 pub(crate) const PROOF: Duration = Duration::from_secs(5);
 /// The time between two checks whether a server answers.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The effect of other faults on the packets between two nodes; the greatest one, if there are several faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Disturbance {
+    /// No other fault hits the packets.
+    None,
+    /// Packets may be late, and none is lost: a probe waits longer than the delays that are on when it begins.
+    Delays,
+    /// Packets may be lost.
+    Drops,
+}
+
 /// One fault that is being injected, with its target and its ports.
 pub(crate) struct Injection<'a> {
     pub cluster: &'a dyn Cluster,
@@ -92,15 +104,25 @@ impl Injection<'_> {
         Ok(false)
     }
 
-    /// Returns whether another fault that is on now may drop or delay packets between these two nodes. Then a probe
-    /// between the nodes does not prove the heal of this fault.
-    pub fn is_disturbed_otherwise(&self, from: &NodeName, to: &NodeName) -> bool {
-        let disturbs = |(id, node): (FaultId, &NodeName)| {
-            let is_at_end = node == from || node == to;
+    /// Returns the effect of the other faults that are on now on packets between these two nodes. A probe that may show
+    /// this effect proves neither this fault nor its heal.
+    pub fn disturbance(&self, from: &NodeName, to: &NodeName) -> Disturbance {
+        self.live_view.look(|view| {
+            let others = view.faults_on().filter(|(id, _)| *id != self.step.id);
             // A fault that nobody planned may never end, so nothing waits for its end.
-            let planned = self.plan.schedule.iter().find(|step| step.id == id);
-            planned.is_some_and(|step| step.fault.hits(node, from, to) || step.fault.kind().kills() && is_at_end)
-        };
-        self.live_view.look(|view| view.faults_on().filter(|(id, _)| *id != self.step.id).any(disturbs))
+            let planned = others.filter_map(|(id, node)| Some((&self.plan.step(id)?.fault, node)));
+            let disturbances = planned.map(|(fault, node)| match fault.kind().harm() {
+                Harm::Kills(_) if node == from || node == to => Disturbance::Drops,
+                Harm::DropsPackets if fault.hits(node, from, to) => Disturbance::Drops,
+                Harm::DelaysPackets if fault.hits(node, from, to) => Disturbance::Delays,
+                _ => Disturbance::None,
+            });
+            disturbances.max().unwrap_or(Disturbance::None)
+        })
+    }
+
+    /// Returns whether another fault that is on now may drop or delay packets between these two nodes.
+    pub fn is_disturbed_otherwise(&self, from: &NodeName, to: &NodeName) -> bool {
+        self.disturbance(from, to) != Disturbance::None
     }
 }

@@ -5,17 +5,24 @@
 //! proved when one probe is lost, and a drawn delay when two probes differ by half of the range.
 //!
 //! A fault is on or off on all of its links. So the links share the probes that prove the heal, of which none may show
-//! the fault.
+//! the fault. And while other faults are on some of the links, the other links prove the fault.
 //!
 //! The probes run while the fault is on. If the proof takes longer than the planned length, the fault stays on until
 //! the proof ends.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures::future::{join, join_all, try_join_all};
 use history::{Fault, FaultPhase, LinkDelay, NodeName, Stamp, Target, fault::LinkEffect};
 
-use crate::{ClusterError, injection::Injection};
+use crate::{
+    ClusterError,
+    injection::{Disturbance, Injection},
+};
 
 /// A delay is proved if a packet took this share of the planned delay.
 const PROVED_FROM: f64 = 0.9;
@@ -38,6 +45,8 @@ const DISTURBED_LOOKS: u32 = 1_200;
 /// The number of checks until established connections must have recovered. After a cut of 2 s, a connection needed 1.3
 /// s.
 const CONNECTION_LOOKS: u32 = 20;
+/// The server of the resource's own store. Only the resource has connections with it, and no fault names it.
+const STORE: &str = "resource-store";
 
 /// The two ends of a link, in the direction of its packets.
 pub(crate) type Link = (NodeName, NodeName);
@@ -62,8 +71,9 @@ pub(crate) async fn inject(injection: &Injection<'_>) -> Result<(), ClusterError
     // A client that waits for the fault does not wait for the proof: a probe takes as long as the delay of a packet,
     // and a lease would expire meanwhile.
     injection.let_go().await?;
-    let sleep = injection.control.sleep(injection.step.fault.lasting);
-    let (missing, slept) = join(missing(injection, &links), sleep).await;
+    let is_over = AtomicBool::new(false);
+    let sleep = over_after(injection, injection.step.fault.lasting, &is_over);
+    let (missing, slept) = join(missing(injection, &links, &is_over), sleep).await;
     slept?;
     let to = injection.stamp(FaultPhase::HealRequested).await?;
     injection.cluster.heal_links(&injection.node, injection.step.id).await?;
@@ -71,6 +81,20 @@ pub(crate) async fn inject(injection: &Injection<'_>) -> Result<(), ClusterError
     // An error of a probe comes after the heal: other faults wait until their links are free of this one.
     prove(injection, &links, missing?, (from, to)).await?;
     prove_healed(injection, &links).await
+}
+
+/// Waits until the planned end of a fault or of a turn, and sets `is_over` then. The time counts from the call.
+pub(crate) fn over_after<'a>(
+    injection: &'a Injection<'_>,
+    lasting: Duration,
+    is_over: &'a AtomicBool,
+) -> impl Future<Output = Result<(), ClusterError>> + Send + 'a {
+    let sleep = injection.control.sleep(lasting);
+    async move {
+        let slept = sleep.await;
+        is_over.store(true, Ordering::Relaxed);
+        slept
+    }
 }
 
 /// Records that the fault is proved from `from` to `to`, unless something is missing.
@@ -99,10 +123,10 @@ pub(crate) async fn prove_healed(injection: &Injection<'_>, links: &[Link]) -> R
     let share = probes(fault).div_ceil(links.len().max(1) as u32).max(PROBES_OF_A_LINK).min(probes(fault));
     let (mut left, mut looks, mut disturbed_looks) = (links.to_vec(), LOOKS, DISTURBED_LOOKS);
     while !left.is_empty() && looks > 0 && disturbed_looks > 0 {
-        let seen = join_all(left.iter().map(|(a, b)| hidden(injection, a, b, share))).await;
+        let seen = join_all(left.iter().map(|(a, b)| probed(injection, a, b, share))).await;
         let mut shown = Vec::new();
         for (seen, link) in seen.into_iter().zip(left) {
-            if seen?.is_none() {
+            if !matches!(seen?, Seen::NoFault(..)) {
                 shown.push(link);
             }
         }
@@ -121,20 +145,39 @@ pub(crate) async fn prove_healed(injection: &Injection<'_>, links: &[Link]) -> R
     Ok(())
 }
 
-/// Probes all links, and describes the first link whose probes do not show the fault.
-pub(crate) async fn missing(injection: &Injection<'_>, links: &[Link]) -> Result<Option<String>, ClusterError> {
+/// Probes all links, and describes the first link whose probes do not show the fault. If the probes of all links may
+/// show other faults in its place, they are repeated until `is_over`.
+pub(crate) async fn missing(
+    injection: &Injection<'_>,
+    links: &[Link],
+    is_over: &AtomicBool,
+) -> Result<Option<String>, ClusterError> {
     let probes = probes(&injection.step.fault);
-    let seen = join_all(links.iter().map(|(a, b)| hidden(injection, a, b, probes))).await;
-    let mut missing = None;
-    for (seen, (a, b)) in seen.into_iter().zip(links) {
-        if let Some((fastest, slowest)) = seen? {
-            missing.get_or_insert_with(|| match probes {
-                1 => format!("a packet from {a} to {b} came through in {slowest:?}"),
-                n => format!("{n} packets from {a} to {b} came through in {fastest:?} to {slowest:?}"),
-            });
+    loop {
+        let seen = join_all(links.iter().map(|(a, b)| probed(injection, a, b, probes))).await;
+        let (mut missing, mut is_proved) = (None, links.is_empty());
+        for (seen, (a, b)) in seen.into_iter().zip(links) {
+            match seen? {
+                Seen::Fault => is_proved = true,
+                Seen::FaultOrAnother => {}
+                Seen::NoFault(fastest, slowest) => {
+                    missing.get_or_insert_with(|| match probes {
+                        1 => format!("a packet from {a} to {b} came through in {slowest:?}"),
+                        n => format!("{n} packets from {a} to {b} came through in {fastest:?} to {slowest:?}"),
+                    });
+                }
+            }
+        }
+        if missing.is_some() || is_proved {
+            return Ok(missing);
+        }
+        if !is_over.load(Ordering::Relaxed) {
+            injection.control.sleep(LOOK).await?;
+        }
+        if is_over.load(Ordering::Relaxed) {
+            return Ok(Some("each link had another fault too, and no probe tells the two apart".into()));
         }
     }
-    Ok(missing)
 }
 
 /// Waits for connections that still wait for a retransmission, and resets the connections that do not recover, so that
@@ -143,7 +186,12 @@ pub(crate) async fn missing(injection: &Injection<'_>, links: &[Link]) -> Result
 async fn settle(injection: &Injection<'_>, links: &[Link]) -> Result<(), ClusterError> {
     let (cluster, node) = (injection.cluster, &injection.node);
     let peers: BTreeSet<&NodeName> = links.iter().map(|(from, to)| if from == node { to } else { from }).collect();
-    let peers: Vec<NodeName> = peers.into_iter().cloned().collect();
+    let mut peers: Vec<NodeName> = peers.into_iter().cloned().collect();
+    // A fault of all links of the resource hits the connections with its store too.
+    let is_of_all = injection.step.fault.links.as_ref().is_some_and(|links| links.from.is_empty());
+    if is_of_all && node.as_str() == "resource" && injection.plan.resource.has_own_server() {
+        peers.push(NodeName::new(STORE));
+    }
     let mut ends = vec![(node, peers.as_slice())];
     ends.extend(peers.iter().map(|peer| (peer, std::slice::from_ref(node))));
     for _ in 0..CONNECTION_LOOKS {
@@ -164,23 +212,37 @@ async fn settle(injection: &Injection<'_>, links: &[Link]) -> Result<(), Cluster
     Ok(())
 }
 
-/// Probes a link until a probe shows the fault. If no probe does, returns the fastest and the slowest time.
-async fn hidden(
-    injection: &Injection<'_>,
-    from: &NodeName,
-    to: &NodeName,
-    probes: u32,
-) -> Result<Option<(Duration, Duration)>, ClusterError> {
-    let mut seen: Option<(Duration, Duration)> = None;
+/// The results of the probes of one link.
+enum Seen {
+    /// A probe shows the fault.
+    Fault,
+    /// A probe shows the fault or another one, which was on meanwhile.
+    FaultOrAnother,
+    /// No probe shows the fault: the fastest and the slowest time.
+    NoFault(Duration, Duration),
+}
+
+/// Probes a link until a probe shows the fault.
+async fn probed(injection: &Injection<'_>, from: &NodeName, to: &NodeName, probes: u32) -> Result<Seen, ClusterError> {
+    let shown = |is_disturbed| if is_disturbed { Seen::FaultOrAnother } else { Seen::Fault };
+    let (mut seen, mut disturbance) = (None::<(Duration, Duration)>, Disturbance::None);
     for _ in 0..probes {
-        let Some(latency) = injection.cluster.latency(from, to).await? else { return Ok(None) };
+        let before = injection.disturbance(from, to);
+        let latency = injection.cluster.latency(from, to).await?;
+        let after = injection.disturbance(from, to);
+        let Some(latency) = latency else {
+            // A delay that has begun during the probe may be longer than the probe waits.
+            return Ok(shown(before == Disturbance::Drops || before != after));
+        };
+        disturbance = disturbance.max(before).max(after);
         let (fastest, slowest) = seen.map_or((latency, latency), |(f, s)| (f.min(latency), s.max(latency)));
         if shows(&injection.step.fault, fastest, slowest) {
-            return Ok(None);
+            return Ok(shown(disturbance != Disturbance::None));
         }
         seen = Some((fastest, slowest));
     }
-    Ok(seen)
+    let (fastest, slowest) = seen.unwrap_or_default();
+    Ok(Seen::NoFault(fastest, slowest))
 }
 
 /// Returns the number of probes of one link that show the fault, if the fault is on.
@@ -201,5 +263,113 @@ fn shows(fault: &Fault, fastest: Duration, slowest: Duration) -> bool {
         }
         Some(LinkEffect::Lose(_)) => slowest >= SENT_AGAIN,
         Some(LinkEffect::Cut(_)) | None => false,
+    }
+}
+
+#[cfg(test)]
+mod disturbed;
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use history::{
+        ClientId, Direction, Event, FaultId, Plan, Point, ResourceKind, Step, Until, When,
+        fault::{Data, Partition},
+    };
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{Cluster, Control, LiveView, cluster::Doing, waits::tests};
+
+    /// A cluster without silent connections. It notes each node that is asked for them, and about which peers.
+    #[derive(Default)]
+    struct Double(Mutex<Vec<(NodeName, Vec<NodeName>)>>);
+
+    fn never<'a, T>() -> Doing<'a, T> {
+        unreachable!("nobody asks for this when all links are healed")
+    }
+
+    impl Cluster for Double {
+        fn freeze<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn thaw<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn is_frozen<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+            never()
+        }
+
+        fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn start<'a>(&'a self, _: &'a NodeName, _: Data) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+            never()
+        }
+
+        fn stale_connections<'a>(&'a self, node: &'a NodeName, peers: &'a [NodeName], _: bool) -> Doing<'a, u32> {
+            self.0.lock().push((node.clone(), peers.to_vec()));
+            Box::pin(std::future::ready(Ok(0)))
+        }
+    }
+
+    impl Control for Double {
+        fn stamp<'a>(&'a self, _: Event) -> Doing<'a, Stamp> {
+            never()
+        }
+
+        fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
+            never()
+        }
+
+        fn sleep<'a>(&'a self, _: Duration) -> Doing<'a, ()> {
+            never()
+        }
+    }
+
+    /// The nodes that are asked for silent connections after a fault of the resource's links, each with the peers.
+    fn asked(from: Vec<NodeName>) -> Vec<(NodeName, Vec<NodeName>)> {
+        let fault = Fault::new(Partition::default(), Duration::from_secs(1)).on_links(Direction::Both, from);
+        let (node, when) = (NodeName::new("resource"), When::At(Duration::ZERO));
+        let step = Step { id: FaultId(1), fault, target: Target::Node(node.clone()), when };
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let plan = Plan { resource: ResourceKind::Postgres, ..plan };
+        let (double, live_view) = (Double::default(), LiveView::new());
+        let injection = Injection {
+            cluster: &double,
+            control: &double,
+            live_view: &live_view,
+            plan: &plan,
+            step: &step,
+            node,
+            is_server: false,
+            hold: None,
+            waiting: None,
+            gate: None,
+        };
+        block_on(settle(&injection, &hit(&injection))).unwrap();
+        double.0.into_inner()
+    }
+
+    #[test]
+    fn a_fault_of_all_links_waits_for_every_connection_of_its_target() {
+        let [resource, store, worker] = ["resource", STORE, "worker-1"].map(NodeName::new);
+        let all = asked(Vec::new());
+        assert!(all[0].0 == resource && all[0].1.contains(&worker) && all[0].1.contains(&store), "{all:?}");
+        assert!(all.contains(&(store, vec![resource.clone()])), "{all:?}");
+        // The links with other nodes are not of this fault.
+        let (target, other) = ((resource.clone(), vec![worker.clone()]), (worker.clone(), vec![resource]));
+        assert_eq!(asked(vec![worker]), [target, other]);
     }
 }

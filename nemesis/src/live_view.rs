@@ -347,7 +347,7 @@ impl LiveView {
 
 #[cfg(test)]
 mod tests {
-    use history::Mode;
+    use history::{Mode, Role};
 
     use super::*;
 
@@ -371,7 +371,15 @@ mod tests {
     }
 
     fn see(view: &mut View, at: Stamp, event: Event) {
-        view.see(&Record { seq: 0, process: "worker-1".into(), n: 0, at, event });
+        see_of(view, "worker-1", at, event);
+    }
+
+    fn see_of(view: &mut View, process: &str, at: Stamp, event: Event) {
+        view.see(&Record { seq: 0, process: ProcessName::new(process), n: 0, at, event });
+    }
+
+    fn starts(view: &mut View, process: &str, at: Stamp) {
+        see_of(view, process, at, Event::Started { role: Role::Worker, boot_id: "b".into(), time_namespace: 1 });
     }
 
     #[test]
@@ -392,6 +400,48 @@ mod tests {
         }
         assert_eq!([1, 2].map(|fault| view.end_of_target(FaultId(fault))), [Some(Stamp(10)), Some(Stamp(20))]);
     }
+
+    #[test]
+    fn a_full_queue_forgets_its_oldest_item_and_no_other() {
+        let mut queue = VecDeque::new();
+        (0..=REMEMBERED).for_each(|item| remember(&mut queue, item));
+        assert!(queue.into_iter().eq(1..=REMEMBERED));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_holds_nothing_and_waits_nowhere() {
+        let mut view = View::default();
+        let (client, hold, point) = (ClientId(0), HoldId(1), Point::BeforeWrite);
+        let (node, ended) = (NodeName::new("worker-1"), ProcessName::new("worker-1"));
+        starts(&mut view, "worker-1", Stamp(1));
+        acquires(&mut view, hold);
+        see(&mut view, Stamp(5), Event::AtPoint { client, hold, point });
+        assert_eq!(view.holder().map(|holder| holder.hold), Some(hold));
+        assert_eq!(view.arrived_at(client, point), Some((hold, Stamp(5))));
+        let event = Event::ProcessEnded { ended: ended.clone(), code: Some(137) };
+        see_of(&mut view, "controller", Stamp(9), event);
+        assert_eq!((view.process(&node), view.end_of(&ended)), (None, Some(Stamp(5))));
+        assert_eq!((view.holder(), view.arrived_at(client, point)), (None, None));
+    }
+
+    #[test]
+    fn a_late_event_of_a_former_process_shows_no_life() {
+        let mut view = View::default();
+        starts(&mut view, "worker-1", Stamp(1));
+        starts(&mut view, "worker-1#2", Stamp(10));
+        see(&mut view, Stamp(20), Event::Watermark);
+        let second = ProcessName::new("worker-1#2");
+        assert_eq!(view.life(&NodeName::new("worker-1")), Some((&second, Stamp(10), Stamp(10))));
+    }
+
+    #[test]
+    fn the_targeted_hold_of_an_ended_step_is_forgotten() {
+        let live_view = LiveView::new();
+        live_view.watch(FaultId(1), HoldId(1));
+        live_view.end_step(FaultId(1));
+        assert!(live_view.look(|view| view.watched.is_empty()));
+    }
+
     #[test]
     fn a_fault_that_was_not_healed_is_off_when_its_step_has_ended() {
         let (live_view, fault) = (LiveView::new(), FaultId(1));

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use history::{FaultKind, Point};
+use history::{FaultKind, Point, duration};
 
 use crate::{
     driver,
@@ -60,10 +60,7 @@ impl FromStr for FaultSpec {
 
     fn from_str(spec: &str) -> Result<FaultSpec, FaultSpecError> {
         let error = |word: &str, problem: String| FaultSpecError { spec: spec.into(), word: word.into(), problem };
-        let duration = |word: &str| {
-            humantime::parse_duration(word)
-                .map_err(|e| error(word, format!("not a duration such as `5s` or `300ms`: {e}")))
-        };
+        let duration = |word: &str| duration(word).map_err(|problem| error(word, problem));
         let (rest, lasting) = match spec.split_once('+') {
             Some((rest, word)) => (rest, Some(duration(word)?)),
             None => (spec, None),
@@ -101,6 +98,7 @@ impl FromStr for FaultSpec {
         let (mut target, mut links) = (None, LinkSpec::default());
         for (n, word) in words.enumerate() {
             // `resource` as the first word is the target.
+            let has_way = links.way.is_some();
             let is_of_links = (n > 0 || word != "resource") && links.take(word);
             match word {
                 "" => return Err(error(":", format!("expected a target after it: {TARGETS}"))),
@@ -112,6 +110,9 @@ impl FromStr for FaultSpec {
                 }
                 "reject" if kind != FaultKind::Partition => {
                     return Err(error(word, format!("a {kind} cuts nothing; only a partition rejects")));
+                }
+                "in" | "out" | "one-way" if has_way => {
+                    return Err(error(word, "a second direction; expected one of: in, out, one-way".into()));
                 }
                 _ if is_of_links => {}
                 _ if n == 0 => target = Some(TargetSpec::from(word)),
@@ -136,6 +137,12 @@ impl FromStr for FaultSpec {
                 let problem = "a fault at a point hits a worker when its client comes there, whoever holds the lock; \
                     leave the target out (a worker is drawn), or name a worker: `worker-1`";
                 return Err(error("holder", problem.into()));
+            }
+            // Without a target, this is the default of many kinds: a worker is drawn in its place.
+            Some(TargetSpec::AnyLockNode) if matches!(trigger, Trigger::Point(_)) => {
+                let problem = "only workers come to points; leave the target out (a worker is drawn), or name a \
+                    worker: `worker-1`";
+                return Err(error("any-lock-node", problem.into()));
             }
             _ => {}
         }
@@ -208,6 +215,12 @@ mod tests {
     }
 
     #[test]
+    fn a_mistyped_point_is_answered_with_the_list_of_points() {
+        let problem = parse("pause@before-wrte").unwrap_err().problem;
+        assert!(problem.contains("or a point: ") && problem.contains("before-write"), "{problem}");
+    }
+
+    #[test]
     fn an_error_points_at_the_offending_word() {
         for (text, word) in [
             ("puase", "puase"),
@@ -225,6 +238,13 @@ mod tests {
             ("pause:leader@before-write+5s", "before-write"),
             ("partition:halves@after-read", "after-read"),
             ("pause:holder@before-write", "holder"),
+            ("pause:any-lock-node@before-write", "any-lock-node"),
+            ("loss:any-lock-node@before-write+1s", "any-lock-node"),
+            ("partition:redis-1:in:out", "out"),
+            ("partition:redis-1:out:workers:out", "out"),
+            ("partition:in:one-way", "one-way"),
+            ("pause+18446744073709551615s", "18446744073709551615s"),
+            ("pause@101years", "101years"),
         ] {
             assert_eq!(parse(text).unwrap_err().word, word, "{text}");
         }

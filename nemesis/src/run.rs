@@ -229,16 +229,16 @@ impl Nemesis<'_> {
 mod tests {
     use futures::executor::block_on;
     use history::{
-        ClientId, Event, Fault, FaultId, Point, Stamp,
+        ClientId, Event, Fault, FaultId, FaultPhase, Point, Stamp,
         fault::{Data, Partition},
     };
 
     use super::*;
     use crate::{cluster::Doing, waits::tests};
 
-    /// A cluster that cuts links, and reports that it could not.
+    /// A cluster that cuts links, and reports that it could not. It notes the calls and the waits.
     #[derive(Default)]
-    struct Double(Mutex<Vec<&'static str>>);
+    struct Double(Mutex<Vec<String>>);
 
     fn done<'a, T: Send + 'a>(done: Result<T, ClusterError>) -> Doing<'a, T> {
         Box::pin(std::future::ready(done))
@@ -274,18 +274,20 @@ mod tests {
         }
 
         fn inject_links<'a>(&'a self, node: &'a NodeName, _: FaultId, _: &'a Fault) -> Doing<'a, ()> {
-            self.0.lock().push("cut");
+            self.0.lock().push("cut".into());
             done(Err(ClusterError { node: node.clone(), doing: "cutting its links", why: "no answer in time".into() }))
         }
 
         fn heal_links<'a>(&'a self, _: &'a NodeName, _: FaultId) -> Doing<'a, ()> {
-            self.0.lock().push("heal");
+            self.0.lock().push("heal".into());
             done(Ok(()))
         }
     }
 
     impl Control for Double {
-        fn stamp<'a>(&'a self, _: Event) -> Doing<'a, Stamp> {
+        fn stamp<'a>(&'a self, event: Event) -> Doing<'a, Stamp> {
+            assert!(matches!(event, Event::Fault { phase: FaultPhase::Requested { .. }, .. }), "{event:?}");
+            self.0.lock().push("request".into());
             done(Ok(Stamp(1)))
         }
 
@@ -297,22 +299,38 @@ mod tests {
             never()
         }
 
-        fn sleep<'a>(&'a self, _: Duration) -> Doing<'a, ()> {
+        fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
+            self.0.lock().push(format!("wait for {lasting:?}"));
             done(Ok(()))
         }
     }
 
-    #[test]
-    fn links_are_healed_if_their_fault_failed() {
-        let fault = Fault::new(Partition::default(), Duration::from_secs(1));
-        let (target, when) = (Target::Node("redis-1".into()), When::At(Duration::ZERO));
-        let schedule = vec![Step { id: FaultId(1), fault, target, when }];
+    /// Runs so many faults of redis-1, each of which is planned for 5 s and fails. Returns the calls and the error.
+    fn run(faults: u32) -> (Vec<String>, String) {
+        let step = |id| {
+            let fault = Fault::new(Partition::default(), Duration::from_secs(1));
+            let (target, when) = (Target::Node("redis-1".into()), When::At(Duration::from_secs(5)));
+            Step { id: FaultId(id), fault, target, when }
+        };
         let waits = [(); 2].map(|()| (history::Until::Time, Duration::ZERO));
-        let plan = Plan { schedule, waits: Vec::new(), ..tests::plan(waits) };
+        let plan = Plan { schedule: (1..=faults).map(step).collect(), waits: Vec::new(), ..tests::plan(waits) };
         let (double, live_view, (_over, over)) = (Double::default(), LiveView::new(), watch::channel(false));
         let nemesis = Nemesis { cluster: &double, control: &double, live_view: &live_view, over };
         let error = block_on(nemesis.run(&plan)).unwrap_err().to_string();
+        (double.0.into_inner(), error)
+    }
+
+    #[test]
+    fn links_are_healed_if_their_fault_failed() {
+        let (calls, error) = run(1);
         assert!(error.contains("no answer in time"), "{error}");
-        assert_eq!(*double.0.lock(), ["cut", "heal"]);
+        assert_eq!(calls, ["wait for 5s", "request", "cut", "heal"]);
+    }
+
+    #[test]
+    fn no_fault_begins_after_an_error() {
+        let (calls, error) = run(2);
+        assert!(error.starts_with("fault 1 of the schedule"), "{error}");
+        assert_eq!(calls, ["wait for 5s", "request", "cut", "heal"]);
     }
 }

@@ -421,6 +421,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_armed_client_is_disarmed_if_the_fault_phase_ends_first() {
+        let plan = plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
+        let waits = ActiveWaits::new(&plan, &double, &live_view);
+        let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
+        let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+        let mut polled = || keeping.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(!polled());
+        assert_eq!(*double.commands.lock(), ["arm"]);
+        phase.end();
+        assert!(polled());
+        assert_eq!(double.commands.lock().get(1), Some(&"go"));
+    }
+
+    #[test]
     fn the_next_process_of_a_worker_is_armed_once_it_is_connected() {
         let plan = plan([Until::Over(FaultId(1)), Until::Time].map(|until| (until, Duration::ZERO)));
         let (double, live_view, phase) = (Double::default(), connected(), Phase::default());

@@ -1,8 +1,8 @@
-//! Checks an expectation before anything starts: no two clauses exclude each other, a run has every figure, and no
-//! clause is one that every run meets.
+//! Checks an expectation before anything starts: no two clauses exclude each other, a run has every figure and can have
+//! every verdict, and no clause is one that every run meets.
 
 use checker::{Figure, Verdict, Verdicts};
-use history::{Event, Plan, Record, Stamp, Tail};
+use history::{Arm, Event, Plan, Record, Stamp, Tail, Tokens};
 use serde_json::Value;
 
 use super::{Clause, Expectation, Relation, Wanted};
@@ -42,11 +42,31 @@ pub fn left_out(path: &str, verdicts: &Verdicts) -> Option<Figure> {
     (is_there && lists(name).any(|known| known == list)).then_some(Figure::Count(0.0))
 }
 
+/// The verdicts of a property that is judged in every run.
+const JUDGED: &[Verdict] = &[Verdict::Upheld, Verdict::Violated, Verdict::Inconclusive];
+
+/// Returns the verdicts that a property can have in a run of `plan`, and the reason. None if the plan does not decide
+/// that.
+fn possible_verdicts(path: &str, plan: &Plan) -> Option<(&'static [Verdict], &'static str)> {
+    match path.split_once('.') {
+        None if path == "tokens" => Some(match plan.tokens {
+            Tokens::None => (&[Verdict::NotApplicable], "the plan has no tokens"),
+            _ => (JUDGED, "the plan has tokens, so they are judged"),
+        }),
+        Some((arm, "data")) => Some(match arm.parse::<Arm>().ok()?.keeps_data() {
+            true => (JUDGED, "lost updates are judged on this arm"),
+            // Violated, if the resource breaks the arm's own rule.
+            false => (&[Verdict::Measured, Verdict::Violated], "lost updates are only measured on this arm"),
+        }),
+        _ => None,
+    }
+}
+
 impl Expectation {
-    /// Checks that a run of `plan` has everything that the expectation names.
+    /// Checks that a run of `plan` can be as expected, which needs the name of each violated property.
     ///
     /// # Errors
-    /// The first clause that no run of the plan can meet, or that every run meets.
+    /// As [`Expectation::check_clauses`], and an expectation of a violated run that names no violated property.
     pub fn check(&self, plan: &Plan) -> Result<(), Unusable> {
         let wants_violated = |clause: &&Clause| clause.wanted == Wanted::Verdict(Verdict::Violated);
         let mut violated = self.clauses.iter().filter(wants_violated);
@@ -54,10 +74,18 @@ impl Expectation {
             let problem = "names no violated property, so no run can meet it; add the property, such as";
             return Err(Unusable(format!("--expect: `verdict=violated` {problem} `lock=violated`")));
         }
+        self.check_clauses(plan)
+    }
+
+    /// Checks that a run of `plan` has everything that the expectation names, and can have every verdict.
+    ///
+    /// # Errors
+    /// The first clause that no run of the plan can meet, or that every run meets.
+    pub fn check_clauses(&self, plan: &Plan) -> Result<(), Unusable> {
         let run = Event::Plan { run: String::new(), plan: Box::new(plan.clone()), made_by: None };
         let first = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event: run };
         let names = Names::of(&checker::check([first], Tail::Whole));
-        self.clauses.iter().try_for_each(|clause| names.check(clause))
+        self.clauses.iter().try_for_each(|clause| names.check(clause, plan))
     }
 }
 
@@ -97,7 +125,7 @@ impl Names {
         }
     }
 
-    fn check(&self, clause: &Clause) -> Result<(), Unusable> {
+    fn check(&self, clause: &Clause, plan: &Plan) -> Result<(), Unusable> {
         let Clause { text, path, wanted } = clause;
         let (is_verdict, may_lack) = (self.verdicts.contains(path), self.sometimes.contains(path));
         let is_count = may_lack || self.counts.contains(path);
@@ -106,7 +134,13 @@ impl Names {
             return Err(Unusable(format!("--expect: `{text}`: every run meets this clause: no count is negative")));
         }
         let problem = match wanted {
-            Wanted::Verdict(_) if is_verdict => return Ok(()),
+            Wanted::Verdict(wanted) if is_verdict => match possible_verdicts(path, plan) {
+                Some((possible, why)) if !possible.contains(wanted) => {
+                    let possible = possible.iter().map(|verdict| verdict.name()).collect::<Vec<_>>().join(" or ");
+                    return Err(Unusable(format!("--expect: `{text}`: `{path}` can only be {possible}: {why}")));
+                }
+                _ => return Ok(()),
+            },
             Wanted::Count(..) if is_count => return Ok(()),
             Wanted::Verdict(_) if is_count => format!("`{path}` is a count; expected a number"),
             Wanted::Count(..) if is_verdict => {
@@ -251,6 +285,26 @@ mod tests {
         assert!(refused("verdict=violated").contains("names no violated property"));
         assert!(refused("verdict=violated,lock.windows>=1").contains("`lock=violated`"));
         "verdict=violated,tokens=violated".parse::<Expectation>().unwrap().check(&plan()).unwrap();
+    }
+
+    #[test]
+    fn a_verdict_that_the_plan_rules_out_is_refused() {
+        for (text, words) in [
+            ("off.data=upheld", "can only be measured or violated: lost updates are only measured on this arm"),
+            ("writes.data=upheld", "can only be measured or violated"),
+            ("off.data=inconclusive", "can only be measured or violated"),
+            ("reads.data=measured", "can only be upheld or violated or inconclusive"),
+            ("tokens=n/a", "can only be upheld or violated or inconclusive"),
+        ] {
+            assert!(refused(text).contains(words), "{text}: {}", refused(text));
+        }
+        let without = Plan { tokens: Tokens::None, arms: vec![Arm::Off], ..plan() };
+        for text in ["tokens=upheld", "tokens=violated", "tokens=inconclusive"] {
+            let refused = text.parse::<Expectation>().unwrap().check(&without).unwrap_err().0;
+            assert!(refused.contains("`tokens` can only be n/a: the plan has no tokens"), "{refused}");
+        }
+        "tokens=n/a,off.data=measured".parse::<Expectation>().unwrap().check(&without).unwrap();
+        "off.data=violated,reads.data=upheld,tokens=upheld".parse::<Expectation>().unwrap().check(&plan()).unwrap();
     }
 
     #[test]

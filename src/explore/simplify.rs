@@ -29,9 +29,11 @@ pub fn changed(plan: &Plan, change: impl FnOnce(&mut Plan)) -> Plan {
     plan
 }
 
-/// Keeps the plans that can be run and differ from `plan`.
+/// Keeps the plans that can be run and differ from `plan`. `harness run` refuses a fault that is longer than its run,
+/// so no change makes one. A mutant of a swarm may have one from the start.
 pub fn runnable(plan: &Plan, mut plans: Vec<Plan>) -> Vec<Plan> {
-    plans.retain(|p| p != plan && p.validate().is_ok());
+    let has_fitted = plan.too_long().is_none();
+    plans.retain(|p| p != plan && p.validate().is_ok() && !(has_fitted && p.too_long().is_some()));
     plans
 }
 
@@ -258,8 +260,14 @@ fn is_as_simple(plan: &Plan, other: &Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use history::{Fault, fault};
+
     use super::*;
-    use crate::explore::fixtures::{cut, paused_at, plan};
+    use crate::explore::{
+        fixtures::{cut, paused_at, plan},
+        hold_and_wait::hold_and_wait,
+        strengthen::{repeated, strengthen},
+    };
 
     #[test]
     fn later_faults_keep_their_times_when_an_earlier_fault_is_removed() {
@@ -313,6 +321,23 @@ mod tests {
             let plans = of(&plan);
             assert!(!plans.is_empty(), "change {i}");
             assert!(plans.iter().all(|p| p.validate().is_ok() && *p != plan), "change {i}");
+        }
+    }
+
+    #[test]
+    fn every_plan_of_explore_fits_its_run() {
+        // In a shorter run, with a shorter lease, both faults would be longer than the fault phase.
+        let plan = Plan { lease: ms(2_000), ..plan() };
+        let late = Fault::new(fault::Delay { by: ms(9_000).into() }, ms(500));
+        let late = Step { fault: late, ..cut(1, "redis-2", &[], 500) };
+        for step in [paused_at(1, When::At(ms(900)), 9_400), late] {
+            let plan = Plan { schedule: vec![step], ..plan.clone() };
+            assert_eq!(plan.too_long(), None);
+            for changed in [shorter, round, strengthen, repeated, hold_and_wait] {
+                assert!(changed(&plan).iter().all(|p| p.too_long().is_none()));
+            }
+            // Without the bound, the search would offer such a plan.
+            assert!(changed(&plan, |p| p.time = ms(2_000)).too_long().is_some());
         }
     }
 }

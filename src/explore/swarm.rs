@@ -186,6 +186,7 @@ mod tests {
             let all = plans(lock);
             assert_eq!(plans(lock), all, "{lock}");
             assert!(all.iter().all(|plan| plan.validate().is_ok() && plan.tokens == lock.tokens), "{lock}");
+            assert!(all.iter().all(|plan| plan.too_long().is_none()), "{lock}");
         }
     }
 

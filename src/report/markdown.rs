@@ -3,10 +3,16 @@
 use std::fmt::Write;
 
 use checker::Story;
+use clap::Parser;
 use history::{MadeBy, Plan, Target};
 
 use super::summary::{all_stories, described, figures, notes, rows, versions};
-use crate::{drawn::random_times, expect::Comparison, judge::Judged};
+use crate::{
+    cli::{Cli, Command},
+    drawn::random_times,
+    expect::Comparison,
+    judge::Judged,
+};
 
 /// The most stories in the file. GitHub takes 65,536 characters in a comment, and a story has about 1,000.
 const STORIES: usize = 20;
@@ -82,18 +88,26 @@ pub fn placement(plan: &Plan) -> Option<&'static str> {
 pub fn again(judged: &Judged) -> String {
     let mut commands = "harness run plan.toml    # in the directory of this report".to_owned();
     if let Some(made_by) = &judged.made_by
-        && made_by.command.get(1).is_some_and(|word| word == "run")
-        && !made_by.command.iter().any(|word| word.ends_with(".toml"))
+        && is_of_flags(&made_by.command)
     {
         let has_seed = made_by.command.iter().any(|word| word == "--seed" || word.starts_with("--seed="));
         let seed = if has_seed { String::new() } else { format!(" --seed {}", made_by.seed) };
-        let line = MadeBy { command: scenario_words(&made_by.command), ..made_by.clone() }.command_line();
         // The first word is the path of the program.
-        let flags = line.split_once(' ').map_or("", |(_, flags)| flags);
+        let command = scenario_words(&made_by.command).split_off(1);
+        let flags = MadeBy { command, ..made_by.clone() }.command_line();
         // Without the flag, the cluster depends on the machine, and on flags that are left out here.
         let _ = write!(commands, "\nharness {flags}{seed} --cluster {}", judged.plan.cluster.name());
     }
     commands
+}
+
+/// Returns whether the command is a run of the scenario that its flags describe, not of a plan.
+fn is_of_flags(command: &[String]) -> bool {
+    match Cli::try_parse_from(command) {
+        Ok(Cli { command: Command::Run(args) }) => args.plan.is_none(),
+        // The runs of other commands; and flags that this version does not know, so that it cannot repeat the run.
+        _ => false,
+    }
 }
 
 /// Leaves out the flags that do not change a run, and `--cluster`.
@@ -102,9 +116,10 @@ fn scenario_words(command: &[String]) -> Vec<String> {
     let mut left = command.iter();
     while let Some(word) = left.next() {
         let is_flag = |flag: &&str| word == *flag || word.strip_prefix(*flag).is_some_and(|rest| rest.starts_with('='));
-        match ["--expect", "--runs", "--format", "--cluster"].into_iter().find(is_flag) {
+        match ["--expect", "--runs", "--format", "--cluster", "--repeat"].into_iter().find(is_flag) {
             Some(flag) if word == flag => drop(left.next()),
             Some(_) => {}
+            None if word == "--keep" => {}
             None => words.push(word.clone()),
         }
     }
@@ -210,6 +225,21 @@ mod tests {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let command = words("harness run --expect lock=violated --nemesis pause --runs=/tmp/x --format json --seed 7");
         assert_eq!(scenario_words(&command), words("harness run --nemesis pause --seed 7"));
+        for more in ["--keep", "--repeat 5", "--repeat=5"] {
+            let command = words(&format!("harness run {more} --nemesis pause --seed 7"));
+            assert_eq!(scenario_words(&command), words("harness run --nemesis pause --seed 7"), "{more}");
+        }
+    }
+
+    #[test]
+    fn a_plan_of_any_name_is_repeated_from_the_plan_alone() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for line in ["harness run p.toml", "harness run myplan --cluster sim", "harness run --repeat 5 myplan", ""] {
+            assert!(!is_of_flags(&words(line)), "{line}");
+        }
+        for line in ["harness run --compose own.toml", "harness run --keep --nemesis pause", "/a/harness run"] {
+            assert!(is_of_flags(&words(line)), "{line}");
+        }
     }
 
     #[test]

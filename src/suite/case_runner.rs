@@ -44,19 +44,13 @@ impl CaseRunner<'_> {
     pub fn one(&self, case: &Case, n: u32) -> anyhow::Result<CaseRun> {
         #[expect(clippy::disallowed_methods, reason = "the time that a person waited; orders nothing")]
         let began = Instant::now();
-        let mut errors = Vec::new();
-        let done = loop {
-            match self.attempt(case, n) {
-                Ok(done) => break done,
-                Err(error) if Exit::of(&error) == Exit::Failed => {
-                    errors.push(format!("{error:#}"));
-                    if errors.len() == TRIES {
-                        break failed(case, n, &errors)?;
-                    }
-                    self.terminal.progress(&format!("{}, run {}: {error:#}; second try", case.name, n + 1));
-                }
-                Err(error) => return Err(error),
-            }
+        let again = |error: &str| {
+            self.terminal.progress(&format!("{}, run {}: {error}; second try", case.name, n + 1));
+        };
+        let (done, errors) = tried(|| self.attempt(case, n), || self.runtime.is_interrupted(), again)?;
+        let done = match done {
+            Some(done) => done,
+            None => failed(case, n, &errors)?,
         };
         Ok(CaseRun { n, errors, took_s: began.elapsed().as_secs_f64(), ..done })
     }
@@ -124,6 +118,31 @@ impl CaseRunner<'_> {
     }
 }
 
+/// Tries to make a run. Returns the run, or none if no try has made the run, and the errors of the failed tries. After
+/// a signal there is no second try, because the user wants no more runs.
+///
+/// # Errors
+/// The user interrupted, or the plan cannot be used.
+fn tried<T>(
+    mut attempt: impl FnMut() -> anyhow::Result<T>,
+    is_interrupted: impl Fn() -> bool,
+    again: impl Fn(&str),
+) -> anyhow::Result<(Option<T>, Vec<String>)> {
+    let mut errors = Vec::new();
+    loop {
+        let error = match attempt() {
+            Ok(done) => return Ok((Some(done), errors)),
+            Err(error) if Exit::of(&error) != Exit::Failed || is_interrupted() => return Err(error),
+            Err(error) => format!("{error:#}"),
+        };
+        errors.push(error.clone());
+        if errors.len() == TRIES {
+            return Ok((None, errors));
+        }
+        again(&error);
+    }
+}
+
 /// Returns the record of a run that the harness could not make.
 fn failed(case: &Case, n: u32, errors: &[String]) -> anyhow::Result<CaseRun> {
     Ok(CaseRun {
@@ -142,4 +161,27 @@ fn failed(case: &Case, n: u32, errors: &[String]) -> anyhow::Result<CaseRun> {
         facts: RunFacts::default(),
         tests: vec![TestCase::new("run", TestResult::Error, errors.to_vec())],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn after_a_signal_no_second_try_is_made() {
+        // The number of the try during which the signal comes, and the number of tries.
+        for (signal, expected) in [(1, 1), (2, 2), (3, 2)] {
+            let tries = Cell::new(0);
+            let attempt = || -> anyhow::Result<()> {
+                tries.set(tries.get() + 1);
+                Err(anyhow!("interrupted; not everything could be removed"))
+            };
+            let ended = tried(attempt, || tries.get() >= signal, |_| ());
+            assert_eq!((tries.get(), ended.is_err()), (expected, signal <= expected));
+        }
+    }
 }

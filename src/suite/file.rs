@@ -7,7 +7,7 @@ use std::{
 
 use checker::{CauseSet, joined};
 use clap::Parser;
-use history::ClusterKind;
+use history::{ClusterKind, PLAN_BYTES_MAX};
 
 use super::{
     field::{differences, replaced, set},
@@ -136,7 +136,8 @@ impl Row {
         match (&self.plan, &self.run) {
             (Some(plan), None) => {
                 let origin = self.file.parent().unwrap_or(Path::new(".")).join(plan).display().to_string();
-                let text = std::fs::read_to_string(&origin).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
+                let text = compose::read_text(origin.as_ref(), PLAN_BYTES_MAX)
+                    .map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
                 Ok((origin, text))
             }
             (None, Some(flags)) => {
@@ -234,7 +235,9 @@ impl Case {
     pub fn fingerprint(&self) -> anyhow::Result<String> {
         let expected = format!("{:?}{:?}{:?}", self.expectation, self.witnesses, self.causes);
         let servers = match &self.file.compose {
-            Some(own) => std::fs::read_to_string(own).map_err(|e| Unusable(format!("{}: {e}", own.display())))?,
+            Some(own) => {
+                compose::read_text(own, compose::TEXT_MAX).map_err(|e| Unusable(format!("{}: {e}", own.display())))?
+            }
             None => return Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected])),
         };
         Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected, &servers]))
@@ -273,6 +276,14 @@ mod tests {
         let path = Path::new("s.toml");
         let suite = rows::parse(&format!("schema = 1\n[[row]]\n{row}\n{keys}\n"), path).unwrap();
         suite.cases(path, ClusterKind::Sim, &[]).map(|cases| cases.len()).map_err(|e| format!("{e:#}"))
+    }
+
+    #[test]
+    fn a_row_whose_plan_has_no_end_is_refused() {
+        let row = "id = \"A\"\nclaim = \"c\"\nby = \"b\"\nwitness = []\nplan = \"/dev/zero\"";
+        let suite = rows::parse(&format!("schema = 1\n[[row]]\n{row}\n"), Path::new("s.toml")).unwrap();
+        let refused = format!("{:#}", suite.cases(Path::new("s.toml"), ClusterKind::Sim, &[]).unwrap_err());
+        assert!(refused.contains("row A of s.toml: plan /dev/zero: larger than 64 MiB"), "{refused}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use super::{
     output::Output,
-    results::{Head, Results},
+    results::{Head, Results, recorded_text},
 };
 use crate::{
     cli::MergeArgs,
@@ -26,16 +26,17 @@ pub fn is_results(name: &str) -> bool {
 
 /// Joins and prints the results of suites.
 pub fn merge(args: &MergeArgs, files: Vec<PathBuf>) -> anyhow::Result<Exit> {
+    let output = Output::new(args.format, args.junit.clone())?;
     let mut suites: BTreeMap<(usize, String, &str), Vec<Part>> = BTreeMap::new();
     for path in files {
-        let text = std::fs::read_to_string(&path).map_err(|e| Unusable(format!("{}: {e}", path.display())))?;
+        let text = recorded_text(&path).map_err(|e| Unusable(format!("{}: {e}", path.display())))?;
         let results = Results::parse(&text, &path)?;
         let Head { place, suite, cluster, .. } = &results.head;
         suites.entry((*place, suite.clone(), cluster.name())).or_default().push(Part { path, results });
     }
     let terminal = Terminal::new(|_| String::new(), false);
     let joined = suites.into_values().map(|parts| joined(parts, &terminal)).collect::<Result<Vec<_>, _>>()?;
-    Output::new(args.format, args.junit.clone())?.write(&joined.iter().collect::<Vec<_>>())
+    output.write(&joined.iter().collect::<Vec<_>>())
 }
 
 /// Joins the shards of one suite.

@@ -1,6 +1,10 @@
 //! The results of a suite: the rows, and the runs of one shard or of all shards.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::BTreeSet,
+    io::{Error, ErrorKind},
+    path::Path,
+};
 
 use history::ClusterKind;
 use serde::{Deserialize, Serialize};
@@ -241,10 +245,40 @@ impl Results {
     }
 }
 
+/// Reads the text of a record for [`Results::parse`]. An incomplete last line may end inside a character; it is then
+/// left out.
+///
+/// # Errors
+/// The file cannot be read, or an earlier line is no UTF-8.
+pub fn recorded_text(path: &Path) -> Result<String, Error> {
+    let mut content = std::fs::read(path)?;
+    let last_line = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    if std::str::from_utf8(&content[last_line..]).is_err() {
+        content.truncate(last_line);
+    }
+    String::from_utf8(content).map_err(|error| Error::new(ErrorKind::InvalidData, error))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::suite::fixtures::{HEAD, RUN};
+
+    #[test]
+    fn a_line_that_is_cut_inside_a_character_is_incomplete() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |parts: &[&[u8]]| {
+            std::fs::write(file.path(), parts.concat()).unwrap();
+            recorded_text(file.path())
+        };
+        let (head, run) = (format!("{HEAD}\n"), format!("{RUN}\n"));
+        let cut = &"{\"case\":\"K…".as_bytes()[..12];
+        assert!(std::str::from_utf8(cut).is_err());
+        let text = read(&[head.as_bytes(), run.as_bytes(), cut]).unwrap();
+        assert_eq!(Results::parse(&text, file.path()).unwrap().runs.len(), 1);
+        let damaged = read(&[head.as_bytes(), cut, b"\n", run.as_bytes()]).unwrap_err();
+        assert_eq!(damaged.kind(), ErrorKind::InvalidData);
+    }
 
     #[test]
     fn an_incomplete_last_line_is_ignored_and_any_other_refused() {

@@ -127,7 +127,7 @@ pub struct Twin {
 /// # Errors
 /// A file cannot be read or parsed, a file includes itself, or two rows or twins have one name.
 pub fn read(path: &Path) -> Result<SuiteFile, Unusable> {
-    let text = std::fs::read_to_string(path).map_err(|e| wrong(path, e))?;
+    let text = compose::read_text(path, compose::TEXT_MAX).map_err(|e| wrong(path, e))?;
     parse(&text, path)
 }
 
@@ -173,7 +173,7 @@ fn with_included(text: &str, path: &Path, above: &mut Vec<PathBuf>) -> Result<Su
         if above.contains(&canonical) {
             return Err(of_file("the file includes itself, directly or through others".to_owned()));
         }
-        let text = std::fs::read_to_string(&included).map_err(|e| of_file(e.to_string()))?;
+        let text = compose::read_text(&included, compose::TEXT_MAX).map_err(|e| of_file(e.to_string()))?;
         rows.extend(with_included(&text, &included, above)?.rows);
     }
     above.pop();
@@ -273,7 +273,7 @@ impl Row {
         }
         // The reader of the whole plan reports what is wrong with it.
         let of_plan = |plan: &PathBuf| {
-            let text = std::fs::read_to_string(self.file.with_file_name(plan)).ok()?;
+            let text = compose::read_text(&self.file.with_file_name(plan), history::PLAN_BYTES_MAX).ok()?;
             toml::from_str::<Outline>(&text).ok().map(|plan| plan.backend)
         };
         let backend = self.listed_backend.clone().or_else(|| of_plan(self.plan.as_ref()?))?;
@@ -327,6 +327,15 @@ mod tests {
             let error = parse(text, &at("one.toml")).unwrap_err().to_string();
             assert!(error.contains(words), "{words}: {error}");
         }
+    }
+
+    #[test]
+    fn a_suite_without_an_end_is_refused() {
+        let refused = read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(refused.starts_with("suite /dev/zero: larger than 16 MiB"), "{refused}");
+        let including = "schema = 1\ninclude = [\"/dev/zero\"]\n";
+        let refused = parse(including, Path::new("s.toml")).unwrap_err().to_string();
+        assert!(refused.contains("include `/dev/zero`: larger than 16 MiB"), "{refused}");
     }
 
     #[test]

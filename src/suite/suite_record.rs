@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use super::results::{CaseRun, Head, Outcome, Results, RowFacts};
+use super::results::{CaseRun, Head, Outcome, Results, RowFacts, recorded_text};
 use crate::exit::Unusable;
 
 /// The record that an earlier call has left, if there is one. It was read, and is not replaced yet.
@@ -110,7 +110,7 @@ impl SuiteRecord {
 /// Reads the runs of an interrupted suite. None if there are none.
 fn recorded(path: &Path) -> Result<Option<Results>, Unusable> {
     let unusable = |problem: String| Unusable(format!("--resume: {problem}"));
-    let text = match std::fs::read_to_string(path) {
+    let text = match recorded_text(path) {
         Ok(text) => text,
         // A job that a cluster starts again cannot know whether it was interrupted before its first run.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -195,6 +195,15 @@ mod tests {
             read(dir.path(), build, resume).replace(Vec::new()).unwrap();
             assert_eq!(fs::read_to_string(&kept).unwrap(), text, "{build}");
         }
+    }
+
+    #[test]
+    fn a_record_whose_last_line_is_cut_inside_a_character_is_continued() {
+        let dir = tempfile::tempdir().unwrap();
+        let cut = &"{\"case\":\"K…".as_bytes()[..12];
+        let record = [format!("{HEAD}\n{RUN}\n").as_bytes(), cut].concat();
+        fs::write(dir.path().join("suite-s-sim.jsonl"), record).unwrap();
+        assert_eq!(read(dir.path(), "another", true).older().len(), 1);
     }
 
     #[test]

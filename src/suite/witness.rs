@@ -157,7 +157,7 @@ impl Witness {
     pub fn check(&self, plan: &Plan) -> Result<(), Unusable> {
         let wrong = |problem: String| Err(Unusable(format!("witness `{self}`: {problem}")));
         match self {
-            Witness::Figure(expectation, _) => expectation.check(plan),
+            Witness::Figure(expectation, _) => expectation.check_clauses(plan),
             Witness::GrantedAgain(node) | Witness::Struck(node) | Witness::Flushed(node) | Witness::Restored(node)
                 if !plan.planned_cluster().may_be_lock_node(node) =>
             {
@@ -203,6 +203,22 @@ impl std::fmt::Display for Witness {
             Witness::AtOnce(one, other) => write!(f, "two holds of a key at once: {one} and {other}"),
             Witness::Healed(kind) => write!(f, "every {kind} proved healed"),
             Witness::Proved(kind) => write!(f, "every {kind} proved"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_witness_may_ask_for_a_violated_run() {
+        let plan = crate::scenario::Scenario::of("redlock").unwrap().base;
+        let checked = |text: &str| text.parse::<Witness>().and_then(|witness| witness.check(&plan));
+        assert!(checked("verdict=violated").is_ok());
+        for (text, words) in [("lokc=violated", "has no figure"), ("off.data=upheld", "can only be measured")] {
+            let refused = checked(text).unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens over time: all of them or a part, and those that went back.
+//! Tokens over time: all of them or a part, and those that went back or were given twice.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,31 +25,53 @@ pub struct TokenPoint {
     pub mode: Mode,
     /// The latest stamp at which the client knew that it did not hold the lock.
     pub granted_after: Stamp,
-    /// True if an earlier hold of the key that excludes this one had a larger token, or the same one. The rule is that
-    /// of the property `tokens`: stamps prove which of two holds is later, and readers share a key.
+    /// True if an earlier hold of the key that excludes this one had a larger token, or the same one. The rules are
+    /// those of the property `tokens`: stamps prove which of two holds is later, and readers share a key. Of two holds
+    /// with one token, whose order the stamps do not prove, the one that was acquired last is marked.
     pub is_back: bool,
 }
 
-/// Holds that had the largest token of their key and mode until then, in the order of their stamps.
+/// The holds of a key and a mode with which a new hold is compared, in the order of their stamps.
 #[derive(Debug, Default)]
-struct Largest(HashMap<Key, [VecDeque<TokenPoint>; Mode::ALL.len()]>);
+struct Compared {
+    /// The holds that had the largest token until then.
+    rising: VecDeque<TokenPoint>,
+    /// The newest holds.
+    newest: VecDeque<TokenPoint>,
+}
 
-impl Largest {
+/// The holds with which a new hold is compared.
+#[derive(Debug, Default)]
+struct Others(HashMap<Key, [Compared; Mode::ALL.len()]>);
+
+impl Others {
     /// Returns the hold with the largest token of all holds that a new hold is later than and conflicts with, if its
-    /// token is not smaller.
-    fn above(&self, new: &TokenPoint) -> Option<&TokenPoint> {
+    /// token is not smaller. Otherwise a hold that conflicts with the new one and has the same token, in any order.
+    fn at_odds(&self, new: &TokenPoint) -> Option<&TokenPoint> {
         let of_key = self.0.get(&new.key)?;
-        let against = Mode::ALL.into_iter().zip(of_key).filter(|(mode, _)| mode.conflicts(new.mode));
-        let earlier = against.filter_map(|(_, rising)| {
+        let (mode, granted_after) = (new.mode, new.granted_after);
+        let against = || Mode::ALL.into_iter().zip(of_key).filter(move |(of, _)| of.conflicts(mode));
+        let earlier = against().filter_map(|(_, compared)| {
             // Equal stamps are concurrent.
-            let earlier = rising.partition_point(|other| other.at < new.granted_after);
-            rising.get(earlier.checked_sub(1)?)
+            let earlier = compared.rising.partition_point(|other| other.at < granted_after);
+            compared.rising.get(earlier.checked_sub(1)?)
         });
-        earlier.max_by_key(|other| other.token).filter(|other| other.token >= new.token)
+        let largest = earlier.max_by_key(|other| other.token).filter(|other| other.token >= new.token);
+        largest.or_else(|| {
+            let mut unordered = against().flat_map(|(_, compared)| {
+                compared.newest.iter().rev().take_while(move |other| other.at >= granted_after)
+            });
+            unordered.find(|other| other.token == new.token)
+        })
     }
 
     fn add(&mut self, new: &TokenPoint) {
-        let rising = &mut self.0.entry(new.key.clone()).or_default()[new.mode as usize];
+        let Compared { rising, newest } = &mut self.0.entry(new.key.clone()).or_default()[new.mode as usize];
+        let place = newest.partition_point(|other| other.at <= new.at);
+        newest.insert(place, new.clone());
+        if newest.len() > COMPARED {
+            newest.pop_front();
+        }
         let place = rising.partition_point(|other| other.at <= new.at);
         if place > 0 && rising[place - 1].token >= new.token {
             return;
@@ -68,7 +90,7 @@ impl Largest {
 pub struct Tokens {
     kept: Vec<TokenPoint>,
     backwards: Vec<TokenPoint>,
-    largest: Largest,
+    others: Others,
     stride: u64,
     seen: u64,
     left_out: u64,
@@ -77,13 +99,14 @@ pub struct Tokens {
 impl Tokens {
     /// Adds the token of the next hold of the record.
     pub fn add(&mut self, mut point: TokenPoint) {
-        let above = self.largest.above(&point).cloned();
-        point.is_back = above.is_some();
-        self.largest.add(&point);
-        if let Some(above) = above {
+        let other = self.others.at_odds(&point).cloned();
+        // Of two holds that share a token, the stamps of all holds decide later which one is marked.
+        point.is_back = other.as_ref().is_some_and(|other| other.at < point.granted_after);
+        self.others.add(&point);
+        if let Some(other) = other {
             if self.backwards.len() < BACKWARDS {
-                // The larger token belongs to the picture.
-                self.backwards.extend([above, point]);
+                // The other token belongs to the picture.
+                self.backwards.extend([other, point]);
             } else {
                 self.left_out += 1;
             }
@@ -115,11 +138,11 @@ impl Tokens {
         tokens.sort_by(|a, b| (a.at, &a.key, a.token).cmp(&(b.at, &b.key, b.token)));
         tokens.dedup();
         // In the record, the events of two processes may be in another order than their stamps.
-        let mut largest = Largest::default();
+        let mut others = Others::default();
         for point in &mut tokens {
-            let is_back = largest.above(point).is_some();
+            let is_back = others.at_odds(point).is_some();
             point.is_back |= is_back;
-            largest.add(point);
+            others.add(point);
         }
         (tokens, self.left_out)
     }
@@ -157,5 +180,15 @@ mod tests {
     #[test]
     fn the_order_of_the_record_need_not_be_that_of_the_stamps() {
         assert_eq!(back(&[(11, 20, 41, Mode::Write), (0, 10, 42, Mode::Write)]), [41]);
+        assert_eq!(back(&[(10, 20, 42, Mode::Write), (0, 10, 42, Mode::Write)]), [42]);
+    }
+
+    #[test]
+    fn a_token_of_two_holds_is_marked_in_any_order() {
+        use Mode::{Read, Write};
+        assert_eq!(back(&[(0, 10, 42, Write), (10, 20, 42, Write)]), [42]);
+        assert_eq!(back(&[(0, 10, 42, Read), (10, 20, 42, Write)]), [42], "the writer excludes the reader");
+        assert_eq!(back(&[(0, 10, 42, Read), (10, 20, 42, Read)]), [0; 0], "two readers may share a token");
+        assert_eq!(back(&[(0, 10, 50, Write), (0, 12, 42, Write), (10, 20, 42, Write)]), [42]);
     }
 }

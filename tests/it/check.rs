@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Ran, harness, ran};
 
@@ -81,6 +81,23 @@ fn a_run_keeps_its_expectation_when_it_is_judged_again() {
         (&false.into(), &"lock.windows>=1000".into())
     );
     assert_ne!(check(&dir, &[]).code, Some(0));
+}
+
+#[test]
+fn a_recorded_expectation_is_never_refused_when_a_run_is_judged_again() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy("checker/tests/corpus/kleppmann-pause.jsonl", dir.path().join("history.jsonl")).unwrap();
+    // Older versions of the harness took these expectations.
+    for (recorded, code) in
+        [("verdict=violated", 1), ("lock=violated,off.data=upheld", 1), ("lock=violated,lock.notes>=0", 0)]
+    {
+        let old = json!({"as_expected": code == 0, "expect": recorded});
+        fs::write(dir.path().join("verdict.json"), old.to_string()).unwrap();
+        check(dir.path(), &[]).exits(code);
+        let new = verdict(dir.path());
+        assert_eq!((&new["expect"], &new["as_expected"]), (&old["expect"], &old["as_expected"]));
+        check(dir.path(), &["--expect", recorded]).exits(64);
+    }
 }
 
 #[test]

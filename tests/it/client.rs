@@ -141,8 +141,12 @@ fn command(requests: &mut impl BufRead) -> Option<Vec<String>> {
 }
 
 fn checked(program: &str) -> crate::support::Ran {
+    checked_with_lease(program, "600ms")
+}
+
+fn checked_with_lease(program: &str, lease: &str) -> crate::support::Ran {
     let server = format!("redis-1=127.0.0.1:{}", tiny_redis());
-    ran(&["client", "check", program, "--server", &server, "--lease", "600ms"])
+    ran(&["client", "check", program, "--server", &server, "--lease", lease])
 }
 
 #[test]
@@ -215,6 +219,14 @@ fn a_lease_that_the_servers_made_longer_is_no_session() {
     let passed = checked(&format!("bash -c '{asks} | {BASH} | {answers}'")).exits(0).stdout;
     let expiry = "ok      expiry: the lock of a silent holder is free after its lease";
     assert!(passed.contains(expiry) && passed.contains("all 12 checks passed"), "{passed}");
+}
+
+#[test]
+fn a_program_whose_servers_grant_a_shorter_lease_passes() {
+    let asks = r#"sed -u "s/lease_ms\":[0-9]*/lease_ms\":1000/""#;
+    let answers = r#"sed -u "s/true,/true,\"valid_ms\":900,\"lease_ms\":1000,/""#;
+    let passed = checked_with_lease(&format!("bash -c '{asks} | {BASH} | {answers}'"), "2s").exits(0).stdout;
+    assert!(passed.contains("ok      renew: a renewed lock") && passed.contains("all 12 checks passed"), "{passed}");
 }
 
 #[test]

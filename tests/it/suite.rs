@@ -85,7 +85,11 @@ fn a_suite_that_cannot_be_understood_is_refused_before_anything_runs() {
         ("lock=violated", "lock=violated,lock=upheld", "exclude each other"),
         ("witness", "clusters = [\"docker\"]\nwitness", "no row runs on --cluster sim"),
         ("k1.toml", "k9.toml", "k9.toml"),
-        ("witness =", "set = { \"plan.time\" = \"4s\" }\nwitness =", "longer than the whole fault phase"),
+        (
+            "witness =",
+            "set = { \"plan.time\" = \"4s\", \"plan.lease\" = \"1s\" }\nwitness =",
+            "longer than the whole fault phase",
+        ),
         (
             "witness =",
             "twin = { field = \"plan.lease\", value = \"2s\", expect = \"lock=upheld\" }\nwitness =",
@@ -245,6 +249,23 @@ fn a_damaged_record_leaves_the_records_of_other_suites_as_they_are() {
     fs::write(&second, of_second.replacen('\n', "\n{}\n", 1)).unwrap();
     one(&dir, &[&other, "--resume"]).exits(64).says(&["suite-t-sim.jsonl, line 2", "--resume"]);
     assert_eq!(fs::read_to_string(&first).unwrap(), of_first);
+}
+
+#[test]
+fn a_suite_that_ends_early_leaves_no_older_junit() {
+    let dir = row(str::to_owned);
+    let (junit, record) = (dir.path().join("out/junit.xml"), dir.path().join("runs/suite-s-sim.jsonl"));
+    let flags = ["--junit", junit.to_str().unwrap()];
+    for _ in 0..2 {
+        one(&dir, &flags).exits(0);
+        assert!(fs::read_to_string(&junit).unwrap().contains("<testcase"));
+    }
+    let recorded = fs::read_to_string(&record).unwrap();
+    fs::write(&record, recorded.replacen('\n', "\n{}\n", 1)).unwrap();
+    one(&dir, &[&flags[..], &["--resume"]].concat()).exits(64).says(&["line 2"]);
+    assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
+    // A directory is no file.
+    one(&dir, &["--junit", dir.path().to_str().unwrap()]).exits(3).says(&["--junit: writing"]);
 }
 
 #[test]

@@ -122,11 +122,10 @@ fn a_plan_that_no_run_can_have_is_refused_in_words() {
     let path = dir.path().join("plan.toml");
     let k1 = fs::read_to_string("suites/kleppmann/k1.toml").unwrap();
     let nodes = k1.lines().find(|line| line.starts_with("lock_nodes = ")).unwrap();
-    let time = k1.lines().find(|line| line.starts_with("time = ")).unwrap();
     for (from, to, words) in [
         (nodes, "lock_nodes = []", "at least one lock node"),
         (nodes, "lock_nodes = [\"redis-1\", \"redis-2\", \"redis-1\"]", "`redis-1` is listed twice"),
-        (time, "time = \"4s\"", "longer than the whole fault phase"),
+        ("time = \"10s\"\nlease = \"2s\"", "time = \"4s\"\nlease = \"1s\"", "longer than the whole fault phase"),
         ("for = \"5s\"", "for = \"10s 1ms\"", "longer than the whole fault phase"),
         ("for = \"5s\"", "for = \"100years\"", "outside 20ms to 24h"),
         ("for = \"5s\"", "for = \"0s\"", "outside 20ms to 24h"),

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(backend("buggy:no-second-look@etcd"), Ok(("etcd", Some("no-second-look"))));
         for (text, said) in [
             ("buggy:half-majority@redis", "`half-majority` changes nothing on `redis`; it is one of: redlock"),
-            ("buggy:half-majority@nothing", "`nothing` is no backend"),
+            ("buggy:half-majority@nothing", "`nothing` is no backend; there are: redis, redis-replicated"),
             ("buggy:half-majority@etcd", "`half-majority` changes nothing on `etcd`; it is one of: redlock"),
             ("buggy:no-second-look@redis", "`no-second-look` changes nothing on `redis`; it is one of: etcd"),
             ("buggy:nothing", "keep-alive-zero"),

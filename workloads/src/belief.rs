@@ -45,3 +45,27 @@ impl<'a> Belief<'a> {
         self.is_noticed() || self.above.is_some_and(Belief::is_lost)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_belief_ends_with_its_own_hold_or_the_one_above() {
+        for (own, upper) in [(false, false), (true, false), (false, true), (true, true)] {
+            let above = Belief::new(5, None);
+            let belief = Belief::new(9, Some(&above));
+            if own {
+                belief.lose();
+            }
+            if upper {
+                above.lose();
+            }
+            assert_eq!((belief.is_lost(), above.is_lost()), (own || upper, upper));
+            assert_eq!((belief.is_noticed(), above.is_noticed()), (own, upper));
+            assert_eq!((belief.valid_until(), above.valid_until()), (Duration::from_nanos(5), Duration::from_nanos(5)));
+            above.extend_to(12);
+            assert_eq!(belief.valid_until(), Duration::from_nanos(9));
+        }
+    }
+}

@@ -215,6 +215,15 @@ mod tests {
     }
 
     #[test]
+    fn as_many_sections_take_the_parent_as_the_share_says() {
+        let workload = Workload { hierarchy: 0.1, ..workload() };
+        let of = Sections::new(&workload, &"worker-1".into(), ClientId(0), ChaCha8Rng::seed_from_u64(1));
+        // 100 expected; four standard deviations are 38.
+        let taken = of.take(1_000).filter(|section| section.above.is_none()).count();
+        assert!((62..=138).contains(&taken), "{taken}");
+    }
+
+    #[test]
     fn a_script_takes_the_place_of_what_would_be_drawn_for_its_worker_alone() {
         let ms = Duration::from_millis;
         let part = |from, sections, writes| {

@@ -36,3 +36,26 @@ impl StopSignal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    #[test]
+    fn every_waiter_gets_the_time_of_the_first_stop() {
+        let (signal, mut cx) = (StopSignal::default(), Context::from_waker(Waker::noop()));
+        let mut one = pin!(signal.wait());
+        let mut other = pin!(signal.wait());
+        assert!(one.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
+        signal.set(Stamp(5));
+        signal.set(Stamp(6));
+        for waiter in [&mut one, &mut other] {
+            assert_eq!(waiter.as_mut().poll(&mut cx), Poll::Ready(Stamp(5)));
+        }
+    }
+}

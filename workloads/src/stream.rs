@@ -78,8 +78,19 @@ mod tests {
         let (plain, redrawn) = (drawn(None), drawn(Some(Redraw { from: Stamp(4), seed: 8 })));
         assert_eq!(plain[..4], redrawn[..4]);
         assert!(plain[4..].iter().all(|number| !redrawn.contains(number)));
+        assert!(redrawn.windows(2).all(|pair| pair[0] != pair[1]), "the stream begins anew once");
         assert_ne!(redrawn[4..], drawn(Some(Redraw { from: Stamp(4), seed: 9 }))[4..]);
         assert_eq!(drawn(Some(Redraw { from: Stamp(10), seed: 8 })), plain);
+    }
+
+    #[test]
+    fn a_timed_stream_draws_the_numbers_of_its_stream() {
+        for now in [3, 4].map(Stamp) {
+            let mut stream = Stream::new(7, 3, Some(Redraw { from: Stamp(4), seed: 8 }));
+            let mut timed = Timed { stream: stream.clone(), now: || now };
+            let rng = stream.at(|| now);
+            assert_eq!((timed.next_u32(), timed.next_u64()), (rng.next_u32(), rng.next_u64()));
+        }
     }
 
     #[test]

@@ -9,10 +9,12 @@ use std::{
     time::Duration,
 };
 
-use futures::executor::block_on;
+use futures::FutureExt;
 use history::{Arm, Version};
 use history::{ClientId, ClientKind, Event, HoldId, Mode, Outcome, Point, Range, Stamp, Workload};
-use locks::{Clock, Lock, Node, NodeError, Redis, Reply, Step, StepAnswer};
+use locks::{
+    Cleanup, Clock, Hold, Lock, Node, NodeError, Owner, Redis, Released, Renewed, Reply, Round, Step, StepAnswer, Watch,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use resource::{ClientError, ReadAnswer, ReadArm, WriteAnswer};
@@ -29,7 +31,11 @@ use workloads::{
 struct World {
     log: Mutex<Vec<String>>,
     events: Mutex<Vec<Event>>,
+    /// The stamps of the events.
+    stamps: Mutex<Vec<Stamp>>,
     now_ms: AtomicU64,
+    /// The time that a request for the lock takes.
+    request_ms: AtomicU64,
     /// How long the client is frozen when it comes to its write.
     freeze_ms: AtomicU64,
     /// The time after which a write without an answer is sent again; 0 for never.
@@ -59,10 +65,11 @@ impl Journal for Double {
         at
     }
 
-    fn record_at(&self, _: Stamp, event: Event) {
+    fn record_at(&self, at: Stamp, event: Event) {
         let name = serde_json::to_value(&event).unwrap()["event"].as_str().unwrap().to_owned();
         self.0.say(name);
         self.0.events.lock().unwrap().push(event);
+        self.0.stamps.lock().unwrap().push(at);
     }
 }
 
@@ -91,7 +98,37 @@ impl Node for Double {
             _ => ("[other]", StepAnswer::Done),
         };
         self.0.say(name);
+        self.0.now_ms.fetch_add(self.0.request_ms.load(Ordering::Relaxed), Ordering::Relaxed);
         Box::pin(std::future::ready(Ok(answer)))
+    }
+}
+
+/// A lock that never answers an attempt.
+struct Silent(Arc<World>);
+
+impl Lock for Silent {
+    fn acquire<'a>(
+        &'a self,
+        _: &'a locks::Key,
+        _: Owner,
+        _: Duration,
+        watch: &'a dyn Watch,
+    ) -> locks::Operation<'a, Hold> {
+        watch.sending(Round::Acquire);
+        Box::pin(std::future::pending())
+    }
+
+    fn renew<'a>(&'a self, _: &'a mut Hold, _: Duration, _: &'a dyn Watch) -> locks::Operation<'a, Renewed> {
+        unreachable!("no client has a hold")
+    }
+
+    fn release<'a>(&'a self, _: &'a Hold, _: &'a dyn Watch) -> locks::Operation<'a, Released> {
+        unreachable!("no client has a hold")
+    }
+
+    fn cancel<'a>(&'a self, _: &'a locks::Key, _: &'a Owner, _: Duration, _: &'a dyn Watch) -> Cleanup<'a> {
+        self.0.say("[cancel]");
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -143,12 +180,22 @@ fn timed_out() -> Result<WriteAnswer, ClientError> {
     Err(ClientError::Indeterminate("no answer".into()))
 }
 
-/// One critical section of one client; what became of it stands in the world.
-fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnswer, ClientError>, points: Arc<Points>) {
+/// The request was certainly not applied.
+fn not_sent() -> Result<WriteAnswer, ClientError> {
+    Err(ClientError::Failed("connection refused".into()))
+}
+
+/// A client of the lock, and of a resource that answers each write like this.
+fn client(
+    world: &Arc<World>,
+    kind: ClientKind,
+    write: fn() -> Result<WriteAnswer, ClientError>,
+    points: Arc<Points>,
+) -> Client {
     let ms = Duration::from_millis;
     let double = || Arc::new(Double(world.clone()));
     let lock: Arc<dyn Lock> = Arc::new(Redis::new(double(), double()));
-    let client = Client {
+    Client {
         id: ClientId(3),
         lock,
         resource: Arc::new(Guarded { world: world.clone(), write }),
@@ -168,20 +215,30 @@ fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnsw
         lease: ms(2_000),
         namespace: "".into(),
         attempts: Arc::new(AttemptIds::new(2)),
-    };
-    let section = Section {
-        due: ms(0),
+    }
+}
+
+/// A critical section that takes these locks, works for 100 ms and writes once under each.
+fn of_locks(keys: &[&str]) -> Section {
+    Section {
+        due: Duration::ZERO,
         above: None,
-        locks: vec![Taken::new("k0".into(), Mode::Write)],
-        work: ms(100),
+        locks: keys.iter().map(|key| Taken::new((*key).into(), Mode::Write)).collect(),
+        work: Duration::from_millis(100),
         writes: 1,
         attempts: None,
-    };
+    }
+}
+
+/// Runs a section of a client that gives up after one attempt. Returns none if the client waits without end.
+fn run(client: &Client, section: &Section) -> Option<Ended> {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    assert_eq!(
-        block_on(client.section(&section, Stamp(0), &mut rng, &|| false, &|| Box::pin(std::future::pending()))),
-        Ended::Done
-    );
+    client.section(section, Stamp(0), &mut rng, &|| true, &|| Box::pin(std::future::pending())).now_or_never()
+}
+
+/// One critical section of one client; the world has its course.
+fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnswer, ClientError>, points: Arc<Points>) {
+    assert_eq!(run(&client(world, kind, write, points), &of_locks(&["k0"])), Some(Ended::Done));
 }
 
 #[test]
@@ -204,6 +261,59 @@ fn every_invocation_is_on_record_before_its_request_leaves() {
         "released",
     ];
     assert_eq!(world.log(), expected);
+}
+
+#[test]
+fn the_stamps_of_a_hold_are_those_of_its_request_and_answer() {
+    let (now_ms, request_ms) = (AtomicU64::new(1_000), AtomicU64::new(30));
+    let world = Arc::new(World { now_ms, request_ms, ..World::default() });
+    section(&world, ClientKind::Unchecked, written, Arc::default());
+    let (events, stamps) = (world.events.lock().unwrap(), world.stamps.lock().unwrap());
+    let acquired = events.iter().zip(stamps.iter()).find_map(|(event, at)| match event {
+        Event::Acquired { granted_after, .. } => Some([*granted_after, *at]),
+        _ => None,
+    });
+    assert_eq!(acquired, Some([1_000, 1_030].map(|ms: u64| Stamp(ms * 1_000_000))));
+}
+
+#[test]
+fn operations_under_a_hold_are_numbered_from_one() {
+    let world = Arc::new(World::default());
+    let section = Section { writes: 2, ..of_locks(&["k0"]) };
+    run(&client(&world, ClientKind::Unchecked, written, Arc::default()), &section);
+    let events = world.events.lock().unwrap();
+    let numbers = events.iter().filter_map(|e| match e {
+        Event::Read { op, .. } | Event::Write { op, .. } => Some(op.0),
+        _ => None,
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn only_a_client_with_a_time_to_cancel_abandons_a_silent_lock() {
+    for (cancel_ms, ended, log) in
+        [(None, None, "acquire"), (Some(200), Some(Ended::Dropped), "acquire [cancel] acquire-failed")]
+    {
+        let world = Arc::new(World::default());
+        let mut client = client(&world, ClientKind::Unchecked, written, Arc::default());
+        client.lock = Arc::new(Silent(world.clone()));
+        client.workload.cancel = cancel_ms.map(Duration::from_millis);
+        assert_eq!((run(&client, &of_locks(&["k0"])), world.log().join(" ")), (ended, log.to_owned()));
+    }
+}
+
+#[test]
+fn a_checking_client_writes_until_its_deadline_and_not_after_it() {
+    for (deadline_ms, freeze_ms, writes) in
+        [(None, 0, true), (None, 1_800, true), (None, 1_900, false), (Some(500), 350, true), (Some(500), 400, false)]
+    {
+        let world = Arc::new(World { freeze_ms: AtomicU64::new(freeze_ms), ..World::default() });
+        let mut client = client(&world, ClientKind::Checking, written, Arc::default());
+        client.workload.deadline = deadline_ms.map(Duration::from_millis);
+        assert_eq!(run(&client, &of_locks(&["k0"])), Some(Ended::Done));
+        let has = |name: &str| world.log().iter().any(|said| said == name);
+        assert_eq!((has("[write]"), has("loss-noticed")), (writes, !writes), "{deadline_ms:?}, {freeze_ms}");
+    }
 }
 
 #[test]
@@ -234,12 +344,31 @@ fn after_a_write_that_may_still_arrive_the_hold_is_kept() {
     assert_eq!(failed, Some(Outcome::Indeterminate));
 }
 
+#[test]
+fn a_write_that_may_still_arrive_is_the_last_of_its_section() {
+    let world = Arc::new(World::default());
+    let client = client(&world, ClientKind::Unchecked, timed_out, Arc::default());
+    assert_eq!(run(&client, &of_locks(&["k0", "k1"])), Some(Ended::Done));
+    let log = world.log();
+    assert_eq!(log[log.len() - 3..], ["[write]", "access-failed", "gave-up"]);
+    assert_eq!(log.iter().filter(|said| *said == "acquire").count(), 1, "{log:?}");
+}
+
+#[test]
+fn after_a_write_that_never_left_the_hold_is_released() {
+    let world = Arc::new(World { resend_ms: AtomicU64::new(50), ..World::default() });
+    section(&world, ClientKind::Unchecked, not_sent, Arc::default());
+    let log = world.log();
+    assert_eq!(log[log.len() - 5..], ["[write]", "access-failed", "release", "[release]", "released"]);
+    assert!(!log.contains(&"resend".to_owned()), "{log:?}");
+}
+
 /// The first copy of a write gets no answer, every later copy cannot be sent.
 fn refused_after_a_timeout() -> Result<WriteAnswer, ClientError> {
     static COPIES: AtomicU64 = AtomicU64::new(0);
     match COPIES.fetch_add(1, Ordering::Relaxed) {
         0 => timed_out(),
-        _ => Err(ClientError::Failed("connection refused".into())),
+        _ => not_sent(),
     }
 }
 
@@ -291,6 +420,25 @@ fn only_an_armed_client_announces_its_point_and_waits_no_longer_than_its_bound()
     let again = Arc::new(World::default());
     section(&again, ClientKind::Unchecked, written, points);
     assert!(!again.log().contains(&"at-point".to_owned()));
+}
+
+#[test]
+fn an_armed_client_waits_at_each_of_its_points() {
+    for (point, next) in [
+        (Point::BeforeAcquire, "acquire"),
+        (Point::AfterSend, "acquired"),
+        (Point::AfterAcquire, "read"),
+        (Point::AfterRead, "work"),
+        (Point::AfterCheck, "write"),
+        (Point::BeforeWrite, "write"),
+        (Point::BeforeRelease, "release"),
+    ] {
+        let (world, points) = (Arc::new(World::default()), Arc::new(Points::default()));
+        points.arm(ClientId(3), point, Duration::from_millis(10));
+        section(&world, ClientKind::Checking, written, points);
+        let log = world.log();
+        assert!(log.windows(3).any(|three| three == ["at-point", "left-point", next]), "{point:?}: {log:?}");
+    }
 }
 
 #[test]

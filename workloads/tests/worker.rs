@@ -2,10 +2,12 @@
 
 use std::{
     collections::BTreeMap,
+    pin::pin,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -37,6 +39,8 @@ struct World {
     stops_at: u64,
     /// The time that this request takes before the stop, and after it.
     takes_ms: (u64, u64),
+    /// True if another client holds the lock for ever.
+    is_held: bool,
 }
 
 struct Double(Arc<World>);
@@ -82,13 +86,13 @@ impl Node for Double {
     fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
         let answer = match step {
             Step::Acquire(..) => {
-                let World { now_ms, worker, requests, stops_at, takes_ms: (before, after), .. } = &*self.0;
+                let World { now_ms, worker, requests, stops_at, takes_ms: (before, after), is_held, .. } = &*self.0;
                 if requests.fetch_add(1, Ordering::Relaxed) + 1 == *stops_at {
                     now_ms.fetch_add(*before, Ordering::Relaxed);
                     worker.get().unwrap().stop();
                     now_ms.fetch_add(*after, Ordering::Relaxed);
                 }
-                StepAnswer::Granted(locks::Token(7))
+                if *is_held { StepAnswer::Refused } else { StepAnswer::Granted(locks::Token(7)) }
             }
             _ => StepAnswer::Done,
         };
@@ -113,12 +117,12 @@ impl Resource for Unused {
     }
 }
 
-/// Runs a worker with one client, whose sections are due at 500 ms, at 1,500 ms and so on, until it is stopped.
-fn run(world: World) -> Vec<(u64, Event)> {
+/// The second worker, with so many clients, each with so many sections, which are due at 500 ms, at 1,500 ms and so on.
+fn worker(world: &Arc<World>, clients: u32, sections: u32) -> &Worker {
     let script = Scripted {
-        worker: "worker-1".into(),
+        worker: "worker-2".into(),
         from: Duration::from_millis(500),
-        sections: 100,
+        sections,
         every: Duration::from_secs(1),
         writes: Some(0),
         reads: None,
@@ -137,7 +141,7 @@ fn run(world: World) -> Vec<(u64, Event)> {
         resource: Default::default(),
         lock_nodes: vec!["redis-1".into()],
         servers: serde_json::from_str(include_str!("../../tests/shared/servers/redis.json")).unwrap(),
-        workload: Workload { workers: 1, script: vec![script], ..Workload::default() },
+        workload: Workload { workers: 2, clients_per_worker: clients, script: vec![script], ..Workload::default() },
         activity: Activity::default(),
         nemesis: Vec::new(),
         models: None,
@@ -148,7 +152,7 @@ fn run(world: World) -> Vec<(u64, Event)> {
     };
     let configuration = Configuration {
         process: 0,
-        first_client: ClientId(0),
+        first_client: ClientId(clients),
         plan,
         backend: "redis".into(),
         lock_nodes: Vec::new(),
@@ -156,12 +160,16 @@ fn run(world: World) -> Vec<(u64, Event)> {
         namespace: String::new(),
         resource: String::new(),
     };
-    let world = Arc::new(world);
     let double = || Arc::new(Double(world.clone()));
     let recording = Recording { journal: double(), clock: double(), points: Arc::new(Points::default()) };
     let lock = Arc::new(Redis::new(double(), double()));
-    let worker = world.worker.get_or_init(|| Worker::over(configuration, recording, lock, Arc::new(Unused)));
-    block_on(worker.run());
+    world.worker.get_or_init(|| Worker::over(configuration, recording, lock, Arc::new(Unused)))
+}
+
+/// Runs a worker with one client until it is stopped.
+fn run(world: World) -> Vec<(u64, Event)> {
+    let world = Arc::new(world);
+    block_on(worker(&world, 1, 100).run());
     world.events.lock().unwrap().clone()
 }
 
@@ -192,4 +200,31 @@ fn a_jump_of_the_workers_clock_begins_no_section_early() {
 #[test]
 fn a_clock_at_its_largest_reading_stops_no_client() {
     assert_eq!(began(u64::MAX).len(), 3);
+}
+
+#[test]
+fn after_the_stop_a_client_outlasts_a_dead_holder_and_no_more() {
+    let events = run(World { stops_at: 1, is_held: true, ..World::default() });
+    let (ended, sections) = events.last().unwrap();
+    assert_eq!(*sections, Event::Sections { offered: 1, done: 0, dropped: 1 });
+    // From 500 ms on: the lease of 60 s, 602 ms for the drift of the clocks, and a second. A retry comes within 150 ms.
+    assert!((62_102..=62_252).contains(ended), "{ended} ms");
+}
+
+#[test]
+fn clients_whose_script_is_over_wait_for_the_stop() {
+    let world = Arc::new(World::default());
+    let worker = worker(&world, 2, 1);
+    let mut running = pin!(worker.run());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(running.as_mut().poll(&mut cx).is_pending());
+    worker.stop();
+    assert!(running.as_mut().poll(&mut cx).is_ready());
+    let events = world.events.lock().unwrap();
+    let clients = events.iter().filter_map(|(_, event)| match event {
+        Event::Acquire { client, .. } => Some(client.0),
+        _ => None,
+    });
+    assert_eq!(clients.collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(events.last().unwrap().1, Event::Sections { offered: 2, done: 2, dropped: 0 });
 }

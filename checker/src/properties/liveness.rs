@@ -159,6 +159,10 @@ impl Judge for Liveness {
         }
     }
 
+    fn on_use(&mut self, run: &Run, entry: &Entry) {
+        self.blocked_keys.on_use(run, entry);
+    }
+
     fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
         self.deadlocks.on_entitlement_end(run, hold, end);
     }

@@ -71,6 +71,10 @@ mod tests {
             let text = written.replace("3s", lasting).replace("500ms", every);
             assert!(serde_json::from_str::<Fault>(&text).unwrap().check().is_err(), "{text}");
         }
+        for (every, lasting) in [("100ms", "3s"), ("1500ms", "3s")] {
+            let text = written.replace("3s", lasting).replace("500ms", every);
+            assert_eq!(serde_json::from_str::<Fault>(&text).unwrap().check(), Ok(()), "{text}");
+        }
         let unknown = serde_json::from_str::<Fault>(&written.replace("every", "evry")).unwrap_err().to_string();
         assert!(unknown.contains("flap") && unknown.contains("evry"), "{unknown}");
     }

@@ -1,25 +1,46 @@
 //! Values of JSON or TOML in which no object has a field twice. [`Value`] itself keeps the last one silently.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, MapAccess, SeqAccess, Visitor},
+    de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Map, Value, map::Entry};
 
-/// A value whose objects have each field once.
+/// The most values of a fault. A fault has about ten, and each list of nodes has at most one for each node of the plan:
+/// 1,000 lock nodes, 64 workers and the resource.
+const VALUES_MAX: u32 = 5_000;
+
+/// A value whose objects have each field once. It has at most [`VALUES_MAX`] values inside.
 pub(super) struct Once(pub Value);
 
 impl<'de> Deserialize<'de> for Once {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Once, D::Error> {
-        deserializer.deserialize_any(AnyValue).map(Once)
+        AnyValue { left: &Cell::new(VALUES_MAX) }.deserialize(deserializer).map(Once)
     }
 }
 
-struct AnyValue;
+/// Reads a value.
+#[derive(Clone, Copy)]
+struct AnyValue<'a> {
+    /// The number of values that may still come.
+    left: &'a Cell<u32>,
+}
 
-impl<'de> Visitor<'de> for AnyValue {
+impl<'de> DeserializeSeed<'de> for AnyValue<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let Some(left) = self.left.get().checked_sub(1) else {
+            return Err(D::Error::custom(format!("a fault has at most {VALUES_MAX} values, and this one has more")));
+        };
+        self.left.set(left);
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AnyValue<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -52,7 +73,7 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<Value, S::Error> {
         let mut list = Vec::new();
-        while let Some(Once(item)) = items.next_element()? {
+        while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
         }
         Ok(list.into())
@@ -60,7 +81,8 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<Value, M::Error> {
         let mut object = Map::new();
-        while let Some((name, Once(value))) = fields.next_entry::<String, Once>()? {
+        while let Some(name) = fields.next_key::<String>()? {
+            let value = fields.next_value_seed(self)?;
             match object.entry(name) {
                 Entry::Vacant(free) => _ = free.insert(value),
                 Entry::Occupied(taken) => return Err(M::Error::custom(format!("duplicate field `{}`", taken.key()))),

@@ -119,4 +119,16 @@ mod tests {
         }
         assert!(read(r#""pause""#).unwrap_err().contains("expected a fault, such as"));
     }
+
+    #[test]
+    fn a_fault_of_too_many_values_is_refused_while_it_is_read() {
+        // The largest plan: 1,000 lock nodes, 64 workers and the resource.
+        for (nodes, is_read) in [(1_065, true), (5_000, false)] {
+            let from = vec!["\"redis-1\""; nodes].join(",");
+            let fault = format!(r#"{{"kind":"loss","for":"1s","percent":1,"from":[{from}]}}"#);
+            let read = serde_json::from_str::<Fault>(&fault).map_err(|e| e.to_string());
+            assert_eq!(read.is_ok(), is_read, "{nodes}");
+            assert!(read.err().is_none_or(|refused| refused.contains("a fault has at most 5000 values")));
+        }
+    }
 }

@@ -281,6 +281,17 @@ fn a_damaged_compressed_file_is_a_mistake_in_the_file() {
 }
 
 #[test]
+fn a_directory_is_no_mistake_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["history.jsonl", "history.jsonl.zst"] {
+        let path = dir.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        let error = Reader::open(&path).and_then(|mut reader| reader.next().transpose()).unwrap_err();
+        assert!(!error.is_in_the_file(), "{error}");
+    }
+}
+
+#[test]
 fn an_empty_line_and_a_checksum_in_another_form_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("own.jsonl");
@@ -297,12 +308,16 @@ fn an_empty_line_and_a_checksum_in_another_form_are_named() {
 fn a_last_line_that_is_cut_at_the_longest_length_is_cut() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("long.jsonl");
-    let longest = usize::try_from(LINE).unwrap();
-    for (length, is_cut) in [(longest, true), (longest + 1, false)] {
-        std::fs::write(&path, vec![b'x'; length]).unwrap();
-        let mut reader = Reader::open(&path).unwrap();
-        assert_eq!(reader.next().is_none(), is_cut);
-        assert_eq!(reader.tail() == Tail::Cut, is_cut);
+    let first = "{\"process\":\"agent\",\"n\":0,\"at\":1,\"event\":\"watermark\"}\n";
+    for (before, longest) in [("", PLAN_BYTES_MAX), (first, LINE)] {
+        let longest = usize::try_from(longest).unwrap();
+        for (length, is_cut) in [(longest, true), (longest + 1, false)] {
+            std::fs::write(&path, [before.as_bytes(), &vec![b'x'; length]].concat()).unwrap();
+            let mut reader = Reader::open(&path).unwrap();
+            assert!(before.is_empty() || reader.next().is_some_and(|record| record.is_ok()));
+            assert_eq!(reader.next().is_none(), is_cut);
+            assert_eq!(reader.tail() == Tail::Cut, is_cut);
+        }
     }
 }
 
@@ -318,5 +333,19 @@ fn a_line_of_too_many_values_is_refused_before_it_is_parsed() {
         assert_eq!(second.is_ok(), is_read, "{values}");
         let words = "line 2, column 0: it has more than 100000 values";
         assert!(second.err().is_none_or(|error| error.to_string().contains(words)));
+    }
+}
+
+#[test]
+fn a_first_line_that_is_no_plan_has_no_more_values_than_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("first.jsonl");
+    let zeros = "0,".repeat(VALUES);
+    let answer = format!(r#""event":"order-done","order":1,"answer":[{zeros}0]"#);
+    let plan = format!(r#""event":"plan","run":"x","plan":[{zeros}0]"#);
+    for (event, is_counted) in [(answer, true), (plan, false)] {
+        std::fs::write(&path, format!("{{\"process\":\"agent\",\"n\":0,\"at\":1,{event}}}\n")).unwrap();
+        let error = Reader::open(&path).unwrap().find_map(Result::err).unwrap().to_string();
+        assert_eq!(error.contains("line 1, column 0: it has more than 100000 values"), is_counted, "{error}");
     }
 }

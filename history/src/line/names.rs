@@ -52,3 +52,19 @@ impl Names {
         Some((answers, rest.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_lists_of_answers_are_kept_and_no_others() {
+        let (mut names, text) = (Names::default(), |n: usize| format!(r#"[["redis-{n}","granted"]]"#));
+        for n in 0..5 * LISTS {
+            let line = text(n) + "}";
+            assert_eq!(names.answers(line.as_bytes()).unwrap().1, b"}");
+        }
+        let kept: Vec<_> = names.answers.iter().map(|(text, _)| String::from_utf8_lossy(text)).collect();
+        assert_eq!(kept, (4 * LISTS..5 * LISTS).map(text).collect::<Vec<_>>());
+    }
+}

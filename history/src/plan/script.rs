@@ -51,6 +51,9 @@ mod tests {
         let mut plan = plan();
         plan.workload.script = vec![scripted()];
         assert_eq!(plan.validate(), Ok(()));
+        plan.workload.script[0].sections = SECTIONS_MAX;
+        plan.workload.script[0].from = plan.time - Duration::from_millis(1);
+        assert_eq!(plan.validate(), Ok(()));
         assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
         let short = "worker = \"worker-1\"\nfrom = \"2s\"";
         let read: Scripted = toml::from_str(short).unwrap();
@@ -60,10 +63,12 @@ mod tests {
     #[test]
     fn a_script_that_cannot_be_carried_out_is_refused() {
         type Change = fn(&mut Scripted);
-        let table: [(&str, Change); 5] = [
+        let table: [(&str, Change); 7] = [
             ("no such worker", |s| s.worker = "worker-9".into()),
             ("outside 1 to", |s| s.sections = 0),
+            ("outside 1 to", |s| s.sections = SECTIONS_MAX + 1),
             ("is over after", |s| s.from = Duration::from_secs(3_600)),
+            ("is over after", |s| s.from = plan().time),
             ("some time between", |s| s.every = Duration::ZERO),
             ("at least one attempt", |s| s.attempts = Some(0)),
         ];

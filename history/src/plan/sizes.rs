@@ -1,46 +1,76 @@
-//! The largest plans: how many parts a plan may have, and how long a fault of a plan may last.
+//! The largest plans: how many parts and how many bytes a plan may have, and how long a fault of a plan may last.
 
 use super::{Plan, possible::PlanError};
-use crate::step::{Step, When};
+use crate::step::Step;
 
+/// The longest plan, in bytes: as a file, and as the first line of a history.
+pub const PLAN_BYTES_MAX: u64 = 64 << 20;
+/// The most values of a plan. In the longest plan of a run a value has a dozen bytes.
+pub(crate) const PLAN_VALUES: usize = 8_000_000;
+/// The first line of a history has more than the plan: the id of the run, and how the run was made. The rest has at
+/// most so many bytes, and not more values.
+const REST_OF_LINE: usize = 1 << 20;
 /// The most lock nodes.
 const LOCK_NODES_MAX: usize = 1_000;
-/// The most steps. The longest run, with a random fault of a worker every second, has fewer.
-const STEPS_MAX: usize = 100_000;
+/// The most steps. A step has about 120 bytes in a history, so [`PLAN_BYTES_MAX`] allows fewer.
+const STEPS_MAX: usize = 1_000_000;
 /// The most waits.
 const WAITS_MAX: usize = 1_000;
-/// A drawn fault lasts at most so many leases. It may begin just before the end of the fault phase.
-const DRAWN_LEASES_MAX: u32 = 3;
+/// A drawn fault lasts at most so many leases, however short its run is. `harness explore --swarm` draws the longest.
+const DRAWN_LEASES_MAX: u32 = 4;
 
 impl Plan {
     /// Refuses a plan of so many parts that reading it, or checking it, would take long.
     pub(super) fn check_sizes(&self) -> Result<(), PlanError> {
         let sizes = [
-            ("lock_nodes", "lock nodes", self.lock_nodes.len(), LOCK_NODES_MAX),
-            ("nemesis", "faults", self.schedule.len(), STEPS_MAX),
-            ("waits", "waits", self.waits.len(), WAITS_MAX),
+            ("lock_nodes", "lock nodes", self.lock_nodes.len(), LOCK_NODES_MAX, "use fewer servers"),
+            ("nemesis", "faults", self.schedule.len(), STEPS_MAX, "make --time shorter, or name fewer faults"),
+            ("waits", "waits", self.waits.len(), WAITS_MAX, "leave some out"),
         ];
-        match sizes.into_iter().find(|(_, _, found, most)| found > most) {
-            Some((field, parts, found, most)) => {
-                Err(PlanError { field, problem: format!("{found} {parts} are too many: expected at most {most}") })
+        match sizes.into_iter().find(|(_, _, found, most, _)| found > most) {
+            Some((field, parts, found, most, remedy)) => {
+                let problem = format!("{found} {parts} are too many: expected at most {most}; {remedy}");
+                Err(PlanError { field, problem })
             }
             None => Ok(()),
         }
     }
 
-    /// Returns the first fault that lasts longer than a user can have meant: than the whole fault phase. A fault whose
-    /// time the plan does not state may be a drawn one, which lasts as many leases as it was drawn with.
+    /// Checks that the plan can be read again from the first line of its history.
     ///
-    /// [`Plan::validate`] does not refuse such a fault, because `harness explore` makes runs shorter and keeps the
-    /// faults as they are.
-    pub fn too_long(&self) -> Option<&Step> {
-        self.schedule.iter().find(|step| match step.when {
-            When::At(_) | When::AtPoint(_) => step.fault.lasting > self.time,
-            When::AfterHeal(_) | When::Healed(_) | When::WhileWaits(_) => {
-                step.fault.lasting > self.time.max(self.lease * DRAWN_LEASES_MAX)
-            }
-        })
+    /// # Errors
+    /// The line would be longer than the reader accepts.
+    pub fn check_line(&self) -> Result<(), PlanError> {
+        let Ok(line) = serde_json::to_vec(self) else { return Err(self.too_large()) };
+        let is_longer = line.len() + REST_OF_LINE > PLAN_BYTES_MAX as usize;
+        if is_longer || has_more_values(&line, PLAN_VALUES - REST_OF_LINE) {
+            return Err(self.too_large());
+        }
+        Ok(())
     }
+
+    /// The error of a plan that takes more than [`PLAN_BYTES_MAX`].
+    pub fn too_large(&self) -> PlanError {
+        let (faults, most) = (self.schedule.len(), PLAN_BYTES_MAX >> 20);
+        let problem = format!("the plan of {faults} faults is too large to be read again: expected at most {most} MiB");
+        PlanError { field: "nemesis", problem: format!("{problem}; make --time shorter, or name fewer faults") }
+    }
+
+    /// Returns the first fault that lasts longer than a user can have meant: than the whole fault phase, and than any
+    /// drawn fault.
+    ///
+    /// [`Plan::validate`] does not refuse such a fault: the search of `harness explore` may shake the length of a fault
+    /// a little beyond the bound.
+    pub fn too_long(&self) -> Option<&Step> {
+        let longest = self.time.max(self.lease * DRAWN_LEASES_MAX);
+        self.schedule.iter().find(|step| step.fault.may_last() > longest)
+    }
+}
+
+/// Returns whether a line has more than so many values, counted as commas and opening brackets.
+pub(crate) fn has_more_values(line: &[u8], most: usize) -> bool {
+    // Fewer bytes have fewer values, so the usual lines are not searched.
+    line.len() > most && memchr::memchr3_iter(b',', b'[', b'{', line).nth(most).is_some()
 }
 
 #[cfg(test)]
@@ -48,7 +78,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Fault, FaultId, NodeName, Point, Target, WaitId, fault, plan::tests::plan};
+    use crate::{Fault, FaultId, NodeName, Point, Range, Target, WaitId, When, fault, plan::tests::plan};
 
     fn step(id: u32, when: When, lasting: Duration) -> Step {
         let target = Target::Node("worker-1".into());
@@ -67,15 +97,17 @@ mod tests {
         let nodes = |count: usize| -> Vec<NodeName> { (0..count).map(name).collect() };
         let apart = |id: u32| step(id, When::At(second * 2 * (id - 1)), second);
         let day = Duration::from_secs(24 * 3600);
+        let mut plan_of_steps = Plan { schedule: chain(STEPS_MAX), ..plan() };
+        assert_eq!(plan_of_steps.validate(), Ok(()));
+        plan_of_steps.schedule.push(step(0, When::At(second), second));
         for possible in [
-            Plan { schedule: chain(STEPS_MAX), ..plan() },
             Plan { time: day, schedule: (1..=40_000).map(apart).collect(), ..plan() },
             Plan { lock_nodes: nodes(LOCK_NODES_MAX), ..plan() },
         ] {
             assert_eq!(possible.validate(), Ok(()));
         }
         for (large, field, words) in [
-            (Plan { schedule: chain(STEPS_MAX + 1), ..plan() }, "nemesis", "100001 faults are too many"),
+            (plan_of_steps, "nemesis", "1000001 faults are too many: expected at most 1000000; make --time shorter"),
             (Plan { lock_nodes: nodes(LOCK_NODES_MAX + 1), ..plan() }, "lock_nodes", "at most 1000"),
         ] {
             let refused = large.validate().unwrap_err();
@@ -84,17 +116,60 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_is_longer_than_its_run_is_found() {
-        let (run, more) = (Duration::from_secs(3), Duration::from_millis(3_400));
-        let of = |when, lasting| Plan { time: run, schedule: vec![step(1, when, lasting)], ..plan() };
-        for when in [When::At(Duration::ZERO), When::AtPoint(Point::BeforeWrite)] {
-            assert_eq!(of(when, run).too_long(), None);
-            assert!(of(when, more).too_long().is_some(), "{when:?}");
+    fn a_plan_that_the_reader_would_refuse_is_refused_before_its_run() {
+        let of = |text: String| Plan { nemesis: vec![text], ..plan() }.check_line();
+        let most = PLAN_BYTES_MAX as usize;
+        assert_eq!(of("x".repeat(most - 2 * REST_OF_LINE)), Ok(()));
+        let refused = of("x".repeat(most - REST_OF_LINE)).unwrap_err();
+        assert!(refused.problem.contains("2 faults is too large to be read again"), "{refused}");
+        // The reader counts the commas inside of texts too.
+        assert!(of(",".repeat(PLAN_VALUES)).is_err());
+    }
+
+    #[test]
+    fn a_fault_is_found_by_its_number_at_any_place() {
+        let id = |place: usize| plan().schedule[place].id;
+        let mut moved = plan();
+        moved.schedule.reverse();
+        for plan in [plan(), moved] {
+            let found = [id(0), id(1)].map(|id| plan.step(id).map(|step| step.id));
+            assert_eq!(found, [Some(id(0)), Some(id(1))]);
+            assert_eq!([0, 3].map(|id| plan.step(FaultId(id))), [None, None]);
         }
-        let drawn = Duration::from_secs(6);
-        for when in [When::AfterHeal(run), When::Healed(FaultId(2)), When::WhileWaits(WaitId(1))] {
-            assert_eq!(of(when, drawn).too_long(), None);
-            assert!(of(when, drawn + Duration::from_millis(1)).too_long().is_some(), "{when:?}");
+    }
+
+    #[test]
+    fn a_fault_that_is_longer_than_its_run_is_found() {
+        let of = |time, when, lasting| Plan { time, schedule: vec![step(1, when, lasting)], ..plan() };
+        let (short, long) = (Duration::from_secs(3), Duration::from_secs(20));
+        let whens = [
+            When::At(Duration::ZERO),
+            When::AtPoint(Point::BeforeWrite),
+            When::AfterHeal(short),
+            When::Healed(FaultId(2)),
+            When::WhileWaits(WaitId(1)),
+        ];
+        for when in whens {
+            // Four leases are longer than the short run.
+            for (time, longest) in [(short, plan().lease * DRAWN_LEASES_MAX), (long, long)] {
+                assert_eq!(of(time, when, longest).too_long(), None);
+                assert!(of(time, when, longest + Duration::from_millis(1)).too_long().is_some(), "{when:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_delay_that_is_longer_than_its_run_is_found() {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3_600));
+        let of = |by: fault::LinkDelay| {
+            let fault = Fault::new(fault::Delay { by }, second);
+            let target = Target::Node("worker-1".into());
+            let schedule = vec![Step { id: FaultId(1), fault, target, when: When::At(second) }];
+            Plan { time: second * 9, schedule, ..plan() }
+        };
+        assert_eq!(of((second * 9).into()).too_long(), None);
+        for by in [fault::LinkDelay::Fixed(hour), fault::LinkDelay::Drawn(Range { from: second, to: hour })] {
+            assert!(of(by).validate().is_ok() && of(by).too_long().is_some(), "{by:?}");
         }
     }
 }

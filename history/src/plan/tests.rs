@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     ClockChange, Direction, Fault, FaultId, LeaseClock, LinkDelay, Persistence, Point, Promise, Range, ServerModel,
-    Target, Until, WaitId, When, WhichClock, fault,
+    Target, Topology, Until, WaitId, When, WhichClock, fault,
 };
 
 /// The facts about the servers of a backend.
@@ -53,11 +53,29 @@ pub(crate) fn plan() -> Plan {
 
 #[test]
 fn a_plan_survives_toml_and_json() {
-    let plan = plan();
-    assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
-    assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
-    let without = Plan { workload: Workload { renew: None, ..plan.workload.clone() }, ..plan };
-    assert_eq!(Plan::from_toml(&without.to_toml().unwrap()).unwrap(), without);
+    let (plan, some) = (plan(), |ms| Some(Duration::from_millis(ms)));
+    let without = Plan { workload: Workload { renew: None, ..plan.workload.clone() }, ..plan.clone() };
+    // No field has the value with which a file leaves it out.
+    let workload = Workload {
+        renew_for: some(1),
+        writes: 2,
+        resend: some(3),
+        cancel: some(4),
+        deadline: some(5),
+        reenter: 6,
+        locks_per_section: 7,
+        opposite: true,
+        patience: some(8),
+        session: true,
+        readers: 0.25,
+        hierarchy: 0.5,
+        ..plan.workload.clone()
+    };
+    let with_all = Plan { workload, ..plan.clone() };
+    for plan in [plan, without, with_all] {
+        assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
+        assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
+    }
 }
 
 fn with_fault(fault: &str) -> String {
@@ -147,12 +165,17 @@ fn counters_are_taken_over_from_other_lock_nodes_that_have_some() {
     assert_eq!((plan.validate(), Plan::from_toml(&plan.to_toml().unwrap()).unwrap()), (Ok(()), plan.clone()));
     let persistence = |persistence| Some(Models { persistence, ..Models::default() });
     let logged = Plan { models: persistence(Persistence::Always), ..plan.clone() };
+    let on = |servers| Plan { servers, ..plan.clone() };
+    let keeping = on(ServerFacts { kill_forgets: false, ..servers("redlock") });
+    let of_another_kind = on(ServerFacts { lease_clock: LeaseClock::Monotonic, ..servers("redlock") });
     let saved = Plan { models: persistence(Persistence::Snapshot), ..plan };
     assert_eq!(saved.validate(), Ok(()));
     for (plan, why) in [
         (amnesia(r#""redis-1""#), "`redis-1` is no other lock node"),
         (amnesia(r#""redis-2", "worker-1""#), "`worker-1` is no other lock node"),
         (logged, "append-only"),
+        (keeping, "only a Redis takes over counters"),
+        (of_another_kind, "only a Redis takes over counters"),
     ] {
         let refused = plan.validate().unwrap_err();
         assert!(refused.field == "nemesis" && refused.problem.contains(why), "{refused}");
@@ -179,6 +202,9 @@ fn a_strobe_or_a_quota_that_cannot_be_done_is_refused() {
         let refused = Plan::from_toml(&with_fault(&fault)).unwrap().validate().unwrap_err();
         assert!(refused.field == "nemesis" && refused.problem.contains(why), "{fault}: {refused}");
     }
+    for every_ms in [10, 500] {
+        assert_eq!(Plan::from_toml(&with_fault(&strobe("wall", 100, every_ms))).unwrap().validate(), Ok(()));
+    }
 }
 
 #[test]
@@ -200,9 +226,10 @@ fn wait() -> Wait {
 #[test]
 fn what_types_cannot_refuse_is_refused() {
     type Change = fn(&mut Plan);
-    let table: [(&str, Change); 31] = [
+    let table: [(&str, Change); 33] = [
         ("workers", |p| p.workload.workers = 0),
         ("rate", |p| p.workload.rate_per_s = f64::NAN),
+        ("rate", |p| p.workload.rate_per_s = -1.0),
         ("keys", |p| p.workload.keys = 0),
         ("keys", |p| p.workload.keys = 10_000_001),
         ("locks-per-section", |p| (p.workload.keys, p.workload.locks_per_section) = (2, 3)),
@@ -221,6 +248,7 @@ fn what_types_cannot_refuse_is_refused() {
         ("fence", |p| p.fence = Comparison::Strict),
         ("seed", |p| p.seed = u64::MAX),
         ("nemesis", |p| p.schedule[1].target = Target::Node("agent".into())),
+        ("nemesis", |p| p.schedule[0].target = Target::Node("redis-9".into())),
         ("nemesis", |p| p.schedule[1].target = Target::Holder),
         ("nemesis", |p| p.schedule[1].target = Target::Node("redis-1".into())),
         ("nemesis", |p| p.schedule[1].target = Target::Node("resource".into())),
@@ -239,6 +267,53 @@ fn what_types_cannot_refuse_is_refused() {
         change(&mut plan);
         assert_eq!(plan.validate().unwrap_err().field, field);
     }
+}
+
+#[test]
+fn limits_are_possible_and_anything_beyond_is_refused() {
+    type Change = fn(&mut Plan);
+    const MS: Duration = Duration::from_millis(1);
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    fn take(plan: &mut Plan, locks: u32) {
+        (plan.workload.keys, plan.workload.locks_per_section) = (200, locks);
+    }
+    let table: [(&str, Change, Change); 17] = [
+        ("workers", |p| p.workload.workers = 64, |p| p.workload.workers = 65),
+        ("clients-per-worker", |p| p.workload.clients_per_worker = 1, |p| p.workload.clients_per_worker = 0),
+        ("clients-per-worker", |p| p.workload.clients_per_worker = 1_000, |p| p.workload.clients_per_worker = 1_001),
+        ("rate", |p| p.workload.rate_per_s = 0.001, |p| p.workload.rate_per_s = 0.0),
+        ("rate", |p| p.workload.rate_per_s = 100_000.0, |p| p.workload.rate_per_s = 100_000.1),
+        ("work", |p| p.workload.work.to = DAY, |p| p.workload.work.to = DAY + MS),
+        ("retry-delay", |p| p.workload.retry_delay.to = DAY, |p| p.workload.retry_delay.to = DAY + MS),
+        ("lease", |p| (p.workload.renew, p.lease) = (None, MS * 50), |p| p.lease = MS * 49),
+        ("lease", |p| p.lease = MS * 600_000, |p| p.lease = MS * 600_001),
+        ("time", |p| p.time = MS * 1_000, |p| p.time = MS * 999),
+        ("time", |p| p.time = DAY, |p| p.time = DAY + MS),
+        ("renew", |p| p.workload.renew = Some(MS * 10), |p| p.workload.renew = Some(MS * 9)),
+        ("renew", |p| p.workload.renew = Some(p.lease - MS), |p| p.workload.renew = Some(p.lease)),
+        ("writes", |p| p.workload.writes = 1, |p| p.workload.writes = 0),
+        ("writes", |p| p.workload.writes = 100, |p| p.workload.writes = 101),
+        ("locks-per-section", |p| take(p, 100), |p| take(p, 101)),
+        ("locks-per-section", |p| take(p, 1), |p| take(p, 0)),
+    ];
+    for (field, possible, refused) in table {
+        let (mut at, mut beyond) = (plan(), plan());
+        possible(&mut at);
+        refused(&mut beyond);
+        assert_eq!(at.validate(), Ok(()), "{field}");
+        assert_eq!(beyond.validate().unwrap_err().field, field);
+    }
+}
+
+#[test]
+fn only_independent_servers_have_no_replicas() {
+    let on = |servers| Plan { servers, ..plan() };
+    let replicated = on(ServerFacts { topology: Topology::Replicated, ..servers("redlock") });
+    let all = [on(servers("redlock")), on(servers("etcd")), replicated];
+    assert_eq!(all.each_ref().map(Plan::has_one_store), [false, true, false]);
+    assert_eq!(all.each_ref().map(Plan::has_replicas), [false, true, true]);
+    let keeping = on(ServerFacts { kill_forgets: false, ..servers("redlock") });
+    assert_eq!([&all[0], &keeping].map(Plan::persistence), [Persistence::No, Persistence::Always]);
 }
 
 #[test]

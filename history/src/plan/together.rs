@@ -93,6 +93,27 @@ mod tests {
     }
 
     #[test]
+    fn faults_that_follow_each_other_do_not_meet() {
+        let kill = |id, at| step(id, Fault::new(fault::Kill {}, s(3)), at);
+        for (at, is_free) in [(1, false), (2, false), (4, false), (5, true), (9, true)] {
+            let (first, second) = (kill(1, 2), kill(2, at));
+            assert_eq!(first.excludes(&second).is_none(), is_free, "from {at} s");
+            assert_eq!(second.excludes(&first).is_none(), is_free, "from {at} s");
+        }
+    }
+
+    #[test]
+    fn faults_of_a_node_meet_in_any_order_of_the_schedule() {
+        let kill = |id, at| step(id, Fault::new(fault::Kill {}, s(3)), at);
+        let elsewhere = Step { target: Target::Node("worker-2".into()), ..kill(3, 3) };
+        let [a, b, c] = [kill(1, 2), kill(2, 4), elsewhere];
+        for schedule in [[&a, &b, &c], [&a, &c, &b], [&b, &c, &a], [&c, &b, &a]] {
+            let plan = Plan { schedule: schedule.map(Step::clone).to_vec(), ..plan() };
+            assert!(plan.validate().unwrap_err().problem.contains("fault 1 (kill) and fault 2 (kill)"));
+        }
+    }
+
+    #[test]
     fn faults_that_exclude_each_other_are_refused_by_name() {
         let (kill, pause) = (Fault::new(fault::Kill {}, s(3)), Fault::new(fault::Pause {}, s(3)));
         let (wall, both) = (clock(WhichClock::Wall), clock(WhichClock::Both));

@@ -144,6 +144,10 @@ mod tests {
         own.workload.clients_per_worker = 2;
         own.waits[0].until = Until::Wrote("worker-1".into());
         assert_eq!(own.validate(), Ok(()));
+        let mut after = plan();
+        let (worker, until) = ("worker-2".into(), Until::Reached(WaitId(1)));
+        after.waits.push(Wait { id: WaitId(2), worker, until, ..after.waits[0].clone() });
+        assert_eq!(after.validate(), Ok(()));
         let mut twice = plan();
         twice.schedule[0].target = Target::Node("worker-1".into());
         twice.schedule[0].when = When::AtPoint(Point::AfterRead);

@@ -237,6 +237,26 @@ fn all_objects_share_the_steps_of_a_search() {
     assert_eq!(judged(&two, 4 * least).1, Verdict::Linearizable);
 }
 
+#[test]
+fn a_key_that_needs_all_steps_hides_no_violation_of_another_key() {
+    let cas = |from: u32, to: u32| format!(":cas [:a [{from} {to}]]]\n");
+    let each = |kind: &str| {
+        let one = |process: u32| format!("[{process} :{kind} {}", cas(process % 7, (process * 5 + 1) % 7));
+        (0..40).map(one).collect::<String>()
+    };
+    let heavy = each("invoke") + &each("ok") + "[50 :invoke :read [:a nil]] [50 :ok :read [:a 99]]\n";
+    let wrong = "[60 :invoke :write [:b 1]] [60 :ok :write [:b 1]] [60 :invoke :read [:b nil]] [60 :ok :read [:b 2]]\n";
+    let judged = |text: &str| {
+        let asked = Asked { initial: Some("0"), model: Some(ModelKind::Kv) };
+        let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+        options.steps = 20_000;
+        check(&history, &options)
+    };
+    assert!(matches!(judged(&heavy), Verdict::Inconclusive(_)));
+    assert!(is_wrong(&judged(&(heavy.clone() + wrong))), "the heavy key comes first");
+    assert!(is_wrong(&judged(&(wrong.to_owned() + &heavy))), "the heavy key comes last");
+}
+
 /// Jepsen gives each crashed call a new process, but a mutex has no owners.
 #[test]
 fn crashed_calls_on_a_mutex_are_only_counted() {

@@ -165,6 +165,7 @@ mod tests {
         for (text, schemes, expected) in [
             ("staging:6379", &REDIS, "redis://staging:6379"),
             ("redis://staging:6379/", &REDIS, "redis://staging:6379"),
+            ("redis://staging:6379/12345", &REDIS, "redis://staging:6379/12345"),
             ("https://etcd-1.staging", &ETCD, "https://etcd-1.staging:1234"),
             ("https://etcd-1.staging:443", &ETCD, "https://etcd-1.staging:443"),
             ("10.1.2.3:2379", &ETCD, "http://10.1.2.3:2379"),
@@ -183,6 +184,8 @@ mod tests {
             ("rediss://alice:hunter2@h:port", &REDIS, "port"),
             ("rediss://alice:hun/ter2@h:1", &REDIS, "port"),
             ("redis://alice:12/hunter2@h:1", &REDIS, "the number of a database"),
+            ("redis://alice:hunter2@h:1/app", &REDIS, "the number of a database"),
+            ("redis://alice:hunter2@h:1/123456", &REDIS, "the number of a database"),
             ("redis://alice:12#hunter2@h:1", &REDIS, "fragment"),
             ("redis://alice:12?hunter2@h:1", &REDIS, "parameters"),
             ("http://alice:hunter2@h:1/x", &ETCD, "nothing after the port"),

@@ -15,7 +15,9 @@ fn requests_and_answers_have_the_documented_form() {
         (r#"{"step":{"acquire":["k0","b",2000]}}"#, r#"{"answer":"refused"}"#),
         (r#"{"step":{"extend":["k0","a",2000]}}"#, r#"{"answer":"done"}"#),
         (r#"{"step":{"extend":["k0","b",2000]}}"#, r#"{"answer":"refused"}"#),
+        (r#"{"step":{"raise-fence":["k0","a",1]}}"#, r#"{"answer":"done"}"#),
         (r#"{"step":{"raise-fence":["k0","a",7]}}"#, r#"{"answer":"done"}"#),
+        (r#"{"step":{"raise-fence":["k0","a",6]}}"#, r#"{"answer":"refused"}"#),
         (r#"{"step":{"release":["k0","b"]}}"#, r#"{"answer":"refused"}"#),
         (r#"{"step":{"release":["k0","a"]}}"#, r#"{"answer":"done"}"#),
         (r#"{"step":{"acquire":["k0","b",2000]}}"#, r#"{"answer":{"granted":8}}"#),
@@ -26,6 +28,20 @@ fn requests_and_answers_have_the_documented_form() {
     }
     assert_eq!(server.owner(&Key::new("k0"), 3 * S), Some(&Owner::new("b")));
     assert_eq!(server.owner(&Key::new("k0"), 4 * S), None);
+}
+
+#[test]
+fn an_extension_lets_a_lease_run_longer_and_never_shorter() {
+    let (mut server, key, ms) = (LockServer::default(), Key::new("k0"), Duration::from_millis(1));
+    for (line, now) in [
+        (r#"{"step":{"acquire":["k0","a",2000]}}"#, S),
+        (r#"{"step":{"extend":["k0","a",2000]}}"#, 2 * S),
+        (r#"{"step":{"extend":["k0","a",10]}}"#, 3 * S),
+    ] {
+        asked(&mut server, line, now);
+    }
+    assert_eq!(server.owner(&key, 4 * S), Some(&Owner::new("a")));
+    assert_eq!(server.owner(&key, 4 * S + ms), None);
 }
 
 #[test]
@@ -56,6 +72,8 @@ fn the_largest_lease_and_the_largest_counter_break_nothing() {
     let longest = format!(r#"{{"step":{{"acquire":["k0","a",{}]}}}}"#, u64::MAX);
     assert_eq!(asked(&mut server, &longest, Duration::MAX), r#"{"answer":{"granted":1}}"#);
     let key = Key::new("k0");
+    let largest = format!(r#"{{"step":{{"raise-fence":["k0","a",{COUNTER_MAX}]}}}}"#);
+    assert_eq!(asked(&mut server, &largest, Duration::MAX), r#"{"answer":"done"}"#);
     server.apply(&Step::RaiseFence(key.clone(), Owner::new("a"), Token(u64::MAX)), Duration::MAX);
     server.apply(&Step::Release(key.clone(), Owner::new("a")), Duration::MAX);
     let granted = server.apply(&Step::Acquire(key, Owner::new("b"), S), Duration::MAX);

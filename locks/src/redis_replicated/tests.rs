@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use futures::FutureExt;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -124,6 +125,12 @@ async fn request(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
     Some(found)
 }
 
+/// Three sentinels beside servers that nobody has started, of the process with this number.
+fn sentinels(process: usize) -> Sentinels {
+    let server = |number: u8| ServerAddress::new(format!("redis-{number}"), format!("127.0.0.{number}:7001"));
+    Sentinels::new((1..=3).map(server).collect(), process, SENTINEL_PORT)
+}
+
 fn attempt() -> (Key, Owner) {
     (Key::new("k0"), Owner::new("one"))
 }
@@ -163,4 +170,40 @@ async fn a_grant_that_no_replica_acknowledged_is_indeterminate_and_undone() {
     assert_eq!(failure.outcome, Outcome::Indeterminate);
     assert!(matches!(&failure.reason, FailureReason::Error(said) if said.contains("0 of 1 replicas")), "{failure:?}");
     assert_eq!(servers.asked(), [(0, "acquire".into()), (0, "WAIT 1 100".into()), (0, "release".into())]);
+}
+
+#[test]
+fn each_process_asks_another_sentinel_first() {
+    let orders = [0, 1, 2, 3].map(|process| sentinels(process).order);
+    assert_eq!(orders, [vec![0, 1, 2], vec![1, 2, 0], vec![2, 0, 1], vec![0, 1, 2]]);
+}
+
+#[tokio::test]
+async fn a_sentinel_names_a_server_by_its_address() {
+    for (host, port, found) in
+        [("127.0.0.1", 7001, Some(0)), ("127.0.0.3", 7001, Some(2)), ("127.0.0.3", 7002, None), ("unknown", 7001, None)]
+    {
+        assert_eq!(sentinels(1).server_at(host, port).await, found, "{host}:{port}");
+    }
+}
+
+#[test]
+fn tokens_that_no_redis_makes_are_refused() {
+    let servers = Servers::Replicated(Arc::new(Replication::new(Vec::new(), 0)));
+    let refused = build(servers, TokenSource::Revision, Arc::new(BootClock)).err();
+    let (lock, tokens, makes) = ("redis-replicated", TokenSource::Revision, Redis::TOKENS);
+    assert_eq!(refused, Some(CannotBuild::Tokens { lock, tokens, makes }));
+}
+
+#[test]
+fn only_an_error_of_the_server_asks_for_the_primary() {
+    let servers = Arc::new(Replication::new(Vec::new(), 0));
+    let lock = RedisReplicated { servers: servers.clone(), tokens: TokenSource::Counter, clock: Arc::new(BootClock) };
+    let failed = |reason| Err(Failure { reason, outcome: Outcome::Failed, answers: Vec::new() });
+    let error = FailureReason::Error("READONLY".into());
+    for (result, asks) in [(Ok(()), false), (failed(FailureReason::Held), false), (failed(error), true)] {
+        let said = format!("{result:?}");
+        drop(lock.heed(result));
+        assert_eq!(servers.is_asked_to_look().now_or_never().is_some(), asks, "{said}");
+    }
 }

@@ -83,6 +83,10 @@ async fn attempts_of_a_client_share_one_lease_until_the_last_of_them_ends() {
     let (a, b) = (granted(&session).await, granted(&session).await);
     assert!(session.send(Op::Revoke(a)).await.is_err(), "the session goes on");
     assert_eq!(session.send(Op::Revoke(b)).await, Ok(StoreAnswer::Done));
+    {
+        let sessions = session.sessions.lock();
+        assert_eq!((sessions.open, sessions.used.len()), (None, 0), "nothing is kept of a session that has ended");
+    }
     // The next attempt begins a new session.
     granted(&session).await;
     let sent = [Op::Grant(LEASE), Op::KeepAlive(LeaseId(1)), Op::Revoke(LeaseId(1)), Op::Grant(LEASE)];
@@ -228,4 +232,44 @@ async fn a_creation_that_is_answered_leaves_the_session_open() {
     assert!(session.send(Op::Revoke(joined)).await.is_err(), "the session goes on");
     granted(&session).await;
     assert_eq!(last(&store), Op::KeepAlive(LeaseId(1)));
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_forgets_no_key_of_another() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (given_up, failed) = (granted(&session).await, granted(&session).await);
+    drop(session.send(Op::Create(Key::new("k1"), Owner::new("b"), failed, Mode::Write)));
+    session.relies_on_end(given_up);
+    let other = granted(&session).await;
+    assert_eq!(session.send(Op::Revoke(other)).await, Ok(StoreAnswer::Done));
+    assert_eq!(last(&store), Op::Revoke(LeaseId(2)));
+    assert_eq!(session.send(Op::Revoke(failed)).await, Ok(StoreAnswer::Done));
+    assert_eq!(last(&store), Op::Delete(Key::new("k1"), Revision(7)));
+}
+
+#[tokio::test]
+async fn a_release_deletes_no_key_of_a_running_attempt() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (held, joined) = (granted(&session).await, granted(&session).await);
+    let creating = session.send(Op::Create(Key::new("k1"), Owner::new("b"), joined, Mode::Write));
+    assert!(session.send(Op::Revoke(held)).await.is_err(), "the session goes on");
+    assert_eq!(creating.await, Ok(StoreAnswer::At(Revision(7))));
+    assert!(!store.sent.lock().iter().any(|op| matches!(op, Op::Delete(..))), "{:?}", store.sent.lock());
+    granted(&session).await;
+    assert_eq!(last(&store), Op::KeepAlive(LeaseId(1)), "the session is open");
+}
+
+#[tokio::test]
+async fn no_attempt_joins_a_session_that_a_keep_alive_found_gone() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let _lost = granted(&session).await;
+    *store.has_expired.lock() = true;
+    let failed = granted(&session).await;
+    assert_eq!(created(&session, failed).await, Ok(StoreAnswer::Gone));
+    // The undo of the failed attempt has not begun.
+    granted(&session).await;
+    assert_eq!(last(&store), Op::Grant(LEASE));
 }

@@ -11,16 +11,26 @@ fn drawn(seed: u64, specs: &str) -> Result<Vec<Step>, FaultSpecError> {
 }
 
 fn drawn_with(resource: ResourceKind, seed: u64, specs: &str) -> Result<Vec<Step>, FaultSpecError> {
+    drawn_within(Duration::from_secs(30), resource, seed, specs)
+}
+
+fn drawn_within(time: Duration, resource: ResourceKind, seed: u64, specs: &str) -> Result<Vec<Step>, FaultSpecError> {
     let workers: Vec<NodeName> = (1..=5).map(|n| NodeName::new(format!("worker-{n}"))).collect();
     let of = Draw {
         specs: &parse(specs).unwrap(),
-        time: Duration::from_secs(30),
+        time,
         lease: Duration::from_secs(2),
         workers: &workers,
         lock_nodes: &["redis-1".into(), "redis-2".into(), "redis-3".into()],
         resource,
     };
     draw(&mut ChaCha8Rng::seed_from_u64(seed), &of)
+}
+
+/// Returns the time of a step that has a time of its own.
+fn at(step: &Step) -> Duration {
+    let When::At(at) = step.when else { panic!("{step:?}") };
+    at
 }
 
 #[test]
@@ -72,6 +82,63 @@ fn faults_of_lock_nodes_come_at_times_of_their_own() {
 }
 
 #[test]
+fn a_random_fault_of_a_server_begins_before_the_end() {
+    for seed in 0..20 {
+        let last = |time| {
+            let steps = drawn_within(time, ResourceKind::Service, seed, "pause:redis-1").unwrap();
+            steps.iter().map(at).max()
+        };
+        let end = last(Duration::from_secs(30)).unwrap();
+        assert!(last(end) < Some(end));
+        assert_eq!(last(end + Duration::from_millis(1)), Some(end));
+    }
+}
+
+#[test]
+fn a_rolling_fault_is_drawn_if_all_nodes_are_up_in_time() {
+    for seed in 0..20 {
+        let steps = |time| drawn_within(time, ResourceKind::Service, seed, "kill:rolling+1s").unwrap();
+        let begins = at(&steps(Duration::from_secs(30))[0]);
+        // Three downtimes of 1 s, two heals of 0.5 s in between, and 2 s for each start.
+        let end = begins + Duration::from_secs(3 + 1 + 6);
+        assert_eq!([end - Duration::from_millis(1), end].map(|time| steps(time).len()), [0, 3]);
+    }
+}
+
+#[test]
+fn only_a_shared_fault_of_a_drawn_lock_node_hits_a_majority() {
+    let all = ["redis-1", "redis-2", "redis-3"].map(NodeName::new);
+    let (begins, end) = (Duration::from_secs(5), Duration::from_millis(5_010));
+    let alone = vec![(begins, Target::Node("redis-1".into()))];
+    let hit = |words: &str, lock_nodes: &[NodeName], seed| {
+        let (specs, lease) = (parse(words).unwrap(), Duration::from_secs(2));
+        let of = Draw { specs: &specs, time: end, lease, workers: &[], lock_nodes, resource: ResourceKind::Service };
+        struck(&mut ChaCha8Rng::seed_from_u64(seed), &specs[0], &of, begins, Target::Node("redis-1".into()))
+    };
+    let mut together = 0;
+    for seed in 0..400 {
+        for (words, count) in [("kill:any-lock-node", 3), ("clock:redis-1", 3), ("clock", 2)] {
+            assert_eq!(hit(words, &all[..count], seed), alone, "{words} of {count}");
+        }
+        let nodes = hit("clock", &all, seed);
+        assert!(nodes.len() <= 2 && nodes.iter().all(|(at, _)| (begins..end).contains(at)), "{nodes:?}");
+        together += usize::from(nodes != alone);
+    }
+    assert!((60..140).contains(&together), "{together} of 400");
+}
+
+#[test]
+fn one_clock_jump_in_five_goes_back() {
+    let by = |step: Step| match step.fault.parameters {
+        Parameters::Clock(fault::Clock { change: history::ClockChange::JumpMs(by), .. }) => by,
+        other => panic!("{other:?}"),
+    };
+    let jumps: Vec<i64> = (0..100).flat_map(|seed| drawn(seed, "clock:redis-1").unwrap()).map(by).collect();
+    let (all, back) = (jumps.len(), jumps.iter().filter(|by| **by < 0).count());
+    assert!((all / 10..all * 3 / 10).contains(&back), "{back} of {all}");
+}
+
+#[test]
 fn loss_and_disorder_of_lock_nodes_are_drawn_from_their_defaults_and_can_be_aimed() {
     let mut percents = std::collections::BTreeSet::new();
     for step in (0..100).flat_map(|seed| drawn(seed, "loss,reorder").unwrap()) {
@@ -108,6 +175,7 @@ fn what_is_placed_is_drawn_as_it_is_written() {
     // The delay of the packets that the client sends is as long as the fault.
     let late = Some(history::LinkDelay::Fixed(Duration::from_secs(4)));
     assert_eq!(of_links("delay:worker-1@before-write+4s"), (Direction::Out, Vec::new(), late));
+    assert_eq!(["delay:worker-1@5s", "partition:worker-1@before-write"].map(|specs| of_links(specs).0), [both; 2]);
     assert_eq!(drawn(1, "partition:worker-1:workers@5s").unwrap_err().word, "worker-1");
     let reject = drawn(1, "partition:redis-3:reject@5s").unwrap();
     assert_eq!(reject[0].fault.parameters, Partition { cut: CutMode::Reject }.into());
@@ -160,6 +228,46 @@ fn a_group_is_drawn_into_steps_of_one_moment_and_a_rolling_one_into_a_chain() {
 }
 
 #[test]
+fn the_nodes_of_a_group_get_one_fault_and_their_own_peers() {
+    let pauses = drawn(1, "pause:majority@5s").unwrap();
+    assert!(pauses.iter().all(|pause| pause.fault == pauses[0].fault), "{pauses:?}");
+    for Step { fault, target, .. } in drawn(1, "partition:rolling:lock-nodes@5s").unwrap() {
+        let (Target::Node(node), Some(links)) = (target, fault.links) else { panic!("a fault of links of a node") };
+        assert!(links.from.len() == 2 && !links.from.contains(&node), "{node}: {links:?}");
+    }
+}
+
+#[test]
+fn no_seed_draws_a_plan_that_is_refused() {
+    let workers = [1, 2, 3].map(|n| NodeName::new(format!("worker-{n}")));
+    let lock_nodes = [NodeName::new("redis-1")];
+    let (time, lease, resource) = (Duration::from_secs(2), Duration::from_secs(1), ResourceKind::Service);
+    for words in ["kill:redis-1@1s,clock:redis-1", "clock:redis-1@1s,kill:redis-1"] {
+        let specs = parse(words).unwrap();
+        let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes: &lock_nodes, resource };
+        // The first random fault of seed 659 begins with the placed one.
+        for seed in 0..1_000 {
+            let steps = draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).unwrap();
+            let meet = |(n, one): (usize, &Step)| steps[n + 1..].iter().any(|other| one.excludes(other).is_some());
+            assert!(!steps.iter().enumerate().any(meet), "{words}, seed {seed}: {steps:?}");
+        }
+    }
+}
+
+#[test]
+fn more_faults_than_memory_holds_are_refused() {
+    let lock_nodes: Vec<NodeName> = (1..=1_000).map(|n| NodeName::new(format!("redis-{n}"))).collect();
+    let workers = [1, 2].map(|n| NodeName::new(format!("worker-{n}")));
+    let (time, lease, resource) = (Duration::from_secs(24 * 3_600), Duration::from_secs(2), ResourceKind::Service);
+    for words in [vec!["amnesia"; 500].join(","), "partition:halves".into(), "partition:holder:lock-nodes".into()] {
+        let specs = parse(&words).unwrap();
+        let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes: &lock_nodes, resource };
+        let refused = draw(&mut ChaCha8Rng::seed_from_u64(1), &of).unwrap_err();
+        assert!(refused.problem.contains("too large for a plan; make --time shorter"), "{refused}");
+    }
+}
+
+#[test]
 fn a_target_that_does_not_exist_is_refused() {
     let refused = drawn(1, "clock:worker-9@5s").unwrap_err();
     assert_eq!((refused.word.as_str(), refused.spec.as_str()), ("worker-9", "clock:worker-9@5s"));
@@ -175,4 +283,6 @@ fn only_a_worker_is_hit_at_a_protocol_point() {
         let problem = "at a protocol point only a worker can be the target; expected worker-1 to worker-5";
         assert_eq!(refused.problem, problem);
     }
+    let refused = drawn(1, "pause:redis-9@before-write").unwrap_err();
+    assert!(refused.problem.starts_with("no such node; expected worker-1 to worker-5, redis-1"), "{refused}");
 }

@@ -37,7 +37,8 @@ plots[3].note = R.length === 0 ? "No fault was healed." :
 const back = S.tokens.filter(point => point[3]).length;
 plots[4].note = S.tokens.length === 0 ? "The lock gives no tokens." :
   `One mark for each hold. ${back === 0 ? "No token went back." :
-    `${back} tokens went back (red triangles): a later hold, which excludes an earlier one, got no larger token.`}`;
+    `${back} tokens went back (red triangles): of two holds that exclude each other, the later one got no larger ` +
+    "token, or both got the same one."}`;
 
 const PLOT = 150;
 let pointed = null;

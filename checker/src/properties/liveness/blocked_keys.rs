@@ -1,22 +1,27 @@
 //! Keys that no client can get although no client can hold them: the part of liveness that is judged.
 //!
 //! A key may be held from the moment at which an attempt was sent, or last saw another attempt before it. It may be
-//! held until one lease after the last event of its client. An attempt that was refused, and that no node granted, held
-//! nothing. The key is free at every other time.
+//! held until one lease after its client released the hold, gave it up, died, or made another attempt. An attempt that
+//! was refused, and that no node granted, held nothing. The key is free at every other time. So a hold that is not over
+//! counts even if its lease has ended: a client may have renewed the hold in a way that the record does not show.
 //!
 //! An attempt that is refused as held after the key has been free for longer than the slack proves that some state
 //! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
 //! withdrawn.
 //!
-//! A client program may renew a hold that its worker gave up or failed to release, until the program says that it
-//! released the hold, or a later hold excludes it. Meanwhile a finding decides nothing.
+//! A client program may renew a hold that its worker gave up, failed to release, or did not take although the program
+//! may have granted it. The program may do so until it says that it released the hold, or a later hold excludes it.
+//! Meanwhile a finding decides nothing. `docs/client-protocol.md` says which holds a program may renew.
 
 use std::{
     collections::{BTreeMap, btree_map},
     time::Duration,
 };
 
-use history::{ClientId, Event, FailureReason, FaultId, FaultPhase, HoldId, LeaseClock, NodeName, Outcome, Stamp};
+use history::{
+    ClientId, Event, FailureReason, FaultId, FaultPhase, HoldId, LeaseClock, NodeAnswer, NodeName, Outcome, Promise,
+    Stamp,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -25,6 +30,7 @@ use crate::{
     holds::{Attempt, EarlyEnd, EventRef},
     rules,
     run::Run,
+    subject::subject,
 };
 
 use super::{
@@ -56,6 +62,8 @@ pub(crate) struct BlockedKeys {
     of_any: LastHolder,
     /// The last attempt of each client, and its key.
     last: FxHashMap<ClientId, (usize, HoldId)>,
+    /// Holds that count as over because their client has made another attempt. A later event of a hold revokes this.
+    presumed_over: FxHashSet<HoldId>,
     /// Nothing else is judged.
     disturbances: Disturbances,
     /// Processes of workers whose end is known.
@@ -88,13 +96,24 @@ impl BlockedKeys {
                 if let Some(attempt) = run.attempt(*attempt) {
                     let is_refused =
                         *outcome == Outcome::Failed && *why == FailureReason::Held && attempt.granted_on == 0;
-                    self.failed(run, attempt, mark, is_refused);
+                    self.failed(run, attempt, mark, is_refused, *why);
+                }
+            }
+            Event::Undone { attempt, answers } if run.plan.program.is_some() => {
+                let is_gone = |(_, answer): &(_, NodeAnswer)| matches!(answer, NodeAnswer::Done | NodeAnswer::Refused);
+                if let Some(attempt) = run.attempt(*attempt).filter(|_| answers.iter().any(is_gone)) {
+                    let until = mark.at.plus(self.lease);
+                    let key = self.key(attempt.key);
+                    let of_this = key.open.iter_mut().filter(|open| open.id == attempt.id);
+                    of_this.for_each(|open| open.is_undone = true);
+                    key.forgets(until, |kept| kept.id == attempt.id);
                 }
             }
             Event::Release { hold } | Event::GaveUp { hold } => {
                 if let Some(hold) = run.attempt(*hold) {
                     let until = mark.at.plus(self.lease);
-                    let kept = Kept::of(hold).filter(|_| run.plan.program.is_some());
+                    let is_kept = run.plan.program.is_some() && hold.grant.is_some();
+                    let kept = is_kept.then(|| Kept::of(hold, mark.at));
                     let key = self.key(hold.key);
                     if key.take(hold.id).is_some() {
                         key.extend(until, false);
@@ -102,22 +121,29 @@ impl BlockedKeys {
                     }
                 }
             }
-            Event::Released { hold, .. } => {
+            Event::Released { hold, removed, .. } => {
                 let until = mark.at.plus(self.lease);
-                let key = run.attempt(*hold).and_then(|hold| self.keys.get_mut(&hold.key));
-                key.into_iter().for_each(|key| key.forgets(until, |kept| kept.id == *hold));
+                if let Some(hold) = run.attempt(*hold)
+                    && let Some(key) = self.keys.get_mut(&hold.key)
+                {
+                    // A program that has removed its key only now had the key until now.
+                    if *removed && key.kept.iter().any(|kept| kept.id == hold.id) {
+                        key.possessed(hold.sent.at, until);
+                    }
+                    key.forgets(until, |kept| kept.id == hold.id);
+                }
             }
             Event::Fault { fault, phase, node, kind } => {
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if !kind.kills() || is_of_locks {
-                    self.disturbances.disturbed(&run.plan, (*fault, *kind), phase, mark.at, is_of_locks);
+                    self.disturbances.disturbed(run, (*fault, *kind), phase, mark.at, is_of_locks);
                     if let FaultPhase::Unplanned { since } = phase {
                         self.withdraw(*since, mark.at);
                     }
-                } else if matches!(phase, FaultPhase::Injected | FaultPhase::Unplanned { .. }) {
-                    let processes = self.ended_by(run, *fault, phase, node);
-                    self.killed(&processes, mark.at);
-                    processes.iter().for_each(|process| self.may_have_tried(run, *process, mark.at));
+                } else if matches!(phase, FaultPhase::Injected | FaultPhase::Unplanned { .. })
+                    && run.plan.workers().any(|worker| worker == *node)
+                {
+                    self.died(run, *fault, phase, node);
                 }
             }
             Event::PacketsDelayed { since, until, .. } => {
@@ -138,6 +164,35 @@ impl BlockedKeys {
             Event::Finished => self.finished(run, entry.process, mark),
             _ => {}
         }
+        self.on_use(run, entry);
+    }
+
+    /// Takes back that a hold counts as over, if the event is one of this hold.
+    pub fn on_use(&mut self, run: &Run, entry: &Entry) {
+        if self.presumed_over.is_empty() {
+            return;
+        }
+        let known = subject(&entry.event).filter(|hold| self.presumed_over.contains(hold));
+        let Some(hold) = known.and_then(|hold| run.attempt(hold)) else { return };
+        let until = run.now.plus(self.lease);
+        self.key(hold.key).possessed(hold.sent.at, until);
+        if hold.is_used_up {
+            self.presumed_over.remove(&hold.id);
+        }
+    }
+
+    /// Notes that a process of a worker has died.
+    fn died(&mut self, run: &Run, fault: FaultId, phase: &FaultPhase, node: &NodeName) {
+        let (processes, dead) = (self.ended_by(run, fault, phase, node), run.now);
+        self.killed(&processes, dead);
+        let unknown_since = if processes.is_empty() {
+            // The record has nothing of the process, which began after the end of every known process of the node.
+            let ends = run.processes_on(node).filter_map(|process| run.process(process).cut_at);
+            Some(ends.max().unwrap_or_default())
+        } else {
+            processes.iter().filter_map(|process| run.unknown_since(*process, dead)).min()
+        };
+        unknown_since.into_iter().for_each(|last| self.may_have_tried(last, dead));
     }
 
     /// The processes of a node that a fault has ended, and no others that ended before.
@@ -147,8 +202,8 @@ impl BlockedKeys {
             (FaultPhase::Injected, Some((_, EarlyEnd::Kill(kill)))) => {
                 kill == fault || run.dead_by(kill) == Stamp(u64::MAX) && !self.ended.contains(p)
             }
-            (FaultPhase::Injected, _) => false,
-            // When a death that nobody planned is noticed, the next process may run already.
+            // The process may have started after the request of its kill. When a death that nobody planned is noticed,
+            // the next process may run already.
             _ => run.process(*p).cut_at.is_some() && !self.ended.contains(p),
         };
         let processes: Vec<usize> = run.processes_on(node).filter(is_ended).collect();
@@ -184,7 +239,10 @@ impl BlockedKeys {
             self.lease = run.plan.lease.max(renewed);
         }
         if let Some((key, id)) = self.last.insert(client, (attempt.key, attempt.id)) {
-            let takes_several = run.plan.workload.locks_per_section > 1 || run.parent.is_some();
+            // A session keeps the lock until its client lets go of the hold, whatever else the client does.
+            let takes_several = run.plan.workload.locks_per_section > 1
+                || run.parent.is_some()
+                || run.plan.servers.promise == Promise::Session;
             // The client has begun another attempt, whether or not it reported the end of this attempt.
             let until = attempt.sent.at.plus(self.lease);
             // Under a hold the client may take a further lock, and the hold ends with its release.
@@ -192,10 +250,12 @@ impl BlockedKeys {
             let key = self.keys.get_mut(&key).filter(|key| !key.open.iter().any(is_in_use));
             if let Some((key, open)) = key.and_then(|key| key.take(id).map(|open| (key, open))) {
                 key.possessed(open.sent.at, until);
+                if open.is_hold {
+                    self.presumed_over.insert(id);
+                }
             }
         }
-        let open = Open { id: attempt.id, process: attempt.process, sent: attempt.sent, is_hold: false, behind: None };
-        self.key(attempt.key).open.push(open);
+        self.key(attempt.key).open.push(Open::of(attempt));
     }
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, mark: EventRef) {
@@ -208,12 +268,12 @@ impl BlockedKeys {
         let key = self.key(hold.key);
         key.possessed(grant.granted_after.max(open.sent.at), until);
         // A hold that was granted before, and that this one excludes, is over.
-        key.forgets(until, |kept| grant.is_later(&kept.grant));
+        key.forgets(until, |kept| kept.is_excluded_by(&grant));
         key.found.extend(finding);
         key.open.push(Open { is_hold: true, ..open });
     }
 
-    fn failed(&mut self, run: &Run, attempt: &Attempt, mark: EventRef, is_refused: bool) {
+    fn failed(&mut self, run: &Run, attempt: &Attempt, mark: EventRef, is_refused: bool, why: FailureReason) {
         let until = mark.at.plus(self.lease);
         let Some(open) = self.key(attempt.key).take(attempt.id) else { return };
         let finding = self.waited(run, attempt.key, &open, Stamp(0), mark);
@@ -224,7 +284,12 @@ impl BlockedKeys {
         } else {
             self.key(attempt.key).possessed(open.sent.at, until);
         }
-        self.key(attempt.key).found.extend(finding);
+        // The client did not take the lock, but its program may have granted it.
+        let is_left = matches!(why, FailureReason::Validity | FailureReason::Cancelled) && !open.is_undone;
+        let kept = (run.plan.program.is_some() && is_left).then(|| Kept::of(attempt, mark.at));
+        let key = self.key(attempt.key);
+        key.kept.extend(kept);
+        key.found.extend(finding);
     }
 
     /// Returns the stamp since which no client can have had the key, if the record shows that. A client program may
@@ -306,9 +371,9 @@ impl BlockedKeys {
         }
     }
 
-    /// Notes that a process that was dead by `dead` may have made attempts of which the record has nothing, at any key.
-    fn may_have_tried(&mut self, run: &Run, process: usize, dead: Stamp) {
-        let Some(last) = run.unknown_since(process, dead) else { return };
+    /// Notes that a process may have made attempts of which the record has nothing, at any key: after its last known
+    /// stamp, and before it was dead.
+    fn may_have_tried(&mut self, last: Stamp, dead: Stamp) {
         let until = dead.plus(self.lease);
         for key in self.keys.values_mut() {
             key.found.retain(|finding| finding.to < last || until < finding.from);
@@ -322,12 +387,17 @@ impl BlockedKeys {
     pub fn found(self, run: &Run, is_whole: bool) -> Found {
         let mut found = Found::default();
         let stepped = run.stalls.steps.iter().map(|step| step.span.0).min();
-        for key in self.keys.into_values() {
+        // In a record that was cut short, a later event could show that such a hold was in use.
+        let presumed_over = self.presumed_over.iter().filter(|_| !is_whole).filter_map(|hold| run.attempt(*hold));
+        let presumed_over: Vec<(usize, Stamp)> = presumed_over.map(|hold| (hold.key, hold.sent.at)).collect();
+        for (number, key) in self.keys {
             let may_have_had = |finding: &Finding| {
                 // An open hold is not counted: the record shows when a hold had the key.
                 let waits_alike = is_whole && finding.is_waiter;
                 let is_counted = |open: &&Open| !open.is_hold && (open.behind.is_none() || !waits_alike);
-                key.open.iter().filter(is_counted).any(|open| open.sent.at <= finding.to)
+                let open = key.open.iter().filter(is_counted).map(|open| open.sent.at);
+                let over = presumed_over.iter().filter(|(key, _)| *key == number).map(|(_, sent)| *sent);
+                open.chain(over).any(|sent| sent <= finding.to)
             };
             for finding in key.found.iter().filter(|finding| !may_have_had(finding)) {
                 if stepped.is_some_and(|stepped| stepped <= finding.to) {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use history::{HoldId, Stamp};
+use history::{HoldId, Mode, Stamp};
 use rustc_hash::FxHashSet;
 
 use crate::{
     holds::{Attempt, EventRef, Grant},
     per_key::PerKey,
+    rules,
 };
 
 use super::stuck::StuckAttempt;
@@ -20,6 +21,16 @@ pub(crate) struct Open {
     pub sent: EventRef,
     pub is_hold: bool,
     pub behind: Option<EventRef>,
+    /// True if a client program said that it has released the lock of the attempt, or does not have it.
+    pub is_undone: bool,
+}
+
+impl Open {
+    /// An attempt that was sent just now.
+    pub fn of(attempt: &Attempt) -> Open {
+        let Attempt { id, process, sent, .. } = *attempt;
+        Open { id, process, sent, is_hold: false, behind: None, is_undone: false }
+    }
 }
 
 /// A hold that its client uses no longer, and that a client program may still renew: the program has not said that it
@@ -28,13 +39,25 @@ pub(crate) struct Open {
 pub(crate) struct Kept {
     pub id: HoldId,
     pub process: usize,
-    pub grant: Grant,
+    mode: Mode,
+    /// Absent if the client did not take the lock that the program may have granted.
+    grant: Option<Grant>,
+    /// The stamp since which the client does not use the hold.
+    since: Stamp,
 }
 
 impl Kept {
-    /// The hold of an attempt, if the attempt has one.
-    pub fn of(hold: &Attempt) -> Option<Kept> {
-        Some(Kept { id: hold.id, process: hold.process, grant: hold.grant? })
+    /// The hold that an attempt has, or may have, and that its client does not use since a stamp.
+    pub fn of(attempt: &Attempt, since: Stamp) -> Kept {
+        Kept { id: attempt.id, process: attempt.process, mode: attempt.mode, grant: attempt.grant, since }
+    }
+
+    /// Returns whether another hold, which was acquired later, shows that this hold is over.
+    pub fn is_excluded_by(&self, later: &Grant) -> bool {
+        match &self.grant {
+            Some(grant) => later.is_later(grant),
+            None => rules::conflict(later.mode, self.mode) && rules::is_later(later.granted_after, self.since),
+        }
     }
 }
 

@@ -1,7 +1,10 @@
-use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, Outcome, WhichClock, fault};
+mod deaths;
+mod programs;
+
+use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, Promise, WhichClock, fault};
 
 use super::{stuck::StuckKind, *};
-use crate::history_builder::HistoryBuilder;
+use crate::history_builder::{HistoryBuilder, started};
 use crate::properties::Property;
 
 fn blocked(builder: &HistoryBuilder) -> Vec<Option<f64>> {
@@ -283,7 +286,6 @@ fn an_attempt_that_the_record_lost_may_hold_the_key() {
 
 #[test]
 fn a_second_kill_takes_back_nothing_of_before() {
-    use crate::history_builder::started;
     // The record of worker 1 ends at 52, so an attempt of its last moments may have had the key until 3,020. Worker 2
     // is refused for too long after 4,020. Then the next process of worker 1 is killed too.
     for is_planned in [true, false] {
@@ -324,63 +326,13 @@ fn a_client_in_a_planned_wait_made_no_attempt_before_it_was_killed() {
 }
 
 #[test]
-fn a_client_program_may_renew_a_hold_that_its_worker_gave_up() {
-    let stuck = |end: Event, by_program: bool| {
-        let mut s = HistoryBuilder::new();
-        s.acquire(1, 1, 0, 10, 41).event("worker-1", 50, end);
-        refused(&mut s, 100, 5_200);
-        if by_program {
-            s.by_program();
-        }
-        judged(&s).1.len()
-    };
-    let hold = HoldId(1);
-    for end in [Event::GaveUp { hold }, Event::Release { hold }] {
-        assert_eq!((stuck(end.clone(), false), stuck(end.clone(), true)), (1, 0), "{end:?}");
-    }
-    // A program that says that it has released the hold renews it no more. Neither does one that was killed.
-    let mut s = HistoryBuilder::new();
-    s.acquire(1, 1, 0, 10, 41).release(1, 50);
-    refused(&mut s, 100, 5_200);
-    assert_eq!(judged(s.by_program()).1.len(), 1);
-    // Dead by 220: the lease is over at 2,220, and must be so within a lease and the slack.
-    for (last, expected) in [(5_200, 0), (5_300, 1)] {
-        let mut s = HistoryBuilder::new();
-        s.acquire(1, 1, 0, 10, 41).give_up(1, 50).kill(1, "worker-1", 200);
-        refused(&mut s, 300, last);
-        assert_eq!(judged(s.by_program()).1.len(), expected, "refused until {last}");
-    }
-}
-
-#[test]
-fn a_key_that_a_client_program_may_have_kept_is_not_judged() {
-    // The release fails, and nobody gets the key for ten leases: the program may renew the lock.
-    let hold = HoldId(1);
-    let (outcome, why) = (Outcome::Indeterminate, FailureReason::Error);
-    let failed = Event::ReleaseFailed { hold, outcome, why, answers: Vec::new() };
-    let mut s = HistoryBuilder::new();
-    s.acquire(1, 1, 0, 10, 41).event("worker-1", 50, Event::Release { hold }).event("worker-1", 60, failed);
-    refused(&mut s, 100, 20_000);
-    let v = s.by_program().verdicts();
-    let Some(Property::Liveness(found)) = v.properties.get("liveness") else { panic!() };
-    assert_eq!((found.verdict, found.stuck.len(), found.reasons.len()), (Verdict::Inconclusive, 0, 1));
-    // Another client has had the key since, so the hold is over: the key is free from 5,022 on.
-    for (last, is_stuck) in [(8_000, false), (8_100, true)] {
-        let mut s = HistoryBuilder::new();
-        s.acquire(1, 1, 0, 10, 41).give_up(1, 50).acquire(2, 2, 3_000, 3_010, 42).release(2, 3_020);
-        refused(&mut s, 4_000, last);
-        assert_eq!(judged(s.by_program()).1.len() == 1, is_stuck, "refused until {last}");
-    }
-}
-
-#[test]
 fn a_worker_that_died_unplanned_may_have_made_a_last_attempt() {
     // Its death is noticed at 4,020.
     for (last, is_stuck) in [(7_000, false), (7_100, true)] {
         let mut s = HistoryBuilder::new();
         s.acquire(1, 1, 0, 10, 41).release(1, 50);
         s.unplanned(1, history::FaultKind::Kill, "worker-1", (3_990, 4_020), 5_350).unfinished.push("worker-1");
-        s.event("worker-1#2", 5_300, crate::history_builder::started(history::Role::Worker));
+        s.event("worker-1#2", 5_300, started(history::Role::Worker));
         refused(&mut s, 3_000, last);
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
     }
@@ -460,5 +412,57 @@ fn nothing_is_found_after_a_step_of_the_hosts_clock() {
         s.event("worker-1", sampled + 1_000, Event::Clocks { wall_ns: -10_000_000_000, boot_ns: 0 });
         let verdict = if is_stuck { Verdict::Violated } else { Verdict::Inconclusive };
         assert_eq!((judged(&s).0, judged(&s).1.len() == 1), (verdict, is_stuck), "sampled at {sampled}");
+    }
+}
+
+#[test]
+fn a_hold_that_is_renewed_is_in_use_though_its_client_took_another_key() {
+    for (promise, is_renewed, is_stuck) in
+        [(Promise::Lease, true, false), (Promise::Lease, false, true), (Promise::Session, false, false)]
+    {
+        let mut s = HistoryBuilder::new();
+        (s.plan.workload.keys, s.plan.servers.promise) = (2, promise);
+        s.acquire(1, 1, 0, 10, 41).acquire(2, 1, 600, 610, 42).with_key(2, "k1").release(2, 700);
+        if is_renewed {
+            for at in (500..=8_500).step_by(500) {
+                s.renew(1, at, at + 5);
+            }
+            s.release(1, 9_100);
+        }
+        refused(&mut s, 100, 8_900);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "{promise:?}, renewed: {is_renewed}");
+    }
+}
+
+#[test]
+fn a_record_that_was_cut_does_not_presume_that_a_hold_is_over() {
+    let mut s = HistoryBuilder::new();
+    s.plan.workload.keys = 2;
+    s.acquire(1, 1, 0, 10, 41).acquire(2, 1, 600, 610, 42).with_key(2, "k1").release(2, 700);
+    refused(&mut s, 100, 8_900);
+    let stuck = |records: Vec<history::Record>| {
+        let verdicts = crate::check(records, history::Tail::Whole);
+        let Some(Property::Liveness(found)) = verdicts.properties.get("liveness") else { panic!() };
+        found.stuck.len()
+    };
+    let mut records = s.records();
+    assert_eq!(stuck(records.clone()), 1);
+    records.pop();
+    assert_eq!(stuck(records), 0, "a later event may be one of hold 1");
+}
+
+#[test]
+fn a_fault_that_was_never_injected_suspends_nothing_after_it_was_called_unproved() {
+    for (is_injected, is_stuck) in [(false, true), (true, false)] {
+        let mut s = HistoryBuilder::new();
+        let kind = history::FaultKind::Pause;
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        s.fault(1, kind, "worker-1", 60, FaultPhase::Requested { asked_ns: 1_000_000, hold: None });
+        if is_injected {
+            s.fault(1, kind, "worker-1", 70, FaultPhase::Injected);
+        }
+        s.fault(1, kind, "worker-1", 80, FaultPhase::Unproved { why: String::new() });
+        refused(&mut s, 100, 5_100);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "injected: {is_injected}");
     }
 }

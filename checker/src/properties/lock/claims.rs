@@ -106,7 +106,7 @@ impl Lost {
     /// Returns whether a clock of the worker ran so slow.
     fn is_explained(self, run: &Run, worker: &NodeName) -> bool {
         let lost = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == *worker).filter_map(|(id, l)| {
-            let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+            let step = run.plan.step(id)?;
             let fault::Clock { clock, change: ClockChange::DriftPpm(ppm) } = step.fault.clock()? else { return None };
             let slow = u32::try_from(-ppm).ok().filter(|_| clock.is_monotonic())?;
             Some(rules::overlap(l.bracket()?, self.within)?.mul_f64(f64::from(slow) / 1e6))

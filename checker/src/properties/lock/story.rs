@@ -118,7 +118,7 @@ impl<'a> Lines<'a> {
             }
             // If the target shows when it stopped, that stamp counts; the request came some milliseconds before.
             let at = line.proved.map_or(requested, |(from, _)| from.max(requested));
-            let step = run.plan.schedule.iter().find(|step| step.id == id);
+            let step = run.plan.step(id);
             let who = if line.is_unplanned { "unplanned" } else { "nemesis" };
             self.say(at, who, told(line, step.map(|step| &step.fault)));
             let is_set_back = matches!(

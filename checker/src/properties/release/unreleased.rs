@@ -123,7 +123,7 @@ impl UnreleasedKeys {
                     // Requests that the killed process had queued may be lost.
                     self.disturbances.not_before(mark.at);
                 } else if kind.harm() != Harm::DelaysPackets {
-                    self.disturbances.disturbed(&run.plan, (*fault, *kind), phase, mark.at, is_of_locks);
+                    self.disturbances.disturbed(run, (*fault, *kind), phase, mark.at, is_of_locks);
                 }
             }
             // A request that the process stamped before the stall may have left only after the stall.

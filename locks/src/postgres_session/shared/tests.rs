@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     access::{Access, Secret},
     clock::BootClock,
-    hold::Outcome,
+    hold::{NodeName, Outcome},
     ports::Unwatched,
     postgres_session::FORGOTTEN_AFTER,
 };
@@ -172,6 +172,74 @@ impl Clock for Advanced {
     }
 }
 
+/// A clock that never advances.
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn sleep_until(&self, _at: Duration) -> Reply<()> {
+        Box::pin(pending())
+    }
+}
+
+/// Notes the callbacks of an operation.
+#[derive(Default)]
+struct Noting(Arc<Mutex<Vec<String>>>);
+
+impl Noting {
+    fn note(&self, text: impl Into<String>) {
+        self.0.lock().push(text.into());
+    }
+
+    /// The notes since the last call.
+    fn noted(&self) -> String {
+        std::mem::take(&mut *self.0.lock()).join(", ")
+    }
+}
+
+impl Watch for Noting {
+    fn sending(&self, round: Round) {
+        self.note(format!("sending {round:?}"));
+    }
+
+    /// The note is made when the lock waits for the reply.
+    fn sent(&self, round: Round) -> Reply<()> {
+        let notes = self.0.clone();
+        Box::pin(async move { notes.lock().push(format!("sent {round:?}")) })
+    }
+
+    fn answered(&self, round: Round) {
+        self.note(format!("answered {round:?}"));
+    }
+
+    fn promising(&self) {
+        self.note("promising");
+    }
+
+    fn promised(&self) {
+        self.note("promised");
+    }
+
+    fn looking(&self) {
+        self.note("looking");
+    }
+
+    fn behind(&self) {
+        self.note("behind");
+    }
+
+    fn undoing(&self) {
+        self.note("undoing");
+    }
+
+    fn undone(&self, answers: &[(NodeName, NodeAnswer)]) {
+        self.note(format!("undone {:?}", answers[0].1));
+    }
+}
+
 fn lock_by(clock: Arc<dyn Clock>, server: &Scripted) -> Shared {
     let access = Access { user: Some(Secret::new("alice")), ..Access::default() };
     let address = ServerAddress { access, ..ServerAddress::new("postgres-1", server.address.as_str()) };
@@ -291,4 +359,50 @@ async fn an_attempt_ends_though_the_server_falls_silent() {
     };
     let (creating, waiting) = futures::join!(ended("create"), ended("wait"));
     assert_eq!((creating, waiting), (Outcome::Failed, Outcome::Indeterminate));
+}
+
+#[tokio::test]
+async fn every_request_and_its_answer_are_announced() {
+    let server = Scripted::start().await;
+    let (lock, watch, key) = (lock(&server), Noting::default(), Key::new("k0"));
+    let mut hold = lock.acquire(&key, Owner::new("a"), LEASE, &watch).await.unwrap();
+    assert_eq!(watch.noted(), "sending Acquire, looking, promising, sent Acquire, promised, answered Acquire");
+    lock.renew(&mut hold, LEASE, &watch).await.unwrap();
+    assert_eq!(watch.noted(), "sending Renew, sent Renew, answered Renew");
+    lock.release(&hold, &watch).await.unwrap();
+    assert_eq!(watch.noted(), "sending Release, sent Release, answered Release");
+    // The lock is granted after a wait, but its token is not.
+    server.says("try", Says::Nothing);
+    server.says("count", Says::Error);
+    let attempted = "sending Acquire, looking, promising, sent Acquire, behind, promising";
+    for (unlock, undone) in [(None, "answered Undo, undone Done"), (Some(Says::Error), "undone None")] {
+        if let Some(unlock) = unlock {
+            server.says("unlock", unlock);
+        }
+        lock.acquire(&key, Owner::new("b"), LEASE, &watch).await.unwrap_err();
+        assert_eq!(watch.noted(), format!("{attempted}, undoing, sending Undo, sent Undo, {undone}"));
+    }
+}
+
+#[tokio::test]
+async fn a_hold_has_a_token_only_if_the_lock_makes_tokens() {
+    let server = Scripted::start().await;
+    for (tokens, token) in [(TokenSource::Counter, Some(Token(1))), (TokenSource::None, None)] {
+        let lock = Shared { tokens, ..lock(&server) };
+        assert_eq!(attempt(&lock, "k0", "a").await.unwrap().token, token);
+    }
+}
+
+#[tokio::test]
+async fn at_the_very_end_of_its_promise_a_hold_is_over() {
+    let server = Scripted::start().await;
+    let (lock, watch, key) = (lock_by(Arc::new(Stopped), &server), Noting::default(), Key::new("k0"));
+    // So short a lease promises nothing.
+    let late = lock.acquire(&key, Owner::new("a"), Duration::from_millis(2), &Unwatched).await.unwrap_err();
+    assert_eq!((late.reason, late.answers[0].1), (FailureReason::Validity, NodeAnswer::Late));
+    let mut hold = attempt(&lock, "k0", "b").await.unwrap();
+    hold.valid_until = Stopped.now();
+    let lapsed = lock.renew(&mut hold, LEASE, &watch).await.unwrap_err();
+    assert_eq!((lapsed.reason, lapsed.answers[0].1), (FailureReason::Validity, NodeAnswer::None));
+    assert_eq!(watch.noted(), "", "no request leaves");
 }

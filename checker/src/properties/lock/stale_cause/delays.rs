@@ -53,7 +53,7 @@ pub(super) fn delayed(run: &Run, from: &NodeName, to: &NodeName, may_be_lost: bo
         .collect();
     let losses = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.kind.harm() == Harm::DropsPackets);
     for (id, line) in losses.filter(|_| may_be_lost) {
-        let step = run.plan.schedule.iter().find(|step| step.id == id);
+        let step = run.plan.step(id);
         let is_hit = step.is_some_and(|step| step.fault.hits(&line.node, from, to));
         found.extend(line.silence().filter(|_| is_hit).map(|span| (span, Suspect::Fault(id, line.kind))));
     }
@@ -140,7 +140,7 @@ pub(super) fn clocks_of<'a>(
     let clocks =
         run.faults.iter().filter(move |(_, l)| l.kind == FaultKind::Clock && l.proved.is_some() && l.node == *worker);
     clocks.filter_map(move |(id, l)| {
-        let step = run.plan.schedule.iter().find(|step| step.id == id)?;
+        let step = run.plan.step(id)?;
         let is_own = step.fault.clock().is_some_and(|fault| fault.clock.is_monotonic());
         let (from, to) = l.bracket()?;
         // A clock keeps the time that it gained or lost, so the span has no end.

@@ -109,7 +109,7 @@ fn kept_from(
         match line.kind.harm() {
             // A node that refuses in time is running and reachable, and the hold no longer owns the key there.
             Harm::DropsPackets | Harm::DelaysPackets => {
-                let step = run.plan.schedule.iter().find(|step| step.id == id);
+                let step = run.plan.step(id);
                 let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
                 let is_cut = || step.is_some_and(|s| matches!(s.fault.link_effect(), Some(LinkEffect::Cut(_))));
                 let (sent, failed) = failure.span;

@@ -1,0 +1,106 @@
+//! Keys that a client program may have kept although its worker uses them no longer.
+
+use history::{Event, FailureReason, HoldId, NodeAnswer, Outcome};
+
+use super::{HistoryBuilder, LivenessVerdict, Property, Verdict, judged, refused};
+
+fn found(builder: &HistoryBuilder) -> LivenessVerdict {
+    match builder.verdicts().properties.get("liveness") {
+        Some(Property::Liveness(found)) => found.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_client_program_may_renew_a_hold_that_its_worker_gave_up() {
+    let stuck = |end: Event, by_program: bool| {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 50, end);
+        refused(&mut s, 100, 5_200);
+        if by_program {
+            s.by_program();
+        }
+        judged(&s).1.len()
+    };
+    let hold = HoldId(1);
+    for end in [Event::GaveUp { hold }, Event::Release { hold }] {
+        assert_eq!((stuck(end.clone(), false), stuck(end.clone(), true)), (1, 0), "{end:?}");
+    }
+    // A program that says that it has released the hold renews it no more. Neither does one that was killed.
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release(1, 50);
+    refused(&mut s, 100, 5_200);
+    assert_eq!(judged(s.by_program()).1.len(), 1);
+    // Dead by 220: the lease is over at 2,220, and must be so within a lease and the slack.
+    for (last, expected) in [(5_200, 0), (5_300, 1)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).give_up(1, 50).kill(1, "worker-1", 200);
+        refused(&mut s, 300, last);
+        assert_eq!(judged(s.by_program()).1.len(), expected, "refused until {last}");
+    }
+}
+
+#[test]
+fn a_key_that_a_client_program_may_have_kept_is_not_judged() {
+    // The release fails, and nobody gets the key for ten leases: the program may renew the lock.
+    let hold = HoldId(1);
+    let (outcome, why) = (Outcome::Indeterminate, FailureReason::Error);
+    let failed = Event::ReleaseFailed { hold, outcome, why, answers: Vec::new() };
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).event("worker-1", 50, Event::Release { hold }).event("worker-1", 60, failed);
+    refused(&mut s, 100, 20_000);
+    let found = found(s.by_program());
+    assert_eq!((found.verdict, found.stuck.len(), found.reasons.len()), (Verdict::Inconclusive, 0, 1));
+    // Another client has had the key since, so the hold is over: the key is free from 5,022 on.
+    for (last, is_stuck) in [(8_000, false), (8_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).give_up(1, 50).acquire(2, 2, 3_000, 3_010, 42).release(2, 3_020);
+        refused(&mut s, 4_000, last);
+        assert_eq!(judged(s.by_program()).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}
+
+#[test]
+fn a_client_program_may_keep_what_its_worker_could_not_undo() {
+    // The answer came too late, or the client cancelled, and the program may not have done the undo.
+    for why in [FailureReason::Validity, FailureReason::Cancelled] {
+        for (undone, expected) in [
+            (NodeAnswer::None, (Verdict::Inconclusive, 0)),
+            (NodeAnswer::Done, (Verdict::Violated, 1)),
+            (NodeAnswer::Refused, (Verdict::Violated, 1)),
+        ] {
+            let mut s = HistoryBuilder::new();
+            s.try_to_acquire(1, 1, 0).undo(1, 3_000, 3_500, vec![("program".into(), undone)]);
+            s.acquire_failed(1, 3_501, why, Vec::new());
+            refused(&mut s, 4_000, 9_000);
+            let (verdict, stuck) = judged(s.by_program());
+            assert_eq!((verdict, stuck.len()), expected, "{why:?}, undone: {undone:?}");
+        }
+    }
+    // Another client has had the key since, so it is free from 6,022 on. A hold from before would prove nothing.
+    for (granted_after, is_stuck) in [(3_501, false), (3_502, true)] {
+        let mut s = HistoryBuilder::new();
+        s.try_to_acquire(1, 1, 0).undo(1, 3_000, 3_500, vec![("program".into(), NodeAnswer::None)]);
+        s.acquire_failed(1, 3_501, FailureReason::Validity, Vec::new());
+        s.acquire_knowing(2, 2, 3_400, granted_after, 4_010, 42).release(2, 4_020);
+        refused(&mut s, 4_100, 9_100);
+        assert_eq!(judged(s.by_program()).1.len() == 1, is_stuck, "granted after {granted_after}");
+    }
+    // The program answered `timeout` or `error`. It must not renew the lock, which ends with its lease.
+    let mut s = HistoryBuilder::new();
+    let (attempt, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::Error);
+    let failed = Event::AcquireFailed { attempt, outcome, why, detail: None, answers: Vec::new() };
+    s.try_to_acquire(1, 1, 0).event("worker-1", 1_010, failed);
+    refused(&mut s, 4_000, 6_100);
+    assert_eq!(judged(s.by_program()).1.len(), 1);
+}
+
+#[test]
+fn a_program_that_removed_its_key_at_last_had_it_until_then() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release_on(1, 50, 8_000, vec![("program".into(), NodeAnswer::Done)]);
+    refused(&mut s, 100, 7_900);
+    s.acquire(9_000, 2, 8_100, 8_110, 42).release(9_000, 8_120);
+    let found = found(s.by_program());
+    assert_eq!((found.verdict, found.reasons), (Verdict::Measured, Vec::new()));
+}
