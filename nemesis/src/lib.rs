@@ -25,6 +25,8 @@ mod cluster;
 mod control;
 mod controller;
 mod delay;
+#[cfg(test)]
+mod double;
 mod draw;
 mod drawing;
 mod driver;

@@ -272,69 +272,24 @@ mod disturbed;
 #[cfg(test)]
 mod tests {
     use futures::executor::block_on;
-    use history::{
-        ClientId, Direction, Event, FaultId, Plan, Point, ResourceKind, Step, Until, When,
-        fault::{Data, Partition},
-    };
+    use history::{Direction, FaultId, Plan, ResourceKind, Step, Until, When, fault::Partition};
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::{Cluster, Control, LiveView, cluster::Doing, waits::tests};
+    use crate::{
+        LiveView,
+        double::{Answers, Double},
+        waits::tests,
+    };
 
-    /// A cluster without silent connections. It notes each node that is asked for them, and about which peers.
+    /// No connection is silent. Notes each node that is asked for them, and about which peers.
     #[derive(Default)]
-    struct Double(Mutex<Vec<(NodeName, Vec<NodeName>)>>);
+    struct Asked(Mutex<Vec<(NodeName, Vec<NodeName>)>>);
 
-    fn never<'a, T>() -> Doing<'a, T> {
-        unreachable!("nobody asks for this when all links are healed")
-    }
-
-    impl Cluster for Double {
-        fn freeze<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn thaw<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn is_frozen<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-            never()
-        }
-
-        fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn start<'a>(&'a self, _: &'a NodeName, _: Data) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-            never()
-        }
-
-        fn stale_connections<'a>(&'a self, node: &'a NodeName, peers: &'a [NodeName], _: bool) -> Doing<'a, u32> {
+    impl Answers for Asked {
+        fn stale_connections(&self, node: &NodeName, peers: &[NodeName]) -> u32 {
             self.0.lock().push((node.clone(), peers.to_vec()));
-            Box::pin(std::future::ready(Ok(0)))
-        }
-    }
-
-    impl Control for Double {
-        fn stamp<'a>(&'a self, _: Event) -> Doing<'a, Stamp> {
-            never()
-        }
-
-        fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn sleep<'a>(&'a self, _: Duration) -> Doing<'a, ()> {
-            never()
+            0
         }
     }
 
@@ -345,21 +300,10 @@ mod tests {
         let step = Step { id: FaultId(1), fault, target: Target::Node(node.clone()), when };
         let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
         let plan = Plan { resource: ResourceKind::Postgres, ..plan };
-        let (double, live_view) = (Double::default(), LiveView::new());
-        let injection = Injection {
-            cluster: &double,
-            control: &double,
-            live_view: &live_view,
-            plan: &plan,
-            step: &step,
-            node,
-            is_server: false,
-            hold: None,
-            waiting: None,
-            gate: None,
-        };
+        let (double, live_view) = (Double::<Asked>::default(), LiveView::new());
+        let injection = double.injection(&live_view, &plan, &step, node);
         block_on(settle(&injection, &hit(&injection))).unwrap();
-        double.0.into_inner()
+        double.0.0.into_inner()
     }
 
     #[test]

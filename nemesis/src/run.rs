@@ -228,80 +228,37 @@ impl Nemesis<'_> {
 #[cfg(test)]
 mod tests {
     use futures::executor::block_on;
-    use history::{
-        ClientId, Event, Fault, FaultId, FaultPhase, Point, Stamp,
-        fault::{Data, Partition},
-    };
+    use history::{Event, Fault, FaultId, FaultPhase, Stamp, fault::Partition};
 
     use super::*;
-    use crate::{cluster::Doing, waits::tests};
+    use crate::{
+        double::{Answers, Double},
+        waits::tests,
+    };
 
-    /// A cluster that cuts links, and reports that it could not. It notes the calls and the waits.
+    /// The links are cut, and the engine reports that they are not. Notes the calls and the waits.
     #[derive(Default)]
-    struct Double(Mutex<Vec<String>>);
+    struct Calls(Mutex<Vec<String>>);
 
-    fn done<'a, T: Send + 'a>(done: Result<T, ClusterError>) -> Doing<'a, T> {
-        Box::pin(std::future::ready(done))
-    }
-
-    fn never<'a, T>() -> Doing<'a, T> {
-        unreachable!("a fault of links does not ask for this")
-    }
-
-    impl Cluster for Double {
-        fn freeze<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn thaw<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn is_frozen<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-            never()
-        }
-
-        fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn start<'a>(&'a self, _: &'a NodeName, _: Data) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-            never()
-        }
-
-        fn inject_links<'a>(&'a self, node: &'a NodeName, _: FaultId, _: &'a Fault) -> Doing<'a, ()> {
+    impl Answers for Calls {
+        fn inject_links(&self, node: &NodeName) -> Result<(), ClusterError> {
             self.0.lock().push("cut".into());
-            done(Err(ClusterError { node: node.clone(), doing: "cutting its links", why: "no answer in time".into() }))
+            Err(ClusterError { node: node.clone(), doing: "cutting its links", why: "no answer in time".into() })
         }
 
-        fn heal_links<'a>(&'a self, _: &'a NodeName, _: FaultId) -> Doing<'a, ()> {
+        fn heal_links(&self) -> Result<(), ClusterError> {
             self.0.lock().push("heal".into());
-            done(Ok(()))
+            Ok(())
         }
-    }
 
-    impl Control for Double {
-        fn stamp<'a>(&'a self, event: Event) -> Doing<'a, Stamp> {
+        fn stamp(&self, event: Event) -> Stamp {
             assert!(matches!(event, Event::Fault { phase: FaultPhase::Requested { .. }, .. }), "{event:?}");
             self.0.lock().push("request".into());
-            done(Ok(Stamp(1)))
+            Stamp(1)
         }
 
-        fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
-            never()
-        }
-
-        fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
+        fn sleep(&self, lasting: Duration) {
             self.0.lock().push(format!("wait for {lasting:?}"));
-            done(Ok(()))
         }
     }
 
@@ -314,10 +271,10 @@ mod tests {
         };
         let waits = [(); 2].map(|()| (history::Until::Time, Duration::ZERO));
         let plan = Plan { schedule: (1..=faults).map(step).collect(), waits: Vec::new(), ..tests::plan(waits) };
-        let (double, live_view, (_over, over)) = (Double::default(), LiveView::new(), watch::channel(false));
+        let (double, live_view, (_over, over)) = (Double::<Calls>::default(), LiveView::new(), watch::channel(false));
         let nemesis = Nemesis { cluster: &double, control: &double, live_view: &live_view, over };
         let error = block_on(nemesis.run(&plan)).unwrap_err().to_string();
-        (double.0.into_inner(), error)
+        (double.0.0.into_inner(), error)
     }
 
     #[test]

@@ -250,7 +250,7 @@ impl Effect {
     fn taken_from(&self, grant: &Possession) -> (Nodes, Nodes) {
         let (by, nodes) = (&self.by, self.done_on & grant.nodes);
         let (granted_too, refused) = (nodes & by.granted_on, nodes & by.refused_on);
-        // Where readers share a key, a node keeps each owner apart. Then a hold that should not have been granted
+        // Readers share a key, and a node keeps each owner apart. Then a hold that should not have been granted
         // beside another one took nothing from it.
         let is_over = granted_too != 0
             && [grant.mode, by.mode] == [Mode::Write; 2]

@@ -4,12 +4,16 @@ use std::sync::atomic::AtomicU32;
 
 use futures::executor::block_on;
 use history::{
-    ClientId, Event, FaultId, Plan, Point, Record, Step, Until, When,
-    fault::{Data, Delay, Loss},
+    Event, FaultId, Plan, Record, Step, Until, When,
+    fault::{Delay, Loss},
 };
 
 use super::*;
-use crate::{Cluster, Control, LiveView, cluster::Doing, waits::tests};
+use crate::{
+    LiveView,
+    double::{Answers, Double},
+    waits::tests,
+};
 
 /// The number of waits after which the fault has its planned length.
 const PLANNED: u32 = 3;
@@ -18,7 +22,7 @@ const SLOW: Duration = Duration::from_millis(500);
 
 /// The links of redis-1 lose packets, and those of worker-1 are slow meanwhile.
 #[derive(Default)]
-struct Double {
+struct Disturbed {
     live_view: LiveView,
     is_over: AtomicBool,
     waits: AtomicU32,
@@ -29,77 +33,30 @@ struct Double {
     other: Option<Duration>,
 }
 
-impl Double {
+impl Disturbed {
     fn slow_links(&self, phase: FaultPhase) {
         let event = Event::Fault { fault: FaultId(2), kind: history::FaultKind::Delay, node: "worker-1".into(), phase };
         self.live_view.see(&Record { seq: 0, process: "agent".into(), n: 0, at: Stamp(1), event });
     }
 }
 
-fn done<'a, T: Send + 'a>(done: T) -> Doing<'a, T> {
-    Box::pin(std::future::ready(Ok(done)))
-}
-
-fn never<'a, T>() -> Doing<'a, T> {
-    unreachable!("the probes of links do not ask for this")
-}
-
-impl Cluster for Double {
-    fn freeze<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-        never()
-    }
-
-    fn thaw<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-        never()
-    }
-
-    fn is_frozen<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-        never()
-    }
-
-    fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-        never()
-    }
-
-    fn start<'a>(&'a self, _: &'a NodeName, _: Data) -> Doing<'a, ()> {
-        never()
-    }
-
-    fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-        never()
-    }
-
-    fn latency<'a>(&'a self, _: &'a NodeName, to: &'a NodeName) -> Doing<'a, Option<Duration>> {
+impl Answers for Disturbed {
+    fn latency(&self, to: &NodeName) -> Option<Duration> {
         let is_slow = to.as_str() == "worker-1" && self.live_view.look(|view| view.faults_on().count() > 0);
-        done(if is_slow { self.slow } else { self.other })
-    }
-}
-
-impl Control for Double {
-    fn stamp<'a>(&'a self, _: Event) -> Doing<'a, Stamp> {
-        never()
+        if is_slow { self.slow } else { self.other }
     }
 
-    fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
-        never()
-    }
-
-    fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
-        never()
-    }
-
-    fn sleep<'a>(&'a self, _: Duration) -> Doing<'a, ()> {
+    fn sleep(&self, _: Duration) {
         let waits = self.waits.fetch_add(1, Ordering::Relaxed) + 1;
         if waits == self.slow_until {
             self.slow_links(FaultPhase::Healed);
         }
         self.is_over.fetch_or(waits == PLANNED, Ordering::Relaxed);
-        done(())
     }
 }
 
 /// Returns the missing proof of a loss on the links from redis-1 to these workers, and the number of waits.
-fn missing_proof(workers: &[&str], double: Double) -> (Option<String>, u32) {
+fn missing_proof(workers: &[&str], disturbed: Disturbed) -> (Option<String>, u32) {
     let (node, when) = (NodeName::new("redis-1"), When::At(Duration::ZERO));
     let step = |id: u32, fault: Fault, node: &NodeName| {
         let target = Target::Node(node.clone());
@@ -109,27 +66,18 @@ fn missing_proof(workers: &[&str], double: Double) -> (Option<String>, u32) {
     let delay = step(2, Fault::new(Delay { by: SLOW.into() }, Duration::from_secs(9)), &"worker-1".into());
     let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
     let plan = Plan { schedule: vec![loss.clone(), delay], waits: Vec::new(), ..plan };
-    double.slow_links(FaultPhase::Requested { asked_ns: 1, hold: None });
+    disturbed.slow_links(FaultPhase::Requested { asked_ns: 1, hold: None });
     let links: Vec<Link> = workers.iter().map(|worker| (node.clone(), NodeName::new(worker))).collect();
-    let injection = Injection {
-        cluster: &double,
-        control: &double,
-        live_view: &double.live_view,
-        plan: &plan,
-        step: &loss,
-        node,
-        is_server: true,
-        hold: None,
-        waiting: None,
-        gate: None,
-    };
-    let missing = block_on(missing(&injection, &links, &double.is_over)).unwrap();
-    (missing, double.waits.load(Ordering::Relaxed))
+    let double = Double(disturbed);
+    let Double(disturbed) = &double;
+    let injection = double.injection(&disturbed.live_view, &plan, &loss, node);
+    let missing = block_on(missing(&injection, &links, &disturbed.is_over)).unwrap();
+    (missing, disturbed.waits.load(Ordering::Relaxed))
 }
 
 /// Worker-1 is slow for so many waits, and the other links need this time.
-fn slow(slow_until: u32, other: Option<Duration>) -> Double {
-    Double { slow_until, slow: Some(SLOW), other, ..Double::default() }
+fn slow(slow_until: u32, other: Option<Duration>) -> Disturbed {
+    Disturbed { slow_until, slow: Some(SLOW), other, ..Disturbed::default() }
 }
 
 #[test]
@@ -153,5 +101,5 @@ fn a_link_without_another_fault_decides_at_once() {
 
 #[test]
 fn a_lost_packet_proves_a_loss_although_another_fault_delays_packets() {
-    assert_eq!(missing_proof(&["worker-1"], Double { slow: None, ..slow(u32::MAX, None) }), (None, 0));
+    assert_eq!(missing_proof(&["worker-1"], Disturbed { slow: None, ..slow(u32::MAX, None) }), (None, 0));
 }
