@@ -26,6 +26,11 @@
 //!
 //! Neither argument needs a clock. An attempt that finds another number has met another attempt, and gives the row back
 //! at once.
+//!
+//! For this moment the row is locked by an attempt that does not get the lock. A second attempt may find it so when it
+//! locks the row for its work. If the counter then still is the number of the second attempt, no hold has the row: a
+//! hold would have left its own number there. So the second attempt asks again. Otherwise both attempts would be refused
+//! because of each other, and nobody would get a free lock.
 
 use tokio_postgres::{Error, error::SqlState};
 
@@ -43,6 +48,9 @@ UPDATE harness_row AS lock SET counter = lock.counter + 1
 FROM (SELECT key FROM harness_row WHERE key = $1 FOR UPDATE NOWAIT) AS locked
 WHERE lock.key = locked.key
 RETURNING lock.counter";
+
+/// $1: key. Reads the counter, also while another transaction has locked the row.
+const READ: &str = "SELECT counter FROM harness_row WHERE key = $1";
 
 /// $1: key. Makes the row.
 const INSERT: &str = "INSERT INTO harness_row (key, counter) VALUES ($1, 0) ON CONFLICT (key) DO NOTHING";
@@ -100,10 +108,13 @@ COMMIT";
             TokenSource::Uncommitted => locked(session, COUNT, true).await,
             _ => {
                 let Some(token) = locked(session, COUNT, false).await? else { return Ok(None) };
-                match locked(session, LOCK, true).await? {
-                    Some(counter) if counter == token => Ok(Some(token)),
-                    Some(_) => session.run("ROLLBACK").await.map(|_| None),
-                    None => Ok(None),
+                loop {
+                    match locked(session, LOCK, true).await? {
+                        Some(counter) if counter == token => return Ok(Some(token)),
+                        Some(_) => return session.run("ROLLBACK").await.map(|_| None),
+                        None if session.number(READ).await? == Some(token) => {}
+                        None => return Ok(None),
+                    }
                 }
             }
         }

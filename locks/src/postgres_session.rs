@@ -331,10 +331,10 @@ impl<L: SessionLock> OfSession<L> {
 
     /// Gives the lock back, and closes the session, which releases the lock too if the answer is lost.
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
+        watch.sending(Round::Release);
         let Some(session) = self.sessions.lock().remove(&hold.owner) else {
             return Err(self.name.failed(FailureReason::Lost, NodeAnswer::None));
         };
-        watch.sending(Round::Release);
         let was_over = session.over();
         let asked = session.clone();
         let asked = started(async move { L::give_back(&asked).await });

@@ -4,6 +4,7 @@
 
 use std::{process::Stdio, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use locks::{
     BootClock, Client, Clock, Failure, FailureReason, Hold, Key, Lock, NodeAnswer, Outcome, Owner, ServerAddress,
     Servers, Token, TokenSource, Unwatched,
@@ -152,6 +153,26 @@ async fn ten_contenders_for_a_session_lock_exclude_each_other_and_tokens_grow() 
         let locks = (0..10).map(|_| lock(name, &server)).collect();
         let tokens = contend(locks, 5, 60 * LEASE, Duration::from_millis(50)).await;
         assert!(tokens.len() == 50 && tokens.is_sorted_by(|a, b| a < b), "{name}: {tokens:?}");
+    }
+}
+
+/// Attempts at one moment do not all fail because of each other.
+#[tokio::test]
+async fn of_attempts_for_a_free_key_at_one_moment_one_gets_it() {
+    let Some(server) = Server::start().await else { return };
+    for (name, contenders) in BOTH.into_iter().flat_map(|name| [(name, 2), (name, 3)]) {
+        let lock = lock(name, &server);
+        for number in 0..100 {
+            let key = Key::new(format!("k{number}"));
+            let owners = (0..contenders).map(|i| Owner::new(format!("{number}-{i}")));
+            let attempts = join_all(owners.map(|owner| lock.acquire(&key, owner, LEASE, &Unwatched))).await;
+            let failures: Vec<_> = attempts.iter().filter_map(|attempt| attempt.as_ref().err()).collect();
+            assert!(failures.iter().all(|failure| failure.reason == FailureReason::Held), "{name}: {failures:?}");
+            assert_eq!(failures.len(), contenders - 1, "{name}: {contenders} attempts for {key}");
+            for hold in attempts.into_iter().flatten() {
+                lock.release(&hold, &Unwatched).await.unwrap();
+            }
+        }
     }
 }
 

@@ -5,6 +5,12 @@
 //! was refused, and that no node granted, held nothing. The key is free at every other time. So a hold that is not over
 //! counts even if its lease has ended: a client may have renewed the hold in a way that the record does not show.
 //!
+//! Attempts may refuse each other without any hold: each has some of the servers and none has enough, or each takes
+//! several steps. So if attempts overlap and are refused, the time for which the key was free counts from the first of
+//! them.
+//!
+//! Nobody knows who held a key before the record. So no key counts as free until a lease after the record's start.
+//!
 //! An attempt that is refused as held after the key has been free for longer than the slack proves that some state
 //! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
 //! withdrawn.
@@ -62,7 +68,8 @@ pub(crate) struct BlockedKeys {
     of_any: LastHolder,
     /// The last attempt of each client, and its key.
     last: FxHashMap<ClientId, (usize, HoldId)>,
-    /// Holds that count as over because their client has made another attempt. A later event of a hold revokes this.
+    /// Holds that count as over because their client has made another attempt, or because a later hold excludes them. A
+    /// later event of a hold revokes this.
     presumed_over: FxHashSet<HoldId>,
     /// Nothing else is judged.
     disturbances: Disturbances,
@@ -226,8 +233,10 @@ impl BlockedKeys {
     /// Keeps of a key only who may have held it last, if nothing else is known.
     pub fn on_key_quiet(&mut self, key: usize) {
         let btree_map::Entry::Occupied(watch) = self.keys.entry(key) else { return };
-        let KeyWatch { open, last, kept, found, looks } = watch.get();
-        if open.is_empty() && kept.is_empty() && found.is_empty() && looks.is_empty() {
+        let KeyWatch { open, last, kept, found, looks, contended, .. } = watch.get();
+        // A hold since then is over later.
+        let is_uncontended = contended.is_none_or(|contended| contended.until <= last.until);
+        if open.is_empty() && kept.is_empty() && found.is_empty() && looks.is_empty() && is_uncontended {
             self.quiet.set(key, *last);
             watch.remove();
         }
@@ -255,7 +264,8 @@ impl BlockedKeys {
                 }
             }
         }
-        self.key(attempt.key).open.push(Open::of(attempt));
+        let (left_until, bound) = (attempt.sent.at.plus(self.lease), self.bound());
+        self.key(attempt.key).sent(attempt, left_until, bound);
     }
 
     fn acquired(&mut self, run: &Run, hold: &Attempt, mark: EventRef) {
@@ -269,8 +279,12 @@ impl BlockedKeys {
         key.possessed(grant.granted_after.max(open.sent.at), until);
         // A hold that was granted before, and that this one excludes, is over.
         key.forgets(until, |kept| kept.is_excluded_by(&grant));
+        let granted = |open: &Open| run.attempt(open.id).and_then(|hold| hold.grant);
+        let is_excluded = |open: &Open| open.is_hold && granted(open).is_some_and(|former| grant.is_later(&former));
+        let excluded: Vec<HoldId> = key.open.extract_if(.., |open| is_excluded(open)).map(|open| open.id).collect();
         key.found.extend(finding);
         key.open.push(Open { is_hold: true, ..open });
+        self.presumed_over.extend(excluded);
     }
 
     fn failed(&mut self, run: &Run, attempt: &Attempt, mark: EventRef, is_refused: bool, why: FailureReason) {
@@ -278,6 +292,7 @@ impl BlockedKeys {
         let Some(open) = self.key(attempt.key).take(attempt.id) else { return };
         let finding = self.waited(run, attempt.key, &open, Stamp(0), mark);
         if is_refused {
+            self.key(attempt.key).refused(attempt.client, &open, mark.at, until);
             self.refused(run, attempt, mark);
         } else if open.behind.is_some() {
             self.key(attempt.key).waited_in_vain(open.sent.at, until);
@@ -294,19 +309,21 @@ impl BlockedKeys {
 
     /// Returns the stamp since which no client can have had the key, if the record shows that. A client program may
     /// still keep the key.
-    fn free_since(&self, key: &KeyWatch) -> Option<Stamp> {
+    fn free_since(&self, run: &Run, key: &KeyWatch) -> Option<Stamp> {
         let is_free = !key.open.iter().any(|open| open.is_hold);
-        self.disturbances.quiet_since().filter(|_| is_free).map(|since| key.last.until.max(since))
+        let from_before = run.start.unwrap_or_default().plus(self.lease);
+        self.disturbances.quiet_since().filter(|_| is_free).map(|since| key.last.until.max(since).max(from_before))
     }
 
     fn refused(&mut self, run: &Run, attempt: &Attempt, mark: EventRef) {
-        let Some(since) = self.keys.get(&attempt.key).and_then(|key| self.free_since(key)) else { return };
+        let Some(since) = self.keys.get(&attempt.key).and_then(|key| self.free_since(run, key)) else { return };
         let Some(key) = self.keys.get_mut(&attempt.key) else { return };
         // A process that measures leases by its own clock may have looked at the key for the first time just now.
         let since = match run.plan.servers.lease_clock {
             LeaseClock::Waiter => key.first_look(attempt.process, since, mark.at),
             _ => since,
         };
+        let since = key.contended_since(attempt.sent.at).map_or(since, |contended| since.max(contended));
         // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`, unless a
         // clock was ahead when the lease was granted, and was set back later.
         let is_by_right_clocks = self.disturbances.clocks_right_since().plus(self.lease) <= since;
@@ -329,7 +346,7 @@ impl BlockedKeys {
     /// Returns a finding if an attempt that ends has waited too long without another attempt before it.
     fn waited(&self, run: &Run, key: usize, open: &Open, saw_until: Stamp, mark: EventRef) -> Option<Finding> {
         let watch = self.keys.get(&key)?;
-        let (behind, since) = (open.behind?, self.free_since(watch)?);
+        let (behind, since) = (open.behind?, self.free_since(run, watch)?);
         let since = since.max(behind.at).max(saw_until);
         let is_stuck = rules::is_overdue(mark.at, since, self.lease + SLACK) && watch.found.len() < FOUND_MAX;
         let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
@@ -337,7 +354,7 @@ impl BlockedKeys {
         Some(Finding { from: since, to: mark.at, is_waiter: true, is_kept: !watch.kept.is_empty(), stuck })
     }
 
-    /// Judges the attempts of a process that ends in good order, because they wait no longer.
+    /// Judges the attempts of a process that ends in good order, because they wait no longer. Its holds are over.
     fn finished(&mut self, run: &Run, process: usize, mark: EventRef) {
         let until = mark.at.plus(self.lease);
         self.keys.values_mut().for_each(|key| key.forgets(until, |kept| kept.process == process));
@@ -349,6 +366,12 @@ impl BlockedKeys {
         for (key, open) in self.keys.iter().flat_map(of_key).collect::<Vec<_>>() {
             let finding = self.waited(run, key, &open, Stamp(0), mark);
             self.key(key).found.extend(finding);
+        }
+        // A process that has finished renews nothing.
+        for key in self.keys.values_mut() {
+            if key.open.extract_if(.., |open| open.process == process && open.is_hold).count() > 0 {
+                key.extend(until, false);
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! Deadlocks: clients that wait for each other's locks in a cycle.
 //!
 //! A client **waits** for a key from its first attempt at the key, through attempts that fail, until one of these: it
-//! acquires the key; it begins an attempt at another key; it releases or gives up a hold. (A client releases what it
-//! holds when it has given up a wait.) A client **holds** a key while its hold of the key is entitled: from the
+//! acquires the key; it begins an attempt at another key; it releases or gives up a hold; it does not try again. (A
+//! client releases what it holds when it has given up a wait. It does not try again if it makes no attempt for 1 s
+//! longer than the plan's longest retry delay, and than twice the longest time between its attempts.) A client **holds** a key while its hold of the key is entitled: from the
 //! acquisition to the release, the noticed loss, the kill of its process, or the promise end, renewals included. A hold
 //! that its client gave up without a release still keeps the key from others, but its client does nothing more with it:
 //! a wait for such a key ends with the lease, and is no deadlock.
@@ -125,6 +126,18 @@ struct Wait {
     key: usize,
     mode: Mode,
     since: EventRef,
+    /// The end of its last attempt; none while an attempt is open.
+    idle_since: Option<Stamp>,
+    /// The longest time between two of its attempts.
+    longest_idle: Duration,
+}
+
+impl Wait {
+    /// Returns the end of the last attempt if the client has not tried again for so long that it waits no longer.
+    fn over(&self, run: &Run, at: Stamp) -> Option<Stamp> {
+        let usual = run.plan.workload.retry_delay.to.max(2 * self.longest_idle);
+        self.idle_since.filter(|since| rules::is_overdue(at, *since, usual + SLACK))
+    }
 }
 
 /// A cycle that has not ended.
@@ -186,6 +199,14 @@ impl Deadlocks {
                     self.stops(run, attempt, DeadlockEnd::Detected);
                 }
             }
+            Event::AcquireFailed { attempt, .. } => {
+                if let Some(attempt) = run.attempt(*attempt)
+                    && let Some(wait) = self.waits.get_mut(&attempt.client)
+                    && (wait.process, wait.key) == (attempt.process, attempt.key)
+                {
+                    wait.idle_since = Some(entry.at);
+                }
+            }
             Event::Release { hold } | Event::GaveUp { hold } => {
                 if let Some(hold) = run.attempt(*hold) {
                     self.expire(run, hold.client);
@@ -201,9 +222,14 @@ impl Deadlocks {
         let (process, key) = (attempt.process, attempt.key);
         self.expire(run, client);
         let is_same = |wait: &Wait| wait.process == process && wait.key == key;
-        if !self.waits.get(&client).is_some_and(is_same) {
+        if let Some(wait) = self.waits.get_mut(&client).filter(|wait| is_same(wait)) {
+            let idle = wait.idle_since.take().map_or(Duration::ZERO, |since| attempt.sent.at.since(since));
+            wait.longest_idle = wait.longest_idle.max(idle);
+        } else {
             self.stops(run, attempt, DeadlockEnd::TimedOut);
-            self.waits.insert(client, Wait { process, key, mode: attempt.mode, since: attempt.sent });
+            let (mode, since) = (attempt.mode, attempt.sent);
+            self.waits
+                .insert(client, Wait { process, key, mode, since, idle_since: None, longest_idle: Duration::ZERO });
         }
         if !self.of.contains_key(&client) {
             self.follow(run, client, attempt.sent.at);
@@ -214,7 +240,7 @@ impl Deadlocks {
     fn follow(&mut self, run: &Run, first: ClientId, at: Stamp) {
         let mut chain: Vec<(ClientId, Wait, &Attempt)> = Vec::new();
         let mut client = first;
-        while let Some(wait) = self.waits.get(&client).copied() {
+        while let Some(wait) = self.waits.get(&client).copied().filter(|wait| wait.over(run, at).is_none()) {
             // A chain that runs into a known cycle does not come back to the first client, which is in no cycle.
             let blocks =
                 |hold: &&Attempt| hold.gave_up.is_none() && hold.end() > at && rules::conflict(hold.mode, wait.mode);
@@ -305,6 +331,11 @@ impl Deadlocks {
 
     fn end(&mut self, run: &Run, id: u64, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
         let Some(cycle) = self.forget(id) else { return };
+        let waits = cycle.clients.iter().filter_map(|client| self.waits.get(client));
+        let first = waits.filter_map(|wait| Some((wait.over(run, at)?, wait.process))).min();
+        let (ended, at, by) = first.map_or((ended, at, by), |(over, process)| {
+            (DeadlockEnd::TimedOut, over.max(cycle.from), Some(run.process(process).name.clone()))
+        });
         let bound = bound(run, self.lease);
         let has_outlasted = bound.is_some_and(|bound| rules::is_overdue(at, cycle.from, bound));
         let ended = if ended == DeadlockEnd::Unended && !has_outlasted { DeadlockEnd::CutOff } else { ended };

@@ -1,8 +1,8 @@
 //! The facts about one key: its open attempts, the clients that may have held it last, and the findings so far.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use history::{HoldId, Mode, Stamp};
+use history::{ClientId, HoldId, Mode, Stamp};
 use rustc_hash::FxHashSet;
 
 use crate::{
@@ -21,6 +21,8 @@ pub(crate) struct Open {
     pub sent: EventRef,
     pub is_hold: bool,
     pub behind: Option<EventRef>,
+    /// When the first attempt was sent that overlaps this one: directly, or by a chain of attempts.
+    pub meets: Option<Stamp>,
     /// True if a client program said that it has released the lock of the attempt, or does not have it.
     pub is_undone: bool,
 }
@@ -29,7 +31,7 @@ impl Open {
     /// An attempt that was sent just now.
     pub fn of(attempt: &Attempt) -> Open {
         let Attempt { id, process, sent, .. } = *attempt;
-        Open { id, process, sent, is_hold: false, behind: None, is_undone: false }
+        Open { id, process, sent, is_hold: false, behind: None, meets: None, is_undone: false }
     }
 }
 
@@ -120,9 +122,73 @@ pub(crate) struct KeyWatch {
     pub found: Vec<Finding>,
     /// The end of the first refused attempt of each process since the key was free, and the stamp since which it was.
     pub looks: BTreeMap<usize, (Stamp, Stamp)>,
+    /// The last time in which attempts may have refused each other.
+    pub contended: Option<Contention>,
+    /// Attempts that were refused at the last stamp of a refusal.
+    pub refused: Vec<Refused>,
+}
+
+/// An attempt that was refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refused {
+    client: ClientId,
+    at: Stamp,
+    /// When the first attempt was sent that overlaps this one, or this one itself.
+    first: Stamp,
+}
+
+/// A time in which attempts may have refused each other, because each had a part of the servers. A part may stay for a
+/// lease after its attempt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Contention {
+    pub from: Stamp,
+    pub until: Stamp,
 }
 
 impl KeyWatch {
+    /// Notes a new attempt. Attempts that overlap may refuse each other. Equal stamps are concurrent, so an attempt
+    /// that was refused at this stamp overlaps too, unless it is of the same client. `left_until` says how long the
+    /// parts of such an attempt may stay.
+    pub fn sent(&mut self, attempt: &Attempt, left_until: Stamp, bound: Duration) {
+        let now = attempt.sent.at;
+        self.refused.retain(|refused| refused.at == now);
+        let ended = self.refused.iter().filter(|refused| refused.client != attempt.client).map(|refused| refused.first);
+        let ended = ended.min();
+        let waiting = self.open.iter_mut().filter(|open| !open.is_hold);
+        let first = waiting.map(|open| *open.meets.get_or_insert(open.sent.at)).chain(ended).min();
+        self.open.push(Open { meets: first, ..Open::of(attempt) });
+        if let Some(from) = ended {
+            let from = self.contended(from, left_until);
+            let is_overdue = |finding: &Finding| rules::is_overdue(finding.from, from, bound);
+            self.found.retain(|finding| finding.is_waiter || finding.to != now || is_overdue(finding));
+        }
+    }
+
+    /// Notes that an attempt of a client was refused just now.
+    pub fn refused(&mut self, client: ClientId, open: &Open, at: Stamp, left_until: Stamp) {
+        if let Some(from) = open.meets {
+            self.contended(from, left_until);
+        }
+        self.refused.push(Refused { client, at, first: open.meets.unwrap_or(open.sent.at) });
+    }
+
+    /// Notes that attempts were refused that overlap each other since `from`. Parts that they had may stay on servers
+    /// until `until`. Returns the start of the whole contention.
+    fn contended(&mut self, from: Stamp, until: Stamp) -> Stamp {
+        let known = self.contended.filter(|known| from <= known.until);
+        let whole = known.map_or(Contention { from, until }, |known| Contention {
+            from: known.from.min(from),
+            until: known.until.max(until),
+        });
+        self.contended = Some(whole);
+        whole.from
+    }
+
+    /// Returns the start of the time in which attempts may have refused each other, if `at` lies in it.
+    pub fn contended_since(&self, at: Stamp) -> Option<Stamp> {
+        self.contended.filter(|contended| at <= contended.until).map(|contended| contended.from)
+    }
+
     /// Notes that a client may have held the key until this stamp.
     pub fn extend(&mut self, until: Stamp, is_after_kill: bool) {
         self.last = self.last.later(LastHolder { until, is_after_kill });

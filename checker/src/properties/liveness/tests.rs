@@ -1,3 +1,4 @@
+mod contention;
 mod deaths;
 mod programs;
 

@@ -241,6 +241,37 @@ fn waits_without_a_cycle_are_no_deadlock() {
 }
 
 #[test]
+fn a_client_that_does_not_try_again_waits_no_longer() {
+    // Each client tries the key of the other once, and works on under its own key until the end.
+    let tried_once = |between: u64, until| {
+        let mut s = Clients::new(2);
+        (s.1, s.0.plan.workload.renew) = (2, Some(Duration::from_millis(500)));
+        s.renewed(until).holds(1, 1, "k0", 100).holds(2, 2, "k1", 150);
+        s.tries(1, 3, "k1", 500).fails(1, 3, FailureReason::Held, 510);
+        s.tries(2, 4, "k0", 510 + between).fails(2, 4, FailureReason::Held, 520 + between);
+        s.event(1, until, Event::Work { hold: HoldId(1), planned_ns: 1 });
+        s
+    };
+    // A client waits for 150 ms at most before it tries again, and 1 s more are allowed.
+    let found = liveness(&tried_once(1_150, 9_000).0);
+    assert_eq!((found.deadlocks_unended, found.deadlocks_timed_out, found.deadlocks.len()), (0, 1, 1), "{found:?}");
+    assert_eq!((found.deadlocks[0].lasted_ms, found.deadlocks[0].from_ms), (0.0, 1_660.0), "the other waits no longer");
+    assert_eq!(ends(&tried_once(1_151, 9_000).0), []);
+    // A client that tries every 2 s may do so 5 s later again.
+    let tries_rarely = |until: u64| {
+        let mut s = tried_once(100, until);
+        for (number, at) in (2_500..until).step_by(2_000).enumerate() {
+            let id = 10 + 2 * number as u64;
+            s.tries(1, id, "k1", at + 5).fails(1, id, FailureReason::Held, at + 15);
+            s.tries(2, id + 1, "k0", at + 20).fails(2, id + 1, FailureReason::Held, at + 30);
+        }
+        s
+    };
+    let found = liveness(&tries_rarely(30_000).0);
+    assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Violated, 1), "{:?}", found.deadlocks);
+}
+
+#[test]
 fn longer_cycles_and_a_client_that_waits_for_itself_are_deadlocks() {
     let mut s = Clients::new(3);
     s.holds(1, 1, "k0", 100).holds(2, 2, "k1", 110).holds(3, 3, "k2", 120);
