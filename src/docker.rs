@@ -13,8 +13,17 @@ use crate::{
     recorder::Recorder, remove_keys::remove_keys, report::Terminal, run_dir::RunDir, unplanned::UnplannedFaults,
 };
 
+/// The parts of a run that its caller needs, also if a signal ends the run.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// The cluster, when it is up. While the cluster is there, its agent runs, and no sweep removes it.
+    pub cluster: Option<Running>,
+    /// The reason why the run has failed, while its logs are read.
+    pub failure: Option<anyhow::Error>,
+}
+
 /// Runs the plan of `file`, and returns the ids of the images by role. If that fails, the caller takes the cluster
-/// down. `up` gets the cluster when it is up: while the cluster is there, its agent runs, and no sweep removes it.
+/// down.
 pub async fn run(
     engine: &Engine,
     file: &PlanFile,
@@ -22,7 +31,7 @@ pub async fn run(
     made_by: MadeBy,
     keep: bool,
     terminal: &Terminal,
-    up: &mut Option<Running>,
+    left: &mut Left,
 ) -> anyhow::Result<BTreeMap<String, String>> {
     let live_view = Arc::new(LiveView::new());
     let files = program::files(file)?;
@@ -32,7 +41,7 @@ pub async fn run(
     terminal.progress("bringing the cluster up");
     let began = Instant::now();
     let (running, mut queue) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
-    let running = &*up.insert(running);
+    let running = &*left.cluster.insert(running);
     // The head of the history names the images, which are known only now.
     let made_by = MadeBy { images: running.images(), ..made_by };
     let mut recorder = Recorder::new(dir, file, made_by, live_view.clone())?;
@@ -58,8 +67,9 @@ pub async fn run(
         watched = unplanned.record(running, &cluster, &processes) => watched,
         ended = controller.run() => ended.map_err(anyhow::Error::from),
     };
-    if ended.is_ok() {
-        recorder.end(&file.plan)?;
+    match ended {
+        Ok(()) => recorder.end(&file.plan)?,
+        Err(failure) => left.failure = Some(failure),
     }
     recorder.write_logs()?;
     // Servers that exist already keep their logs to themselves.
@@ -69,11 +79,13 @@ pub async fn run(
         let log = running.logs(node).await.unwrap_or_else(|e| format!("{e}\n").into_bytes());
         dir.write(&dir.log(node.as_str()), log)?;
     }
-    ended?;
+    if let Some(failure) = left.failure.take() {
+        return Err(failure);
+    }
     let high_water = running.high_water();
     terminal.progress(&format!("recorded, {high_water} events in the queue at most; taking the cluster down"));
-    if let Err(left) = remove_keys(Some(running), file).await {
-        terminal.warn(&format!("{left:#}"));
+    if let Err(keys) = remove_keys(Some(running), file).await {
+        terminal.warn(&format!("{keys:#}"));
     }
     let began = Instant::now();
     let swept = running.down().await?;

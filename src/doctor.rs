@@ -53,6 +53,7 @@ fn engine(facts: Result<EngineFacts, compose::Error>) -> (Finding, bool) {
         Err(error) => {
             let mend = match error {
                 compose::Error::Forbidden { .. } => "sudo usermod -aG docker \"$USER\", then log in again",
+                compose::Error::Engine { .. } => "sudo systemctl restart docker, or wait until the engine is less busy",
                 _ => "sudo apt-get install docker.io, or start the engine: sudo systemctl start docker",
             };
             (Finding::fails(NAME, error.to_string(), mend), false)
@@ -68,7 +69,9 @@ mod tests {
     fn an_engine_that_one_may_not_use_is_told_apart_from_a_missing_one() {
         let host = || "unix:///x".to_owned();
         let missing = compose::Error::NoEngine { host: host(), why: "No such file".into() };
-        for (error, word) in [(compose::Error::Forbidden { host: host() }, "usermod"), (missing, "systemctl")] {
+        let silent = compose::Error::Engine { doing: "asking".into(), why: "nothing within 30 s".into() };
+        let forbidden = compose::Error::Forbidden { host: host() };
+        for (error, word) in [(forbidden, "usermod"), (missing, "apt-get install"), (silent, "restart docker")] {
             let (finding, works) = engine(Err(error));
             let Outcome::Fails { mend, .. } = finding.outcome else { panic!("{finding:?}") };
             assert!(mend.contains(word) && !works, "{mend}");

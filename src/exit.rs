@@ -32,7 +32,7 @@ pub struct Unusable(pub String);
 
 /// The user interrupted: exit code 130.
 #[derive(Debug, thiserror::Error)]
-#[error("interrupted; everything that was started has been removed")]
+#[error("interrupted; everything that was started has ended")]
 pub struct Interrupted;
 
 impl Exit {

@@ -11,6 +11,10 @@ use history::{ClusterKind, FaultKind, NodeName, PLAN_BYTES_MAX, Persistence, Pla
 use locks::access::Access;
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 use workloads::backend::Backend;
 
 use crate::{
@@ -79,10 +83,19 @@ impl PlanFile {
     /// Parses a plan that comes from `origin`. The plan is for `cluster`, or for the cluster that it names.
     pub fn parse(text: &str, origin: &str, cluster: Option<ClusterKind>) -> anyhow::Result<PlanFile> {
         let wrong = |problem: String| Unusable(format!("plan {origin}: {problem}"));
-        let servers = missing_servers(text).map_err(|e| wrong(format!("{e:#}")))?.unwrap_or_default();
-        // The added table comes last, so that errors name the lines of the file.
-        let mut file: PlanFile = toml::from_str(&format!("{text}{servers}")).map_err(|e| {
-            let is_suite = has_key(text, "row") || has_key(text, "include");
+        Plan::check_toml(text).map_err(wrong)?;
+        // The parsed text takes many times its size, so a text is parsed once.
+        let servers;
+        let mut parsed = DeTable::parse(text).map_err(|e| wrong(e.to_string()))?;
+        let is_suite = parsed.get_ref().contains_key("row") || parsed.get_ref().contains_key("include");
+        if let Some(missing) = missing_servers(parsed.get_ref()).map_err(|e| wrong(format!("{e:#}")))? {
+            servers = missing;
+            let servers = DeTable::parse(&servers).context("reading the facts about the servers")?;
+            add_servers(parsed.get_mut(), servers);
+        }
+        let mut file = PlanFile::deserialize(toml::Deserializer::from(parsed)).map_err(|mut e| {
+            // An error names the line in the file.
+            e.set_input(Some(text));
             wrong(if is_suite { format!("this is a suite; `harness suite {origin}` runs it") } else { e.to_string() })
         })?;
         let backend = Backend::named(&file.backend).map_err(|e| wrong(format!("backend: {e}")))?;
@@ -173,8 +186,9 @@ impl PlanFile {
     fn can_be_read_again(&self) -> anyhow::Result<()> {
         let refused = |e: PlanError| usage(e.field, e.problem);
         self.plan.check_line().map_err(refused)?;
-        let is_longer = self.to_toml()?.len() as u64 > PLAN_BYTES_MAX;
-        if is_longer { Err(refused(self.plan.too_large())) } else { Ok(()) }
+        let text = self.to_toml()?;
+        let is_readable = text.len() as u64 <= PLAN_BYTES_MAX && Plan::check_toml(&text).is_ok();
+        if is_readable { Ok(()) } else { Err(refused(self.plan.too_large())) }
     }
 
     fn fit_own_servers(&mut self) -> anyhow::Result<()> {
@@ -238,20 +252,28 @@ pub fn has_key(text: &str, key: &str) -> bool {
 
 /// Returns the table `plan.servers` for a plan that was written without it, from the Compose file of the plan's
 /// backend.
-fn missing_servers(text: &str) -> anyhow::Result<Option<String>> {
-    #[derive(Deserialize)]
-    struct Outline {
-        backend: String,
-        compose: Option<PathBuf>,
-        plan: toml::Table,
-    }
-    // The parser of the whole file reports what is wrong with it.
-    let Ok(Outline { backend, compose, plan }) = toml::from_str(text) else { return Ok(None) };
+fn missing_servers(file: &DeTable<'_>) -> anyhow::Result<Option<String>> {
+    let text = |key: &str| file.get(key).map(|value| value.get_ref().as_str());
+    let plan = file.get("plan").and_then(|plan| plan.get_ref().as_table());
+    // The reader of the whole file reports what is wrong with it.
+    let (Some(Some(backend)), Some(plan)) = (text("backend"), plan) else { return Ok(None) };
+    let compose = match text("compose") {
+        Some(Some(path)) => Some(Path::new(path)),
+        Some(None) => return Ok(None),
+        None => None,
+    };
     if plan.contains_key("servers") {
         return Ok(None);
     }
-    let table = toml::to_string(&servers(compose.as_deref(), &backend)?.facts)?;
-    Ok(Some(format!("\n[plan.servers]\n{table}")))
+    Ok(Some(toml::to_string(&servers(compose, backend)?.facts)?))
+}
+
+/// Adds the table `plan.servers` to a parsed plan file.
+fn add_servers<'t>(file: &mut DeTable<'t>, servers: Spanned<DeTable<'t>>) {
+    if let Some(DeValue::Table(plan)) = file.get_mut("plan").map(Spanned::get_mut) {
+        let table = Spanned::new(servers.span(), DeValue::Table(servers.into_inner()));
+        plan.insert(Spanned::new(0..0, "servers".into()), table);
+    }
 }
 
 /// Refuses a simulated plan whose servers have no model.
@@ -390,6 +412,20 @@ mod tests {
         let refused = PlanFile::parse("schema = 1\n[[row]]\nid = \"A\"\n", "s.toml", None).unwrap_err();
         assert_eq!(Exit::of(&refused), Exit::Usage);
         assert!(refused.to_string().contains("this is a suite; `harness suite s.toml` runs it"), "{refused}");
+    }
+
+    #[test]
+    fn an_error_names_the_line_of_a_plan_without_its_servers() {
+        let k1 = std::fs::read_to_string("suites/kleppmann/k1.toml").unwrap();
+        assert_eq!(PlanFile::parse(&k1, "k1.toml", None).unwrap().plan.lock_nodes.len(), 5);
+        let refused = PlanFile::parse(&k1.replace("lease = \"2s\"", "lease = 2"), "k1.toml", None).unwrap_err();
+        assert!(refused.to_string().contains("line 14,"), "{refused}");
+    }
+
+    #[test]
+    fn a_plan_of_too_many_values_is_refused_before_it_is_parsed() {
+        let refused = PlanFile::parse(&"[".repeat(8_000_001), "plan.toml", None).unwrap_err();
+        assert!(refused.to_string().starts_with("plan plan.toml: more than 8000000 values"), "{refused}");
     }
 
     #[test]

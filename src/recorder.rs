@@ -114,7 +114,20 @@ impl Recorder {
                 Ok(())
             }
             What::Ended { code } => self.record_end(&node, process, code),
-            What::Lost { why } => self.refuse_loss(&node, &process, &why),
+            What::Lost { why } => self.refuse_loss(
+                &node,
+                format!(
+                    "{process}: the connection to the engine was lost: {why}; if the engine is down, start it, then \
+                     run `harness clean`"
+                ),
+            ),
+            What::BrokenOff { why } => self.refuse_loss(
+                &node,
+                format!(
+                    "the output of {process} broke off: {why}; the engine answers, and {process} still runs: if a \
+                     proxy is in front of the engine, let it keep silent connections open"
+                ),
+            ),
             What::Line(line) => {
                 let Report { n, at, event } = self.reports.read(&line).with_context(|| {
                     let text = String::from_utf8_lossy(&line);
@@ -157,16 +170,13 @@ impl Recorder {
         bail!("{ended} ended with {code}, and no fault had killed it; {stderr}")
     }
 
-    /// Ends the run if the engine is lost before the process has finished. The process may still run, so this is no end
-    /// of the process, not even if a fault is about to kill it.
-    fn refuse_loss(&self, node: &NodeName, process: &ProcessName, why: &str) -> anyhow::Result<()> {
+    /// Ends the run if the engine, or the output of a process, is lost before the process has finished. The process may
+    /// still run, so this is no end of the process, not even if a fault is about to kill it.
+    fn refuse_loss(&self, node: &NodeName, problem: String) -> anyhow::Result<()> {
         if self.live_view.look(|view| view.progress(node)) == Some(Progress::Finished) {
             return Ok(());
         }
-        bail!(
-            "{process}: the connection to the engine was lost: {why}; if the engine is down, start it, then run \
-             `harness clean`"
-        )
+        bail!(problem)
     }
 }
 
@@ -198,9 +208,8 @@ mod tests {
         let mut recorder = Recorder::new(&dir, &file, made_by, Arc::new(LiveView::new())).unwrap();
         let worker = NodeName::new("worker-1");
         recorder.to_be_killed.insert(worker.clone());
-        let refused = recorder.refuse_loss(&worker, &ProcessName::of(&worker, 1), "refused").unwrap_err();
-        assert_eq!(Exit::of(&refused), Exit::Failed);
-        assert!(refused.to_string().starts_with("worker-1: the connection to the engine was lost: refused"));
+        let refused = recorder.refuse_loss(&worker, "the engine is gone".to_owned()).unwrap_err();
+        assert_eq!((Exit::of(&refused), refused.to_string().as_str()), (Exit::Failed, "the engine is gone"));
         recorder.flush().unwrap();
         let history = std::fs::read_to_string(dir.history()).unwrap();
         assert!(!history.contains("process-ended"), "{history}");

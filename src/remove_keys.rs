@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use compose::{BINARY, Running, Task};
+use compose::{BINARY, Running, Task, TaskEnd};
 use history::NodeName;
 use locks::{ServerAddress, access::Access, own_servers::Removed};
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,8 @@ use workloads::backend::Backend;
 
 use crate::{exit::usage, own_servers, plan_file::PlanFile, process::one_line, report::print};
 
-/// The longest time of a removal: two rounds, and 10 s in each of them for servers that do not answer.
-const REMOVED_WITHIN: Duration = Duration::from_secs(60);
+/// The longest time in which the process of a removal starts, and its output is read.
+const STARTED_WITHIN: Duration = Duration::from_secs(40);
 
 /// The task of the hidden subcommand `remove-keys`: one line on its standard input.
 #[derive(Serialize, Deserialize)]
@@ -45,21 +45,33 @@ pub async fn remove_keys(running: Option<&Running>, file: &PlanFile) -> anyhow::
         let servers = file.plan.own_servers.keys().map(NodeName::as_str).collect::<Vec<_>>().join(", ");
         anyhow!("keys that begin with `{}` may be left on {servers}: {why}; remove them yourself", removal.namespace)
     };
+    let within = STARTED_WITHIN + locks::own_servers::longest(removal.names.len());
     let task = Task {
         name: "remove-keys",
         command: [BINARY, "remove-keys"].map(str::to_owned).to_vec(),
         input: serde_json::to_string(&removal).map_err(|error| left(&error.to_string()))?,
-        within: REMOVED_WITHIN,
+        within,
     };
     let end = compose::run_last(running, task).await.map_err(|error| left(&error.to_string()))?;
     let Ok(removed) = serde_json::from_str::<Vec<String>>(end.stdout.trim()) else {
-        let said = file.access.values().fold(end.stderr, |text, access| access.without_secrets(text));
-        return Err(left(&format!("the process that removes them ended with code {:?}: {}", end.code, said.trim())));
+        let stderr = file.access.values().fold(end.stderr, |text, access| access.without_secrets(text));
+        return Err(left(&how_it_ended(&TaskEnd { stderr, ..end }, within)));
     };
     match removed.as_slice() {
         [] => Ok(()),
         removed => Err(anyhow!("keys may be left on your servers; remove them yourself: {}", removed.join("; "))),
     }
+}
+
+/// Describes the end of a removal that has printed no result.
+fn how_it_ended(TaskEnd { code, is_late, stderr, .. }: &TaskEnd, within: Duration) -> String {
+    let end = match code {
+        Some(code) => format!("ended with code {code}"),
+        None if *is_late => format!("did not end within {} s", within.as_secs()),
+        None => "ended with an unknown code".to_owned(),
+    };
+    let said = if stderr.trim().is_empty() { String::new() } else { format!(": {}", stderr.trim()) };
+    format!("the process that removes them {end}{said}")
 }
 
 /// The hidden subcommand `remove-keys`: reads a removal from standard input, and prints what is left.
@@ -69,4 +81,20 @@ pub async fn remove_keys_here() -> anyhow::Result<()> {
         servers.into_iter().map(|(name, address, access)| ServerAddress { name, address, access }).collect();
     let Removed { left, .. } = locks::own_servers::remove(&client, &servers, &namespace, &names).await;
     print(&format!("{}\n", serde_json::to_string(&left)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_removal_is_told_from_one_that_ended() {
+        let end = |code, is_late, stderr: &str| {
+            let end = TaskEnd { code, is_late, stderr: stderr.to_owned(), ..TaskEnd::default() };
+            how_it_ended(&end, STARTED_WITHIN)
+        };
+        assert_eq!(end(None, true, ""), "the process that removes them did not end within 40 s");
+        assert_eq!(end(Some(3), false, "no\n"), "the process that removes them ended with code 3: no");
+        assert_eq!(end(None, false, ""), "the process that removes them ended with an unknown code");
+    }
 }

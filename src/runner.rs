@@ -150,8 +150,8 @@ impl Runner {
         mut stop: Stop,
     ) -> anyhow::Result<BTreeMap<String, String>> {
         // Kept until everything is removed: when the cluster is dropped, its agent ends, and another run may remove it.
-        let mut cluster = None;
-        let run = docker::run(engine, file, dir, made_by, self.keep, terminal, &mut cluster);
+        let mut left = docker::Left::default();
+        let run = docker::run(engine, file, dir, made_by, self.keep, terminal, &mut left);
         let run = AssertUnwindSafe(run).catch_unwind();
         let ended = tokio::select! {
             ended = run => Some(ended),
@@ -159,23 +159,31 @@ impl Runner {
         };
         let failure = match ended {
             Some(Ok(Ok(images))) => return Ok(images),
-            Some(Ok(Err(error))) if dir.history().exists() => {
-                Some(error.context(format!("the history up to here is in {}", dir.path().display())))
-            }
-            Some(Ok(Err(error))) => Some(error),
+            // Reading the logs of a failed run may fail, too.
+            Some(Ok(Err(error))) => Some(left.failure.take().unwrap_or(error)),
             // The panic's message is on standard error already.
             Some(Err(_panic)) => Some(anyhow!("the harness panicked, which is a bug of the harness")),
-            None => None,
+            // The run may have failed before the signal.
+            None => left.failure.take(),
         };
+        let failure = failure.map(|error| match dir.history().exists() {
+            true => error.context(format!("the history up to here is in {}", dir.path().display())),
+            false => error,
+        });
+        // Before the removal, which may take long or be given up.
+        failure.iter().for_each(|failure| terminal.progress(&format!("the run has failed: {failure:#}")));
         terminal.progress("taking the cluster down");
         let taking_down = async {
             // Before the network is gone, and after the workers are.
-            let removed = remove_keys(cluster.as_ref(), file).await;
+            let removed = remove_keys(left.cluster.as_ref(), file).await;
             (removed, compose::take_down(engine, &file.run).await)
         };
+        let go_on = || terminal.progress("the cluster is still being taken down; Ctrl-C once more leaves what is left");
         let (removed, taken_down) = tokio::select! {
+            // A removal that has ended is not given up.
+            biased;
             taken_down = taking_down => taken_down,
-            () = stop.signalled() => {
+            () = stop.signalled_twice(go_on) => {
                 terminal.progress(&format!(
                     "interrupted again: objects of run {} stay in the engine; run `harness clean` after {STARTING_S} s \
                      to remove them",

@@ -312,9 +312,11 @@ pub fn fits_its_run(plan: &Plan) -> anyhow::Result<()> {
 }
 
 fn longer_than_its_run(part: &str, lasting: Duration, time: Duration) -> anyhow::Error {
+    // A delay is on until a probe and its answer have come.
+    let length = if part == "delay" { "with a round trip of" } else { "of" };
     let problem = "is longer than the whole fault phase";
     let remedy = format!("make the {part} shorter, or --time longer");
-    usage("nemesis", format!("a {part} of {lasting:?} {problem} of {time:?}; {remedy}"))
+    usage("nemesis", format!("a {part} {length} {lasting:?} {problem} of {time:?}; {remedy}"))
 }
 
 /// Returns the first flag that changes nothing on these servers, and the reason.

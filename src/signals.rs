@@ -93,12 +93,37 @@ impl Stop {
         let _ = self.state.wait_for(|state| state.seen > handled).await;
         self.handled += 1;
     }
+
+    /// Waits until two signals were awaited since the start of the run. Calls `first` if the first of them comes now.
+    pub async fn signalled_twice(&mut self, first: impl FnOnce()) {
+        if self.handled == 0 {
+            self.signalled().await;
+            first();
+        }
+        while self.handled < 2 {
+            self.signalled().await;
+        }
+    }
+}
+
+/// Waits for a signal. For a command without [`Signals`]: its end removes what it has started.
+///
+/// # Errors
+/// A handler cannot be installed.
+pub async fn signalled() -> anyhow::Result<()> {
+    let mut listeners = listeners()?;
+    any(&mut listeners).await;
+    Ok(())
+}
+
+async fn any(listeners: &mut [Signal]) {
+    futures::future::select_all(listeners.iter_mut().map(|listener| Box::pin(listener.recv()))).await;
 }
 
 /// Counts signals until one of them ends the process.
 async fn obey(mut listeners: Vec<Signal>, signals: Signals) {
     loop {
-        futures::future::select_all(listeners.iter_mut().map(|listener| Box::pin(listener.recv()))).await;
+        any(&mut listeners).await;
         if signals.add() {
             std::process::exit(Exit::Interrupted as i32);
         }
@@ -154,6 +179,31 @@ mod tests {
         }));
         assert_eq!(ran.unwrap_err().to_string(), "interrupted again");
         assert!(signals.add(), "after the run a signal ends the process at once");
+    }
+
+    #[test]
+    fn only_the_second_signal_gives_up_a_removal() {
+        // The signals before the removal that ended the run: none, if it failed by itself.
+        for before in 0..2 {
+            let signals = Signals::default();
+            let all = &signals;
+            let told = std::cell::Cell::new(0);
+            let ran = block_on(signals.awaited_by(|mut stop| async move {
+                for _ in 0..before {
+                    all.add();
+                    stop.signalled().await;
+                }
+                let mut given_up = Box::pin(stop.signalled_twice(|| told.set(told.get() + 1)));
+                assert!((&mut given_up).now_or_never().is_none());
+                for n in before + 1..=2 {
+                    all.add();
+                    assert_eq!((&mut given_up).now_or_never().is_some(), n == 2, "{before} before, signal {n}");
+                }
+                assert_eq!(told.get(), 1 - before, "the first signal is told if it comes during the removal");
+                Ok(())
+            }));
+            assert!(ran.unwrap_err().is::<Interrupted>());
+        }
     }
 
     #[test]

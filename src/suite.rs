@@ -13,6 +13,7 @@ mod file;
 pub(crate) mod fixtures;
 mod github;
 mod judgement;
+mod junit_file;
 mod merge;
 mod output;
 mod progress;
@@ -30,7 +31,7 @@ use history::ClusterKind;
 
 use crate::{
     cli::{Format, SuiteArgs},
-    exit::Exit,
+    exit::{Exit, usage},
     fingerprint,
     report::{Terminal, print},
     runner::runtime,
@@ -48,18 +49,24 @@ pub use results::{CaseRun, Outcome, Results};
 use results::{Head, RowFacts};
 use suite_record::{EarlierRecord, SuiteRecord, lock};
 
+/// The largest seed of a plan.
+const SEED_MAX: u64 = 1 << 53;
+
 /// `harness suite`
 pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     let cluster = args.cluster;
     let suites = file::read(&args.suites, cluster, &args.only)?;
-    let output = Output::new(args.format, args.junit.clone())?;
+    seeds_fit(&suites, args.repeat.get())?;
+    let mut output = Output::new(args.format, args.junit.clone())?;
+    // Held as long as the suites run.
+    let _lock = lock(&args.runs)?;
+    // Not before: the file may be that of the suite that has the lock. Not later: without an engine, no file is left.
+    output.clear()?;
     let runtime = runtime()?;
     if cluster == ClusterKind::Docker {
         // A broken engine must not give a verdict.
         runtime.block_on(Engine::connect())?;
     }
-    // Held as long as the suites run.
-    let _lock = lock(&args.runs)?;
     let terminal = Terminal::new(|_| String::new(), false);
     // All records are read before the first one is replaced.
     let earlier =
@@ -95,6 +102,20 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     }
     let results: Vec<&Results> = records.iter().map(SuiteRecord::results).collect();
     output.write(&results)
+}
+
+/// Refuses a row whose last run would have a seed that no plan may have.
+fn seeds_fit(suites: &[Suite], repeat: u32) -> anyhow::Result<()> {
+    let cases = suites.iter().flat_map(|suite| suite.cases.iter().map(move |case| (suite, case)));
+    for (Suite { name, .. }, case) in cases {
+        let seed = case.file.plan.seed;
+        if seed.saturating_add(u64::from(repeat) - 1) > SEED_MAX {
+            let row = format!("row {} of suite {name} has the seed {seed}", case.name);
+            let problem = "its last run would pass 2^53, the largest seed; give the row a smaller `plan.seed`";
+            return Err(usage("repeat", format!("{row}: {problem}")));
+        }
+    }
+    Ok(())
 }
 
 /// Judges the runs of another build again, from their histories, and then replaces the record. A run without a history

@@ -142,6 +142,7 @@ impl Builder {
         left_out.holds = self.holds.count - holds.len() as u64;
         left_out.wrong_holds = self.holds.wrong_left_out;
         left_out.near_holds = self.holds.near_left_out;
+        left_out.acts_of_run = self.holds.acts;
         left_out.attempts = self.failed.iter().map(|(_, count)| count).sum();
         left_out.failed = self.failed;
         Timeline {

@@ -25,18 +25,18 @@ const START_LOOKS: u32 = 50;
 
 impl DockerCluster<'_> {
     /// Injects the active faults of `node` again if the node has restarted since. For a restart that no fault of the
-    /// plan caused, too.
+    /// plan caused, too. If the node ends meanwhile, its next start injects the faults.
     ///
     /// # Errors
-    /// The node runs, and a fault could not be injected again.
+    /// The process of the node goes on, and a fault could not be injected again.
     pub async fn again(&self, node: &NodeName) -> Result<(), ClusterError> {
         let member = self.member(node, DOING)?;
         let _alone = member.control.lock().await;
-        let done = self.again_alone(node, DOING).await;
-        match self.pid_if_up(node, DOING).await? {
-            // The next start injects the faults.
-            None => Ok(()),
-            Some(_) => done.map(drop),
+        let Some(pid) = self.pid_if_up(node, DOING).await? else { return Ok(()) };
+        match self.again_alone(node, DOING).await {
+            // Somebody may have started the node once more. The engine reports that start, too.
+            Err(_) if self.has_ended(&[(node, pid)]).await? => Ok(()),
+            done => done.map(drop),
         }
     }
 
@@ -137,13 +137,18 @@ impl DockerCluster<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use agent::protocol::{Answer, Order};
     use nemesis::Doing;
     use parking_lot::Mutex;
     use tokio::time::{Instant, pause};
 
     use super::*;
-    use crate::{fake_engine, reach::AgentPort};
+    use crate::{
+        fake_engine,
+        reach::{AgentPort, SetClocks},
+    };
 
     /// An agent that changes the wall clock of one process.
     #[derive(Default)]
@@ -171,6 +176,35 @@ mod tests {
                 other => unreachable!("{other:?}"),
             };
             Box::pin(std::future::ready(Ok(Answer::Clocks(answer))))
+        }
+    }
+
+    /// An agent that finds no process.
+    struct Blind;
+
+    impl AgentPort for Blind {
+        fn order<'a>(&'a self, node: &'a NodeName, _: Order) -> Doing<'a, Answer> {
+            Box::pin(std::future::ready(Err(failed(node, DOING, "no such process"))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_restarts_once_more_meanwhile_is_no_error() {
+        // The pid at each look of the engine. The last one stays.
+        for (pids, is_over) in [(vec![7, 7, 8], true), (vec![7, 7, 0], true), (vec![0], true), (vec![7], false)] {
+            let (dir, looks) = (tempfile::tempdir().unwrap(), AtomicUsize::new(0));
+            let seen = pids.clone();
+            let answer = move |_: &str| {
+                let pid = seen[looks.fetch_add(1, Ordering::Relaxed).min(seen.len() - 1)];
+                (Duration::ZERO, fake_engine::json(&format!(r#"{{"State":{{"Pid":{pid}}}}}"#)))
+            };
+            let engine = fake_engine::start(&dir, answer).await;
+            let running = fake_engine::running(&engine).await;
+            let cluster = DockerCluster::new(&running, &Blind, 1);
+            let node = NodeName::new("worker-1");
+            let changes = vec![(WhichClock::Wall, ClockChange::JumpMs(500))];
+            cluster.on().clocks.insert(node.clone(), SetClocks { changes, pid: 6 });
+            assert_eq!(cluster.again(&node).await.is_ok(), is_over, "{pids:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The connection to the Docker engine.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bollard::{
     Docker,
@@ -9,15 +9,17 @@ use bollard::{
     query_parameters::CreateContainerOptions,
 };
 use history::EngineFacts;
-use tokio::sync::RwLock;
+use tokio::{net::TcpStream, sync::RwLock, time::timeout};
 
 use crate::{
-    error::{CALL_LIMIT, Error, explain, is_forbidden, status, unconnected},
+    error::{CALL_LIMIT, Error, explain, is_busy, is_forbidden, status, unconnected},
     socket,
 };
 
-/// Time within which an engine must report its version.
+/// Time within which an engine must take a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Time within which an engine must report its version. On a busy machine an engine takes seconds.
+const VERSION_LIMIT: Duration = Duration::from_secs(30);
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 
 /// A connection to a Docker engine that answers. Clones are cheap.
@@ -42,8 +44,8 @@ impl Engine {
     /// Connects to the engine at `host`: `unix:///path`, `tcp://name:port`.
     ///
     /// # Errors
-    /// [`Error::NoEngine`] if no engine answers within 5 s, [`Error::Forbidden`] if this user may not connect to it,
-    /// [`Error::Engine`] if it answers with an error.
+    /// [`Error::NoEngine`] if nobody takes a connection within 5 s, [`Error::Forbidden`] if this user may not connect
+    /// to it, [`Error::Engine`] if the engine answers with an error, or does not answer within 30 s.
     pub async fn connect_to(host: &str) -> Result<Self, Error> {
         let no_engine = |why: String| Error::NoEngine { host: host.to_owned(), why };
         let docker = match host.strip_prefix("unix://") {
@@ -51,14 +53,23 @@ impl Engine {
             None => Docker::connect_with_host(host),
         };
         let docker = docker.map_err(|e| no_engine(explain(&e)))?;
-        let docker = tokio::time::timeout(CONNECT_LIMIT, docker.negotiate_version())
-            .await
-            .map_err(|_| no_engine(format!("nothing within {} s", CONNECT_LIMIT.as_secs())))?
-            .map_err(|e| match status(&e) {
-                Some(_) => Error::engine("asking for the engine's version", &e),
-                None if is_forbidden(&e) => Error::Forbidden { host: host.to_owned() },
-                None => no_engine(unconnected(&e)),
-            })?;
+        let mut asking = pin!(docker.negotiate_version());
+        let negotiated = match timeout(CONNECT_LIMIT, &mut asking).await {
+            Ok(negotiated) => negotiated,
+            Err(_) => {
+                if !takes_connections(host).await {
+                    return Err(no_engine(format!("no connection within {} s", CONNECT_LIMIT.as_secs())));
+                }
+                let negotiated = timeout(VERSION_LIMIT - CONNECT_LIMIT, asking).await;
+                negotiated.map_err(|_| silent(host, format!("nothing within {} s", VERSION_LIMIT.as_secs())))?
+            }
+        };
+        let docker = negotiated.map_err(|e| match status(&e) {
+            Some(_) => Error::engine("asking for the engine's version", &e),
+            None if is_forbidden(&e) => Error::Forbidden { host: host.to_owned() },
+            None if is_busy(&e) => silent(host, unconnected(&e)),
+            None => no_engine(unconnected(&e)),
+        })?;
         let docker = with_version_in_path(docker).with_timeout(CALL_LIMIT);
         Ok(Self { docker, host: host.to_owned(), creating: Arc::default() })
     }
@@ -166,6 +177,20 @@ fn with_version_in_path(docker: Docker) -> Docker {
     })
 }
 
+/// Returns whether somebody takes connections at `host`, who has not answered a request so far. A connection to a Unix
+/// socket is made or refused at once, so somebody is there.
+async fn takes_connections(host: &str) -> bool {
+    let Some(address) = host.strip_prefix("tcp://").or_else(|| host.strip_prefix("http://")) else { return true };
+    let connecting = TcpStream::connect(address.trim_end_matches('/'));
+    timeout(CONNECT_LIMIT, connecting).await.is_ok_and(|connected| connected.is_ok())
+}
+
+/// The error about an engine that is there, and does not answer.
+fn silent(host: &str, why: String) -> Error {
+    let why = format!("{why}, although somebody listens there; wait until it is less busy, or restart it");
+    Error::Engine { doing: format!("asking the engine at {host} for its version"), why }
+}
+
 /// Parses an RFC 3339 time (`2024-05-01T12:00:00.25+02:00`) into whole seconds since 1970.
 ///
 /// The years begin in March, so that a leap day is the last day of its year.
@@ -195,6 +220,13 @@ pub(crate) fn unix_seconds(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        os::{fd::OwnedFd, unix::net::UnixStream},
+        path::Path,
+    };
+
+    use tokio::{net::UnixListener, time::pause};
+
     use super::*;
     use crate::fake_engine;
 
@@ -211,16 +243,21 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_full_queue_of_the_socket_is_tried_again() {
+    /// A socket at `path` that listens and whose queue is full, and the first connection in the queue.
+    fn full(path: &Path) -> (OwnedFd, UnixStream) {
         use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("engine.sock");
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
-        bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &UnixAddr::new(&path).unwrap()).unwrap();
+        bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &UnixAddr::new(path).unwrap()).unwrap();
         listen(&listener, Backlog::new(0).unwrap()).unwrap();
-        let _first_in_the_queue = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        (listener, UnixStream::connect(path).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_of_the_socket_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("engine.sock");
+        let (listener, _first_in_the_queue) = full(&path);
         let refused = tokio::net::UnixStream::connect(&path).await.unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::WouldBlock);
 
@@ -228,10 +265,45 @@ mod tests {
         let connecting = tokio::spawn(async move { Engine::connect_to(&host).await });
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!connecting.is_finished());
-        let listener = tokio::net::UnixListener::from_std(listener.into()).unwrap();
+        let listener = UnixListener::from_std(listener.into()).unwrap();
         let version = fake_engine::json(r#"{"ApiVersion":"1.41"}"#);
         fake_engine::serve(listener, move |_| (Duration::ZERO, version.clone()));
         connecting.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_is_there_and_does_not_answer_is_no_missing_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        let version = fake_engine::json(r#"{"ApiVersion":"1.41"}"#);
+        pause();
+        for (late, why) in [(VERSION_LIMIT - CONNECT_LIMIT, None), (2 * VERSION_LIMIT, Some("nothing within 30 s"))] {
+            let path = dir.path().join(format!("{}.sock", late.as_secs()));
+            let version = version.clone();
+            fake_engine::serve(UnixListener::bind(&path).unwrap(), move |_| (late, version.clone()));
+            does_not_answer(&path, why).await;
+        }
+        let path = dir.path().join("full.sock");
+        let _full = full(&path);
+        does_not_answer(&path, Some("Resource temporarily unavailable")).await;
+    }
+
+    /// Asserts that the engine behind a socket answers, or is there and does not answer for this reason.
+    async fn does_not_answer(path: &Path, expected: Option<&str>) {
+        match (Engine::connect_to(&format!("unix://{}", path.display())).await, expected) {
+            (Ok(_), None) => {}
+            (Err(Error::Engine { why, .. }), Some(expected)) => assert!(why.starts_with(expected), "{why}"),
+            (other, _) => panic!("{expected:?}: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_where_nobody_listens_takes_no_connections() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        for scheme in ["tcp", "http"] {
+            assert!(takes_connections(&format!("{scheme}://{address}/")).await);
+            assert!(!takes_connections(&format!("{scheme}://127.0.0.1:1")).await);
+        }
     }
 
     #[tokio::test]

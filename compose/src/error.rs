@@ -271,6 +271,11 @@ pub(crate) fn is_forbidden(error: &bollard::errors::Error) -> bool {
     of_system(error).any(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
+/// Returns whether the queue of the engine's socket was full: somebody listens, and takes no connection.
+pub(crate) fn is_busy(error: &bollard::errors::Error) -> bool {
+    of_system(error).any(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
 /// Returns the errors of the system among the causes.
 fn of_system(error: &bollard::errors::Error) -> impl Iterator<Item = &std::io::Error> {
     let first: &(dyn std::error::Error + 'static) = error;

@@ -40,8 +40,12 @@ const END_WITHIN: Duration = Duration::from_secs(3);
 /// Number of failures in a row after which the connection to the engine is lost, and the time between two tries.
 const FAILURES_MAX: u32 = 3;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// Time within which an engine must tell the state of a container after a broken request.
-const STATE_WITHIN: Duration = Duration::from_secs(5);
+/// Time after which the engine is asked whether a process still runs. The connection to an engine may be lost without
+/// an error, and the request for the end of a process then waits for ever.
+const LOOK_AFTER: Duration = Duration::from_secs(60);
+/// Time within which an engine must tell the state of a container after a request without an answer. On a busy machine
+/// an engine takes seconds.
+const STATE_WITHIN: Duration = Duration::from_secs(20);
 /// Number of the last lines of standard error that are kept for messages.
 const TAIL_LINES: usize = 20;
 
@@ -70,12 +74,23 @@ pub enum What {
         /// The exit code.
         code: Option<i64>,
     },
-    /// The connection to the engine was lost, or only the stream of the output was; no output follows. The process may
-    /// still run.
+    /// The connection to the engine was lost; no output follows. The process may still run.
     Lost {
         /// The error of the connection.
         why: String,
     },
+    /// The output broke off; no output follows. The engine answers, and says that the process still runs.
+    BrokenOff {
+        /// The error of the output's stream.
+        why: String,
+    },
+}
+
+impl What {
+    /// The last report on a process, from the result of [`exit_code`].
+    fn of_end(exit: Result<Option<i64>, String>) -> Self {
+        exit.map_or_else(|why| What::Lost { why }, |code| What::Ended { code })
+    }
 }
 
 /// The queue for the output of all processes. The queue is bounded, so that a slow controller does not fill its memory.
@@ -215,7 +230,7 @@ impl Pump {
                     None => break true,
                 },
                 exit = &mut ended => {
-                    end = Some(exit);
+                    end = Some(What::of_end(exit));
                     break self.drain(&mut output).await;
                 }
             }
@@ -226,13 +241,13 @@ impl Pump {
         if let Some(why) = broken {
             // Without its output, a process that goes on is as lost as without the engine.
             end = match timeout(END_WITHIN, &mut ended).await {
-                Ok(end) => Some(end),
-                Err(_) => runs(&engine, &container).await.then_some(Err(format!("its output broke off: {why}"))),
+                Ok(exit) => Some(What::of_end(exit)),
+                Err(_) => runs(&engine, &container).await.then_some(What::BrokenOff { why }),
             };
         }
         let end = match end {
             Some(end) => end,
-            None => ended.await,
+            None => What::of_end(ended.await),
         };
         if let Some(rest) = self.stdout.rest() {
             tracing::warn!(node = %self.node, bytes = rest.len(), "ended in the middle of a line, which is dropped");
@@ -240,7 +255,7 @@ impl Pump {
         if let Some(rest) = self.stderr.rest() {
             self.put_stderr(rest).await;
         }
-        self.put(end.map_or_else(|why| What::Lost { why }, |code| What::Ended { code })).await;
+        self.put(end).await;
     }
 
     /// Reads the rest of the stream. Time in which lines wait for a slow reader of the queue is no silence.
@@ -295,17 +310,23 @@ impl Pump {
 /// # Errors
 /// The connection to the engine was lost, so the container may still run.
 pub(crate) async fn exit_code(engine: &Engine, container: &str) -> Result<Option<i64>, String> {
+    exit_code_by_looks(engine, container, LOOK_AFTER).await
+}
+
+/// As [`exit_code`], with another time after which a silent engine is asked whether the container still runs.
+async fn exit_code_by_looks(engine: &Engine, container: &str, look_after: Duration) -> Result<Option<i64>, String> {
     let mut failures = 0;
     loop {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
-        let why = match std::pin::pin!(engine.docker().wait_container(container, Some(options))).next().await {
-            Some(Ok(answer)) => return Ok(Some(answer.status_code)),
-            Some(Err(EngineError::DockerContainerWaitError { code, .. })) => return Ok(Some(code)),
-            Some(Err(error)) if status(&error) == Some(404) => return Ok(None),
-            // This engine answers only at the end, so the container still runs.
-            Some(Err(EngineError::RequestTimeoutError)) => continue,
-            Some(Err(error)) => explain(&error),
-            None => "the engine ended its answer".to_owned(),
+        let mut waiting = std::pin::pin!(engine.docker().wait_container(container, Some(options)));
+        let why = match timeout(look_after, waiting.next()).await {
+            Ok(Some(Ok(answer))) => return Ok(Some(answer.status_code)),
+            Ok(Some(Err(EngineError::DockerContainerWaitError { code, .. }))) => return Ok(Some(code)),
+            Ok(Some(Err(error))) if status(&error) == Some(404) => return Ok(None),
+            Ok(Some(Err(error))) => explain(&error),
+            Ok(None) => "the engine ended its answer".to_owned(),
+            // The container still runs, or the connection is gone without an error.
+            Err(_) => "the engine does not answer any more".to_owned(),
         };
         match timeout(STATE_WITHIN, engine.docker().inspect_container(container, None)).await {
             Ok(Ok(found)) => {
@@ -400,6 +421,24 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_silent_engine_is_asked_whether_the_process_still_runs() {
+        let look_after = Duration::from_millis(50);
+        for (inspected, end) in [
+            (fake_engine::json(r#"{"State":{"Running":false,"ExitCode":137}}"#), Ok(Some(137))),
+            (String::new(), Err("the engine does not answer any more".to_owned())),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let answer = move |request: &str| match request.contains("/wait") {
+                true => (END_WITHIN * 60, String::new()),
+                false => (Duration::ZERO, inspected.clone()),
+            };
+            let engine = fake_engine::start(&dir, answer).await;
+            let ended = timeout(END_WITHIN, exit_code_by_looks(&engine, "c", look_after)).await;
+            assert_eq!(ended.expect("a look at the container"), end);
+        }
+    }
+
     /// The outputs of a process whose stream ends after one line with an error; the engine answers a wait that late.
     async fn outputs(ends_after: Duration) -> Vec<What> {
         let dir = tempfile::tempdir().unwrap();
@@ -424,8 +463,8 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_breaks_off_while_the_process_runs_is_told_at_once() {
         let line = What::Line(Bytes::from_static(b"{}"));
-        let why = "its output broke off: reset by a proxy".to_owned();
-        assert_eq!(outputs(END_WITHIN * 60).await, [line.clone(), What::Lost { why }]);
+        let why = "reset by a proxy".to_owned();
+        assert_eq!(outputs(END_WITHIN * 60).await, [line.clone(), What::BrokenOff { why }]);
         // The streams of an ended process may break off shortly before the engine reports the end.
         assert_eq!(outputs(END_WITHIN / 10).await, [line, What::Ended { code: Some(137) }]);
     }

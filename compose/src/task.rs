@@ -48,6 +48,8 @@ pub struct Task<'a> {
 pub struct TaskEnd {
     /// The exit code; none, if the process did not end in time, or the engine does not report a code.
     pub code: Option<i64>,
+    /// True if the process did not end in time.
+    pub is_late: bool,
     /// Its output.
     pub stdout: String,
     /// Its messages.
@@ -105,13 +107,12 @@ async fn run(engine: &Engine, container: &str, task: &Task<'_>) -> Result<TaskEn
                     end.code = code;
                     return;
                 }
-                What::Lost { why } => return add(&mut end.stderr, why.as_bytes()),
+                What::Lost { why } | What::BrokenOff { why } => return add(&mut end.stderr, why.as_bytes()),
             }
         }
     };
-    // A process that is late has no exit code.
-    drop(timeout(task.within, reading).await);
-    Ok(end)
+    let is_late = timeout(task.within, reading).await.is_err();
+    Ok(TaskEnd { is_late, ..end })
 }
 
 /// Kills the workers, so that no request of theirs comes after the task.

@@ -18,7 +18,7 @@ use bollard::{
 };
 use futures::{Stream, StreamExt, stream};
 use history::NodeName;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     Engine,
@@ -29,9 +29,12 @@ use crate::{
     sweep,
 };
 
-/// How often a broken stream of reports is opened again, one after the other, and the time between two tries.
-const TRIES_MAX: u32 = 10;
+/// The number of breaks in quick succession after which the stream of reports is lost, and the time after which it is
+/// opened again.
+const BREAKS_MAX: u32 = 10;
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// The lifetime of a stream of an engine that is well: a proxy may end silent streams, and a run may have no reports.
+const LIVES: Duration = Duration::from_secs(2);
 const DOING: &str = "listening to its events";
 /// How long the engine may take to say its time.
 const TIME_WITHIN: Duration = Duration::from_secs(5);
@@ -42,6 +45,9 @@ type Reports = Pin<Box<dyn Stream<Item = Result<EventMessage, EngineError>> + Se
 pub struct Watch<'a> {
     running: &'a Running,
     reports: Reports,
+    /// The time at which the stream of reports was opened.
+    opened: Instant,
+    breaks: Breaks,
     /// The time from which reports are asked for again when their stream breaks, in nanoseconds since 1970: that of the
     /// last report, or of the first wait for one.
     last_ns: Option<i64>,
@@ -54,8 +60,16 @@ pub struct Watch<'a> {
 impl Running {
     /// Watches the nodes from now on. Stop before the cluster is taken down.
     pub fn watch(&self) -> Watch<'_> {
-        let (reports, looks) = (self.reports(None), Looks::new());
-        Watch { running: self, reports, last_ns: None, has_asked_for_time: false, looks, found: VecDeque::new() }
+        Watch {
+            running: self,
+            reports: self.reports(None),
+            opened: Instant::now(),
+            breaks: Breaks::default(),
+            last_ns: None,
+            has_asked_for_time: false,
+            looks: Looks::new(),
+            found: VecDeque::new(),
+        }
     }
 
     /// The engine's reports on the containers of this run and on its network.
@@ -83,7 +97,6 @@ impl Watch<'_> {
     /// # Errors
     /// The engine reports nothing any more.
     pub async fn next(&mut self) -> Result<Unplanned, Error> {
-        let mut tries = 0;
         loop {
             if let Some(found) = self.found.pop_front() {
                 return Ok(found);
@@ -103,19 +116,21 @@ impl Watch<'_> {
             let report = match report {
                 Some(Ok(report)) => report,
                 ended => {
-                    let why = ended.and_then(Result::err).map_or("they ended".to_owned(), |error| explain(&error));
-                    tries += 1;
-                    if tries == TRIES_MAX {
+                    let error = ended.and_then(Result::err);
+                    let lived = if was_open(error.as_ref()) { self.opened.elapsed() } else { Duration::ZERO };
+                    let why = error.map_or("they ended".to_owned(), |error| explain(&error));
+                    if self.breaks.are_too_many(lived) {
                         return Err(Error::Engine { doing: DOING.to_owned(), why });
                     }
                     tracing::debug!(why, "listening to the engine's events again");
                     sleep(TRY_AGAIN_AFTER).await;
                     // One nanosecond later: the last report would come twice.
                     self.reports = self.running.reports(self.last_ns.map(|ns| ns + 1));
+                    self.opened = Instant::now();
                     continue;
                 }
             };
-            tries = 0;
+            self.breaks = Breaks::default();
             let at_wall_ns = report.time_nano.unwrap_or_default();
             self.last_ns = self.last_ns.max(Some(at_wall_ns));
             if let Some((node, change)) = self.unplanned(&report).await {
@@ -169,8 +184,55 @@ impl Watch<'_> {
     }
 }
 
+/// The breaks of streams of reports, one after the other. A stream that was open for some time begins a new count.
+#[derive(Debug, Default)]
+struct Breaks(u32);
+
+impl Breaks {
+    /// Counts the break of a stream that was open for this time. Returns whether the stream is lost.
+    fn are_too_many(&mut self, lived: Duration) -> bool {
+        self.0 = if lived < LIVES { self.0 + 1 } else { 1 };
+        self.0 >= BREAKS_MAX
+    }
+}
+
+/// Returns whether a stream was open before it ended with this error, or without one. Only the body of an answer ends
+/// so. Other errors are those of the request, however long the request took.
+fn was_open(error: Option<&EngineError>) -> bool {
+    matches!(error, None | Some(EngineError::IOError { .. }))
+}
+
 /// The engine's time, from which reports are asked for again if their stream breaks before the first one. The second
 /// that the engine tells counts as over: our own starts may lie in it.
 async fn time_of(engine: &Engine) -> Option<i64> {
     timeout(TIME_WITHIN, engine.now_s()).await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_engine;
+
+    #[test]
+    fn only_breaks_in_quick_succession_count() {
+        let mut breaks = Breaks::default();
+        // A proxy ends each silent stream after a minute.
+        assert!((0..BREAKS_MAX * 2).all(|_| !breaks.are_too_many(Duration::from_secs(60))));
+        // The engine is gone: the last break of the proxy was the first one.
+        assert!((0..BREAKS_MAX - 2).all(|_| !breaks.are_too_many(Duration::ZERO)));
+        assert!(breaks.are_too_many(Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_broke_off_was_open_and_a_failed_request_was_not() {
+        // The body of this answer breaks off before its first part.
+        const BROKEN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        for (reply, expected) in [(BROKEN, true), ("", false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, reply.to_owned())).await;
+            let running = fake_engine::running(&engine).await;
+            let error = running.reports(None).next().await.and_then(Result::err);
+            assert_eq!(was_open(error.as_ref()), expected, "{error:?}");
+        }
+    }
 }

@@ -252,9 +252,16 @@ impl Fault {
         self.link_effect().and_then(LinkEffect::delay)
     }
 
-    /// The time for which the fault may be on. A delay stays on until its probes have come back, and they are late too.
+    /// The time for which the fault may be on. A delay stays on until its probes have come back, and they are late too:
+    /// twice, if the delay hits both directions.
     pub fn may_last(&self) -> Duration {
-        self.link_delay().map_or(self.lasting, |delay| self.lasting.max(delay.longest()))
+        let round_trip = |delay: LinkDelay| delay.longest().saturating_mul(self.directions());
+        self.link_delay().map_or(self.lasting, |delay| self.lasting.max(round_trip(delay)))
+    }
+
+    /// The number of directions in which a fault of links hits packets.
+    pub(crate) fn directions(&self) -> u32 {
+        if self.links.as_ref().is_some_and(|links| links.direction == Direction::Both) { 2 } else { 1 }
     }
 
     /// One line for a story: "paused worker-1 (frozen 5.0 s)". `lasted` is the proved length, if there is a proof.

@@ -143,10 +143,11 @@ impl Etcd {
     /// Deletes the key at its revision, which is no other client's key, and so wakes the next client. Then revokes the
     /// lease.
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
+        // The lock may have forgotten the hold. Its release is an invocation all the same, with an answer.
+        watch.sending(Round::Release);
         let Some(KeyLease { id, granted, revision: Some(revision), .. }) = self.leases.of(&hold.owner) else {
             return Err(self.leases.failed(FailureReason::Lost, NodeAnswer::None));
         };
-        watch.sending(Round::Release);
         let deleting = self.leases.store.send(self.decisions.release(&hold.key, revision));
         watch.sent(Round::Release).await;
         let result = self.leases.read(deleting, granted).await;

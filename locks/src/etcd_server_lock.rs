@@ -147,10 +147,11 @@ impl EtcdServerLock {
     /// whether there was a key; a lease that still ran says so.
     async fn remove(&self, hold: &Hold, watch: &dyn Watch) -> Result<Released, Failure> {
         let leases = &self.leases;
+        // The lock may have forgotten the hold. Its release is an invocation all the same, with an answer.
+        watch.sending(Round::Release);
         let Some(KeyLease { id, granted, .. }) = leases.of(&hold.owner) else {
             return Err(leases.failed(FailureReason::Lost, NodeAnswer::None));
         };
-        watch.sending(Round::Release);
         let unlocking = leases.store.send(Op::Unlock(hold.key.clone(), id));
         watch.sent(Round::Release).await;
         // The client revokes whatever the answer is: the key goes with the lease if the unlock was lost.

@@ -202,3 +202,66 @@ impl Leases {
         Ok(Renewed { valid_until: hold.valid_until, answers: self.answers(NodeAnswer::Done) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Etcd, EtcdServerLock, ports::Lock};
+
+    /// A store that is not asked, and a clock that is not read.
+    struct Unused;
+
+    impl Store for Unused {
+        fn name(&self) -> &str {
+            "etcd"
+        }
+
+        fn send(&self, op: Op) -> Reply<StoreResult> {
+            panic!("{op:?}")
+        }
+    }
+
+    impl Clock for Unused {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep_until(&self, at: Duration) -> Reply<()> {
+            panic!("{at:?}")
+        }
+    }
+
+    /// Notes the rounds whose sending is announced.
+    #[derive(Default)]
+    struct Announced(Mutex<Vec<Round>>);
+
+    impl Watch for Announced {
+        fn sending(&self, round: Round) {
+            self.0.lock().push(round);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_release_of_a_forgotten_hold_is_announced() {
+        let lease = Duration::from_secs(2);
+        let hold = Hold {
+            key: Key::new("k0"),
+            owner: Owner::new("a"),
+            token: None,
+            lease,
+            sent: Duration::ZERO,
+            valid_until: lease,
+            answers: Vec::new(),
+        };
+        let locks: [Arc<dyn Lock>; 2] = [
+            Arc::new(Etcd::new(Arc::new(Unused), Arc::new(Unused))),
+            Arc::new(EtcdServerLock::new(Arc::new(Unused), Arc::new(Unused))),
+        ];
+        for lock in locks {
+            let announced = Announced::default();
+            let failure = lock.release(&hold, &announced).await.unwrap_err();
+            assert_eq!(failure.reason, FailureReason::Lost);
+            assert_eq!(*announced.0.lock(), [Round::Release], "an answer without a request contradicts the record");
+        }
+    }
+}

@@ -16,17 +16,19 @@ use crate::{
     hold::Key,
     postgres,
     redis_command::{fence_name, lock_name},
-    redis_node,
+    redis_node::Removing,
     servers::ServerAddress,
 };
 
-/// The timeout of each request of a removal. A round takes no longer for a server that does not answer, however many
-/// keys there are.
+/// The timeout of the requests of one part of a removal. A server that does not answer a part gets no other part in
+/// that round, so a round waits once for that server, however many keys there are.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
+/// The longest usual time of a part, by which [`longest`] counts.
+const PART_WITHIN: Duration = Duration::from_secs(1);
 /// The pause before the keys are removed again. A request of a client that has ended may still be under way.
 const STRAGGLERS: Duration = Duration::from_millis(300);
-/// The largest number of keys in one request.
-const AT_ONCE: usize = 1_000;
+/// The largest number of locks in one part: their requests are under way at the same time.
+const AT_ONCE: usize = 500;
 /// The longest name of an object in Postgres, in bytes.
 const SCHEMA_MAX: usize = 63;
 
@@ -54,7 +56,7 @@ const KINDS: &[(&str, Kind)] = &[
 pub struct Removed {
     /// The number of keys, or of schemas, that are known to be removed.
     pub count: u64,
-    /// For each server from which keys could not be removed: the reason, and the keys.
+    /// For each server from which keys could not be removed: the first reason, and the keys.
     pub left: Vec<String>,
 }
 
@@ -96,12 +98,19 @@ pub async fn remove(client: &str, servers: &[ServerAddress], namespace: &str, na
     Removed { left: again.left, ..removed }
 }
 
+/// The longest time of a removal of so many locks: of two rounds, with the timeout of a server that does not answer in
+/// each of them.
+pub fn longest(locks: usize) -> Duration {
+    let parts = u32::try_from(locks.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
+    (REMOVED_WITHIN + PART_WITHIN * parts) * 2 + STRAGGLERS
+}
+
 async fn once(client: &str, servers: &[ServerAddress], namespace: &str, names: &[String]) -> Removed {
     match kind(client) {
         Some(Kind::Redis) => {
-            let keys: Vec<Key> = names.iter().map(|name| Key::within(namespace, name)).collect();
-            let keys: Vec<String> = keys.iter().flat_map(|key| [lock_name(key), fence_name(key)]).collect();
-            together(servers.iter().map(|server| delete_names(server, &keys))).await
+            let keys = names.iter().map(|name| Key::within(namespace, name));
+            let locks: Vec<[String; 2]> = keys.map(|key| [lock_name(&key), fence_name(&key)]).collect();
+            together(servers.iter().map(|server| delete_locks(server, &locks))).await
         }
         Some(Kind::Etcd) => delete_of_store(servers, namespace).await,
         Some(Kind::Postgres) => {
@@ -126,17 +135,42 @@ async fn together(removals: impl Iterator<Item = impl Future<Output = Removed>>)
     all
 }
 
-/// Removes keys by their names. Ends at the first part that fails, because a server that does not answer would take the
-/// timeout for each part.
-async fn delete_names(server: &ServerAddress, keys: &[String]) -> Removed {
-    let mut count = 0;
-    for (n, part) in keys.chunks(AT_ONCE).enumerate() {
-        match within(redis_node::delete(server, part)).await {
-            Ok(removed) => count += removed,
-            failed => return Removed { count, ..Removed::of(server, failed, || listed(&keys[n * AT_ONCE..])) },
+/// Removes the keys of locks by their names, over one connection. A request that the server refuses keeps only its own
+/// keys, and a connection that is lost is opened again for the next part. Ends at the first part without an answer, and
+/// if there is no connection: a server that does not answer would take the timeout for each part.
+async fn delete_locks(server: &ServerAddress, locks: &[[String; 2]]) -> Removed {
+    let (mut count, mut left, mut problem) = (0, Vec::new(), None);
+    let mut connection = None;
+    for (n, part) in locks.chunks(AT_ONCE).enumerate() {
+        let asked = within(async {
+            let mut open = match connection.take() {
+                Some(open) => open,
+                None => Removing::open(server).await?,
+            };
+            let answers = open.delete(part).await;
+            connection = answers.iter().all(Option::is_some).then_some(open);
+            Ok(answers)
+        });
+        let answers = match asked.await {
+            Ok(answers) => answers,
+            Err(why) => {
+                problem.get_or_insert(why);
+                left.extend(locks[n * AT_ONCE..].iter().flatten().cloned());
+                break;
+            }
+        };
+        for (keys, answer) in part.iter().zip(answers) {
+            match answer.unwrap_or_else(|| Err("connection lost".to_owned())) {
+                Ok(removed) => count += removed,
+                Err(why) => {
+                    problem.get_or_insert(why);
+                    left.extend(keys.iter().cloned());
+                }
+            }
         }
     }
-    Removed { count, left: Vec::new() }
+    let removed = problem.map(|why| Removed::of(server, Err(why), || listed(&left))).unwrap_or_default();
+    Removed { count, ..removed }
 }
 
 /// Removes the keys with a prefix. The members are one store, so one answer is enough: the first one.
@@ -167,7 +201,7 @@ impl Removed {
     }
 }
 
-async fn within(removing: impl Future<Output = Result<u64, String>>) -> Result<u64, String> {
+async fn within<T>(removing: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let done = time::timeout(REMOVED_WITHIN, removing).await;
     done.unwrap_or_else(|_| Err(format!("no answer within {REMOVED_WITHIN:?}")))
 }
@@ -196,45 +230,62 @@ mod tests {
     use super::*;
     use crate::CLIENTS;
 
-    /// Returns whether a request of the Redis protocol, a list of words, is complete.
-    fn is_whole(request: &[u8]) -> bool {
-        let text = String::from_utf8_lossy(request);
-        let words = text.lines().next().and_then(|line| line.strip_prefix('*')).and_then(|n| n.parse::<usize>().ok());
-        words.is_some_and(|words| text.matches("\r\n").count() > 2 * words)
+    /// The first request, a DEL of two keys: its length and the keys. None if the request is not complete.
+    fn first_request(bytes: &[u8]) -> Option<(usize, [String; 2])> {
+        let text = String::from_utf8_lossy(bytes);
+        let lines: Vec<&str> = text.split_inclusive("\r\n").take(7).collect();
+        let key = |n: usize| lines.get(n)?.strip_suffix("\r\n").map(str::to_owned);
+        Some((lines.iter().map(|line| line.len()).sum(), [key(4)?, key(6)?]))
     }
 
-    /// A Redis server that removes seven keys by each request, and reports the end of each connection.
-    async fn answering(ended: mpsc::UnboundedSender<()>) -> ServerAddress {
+    /// A Redis Cluster of one server, which reports the end of each connection. `answer` gets the number of each
+    /// request since the start. Without an answer, the server closes the connection.
+    async fn redis(
+        answer: impl Fn(usize) -> Option<&'static str> + Send + 'static,
+    ) -> (ServerAddress, mpsc::UnboundedReceiver<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
+        let (ended, connections) = mpsc::unbounded_channel();
         tokio::spawn(async move {
+            let mut number = 0;
             while let Ok((mut stream, _)) = listener.accept().await {
-                let mut request = Vec::new();
-                while !is_whole(&request) {
-                    assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+                let mut requests = Vec::new();
+                'connection: while stream.read_buf(&mut requests).await.is_ok_and(|length| length > 0) {
+                    while let Some((length, keys)) = first_request(&requests) {
+                        requests.drain(..length);
+                        number += 1;
+                        let [lock, fence] = keys.each_ref().map(|key| key.split_once('{').map(|(_, slot)| slot));
+                        let answer = if lock == fence { answer(number) } else { Some("-CROSSSLOT two slots\r\n") };
+                        let Some(answer) = answer else { break 'connection };
+                        if stream.write_all(answer.as_bytes()).await.is_err() {
+                            break 'connection;
+                        }
+                    }
                 }
-                stream.write_all(b":7\r\n").await.unwrap();
-                assert_eq!(stream.read_buf(&mut request).await.unwrap(), 0);
-                ended.send(()).unwrap();
+                drop(stream);
+                // The test may have ended.
+                let _ = ended.send(());
             }
         });
-        ServerAddress::new("redis-2", address)
+        (ServerAddress::new("redis-2", address), connections)
+    }
+
+    /// Five parts: a lock and a counter for each name.
+    fn many_names() -> Vec<String> {
+        (0..2_500).map(|k| format!("k{k}")).collect()
     }
 
     #[tokio::test]
     async fn a_server_that_hangs_keeps_no_key_on_the_others() {
         // The kernel accepts its connections.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (ended, mut removals) = mpsc::unbounded_channel();
         let hanging = ServerAddress::new("redis-1", listener.local_addr().unwrap().to_string());
-        let servers = [hanging, answering(ended).await];
-        // Five parts: a lock and a counter for each name.
-        let names: Vec<String> = (0..2_500).map(|k| format!("k{k}")).collect();
+        let (other, mut connections) = redis(|_| Some(":2\r\n")).await;
+        let (servers, names) = ([hanging, other], many_names());
         let began = time::Instant::now();
         let watching = async {
-            for _ in 0..5 {
-                time::timeout(REMOVED_WITHIN / 2, removals.recv()).await.expect("no wait for the server that hangs");
-            }
+            let ended = time::timeout(REMOVED_WITHIN / 2, connections.recv()).await;
+            ended.expect("no wait for the server that hangs");
             // From here on nothing but the server that hangs is awaited, so the time passes at once.
             time::pause();
         };
@@ -242,7 +293,37 @@ mod tests {
         assert!(began.elapsed() < REMOVED_WITHIN * 2, "{:?}", began.elapsed());
         let [left] = removed.left.as_slice() else { panic!("{removed:?}") };
         assert!(left.starts_with("redis-1 (no answer within 10s): harness-r:"), "{left}");
-        assert!(left.ends_with(" and 4994 more") && removed.count == 35, "{removed:?}");
+        assert!(left.ends_with(" and 4994 more") && removed.count == 5_000, "{removed:?}");
+    }
+
+    #[tokio::test]
+    async fn a_refused_request_keeps_only_its_own_keys() {
+        let refused = |number| Some(if number == 2 { "-ERR max number of clients reached\r\n" } else { ":2\r\n" });
+        let (server, mut connections) = redis(refused).await;
+        let removed = once("redis", &[server], "harness-r:", &many_names()).await;
+        let [left] = removed.left.as_slice() else { panic!("{removed:?}") };
+        assert!(left.starts_with("redis-2 (ERR max number of clients reached): harness-r:lock:{k"), "{left}");
+        assert!(left.split(", ").count() == 2 && removed.count == 4_998, "{removed:?}");
+        connections.recv().await.unwrap();
+        assert!(connections.try_recv().is_err(), "one connection for all parts");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_lost_keeps_the_keys_of_one_part() {
+        let (server, _connections) = redis(|number| (number != AT_ONCE + 200).then_some(":2\r\n")).await;
+        let removed = once("redis", &[server], "harness-r:", &many_names()).await;
+        let [left] = removed.left.as_slice() else { panic!("{removed:?}") };
+        assert!(left.starts_with("redis-2 (connection lost): harness-r:lock:{k"), "{left}");
+        assert!((4_000..5_000).contains(&removed.count), "{removed:?}");
+    }
+
+    #[test]
+    fn a_removal_of_many_locks_has_more_time() {
+        // A round trip of 30 ms for each part, and half a minute more.
+        let locks = 75_000;
+        let parts = u32::try_from(locks / AT_ONCE).unwrap();
+        assert!(longest(locks) > Duration::from_millis(30) * parts * 2 + REMOVED_WITHIN * 3);
+        assert!(longest(1) < REMOVED_WITHIN * 3);
     }
 
     #[test]

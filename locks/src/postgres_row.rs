@@ -27,10 +27,10 @@
 //! Neither argument needs a clock. An attempt that finds another number has met another attempt, and gives the row back
 //! at once.
 //!
-//! For this moment the row is locked by an attempt that does not get the lock. A second attempt may find it so when it
-//! locks the row for its work. If the counter then still is the number of the second attempt, no hold has the row: a
-//! hold would have left its own number there. So the second attempt asks again. Otherwise both attempts would be refused
-//! because of each other, and nobody would get a free lock.
+//! For this moment the row is locked by an attempt that does not get the lock. A second attempt may find it so when
+//! it locks the row for its work. If the counter then still is the number of the second attempt, no hold has the
+//! row: a hold would have left its own number there. So the second attempt asks again. Otherwise both attempts
+//! would be refused because of each other, and nobody would get a free lock.
 
 use tokio_postgres::{Error, error::SqlState};
 

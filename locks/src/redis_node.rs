@@ -11,6 +11,7 @@ use crate::{
     servers::ServerAddress,
     stream::Stream,
 };
+use futures::{StreamExt, stream::FuturesUnordered};
 use redis::{Cmd, FromRedisValue, Value};
 
 /// The Redis protocol.
@@ -103,10 +104,40 @@ pub async fn server_version(addr: &str) -> Result<String, NodeError> {
     connection::server_version::<RedisProtocol>(&ServerAddress::new(addr, addr)).await
 }
 
-/// Removes keys by their names. Returns the number of those that were there.
-pub(crate) async fn delete(server: &ServerAddress, keys: &[String]) -> Result<u64, String> {
-    let (wire, driver) = connection::open::<RedisProtocol>(server).await?;
-    let mut delete = redis::cmd("DEL");
-    delete.arg(keys);
-    driven(driver, async { read(wire.ask(delete).await) }).await
+/// A connection that removes keys.
+pub(crate) struct Removing {
+    wire: Wire,
+    driver: Driver,
+}
+
+impl Removing {
+    /// Connects to a server.
+    pub(crate) async fn open(server: &ServerAddress) -> Result<Removing, String> {
+        let (wire, driver) = connection::open::<RedisProtocol>(server).await?;
+        Ok(Removing { wire, driver })
+    }
+
+    /// Removes the keys of locks. Each lock has a request of its own, because a Redis Cluster refuses a request for
+    /// keys of two slots. Returns for each lock the number of its keys that were there, or the server's error; none, if
+    /// the connection was lost before the answer.
+    pub(crate) async fn delete(&mut self, locks: &[[String; 2]]) -> Vec<Option<Result<u64, String>>> {
+        let Removing { wire, driver } = self;
+        let ask = |(n, keys): (usize, &[String; 2])| {
+            let mut delete = redis::cmd("DEL");
+            delete.arg(keys.as_slice());
+            let asked = wire.ask(delete);
+            async move { (n, read::<u64>(asked.await)) }
+        };
+        let mut asked: FuturesUnordered<_> = locks.iter().enumerate().map(ask).collect();
+        let mut answers = vec![None; locks.len()];
+        let all = async {
+            while let Some((n, answer)) = asked.next().await {
+                answers[n] = Some(answer);
+            }
+            Ok(())
+        };
+        // If the connection is lost, the requests without an answer have none.
+        let _is_lost = driven(driver, all).await.is_err();
+        answers
+    }
 }

@@ -19,8 +19,15 @@
 //!
 //! A failed attempt deletes its key. An attempt that the store has not told about its key cannot: the key may be there,
 //! or come later. While others have the lease, nobody may end it for that, because their promises rest on it. So the
-//! session takes no more attempts, and its lease goes with the last hold that has it, and the key with the lease. If
-//! the answer about the key still comes, the key is deleted at once. The next attempt begins a new session.
+//! session takes no more attempts, and its lease goes with the last hold that has it, and the key with the lease. The
+//! next attempt begins a new session. If the answer about the key comes while the undo waits, the undo deletes the key.
+//!
+//! An answer may come later than that. An attempt at the same key would then wait behind the key of its own client, for
+//! as long as the client renews another hold, and the client may release that hold only after this attempt. So each
+//! attempt takes such keys of its queue back while it waits for its own answers: it reads the late answer, and deletes
+//! the key. It does not wait for the late answer, because the store may serve it through another member meanwhile. If
+//! the answer is lost, an attempt that waits in the queue sends the creation again: its answer names the key. In
+//! ZooKeeper, a second creation would make a second znode. So there the znode stays until its session ends.
 //!
 //! An undo that was broken off is repeated. An attempt leaves its session only once, however often it is undone.
 //!
@@ -30,11 +37,12 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     future::ready,
-    sync::Arc,
+    pin::pin,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
-use futures::future::{FutureExt, Shared};
+use futures::future::{Either, FutureExt, Shared, join_all, select};
 use parking_lot::Mutex;
 
 use crate::{
@@ -126,6 +134,13 @@ impl Sessions {
         Some((lease, is_unused))
     }
 
+    /// The creations with this property that attempts have left: nobody but this list has the creation of an attempt
+    /// that waits no more.
+    fn left(&self, has: impl Fn(&Creation) -> bool) -> Vec<Weak<Creation>> {
+        let is_left = |creation: &&Arc<Creation>| Arc::strong_count(creation) == 1 && has(creation);
+        self.pending.iter().filter(is_left).map(Arc::downgrade).collect()
+    }
+
     /// Nothing of this creation is left to be undone.
     fn settled(&mut self, creation: &Arc<Creation>) {
         self.pending.retain(|other| !Arc::ptr_eq(other, creation));
@@ -136,10 +151,13 @@ impl Sessions {
 struct Creation {
     key: Key,
     lease: LeaseId,
+    /// The request.
+    op: Op,
     answer: Shared<Reply<Answer>>,
 }
 
 /// A store that grants all attempts of a client one lease. See [the module](self).
+#[derive(Clone)]
 pub(crate) struct SharedLease {
     store: Arc<dyn Store>,
     sessions: Arc<Mutex<Sessions>>,
@@ -188,7 +206,9 @@ impl SharedLease {
     fn create(&self, key: Key, own: LeaseId, op: impl Fn(LeaseId) -> Op) -> Reply<Answer> {
         let sessions = self.sessions.clone();
         let Some(lease) = sessions.lock().lease_of(own) else { return Box::pin(ready(Ok(StoreAnswer::Gone))) };
-        let creation = Arc::new(Creation { key, lease, answer: self.store.send(op(lease)).shared() });
+        let op = op(lease);
+        let answer = self.store.send(op.clone()).shared();
+        let creation = Arc::new(Creation { key, lease, op, answer });
         let (keeping, granted) = {
             let mut sessions = sessions.lock();
             sessions.pending.push(creation.clone());
@@ -236,37 +256,76 @@ impl SharedLease {
             Some((lease, true)) => return self.store.send(Op::Revoke(lease)),
             Some((lease, false)) => lease,
         };
-        // Nobody but this list has the creation of an attempt that waits no more.
-        let is_left = |creation: &&Arc<Creation>| creation.lease == lease && Arc::strong_count(creation) == 1;
-        let left: Vec<_> = sessions.pending.iter().filter(is_left).map(Arc::downgrade).collect();
+        let left = sessions.left(|creation| creation.lease == lease);
         let goes_on = || Err(NodeError::Indeterminate("the session goes on for other holds of the client".into()));
         if left.is_empty() {
             return Box::pin(ready(goes_on()));
         }
         sessions.close(lease);
-        let (store, sessions) = (self.store.clone(), self.sessions.clone());
+        let session = self.clone();
         Box::pin(async move {
             let mut said = goes_on();
             for creation in left {
-                // An undo that is broken off must not keep the creation from the next one.
-                let Some(answer) = creation.upgrade().map(|creation| creation.answer.clone()) else { continue };
-                let deleted = match answer.await {
-                    Ok(StoreAnswer::At(revision) | StoreAnswer::First(revision)) => {
-                        let Some(key) = creation.upgrade().map(|creation| creation.key.clone()) else { continue };
-                        store.send(Op::Delete(key, revision)).await
-                    }
-                    // The lease was over before, or the request was never sent: there is no key.
-                    Ok(answer) => Ok(answer),
-                    Err(NodeError::Definite(_)) => Ok(StoreAnswer::Gone),
-                    Err(_) => continue,
-                };
-                if let (Some(creation), Ok(_)) = (creation.upgrade(), &deleted) {
-                    sessions.lock().settled(&creation);
+                if let Some(taken_back) = session.clone().take_back(creation, false).await {
+                    said = taken_back;
                 }
-                said = deleted;
             }
             said
         })
+    }
+
+    /// Awaits the reply to an attempt at `key`, and meanwhile takes back the keys that earlier attempts of this client
+    /// have left in that queue. `asks_again` also finds the keys whose answers are lost.
+    fn beside(&self, key: &Key, reply: Reply<Answer>, asks_again: bool) -> Reply<Answer> {
+        let left = self.sessions.lock().left(|creation| creation.key == *key);
+        if left.is_empty() {
+            return reply;
+        }
+        let session = self.clone();
+        Box::pin(async move {
+            let taking_back = left.clone().into_iter().map(|creation| session.clone().take_back(creation, false));
+            let taking_back = pin!(join_all(taking_back));
+            let reply = match select(taking_back, reply).await {
+                Either::Left((_, reply)) => reply,
+                Either::Right((answer, _)) => return answer,
+            };
+            if asks_again {
+                // The attempt does not go on before that: a second creation must not be left behind too.
+                for creation in left {
+                    session.clone().take_back(creation, true).await;
+                }
+            }
+            reply.await
+        })
+    }
+
+    /// Takes back the creation of an attempt that waits no more: awaits the answer, and deletes the key. If the answer
+    /// is lost, `asks_again` sends the creation again. Returns none if nobody knows whether there is a key, or if the
+    /// key has been taken back meanwhile.
+    async fn take_back(self, creation: Weak<Creation>, asks_again: bool) -> Option<Answer> {
+        // An undo that is broken off must not keep the creation from the next one.
+        let answer = creation.upgrade().map(|creation| creation.answer.clone())?;
+        let mut answer = answer.await;
+        if asks_again && matches!(answer, Err(NodeError::Indeterminate(_))) {
+            let create = creation.upgrade().map(|creation| creation.op.clone())?;
+            let again = self.store.send(create).await;
+            // The first request may have created the key even if the second one was never sent.
+            answer = again.map_err(|error| NodeError::Indeterminate(error.to_string()));
+        }
+        let deleted = match answer {
+            Ok(StoreAnswer::At(revision) | StoreAnswer::First(revision)) => {
+                let key = creation.upgrade().map(|creation| creation.key.clone())?;
+                self.store.send(Op::Delete(key, revision)).await
+            }
+            // The lease was over before, or the request was never sent: there is no key.
+            Ok(answer) => Ok(answer),
+            Err(NodeError::Definite(_)) => Ok(StoreAnswer::Gone),
+            Err(NodeError::Indeterminate(_)) => return None,
+        };
+        if let (Some(creation), Ok(_)) = (creation.upgrade(), &deleted) {
+            self.sessions.lock().settled(&creation);
+        }
+        Some(deleted)
     }
 }
 
@@ -280,7 +339,12 @@ impl Store for SharedLease {
             Op::Grant(lease) => self.grant(lease),
             Op::Revoke(own) => self.leave(own),
             Op::Create(key, owner, own, mode) => {
-                self.create(key.clone(), own, |lease| Op::Create(key.clone(), owner.clone(), lease, mode))
+                let create = |lease| Op::Create(key.clone(), owner.clone(), lease, mode);
+                self.beside(&key, self.create(key.clone(), own, create), false)
+            }
+            Op::AwaitGone(key, revision) => {
+                let gone = self.store.send(Op::AwaitGone(key.clone(), revision));
+                self.beside(&key, gone, self.store.finds_created())
             }
             Op::KeepAlive(own) => self.ask(own, Op::KeepAlive),
             Op::TimeToLive(own) => self.ask(own, Op::TimeToLive),

@@ -165,6 +165,10 @@ impl Store for EnsembleStore {
         true
     }
 
+    fn finds_created(&self) -> bool {
+        false
+    }
+
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
         let ensemble = self.0.clone();
         spawned(async move { ensemble.ask(op).await })

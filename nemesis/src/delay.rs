@@ -12,6 +12,9 @@ use crate::{ClusterError, drawing::Drawing, driver::Driver, injection::Injection
 /// The longest delay of a drawn fault that reorders packets.
 pub(crate) const REORDERED_WITHIN: Duration = Duration::from_millis(80);
 
+/// The longest delay of a drawn fault. A kernel waits about two minutes for the answer to a probe.
+const DRAWN_MAX: Duration = Duration::from_secs(60);
+
 impl Driver for Delay {
     const DEFAULT_TARGET: TargetSpec = TargetSpec::AnyLockNode;
 
@@ -23,7 +26,7 @@ impl Driver for Delay {
             _ if drawing.spec.is_placed() => lasting,
             // A probe and its answer are both late, and the fault stays on until a probe has come back.
             Some(lasting) => by.min(lasting / 2),
-            None => by,
+            None => by.min(DRAWN_MAX),
         };
         (Delay { by: by.into() }, lasting)
     }

@@ -1,10 +1,14 @@
 //! `flap`: links of the target are cut and restored in turns.
 //!
 //! Possible on every node. The proof has two parts: no probe gets through during the first cut, and a probe of each
-//! link gets through between the first two cuts. A probe that takes longer than a turn makes that turn longer. Links
-//! that another fault may also cut are not probed between two cuts.
+//! link gets through between the first two cuts, where a lost probe is repeated. If other faults are on all links in
+//! the first cut, or between the first two, a later turn is the proof. Probes that take longer than a turn make that
+//! turn longer. Links that another fault may also cut are not probed between two cuts.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures::future::{join, try_join_all};
 use history::{FaultPhase, fault::Flap};
@@ -13,10 +17,14 @@ use crate::{
     ClusterError,
     drawing::Drawing,
     driver::Driver,
-    injection::Injection,
-    links::{self, Link},
+    injection::{Disturbance, Injection},
+    links::{self, Evidence, Link},
     spec::TargetSpec,
 };
+
+/// The least number of probes of a link between two cuts before the link is taken for cut. A machine that stands still
+/// for a second loses a probe, and a turn may be shorter than that.
+const PROBES_MIN: u32 = 3;
 
 impl Driver for Flap {
     const DEFAULT_TARGET: TargetSpec = TargetSpec::AnyLockNode;
@@ -34,16 +42,14 @@ impl Driver for Flap {
         cluster.inject_links(node, id, &injection.step.fault).await?;
         let from = injection.stamp(FaultPhase::Injected).await?;
         injection.let_go().await?;
-        let mut missing = Ok(None);
+        let (mut seen, mut looked) = (Seen::default(), Ok(()));
         let (mut left, mut turn) = (injection.step.fault.lasting, 0);
         loop {
             let length = self.every.min(left);
             let is_over = AtomicBool::new(false);
             let sleep = links::over_after(injection, length, &is_over);
-            let (seen, slept) = join(unexpected(injection, &links, turn, &is_over), sleep).await;
-            if matches!(missing, Ok(None)) {
-                missing = seen;
-            }
+            let (result, slept) = join(seen.look(injection, &links, turn, &is_over), sleep).await;
+            looked = looked.and(result);
             slept?;
             left -= length;
             if left.is_zero() {
@@ -62,7 +68,8 @@ impl Driver for Flap {
         }
         injection.stamp(FaultPhase::Healed).await?;
         // An error of a probe comes after the heal, as for every fault of links.
-        links::prove(injection, &links, missing?, (from, to)).await?;
+        looked?;
+        links::prove(injection, &links, seen.missing(), (from, to)).await?;
         links::prove_healed(injection, &links).await
     }
 }
@@ -71,37 +78,203 @@ fn is_cut(turn: u32) -> bool {
     turn.is_multiple_of(2)
 }
 
-/// Probes the links in the first two turns, and describes a link that is not in the state of the turn. `is_over` is
-/// true from the planned end of the turn on.
-async fn unexpected(
+/// The results of the probes in the turns so far.
+#[derive(Default)]
+struct Seen {
+    /// The result of the cuts.
+    cut: Option<Evidence>,
+    /// The result between two cuts: a link without a packet, if there is one. None if no link could be judged yet.
+    restored: Option<Result<(), String>>,
+}
+
+impl Seen {
+    /// Probes the links in the cuts until a cut decides, and between the first two cuts. `is_over` is true from the
+    /// planned end of the turn on.
+    async fn look(
+        &mut self,
+        injection: &Injection<'_>,
+        links: &[Link],
+        turn: u32,
+        is_over: &AtomicBool,
+    ) -> Result<(), ClusterError> {
+        match turn {
+            0 => self.cut = Some(links::evidence(injection, links, is_over).await?),
+            _ if !is_cut(turn) && self.restored.is_none() => {
+                self.restored = restored(injection, links, is_over).await?;
+            }
+            _ if is_cut(turn) && matches!(self.cut, Some(Evidence::Undecided(_))) => {
+                // While other faults drop packets on every link, probes show nothing, and make the turn longer.
+                while is_hidden(injection, links) && !is_over.load(Ordering::Relaxed) {
+                    injection.control.sleep(links::LOOK).await?;
+                }
+                if !is_over.load(Ordering::Relaxed) {
+                    self.cut = Some(links::evidence(injection, links, is_over).await?);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the reason why the fault is not proved; none, if it is.
+    fn missing(self) -> Option<String> {
+        // A link without the cut comes first: it explains the rest.
+        self.cut.and_then(Evidence::missing).or(self.restored.and_then(Result::err))
+    }
+}
+
+/// Returns whether other faults drop packets on every link.
+fn is_hidden(injection: &Injection<'_>, links: &[Link]) -> bool {
+    links.iter().all(|(from, to)| injection.disturbance(from, to) == Disturbance::Drops)
+}
+
+/// Probes the links between two cuts. The result is a link on which no packet comes through until `is_over`, if there
+/// is one; none, if other faults are on all links.
+async fn restored(
     injection: &Injection<'_>,
     links: &[Link],
-    turn: u32,
     is_over: &AtomicBool,
-) -> Result<Option<String>, ClusterError> {
-    match turn {
-        0 => links::missing(injection, links, is_over).await,
-        1 => {
-            let judged = links.iter().filter(|(from, to)| !injection.is_disturbed_otherwise(from, to));
-            let probes = judged.map(|(from, to)| async move {
-                let is_lost = injection.cluster.latency(from, to).await?.is_none();
-                // Another fault may have begun during the probe.
-                Ok((is_lost && !injection.is_disturbed_otherwise(from, to))
-                    .then(|| format!("no packet from {from} to {to} came through between two cuts")))
-            });
-            Ok(try_join_all(probes).await?.into_iter().flatten().next())
-        }
-        _ => Ok(None),
+) -> Result<Option<Result<(), String>>, ClusterError> {
+    let is_judged = |(from, to): &&Link| injection.disturbance(from, to) == Disturbance::None;
+    let judged: Vec<&Link> = links.iter().filter(is_judged).collect();
+    if judged.is_empty() {
+        return Ok(None);
     }
+    let probes = judged.into_iter().map(|(from, to)| async move {
+        let mut lost = 0;
+        // Another fault may have begun during the probe.
+        while matches!(links::probe(injection, from, to).await?, (None, Disturbance::None)) {
+            lost += 1;
+            if lost >= PROBES_MIN && is_over.load(Ordering::Relaxed) {
+                return Ok(Err(format!("no packet from {from} to {to} came through between two cuts")));
+            }
+            injection.control.sleep(links::LOOK).await?;
+        }
+        Ok(Ok(()))
+    });
+    Ok(Some(try_join_all(probes).await?.into_iter().collect()))
 }
 
 #[cfg(test)]
 mod tests {
-    use history::{NodeName, ResourceKind, Target, fault::Parameters};
+    use std::sync::atomic::AtomicU32;
+
+    use futures::executor::block_on;
+    use history::{
+        Event, Fault, FaultId, FaultKind, NodeName, Plan, Record, ResourceKind, Stamp, Step, Target, Until, When,
+        fault::{Kill, Parameters},
+    };
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    use crate::{Draw, draw, parse};
+    use super::*;
+    use crate::{
+        Draw, LiveView,
+        double::{Answers, Double},
+        draw, parse,
+        waits::tests,
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+    /// The number of waits after which a turn is over.
+    const TURN: u32 = 3;
+
+    /// No packet gets through before this probe; none at all if it is 0. Counts the probes, and the waits of a turn.
+    #[derive(Default)]
+    struct Silent {
+        live_view: LiveView,
+        is_over: AtomicBool,
+        opens_at: u32,
+        probes: AtomicU32,
+        waits: AtomicU32,
+    }
+
+    impl Silent {
+        fn kill(&self, phase: FaultPhase) {
+            let event = Event::Fault { fault: FaultId(2), kind: FaultKind::Kill, node: "worker-1".into(), phase };
+            self.live_view.see(&Record { seq: 0, process: "agent".into(), n: 0, at: Stamp(1), event });
+        }
+    }
+
+    impl Answers for Silent {
+        fn latency(&self, _: &NodeName) -> Option<Duration> {
+            let probe = self.probes.fetch_add(1, Ordering::Relaxed) + 1;
+            (self.opens_at > 0 && probe >= self.opens_at).then_some(Duration::from_millis(1))
+        }
+
+        fn sleep(&self, _: Duration) {
+            let waits = self.waits.fetch_add(1, Ordering::Relaxed) + 1;
+            self.is_over.store(waits.is_multiple_of(TURN), Ordering::Relaxed);
+        }
+    }
+
+    /// The links of redis-1 flap, and worker-1 is killed.
+    fn plan() -> Plan {
+        let step = |id, fault, node: &str| {
+            let (target, when) = (Target::Node(node.into()), When::At(Duration::ZERO));
+            Step { id: FaultId(id), fault, target, when }
+        };
+        let flap = step(1, Fault::new(Flap { every: SECOND }, 6 * SECOND), "redis-1");
+        let kill = step(2, Fault::new(Kill {}, SECOND), "worker-1");
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        Plan { schedule: vec![flap, kill], waits: Vec::new(), ..plan }
+    }
+
+    /// Probes the link from redis-1 to worker-1 in three cuts. Worker-1 is down in the first ones. Returns the missing
+    /// proof, and the number of probes after each cut.
+    fn three_cuts(cuts_with_kill: u32) -> (Option<String>, [u32; 3]) {
+        let (plan, double) = (plan(), Double::<Silent>::default());
+        let Double(silent) = &double;
+        let node = NodeName::new("redis-1");
+        let links = [(node.clone(), NodeName::new("worker-1"))];
+        let injection = double.injection(&silent.live_view, &plan, &plan.schedule[0], node);
+        let mut seen = Seen::default();
+        if cuts_with_kill > 0 {
+            silent.kill(FaultPhase::Requested { asked_ns: 1, hold: None });
+        }
+        let probes = [0, 1, 2].map(|cut| {
+            if cut == cuts_with_kill {
+                silent.kill(FaultPhase::Healed);
+            }
+            silent.is_over.store(false, Ordering::Relaxed);
+            block_on(seen.look(&injection, &links, 2 * cut, &silent.is_over)).unwrap();
+            silent.probes.load(Ordering::Relaxed)
+        });
+        (seen.missing(), probes)
+    }
+
+    #[test]
+    fn a_later_cut_proves_a_flap_whose_first_cut_another_fault_hid() {
+        assert_eq!(three_cuts(0), (None, [1, 1, 1]));
+        // In the first cut, a probe before each wait.
+        assert_eq!(three_cuts(1), (None, [TURN, TURN + 1, TURN + 1]));
+        assert_eq!(three_cuts(2), (None, [TURN, TURN, TURN + 1]));
+        let (missing, probes) = three_cuts(3);
+        assert!(missing.is_some_and(|missing| missing.contains("another fault too")) && probes == [TURN; 3]);
+    }
+
+    /// Probes the link between two cuts. Returns whether it is open, and the number of probes.
+    fn between_two_cuts(opens_at: u32, is_over: bool) -> (bool, u32) {
+        let (plan, double) = (plan(), Double(Silent { opens_at, ..Silent::default() }));
+        let Double(silent) = &double;
+        let node = NodeName::new("redis-1");
+        let links = [(node.clone(), NodeName::new("worker-1"))];
+        let injection = double.injection(&silent.live_view, &plan, &plan.schedule[0], node);
+        let (mut seen, of_turn) = (Seen::default(), AtomicBool::new(true));
+        let is_over = if is_over { &of_turn } else { &silent.is_over };
+        block_on(seen.look(&injection, &links, 1, is_over)).unwrap();
+        (seen.missing().is_none(), silent.probes.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_lost_probe_between_two_cuts_is_repeated() {
+        for is_over in [true, false] {
+            assert_eq!([1, 2, 3].map(|opens_at| between_two_cuts(opens_at, is_over)), [1, 2, 3].map(|n| (true, n)));
+        }
+        assert_eq!(between_two_cuts(0, true), (false, PROBES_MIN));
+        // A probe before each wait, and one at the end of the turn.
+        assert_eq!(between_two_cuts(0, false), (false, TURN + 1));
+    }
 
     #[test]
     fn a_drawn_flap_has_at_least_two_turns_and_hits_a_lock_node() {

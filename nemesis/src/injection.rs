@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use history::{ClientId, Event, FaultPhase, Harm, HoldId, NodeName, Plan, Point, Stamp, Step};
+use history::{
+    ClientId, ClusterKind, Event, FaultId, FaultKind, FaultPhase, Harm, HoldId, NodeName, Plan, Point, Stamp, Step,
+};
 
-use crate::{Cluster, ClusterError, Control, LiveView, waits::ActiveWait};
+use crate::{Cluster, ClusterError, Control, LiveView, View, waits::ActiveWait};
 
 /// How long a target may take to prove a fault or its heal. An engine's call returns up to 1.5 s late.
 pub(crate) const PROOF: Duration = Duration::from_secs(5);
@@ -104,25 +106,69 @@ impl Injection<'_> {
         Ok(false)
     }
 
-    /// Returns the effect of the other faults that are on now on packets between these two nodes. A probe that may show
-    /// this effect proves neither this fault nor its heal.
-    pub fn disturbance(&self, from: &NodeName, to: &NodeName) -> Disturbance {
-        self.live_view.look(|view| {
-            let others = view.faults_on().filter(|(id, _)| *id != self.step.id);
-            // A fault that nobody planned may never end, so nothing waits for its end.
-            let planned = others.filter_map(|(id, node)| Some((&self.plan.step(id)?.fault, node)));
-            let disturbances = planned.map(|(fault, node)| match fault.kind().harm() {
-                Harm::Kills(_) if node == from || node == to => Disturbance::Drops,
-                Harm::DropsPackets if fault.hits(node, from, to) => Disturbance::Drops,
-                Harm::DelaysPackets if fault.hits(node, from, to) => Disturbance::Delays,
-                _ => Disturbance::None,
-            });
-            disturbances.max().unwrap_or(Disturbance::None)
-        })
+    /// Returns the effect of the other faults that are on now, planned or not, on a probe between these two nodes. A
+    /// probe that may show this effect does not prove this fault.
+    pub fn disturbance(&self, one: &NodeName, other: &NodeName) -> Disturbance {
+        let greatest = |view: &View| self.disturbances(view, [one, other]).map(|(_, effect)| effect).max();
+        self.live_view.look(greatest).unwrap_or(Disturbance::None)
     }
 
-    /// Returns whether another fault that is on now may drop or delay packets between these two nodes.
-    pub fn is_disturbed_otherwise(&self, from: &NodeName, to: &NodeName) -> bool {
-        self.disturbance(from, to) != Disturbance::None
+    /// Returns whether another planned fault that is on now may drop or delay packets between these two nodes. A fault
+    /// that nobody planned may never end, so no proof of a heal waits for its end.
+    pub fn is_disturbed_by_plan(&self, one: &NodeName, other: &NodeName) -> bool {
+        let disturbs = |(is_planned, effect): (bool, Disturbance)| is_planned && effect != Disturbance::None;
+        self.live_view.look(|view| self.disturbances(view, [one, other]).any(disturbs))
+    }
+
+    /// Returns whether another fault that may drop or delay packets between these two nodes has begun since
+    /// [`Injection::begun`] was called.
+    pub fn has_begun_since(&self, before: usize, ends: [&NodeName; 2]) -> bool {
+        let has_effect = |view: &View, (id, kind, node): &(FaultId, FaultKind, NodeName)| {
+            *id != self.step.id && self.effect(view, *id, *kind, node, ends) != Disturbance::None
+        };
+        self.live_view.look(|view| view.begun().iter().skip(before).any(|begun| has_effect(view, begun)))
+    }
+
+    /// Returns the number of faults that have begun.
+    pub fn begun(&self) -> usize {
+        self.live_view.look(|view| view.begun().len())
+    }
+
+    /// Lists the other faults that are on now: whether each is planned, and its effect on a probe between these two
+    /// nodes.
+    fn disturbances<'v>(
+        &'v self,
+        view: &'v View,
+        ends: [&'v NodeName; 2],
+    ) -> impl Iterator<Item = (bool, Disturbance)> {
+        let others = view.faults_on().filter(move |(id, ..)| *id != self.step.id);
+        others.map(move |(id, kind, node)| (self.plan.step(id).is_some(), self.effect(view, id, kind, node, ends)))
+    }
+
+    /// Returns the effect of a fault on a probe between these two nodes. On real servers a probe sends a packet and
+    /// waits for the answer, so a fault of either direction has an effect. A fault that nobody planned names no links,
+    /// and may hit all links of its node.
+    fn effect(
+        &self,
+        view: &View,
+        id: FaultId,
+        kind: FaultKind,
+        node: &NodeName,
+        [one, other]: [&NodeName; 2],
+    ) -> Disturbance {
+        let has_answers = self.plan.cluster == ClusterKind::Docker;
+        let is_end = node == one || node == other;
+        let hits = match self.plan.step(id) {
+            Some(step) => step.fault.hits(node, one, other) || has_answers && step.fault.hits(node, other, one),
+            None => is_end,
+        };
+        match kind.harm() {
+            Harm::Kills(_) if is_end => Disturbance::Drops,
+            Harm::DropsPackets if hits => Disturbance::Drops,
+            // A probe does not wait long enough for a delay that is only just being injected.
+            Harm::DelaysPackets if hits && !view.is_injected(id) => Disturbance::Drops,
+            Harm::DelaysPackets if hits => Disturbance::Delays,
+            _ => Disturbance::None,
+        }
     }
 }

@@ -5,7 +5,10 @@
 //! proved when one probe is lost, and a drawn delay when two probes differ by half of the range.
 //!
 //! A fault is on or off on all of its links. So the links share the probes that prove the heal, of which none may show
-//! the fault. And while other faults are on some of the links, the other links prove the fault.
+//! the fault. And while other faults are on some of the links, the links without another fault prove it.
+//!
+//! A probe is a packet and its answer, so a fault of either direction may be the reason for a late or lost probe. A
+//! lost probe proves no delay: a probe waits longer than all delays that are on.
 //!
 //! The probes run while the fault is on. If the proof takes longer than the planned length, the fault stays on until
 //! the proof ends.
@@ -37,11 +40,9 @@ const SENT_AGAIN: Duration = Duration::from_millis(200);
 const PROBES_OF_DRAWS: u32 = 60;
 const PROBES_OF_A_LINK: u32 = 3;
 /// The time between two checks whether packets get through again.
-const LOOK: Duration = Duration::from_millis(100);
-/// The number of these checks.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+/// The number of these checks. Checks while other planned faults are on the same links do not count.
 const LOOKS: u32 = 50;
-/// The number of checks while other faults are on the same links. Random faults last at most three leases.
-const DISTURBED_LOOKS: u32 = 1_200;
 /// The number of checks until established connections must have recovered. After a cut of 2 s, a connection needed 1.3
 /// s.
 const CONNECTION_LOOKS: u32 = 20;
@@ -73,13 +74,13 @@ pub(crate) async fn inject(injection: &Injection<'_>) -> Result<(), ClusterError
     injection.let_go().await?;
     let is_over = AtomicBool::new(false);
     let sleep = over_after(injection, injection.step.fault.lasting, &is_over);
-    let (missing, slept) = join(missing(injection, &links, &is_over), sleep).await;
+    let (evidence, slept) = join(evidence(injection, &links, &is_over), sleep).await;
     slept?;
     let to = injection.stamp(FaultPhase::HealRequested).await?;
     injection.cluster.heal_links(&injection.node, injection.step.id).await?;
     injection.stamp(FaultPhase::Healed).await?;
     // An error of a probe comes after the heal: other faults wait until their links are free of this one.
-    prove(injection, &links, missing?, (from, to)).await?;
+    prove(injection, &links, evidence?.missing(), (from, to)).await?;
     prove_healed(injection, &links).await
 }
 
@@ -117,13 +118,13 @@ pub(crate) async fn prove(
 
 /// Probes the links until each was seen without the fault, and records that the fault is proved healed. While another
 /// fault is on, a probe that shows no effect proves the heal all the same; any other probe proves nothing, and is
-/// repeated.
+/// repeated. Each planned fault has an end, so these repetitions have one too.
 pub(crate) async fn prove_healed(injection: &Injection<'_>, links: &[Link]) -> Result<(), ClusterError> {
     let fault = &injection.step.fault;
     let share = probes(fault).div_ceil(links.len().max(1) as u32).max(PROBES_OF_A_LINK).min(probes(fault));
-    let (mut left, mut looks, mut disturbed_looks) = (links.to_vec(), LOOKS, DISTURBED_LOOKS);
-    while !left.is_empty() && looks > 0 && disturbed_looks > 0 {
-        let seen = join_all(left.iter().map(|(a, b)| probed(injection, a, b, share))).await;
+    let (mut left, mut looks) = (links.to_vec(), LOOKS);
+    while !left.is_empty() && looks > 0 {
+        let seen = join_all(left.iter().map(|(a, b)| probed(injection, a, b, share, None))).await;
         let mut shown = Vec::new();
         for (seen, link) in seen.into_iter().zip(left) {
             if !matches!(seen?, Seen::NoFault(..)) {
@@ -132,9 +133,9 @@ pub(crate) async fn prove_healed(injection: &Injection<'_>, links: &[Link]) -> R
         }
         left = shown;
         if !left.is_empty() {
-            let is_disturbed = left.iter().all(|(a, b)| injection.is_disturbed_otherwise(a, b));
-            let spent = if is_disturbed { &mut disturbed_looks } else { &mut looks };
-            *spent -= 1;
+            if !left.iter().all(|(a, b)| injection.is_disturbed_by_plan(a, b)) {
+                looks -= 1;
+            }
             injection.control.sleep(LOOK).await?;
         }
     }
@@ -145,21 +146,43 @@ pub(crate) async fn prove_healed(injection: &Injection<'_>, links: &[Link]) -> R
     Ok(())
 }
 
-/// Probes all links, and describes the first link whose probes do not show the fault. If the probes of all links may
-/// show other faults in its place, they are repeated until `is_over`.
-pub(crate) async fn missing(
+/// The result of the probes of all links of a fault.
+pub(crate) enum Evidence {
+    /// The probes show the fault.
+    Shown,
+    /// A link does not show the fault.
+    Missing(String),
+    /// No link decides: each probe may show something else than the fault.
+    Undecided(String),
+}
+
+impl Evidence {
+    /// Returns the reason why the fault is not proved; none, if it is.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Evidence::Shown => None,
+            Evidence::Missing(why) | Evidence::Undecided(why) => Some(why),
+        }
+    }
+}
+
+/// Probes all links. If no link decides, the probes are repeated until `is_over`.
+pub(crate) async fn evidence(
     injection: &Injection<'_>,
     links: &[Link],
     is_over: &AtomicBool,
-) -> Result<Option<String>, ClusterError> {
+) -> Result<Evidence, ClusterError> {
     let probes = probes(&injection.step.fault);
     loop {
-        let seen = join_all(links.iter().map(|(a, b)| probed(injection, a, b, probes))).await;
-        let (mut missing, mut is_proved) = (None, links.is_empty());
+        let seen = join_all(links.iter().map(|(a, b)| probed(injection, a, b, probes, Some(is_over)))).await;
+        let (mut missing, mut unclear, mut is_proved) = (None, None, links.is_empty());
         for (seen, (a, b)) in seen.into_iter().zip(links) {
             match seen? {
                 Seen::Fault => is_proved = true,
                 Seen::FaultOrAnother => {}
+                Seen::Lost => {
+                    unclear.get_or_insert_with(|| format!("a probe from {a} to {b} was lost, and a delay loses none"));
+                }
                 Seen::NoFault(fastest, slowest) => {
                     missing.get_or_insert_with(|| match probes {
                         1 => format!("a packet from {a} to {b} came through in {slowest:?}"),
@@ -168,14 +191,17 @@ pub(crate) async fn missing(
                 }
             }
         }
-        if missing.is_some() || is_proved {
-            return Ok(missing);
+        match missing {
+            Some(missing) => return Ok(Evidence::Missing(missing)),
+            None if is_proved => return Ok(Evidence::Shown),
+            None => {}
         }
         if !is_over.load(Ordering::Relaxed) {
             injection.control.sleep(LOOK).await?;
         }
         if is_over.load(Ordering::Relaxed) {
-            return Ok(Some("each link had another fault too, and no probe tells the two apart".into()));
+            let of_others = || "each link had another fault too, and no probe tells the two apart".into();
+            return Ok(Evidence::Undecided(unclear.unwrap_or_else(of_others)));
         }
     }
 }
@@ -218,31 +244,68 @@ enum Seen {
     Fault,
     /// A probe shows the fault or another one, which was on meanwhile.
     FaultOrAnother,
+    /// A probe of a fault that only delays packets was lost, and no other fault is known: perhaps a node has just
+    /// ended, or the host was too busy.
+    Lost,
     /// No probe shows the fault: the fastest and the slowest time.
     NoFault(Duration, Duration),
 }
 
-/// Probes a link until a probe shows the fault.
-async fn probed(injection: &Injection<'_>, from: &NodeName, to: &NodeName, probes: u32) -> Result<Seen, ClusterError> {
-    let shown = |is_disturbed| if is_disturbed { Seen::FaultOrAnother } else { Seen::Fault };
-    let (mut seen, mut disturbance) = (None::<(Duration, Duration)>, Disturbance::None);
+/// Probes a link until a probe shows the fault. While other faults only delay packets, a late probe does not tell a
+/// loss from a delay, and a lost probe does: until `is_over`, the probes go on after a late one.
+async fn probed(
+    injection: &Injection<'_>,
+    from: &NodeName,
+    to: &NodeName,
+    probes: u32,
+    is_over: Option<&AtomicBool>,
+) -> Result<Seen, ClusterError> {
+    let fault = &injection.step.fault;
+    let is_loss = matches!(fault.link_effect(), Some(LinkEffect::Lose(_)));
+    let (mut seen, mut disturbance, mut is_late) = (None::<(Duration, Duration)>, Disturbance::None, false);
     for _ in 0..probes {
-        let before = injection.disturbance(from, to);
-        let latency = injection.cluster.latency(from, to).await?;
-        let after = injection.disturbance(from, to);
-        let Some(latency) = latency else {
-            // A delay that has begun during the probe may be longer than the probe waits.
-            return Ok(shown(before == Disturbance::Drops || before != after));
-        };
-        disturbance = disturbance.max(before).max(after);
+        let (latency, of_others) = probe(injection, from, to).await?;
+        let Some(latency) = latency else { return Ok(lost(fault, of_others)) };
+        if is_loss && of_others == Disturbance::Delays && shows(fault, latency, latency) {
+            is_late = true;
+            if is_over.is_none_or(|is_over| is_over.load(Ordering::Relaxed)) {
+                break;
+            }
+            continue;
+        }
+        disturbance = disturbance.max(of_others);
         let (fastest, slowest) = seen.map_or((latency, latency), |(f, s)| (f.min(latency), s.max(latency)));
-        if shows(&injection.step.fault, fastest, slowest) {
-            return Ok(shown(disturbance != Disturbance::None));
+        if shows(fault, fastest, slowest) {
+            return Ok(if disturbance == Disturbance::None { Seen::Fault } else { Seen::FaultOrAnother });
         }
         seen = Some((fastest, slowest));
     }
     let (fastest, slowest) = seen.unwrap_or_default();
-    Ok(Seen::NoFault(fastest, slowest))
+    Ok(if is_late { Seen::FaultOrAnother } else { Seen::NoFault(fastest, slowest) })
+}
+
+/// Sends one probe. Returns its time, none if it was lost, and the greatest effect that another fault may have had on
+/// it.
+pub(crate) async fn probe(
+    injection: &Injection<'_>,
+    from: &NodeName,
+    to: &NodeName,
+) -> Result<(Option<Duration>, Disturbance), ClusterError> {
+    let begun = injection.begun();
+    let before = injection.disturbance(from, to);
+    let latency = injection.cluster.latency(from, to).await?;
+    // A fault that has begun meanwhile may be over again. If it is a delay, the probe may not have waited long enough.
+    let is_new = injection.has_begun_since(begun, [from, to]);
+    Ok((latency, if is_new { Disturbance::Drops } else { before }))
+}
+
+/// Returns the meaning of a lost probe.
+fn lost(fault: &Fault, of_others: Disturbance) -> Seen {
+    match fault.link_effect() {
+        _ if of_others == Disturbance::Drops => Seen::FaultOrAnother,
+        Some(LinkEffect::Cut(_) | LinkEffect::Lose(_)) => Seen::Fault,
+        Some(LinkEffect::Delay(_) | LinkEffect::Reorder(_)) | None => Seen::Lost,
+    }
 }
 
 /// Returns the number of probes of one link that show the fault, if the fault is on.

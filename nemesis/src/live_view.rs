@@ -6,7 +6,9 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use history::{ClientId, Event, FaultId, FaultPhase, HoldId, Key, NodeName, Point, ProcessName, Record, Stamp};
+use history::{
+    ClientId, Event, FaultId, FaultKind, FaultPhase, HoldId, Key, NodeName, Point, ProcessName, Record, Stamp,
+};
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
@@ -78,8 +80,12 @@ pub struct View {
     former: VecDeque<(ProcessName, Stamp)>,
     stalls: VecDeque<(ProcessName, Stamp, Stamp)>,
     healed: BTreeSet<FaultId>,
-    /// The faults that are on, planned or not, and their nodes.
-    on: BTreeMap<FaultId, NodeName>,
+    /// The faults that are on, planned or not, with their kinds and their nodes.
+    on: BTreeMap<FaultId, (FaultKind, NodeName)>,
+    /// All faults that have begun, planned or not, with their kinds and their nodes.
+    begun: Vec<(FaultId, FaultKind, NodeName)>,
+    /// The faults that are injected.
+    injected: BTreeSet<FaultId>,
     /// The faults whose step has ended.
     ended_steps: BTreeSet<FaultId>,
 }
@@ -141,13 +147,18 @@ impl View {
                 self.waiting.remove(client);
             }
             Event::WriteOk { hold, .. } => remember(&mut self.writes, (*hold, node(), record.at)),
-            Event::Fault { fault, node, phase, .. } => match phase {
+            Event::Fault { fault, kind, node, phase } => match phase {
                 FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. } => {
-                    self.on.insert(*fault, node.clone());
+                    self.on.insert(*fault, (*kind, node.clone()));
+                    self.begun.push((*fault, *kind, node.clone()));
                     return false;
                 }
                 FaultPhase::Healed | FaultPhase::UnplannedOver { .. } => {
                     self.on.remove(fault);
+                    return false;
+                }
+                FaultPhase::Injected => {
+                    self.injected.insert(*fault);
                     return false;
                 }
                 FaultPhase::HealProved => drop(self.healed.insert(*fault)),
@@ -222,11 +233,21 @@ impl View {
         self.writes.iter().rev().any(|(hold, node, at)| *at > waiting.since && is_other(*hold, node))
     }
 
-    /// Returns the faults that are on, and their nodes. A fault whose step has failed counts no more: nothing waits for
-    /// its heal.
-    pub fn faults_on(&self) -> impl Iterator<Item = (FaultId, &NodeName)> {
+    /// Returns the faults that are on, with their kinds and their nodes. A fault whose step has failed counts no more:
+    /// nothing waits for its heal.
+    pub fn faults_on(&self) -> impl Iterator<Item = (FaultId, FaultKind, &NodeName)> {
         let on = self.on.iter().filter(|(fault, _)| !self.ended_steps.contains(fault));
-        on.map(|(fault, node)| (*fault, node))
+        on.map(|(fault, (kind, node))| (*fault, *kind, node))
+    }
+
+    /// Returns all faults that have begun, planned or not, with their kinds and their nodes.
+    pub fn begun(&self) -> &[(FaultId, FaultKind, NodeName)] {
+        &self.begun
+    }
+
+    /// Returns whether a fault is injected, or was.
+    pub fn is_injected(&self, fault: FaultId) -> bool {
+        self.injected.contains(&fault)
     }
 
     /// Returns whether a fault is proved healed.

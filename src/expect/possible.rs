@@ -1,10 +1,13 @@
 //! Checks an expectation before anything starts: no two clauses exclude each other, a run has every figure and can have
 //! every verdict, and no clause is one that every run meets.
 
+mod verdicts;
+
 use checker::{Figure, Verdict, Verdicts};
-use history::{Arm, Event, Plan, Record, Stamp, Tail, Tokens};
+use history::{Event, Plan, Record, Stamp, Tail};
 use serde_json::Value;
 
+use self::verdicts::possible_verdicts;
 use super::{Clause, Expectation, Relation, Wanted};
 use crate::{exit::Unusable, similar::similar};
 
@@ -20,8 +23,6 @@ const LISTS: [(&str, &[&str]); 9] = [
     ("activity", &["reasons"]),
     ("facts", &["unplanned_faults"]),
 ];
-/// Counts of the data of an arm that only an arm without a fence has.
-const WITHOUT_FENCE: [&str; 2] = ["stale_accepted", "late"];
 /// A process and a length. Null, as a count without a value is, if no process stalled.
 const LONGEST_STALL: &str = "facts.longest_stall";
 
@@ -42,26 +43,6 @@ pub fn left_out(path: &str, verdicts: &Verdicts) -> Option<Figure> {
     (is_there && lists(name).any(|known| known == list)).then_some(Figure::Count(0.0))
 }
 
-/// The verdicts of a property that is judged in every run.
-const JUDGED: &[Verdict] = &[Verdict::Upheld, Verdict::Violated, Verdict::Inconclusive];
-
-/// Returns the verdicts that a property can have in a run of `plan`, and the reason. None if the plan does not decide
-/// that.
-fn possible_verdicts(path: &str, plan: &Plan) -> Option<(&'static [Verdict], &'static str)> {
-    match path.split_once('.') {
-        None if path == "tokens" => Some(match plan.tokens {
-            Tokens::None => (&[Verdict::NotApplicable], "the plan has no tokens"),
-            _ => (JUDGED, "the plan has tokens, so they are judged"),
-        }),
-        Some((arm, "data")) => Some(match arm.parse::<Arm>().ok()?.keeps_data() {
-            true => (JUDGED, "lost updates are judged on this arm"),
-            // Violated, if the resource breaks the arm's own rule.
-            false => (&[Verdict::Measured, Verdict::Violated], "lost updates are only measured on this arm"),
-        }),
-        _ => None,
-    }
-}
-
 impl Expectation {
     /// Checks that a run of `plan` can be as expected, which needs the name of each violated property.
     ///
@@ -80,31 +61,36 @@ impl Expectation {
     /// Checks that a run of `plan` has everything that the expectation names, and can have every verdict.
     ///
     /// # Errors
-    /// The first clause that no run of the plan can meet, or that every run meets.
+    /// The first clause that no run of the plan can meet, or that every run meets; two clauses that exclude each other.
     pub fn check_clauses(&self, plan: &Plan) -> Result<(), Unusable> {
         let run = Event::Plan { run: String::new(), plan: Box::new(plan.clone()), made_by: None };
         let first = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event: run };
         let names = Names::of(&checker::check([first], Tail::Whole));
-        self.clauses.iter().try_for_each(|clause| names.check(clause, plan))
+        self.clauses.iter().try_for_each(|clause| names.check(clause, plan))?;
+        let whole: Vec<Clause> = self.clauses.iter().map(|clause| names.in_whole_numbers(clause)).collect();
+        match contradiction(&whole) {
+            Some(problem) => Err(Unusable(format!("--expect: {problem}: the figure is a whole number"))),
+            None => Ok(()),
+        }
     }
 }
 
 /// Everything that an expectation about a plan can name.
+#[derive(Default)]
 struct Names {
     verdicts: Vec<String>,
     counts: Vec<String>,
     /// The counts that a run may lack.
     sometimes: Vec<String>,
+    /// The counts that are whole numbers. The others are lengths of time, and shares.
+    whole: Vec<String>,
 }
 
 impl Names {
     fn of(verdicts: &Verdicts) -> Names {
-        let mut names = Names { verdicts: vec!["verdict".to_owned()], counts: Vec::new(), sometimes: Vec::new() };
+        let mut names = Names { verdicts: vec!["verdict".to_owned()], ..Names::default() };
         for (name, property) in verdicts.properties.iter() {
             names.add(name, serde_json::to_value(property).unwrap_or_default());
-            if kind(name) == "data" {
-                names.sometimes.extend(WITHOUT_FENCE.map(|figure| format!("{name}.{figure}")));
-            }
             names.verdicts.push(name.to_owned());
         }
         names.add("facts", serde_json::to_value(&verdicts.facts).unwrap_or_default());
@@ -114,15 +100,35 @@ impl Names {
 
     /// Adds the figures of an object of `verdict.json`. A figure that has no value yet is null.
     fn add(&mut self, name: &str, object: Value) {
-        self.counts.extend(lists(name).map(|list| format!("{name}.{list}")));
+        let lists: Vec<String> = lists(name).map(|list| format!("{name}.{list}")).collect();
+        self.whole.extend_from_slice(&lists);
+        self.counts.extend(lists);
         let Value::Object(fields) = object else { return };
         for (field, value) in fields {
+            if value.is_u64() || value.is_array() {
+                self.whole.push(format!("{name}.{field}"));
+            }
             match value {
                 Value::Number(_) | Value::Array(_) => self.counts.push(format!("{name}.{field}")),
                 Value::Null => self.sometimes.push(format!("{name}.{field}")),
                 Value::Bool(_) | Value::String(_) | Value::Object(_) => {}
             }
         }
+    }
+
+    /// Returns the clause for the same numbers with a whole number as its bound, if the figure is a whole number.
+    fn in_whole_numbers(&self, clause: &Clause) -> Clause {
+        let wanted = match clause.wanted {
+            Wanted::Count(relation, bound) if self.whole.contains(&clause.path) => match relation {
+                Relation::AtLeast => Wanted::Count(Relation::AtLeast, bound.ceil()),
+                Relation::More => Wanted::Count(Relation::AtLeast, bound.floor() + 1.0),
+                Relation::AtMost => Wanted::Count(Relation::AtMost, bound.floor()),
+                Relation::Less => Wanted::Count(Relation::AtMost, bound.ceil() - 1.0),
+                Relation::Equal => clause.wanted,
+            },
+            _ => clause.wanted,
+        };
+        Clause { wanted, ..clause.clone() }
     }
 
     fn check(&self, clause: &Clause, plan: &Plan) -> Result<(), Unusable> {
@@ -141,6 +147,9 @@ impl Names {
                 }
                 _ => return Ok(()),
             },
+            Wanted::Count(Relation::Equal, wanted) if wanted.fract() != 0.0 && self.whole.contains(path) => {
+                return Err(Unusable(format!("--expect: no run can meet `{text}`: the figure is a whole number")));
+            }
             Wanted::Count(..) if is_count => return Ok(()),
             Wanted::Verdict(_) if is_count => format!("`{path}` is a count; expected a number"),
             Wanted::Count(..) if is_verdict => {
@@ -230,6 +239,8 @@ fn meet(one: (Relation, f64), other: (Relation, f64)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use history::{Arm, Tokens};
+
     use super::*;
 
     fn plan() -> Plan {
@@ -261,7 +272,14 @@ mod tests {
 
     #[test]
     fn a_clause_that_every_run_meets_is_refused() {
-        for text in ["lock.windows>=0", "lock.windows>-1", "lock=upheld,facts.holds>=0", "lock.notes>=0"] {
+        for text in [
+            "lock.windows>=0",
+            "lock.windows>-1",
+            "lock=upheld,facts.holds>=0",
+            "lock.notes>=0",
+            "off.data.late>=0",
+            "off.data.stale_accepted>=0",
+        ] {
             assert!(refused(text).contains("every run meets"), "{text}");
         }
         // A run without a window has no such time.
@@ -271,10 +289,34 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_no_list_can_have_is_refused() {
+        for text in ["lock.windows=0.5", "lock.notes=1.5", "off.data.lost_updates=2.5"] {
+            assert!(refused(text).contains("whole number"), "{text}: {}", refused(text));
+        }
+        for text in ["lock.windows>0,lock.windows<1", "lock.windows>=0.2,lock.windows<=0.8"] {
+            assert!(refused(text).contains("exclude each other: the figure is a whole number"), "{text}");
+        }
+        for text in [
+            "lock.windows>0,lock.windows<2",
+            "lock.windows>=0.5",
+            "lock.windows<0.5",
+            "lock.overlap_ms_max=0.5",
+            "lock.staleness_ms_max>0,lock.staleness_ms_max<1",
+            "fairness.jain>0.9,fairness.jain<0.95",
+        ] {
+            text.parse::<Expectation>().unwrap().check(&plan()).unwrap();
+        }
+    }
+
+    #[test]
     fn a_name_that_no_run_has_is_refused_with_similar_names() {
         assert!(refused("lokc=violated").contains("lock"));
         assert!(refused("lock.windws>=1").contains("lock.windows"));
         assert!(refused("cas.data=upheld").contains("`cas.data`"), "the plan has no arm `cas`");
+        for text in ["writes.data.late=0", "writes.data.stale_accepted>=1"] {
+            assert!(refused(text).contains("has no figure"), "{text}: an arm with a fence counts these in its fence");
+        }
+        "off.data.late=0,writes.fence.late=0".parse::<Expectation>().unwrap().check(&plan()).unwrap();
         assert!(refused("lock>=1").contains("is a verdict"));
         assert!(refused("lock.windows=upheld").contains("is a count"));
         assert!(refused("facts.longest_stall<250").contains("is no count"));
@@ -295,6 +337,18 @@ mod tests {
             ("off.data=inconclusive", "can only be measured or violated"),
             ("reads.data=measured", "can only be upheld or violated or inconclusive"),
             ("tokens=n/a", "can only be upheld or violated or inconclusive"),
+            ("lock=n/a", "can only be upheld or violated or inconclusive"),
+            ("lock=measured", "can only be upheld or violated or inconclusive"),
+            ("resource=n/a", "can only be upheld or violated or inconclusive"),
+            ("writes.fence=measured", "can only be upheld or violated or inconclusive"),
+            ("reads.fence=n/a", "can only be upheld or violated or inconclusive"),
+            ("fairness=upheld", "can only be measured: no attempt of this lock says that it waits in a queue"),
+            ("fairness=violated", "can only be measured"),
+            ("recovery=upheld", "can only be measured or n/a"),
+            ("recovery=violated", "can only be measured or n/a"),
+            ("release=measured", "can only be upheld or violated or inconclusive or n/a"),
+            ("liveness=n/a", "can only be upheld or violated or inconclusive or measured"),
+            ("activity=violated", "can only be upheld or inconclusive"),
         ] {
             assert!(refused(text).contains(words), "{text}: {}", refused(text));
         }

@@ -272,6 +272,7 @@ mod tests {
         let parent = swarm.plan(1).unwrap();
         let mutants: Vec<Plan> = (100..200).map(|seed| swarm.mutant(seed, &parent).unwrap()).collect();
         assert!(mutants.iter().zip(100..).all(|(plan, seed)| plan.validate().is_ok() && plan.seed == seed));
+        assert!(mutants.iter().all(|plan| plan.too_long().is_none()));
         assert!(mutants.iter().any(|plan| plan.schedule != parent.schedule));
         assert!(mutants.iter().any(|plan| plan.workload != parent.workload));
         assert!(mutants.iter().all(|plan| plan.lease == parent.lease && plan.tokens == parent.tokens));

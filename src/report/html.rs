@@ -66,6 +66,7 @@ struct View {
     lesson: Option<String>,
     described: String,
     placement: Option<String>,
+    /// The commands that repeat the run; none for a record that the harness did not make.
     again: Vec<String>,
     tiles: Vec<Tile>,
     picture: Option<String>,
@@ -194,7 +195,7 @@ fn tiles(verdicts: &Verdicts, timeline: &Timeline) -> Vec<Tile> {
     if let Some(lock) = verdicts.lock() {
         let cut = lock.windows.iter().filter(|window| window.kind == WindowKind::CutShort).count() as u64;
         let two = lock.windows.len() as u64 - cut;
-        tile(two, "time two clients acted as the holder", "times two clients acted as the holder", true);
+        tile(two, "time with two holders of the lock", "times with two holders of the lock", true);
         if cut > 0 {
             tile(cut, "time the lock was given away too early", "times the lock was given away too early", true);
         }

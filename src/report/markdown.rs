@@ -6,7 +6,10 @@ use checker::Story;
 use clap::Parser;
 use history::{MadeBy, Plan, Target};
 
-use super::summary::{all_stories, described, figures, notes, rows, versions};
+use super::{
+    summary::{all_stories, described, figures, notes, rows, versions},
+    terminal::{code_of, is_command},
+};
 use crate::{
     cli::{Cli, Command},
     drawn::random_times,
@@ -33,7 +36,10 @@ pub fn markdown(judged: &Judged, compared: &Comparison) -> String {
     if compared.as_expected.is_some() {
         out += &list(compared.misses.iter().map(|miss| miss.text.as_str()));
     }
-    let _ = writeln!(out, "To repeat the run:\n\n{}", code("sh", &again(judged)));
+    let commands = again(judged);
+    if !commands.is_empty() {
+        let _ = writeln!(out, "To repeat the run:\n\n{}", code("sh", &commands));
+    }
     let reasons: Vec<String> =
         verdicts.reasons.iter().map(|reason| format!("not judged to the end: {reason}")).collect();
     out += "| property | verdict | figures |\n| --- | --- | --- |\n";
@@ -84,12 +90,12 @@ pub fn placement(plan: &Plan) -> Option<&'static str> {
 }
 
 /// Returns the commands that repeat the run: from its plan, and by the flags, the seed and the cluster of the first
-/// run. They do not name the directory of the run, so that a report is the same wherever the directory is.
+/// run. They do not name the directory of the run, so that a report is the same wherever the directory is. Empty
+/// for the record of another program, or of an older harness: nothing says that its plan lies beside the report.
 pub fn again(judged: &Judged) -> String {
+    let Some(made_by) = &judged.made_by else { return String::new() };
     let mut commands = "harness run plan.toml    # in the directory of this report".to_owned();
-    if let Some(made_by) = &judged.made_by
-        && is_of_flags(&made_by.command)
-    {
+    if is_of_flags(&made_by.command) {
         let has_seed = made_by.command.iter().any(|word| word == "--seed" || word.starts_with("--seed="));
         let seed = if has_seed { String::new() } else { format!(" --seed {}", made_by.seed) };
         // The first word is the path of the program.
@@ -174,6 +180,7 @@ fn element(text: &str) -> String {
             '>' => out += "&gt;",
             '&' => out += "&amp;",
             '\n' | '\r' => out.push(' '),
+            c if is_command(c) => out += &code_of(c),
             c => out.push(c),
         }
     }
@@ -185,9 +192,16 @@ mod tests {
     use super::*;
     use crate::{drawn::tests::planned, expect::compare, judge::judge, made_by::Making, plan_file::PlanFile};
 
+    /// The facts about a run of this plan.
+    fn made_by(plan: &Plan) -> MadeBy {
+        let file = PlanFile::new(String::new(), plan.backend.clone(), None, plan.clone());
+        Making::begin(&file, "").facts().clone()
+    }
+
     fn report(expectation: Option<&str>) -> (Judged, String) {
         let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
-        let judged = judge(history.as_ref()).unwrap();
+        let mut judged = judge(history.as_ref()).unwrap();
+        judged.made_by = Some(made_by(&judged.plan));
         let expectation = expectation.map(|text| text.parse().unwrap());
         let compared = compare(expectation.as_ref(), &judged.verdicts);
         let report = markdown(&judged, &compared);
@@ -207,6 +221,14 @@ mod tests {
             "{report}"
         );
         assert!(report.starts_with("## ") && report.lines().next().unwrap().ends_with(": violated"), "{report}");
+    }
+
+    #[test]
+    fn the_record_of_another_program_has_no_commands_that_repeat_it() {
+        let mut judged = report(None).0;
+        judged.made_by = None;
+        let report = markdown(&judged, &compare(None, &judged.verdicts));
+        assert!(!report.contains("repeat") && !report.contains("plan.toml"), "{report}");
     }
 
     #[test]
@@ -245,9 +267,7 @@ mod tests {
     #[test]
     fn the_command_that_repeats_a_run_names_its_cluster() {
         let mut judged = report(None).0;
-        let plan = judged.plan.clone();
-        let file = PlanFile::new(String::new(), plan.backend.clone(), None, plan);
-        let made_by = Making::begin(&file, "").facts().clone();
+        let made_by = made_by(&judged.plan);
         for words in ["--nemesis pause --expect lock=violated", "--nemesis pause --cluster auto", "--cluster=docker"] {
             let command = format!("harness run {words} --seed 7").split(' ').map(str::to_owned).collect();
             judged.made_by = Some(MadeBy { command, ..made_by.clone() });
@@ -270,6 +290,7 @@ mod tests {
         let shown = text("<b>`k|0`</b>\n*x*");
         assert_eq!(shown, "&lt;b&gt;\\`k\\|0\\`&lt;/b&gt; \\*x\\*");
         assert!(code("text", "a\n```\nb").starts_with("    a\n"));
+        assert_eq!(text("k0\u{202e}\u{1b}"), r"k0\\u202e\\u001b");
     }
 
     #[test]

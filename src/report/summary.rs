@@ -5,6 +5,7 @@ use std::{fmt::Write, path::Path};
 use checker::{Story, Verdict, Verdicts};
 use history::{FaultKind, NodeName, Plan, Target, When};
 
+use super::terminal::in_a_line;
 use crate::{drawn::random_times, expect::Comparison, judge::Judged};
 
 /// The most times of faults that the heading names one by one.
@@ -19,13 +20,14 @@ const STORIES: usize = 3;
 /// `redlock · pause faults on the lock holder at random times · lease 2s · 5 workers · 30s · seed 42 · docker, redis
 /// 7.0.15`, and where the run is.
 pub fn heading(plan: &Plan, versions: &str, dir: &Path) -> String {
-    format!("{} · {}", described(plan, versions), dir.display())
+    format!("{} · {}", described(plan, versions), in_a_line(&dir.display().to_string()))
 }
 
 /// The heading without the run's directory.
 pub fn described(plan: &Plan, versions: &str) -> String {
     let (lock, lease, length) = parts(plan);
-    format!("{lock} · {} · {lease} · {length} · seed {} · {}, {versions}", faults(plan), plan.seed, cluster(plan))
+    let (faults, cluster, seed) = (faults(plan), cluster(plan), plan.seed);
+    in_a_line(&format!("{lock} · {faults} · {lease} · {length} · seed {seed} · {cluster}, {versions}")).into_owned()
 }
 
 /// The heading without all that differs between runs of one scenario: the seed, and the nodes that it draws.
@@ -61,10 +63,11 @@ fn parts(plan: &Plan) -> (String, String, String) {
     if !plan.resource.is_service() {
         let _ = write!(extras, " · resource {}", plan.resource.name());
     }
+    let workers = plural(plan.workload.workers.into(), "worker", "workers");
     (
         lock,
         format!("lease {}{extras}", humantime::format_duration(plan.lease)),
-        format!("{} workers · {}", plan.workload.workers, humantime::format_duration(plan.time)),
+        format!("{workers} · {}", humantime::format_duration(plan.time)),
     )
 }
 
@@ -130,7 +133,7 @@ pub fn summary(judged: &Judged, compared: &Comparison) -> String {
     let verdicts = &judged.verdicts;
     let mut out = String::new();
     for reason in &verdicts.reasons {
-        let _ = writeln!(out, "  not judged to the end: {reason}");
+        let _ = writeln!(out, "  not judged to the end: {}", in_a_line(reason));
     }
     table(&mut out, verdicts, compared);
     notes(verdicts).iter().for_each(|line| _ = writeln!(out, "  {line}"));
@@ -149,7 +152,7 @@ pub fn summary(judged: &Judged, compared: &Comparison) -> String {
     }
     if compared.as_expected.is_some() {
         for miss in &compared.misses {
-            let _ = writeln!(out, "    {miss}");
+            let _ = writeln!(out, "    {}", in_a_line(&miss.to_string()));
         }
     }
     out
@@ -169,7 +172,7 @@ pub struct Row<'a> {
 pub fn rows<'a>(verdicts: &'a Verdicts, compared: &Comparison) -> Vec<Row<'a>> {
     let row = |(name, property): (&'a str, &'a checker::Property)| {
         let report = property.report();
-        let mut figures = report.figures();
+        let mut figures = in_a_line(&report.figures()).into_owned();
         if property.verdict() == Verdict::Violated && compared.expects(name, Verdict::Violated) {
             figures += " (as expected)";
         }
@@ -201,7 +204,7 @@ pub fn notes(verdicts: &Verdicts) -> Vec<String> {
     let lines = |(name, property): (&str, &checker::Property)| {
         let report = property.report();
         let notes = report.notes();
-        report.reasons().iter().chain(&notes).map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
+        report.reasons().iter().chain(&notes).map(|line| format!("{name}: {}", in_a_line(line))).collect::<Vec<_>>()
     };
     verdicts.properties.iter().flat_map(lines).collect()
 }
@@ -224,15 +227,15 @@ fn stories(out: &mut String, verdicts: &Verdicts) {
 
 /// A violation as a story that a person can follow.
 pub fn story(out: &mut String, story: &Story) {
-    let _ = writeln!(out, "\n  {}", story.headline);
-    let width = story.lines.iter().map(|line| line.who.len()).max().unwrap_or(0).clamp(8, WIDTH);
+    let _ = writeln!(out, "\n  {}", in_a_line(&story.headline));
+    let width = story.lines.iter().map(|line| in_a_line(&line.who).len()).max().unwrap_or(0).clamp(8, WIDTH);
     for line in &story.lines {
         let indent = 4 + 8 + 4 + width + 2;
         let columns = WIDTH.saturating_sub(indent).max(EVENT_LEAST);
-        let what = wrapped(&line.what, columns).join(&format!("\n{:indent$}  ", ""));
-        let _ = writeln!(out, "    {:>8.3} s  {:<width$}  {what}", line.at_ms / 1e3, line.who);
+        let what = wrapped(&in_a_line(&line.what), columns).join(&format!("\n{:indent$}  ", ""));
+        let _ = writeln!(out, "    {:>8.3} s  {:<width$}  {what}", line.at_ms / 1e3, in_a_line(&line.who));
     }
-    let _ = writeln!(out, "    {}", wrapped(&story.closing, WIDTH - 4).join("\n      "));
+    let _ = writeln!(out, "    {}", wrapped(&in_a_line(&story.closing), WIDTH - 4).join("\n      "));
 }
 
 /// The text in lines of at most `width` columns, broken between parts (` · `) if possible, otherwise between words.
@@ -294,7 +297,7 @@ fn facts(out: &mut String, verdicts: &Verdicts) {
     }
     for fault in &facts.unplanned_faults {
         let over = fault.to_ms.map_or("until the end".to_owned(), |to| format!("until {}", seconds(to)));
-        let (kind, node) = (fault.kind, &fault.node);
+        let (kind, node) = (fault.kind, in_a_line(fault.node.as_str()));
         let _ = writeln!(out, "  unplanned fault     {kind} of {node}, from {} {over}", seconds(fault.from_ms));
     }
     if let (Some(first), Some(after)) = (facts.first_operation_ms, facts.first_window_after_ms) {
@@ -303,7 +306,8 @@ fn facts(out: &mut String, verdicts: &Verdicts) {
     }
     match &facts.longest_stall {
         Some(stall) => {
-            let _ = writeln!(out, "  longest stall       {:.0} ms, {}, unplanned", stall.ms, stall.process);
+            let process = in_a_line(stall.process.as_str());
+            let _ = writeln!(out, "  longest stall       {:.0} ms, {process}, unplanned", stall.ms);
         }
         None => out.push_str("  longest stall       none\n"),
     }
@@ -332,6 +336,31 @@ mod tests {
         for line in text.lines().filter(|line| line.starts_with("    ")) {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
+    }
+
+    #[test]
+    fn no_name_of_a_record_adds_a_line_to_the_summary() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let text = std::fs::read_to_string(path).unwrap();
+        let text = text.replace("\"k0\"", r#""k0\n  verdict: upheld\u202e""#);
+        let dir = tempfile::tempdir().unwrap();
+        let history = dir.path().join("history.jsonl");
+        std::fs::write(&history, text).unwrap();
+        let judged = judge(&history).unwrap();
+        let told = summary(&judged, &compare(None, &judged.verdicts));
+        let with = |start: &str| told.lines().filter(move |line| line.starts_with(start)).collect::<Vec<_>>();
+        assert_eq!(with("  verdict:"), [format!("  verdict: {}", judged.verdicts.verdict)], "{told}");
+        assert!(told.contains(r"k0\u000a  verdict: upheld\u202e"), "{told}");
+        let described = described(&Plan { backend: "redis\n  verdict: upheld".into(), ..judged.plan }, "redis 7.0.15");
+        assert_eq!(described.lines().count(), 1, "{described}");
+    }
+
+    #[test]
+    fn one_worker_is_not_called_several() {
+        let mut plan = judged().plan;
+        assert!(described(&plan, "").contains(" · 3 workers · "), "{}", described(&plan, ""));
+        plan.workload.workers = 1;
+        assert!(described(&plan, "").contains(" · 1 worker · "), "{}", described(&plan, ""));
     }
 
     #[test]

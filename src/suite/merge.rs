@@ -26,7 +26,7 @@ pub fn is_results(name: &str) -> bool {
 
 /// Joins and prints the results of suites.
 pub fn merge(args: &MergeArgs, files: Vec<PathBuf>) -> anyhow::Result<Exit> {
-    let output = Output::new(args.format, args.junit.clone())?;
+    let mut output = Output::new(args.format, args.junit.clone())?;
     let mut suites: BTreeMap<(usize, String, &str), Vec<Part>> = BTreeMap::new();
     for path in files {
         let text = recorded_text(&path).map_err(|e| Unusable(format!("{}: {e}", path.display())))?;
@@ -36,6 +36,7 @@ pub fn merge(args: &MergeArgs, files: Vec<PathBuf>) -> anyhow::Result<Exit> {
     }
     let terminal = Terminal::new(|_| String::new(), false);
     let joined = suites.into_values().map(|parts| joined(parts, &terminal)).collect::<Result<Vec<_>, _>>()?;
+    output.clear()?;
     output.write(&joined.iter().collect::<Vec<_>>())
 }
 

@@ -21,6 +21,8 @@ use crate::{
 
 /// The version of the format of a record.
 const SCHEMA: u32 = 2;
+/// The most bytes of a record that is read. A run has about 3 KiB.
+const RECORD_MAX: u64 = 1 << 30;
 
 /// The outcome of one run of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -249,9 +251,9 @@ impl Results {
 /// left out.
 ///
 /// # Errors
-/// The file cannot be read, or an earlier line is no UTF-8.
+/// The file cannot be read, is no regular file, has more than 1 GiB, or an earlier line is no UTF-8.
 pub fn recorded_text(path: &Path) -> Result<String, Error> {
-    let mut content = std::fs::read(path)?;
+    let mut content = compose::read_file(path, RECORD_MAX)?;
     let last_line = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     if std::str::from_utf8(&content[last_line..]).is_err() {
         content.truncate(last_line);
@@ -278,6 +280,12 @@ mod tests {
         assert_eq!(Results::parse(&text, file.path()).unwrap().runs.len(), 1);
         let damaged = read(&[head.as_bytes(), cut, b"\n", run.as_bytes()]).unwrap_err();
         assert_eq!(damaged.kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_record_without_an_end_is_refused() {
+        let refused = recorded_text(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(refused.contains("expected a regular file"), "{refused}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ const STALLS: usize = 2_000;
 /// The most changes of clocks that are kept.
 const CLOCKS: usize = 2_000;
 /// A smaller change of a clock is normal.
-const CHANGE_NS: i64 = 1_000_000;
+const CHANGE_NS: u64 = 1_000_000;
 
 /// Collects faults, stalls and changes of clocks.
 #[derive(Debug, Default)]
@@ -93,7 +93,8 @@ impl Disturbances {
 
     fn clocks(&mut self, record: &Record, sample: (i64, i64)) {
         let [first, last] = self.samples.entry(record.process.clone()).or_insert([sample; 2]);
-        if (sample.0 - last.0).abs() < CHANGE_NS && (sample.1 - last.1).abs() < CHANGE_NS {
+        // A record may contain any two numbers: their distance need not be an `i64`.
+        if sample.0.abs_diff(last.0) < CHANGE_NS && sample.1.abs_diff(last.1) < CHANGE_NS {
             return;
         }
         *last = sample;
@@ -101,7 +102,8 @@ impl Disturbances {
             self.left_out.clocks += 1;
             return;
         }
-        let (wall_ms, boot_ms) = ((sample.0 - first.0) as f64 / 1e6, (sample.1 - first.1) as f64 / 1e6);
+        let ms = |from: i64, to: i64| (i128::from(to) - i128::from(from)) as f64 / 1e6;
+        let (wall_ms, boot_ms) = (ms(first.0, sample.0), ms(first.1, sample.1));
         self.clocks.push(ClockStep { process: record.process.clone(), at: record.at, wall_ms, boot_ms });
     }
 
@@ -122,5 +124,22 @@ impl Disturbances {
         self.stalls.sort_by(|a, b| (a.from, &a.process).cmp(&(b.from, &b.process)));
         self.clocks.sort_by(|a, b| (a.at, &a.process).cmp(&(b.at, &b.process)));
         (self.faults.into_values().collect(), self.stalls, self.clocks, self.left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_samples_of_a_clock_may_be_any_distance_apart() {
+        let mut disturbances = Disturbances::default();
+        for (at, wall_ns) in [i64::MAX, i64::MIN].into_iter().enumerate() {
+            let (process, event) = (ProcessName::new("worker-1"), Event::Clocks { wall_ns, boot_ns: 0 });
+            disturbances.add(&Record { seq: 0, process, n: 0, at: Stamp(at as u64), event });
+        }
+        let (_, _, clocks, _) = disturbances.finish();
+        let [change] = clocks.as_slice() else { panic!("{clocks:?}") };
+        assert_eq!((change.wall_ms, change.boot_ms), (-(u64::MAX as f64) / 1e6, 0.0));
     }
 }

@@ -68,16 +68,15 @@ pub fn worst_first(windows: &[Window]) -> Vec<usize> {
 fn span(window: &Window) -> WindowSpan {
     let times = || window.story.iter().map(|line| line.at_ms);
     let first = times().fold(window.at_ms, f64::min);
-    let length = match window.kind {
-        WindowKind::StaleHolder => None,
-        WindowKind::LeaseOverlap => Some(window.overlap_ms),
-        WindowKind::CutShort => window.cut_ms,
-    };
     let last = times().fold(window.at_ms, f64::max);
-    // A stale hold's last act is the last line of its story; the later hold was acquired `staleness` before.
-    let (from_ms, to_ms) = match length {
-        Some(length) => (window.at_ms, window.at_ms + length),
-        None => (last - window.staleness_ms.unwrap_or_default(), last),
+    let (from_ms, to_ms) = match window.kind {
+        WindowKind::StaleHolder => {
+            // The later hold was acquired `staleness` before the last stale act.
+            let last_act = window.last_act_ms.unwrap_or(window.at_ms);
+            (last_act - window.staleness_ms.unwrap_or_default(), last_act)
+        }
+        WindowKind::LeaseOverlap => (window.at_ms, window.at_ms + window.overlap_ms),
+        WindowKind::CutShort => (window.at_ms, window.at_ms + window.cut_ms.unwrap_or_default()),
     };
     WindowSpan {
         kind: window.kind.name(),
@@ -155,4 +154,23 @@ fn merge(spans: &mut Vec<Near>) {
         }
         touches
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::judge;
+
+    #[test]
+    fn a_stale_holders_window_ends_with_its_last_act_and_its_story_later() {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let judged = judge(history.as_ref()).unwrap();
+        let mut window = judged.verdicts.lock().unwrap().windows[0].clone();
+        // The later holder writes for the first time after the stale act.
+        let mut line = window.story.last().unwrap().clone();
+        line.at_ms = 8_000.0;
+        window.story.push(line);
+        let span = span(&window);
+        assert_eq!((span.from_ms, span.to_ms, span.story_ms.1), (4_051.0, 7_102.0, 8_000.0));
+    }
 }

@@ -61,6 +61,8 @@ pub struct Holds {
     is_full: bool,
     /// Holds of the run.
     pub count: u64,
+    /// Requests under holds of the run.
+    pub acts: u64,
     /// Holds in a window, or with a wrong write, that are left out.
     pub wrong_left_out: u64,
     /// Other holds near a window, on its key, that are left out.
@@ -84,6 +86,7 @@ impl Holds {
             others: Vec::new(),
             is_full: false,
             count: 0,
+            acts: 0,
             wrong_left_out: 0,
             near_left_out: 0,
             left_out: Vec::new(),
@@ -172,6 +175,7 @@ impl Holds {
 
     fn act(&mut self, id: HoldId, op: Option<OpId>, record: &Record, focus: &Focus) {
         let Event::Admission { kind, token, arms, .. } = &record.event else { return };
+        self.acts += 1;
         let decision = |d: &history::ArmDecision| {
             let standing = if d.admitted { focus.standing(record.seq, d.arm) } else { Standing::Current };
             Decision { arm: d.arm, admitted: d.admitted, seen: d.seen, standing }
@@ -188,7 +192,7 @@ impl Holds {
             }
             None if self.unknown.len() < UNKNOWN || self.unknown.contains_key(&id) => {
                 let acts = self.unknown.entry(id).or_default();
-                if acts.len() < ACTS {
+                if acts.len() < ACTS || is_wrong(&act) {
                     acts.push(act);
                 }
             }

@@ -254,6 +254,8 @@ pub struct LeftOut {
     pub wrong_holds: u64,
     /// Other holds among them that are near a window, on its key.
     pub near_holds: u64,
+    /// Requests under holds of the run. A hold here may lack some of its requests.
+    pub acts_of_run: u64,
     /// Attempts that failed; [`Series`] has their counts by time.
     pub attempts: u64,
     /// The reasons for which attempts failed, with their counts.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use history::{ClientId, Event, HoldId, Key, Mode, ProcessName, Record, Stamp, Token};
 
-use super::tokens::{TokenPoint, Tokens};
+use super::tokens::{Finished, TokenPoint, Tokens};
 use crate::measures::is_shown;
 
 /// The most buckets. If a run needs more, two become one.
@@ -89,6 +89,8 @@ pub struct Series {
     pub buckets: Vec<Bucket>,
     /// Tokens by the time of acquisition. Tokens that went back are among them, of the others a part.
     pub tokens: Vec<TokenPoint>,
+    /// The number of all tokens that went back, those that are left out among them.
+    pub tokens_back: u64,
     /// Tokens that are left out.
     pub tokens_left_out: u64,
 }
@@ -237,13 +239,14 @@ impl SeriesBuilder {
 
     /// The series, and the holds of each client that are left out.
     pub fn finish(self) -> (Series, HashMap<ClientId, Vec<u32>>) {
-        let (tokens, tokens_left_out) = self.tokens.finish();
+        let Finished { tokens, back, left_out } = self.tokens.finish();
         let series = Series {
             from: self.from.unwrap_or_default(),
             width: Duration::from_nanos(FIRST_NS << self.doublings),
             buckets: self.buckets,
             tokens,
-            tokens_left_out,
+            tokens_back: back,
+            tokens_left_out: left_out,
         };
         (series, self.left_out)
     }
@@ -318,7 +321,7 @@ mod tests {
         }
         let (series, _) = series.finish();
         let back: Vec<_> = series.tokens.iter().filter(|point| point.is_back).map(|point| point.token).collect();
-        assert_eq!(back, [Token(7)]);
+        assert_eq!((back, series.tokens_back), (vec![Token(7)], 1));
         assert!(series.tokens.iter().any(|point| point.token == Token(15_000)));
     }
 

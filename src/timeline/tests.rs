@@ -158,3 +158,16 @@ fn of_too_many_windows_the_worst_are_drawn() {
     assert_eq!(timeline.left_out.wrong_holds + timeline.left_out.near_holds, timeline.left_out.holds);
     assert_eq!(timeline.left_out.holds, 8_000 - holds::WRONG as u64);
 }
+
+#[test]
+fn requests_that_a_hold_does_not_keep_are_counted() {
+    let text = std::fs::read_to_string(corpus("kleppmann-pause")).unwrap();
+    let mut records: Vec<Record> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let read = records.iter().position(|record| matches!(record.event, Event::Admission { .. })).unwrap();
+    let act = records[read].clone();
+    (0..100).for_each(|_| records.insert(read, act.clone()));
+    let timeline = built(&records);
+    let drawn: usize = timeline.holds.iter().map(|hold| hold.acts.len()).sum();
+    assert_eq!(timeline.left_out.acts_of_run, 104);
+    assert!(timeline.left_out.holds == 0 && drawn < 70, "{drawn}");
+}

@@ -6,8 +6,8 @@ use history::{Key, Mode, Stamp, Token};
 
 /// The most tokens that are kept; beyond that, every second one goes.
 pub const TOKENS: usize = 4_000;
-/// The most tokens that went back that are kept.
-const BACKWARDS: usize = 1_000;
+/// The most tokens that went back that are kept, each with the token of the other hold.
+const BACKWARDS: u64 = 1_000;
 /// The newest holds of a key and a mode with which a new hold is compared. A hold that is later than none of them is
 /// not called a hold whose token went back.
 const COMPARED: usize = 256;
@@ -85,11 +85,25 @@ impl Others {
     }
 }
 
+/// The tokens of a run.
+#[derive(Debug)]
+pub struct Finished {
+    /// The tokens that are kept, by the time of acquisition.
+    pub tokens: Vec<TokenPoint>,
+    /// The number of all tokens that went back, kept or not.
+    pub back: u64,
+    /// The number of tokens that are left out.
+    pub left_out: u64,
+}
+
 /// Collects the tokens of holds.
 #[derive(Debug, Default)]
 pub struct Tokens {
     kept: Vec<TokenPoint>,
+    /// Tokens that went back, each after the token of the other hold.
     backwards: Vec<TokenPoint>,
+    /// Tokens that went back, those that are left out among them.
+    count: u64,
     others: Others,
     stride: u64,
     seen: u64,
@@ -104,7 +118,8 @@ impl Tokens {
         point.is_back = other.as_ref().is_some_and(|other| other.at < point.granted_after);
         self.others.add(&point);
         if let Some(other) = other {
-            if self.backwards.len() < BACKWARDS {
+            self.count += 1;
+            if self.count <= BACKWARDS {
                 // The other token belongs to the picture.
                 self.backwards.extend([other, point]);
             } else {
@@ -131,8 +146,8 @@ impl Tokens {
         }
     }
 
-    /// Returns the tokens by the time of acquisition, and the number of those that are left out.
-    pub fn finish(self) -> (Vec<TokenPoint>, u64) {
+    /// Ends the collection.
+    pub fn finish(self) -> Finished {
         let mut tokens = self.kept;
         tokens.extend(self.backwards);
         tokens.sort_by(|a, b| (a.at, &a.key, a.token).cmp(&(b.at, &b.key, b.token)));
@@ -144,7 +159,8 @@ impl Tokens {
             point.is_back |= is_back;
             others.add(point);
         }
-        (tokens, self.left_out)
+        let drawn = tokens.iter().filter(|point| point.is_back).count() as u64;
+        Finished { tokens, back: drawn + self.count.saturating_sub(BACKWARDS), left_out: self.left_out }
     }
 }
 
@@ -155,14 +171,32 @@ mod tests {
     /// A hold: the stamp at which its client last knew that it did not hold the key, its acquisition, token and mode.
     type Hold = (u64, u64, u64, Mode);
 
-    /// The tokens that went back.
-    fn back(holds: &[Hold]) -> Vec<u64> {
+    fn finished(holds: impl IntoIterator<Item = Hold>) -> Finished {
         let mut tokens = Tokens::default();
         for (granted_after, at, token, mode) in holds {
-            let (granted_after, at, token) = (Stamp(*granted_after), Stamp(*at), Token(*token));
-            tokens.add(TokenPoint { at, key: Key::new("k0"), token, mode: *mode, granted_after, is_back: false });
+            let (granted_after, at, token) = (Stamp(granted_after), Stamp(at), Token(token));
+            tokens.add(TokenPoint { at, key: Key::new("k0"), token, mode, granted_after, is_back: false });
         }
-        tokens.finish().0.into_iter().filter(|point| point.is_back).map(|point| point.token.0).collect()
+        tokens.finish()
+    }
+
+    /// The tokens that went back.
+    fn back(holds: &[Hold]) -> Vec<u64> {
+        let Finished { tokens, back, .. } = finished(holds.iter().copied());
+        let tokens: Vec<u64> = tokens.iter().filter(|point| point.is_back).map(|point| point.token.0).collect();
+        assert_eq!(back, tokens.len() as u64);
+        tokens
+    }
+
+    #[test]
+    fn tokens_that_went_back_are_counted_where_they_are_not_kept() {
+        let count = 3 * BACKWARDS;
+        // Each token is smaller than that of the hold before.
+        let falling = (0..=count).map(|n| (20 * n + 1, 20 * n + 10, 10_000 - n, Mode::Write));
+        let Finished { tokens, back, left_out } = finished(falling);
+        assert_eq!(back, count);
+        assert_eq!(tokens.iter().filter(|point| point.is_back).count() as u64, BACKWARDS);
+        assert_eq!(tokens.len() as u64 + left_out, count + 1);
     }
 
     #[test]

@@ -18,11 +18,11 @@ use crate::{
 fn a_wall_clock_that_jumps_strobes_or_drifts_is_the_hosts_again_when_it_is_healed() {
     let _guard = may_sweep();
     let strobe =
-        r#"kind = "clock", clock = "wall", for = "5s", change = { strobe = { by-ms = 4000, every-ms = 150 } }"#;
-    let jump = r#"kind = "clock", clock = "wall", for = "5s", change = { jump-ms = -3000 }"#;
-    let drift = r#"kind = "clock", clock = "wall", for = "5s", change = { drift-ppm = 200000 }"#;
+        r#"kind = "clock", clock = "wall", for = "10s", change = { strobe = { by-ms = 4000, every-ms = 150 } }"#;
+    let jump = r#"kind = "clock", clock = "wall", for = "10s", change = { jump-ms = -3000 }"#;
+    let drift = r#"kind = "clock", clock = "wall", for = "10s", change = { drift-ppm = 200000 }"#;
     let faults = [(strobe, "redis-1", "2s"), (jump, "redis-2", "2s"), (drift, "redis-3", "2s")];
-    let mut run = Going::start(&faults, &[]);
+    let mut run = Going::start("25s", &faults, &[]);
     for (id, (_, node, _)) in (1..).zip(faults) {
         run.until(id, "injected");
         assert_ne!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
@@ -32,16 +32,21 @@ fn a_wall_clock_that_jumps_strobes_or_drifts_is_the_hosts_again_when_it_is_heale
         run.until(id, "heal-proved");
         assert_eq!(vdso(run.pid(node)), vdso(std::process::id()), "{node}");
     }
-    let run = run.ends();
+    let run = run.interrupted();
     all_proved(&run, &["clock"]);
-    // The history has the answers of the servers: both places of the strobe, the jump, and a second that was gained.
+    // The history has the answers of the servers: both places of the strobe, the jump, and a gain of two seconds.
     let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
-    let told: Vec<i64> = (history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()))
-        .filter_map(|event| event["answer"]["target"]["redis-time"]["least_ns"].as_i64())
+    let told: Vec<(i64, i64)> = (history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()))
+        .filter_map(|event| {
+            let [least, most] = ["least_ns", "most_ns"].map(|bound| &event["answer"]["target"]["redis-time"][bound]);
+            Some((least.as_i64()? / 1_000_000, most.as_i64()? / 1_000_000))
+        })
         .collect();
-    for expected_ms in [4_000, 0, -3_000, 1_000] {
-        let is_near = |ns: &&i64| (**ns / 1_000_000 - expected_ms).abs() < 200;
-        assert!(told.iter().any(|ns| is_near(&ns)), "{expected_ms} ms: {told:?}");
+    // A clock that drifts is read up to 1.5 s late on a busy machine, and gains 300 ms more meanwhile. A late answer
+    // has bounds that are farther apart, at most about 1 s: the bounds of a clock without a drift are far from 2 s.
+    for (from_ms, to_ms) in [(4_000, 4_000), (0, 0), (-3_000, -3_000), (2_000, 2_300)] {
+        let agrees = |(least, most): &(i64, i64)| *least < to_ms + 200 && from_ms - 200 < *most;
+        assert!(told.iter().any(agrees), "{from_ms} to {to_ms} ms: {told:?}");
     }
 }
 
@@ -49,9 +54,9 @@ fn a_wall_clock_that_jumps_strobes_or_drifts_is_the_hosts_again_when_it_is_heale
 #[ignore = "needs a Docker engine"]
 fn a_server_that_somebody_restarts_during_a_fault_has_the_fault_again() {
     let _guard = may_sweep();
-    let jump = r#"kind = "clock", clock = "wall", for = "9s", change = { jump-ms = 3000 }"#;
-    let cut = r#"kind = "partition", for = "9s""#;
-    let mut run = Going::start(&[(jump, "redis-1", "1s"), (cut, "redis-2", "1s")], &[]);
+    let jump = r#"kind = "clock", clock = "wall", for = "20s", change = { jump-ms = 3000 }"#;
+    let cut = r#"kind = "partition", for = "20s""#;
+    let mut run = Going::start("40s", &[(jump, "redis-1", "1s"), (cut, "redis-2", "1s")], &[]);
     for (id, node) in [(1, "redis-1"), (2, "redis-2")] {
         run.until(id, "injected");
         docker(&["restart", "-t", "0", &run.container(node)]);
@@ -83,7 +88,7 @@ fn a_server_that_somebody_restarts_during_a_fault_has_the_fault_again() {
     }
     assert_eq!(vdso(run.pid("redis-1")), vdso(std::process::id()));
     assert!(has_come(&reached), "its links are cut after the heal");
-    all_proved(&run.ends(), &["clock", "partition"]);
+    all_proved(&run.interrupted(), &["clock", "partition"]);
 }
 
 #[test]
@@ -91,7 +96,7 @@ fn a_server_that_somebody_restarts_during_a_fault_has_the_fault_again() {
 fn servers_that_are_kept_have_the_original_code_of_their_clocks_also_where_a_monotonic_one_had_jumped() {
     let _guard = may_sweep();
     let jump = r#"kind = "clock", clock = "both", for = "1s", change = { jump-ms = 3000 }"#;
-    let mut run = Going::start(&[(jump, "redis-1", "1s")], &["--keep"]);
+    let mut run = Going::start("12s", &[(jump, "redis-1", "1s")], &["--keep"]);
     run.until(1, "heal-proved");
     assert_ne!(vdso(run.pid("redis-1")), vdso(std::process::id()), "a monotonic clock never goes back in a run");
     run.child.wait().unwrap();

@@ -14,6 +14,9 @@ use nix::{
 
 use crate::support::{Ran, harness, may_sweep};
 
+/// Tenths of a second until packages are unpacked: ten minutes, because three of these builds may share two cores.
+const LOOKS: u32 = 6_000;
+
 /// Begins a run whose image nobody has, and waits until the builder has unpacked packages.
 fn building(dir: &Path) -> Child {
     let compose = dir.join("servers.yaml");
@@ -25,7 +28,7 @@ fn building(dir: &Path) -> Child {
     command.args(["run", "--cluster", "docker", "--backend", "redis", "--compose"]).arg(compose);
     command.arg("--runs").arg(dir.join("runs")).env("TMPDIR", temporary(dir));
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-    for _ in 0..1200 {
+    for _ in 0..LOOKS {
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(child.try_wait().unwrap(), None, "the run ended before its image was built");
         if unpacked(dir).is_some() {
@@ -94,7 +97,8 @@ fn clean_removes_the_image_build_of_a_killed_harness_and_no_other() {
     assert!(!clean().exits(0).stdout.contains("image builds"));
     assert!(unpacked(dir.path()).is_some());
     end(&mut run, Signal::SIGKILL);
-    for _ in 0..250 {
+    // The kernel kills the processes of the build one after the other: within 30 s, also on a busy machine.
+    for _ in 0..1_500 {
         if processes(dir.path()).is_empty() {
             break;
         }

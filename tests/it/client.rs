@@ -5,13 +5,15 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
+    process::Stdio,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
-use crate::support::{ran, run};
+use crate::support::{harness, ran, run, signalled};
 
 const BASH: &str = "bash tests/shared/redis_lock.bash";
 const WITHOUT_NX: &str = "bash tests/shared/redis_lock.bash --without-nx";
@@ -140,13 +142,10 @@ fn command(requests: &mut impl BufRead) -> Option<Vec<String>> {
     (0..words).map(|_| Some(number('$')?.1)).collect()
 }
 
+/// The program of [`BASH`] waits for a quarter of the lease for an answer of its server: 500 ms.
 fn checked(program: &str) -> crate::support::Ran {
-    checked_with_lease(program, "600ms")
-}
-
-fn checked_with_lease(program: &str, lease: &str) -> crate::support::Ran {
     let server = format!("redis-1=127.0.0.1:{}", tiny_redis());
-    ran(&["client", "check", program, "--server", &server, "--lease", lease])
+    ran(&["client", "check", program, "--server", &server, "--lease", "2s"])
 }
 
 #[test]
@@ -202,30 +201,36 @@ fn fails_one_check(program: &str, words: &str) {
 
 #[test]
 fn a_validity_is_judged_by_the_lease_of_its_answer() {
-    let program = answering("true,", r#"true,\"valid_ms\":590,\"lease_ms\":300,"#);
-    fails_one_check(&program, "FAILED  acquire: expected `valid_ms` of at most 295: the lease of 300 ms");
+    let program = answering("true,", r#"true,\"valid_ms\":1970,\"lease_ms\":1000,"#);
+    fails_one_check(&program, "FAILED  acquire: expected `valid_ms` of at most 988: the lease of 1000 ms");
 }
 
 #[test]
 fn the_validity_of_a_renewal_is_judged_too() {
-    let program = answering("true}", r#"true,\"valid_ms\":599}"#);
-    fails_one_check(&program, "FAILED  renew: expected `valid_ms` of at most 592: the lease of 600 ms");
+    let program = answering("true}", r#"true,\"valid_ms\":1990}"#);
+    fails_one_check(&program, "FAILED  renew: expected `valid_ms` of at most 1978: the lease of 2000 ms");
+}
+
+/// The program of [`BASH`] on servers that grant this lease, whatever the program asks for.
+fn granted(lease_ms: u64, valid_ms: u64) -> String {
+    let asks = format!(r#"sed -u "s/lease_ms\":[0-9]*/lease_ms\":{lease_ms}/""#);
+    let facts = format!(r#"\"valid_ms\":{valid_ms},\"lease_ms\":{lease_ms}"#);
+    format!(r#"bash -c '{asks} | {BASH} | sed -u "s/true\([,}}]\)/true,{facts}\1/"'"#)
 }
 
 #[test]
 fn a_lease_that_the_servers_made_longer_is_no_session() {
-    let asks = r#"sed -u "s/lease_ms\":[0-9]*/lease_ms\":2000/""#;
-    let answers = r#"sed -u "s/true,/true,\"valid_ms\":1900,\"lease_ms\":2000,/""#;
-    let passed = checked(&format!("bash -c '{asks} | {BASH} | {answers}'")).exits(0).stdout;
+    let passed = checked(&granted(4000, 3900)).exits(0).stdout;
     let expiry = "ok      expiry: the lock of a silent holder is free after its lease";
-    assert!(passed.contains(expiry) && passed.contains("all 12 checks passed"), "{passed}");
+    // 1 s after a lease of 2 s, a lease of 4 s is not over.
+    let late = "ok      late release: a release after the lease has ended does nothing";
+    let is_lease = passed.contains(expiry) && passed.contains(late);
+    assert!(is_lease && passed.contains("all 12 checks passed"), "{passed}");
 }
 
 #[test]
 fn a_program_whose_servers_grant_a_shorter_lease_passes() {
-    let asks = r#"sed -u "s/lease_ms\":[0-9]*/lease_ms\":1000/""#;
-    let answers = r#"sed -u "s/true,/true,\"valid_ms\":900,\"lease_ms\":1000,/""#;
-    let passed = checked_with_lease(&format!("bash -c '{asks} | {BASH} | {answers}'"), "2s").exits(0).stdout;
+    let passed = checked(&granted(1000, 900)).exits(0).stdout;
     assert!(passed.contains("ok      renew: a renewed lock") && passed.contains("all 12 checks passed"), "{passed}");
 }
 
@@ -237,8 +242,37 @@ fn a_program_that_forgets_one_of_its_two_locks_fails() {
 
 #[test]
 fn a_program_that_goes_on_without_its_output_fails() {
-    let words = "FAILED  end of input: expected the program to end within 2s";
+    let words = "FAILED  end of input: expected the program to end within 10s";
     fails_one_check(&format!("bash -c '{BASH}; exec >&-; sleep 60'"), words);
+}
+
+#[test]
+fn a_signal_ends_the_checks_and_all_processes_of_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("pid");
+    let program = format!("bash -c 'sleep 60 & echo $! > {}; wait'", started.display());
+    let mut checks = harness();
+    checks.args(["client", "check", &program, "--server", "redis-1=127.0.0.1:1"]);
+    let mut checks = checks.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = loop {
+        let text = fs::read_to_string(&started).unwrap_or_default();
+        if let Some(pid) = text.strip_suffix('\n') {
+            break pid.to_owned();
+        }
+        assert_eq!(checks.try_wait().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(signalled(&mut checks, Signal::SIGTERM), Some(130));
+    // Nobody may be there to wait for a process that has ended.
+    let stat = format!("/proc/{pid}/stat");
+    let has_ended = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+    for _ in 0..500 {
+        if has_ended() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("process {pid} of the program goes on");
 }
 
 #[test]

@@ -41,10 +41,11 @@ fn none_overlap(run: &RealRun) {
 #[test]
 #[ignore = "needs a Docker engine"]
 fn every_fault_of_a_member_of_etcd_is_proved_and_healed_while_a_majority_stays() {
+    // A slow member runs its healthcheck twice before the fault and once during it, for up to 4 s: the heal is late.
     let nemesis = "partition:etcd-1@2s+2s,delay:etcd-2@6s+2s,loss:etcd-3@10s+2s,reorder:etcd-1@14s+2s,\
-                   slow:etcd-2@18s+4s,stop:etcd-3@24s+2s";
+                   slow:etcd-2@18s+4s,stop:etcd-3@27s+2s";
     let expected = "lock=upheld,lock.windows=0,tokens=upheld,off.data.lost_updates=0";
-    let run = run(&["--backend", "etcd", "--lease", "8s", "--nemesis", nemesis, "--time", "28s", "--expect", expected])
+    let run = run(&["--backend", "etcd", "--lease", "8s", "--nemesis", nemesis, "--time", "31s", "--expect", expected])
         .exits(0);
     let kinds = ["partition", "delay", "loss", "reorder", "slow", "stop"];
     all_proved(&run, &kinds);
@@ -58,8 +59,8 @@ fn every_fault_of_a_member_of_etcd_is_proved_and_healed_while_a_majority_stays()
 #[ignore = "needs a Docker engine"]
 fn a_stopped_process_is_stopped_by_a_signal_and_goes_on_and_nobody_else_is() {
     let _guard = may_sweep();
-    let stop = r#"kind = "stop", for = "5s""#;
-    let mut run = Going::start(&[(stop, "worker-1", "1s"), (stop, "redis-1", "1s")], &[]);
+    let stop = r#"kind = "stop", for = "10s""#;
+    let mut run = Going::start("25s", &[(stop, "worker-1", "1s"), (stop, "redis-1", "1s")], &[]);
     for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
         run.until(id, "injected");
         assert!(run.is_stopped(node), "{node}");
@@ -80,8 +81,8 @@ fn a_stopped_process_is_stopped_by_a_signal_and_goes_on_and_nobody_else_is() {
 #[ignore = "needs a Docker engine"]
 fn a_slow_node_has_a_quota_and_shows_it_and_none_when_it_is_healed() {
     let _guard = may_sweep();
-    let slow = r#"kind = "slow", for = "5s""#;
-    let mut run = Going::start(&[(slow, "worker-1", "1s"), (slow, "redis-1", "1s")], &[]);
+    let slow = r#"kind = "slow", for = "10s""#;
+    let mut run = Going::start("25s", &[(slow, "worker-1", "1s"), (slow, "redis-1", "1s")], &[]);
     for (id, node) in [(1, "worker-1"), (2, "redis-1")] {
         run.until(id, "injected");
         // 1 % of each 100 ms.
@@ -92,7 +93,7 @@ fn a_slow_node_has_a_quota_and_shows_it_and_none_when_it_is_healed() {
         run.until(id, "heal-proved");
         assert_eq!(run.inspect(node, "{{.HostConfig.CpuQuota}}"), "-1", "{node}");
     }
-    all_proved(&run.ends(), &["slow"]);
+    all_proved(&run.interrupted(), &["slow"]);
 }
 
 /// Run by `make accept`: `make test` has no time for them.

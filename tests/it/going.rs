@@ -7,6 +7,10 @@ use std::{
     time::Duration,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 use crate::support::{RealRun, container, docker, harness};
@@ -33,9 +37,9 @@ pub fn all_proved(run: &RealRun, kinds: &[&str]) {
     }
 }
 
-/// A plan of a short run with these faults: `(fault, node, due)`, in the words of a plan.
-fn plan_with(dir: &Path, faults: &[(&str, &str, &str)]) -> PathBuf {
-    let flags = ["run", "--cluster", "sim", "--nemesis", "none", "--time", "12s", "--seed", "1000", "--runs"];
+/// A plan of a run of this length with these faults: `(fault, node, due)`, in the words of a plan.
+fn plan_with(dir: &Path, time: &str, faults: &[(&str, &str, &str)]) -> PathBuf {
+    let flags = ["run", "--cluster", "sim", "--nemesis", "none", "--time", time, "--seed", "1000", "--runs"];
     let made = harness().args(flags).arg(dir).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let text = fs::read_to_string(dir.join("latest/plan.toml")).unwrap();
@@ -58,10 +62,12 @@ pub struct Going {
 }
 
 impl Going {
-    /// Starts a run with these faults: `(fault, node, due)`, in the words of a plan.
-    pub fn start(faults: &[(&str, &str, &str)], flags: &[&str]) -> Going {
+    /// Starts a run of this length with these faults: `(fault, node, due)`, in the words of a plan. A test that looks
+    /// at its containers by the engine's commands needs seconds for them on a busy machine: the faults and the run must
+    /// last longer.
+    pub fn start(time: &str, faults: &[(&str, &str, &str)], flags: &[&str]) -> Going {
         let dir = tempfile::tempdir().unwrap();
-        let plan = plan_with(&dir.path().join("drawn"), faults);
+        let plan = plan_with(&dir.path().join("drawn"), time, faults);
         let mut command = harness();
         command.args(["run", "--cluster", "docker"]).arg(plan).args(flags).arg("--runs").arg(dir.path());
         let child = command.stdout(Stdio::null()).spawn().unwrap();
@@ -110,6 +116,12 @@ impl Going {
     pub fn is_stopped(&self, node: &str) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid(node))).unwrap();
         status.lines().any(|line| line.starts_with("State:\tT"))
+    }
+
+    /// Interrupts it, because the rest of its time would show nothing.
+    pub fn interrupted(self) -> RealRun {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGINT).unwrap();
+        self.ends()
     }
 
     /// Waits for its end.

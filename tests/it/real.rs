@@ -109,7 +109,7 @@ fn a_lock_that_forgets_nx_is_unexplained_even_while_somebody_is_paused() {
 #[ignore = "needs a Docker engine"]
 fn two_runs_at_the_same_time_both_finish() {
     let pause =
-        ["--backend", "redis", "--nemesis", "pause@before-write", "--workers", "2", "--expect", "lock=violated"];
+        ["--backend", "redis", "--nemesis", "pause@before-write+5s", "--workers", "2", "--expect", "lock=violated"];
     let other = std::thread::spawn(move || run(&pause).exits(0));
     let control = ["--backend", "redis", "--lease", PATIENT, "--workers", "2", "--time", "12s", "--rate", "5"];
     run(&[&control[..], &["--expect", "lock=upheld"]].concat()).exits(0);
@@ -277,7 +277,11 @@ fn a_worker_that_dies_at_once_is_named_with_its_last_words() {
 #[ignore = "needs a Docker engine"]
 fn kept_servers_stay_until_they_are_asked_to_go() {
     // The run's objects must be older than a run that may be starting, or `clean` leaves them.
-    let run = run(&["--backend", "redis", "--workers", "2", "--time", "14s", "--rate", "8", "--keep"]);
+    let lease = ["--lease", PATIENT];
+    let flags = ["--backend", "redis", "--workers", "2", "--time", "14s", "--rate", "8", "--keep"];
+    let run = run(&[&lease[..], &flags].concat());
+    // `clean` removes what dead runs have left, too. `run` takes this lock itself, and has released it.
+    let _guard = may_sweep();
     let left = left_of(&run.latest());
     assert_eq!(left.len(), 2, "one server and its network: {left:?}");
     ran(&["clean"]).exits(0);

@@ -20,6 +20,10 @@ use crate::{
 const PASSWORD: &str = "hunter2-S3cret,@/";
 /// The password in a URL.
 const IN_URL: &str = "hunter2-S3cret%2C%40%2F";
+/// The looks, 50 ms apart, within which a Redis must answer: at least a minute.
+const LOOKS: u32 = 1_200;
+/// The number of ports that are tried.
+const TRIES: u32 = 10;
 
 /// A Redis with TLS and a password, on an address of this machine that containers reach.
 struct Redis {
@@ -31,6 +35,11 @@ struct Redis {
 
 impl Redis {
     fn start() -> Redis {
+        let mut tries = (0..TRIES).map(|_| Redis::begin());
+        tries.find_map(|mut redis| redis.wait_until_up().then_some(redis)).expect("a Redis that starts")
+    }
+
+    fn begin() -> Redis {
         let host = own_address();
         let dir = tempfile::tempdir().unwrap();
         certify(&host, dir.path());
@@ -43,10 +52,17 @@ impl Redis {
             .current_dir(dir.path())
             .spawn()
             .unwrap();
-        let redis = Redis { child, dir, host, port };
-        for _ in 0..100 {
-            if redis.asked(&["PING"]) == "PONG" {
-                return redis;
+        Redis { child, dir, host, port }
+    }
+
+    /// Returns whether the server came up. Another process may have taken the port first.
+    fn wait_until_up(&mut self) -> bool {
+        for _ in 0..LOOKS {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if self.asked(&["PING"]) == "PONG" {
+                return true;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -144,7 +160,7 @@ fn a_redis_of_ones_own_shows_the_stale_holder_and_keeps_no_key_of_the_run() {
     assert_eq!(redis.asked(&["SET", "lock:{k0}", "of somebody else"]), "OK");
 
     let servers = redis.url("rediss", &format!(":{IN_URL}@"));
-    let scenario = ["--backend", "redis", "--nemesis", "pause@before-write+3s", "--workers", "2", "--time", "6s"];
+    let scenario = ["--backend", "redis", "--nemesis", "pause@before-write+5s", "--workers", "2", "--time", "9s"];
     let args = [&scenario[..], &["--seed", "1", "--servers", &servers]].concat();
     let violated = run(&redis, runs.path(), &args, None).exits(1);
     assert!(violated.stdout.contains("acted") && violated.stdout.contains("cause: pause"), "{}", violated.stdout);

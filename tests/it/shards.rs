@@ -75,6 +75,13 @@ fn shards_that_do_not_fit_together_are_refused() {
     merge(&[one.clone(), other], &[]).exits(64).says(&["--only", "a difference: the row"]);
     suite(&[FAULTS], &two, &["--only", "pause,kill", "--shard", "2/2"]).exits(0);
     merge(&[one.clone(), two.clone(), one.clone()], &[]).exits(0);
+    // If the value of --junit is forgotten, the first shard is the file.
+    let first = one.join("suite-faults-sim-1of2.jsonl");
+    let junit = ["--junit", first.to_str().unwrap()];
+    for results in [vec![two.clone()], vec![one.clone(), two.clone()]] {
+        merge(&results, &junit).exits(64).says(&["--junit", "1of2.jsonl has something else"]);
+    }
+    merge(&[one.clone(), two.clone()], &[]).exits(0);
     let copy = two.join("suite-copy.jsonl");
     fs::copy(two.join("suite-faults-sim-2of2.jsonl"), &copy).unwrap();
     merge(&[one.clone(), two.clone()], &[]).exits(64).says(&["2/2 is given twice", "suite-copy.jsonl"]);

@@ -107,6 +107,13 @@ fn a_suite_that_cannot_be_understood_is_refused_before_anything_runs() {
 }
 
 #[test]
+fn a_row_whose_last_seed_is_too_large_is_refused_before_its_first_run() {
+    let dir = row(|text| text.replace("witness =", "set = { \"plan.seed\" = 9007199254740992 }\nwitness ="));
+    one(&dir, &["--repeat", "2", "--keep-going"]).exits(64).says(&["row K1 of suite s", "2^53", "plan.seed"]);
+    assert!(!dir.path().join("runs").exists());
+}
+
+#[test]
 fn without_its_witness_a_row_says_nothing_and_a_wrong_expectation_is_told() {
     let dir = row(|text| text.replace("proved:pause", "tokens-behind"));
     let ran = one(&dir, &[]).exits(2);
@@ -182,9 +189,12 @@ fn a_second_suite_in_one_directory_is_refused_until_the_first_has_ended() {
         assert_eq!(first.try_wait().unwrap(), None);
         std::thread::sleep(Duration::from_millis(20));
     }
-    for more in [&[][..], &["--resume"]] {
+    let junit = dir.path().join("junit.xml");
+    fs::write(&junit, "<testsuites/>").unwrap();
+    for more in [&["--junit", junit.to_str().unwrap()][..], &["--resume"]] {
         one(&dir, more).exits(3).says(&[&format!("another `harness suite` (process {})", first.id()), "--runs"]);
     }
+    assert!(junit.exists(), "the file may be that of the first suite");
     // A killed process leaves the file, but no lock.
     first.kill().unwrap();
     first.wait().unwrap();
@@ -266,6 +276,10 @@ fn a_suite_that_ends_early_leaves_no_older_junit() {
     assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
     // A directory is no file.
     one(&dir, &["--junit", dir.path().to_str().unwrap()]).exits(3).says(&["--junit: writing"]);
+    // If the value of the flag is forgotten, the next word is the file.
+    let suite = dir.path().join("s.toml");
+    one(&dir, &["--junit", suite.to_str().unwrap()]).exits(64).says(&["--junit", "s.toml has something else"]);
+    assert!(suite.exists());
 }
 
 #[test]
@@ -336,7 +350,11 @@ fn a_suite_says_where_its_verdicts_come_from() {
     let mut command = harness();
     let dir = tempfile::tempdir().unwrap();
     command.args(["suite", KLEPPMANN, "--runs"]).arg(dir.path()).env("DOCKER_HOST", "tcp://127.0.0.1:1");
-    Ran::from(command.output().unwrap()).exits(3);
+    // Nobody must take an older file for the results of a call without an engine.
+    let junit = dir.path().join("junit.xml");
+    fs::write(&junit, "<testsuites/>").unwrap();
+    Ran::from(command.arg("--junit").arg(&junit).output().unwrap()).exits(3);
+    assert!(!junit.exists());
 }
 
 /// Run by `make accept`: `make test` has no time for them.

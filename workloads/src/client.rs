@@ -319,13 +319,17 @@ impl Client {
         }
     }
 
-    /// Acquires the key of a hold again, as often as planned. Returns false if the hold has lapsed.
+    /// Acquires the key of a hold again, as often as planned. Returns false if the hold has lapsed; then no acquisition
+    /// but the first is open, so the release frees the key.
     async fn reenter(&self, attempt: &Attempt, hold: &Hold) -> bool {
-        for _ in 0..self.workload.reenter {
+        for entered in 0..self.workload.reenter {
             let again =
                 self.lock.acquire_in(in_lock(attempt.mode), &hold.key, hold.owner.clone(), self.lease, attempt).await;
             if again.is_err() {
                 self.record(Event::LossNoticed { hold: attempt.id });
+                for _ in 0..entered {
+                    self.leave(attempt, hold).await;
+                }
                 return false;
             }
         }

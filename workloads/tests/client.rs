@@ -13,7 +13,8 @@ use futures::FutureExt;
 use history::{Arm, Version};
 use history::{ClientId, ClientKind, Event, HoldId, Mode, Outcome, Point, Range, Stamp, Workload};
 use locks::{
-    Cleanup, Clock, Hold, Lock, Node, NodeError, Owner, Redis, Released, Renewed, Reply, Round, Step, StepAnswer, Watch,
+    Cleanup, Clock, Hold, Lock, Node, NodeError, Owner, Redis, Reentrant, Released, Renewed, Reply, Round, Step,
+    StepAnswer, Watch,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -452,4 +453,31 @@ fn the_detail_of_a_failed_attempt_is_short() {
     let events = world.events.lock().unwrap();
     let [Event::AcquireFailed { detail: Some(detail), .. }] = &events[..] else { panic!("another event") };
     assert_eq!((detail.chars().count(), detail.ends_with('…')), (1_001, true));
+}
+
+/// A clock that goes on by 1.5 s at each reading.
+#[derive(Default)]
+struct Hasty(AtomicU64);
+
+impl Clock for Hasty {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(1_500, Ordering::Relaxed))
+    }
+
+    fn sleep_until(&self, _: Duration) -> Reply<()> {
+        unreachable!("a re-entry waits for nothing")
+    }
+}
+
+#[test]
+fn a_hold_that_lapses_between_re_entries_is_left_and_released() {
+    let world = Arc::new(World::default());
+    let mut client = client(&world, ClientKind::Unchecked, written, Arc::default());
+    client.workload.reenter = 3;
+    // The hold of 2 s has lapsed at the third re-entry.
+    client.lock = Arc::new(Reentrant::new(client.lock.clone(), Arc::new(Hasty::default())));
+    assert_eq!(run(&client, &of_locks(&["k0"])), Some(Ended::Done));
+    let expected = "work reentered reentered loss-noticed left left release [release] released left";
+    let log = world.log();
+    assert_eq!(log[log.len() - 10..].join(" "), expected);
 }

@@ -224,7 +224,9 @@ impl Judge for Fairness {
             }
             Event::Undone { attempt, answers } => {
                 let Some(sent) = self.undoing.remove(attempt) else { return };
-                let is_removed = answers.iter().any(|(_, answer)| *answer == NodeAnswer::Done);
+                // The key in the queue of a store was there until then. A session may have got its lock only now.
+                let is_done = answers.iter().any(|(_, answer)| *answer == NodeAnswer::Done);
+                let is_removed = is_done && run.plan.has_one_store();
                 if let Some(attempt) = run.attempt(*attempt).filter(|a| is_removed && a.grant.is_none()) {
                     self.in_queue_until(run, attempt, None, sent);
                 }

@@ -218,8 +218,9 @@ fn reasons(cut_off: u64, after_step: u64, kept: u64) -> Vec<String> {
         (
             cut_off,
             format!(
-                "the record ended {cut_off} times while clients waited for each other, too early to say whether their \
-                 waits would have ended"
+                "the record ended while clients waited for each other in {}, too early to say whether their waits \
+                 would have ended",
+                plural(cut_off, "cycle", "cycles")
             ),
         ),
         (

@@ -26,8 +26,8 @@ pub(super) const AS_ROOT: [&str; 3] = ["--user", "--map-root-user", "--map-auto"
 /// Begin of the names of builds' directories. The lock file has the same name with `.lock`.
 const PREFIX: &str = "harness-build-";
 const LOCK: &str = ".lock";
-/// Time for killed processes to end.
-const END_WITHIN: Duration = Duration::from_secs(5);
+/// Time for killed processes to end. A process that waits for its disk ends only after that.
+const END_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A build. A drop kills its processes and removes its directory. This takes half a second, and blocks: the caller is

@@ -5,42 +5,68 @@ use std::collections::BTreeSet;
 use super::Plan;
 use crate::{names::NodeName, resource_kind::ResourceKind, step::Step, target::Target};
 
+/// The nodes of a plan, by their roles. A plan may have thousands of faults that each name a thousand nodes, so a look
+/// for a name must not pass all of them.
+pub(super) struct Roles {
+    lock_nodes: BTreeSet<NodeName>,
+    workers: BTreeSet<NodeName>,
+    /// True if the resource keeps its data in the lock nodes, as their client.
+    is_resource_in_etcd: bool,
+}
+
+impl Roles {
+    /// Returns whether the target exchanges packets with `node`. Workers exchange packets with lock nodes and with the
+    /// resource, lock nodes with each other. A resource in the lock nodes' etcd is a client of the lock nodes.
+    fn are_peers(&self, target: &Target, node: &NodeName) -> bool {
+        let (is_worker, is_lock_node) = match target {
+            Target::Holder => (true, false),
+            Target::Leader => (false, true),
+            Target::Node(target) if target == node => return false,
+            Target::Node(target) => (self.workers.contains(target), self.lock_nodes.contains(target)),
+        };
+        let is_resource = matches!(target, Target::Node(target) if target.as_str() == "resource");
+        let is_client = is_worker || is_resource && self.is_resource_in_etcd;
+        let reaches_resource = is_worker || is_lock_node && self.is_resource_in_etcd;
+        (is_client || is_lock_node) && self.lock_nodes.contains(node)
+            || !is_worker && self.workers.contains(node)
+            || reaches_resource && node.as_str() == "resource"
+    }
+}
+
 impl Plan {
+    pub(super) fn roles(&self) -> Roles {
+        Roles {
+            lock_nodes: self.lock_nodes.iter().cloned().collect(),
+            workers: self.workers().collect(),
+            is_resource_in_etcd: self.resource == ResourceKind::Etcd,
+        }
+    }
+
     /// Refuses a fault of links that names a node with which its target exchanges no packets.
-    pub(super) fn names_peers(&self, step: &Step) -> Result<(), String> {
+    pub(super) fn names_peers(&self, step: &Step, roles: &Roles) -> Result<(), String> {
         let Some(links) = step.fault.links.as_ref().filter(|links| !links.from.is_empty()) else { return Ok(()) };
-        let peers = self.peers(&step.target);
-        let is_peer: BTreeSet<&NodeName> = peers.iter().collect();
-        let names_one = links.from.iter().any(|node| is_peer.contains(node));
+        let is_peer = |node: &NodeName| roles.are_peers(&step.target, node);
+        let names_one = links.from.iter().any(is_peer);
         // `partition:leader:lock-nodes` names all lock nodes. A plan of `explore` keeps this list, and has the name of
         // the node that was the leader as its target.
         let is_target = |node: &NodeName| matches!(&step.target, Target::Node(target) if target == node);
-        let is_stranger = |node: &&NodeName| !(is_peer.contains(*node) || names_one && is_target(node));
+        let is_stranger = |node: &&NodeName| !(is_peer(node) || names_one && is_target(node));
         let Some(stranger) = links.from.iter().find(is_stranger) else { return Ok(()) };
         let target = match &step.target {
             Target::Holder => "holder",
             Target::Leader => "leader",
             Target::Node(node) => node.as_str(),
         };
+        let peers = self.peers(&step.target);
         let known = peers.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ");
         Err(format!("`from`: `{target}` exchanges no packets with `{stranger}`; expected some of: {known}"))
     }
 
-    /// Returns the nodes that exchange packets with the target. Workers exchange packets with lock nodes and with the
-    /// resource, lock nodes with each other. A resource in the lock nodes' etcd is a client of the lock nodes.
+    /// Returns the nodes that exchange packets with the target: lock nodes first, then workers, then the resource.
     pub fn peers(&self, target: &Target) -> Vec<NodeName> {
-        let (is_worker, is_lock_node) = match target {
-            Target::Holder => (true, false),
-            Target::Leader => (false, true),
-            Target::Node(node) => (self.workers().any(|worker| worker == *node), self.lock_nodes.contains(node)),
-        };
-        let is_resource = matches!(target, Target::Node(node) if node.as_str() == "resource");
-        let is_client = is_worker || is_resource && self.resource == ResourceKind::Etcd;
-        let reaches_resource = is_worker || is_lock_node && self.resource == ResourceKind::Etcd;
-        let is_other = |node: &NodeName| !matches!(target, Target::Node(target) if target == node);
-        let lock_nodes = self.lock_nodes.iter().filter(|node| (is_client || is_lock_node) && is_other(node));
-        let workers = self.workers().filter(|_| !is_worker);
-        lock_nodes.cloned().chain(workers).chain(reaches_resource.then(|| NodeName::new("resource"))).collect()
+        let roles = self.roles();
+        let all = self.lock_nodes.iter().cloned().chain(self.workers()).chain([NodeName::new("resource")]);
+        all.filter(|node| roles.are_peers(target, node)).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::Plan;
+use super::{Plan, peers::Roles};
 use crate::{
     arm::{Arm, Comparison},
     cluster::ClusterKind,
@@ -217,13 +217,13 @@ impl Plan {
         let workers: BTreeSet<NodeName> = self.workers().collect();
         let is_worker = |target: &Target| matches!(target, Target::Node(node) if workers.contains(node));
         let all: BTreeSet<FaultId> = self.schedule.iter().map(|step| step.id).collect();
-        let mut ids = BTreeSet::new();
+        let (mut ids, roles) = (BTreeSet::new(), self.roles());
         for step in &self.schedule {
             let name = named(step);
             if !ids.insert(step.id) {
                 return err(format!("{name}: an earlier fault has the same id"));
             }
-            if let Err(problem) = self.is_possible(step) {
+            if let Err(problem) = self.is_possible(step, &roles) {
                 return err(format!("{name}: {problem}"));
             }
             match step.when {
@@ -277,7 +277,7 @@ impl Plan {
     }
 
     /// Checks that this cluster can inject the fault of `step` into its target.
-    fn is_possible(&self, step: &Step) -> Result<(), String> {
+    fn is_possible(&self, step: &Step, roles: &Roles) -> Result<(), String> {
         step.fault.check()?;
         self.spares_own_servers(step)?;
         match &step.target {
@@ -296,7 +296,7 @@ impl Plan {
             }
             _ => {}
         }
-        self.names_peers(step)?;
+        self.names_peers(step, roles)?;
         step.fault.check_target(&self.planned_cluster(), &step.target)
     }
 }

@@ -1,7 +1,9 @@
 //! The largest plans: how many parts and how many bytes a plan may have, and how long a fault of a plan may last.
 
+use memchr::{memchr_iter, memchr3_iter};
+
 use super::{Plan, possible::PlanError};
-use crate::step::Step;
+use crate::{fault::Fault, step::Step};
 
 /// The longest plan, in bytes: as a file, and as the first line of a history.
 pub const PLAN_BYTES_MAX: u64 = 64 << 20;
@@ -16,7 +18,8 @@ const LOCK_NODES_MAX: usize = 1_000;
 const STEPS_MAX: usize = 1_000_000;
 /// The most waits.
 const WAITS_MAX: usize = 1_000;
-/// A drawn fault lasts at most so many leases, however short its run is. `harness explore --swarm` draws the longest.
+/// A drawn fault lasts at most so many leases, and delays each packet by at most so many, however short its run is.
+/// `harness explore --swarm` draws the longest.
 const DRAWN_LEASES_MAX: u32 = 4;
 
 impl Plan {
@@ -57,20 +60,36 @@ impl Plan {
     }
 
     /// Returns the first fault that lasts longer than a user can have meant: than the whole fault phase, and than any
-    /// drawn fault.
+    /// drawn fault. A drawn delay of both directions may be on for twice as long as it delays a packet.
     ///
     /// [`Plan::validate`] does not refuse such a fault: the search of `harness explore` may shake the length of a fault
     /// a little beyond the bound.
     pub fn too_long(&self) -> Option<&Step> {
-        let longest = self.time.max(self.lease * DRAWN_LEASES_MAX);
-        self.schedule.iter().find(|step| step.fault.may_last() > longest)
+        let longest = |times: u32| self.time.max(self.lease.saturating_mul(DRAWN_LEASES_MAX * times));
+        let is_too_long = |fault: &Fault| fault.lasting > longest(1) || fault.may_last() > longest(fault.directions());
+        self.schedule.iter().find(|step| is_too_long(&step.fault))
+    }
+
+    /// Refuses the TOML of a plan that has more values than any plan whose history can be read. A text is searched much
+    /// faster than it is parsed, and the values of a parsed text take many times its size.
+    ///
+    /// # Errors
+    /// The text has more values.
+    pub fn check_toml(text: &str) -> Result<(), String> {
+        let text = text.as_bytes();
+        // Fewer bytes have fewer values.
+        let count = || memchr3_iter(b',', b'[', b'{', text).count() + memchr_iter(b'=', text).count();
+        if text.len() > PLAN_VALUES && count() > PLAN_VALUES {
+            return Err(format!("more than {PLAN_VALUES} values, which is the most; leave some faults out"));
+        }
+        Ok(())
     }
 }
 
 /// Returns whether a line has more than so many values, counted as commas and opening brackets.
 pub(crate) fn has_more_values(line: &[u8], most: usize) -> bool {
     // Fewer bytes have fewer values, so the usual lines are not searched.
-    line.len() > most && memchr::memchr3_iter(b',', b'[', b'{', line).nth(most).is_some()
+    line.len() > most && memchr3_iter(b',', b'[', b'{', line).nth(most).is_some()
 }
 
 #[cfg(test)]
@@ -78,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Fault, FaultId, NodeName, Point, Range, Target, WaitId, When, fault, plan::tests::plan};
+    use crate::{Direction, FaultId, NodeName, Point, Range, Target, WaitId, When, fault, plan::tests::plan};
 
     fn step(id: u32, when: When, lasting: Duration) -> Step {
         let target = Target::Node("worker-1".into());
@@ -96,6 +115,10 @@ mod tests {
         let name = |n: usize| NodeName::new(format!("redis-{n}"));
         let nodes = |count: usize| -> Vec<NodeName> { (0..count).map(name).collect() };
         let apart = |id: u32| step(id, When::At(second * 2 * (id - 1)), second);
+        let loss_of_node = |id: u32| {
+            let fault = Fault::new(fault::Loss { percent: 1 }, second).on_links(Direction::Both, nodes(2));
+            Step { fault, target: Target::Node(name(id as usize % 998 + 2)), ..apart(id) }
+        };
         let day = Duration::from_secs(24 * 3600);
         let mut plan_of_steps = Plan { schedule: chain(STEPS_MAX), ..plan() };
         assert_eq!(plan_of_steps.validate(), Ok(()));
@@ -103,6 +126,12 @@ mod tests {
         for possible in [
             Plan { time: day, schedule: (1..=40_000).map(apart).collect(), ..plan() },
             Plan { lock_nodes: nodes(LOCK_NODES_MAX), ..plan() },
+            Plan {
+                time: day,
+                lock_nodes: nodes(LOCK_NODES_MAX),
+                schedule: (1..=40_000).map(loss_of_node).collect(),
+                ..plan()
+            },
         ] {
             assert_eq!(possible.validate(), Ok(()));
         }
@@ -167,9 +196,39 @@ mod tests {
             let schedule = vec![Step { id: FaultId(1), fault, target, when: When::At(second) }];
             Plan { time: second * 9, schedule, ..plan() }
         };
-        assert_eq!(of((second * 9).into()).too_long(), None);
         for by in [fault::LinkDelay::Fixed(hour), fault::LinkDelay::Drawn(Range { from: second, to: hour })] {
             assert!(of(by).validate().is_ok() && of(by).too_long().is_some(), "{by:?}");
         }
+    }
+
+    #[test]
+    fn a_delay_of_both_directions_is_on_until_its_probe_is_back() {
+        let second = Duration::from_secs(1);
+        let of = |time: u32, by: Duration, direction| {
+            let fault = Fault::new(fault::Delay { by: by.into() }, second).on_links(direction, Vec::new());
+            let (target, when) = (Target::Node("worker-1".into()), When::At(second));
+            Plan { time: second * time, schedule: vec![Step { id: FaultId(1), fault, target, when }], ..plan() }
+        };
+        let drawn = plan().lease * DRAWN_LEASES_MAX;
+        let more = Duration::from_millis(1);
+        for direction in [Direction::In, Direction::Out] {
+            for (time, longest) in [(3, drawn), (20, second * 20)] {
+                assert_eq!(of(time, longest, direction).too_long(), None);
+                assert!(of(time, longest + more, direction).too_long().is_some(), "{direction:?}");
+            }
+        }
+        // A short run has any drawn delay; in a long run the packet and its answer count.
+        for (time, longest) in [(3, drawn), (20, second * 10)] {
+            assert_eq!(of(time, longest, Direction::Both).too_long(), None);
+            assert!(of(time, longest + more, Direction::Both).too_long().is_some(), "{time} s");
+        }
+    }
+
+    #[test]
+    fn a_text_of_too_many_values_is_refused_before_it_is_parsed() {
+        // Each line has five values.
+        let values = |times: usize| "a = { b = [1, 2] }\n".repeat(times);
+        assert_eq!(Plan::check_toml(&values(PLAN_VALUES / 5)), Ok(()));
+        assert!(Plan::check_toml(&values(PLAN_VALUES / 5 + 1)).is_err_and(|problem| problem.contains("8000000")));
     }
 }

@@ -1,16 +1,24 @@
+use std::future::pending;
+
+use tokio::sync::oneshot;
+
 use super::*;
 use crate::{hold::Owner, mode::Mode, ports::Revision};
 
 const LEASE: Duration = Duration::from_secs(2);
 
-/// Grants leases with growing ids, and notes all requests.
+/// Grants leases with growing ids, and notes all requests. A wait for the end of a key is never answered.
 #[derive(Default)]
 struct Noting {
     sent: Mutex<Vec<Op>>,
     /// True if a keep-alive finds no lease.
     has_expired: Mutex<bool>,
     /// True if nobody learns whether a key was created.
-    loses_creations: bool,
+    loses_creations: Mutex<bool>,
+    /// The next creation is answered after this.
+    late: Mutex<Option<oneshot::Receiver<()>>>,
+    /// True if a second creation creates a second key.
+    creates_anew: bool,
     /// True if no keep-alive is answered.
     loses_keep_alives: bool,
     /// True if creations keep the lease alive.
@@ -28,6 +36,10 @@ impl Store for Noting {
         self.keeps_alive_by_creating
     }
 
+    fn finds_created(&self) -> bool {
+        !self.creates_anew
+    }
+
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
         if *self.is_cut_off.lock() {
             return Box::pin(ready(Err(NodeError::Definite("not connected".into()))));
@@ -36,7 +48,7 @@ impl Store for Noting {
         let grants = 1 + sent.iter().filter(|op| matches!(op, Op::Grant(_))).count() as i64;
         let left = if *self.has_expired.lock() { Duration::ZERO } else { LEASE };
         let is_lost = match &op {
-            Op::Create(..) => self.loses_creations,
+            Op::Create(..) => *self.loses_creations.lock(),
             Op::KeepAlive(..) => self.loses_keep_alives,
             _ => false,
         };
@@ -51,8 +63,17 @@ impl Store for Noting {
             Op::Create(..) => StoreAnswer::At(Revision(7)),
             _ => StoreAnswer::Done,
         };
+        let is_wait = matches!(op, Op::AwaitGone(..));
+        let late = if matches!(op, Op::Create(..)) { self.late.lock().take() } else { None };
         sent.push(op);
-        Box::pin(ready(Ok(answer)))
+        match late {
+            _ if is_wait => Box::pin(pending()),
+            None => Box::pin(ready(Ok(answer))),
+            Some(late) => Box::pin(async move {
+                let _ = late.await;
+                Ok(answer)
+            }),
+        }
     }
 }
 
@@ -150,7 +171,7 @@ async fn an_attempt_in_a_session_that_has_ended_fails_and_the_next_one_begins_a_
 #[tokio::test]
 async fn a_key_of_which_nothing_is_known_ends_no_lease_of_another_hold() {
     for does_answer in [true, false] {
-        let store = Arc::new(Noting { loses_creations: !does_answer, ..Noting::default() });
+        let store = Arc::new(Noting { loses_creations: Mutex::new(!does_answer), ..Noting::default() });
         let session = SharedLease::new(store.clone());
         let (held, failed) = (granted(&session).await, granted(&session).await);
         drop(session.send(Op::Create(Key::new("k0"), Owner::new("a"), failed, Mode::Write)));
@@ -272,4 +293,68 @@ async fn no_attempt_joins_a_session_that_a_keep_alive_found_gone() {
     // The undo of the failed attempt has not begun.
     granted(&session).await;
     assert_eq!(last(&store), Op::Grant(LEASE));
+}
+
+/// A session with a hold, and with a creation of k0 by "b" that was not answered before its undo was broken off. It is
+/// answered when the sender says so.
+async fn left_behind(store: &Arc<Noting>) -> (SharedLease, oneshot::Sender<()>) {
+    let session = SharedLease::new(store.clone());
+    let (_held, failed) = (granted(&session).await, granted(&session).await);
+    let (answering, late) = oneshot::channel();
+    *store.late.lock() = Some(late);
+    drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
+    assert!(session.send(Op::Revoke(failed)).now_or_never().is_none(), "the undo waits for the answer");
+    (session, answering)
+}
+
+#[tokio::test]
+async fn an_attempt_takes_back_the_key_that_an_earlier_one_left_in_its_queue() {
+    let store = Arc::new(Noting::default());
+    let (session, answering) = left_behind(&store).await;
+    answering.send(()).unwrap();
+    let next = granted(&session).await;
+    session.send(Op::Create(Key::new("k1"), Owner::new("c"), next, Mode::Write)).await.unwrap();
+    assert!(matches!(last(&store), Op::Create(..)), "the key of another queue stays");
+    assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))));
+    assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)));
+    assert!(session.sessions.lock().pending.is_empty(), "nothing is left to be taken back");
+    assert!(!is_revoked(&store), "the other hold has the lease");
+}
+
+#[tokio::test]
+async fn an_attempt_that_waits_behind_its_clients_lost_key_takes_it_back() {
+    let store = Arc::new(Noting::default());
+    let (session, answering) = left_behind(&store).await;
+    let next = granted(&session).await;
+    assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))), "it does not wait for the late answer");
+    let mut gone = session.send(Op::AwaitGone(Key::new("k0"), Revision(6)));
+    assert!(gone.as_mut().now_or_never().is_none());
+    assert!(matches!(last(&store), Op::AwaitGone(..)), "{:?}", store.sent.lock());
+    answering.send(()).unwrap();
+    assert!(gone.as_mut().now_or_never().is_none());
+    assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)));
+    assert!(session.sessions.lock().pending.is_empty(), "nothing is left to be taken back");
+}
+
+#[tokio::test]
+async fn an_attempt_that_waits_finds_a_key_whose_answer_was_lost() {
+    for creates_anew in [false, true] {
+        let store = Arc::new(Noting { loses_creations: Mutex::new(true), creates_anew, ..Noting::default() });
+        let session = SharedLease::new(store.clone());
+        let (_held, failed) = (granted(&session).await, granted(&session).await);
+        let lost = Op::Create(Key::new("k0"), Owner::new("b"), LeaseId(1), Mode::Write);
+        drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
+        assert!(session.send(Op::Revoke(failed)).await.is_err());
+        assert_eq!(last(&store), lost, "an undo sends no creation");
+        *store.loses_creations.lock() = false;
+        let next = granted(&session).await;
+        assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))));
+        assert_eq!(last(&store), Op::Create(Key::new("k0"), Owner::new("a"), LeaseId(2), Mode::Write));
+        let waits = Op::AwaitGone(Key::new("k0"), Revision(6));
+        assert!(session.send(waits.clone()).now_or_never().is_none());
+        let again = if creates_anew { vec![] } else { vec![lost, Op::Delete(Key::new("k0"), Revision(7))] };
+        let sent = store.sent.lock();
+        let after = sent.iter().position(|op| *op == waits).unwrap();
+        assert_eq!(sent[after + 1..], again, "{sent:?}");
+    }
 }

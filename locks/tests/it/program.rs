@@ -12,12 +12,13 @@ use locks::{
 
 const LEASE: Duration = Duration::from_secs(2);
 
-/// A program that reads each request into `id` and `op`, appends `op` to the file `said`, and runs `case`, which says
-/// an answer by `say`.
+/// A program that writes the id of its process to the file `pid`. It reads each request into `id` and `op`, appends
+/// `op` to the file `said`, and runs `case`, which says an answer by `say`.
 fn script(case: &str) -> String {
     let read = r#"id=${line#*:}; id=${id%%,*}; op=${line#*\"op\":\"}; op=${op%%\"*}; echo "$op" >> said"#;
     let say = r#"say() { printf '{"id":%s,%s}\n' "${2:-$id}" "$1"; }"#;
-    format!("{say}\nok='\"ok\":true'\nwhile read -r line; do {read}\ncase $op in {case}\n*) say \"$ok\";; esac; done")
+    let ok = r#"echo $$ > pid; ok='"ok":true'"#;
+    format!("{say}\n{ok}\nwhile read -r line; do {read}\ncase $op in {case}\n*) say \"$ok\";; esac; done")
 }
 
 /// The lock of a program whose `case` answers some requests; all others are done.
@@ -33,7 +34,27 @@ fn lock_with(dir: &Path, case: &str, tokens: TokenSource) -> Program {
 }
 
 async fn acquire(lock: &Program, owner: &str) -> Result<locks::Hold, Failure> {
-    lock.acquire(&Key::new("k0"), Owner::new(owner), LEASE, &Unwatched).await
+    acquire_for(lock, owner, LEASE).await
+}
+
+async fn acquire_for(lock: &Program, owner: &str, lease: Duration) -> Result<locks::Hold, Failure> {
+    lock.acquire(&Key::new("k0"), Owner::new(owner), lease, &Unwatched).await
+}
+
+/// Waits until the running program has ended, and its lock can know that.
+async fn ended(dir: &Path) {
+    let pid = std::fs::read_to_string(dir.join("pid")).unwrap();
+    let process = Path::new("/proc").join(pid.trim());
+    let ending = async {
+        while process.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), ending).await.expect("the program ends");
+    // The tasks of the lock run during each of these waits, also on a machine that stands still now and then.
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 fn said(dir: &Path) -> Vec<String> {
@@ -72,15 +93,15 @@ async fn answers_become_holds_and_failures() {
 #[tokio::test]
 async fn a_belief_counts_from_the_sending() {
     let dir = tempfile::tempdir().unwrap();
-    let case = r#"acquire) case $line in *'"owner":"b"'*) say "$ok,\"valid_ms\":500,\"lease_ms\":3000";;
+    let case = r#"acquire) case $line in *'"owner":"b"'*) say "$ok,\"valid_ms\":5000,\"lease_ms\":9000";;
         *'"owner":"c"'*) sleep 0.2; say "$ok,\"valid_ms\":100";; *) sleep 0.1; say "$ok";; esac;;"#;
     let lock = lock_with(dir.path(), case, TokenSource::None);
     lock.start().await.unwrap();
     let hold = acquire(&lock, "a").await.unwrap();
     assert_eq!(hold.valid_until, validity::promise_end(hold.sent, LEASE));
     let hold = acquire(&lock, "b").await.unwrap();
-    assert_eq!(hold.valid_until, hold.sent + Duration::from_millis(500));
-    assert_eq!((hold.lease, hold.token), (Duration::from_secs(3), None));
+    assert_eq!(hold.valid_until, hold.sent + Duration::from_secs(5));
+    assert_eq!((hold.lease, hold.token), (Duration::from_secs(9), None));
     // The answer came after the time for which the program relies on the lock: the attempt is undone.
     let late = acquire(&lock, "c").await.unwrap_err();
     assert_eq!((late.reason, late.outcome), (FailureReason::Validity, Outcome::Failed));
@@ -89,13 +110,13 @@ async fn a_belief_counts_from_the_sending() {
 
 #[tokio::test]
 async fn a_renewal_shortens_a_belief_if_the_program_says_so() {
-    let dir = tempfile::tempdir().unwrap();
-    let lock = lock(dir.path(), r#"renew) say "$ok,\"valid_ms\":1500";;"#);
+    let (dir, lease) = (tempfile::tempdir().unwrap(), 5 * LEASE);
+    let lock = lock(dir.path(), r#"renew) say "$ok,\"valid_ms\":5000";;"#);
     lock.start().await.unwrap();
-    let mut hold = acquire(&lock, "a").await.unwrap();
-    let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
-    assert_eq!(hold.valid_until, hold.sent + Duration::from_millis(1500));
-    assert_eq!((renewed.valid_until, hold.lease), (hold.valid_until, LEASE));
+    let mut hold = acquire_for(&lock, "a", lease).await.unwrap();
+    let renewed = lock.renew(&mut hold, lease, &Unwatched).await.unwrap();
+    assert_eq!(hold.valid_until, hold.sent + Duration::from_secs(5));
+    assert_eq!((renewed.valid_until, hold.lease), (hold.valid_until, lease));
 }
 
 #[tokio::test]
@@ -159,7 +180,7 @@ async fn a_program_that_ended_between_requests_is_started_before_the_next() {
     lock.start().await.unwrap();
     let hold = acquire(&lock, "a").await.unwrap();
     lock.release(&hold, &Unwatched).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    ended(dir.path()).await;
     acquire(&lock, "b").await.unwrap();
     assert_eq!((lock.restarts(), said(dir.path()).len()), (1, 5));
 }
@@ -183,12 +204,13 @@ async fn the_late_answer_to_a_cancelled_attempt_is_skipped() {
 
 #[tokio::test]
 async fn a_request_behind_an_abandoned_one_has_its_own_time() {
-    let dir = tempfile::tempdir().unwrap();
-    let lock = lock(dir.path(), r#"renew|release) sleep 1.4; say "$ok";;"#);
+    // Both answers together take longer than a lease, and each of them much less.
+    let (dir, lease) = (tempfile::tempdir().unwrap(), 3 * LEASE);
+    let lock = lock(dir.path(), r#"renew|release) sleep 3.5; say "$ok";;"#);
     lock.start().await.unwrap();
-    let mut hold = acquire(&lock, "a").await.unwrap();
+    let mut hold = acquire_for(&lock, "a", lease).await.unwrap();
     // The renewal is queued; the client waits no longer.
-    assert!(lock.renew(&mut hold, LEASE, &Unwatched).now_or_never().is_none());
+    assert!(lock.renew(&mut hold, lease, &Unwatched).now_or_never().is_none());
     assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
     assert_eq!(said(dir.path()), ["init", "acquire", "renew", "release"]);
     assert_eq!(lock.restarts(), 0);
@@ -239,8 +261,8 @@ async fn a_new_program_says_nothing_about_the_hold_of_the_old_one() {
     let lost = r#"say '"ok":false,"error":"lost"';;"#;
     let lock = lock(dir.path(), &format!("acquire) say \"$ok\"; exit;; renew|release) {lost}"));
     lock.start().await.unwrap();
-    let mut hold = acquire(&lock, "a").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut hold = acquire_for(&lock, "a", 5 * LEASE).await.unwrap();
+    ended(dir.path()).await;
     let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
     let released = lock.release(&hold, &Unwatched).await.unwrap_err();
     for failure in [renewed, released] {
@@ -256,9 +278,9 @@ async fn a_later_hold_does_not_make_an_earlier_one_known() {
     let case = r#"acquire) case $line in *'"owner":"b"'*) exit;; *) say "$ok";; esac;;"#;
     let lock = lock(dir.path(), &format!("{case} {lost}"));
     lock.start().await.unwrap();
-    let mut first = acquire(&lock, "a").await.unwrap();
+    let mut first = acquire_for(&lock, "a", 5 * LEASE).await.unwrap();
     assert!(broken(acquire(&lock, "b").await).contains("restart 1"));
-    let mut second = acquire(&lock, "c").await.unwrap();
+    let mut second = acquire_for(&lock, "c", 5 * LEASE).await.unwrap();
     let renewed = lock.renew(&mut first, LEASE, &Unwatched).await.unwrap_err();
     assert_eq!(renewed.outcome, Outcome::Indeterminate, "{renewed}");
     let released = lock.release(&first, &Unwatched).await.unwrap_err();

@@ -14,8 +14,20 @@ mod ensemble;
 
 use ensemble::Ensemble;
 
-const LEASE: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_millis(500);
+/// Longer than a busy machine may keep a client from its next ping.
+const LEASE: Duration = Duration::from_secs(4);
+/// Longer than a busy machine takes for some requests, and much shorter than the lease.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Waits until something is so, and returns whether it is so within this time.
+async fn within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+    let waiting = async {
+        while !is_so() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(limit, waiting).await.is_ok()
+}
 
 struct Scene {
     ensemble: Ensemble,
@@ -39,13 +51,12 @@ impl Scene {
         self.lock.acquire(&self.key, Owner::new(owner), LEASE, &Unwatched).await.unwrap()
     }
 
-    /// Starts an attempt, and returns when it is in the queue.
+    /// Starts an attempt, and returns when it is in the queue and watches.
     async fn start(&self, owner: &'static str) -> JoinHandle<Result<Hold, locks::Failure>> {
-        let (lock, key) = (self.lock.clone(), self.key.clone());
+        let (lock, key, before) = (self.lock.clone(), self.key.clone(), self.ensemble.watches());
         let attempt = tokio::spawn(async move { lock.acquire(&key, Owner::new(owner), LEASE, &Unwatched).await });
-        self.name(owner).await;
-        // The attempt looks at the queue next, and then watches.
-        sleep(Duration::from_millis(50)).await;
+        // In a herd, the attempts before it have to watch again.
+        assert!(within(LEASE, || self.ensemble.watches() > before).await, "{owner} does not watch");
         attempt
     }
 
@@ -76,8 +87,8 @@ async fn the_queue_grants_in_order_and_tokens_grow() {
     assert!(first.token < second.token && second.token < third.token);
     assert!(scene.release(&third).await);
     // Nobody waits for the end of a session without a znode.
-    sleep(Duration::from_millis(100)).await;
-    assert_eq!((scene.ensemble.queue("k0").len(), scene.ensemble.sessions()), (0, 0));
+    let left = || (scene.ensemble.queue("k0").len(), scene.ensemble.sessions());
+    assert!(within(SOON, || left() == (0, 0)).await, "{:?}", left());
 }
 
 #[tokio::test]
@@ -181,6 +192,8 @@ async fn one_znode_that_goes_wakes_one_waiter_and_in_a_herd_all() {
         let waiters = [scene.start("b").await, scene.start("c").await, scene.start("d").await];
         let before = scene.ensemble.notifications();
         scene.release(&holder).await;
+        within(SOON, || scene.ensemble.notifications() - before >= woken).await;
+        // And no more.
         sleep(Duration::from_millis(100)).await;
         assert_eq!(scene.ensemble.notifications() - before, woken, "{client}");
         waiters.into_iter().for_each(|waiter| waiter.abort());

@@ -1,11 +1,11 @@
-//! Tests: the proof of a fault whose links have another fault too.
+//! Tests: the proof of a fault, and of its heal, while the links have another fault too.
 
 use std::sync::atomic::AtomicU32;
 
 use futures::executor::block_on;
 use history::{
-    Event, FaultId, Plan, Record, Step, Until, When,
-    fault::{Delay, Loss},
+    ClusterKind, Direction, Event, FaultId, FaultKind, Plan, Record, Step, Until, When,
+    fault::{Delay, Loss, Partition},
 };
 
 use super::*;
@@ -19,87 +19,245 @@ use crate::{
 const PLANNED: u32 = 3;
 const FAST: Duration = Duration::from_millis(1);
 const SLOW: Duration = Duration::from_millis(500);
+const SECOND: Duration = Duration::from_secs(1);
 
-/// The links of redis-1 lose packets, and those of worker-1 are slow meanwhile.
-#[derive(Default)]
+/// Redis-1 has a fault of its links, and worker-1 has another fault meanwhile.
 struct Disturbed {
     live_view: LiveView,
     is_over: AtomicBool,
     waits: AtomicU32,
-    /// The number of waits after which worker-1 is no longer slow.
-    slow_until: u32,
-    /// The time of a packet on a slow link, and on any other; none, if the link loses the packet.
-    slow: Option<Duration>,
-    other: Option<Duration>,
+    probes: AtomicU32,
+    is_proved_healed: AtomicBool,
+    /// The fault of worker-1; none, if it is a kill that nobody planned.
+    other: Option<Fault>,
+    /// True if that fault begins and ends during the first probe. Otherwise it is on at once.
+    is_short: bool,
+    /// True if that fault is requested, and not yet known to be injected.
+    is_being_injected: bool,
+    /// The number of waits after which worker-1 has no fault.
+    until: u32,
+    /// The number of probes of worker-1 after which all others are lost.
+    lost_from: u32,
+    /// The time of a packet to worker-1 while its fault is on, and of any other packet; none, if the packet is lost.
+    hit: Option<Duration>,
+    free: Option<Duration>,
 }
 
 impl Disturbed {
-    fn slow_links(&self, phase: FaultPhase) {
-        let event = Event::Fault { fault: FaultId(2), kind: history::FaultKind::Delay, node: "worker-1".into(), phase };
+    fn reports(&self, phase: FaultPhase) {
+        let kind = self.other.as_ref().map_or(FaultKind::Kill, Fault::kind);
+        let fault = FaultId(if self.other.is_some() { 2 } else { 9 });
+        let event = Event::Fault { fault, kind, node: "worker-1".into(), phase };
         self.live_view.see(&Record { seq: 0, process: "agent".into(), n: 0, at: Stamp(1), event });
+    }
+
+    fn begins(&self) {
+        if self.other.is_none() {
+            return self.reports(FaultPhase::Unplanned { since: Stamp(0) });
+        }
+        self.reports(FaultPhase::Requested { asked_ns: 1, hold: None });
+        if !self.is_being_injected {
+            self.reports(FaultPhase::Injected);
+        }
+    }
+
+    fn ends(&self) {
+        self.reports(match self.other {
+            Some(_) => FaultPhase::Healed,
+            None => FaultPhase::UnplannedOver { since: Stamp(0) },
+        });
+    }
+
+    /// A plan with a fault of redis-1, and with the fault of worker-1.
+    fn plan(&self, fault: Fault) -> Plan {
+        let step = |(id, fault, node): (u32, Fault, &str)| {
+            let (target, when) = (Target::Node(node.into()), When::At(Duration::ZERO));
+            Step { id: FaultId(id), fault, target, when }
+        };
+        let other = self.other.clone().map(|other| (2, other, "worker-1"));
+        let schedule = [(1, fault, "redis-1")].into_iter().chain(other).map(step).collect();
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        Plan { cluster: ClusterKind::Docker, schedule, waits: Vec::new(), ..plan }
     }
 }
 
 impl Answers for Disturbed {
     fn latency(&self, to: &NodeName) -> Option<Duration> {
-        let is_slow = to.as_str() == "worker-1" && self.live_view.look(|view| view.faults_on().count() > 0);
-        if is_slow { self.slow } else { self.other }
+        if self.is_short && self.probes.load(Ordering::Relaxed) == 0 {
+            self.begins();
+            self.ends();
+        }
+        if to.as_str() != "worker-1" {
+            return self.free;
+        }
+        let is_lost = self.probes.fetch_add(1, Ordering::Relaxed) >= self.lost_from;
+        let is_hit = self.live_view.look(|view| view.faults_on().count() > 0);
+        if is_lost { None } else { [self.free, self.hit][usize::from(is_hit)] }
     }
 
     fn sleep(&self, _: Duration) {
         let waits = self.waits.fetch_add(1, Ordering::Relaxed) + 1;
-        if waits == self.slow_until {
-            self.slow_links(FaultPhase::Healed);
+        if waits == self.until {
+            self.ends();
         }
         self.is_over.fetch_or(waits == PLANNED, Ordering::Relaxed);
     }
+
+    fn stamp(&self, event: Event) -> Stamp {
+        let is_healed = matches!(event, Event::Fault { phase: FaultPhase::HealProved, .. });
+        self.is_proved_healed.fetch_or(is_healed, Ordering::Relaxed);
+        Stamp(2)
+    }
+
+    fn stale_connections(&self, _: &NodeName, _: &[NodeName]) -> u32 {
+        0
+    }
 }
 
-/// Returns the missing proof of a loss on the links from redis-1 to these workers, and the number of waits.
-fn missing_proof(workers: &[&str], disturbed: Disturbed) -> (Option<String>, u32) {
-    let (node, when) = (NodeName::new("redis-1"), When::At(Duration::ZERO));
-    let step = |id: u32, fault: Fault, node: &NodeName| {
-        let target = Target::Node(node.clone());
-        Step { id: FaultId(id), fault, target, when }
-    };
-    let loss = step(1, Fault::new(Loss { percent: 1 }, Duration::from_secs(1)), &node);
-    let delay = step(2, Fault::new(Delay { by: SLOW.into() }, Duration::from_secs(9)), &"worker-1".into());
-    let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
-    let plan = Plan { schedule: vec![loss.clone(), delay], waits: Vec::new(), ..plan };
-    disturbed.slow_links(FaultPhase::Requested { asked_ns: 1, hold: None });
+/// Worker-1 has a delay for so many waits, and other packets need this time.
+fn slow(until: u32, free: Option<Duration>) -> Disturbed {
+    Disturbed {
+        live_view: LiveView::new(),
+        is_over: AtomicBool::new(false),
+        waits: AtomicU32::new(0),
+        probes: AtomicU32::new(0),
+        is_proved_healed: AtomicBool::new(false),
+        other: Some(Fault::new(Delay { by: SLOW.into() }, 9 * SECOND)),
+        is_short: false,
+        is_being_injected: false,
+        until,
+        lost_from: u32::MAX,
+        hit: Some(SLOW),
+        free,
+    }
+}
+
+/// A loss of so few packets that its proof takes many probes.
+fn loss() -> Fault {
+    Fault::new(Loss { percent: 1 }, SECOND)
+}
+
+fn cut() -> Fault {
+    Fault::new(Partition::default(), SECOND)
+}
+
+/// Returns the missing proof of a fault of the links from redis-1 to these workers, and the number of waits.
+fn missing_proof(fault: Fault, workers: &[&str], disturbed: Disturbed) -> (Option<String>, u32) {
+    let (plan, node) = (disturbed.plan(fault), NodeName::new("redis-1"));
+    if !disturbed.is_short {
+        disturbed.begins();
+    }
     let links: Vec<Link> = workers.iter().map(|worker| (node.clone(), NodeName::new(worker))).collect();
     let double = Double(disturbed);
     let Double(disturbed) = &double;
-    let injection = double.injection(&disturbed.live_view, &plan, &loss, node);
-    let missing = block_on(missing(&injection, &links, &disturbed.is_over)).unwrap();
-    (missing, disturbed.waits.load(Ordering::Relaxed))
+    let injection = double.injection(&disturbed.live_view, &plan, &plan.schedule[0], node);
+    let evidence = block_on(evidence(&injection, &links, &disturbed.is_over)).unwrap();
+    (evidence.missing(), disturbed.waits.load(Ordering::Relaxed))
 }
 
-/// Worker-1 is slow for so many waits, and the other links need this time.
-fn slow(slow_until: u32, other: Option<Duration>) -> Disturbed {
-    Disturbed { slow_until, slow: Some(SLOW), other, ..Disturbed::default() }
+/// Returns whether the heal of a partition between redis-1 and worker-1 is proved, and the number of waits.
+fn heal(disturbed: Disturbed) -> (bool, u32) {
+    let (plan, node) = (disturbed.plan(cut()), NodeName::new("redis-1"));
+    disturbed.begins();
+    let double = Double(disturbed);
+    let Double(disturbed) = &double;
+    let injection = double.injection(&disturbed.live_view, &plan, &plan.schedule[0], node.clone());
+    block_on(prove_healed(&injection, &[(node, "worker-1".into())])).unwrap();
+    (disturbed.is_proved_healed.load(Ordering::Relaxed), disturbed.waits.load(Ordering::Relaxed))
+}
+
+fn is_undecided((missing, waits): (Option<String>, u32)) -> bool {
+    missing.is_some_and(|missing| missing.contains("another fault too")) && waits == PLANNED
 }
 
 #[test]
 fn another_fault_of_the_link_proves_nothing() {
     // A slow packet looks like a lost one that was sent again.
-    let (missing, waits) = missing_proof(&["worker-1"], slow(u32::MAX, None));
-    assert!(missing.is_some_and(|missing| missing.contains("another fault too")) && waits == PLANNED);
+    assert!(is_undecided(missing_proof(loss(), &["worker-1"], slow(u32::MAX, None))));
     // The probes begin again when the other fault is over.
-    assert_eq!(missing_proof(&["worker-1"], slow(2, None)), (None, 2));
-    let (missing, _) = missing_proof(&["worker-1"], slow(2, Some(FAST)));
+    assert_eq!(missing_proof(loss(), &["worker-1"], slow(2, None)), (None, 2));
+    let (missing, _) = missing_proof(loss(), &["worker-1"], slow(2, Some(FAST)));
     assert_eq!(missing.as_deref(), Some("1400 packets from redis-1 to worker-1 came through in 1ms to 1ms"));
+}
+
+#[test]
+fn a_fault_of_the_answers_alone_proves_nothing() {
+    let answers = |fault: Fault| fault.on_links(Direction::Out, vec!["redis-1".into()]);
+    let delayed = slow(u32::MAX, None);
+    let delayed = Disturbed { other: delayed.other.clone().map(answers), ..delayed };
+    assert!(is_undecided(missing_proof(loss(), &["worker-1"], delayed)));
+    let dropped = Disturbed { other: Some(answers(cut())), hit: None, ..slow(u32::MAX, None) };
+    assert!(is_undecided(missing_proof(cut(), &["worker-1"], dropped)));
 }
 
 #[test]
 fn a_link_without_another_fault_decides_at_once() {
     let both = ["worker-1", "worker-2"];
-    assert_eq!(missing_proof(&both, slow(u32::MAX, None)), (None, 0));
-    let (missing, waits) = missing_proof(&both, slow(u32::MAX, Some(FAST)));
+    assert_eq!(missing_proof(loss(), &both, slow(u32::MAX, None)), (None, 0));
+    let (missing, waits) = missing_proof(loss(), &both, slow(u32::MAX, Some(FAST)));
     assert!(missing.is_some_and(|missing| missing.contains("from redis-1 to worker-2")) && waits == 0);
 }
 
 #[test]
 fn a_lost_packet_proves_a_loss_although_another_fault_delays_packets() {
-    assert_eq!(missing_proof(&["worker-1"], Disturbed { slow: None, ..slow(u32::MAX, None) }), (None, 0));
+    // The probes before it are late.
+    for lost_from in [0, 5] {
+        let disturbed = Disturbed { lost_from, ..slow(u32::MAX, None) };
+        assert_eq!(missing_proof(loss(), &["worker-1"], disturbed), (None, 0), "{lost_from}");
+    }
+}
+
+#[test]
+fn a_fault_that_nobody_planned_proves_no_partition() {
+    let killed = |until, free| Disturbed { other: None, hit: None, ..slow(until, free) };
+    assert!(is_undecided(missing_proof(cut(), &["worker-1"], killed(u32::MAX, None))));
+    assert_eq!(missing_proof(cut(), &["worker-1"], killed(2, None)), (None, 2));
+    let (missing, _) = missing_proof(cut(), &["worker-1"], killed(2, Some(FAST)));
+    assert_eq!(missing.as_deref(), Some("a packet from redis-1 to worker-1 came through in 1ms"));
+}
+
+#[test]
+fn a_fault_that_was_on_only_during_the_probe_proves_nothing() {
+    let disturbed = Disturbed { other: Some(cut()), is_short: true, ..slow(u32::MAX, None) };
+    assert_eq!(missing_proof(cut(), &["worker-1"], disturbed), (None, 1), "the second probe is the proof");
+    // A fault of other links has no effect on the probe.
+    let other = Some(cut().on_links(Direction::Both, vec!["worker-2".into()]));
+    let disturbed = Disturbed { other, is_short: true, ..slow(u32::MAX, None) };
+    assert_eq!(missing_proof(cut(), &["worker-1"], disturbed), (None, 0));
+}
+
+#[test]
+fn a_probe_may_not_wait_long_enough_for_a_delay_that_is_being_injected() {
+    let disturbed = Disturbed { is_being_injected: true, lost_from: 0, ..slow(u32::MAX, None) };
+    assert!(is_undecided(missing_proof(loss(), &["worker-1"], disturbed)));
+}
+
+#[test]
+fn a_lost_probe_proves_no_delay() {
+    let delay = || Fault::new(Delay { by: SLOW.into() }, SECOND);
+    let free = ["worker-2"];
+    let (missing, waits) = missing_proof(delay(), &free, slow(u32::MAX, None));
+    let words = "a probe from redis-1 to worker-2 was lost, and a delay loses none";
+    assert_eq!((missing.as_deref(), waits), (Some(words), PLANNED));
+    assert_eq!(missing_proof(delay(), &free, slow(u32::MAX, Some(SLOW))), (None, 0));
+    // A lost probe of a link that others cut says nothing at all.
+    let dropped = Disturbed { other: Some(cut()), hit: None, ..slow(u32::MAX, None) };
+    assert!(is_undecided(missing_proof(delay(), &["worker-1"], dropped)));
+}
+
+#[test]
+fn the_proof_of_a_heal_waits_for_the_end_of_a_long_planned_fault() {
+    // 10 minutes; and a fault that cuts only the answers.
+    let long = 6_000;
+    for direction in [Direction::Both, Direction::Out] {
+        let other = Some(cut().on_links(direction, Vec::new()));
+        let disturbed = Disturbed { other, hit: None, ..slow(long, Some(FAST)) };
+        assert_eq!(heal(disturbed), (true, long), "{direction:?}");
+    }
+}
+
+#[test]
+fn the_proof_of_a_heal_does_not_wait_for_a_fault_that_nobody_planned() {
+    let killed = Disturbed { other: None, hit: None, ..slow(u32::MAX, Some(FAST)) };
+    assert_eq!(heal(killed), (false, LOOKS));
 }

@@ -23,9 +23,12 @@ use tokio::{
 use crate::{contenders::contend, postgres_binary::postgres, postgres_server::Server};
 
 const BOTH: [&str; 2] = ["postgres-advisory", "postgres-row"];
-const LEASE: Duration = Duration::from_secs(1);
+/// The lease of a hold whose end a test awaits.
+const LEASE: Duration = Duration::from_secs(4);
+/// The lease of all other holds and attempts. Each of their requests has 2 s, the longest timeout.
+const LONG: Duration = Duration::from_secs(60);
 /// Longer than an attempt takes on a busy machine, and shorter than the rest of a lease.
-const LITTLE: Duration = Duration::from_millis(400);
+const LITTLE: Duration = Duration::from_secs(2);
 
 fn lock_at(name: &str, address: ServerAddress, tokens: TokenSource) -> Arc<dyn Lock> {
     let client = Client::named(name).unwrap();
@@ -59,7 +62,7 @@ async fn attempt(lock: &dyn Lock, owner: &str, lease: Duration) -> Result<Hold, 
 async fn acquire(lock: &dyn Lock, owner: &str) -> (Hold, Duration) {
     let begun = BootClock.now();
     for number in 0.. {
-        if let Ok(hold) = attempt(lock, &format!("{owner}-{number}"), LEASE).await {
+        if let Ok(hold) = attempt(lock, &format!("{owner}-{number}"), LONG).await {
             return (hold, BootClock.now() - begun);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -113,7 +116,7 @@ async fn a_refused_login_is_definite_and_does_not_show_the_user() {
     for name in BOTH {
         let user = Some(Secret::new("hunter2"));
         let address = ServerAddress { access: Access { user, ..Access::default() }, ..address(&server) };
-        let (why, outcome) = reason(attempt(&*lock_at(name, address, TokenSource::Counter), "a", LEASE).await);
+        let (why, outcome) = reason(attempt(&*lock_at(name, address, TokenSource::Counter), "a", LONG).await);
         assert_eq!(outcome, Outcome::Failed, "{name}");
         let said = format!("{why:?}");
         assert!(said.contains("does not exist") && !said.contains("hunter2"), "{name}: {said}");
@@ -127,21 +130,21 @@ async fn sessions_exclude_each_other_until_a_release_and_tokens_grow() {
         let (first, second) = (lock(name, &server), lock(name, &server));
         let mut last = Token(0);
         for round in 0..20 {
-            let hold = attempt(&*first, &format!("a{round}"), 60 * LEASE).await.unwrap();
-            let refused = reason(attempt(&*second, &format!("b{round}"), 60 * LEASE).await);
+            let hold = attempt(&*first, &format!("a{round}"), LONG).await.unwrap();
+            let refused = reason(attempt(&*second, &format!("b{round}"), LONG).await);
             assert_eq!(refused, (FailureReason::Held, Outcome::Failed));
             assert!(hold.token > Some(last), "{hold:?} after {last:?}");
             assert!(first.release(&hold, &Unwatched).await.unwrap().removed);
             // The second release finds no session.
             assert_eq!(reason(first.release(&hold, &Unwatched).await).0, FailureReason::Lost);
-            let other = attempt(&*second, &format!("c{round}"), 60 * LEASE).await.unwrap();
+            let other = attempt(&*second, &format!("c{round}"), LONG).await.unwrap();
             assert!(other.token > hold.token);
             last = other.token.unwrap();
             assert!(second.release(&other, &Unwatched).await.unwrap().removed);
         }
         let uncounted = lock_at(name, address(&server), TokenSource::None);
-        let hold = attempt(&*uncounted, "d", 60 * LEASE).await.unwrap();
-        assert_eq!((hold.token, reason(attempt(&*second, "e", LEASE).await).0), (None, FailureReason::Held));
+        let hold = attempt(&*uncounted, "d", LONG).await.unwrap();
+        assert_eq!((hold.token, reason(attempt(&*second, "e", LONG).await).0), (None, FailureReason::Held));
         assert!(uncounted.release(&hold, &Unwatched).await.unwrap().removed);
     }
 }
@@ -151,7 +154,7 @@ async fn ten_contenders_for_a_session_lock_exclude_each_other_and_tokens_grow() 
     let Some(server) = Server::start().await else { return };
     for name in BOTH {
         let locks = (0..10).map(|_| lock(name, &server)).collect();
-        let tokens = contend(locks, 5, 60 * LEASE, Duration::from_millis(50)).await;
+        let tokens = contend(locks, 5, LONG, Duration::from_millis(50)).await;
         assert!(tokens.len() == 50 && tokens.is_sorted_by(|a, b| a < b), "{name}: {tokens:?}");
     }
 }
@@ -165,7 +168,7 @@ async fn of_attempts_for_a_free_key_at_one_moment_one_gets_it() {
         for number in 0..100 {
             let key = Key::new(format!("k{number}"));
             let owners = (0..contenders).map(|i| Owner::new(format!("{number}-{i}")));
-            let attempts = join_all(owners.map(|owner| lock.acquire(&key, owner, LEASE, &Unwatched))).await;
+            let attempts = join_all(owners.map(|owner| lock.acquire(&key, owner, LONG, &Unwatched))).await;
             let failures: Vec<_> = attempts.iter().filter_map(|attempt| attempt.as_ref().err()).collect();
             assert!(failures.iter().all(|failure| failure.reason == FailureReason::Held), "{name}: {failures:?}");
             assert_eq!(failures.len(), contenders - 1, "{name}: {contenders} attempts for {key}");
@@ -179,24 +182,30 @@ async fn of_attempts_for_a_free_key_at_one_moment_one_gets_it() {
 #[tokio::test]
 async fn an_idle_session_is_lost_after_the_lease_and_a_renewed_one_is_not() {
     let Some(server) = Server::start().await else { return };
-    for name in BOTH {
-        let (first, second) = (lock(name, &server), lock(name, &server));
-        let mut hold = attempt(&*first, "a", LEASE).await.unwrap();
-        for _ in 0..6 {
-            tokio::time::sleep(LEASE / 3).await;
-            let renewed = first.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
-            assert_eq!(renewed.valid_until, hold.valid_until);
-        }
-        assert_eq!(reason(attempt(&*second, "b", LEASE).await), (FailureReason::Held, Outcome::Failed));
-        let (later, took) = acquire(&*second, "c").await;
-        assert!(took > LEASE - LITTLE && later.token > hold.token, "{took:?}");
-        assert!(BootClock.now() >= hold.valid_until, "the first hold was promised");
-        // A client whose clock says that the hold is valid finds out too.
-        hold.valid_until += 60 * LEASE;
-        assert_eq!(reason(first.renew(&mut hold, LEASE, &Unwatched).await), (FailureReason::Lost, Outcome::Failed));
-        assert!(!first.release(&hold, &Unwatched).await.unwrap().removed);
-        assert!(second.release(&later, &Unwatched).await.unwrap().removed);
+    // Both at once: each waits for more than two leases.
+    join_all(BOTH.map(|name| renewed_and_then_idle(name, &server))).await;
+}
+
+async fn renewed_and_then_idle(name: &str, server: &Server) {
+    let (first, second) = (lock(name, server), lock(name, server));
+    let mut hold = attempt(&*first, "a", LEASE).await.unwrap();
+    // The renewals end a third of a lease after the end of the first lease.
+    for _ in 0..4 {
+        tokio::time::sleep(LEASE / 3).await;
+        let renewed = first.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
+        assert_eq!(renewed.valid_until, hold.valid_until);
     }
+    let refused = reason(attempt(&*second, "b", LONG).await);
+    assert_eq!(refused, (FailureReason::Held, Outcome::Failed), "{name}");
+    let (later, took) = acquire(&*second, "c").await;
+    assert!(took > LEASE - LITTLE && later.token > hold.token, "{name}: {took:?}");
+    assert!(BootClock.now() >= hold.valid_until, "{name}: the first hold was promised");
+    // A client whose clock says that the hold is valid finds out too.
+    hold.valid_until += LONG;
+    let lost = reason(first.renew(&mut hold, LEASE, &Unwatched).await);
+    assert_eq!(lost, (FailureReason::Lost, Outcome::Failed), "{name}");
+    assert!(!first.release(&hold, &Unwatched).await.unwrap().removed, "{name}");
+    assert!(second.release(&later, &Unwatched).await.unwrap().removed, "{name}");
 }
 
 #[tokio::test]
@@ -204,15 +213,15 @@ async fn a_session_that_closes_releases_its_lock_at_once() {
     let Some(server) = Server::start().await else { return };
     for name in BOTH {
         let (first, second) = (lock(name, &server), lock(name, &server));
-        let hold = attempt(&*first, "a", 60 * LEASE).await.unwrap();
-        assert_eq!(reason(attempt(&*second, "b", LEASE).await).0, FailureReason::Held);
+        let hold = attempt(&*first, "a", LONG).await.unwrap();
+        assert_eq!(reason(attempt(&*second, "b", LONG).await).0, FailureReason::Held);
         // As a process that dies: nobody releases, and the kernel closes the connections.
         drop(first);
         let (later, took) = acquire(&*second, "c").await;
-        assert!(took < 20 * LEASE && later.token > hold.token, "{took:?}");
+        assert!(took < LONG / 3 && later.token > hold.token, "{took:?}");
         // An abandoned attempt is cancelled, and leaves nothing behind.
-        second.cancel(&Key::new("k0"), &later.owner, LEASE, &Unwatched).await;
-        assert!(attempt(&*lock(name, &server), "d", LEASE).await.is_ok());
+        second.cancel(&Key::new("k0"), &later.owner, LONG, &Unwatched).await;
+        assert!(attempt(&*lock(name, &server), "d", LONG).await.is_ok());
     }
 }
 
@@ -221,15 +230,15 @@ async fn an_uncommitted_token_repeats_when_the_session_of_its_holder_dies() {
     let Some(server) = Server::start().await else { return };
     let lock = || lock_at("postgres-row", address(&server), TokenSource::Uncommitted);
     let first = lock();
-    let hold = attempt(&*first, "a", 60 * LEASE).await.unwrap();
+    let hold = attempt(&*first, "a", LONG).await.unwrap();
     assert_eq!(hold.token, Some(Token(1)));
-    assert_eq!(reason(attempt(&*lock(), "b", LEASE).await).0, FailureReason::Held);
+    assert_eq!(reason(attempt(&*lock(), "b", LONG).await).0, FailureReason::Held);
     drop(first);
     let second = lock();
     let (later, _) = acquire(&*second, "c").await;
     assert_eq!(later.token, hold.token);
     assert!(second.release(&later, &Unwatched).await.unwrap().removed);
-    assert_eq!(attempt(&*lock(), "d", LEASE).await.unwrap().token, Some(Token(2)), "a release commits the token");
+    assert_eq!(attempt(&*lock(), "d", LONG).await.unwrap().token, Some(Token(2)), "a release commits the token");
 }
 
 #[tokio::test]
@@ -241,12 +250,12 @@ async fn a_server_that_notices_no_cut_keeps_the_lock_until_the_session_was_idle_
         let mut hold = attempt(&*first, "a", LEASE).await.unwrap();
         first.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
         link.send(Link::Silent).unwrap();
-        assert_eq!(reason(attempt(&*second, "b", LEASE).await), (FailureReason::Held, Outcome::Failed));
+        assert_eq!(reason(attempt(&*second, "b", LONG).await), (FailureReason::Held, Outcome::Failed));
         let unanswered = reason(first.renew(&mut hold, LEASE, &Unwatched).await);
         assert!(matches!(unanswered, (FailureReason::Error(_), Outcome::Indeterminate)), "{unanswered:?}");
         acquire(&*second, "c").await;
         assert!(BootClock.now() >= hold.valid_until, "the first hold was promised");
-        assert!(BootClock.now() < hold.sent + 20 * LEASE, "the keepalives of the kernel take hours");
+        assert!(BootClock.now() < hold.sent + LONG, "the keepalives of the kernel take hours");
         // The client cannot know whether the server has released the lock.
         assert_eq!(reason(first.release(&hold, &Unwatched).await).1, Outcome::Indeterminate);
     }
@@ -258,7 +267,7 @@ async fn a_hold_whose_connection_is_closed_is_certainly_lost() {
     for name in BOTH {
         let (address, link) = over_link(&server).await;
         let first = lock_at(name, address, TokenSource::Counter);
-        let mut hold = attempt(&*first, "a", 60 * LEASE).await.unwrap();
+        let mut hold = attempt(&*first, "a", LONG).await.unwrap();
         first.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
         link.send(Link::Closed).unwrap();
         let lost = first.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
@@ -266,7 +275,7 @@ async fn a_hold_whose_connection_is_closed_is_certainly_lost() {
         assert_eq!(lost.answers[0].1, NodeAnswer::None, "the server said nothing");
         assert_eq!(reason(first.release(&hold, &Unwatched).await), (FailureReason::Lost, Outcome::Failed));
         // The server has not noticed anything.
-        assert_eq!(reason(attempt(&*lock(name, &server), "b", LEASE).await).0, FailureReason::Held);
+        assert_eq!(reason(attempt(&*lock(name, &server), "b", LONG).await).0, FailureReason::Held);
     }
 }
 
@@ -276,7 +285,7 @@ async fn a_hold_whose_session_the_server_ends_is_certainly_lost() {
     let of_client = "application_name = 'harness' AND backend_type = 'client backend'";
     for (name, in_flight) in BOTH.into_iter().flat_map(|name| [(name, false), (name, true)]) {
         let first = lock(name, &server);
-        let mut hold = attempt(&*first, "a", 60 * LEASE).await.unwrap();
+        let mut hold = attempt(&*first, "a", LONG).await.unwrap();
         first.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
         let session = sql(&server, &format!("SELECT pid FROM pg_stat_activity WHERE {of_client}"));
         let process = Pid::from_raw(session.parse().unwrap());
@@ -336,7 +345,7 @@ async fn tokens_of_several_keys_grow_over_a_sigkill_of_the_server() {
             let mut tokens = Vec::new();
             for (number, key) in keys.iter().enumerate() {
                 let owner = Owner::new(format!("{owner}{number}"));
-                tokens.push(lock.acquire(key, owner, 60 * LEASE, &Unwatched).await.unwrap().token.unwrap());
+                tokens.push(lock.acquire(key, owner, LONG, &Unwatched).await.unwrap().token.unwrap());
             }
             tokens
         };

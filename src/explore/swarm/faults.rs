@@ -246,10 +246,11 @@ impl Schedule<'_> {
         FaultId(self.steps.iter().map(|step| step.id.0).max().unwrap_or(0) + 1)
     }
 
-    /// Adds a step if the plan allows it, and if the target has no other fault at that time.
+    /// Adds a step if the plan allows it, and if the target has no other fault at that time. A step of another plan may
+    /// be too long for this one, whose lease and time are others.
     fn add(&mut self, step: Step) -> bool {
         let alone = Plan { schedule: vec![Step { when: known(step.when), ..step.clone() }], ..self.plan.clone() };
-        if alone.validate().is_err() {
+        if alone.validate().is_err() || alone.too_long().is_some() {
             return false;
         }
         let (slot, kind) = (self.slot(&step.target), step.fault.kind());

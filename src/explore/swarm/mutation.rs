@@ -70,3 +70,19 @@ fn shifted(plan: &Plan, rng: &mut impl Rng) -> Vec<Step> {
     }
     schedule
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explore::fixtures::{paused_at, plan};
+
+    #[test]
+    fn a_mutant_takes_over_no_fault_that_is_longer_than_its_run() {
+        // The fresh plan may have another lease and another time.
+        let (plan, at) = (plan(), When::At(std::time::Duration::from_secs(1)));
+        for (lasting_ms, is_taken) in [(10_000, true), (10_001, false)] {
+            let schedule = joined(&plan, &[paused_at(1, at, lasting_ms)]);
+            assert_eq!(schedule.len(), usize::from(is_taken), "{lasting_ms}");
+        }
+    }
+}

@@ -34,11 +34,13 @@ plots[3].note = R.length === 0 ? "No fault was healed." :
   "From the end of each fault until each key was acquired again: one mark for each pair of a fault and a key." +
   (open ? ` Red triangles: ${open} not acquired again before the end of the run.` : "") +
   (DATA.left.recovery ? ` The ${DATA.left.recovery} shortest are left out.` : "");
-const back = S.tokens.filter(point => point[3]).length;
+const tokensLeft = DATA.left.tokens, drawnBack = S.tokens.filter(point => point[3]).length;
+const tokenCount = count => `${count.toLocaleString("en")} ${count === 1 ? "token" : "tokens"}`;
 plots[4].note = S.tokens.length === 0 ? "The lock gives no tokens." :
-  `One mark for each hold. ${back === 0 ? "No token went back." :
-    `${back} tokens went back (red triangles): of two holds that exclude each other, the later one got no larger ` +
-    "token, or both got the same one."}`;
+  (tokensLeft === 0 ? "One mark for each hold. " : `Marks for a part of the holds; left out: ${tokenCount(tokensLeft)}. `) +
+  (S.back === 0 ? "No token went back." : `${tokenCount(S.back)} went back (red triangles` +
+    (drawnBack < S.back ? `, ${drawnBack.toLocaleString("en")} of them drawn` : "") +
+    "): of two holds that exclude each other, the later one got no larger token, or both got the same one.");
 
 const PLOT = 150;
 let pointed = null;

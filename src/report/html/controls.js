@@ -272,7 +272,7 @@ $("left").textContent = missing.length === 0 ? "Every hold, request and fault of
     "Every hold of a window is drawn, and so is every other hold near it on its key. ") +
   "The file history.jsonl has everything.";
 const legend = [["one", "hold, entitled"], ["past", "used after its end"],
-  ["tint", "window: two clients act as the holder; its holds have a red frame"],
+  ["tint", "window: the lock has two holders; their holds have a red frame"],
   ["ice", "fault, as its target shows it; the line below goes from its request to the proof of its heal"],
   ["dim", "strip above: the process did not run"]];
 legend.forEach(([name, text]) => {

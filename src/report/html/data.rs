@@ -155,8 +155,8 @@ fn data(timeline: &Timeline, worst: Option<usize>) -> Value {
         "lanes": lanes, "holds": holds, "windows": windows, "faults": faults, "stalls": stalls, "clocks": clocks,
         "series": series(timeline, &keys),
         "left": {"all": left.holds_of_run, "holds": left.holds, "wrong": left.wrong_holds, "near": left.near_holds,
-                 "faults": left.faults, "stalls": left.stalls, "clocks": left.clocks, "acts": acts - acts_shown,
-                 "tokens": timeline.series.tokens_left_out},
+                 "faults": left.faults, "stalls": left.stalls, "clocks": left.clocks,
+                 "acts": left.acts_of_run - acts_shown as u64, "tokens": timeline.series.tokens_left_out},
     })
 }
 
@@ -221,13 +221,16 @@ fn series(timeline: &Timeline, keys: &Keys<'_>) -> Value {
         "from": Ms(timeline.ms(series.from)), "width": Ms(series.width.as_secs_f64() * 1e3),
         "due": all(|b| b.due), "served": all(|b| b.served), "attempts": all(|b| b.attempts),
         "failed": all(|b| b.failed), "acquired": all(|b| b.acquired),
-        "p50": quantile(0.5), "p99": quantile(0.99), "tokens": tokens,
+        "p50": quantile(0.5), "p99": quantile(0.99), "tokens": tokens, "back": series.tokens_back,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::{judge::judge, timeline::read};
 
     #[test]
     fn no_text_of_a_run_can_end_the_script_element() {
@@ -235,5 +238,14 @@ mod tests {
         assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
         let read: String = serde_json::from_str(&json).unwrap();
         assert_eq!(read, "</script><!--<script>&\u{2028}");
+    }
+    #[test]
+    fn requests_that_a_hold_lacks_are_left_out() {
+        let history = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl"));
+        let mut timeline = read(history, &judge(history).unwrap().verdicts).unwrap();
+        let left = |timeline: &Timeline| data(timeline, None)["left"]["acts"].clone();
+        assert_eq!(left(&timeline), 0);
+        timeline.holds[0].acts.pop();
+        assert_eq!(left(&timeline), 1);
     }
 }

@@ -1,9 +1,10 @@
 use std::path::{Path, PathBuf};
 
 use checker::Figure;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::{expect::compare, judge::judge, timeline::read};
+use crate::{expect::compare, judge::judge, made_by::Making, plan_file::PlanFile, timeline::read};
 
 fn page(name: &str) -> (Judged, View, String) {
     let corpus = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus"));
@@ -25,11 +26,66 @@ fn the_first_screen_tells_the_pause() {
     let claim = &view.claim;
     assert!(claim.starts_with("worker-1 was frozen for 5.00 s until its lease had ended, and it wrote "), "{claim}");
     assert!(claim.contains(" after worker-2 had taken the lock. The fence refused this write"), "{claim}");
-    assert!(
-        html.contains("<svg class=\"pic\"")
-            && html.contains("harness run plan.toml")
-            && html.contains("Every lock with a lease allows this")
-    );
+    assert!(html.contains("<svg class=\"pic\"") && html.contains("Every lock with a lease allows this"));
+}
+
+/// The pause, where the second holder writes for the first time after the write of the first holder. So the fence
+/// admits both.
+fn pause_with_a_later_first_write() -> String {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+    let text = std::fs::read_to_string(corpus).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // The write of the second holder, its decision, the answer, the release and its answer.
+    let mut second: Vec<Value> = lines.drain(22..=26).collect();
+    for (n, line) in second.iter_mut().enumerate() {
+        line["at"] = json!(17_106_000_000_u64 + 1_000_000 * n as u64);
+    }
+    let decided = |number: u64, seen: Option<u64>| {
+        let mut writes = json!({"arm": "writes", "admitted": true, "base": 0, "version": number, "value": 1});
+        if let Some(seen) = seen {
+            writes["seen"] = json!(seen);
+        }
+        json!([{"arm": "off", "admitted": true, "base": 0, "version": number, "value": 1}, writes])
+    };
+    // The write of the first holder, its decision and the answer.
+    let first = lines.iter().position(|line| line["event"] == "write").unwrap();
+    for (decision, number, seen) in [(&mut lines[first + 1], 3, None), (&mut second[1], 4, Some(41))] {
+        (decision["n"], decision["number"], decision["arms"]) = (json!(number), json!(number), decided(number, seen));
+    }
+    for (answer, number, seen) in [(&mut lines[first + 2], 3, None), (&mut second[2], 4, Some(41))] {
+        (answer["number"], answer["arms"]) = (json!(number), json!([["off", true, null], ["writes", true, seen]]));
+    }
+    let healed = lines.iter().position(|line| line["phase"] == "healed").unwrap();
+    second.into_iter().enumerate().for_each(|(n, line)| lines.insert(healed + n, line));
+    lines.iter_mut().enumerate().for_each(|(seq, line)| line["seq"] = json!(seq));
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn a_window_is_drawn_until_its_stale_write_even_if_the_next_holder_writes_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let history = dir.path().join("history.jsonl");
+    std::fs::write(&history, pause_with_a_later_first_write()).unwrap();
+    let (judged, view, html) = of(&history);
+    assert_eq!(judged.verdicts.reasons, [""; 0]);
+    let window = &data(&html)["windows"][0];
+    assert_eq!((&window["from"], &window["to"]), (&json!(4051), &json!(7102)), "{window}");
+    assert_eq!(window["story"][1], 7107, "the story ends with the write of the second holder");
+    assert!(view.claim.contains("The fence admitted this write."), "{}", view.claim);
+    assert!(view.picture.unwrap().contains("class=\"sent late\""));
+}
+
+#[test]
+fn only_a_run_of_the_harness_has_commands_that_repeat_it() {
+    let (mut judged, view, html) = page("kleppmann-pause");
+    assert!(view.again.is_empty() && !html.contains("Repeat"), "{html}");
+    let plan = judged.plan.clone();
+    let file = PlanFile::new(String::new(), plan.backend.clone(), None, plan);
+    judged.made_by = Some(Making::begin(&file, "").facts().clone());
+    let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+    let timeline = read(history.as_ref(), &judged.verdicts).unwrap();
+    let html = super::html(&judged, &compare(None, &judged.verdicts), &timeline).unwrap();
+    assert!(html.contains("<p>Repeat the run:</p>\n<pre>harness run plan.toml"), "{html}");
 }
 
 #[test]
@@ -58,7 +114,7 @@ fn the_figures_are_those_of_the_verdicts() {
         }
         let tile = |label: &str| view.tiles.iter().find(|t| t.label.contains(label)).map(|t| t.count.clone());
         assert_eq!(tile("a client got the lock"), Some(count("facts.holds").to_string()), "{name}");
-        assert_eq!(tile("two clients acted as the holder"), Some(count("lock.windows").to_string()), "{name}");
+        assert_eq!(tile("two holders of the lock"), Some(count("lock.windows").to_string()), "{name}");
         let data = data(&html);
         assert_eq!(data["windows"].as_array().unwrap().len() as u64, count("lock.windows"), "{name}");
         let rows = html.matches("<th scope=\"row\" title=").count();
@@ -66,7 +122,7 @@ fn the_figures_are_those_of_the_verdicts() {
     }
 }
 
-fn data(html: &str) -> serde_json::Value {
+fn data(html: &str) -> Value {
     let data = html.split("type=\"application/json\">").nth(1).unwrap().split("</script>").next().unwrap();
     serde_json::from_str(data).unwrap()
 }

@@ -1,13 +1,15 @@
 //! The claim of a run in a few sentences, for readers who do not know the words of the verdicts.
 
+use std::time::Duration;
+
 use checker::{Cause, Verdict, Verdicts, Window, WindowKind};
-use history::{Arm, ClientKind, FaultKind, RequestKind};
+use history::{Arm, ClientKind, FaultKind, RequestKind, Stamp};
 
 use super::{
     arms::lost_updates,
     picture::{fault_span, name},
 };
-use crate::timeline::{FaultSpan, Hold, Timeline, worst_first};
+use crate::timeline::{FaultSpan, Hold, Timeline, WindowSpan, worst_first};
 
 const KEPT: &str = "The lock service kept its promise: it gave the lock to the next client after the lease had ended.";
 
@@ -45,7 +47,7 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
             "No client used the lock after another client had taken it: {holds}, {faults}. \
              The run is no proof that the lock is safe."
         ),
-        _ => format!("The run decides nothing about the lock: {holds}, {faults}. The reasons are below."),
+        _ => format!("The run proves nothing about the lock: {holds}, {faults}. The reasons are below."),
     }
 }
 
@@ -107,8 +109,7 @@ fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: u
             sentences.push(format!("{first} {}{acted} {length} after {taker}.", frozen.unwrap_or_default()));
         }
         WindowKind::LeaseOverlap => {
-            let length = seconds(window.overlap_ms);
-            sentences.push(format!("{first} and {second} both had a valid lease of the lock for {length}."));
+            sentences.push(two_leases(window, [hold(0), hold(1)], [&first, &second]));
         }
         WindowKind::CutShort => {
             let length = seconds(window.cut_ms.unwrap_or_default());
@@ -118,7 +119,10 @@ fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: u
     if needs_cause {
         sentences.push(cause(timeline, index));
     }
-    sentences.extend(hold(0).and_then(|hold| fence(timeline, hold, index)));
+    // Only the sentence on a stale holder tells of a write.
+    if window.kind == WindowKind::StaleHolder && window.writes > 0 {
+        sentences.extend(hold(0).and_then(|hold| fence(timeline, hold, index)));
+    }
     if let Some((lost, updates)) = lost_updates(verdicts, Arm::Off) {
         sentences.push(format!(
             "The same requests also went to a copy of the resource without a fence: it lost {lost} of {}.",
@@ -142,24 +146,61 @@ fn frozen(timeline: &Timeline, hold: &Hold) -> Option<(&'static str, String)> {
     paused.map(|lasted| ("was frozen", lasted)).or(stalled.map(|lasted| ("did not run", lasted)))
 }
 
+/// One or two sentences on the two holders of a lease overlap.
+fn two_leases(window: &Window, holds: [Option<&Hold>; 2], names: [&str; 2]) -> String {
+    const SHORT: Duration = Duration::from_millis(1);
+    let [first, second] = names;
+    if window.overlap_ms >= SHORT.as_secs_f64() * 1e3 {
+        return format!("{first} and {second} both had a valid lease of the lock for {}.", seconds(window.overlap_ms));
+    }
+    // The hold that was acquired last may have ended as it began.
+    let last = match holds {
+        [Some(first), Some(second)] if first.acquired >= second.acquired => 0,
+        _ => 1,
+    };
+    let (own, other, hold) = (names[last], names[1 - last], holds[last]);
+    let is_short = |end: Stamp| hold.is_some_and(|hold| end.since(hold.acquired) < SHORT);
+    if window.overlap_ms > 0.0 && !hold.is_some_and(|hold| is_short(hold.entitled_until())) {
+        return format!("{first} and {second} both had a valid lease of the lock for less than 1 ms.");
+    }
+    let end = match hold.and_then(|hold| hold.killed).is_some_and(is_short) {
+        true => format!("{own} was killed at once"),
+        false => format!("The hold of {own} ended at once"),
+    };
+    format!("{own} got the lock while {other} had a valid lease of it. {end}.")
+}
+
+/// The faults of one kind near a window, in words: "paused worker-1". None if the window has no such fault near it.
+fn did(timeline: &Timeline, window: &WindowSpan, kind: &str) -> Option<String> {
+    let kind = FaultKind::ALL.into_iter().find(|known| known.name() == kind)?;
+    let (from, to) = window.story_ms;
+    let is_near = |fault: &&FaultSpan| {
+        fault.kind == kind && fault_span(timeline, fault).is_some_and(|span| span.1 >= from && span.0 <= to)
+    };
+    let mut nodes: Vec<&str> = timeline.faults.iter().filter(is_near).map(|fault| fault.node.as_str()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let (last, others) = nodes.split_last()?;
+    let all = if others.is_empty() { (*last).to_owned() } else { format!("{} and {last}", others.join(", ")) };
+    Some(match kind {
+        FaultKind::Amnesia => {
+            format!("restarted {all} without {} data", if others.is_empty() { "its" } else { "their" })
+        }
+        kind => format!("{} {all}", kind.past_tense()),
+    })
+}
+
 /// One sentence on the cause of a window.
 fn cause(timeline: &Timeline, index: usize) -> String {
     let Some(window) = timeline.windows.get(index) else { return String::new() };
-    let causes: Vec<&str> = window.causes.split([',', '+', ' ']).filter(|cause| !cause.is_empty()).collect();
-    let (from, to) = window.story_ms;
-    for kind in &causes {
-        let is_near = |fault: &&FaultSpan| {
-            fault.kind.name() == *kind && fault_span(timeline, fault).is_some_and(|span| span.1 >= from && span.0 <= to)
-        };
-        let mut nodes: Vec<String> =
-            timeline.faults.iter().filter(is_near).map(|fault| fault.node.to_string()).collect();
-        nodes.sort();
-        nodes.dedup();
-        if let Some(fault) = timeline.faults.iter().find(|fault| fault.kind.name() == *kind)
-            && !nodes.is_empty()
-        {
-            return format!("The cause: the run {} {}.", fault.kind.past_tense(), nodes.join(", "));
-        }
+    // Each set of causes suffices; the causes of one set explain the window only together.
+    let mut causes: Vec<&str> = window.causes.split(", ").next().unwrap_or_default().split('+').collect();
+    causes.sort_unstable();
+    // A cause occurs twice if two faults of its kind are needed.
+    causes.dedup();
+    let faults: Option<Vec<String>> = causes.iter().map(|kind| did(timeline, window, kind)).collect();
+    if let Some(faults) = faults {
+        return format!("The cause: the run {}.", faults.join(" and "));
     }
     match causes.as_slice() {
         ["unexplained"] => "Nothing in the record explains why: the lock itself may be wrong.".to_owned(),
@@ -178,8 +219,92 @@ fn fence(timeline: &Timeline, stale: &Hold, index: usize) -> Option<String> {
     let act = stale.acts.iter().find(is_old_write)?;
     let of = |arm: Arm| act.decisions.iter().find(|decision| decision.arm == arm);
     let fence = of(Arm::Writes).or(of(Arm::Reads))?;
-    Some(match fence.admitted {
-        false => "The fence refused this write, because it had seen a newer token.".to_owned(),
-        true => "The fence admitted this write.".to_owned(),
+    // A strict fence refuses the second write of a hold, too.
+    let is_older = fence.seen.zip(act.token).is_some_and(|(seen, own)| seen > own);
+    Some(match (fence.admitted, is_older) {
+        (false, true) => "The fence refused this write, because it had seen a newer token.".to_owned(),
+        (false, false) => "The fence refused this write.".to_owned(),
+        (true, _) => "The fence admitted this write.".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use history::{NodeName, Token};
+
+    use super::*;
+    use crate::{
+        judge::{Judged, judge},
+        timeline::read,
+    };
+
+    fn pause() -> (Judged, Timeline) {
+        let history = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl"));
+        let judged = judge(history).unwrap();
+        let timeline = read(history, &judged.verdicts).unwrap();
+        (judged, timeline)
+    }
+
+    #[test]
+    fn all_causes_that_explain_a_window_together_are_named() {
+        let (_, mut timeline) = pause();
+        let pause = timeline.faults[0].clone();
+        let more = [(FaultKind::Amnesia, "redis-2"), (FaultKind::Amnesia, "redis-1"), (FaultKind::Clock, "redis-3")];
+        let more = more.map(|(kind, node)| FaultSpan { kind, node: NodeName::from(node), ..pause.clone() });
+        timeline.faults.extend(more);
+        let both =
+            "The cause: the run restarted redis-1 and redis-2 without their data and moved the clock of redis-3.";
+        for (causes, told) in [
+            ("clock+amnesia", both),
+            ("amnesia+clock+amnesia, pause", both),
+            ("pause, amnesia+clock", "The cause: the run paused worker-1."),
+            // No kill is near the window, and a stall is no fault of the run.
+            ("kill+clock", "The cause: kill+clock."),
+            ("pause+stall, clock", "The cause: pause+stall, clock."),
+            ("overrun", "The cause: the work took longer than the lease."),
+        ] {
+            timeline.windows[0].causes = causes.to_owned();
+            assert_eq!(cause(&timeline, 0), told);
+        }
+        timeline.faults.retain(|fault| fault.node.as_str() != "redis-2");
+        timeline.windows[0].causes = "amnesia".to_owned();
+        assert_eq!(cause(&timeline, 0), "The cause: the run restarted redis-1 without its data.");
+    }
+
+    #[test]
+    fn a_refusal_is_explained_by_a_newer_token_only_if_there_was_one() {
+        let (_, mut timeline) = pause();
+        let mut told = |seen: Option<u64>| {
+            let write = timeline.holds[0].acts.iter_mut().find(|act| act.kind == RequestKind::Write).unwrap();
+            let writes = write.decisions.iter_mut().find(|decision| decision.arm == Arm::Writes).unwrap();
+            writes.seen = seen.map(Token);
+            fence(&timeline, &timeline.holds[0], 0).unwrap()
+        };
+        assert_eq!(told(Some(42)), "The fence refused this write, because it had seen a newer token.");
+        assert_eq!(told(Some(41)), "The fence refused this write.");
+        assert_eq!(told(None), "The fence refused this write.");
+    }
+
+    #[test]
+    fn the_claim_of_a_lease_overlap_tells_of_no_write() {
+        let (judged, mut timeline) = pause();
+        let stale = &judged.verdicts.lock().unwrap().windows[0];
+        let told = |timeline: &Timeline, overlap_ms: f64| {
+            let (kind, writes) = (WindowKind::LeaseOverlap, 0);
+            let window = Window { kind, writes, staleness_ms: None, overlap_ms, ..stale.clone() };
+            let claim = of_window(&judged.verdicts, timeline, &window, 0);
+            assert!(!claim.contains("this write"), "{claim}");
+            claim.split(" The cause").next().unwrap().to_owned()
+        };
+        let got = "worker-2 got the lock while worker-1 had a valid lease of it.";
+        assert_eq!(told(&timeline, 500.0), "worker-1 and worker-2 both had a valid lease of the lock for 500 ms.");
+        let short = "worker-1 and worker-2 both had a valid lease of the lock for less than 1 ms.";
+        assert_eq!(told(&timeline, 0.2), short);
+        assert_eq!(told(&timeline, 0.0), format!("{got} The hold of worker-2 ended at once."));
+        let second = &mut timeline.holds[1];
+        second.killed = Some(second.acquired.plus(Duration::from_micros(200)));
+        assert_eq!(told(&timeline, 0.2), format!("{got} worker-2 was killed at once."));
+    }
 }

@@ -328,9 +328,12 @@ impl BlockedKeys {
         // clock was ahead when the lease was granted, and was set back later.
         let is_by_right_clocks = self.disturbances.clocks_right_since().plus(self.lease) <= since;
         let is_after_kill = key.last.is_after_kill && key.last.until == since && is_by_right_clocks;
-        let bound = if is_after_kill { SLACK } else { self.lease + SLACK };
+        // The lease that a client program tells may be less than the time that its session lasts.
+        let is_known = is_after_kill && run.plan.program.is_none();
+        let bound = if is_known { SLACK } else { self.lease + SLACK };
         let is_kept = !key.kept.is_empty();
-        let is_alike = |finding: &Finding| !finding.is_waiter && finding.is_kept == is_kept;
+        let is_alike =
+            |finding: &Finding| !finding.is_waiter && finding.is_kept == is_kept && finding.stands(self.lease);
         if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(is_alike) {
             return;
         }
@@ -339,6 +342,9 @@ impl BlockedKeys {
             to: mark.at,
             is_waiter: false,
             is_kept,
+            since,
+            bound,
+            lease: self.lease,
             stuck: StuckAttempt::new(run, attempt, StuckKind::Refused, since, mark),
         });
     }
@@ -348,10 +354,12 @@ impl BlockedKeys {
         let watch = self.keys.get(&key)?;
         let (behind, since) = (open.behind?, self.free_since(run, watch)?);
         let since = since.max(behind.at).max(saw_until);
-        let is_stuck = rules::is_overdue(mark.at, since, self.lease + SLACK) && watch.found.len() < FOUND_MAX;
+        let bound = self.bound();
+        let is_stuck = rules::is_overdue(mark.at, since, bound) && watch.found.len() < FOUND_MAX;
         let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
         let stuck = StuckAttempt::new(run, attempt, StuckKind::Waiting, since, mark);
-        Some(Finding { from: since, to: mark.at, is_waiter: true, is_kept: !watch.kept.is_empty(), stuck })
+        let is_kept = !watch.kept.is_empty();
+        Some(Finding { from: since, to: mark.at, is_waiter: true, is_kept, since, bound, lease: self.lease, stuck })
     }
 
     /// Judges the attempts of a process that ends in good order, because they wait no longer. Its holds are over.
@@ -422,7 +430,8 @@ impl BlockedKeys {
                 let over = presumed_over.iter().filter(|(key, _)| *key == number).map(|(_, sent)| *sent);
                 open.chain(over).any(|sent| sent <= finding.to)
             };
-            for finding in key.found.iter().filter(|finding| !may_have_had(finding)) {
+            let stands = |finding: &&Finding| finding.stands(self.lease) && !may_have_had(finding);
+            for finding in key.found.iter().filter(stands) {
                 if stepped.is_some_and(|stepped| stepped <= finding.to) {
                     found.after_step += 1;
                 } else if finding.is_kept {

@@ -1,12 +1,13 @@
 //! Deadlocks: clients that wait for each other's locks in a cycle.
 //!
-//! A client **waits** for a key from its first attempt at the key, through attempts that fail, until one of these: it
-//! acquires the key; it begins an attempt at another key; it releases or gives up a hold; it does not try again. (A
-//! client releases what it holds when it has given up a wait. It does not try again if it makes no attempt for 1 s
-//! longer than the plan's longest retry delay, and than twice the longest time between its attempts.) A client **holds** a key while its hold of the key is entitled: from the
-//! acquisition to the release, the noticed loss, the kill of its process, or the promise end, renewals included. A hold
-//! that its client gave up without a release still keeps the key from others, but its client does nothing more with it:
-//! a wait for such a key ends with the lease, and is no deadlock.
+//! A client **waits** for a key from its first attempt at the key, through attempts that fail, until one of these:
+//! it acquires the key; it begins an attempt at another key; it releases or gives up a hold; it does not try again.
+//! (A client releases what it holds when it has given up a wait. It does not try again if it makes no attempt for 1
+//! s longer than the plan's longest retry delay, and than twice the longest time between its attempts.) A client
+//! **holds** a key while its hold of the key is entitled: from the acquisition to the release, the noticed loss,
+//! the kill of its process, or the promise end, renewals included. A hold that its client gave up without a release
+//! still keeps the key from others, but its client does nothing more with it: a wait for such a key ends with the
+//! lease, and is no deadlock.
 //!
 //! A **deadlock** is a cycle of clients, each of which waits for a key that the next one holds, all at the same time.
 //! It begins with an attempt, because a client that acquires a key does not wait. So at each attempt the checker
@@ -331,7 +332,9 @@ impl Deadlocks {
 
     fn end(&mut self, run: &Run, id: u64, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
         let Some(cycle) = self.forget(id) else { return };
+        // If the service has found the cycle, all its clients waited.
         let waits = cycle.clients.iter().filter_map(|client| self.waits.get(client));
+        let waits = waits.filter(|_| ended != DeadlockEnd::Detected);
         let first = waits.filter_map(|wait| Some((wait.over(run, at)?, wait.process))).min();
         let (ended, at, by) = first.map_or((ended, at, by), |(over, process)| {
             (DeadlockEnd::TimedOut, over.max(cycle.from), Some(run.process(process).name.clone()))

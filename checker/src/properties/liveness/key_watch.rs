@@ -71,7 +71,21 @@ pub(crate) struct Finding {
     pub is_waiter: bool,
     /// True if a client program may have renewed a hold of the key. Then the finding proves nothing.
     pub is_kept: bool,
+    /// The key counts as free since then, and must be had within the bound. Both rest on the longest lease so far.
+    pub since: Stamp,
+    pub bound: Duration,
+    pub lease: Duration,
     pub stuck: StuckAttempt,
+}
+
+impl Finding {
+    /// Returns whether the finding stands by the longest lease of the whole record. A client program tells its lease
+    /// only with its first lock.
+    pub fn stands(&self, longest: Duration) -> bool {
+        let more = longest.saturating_sub(self.lease);
+        let at = if self.is_waiter { self.to } else { self.from };
+        rules::is_overdue(at, self.since.plus(more), self.bound + more)
+    }
 }
 
 /// The last client that may have held a key.

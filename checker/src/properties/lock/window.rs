@@ -85,6 +85,10 @@ pub struct Window {
     /// The window's first instant, in milliseconds since the run's start: the first stale act, or the start of the
     /// overlap.
     pub at_ms: f64,
+    /// `stale-holder`: the last stale act, in milliseconds since the run's start. The story may end later, with the
+    /// first write of the later hold, and it tells of the first stale acts only.
+    #[serde(skip)]
+    pub last_act_ms: Option<f64>,
     /// The story in one line.
     pub headline: String,
     /// The story.
@@ -132,6 +136,7 @@ pub(crate) fn stale(run: &Run, hold: &Attempt, watch: &HoldWatch, overclaimed: O
         writes: stale.writes,
         witness: witness.iter().map(|mark| mark.seq).collect(),
         at_ms: run.ms(stale.acts.first()?.mark.at),
+        last_act_ms: Some(run.ms(stale.last.at)),
         headline: story::stale_headline(run, hold.key, &own, later, staleness),
         story: story::of_stale(run, hold, &own, watch),
         measured: format!(
@@ -205,6 +210,7 @@ fn both(run: &Run, holds: [&HoldSummary; 2]) -> Window {
         self_: holds[0].client == holds[1].client,
         witness: Vec::new(),
         at_ms: 0.0,
+        last_act_ms: None,
         headline: String::new(),
         story: Vec::new(),
         measured: String::new(),

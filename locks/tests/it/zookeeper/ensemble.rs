@@ -109,6 +109,12 @@ impl Ensemble {
         self.tree().notifications
     }
 
+    /// The count of watches of sessions that have not ended.
+    pub fn watches(&self) -> usize {
+        let tree = self.tree();
+        tree.watches.iter().filter(|(.., session)| tree.sessions.contains_key(session)).count()
+    }
+
     /// The count of sessions that have not ended.
     pub fn sessions(&self) -> usize {
         self.tree().sessions.len()

@@ -11,7 +11,7 @@ mod world;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::UdpSocket,
+    net::{SocketAddrV4, UdpSocket},
     process::{Command, Stdio},
     sync::{Arc, Mutex},
     time::Duration,
@@ -26,10 +26,13 @@ use agent::{
 };
 use history::{CutMode, Direction, FaultId};
 use without::without;
-use world::{NEVER, SOON, World, round_trip};
+use world::{NEVER, SOON, World, round_trip, shortest_round_trip, within};
 
 const ONE: FaultId = FaultId(1);
 const TWO: FaultId = FaultId(2);
+/// Longer than a packet without a fault takes on a busy machine.
+const DELAY: Duration = Duration::from_millis(400);
+const DELAY_MS: u64 = 400;
 
 type Reported = Arc<Mutex<Vec<(FaultId, PacketReport)>>>;
 
@@ -63,6 +66,11 @@ fn connected(answer: ProbeAnswer) -> Duration {
         ProbeAnswer::Connected { latency_ns } => Duration::from_nanos(latency_ns),
         other => panic!("{other:?}"),
     }
+}
+
+/// Returns the shortest of several probes, as [`shortest_round_trip`].
+fn shortest_probe(pid: i32, to: SocketAddrV4) -> Duration {
+    (0..5).map(|_| connected(probe(pid, to, SOON).unwrap())).min().unwrap()
 }
 
 /// Sends `count` numbers and gives those that arrive, in the order in which they do.
@@ -152,30 +160,38 @@ fn a_delay_reports_each_packet_and_a_heal_releases_delayed_packets() {
     let (mut to_peer, mut to_third) = (target.connect(peer), target.connect(third));
     round_trip(&mut to_peer, SOON).unwrap();
     let (mut faults, reported) = faults();
-    faults.inject(ONE, target.pid(), &delay(world.links(), 100)).unwrap();
+    faults.inject(ONE, target.pid(), &delay(world.links(), DELAY_MS)).unwrap();
 
     let latency = connected(probe(target.pid(), peer, SOON).unwrap());
-    assert!(latency >= Duration::from_millis(200), "100 ms out, 100 ms back: {latency:?}");
-    assert!(round_trip(&mut to_peer, SOON).unwrap() >= Duration::from_millis(200));
-    let other = round_trip(&mut to_third, SOON).unwrap();
-    assert!(other < Duration::from_millis(90), "{other:?}");
+    assert!(latency >= 2 * DELAY, "delayed on the way out, and on the way back: {latency:?}");
+    assert!(round_trip(&mut to_peer, SOON).unwrap() >= 2 * DELAY);
+    let other = shortest_round_trip(&mut to_third);
+    assert!(other < DELAY, "{other:?}");
     {
         let packets = of(ONE, &reported);
         let wrote = packets.iter().find(|p| p.to == peer && p.payload_bytes == 1).expect("the write");
         assert_eq!((wrote.from.ip(), wrote.fate), (&target.address, PacketFate::Due));
-        let late = Duration::from_nanos(wrote.released_ns - wrote.queued_ns);
-        assert!(late >= Duration::from_millis(100) && late < Duration::from_millis(150), "{late:?}");
+        let late = packets.iter().map(|p| Duration::from_nanos(p.released_ns - p.queued_ns));
+        let (shortest, longest) = (late.clone().min().unwrap(), late.max().unwrap());
+        // A stall of the machine makes some packets later, but not all.
+        assert!(shortest >= DELAY && shortest < 2 * DELAY, "{shortest:?} to {longest:?}");
         assert!(packets.iter().any(|p| p.from == peer && p.payload_bytes == 1), "and its answer");
     }
     let tally = faults.heal(ONE).unwrap();
     assert_eq!((tally.lost, tally.overrun), (0, 0));
-    assert!(round_trip(&mut to_peer, SOON).unwrap() < Duration::from_millis(90));
+    let healed = shortest_round_trip(&mut to_peer);
+    assert!(healed < DELAY, "{healed:?}");
 
     faults.inject(TWO, target.pid(), &delay(world.links(), 60_000)).unwrap();
+    // Nobody sends a datagram again: it arrives only if the heal releases it.
+    let (from, to) = (target.udp(), world.peer().udp());
+    from.send_to(b"x", to.local_addr().unwrap()).unwrap();
     assert_eq!(round_trip(&mut to_peer, NEVER), None);
     faults.heal(TWO).unwrap();
-    to_peer.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    to_peer.read_exact(&mut [0]).expect("a packet was delayed for a minute");
+    to.set_read_timeout(Some(SOON)).unwrap();
+    to.recv(&mut [0]).expect("a packet was delayed for a minute");
+    to_peer.set_read_timeout(Some(SOON)).unwrap();
+    to_peer.read_exact(&mut [0]).expect("and a write");
     assert!(of(TWO, &reported).iter().any(|p| p.fate == PacketFate::Healed));
 }
 
@@ -187,11 +203,11 @@ fn a_delay_of_payload_delays_a_write_and_no_handshake() {
     let (mut stream, mut other) = (target.connect(peer), target.connect(elsewhere));
     let (mut faults, reported) = faults();
     let links = Links { port: Some(peer.port()), direction: Direction::Out, ..world.links() };
-    let fault = PacketFault::Delay { links, by: fixed(400), part: DelayedPart::Payload, seed: 1 };
+    let fault = PacketFault::Delay { links, by: fixed(DELAY_MS), part: DelayedPart::Payload, seed: 1 };
     faults.inject(ONE, target.pid(), &fault).unwrap();
 
-    assert!(connected(probe(target.pid(), peer, SOON).unwrap()) < Duration::from_millis(100), "it opens as before");
-    assert!(round_trip(&mut other, SOON).unwrap() < Duration::from_millis(100), "another port");
+    assert!(shortest_probe(target.pid(), peer) < DELAY, "it opens as before");
+    assert!(shortest_round_trip(&mut other) < DELAY, "another port");
     let before = agent::stamp::monotonic_ns();
     stream.write_all(b"wr").unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -262,17 +278,17 @@ fn faults_coexist_and_each_heal_takes_its_own_rules_only() {
     let to_third = Links { peers: vec![world.third().address], ..Links::default() };
     faults.inject(ONE, pid, &partition(world.links())).unwrap();
     faults.inject(TWO, pid, &partition(to_third.clone())).unwrap();
-    faults.inject(FaultId(3), pid, &delay(to_third, 100)).unwrap();
-    faults.inject(FaultId(4), pid, &delay(world.links(), 100)).unwrap();
+    faults.inject(FaultId(3), pid, &delay(to_third, DELAY_MS)).unwrap();
+    faults.inject(FaultId(4), pid, &delay(world.links(), DELAY_MS)).unwrap();
     let refused = faults.inject(ONE, pid, &partition(world.links()));
     assert!(matches!(refused, Err(NetError::Senseless { fault: ONE, .. })), "{refused:?}");
 
     faults.heal(TWO).unwrap();
     assert_eq!(probe(pid, peer, NEVER).unwrap(), ProbeAnswer::Silent);
-    assert!(connected(probe(pid, third, SOON).unwrap()) >= Duration::from_millis(200));
+    assert!(connected(probe(pid, third, SOON).unwrap()) >= 2 * DELAY);
     faults.heal(FaultId(3)).unwrap();
     assert_eq!(probe(pid, peer, NEVER).unwrap(), ProbeAnswer::Silent);
-    assert!(connected(probe(pid, third, SOON).unwrap()) < Duration::from_millis(90));
+    assert!(shortest_probe(pid, third) < DELAY);
     assert_eq!(faults.on().collect::<Vec<_>>(), [ONE, FaultId(4)]);
     faults.heal_all().unwrap();
     assert_eq!(faults.on().count(), 0);
@@ -375,6 +391,10 @@ fn resetting_stale_connections_ends_them_at_both_ends_and_spares_the_rest() {
     faults.inject(ONE, target.pid(), &partition(world.links())).unwrap();
     stale.write_all(b"x").unwrap();
     assert_eq!(probe(target.pid(), peer, NEVER).unwrap(), ProbeAnswer::Silent);
+    // A retransmission after the heal would reach the peer. The time between two of them doubles each time.
+    let at_target = || connections(target.pid(), &world.links()).unwrap();
+    let rests = || at_target().iter().any(|c| c.is_stale() && c.next_retransmit_ms > Some(3_000));
+    assert!(within(4 * SOON, rests), "{:?}", at_target());
     faults.heal(ONE).unwrap();
     // To the same peer, and healthy.
     let mut healthy = target.connect(peer);
@@ -384,13 +404,7 @@ fn resetting_stale_connections_ends_them_at_both_ends_and_spares_the_rest() {
     assert!(ended.len() == 1 && ended[0].peer == peer && from_target == ended[0].local.into(), "{ended:?}");
     assert!(stale.read(&mut [0]).is_err());
     let at_peer = || connections(from_peer, &Links::default()).unwrap();
-    let gone = |_: &u32| {
-        at_peer().len() == 1 || {
-            std::thread::sleep(Duration::from_millis(5));
-            false
-        }
-    };
-    assert!((0..200).any(|n| gone(&n)), "{:?}", at_peer());
+    assert!(within(SOON, || at_peer().len() == 1), "{:?}", at_peer());
     assert!(round_trip(&mut other, SOON).is_some() && round_trip(&mut healthy, SOON).is_some());
 }
 

@@ -58,13 +58,7 @@ impl World {
         self.nodes.last_mut().expect("the node").process = process.ok();
         // `ip` enters the namespace before it becomes `sleep`.
         let entered = || std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "sleep");
-        for _ in 0..1000 {
-            if entered() {
-                return;
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        panic!("no process runs in {name}");
+        assert!(within(4 * SOON, entered), "no process runs in {name}");
     }
 
     /// The target's process and namespace end, and new ones begin with its address.
@@ -172,6 +166,26 @@ pub fn round_trip(stream: &mut TcpStream, within: Duration) -> Option<Duration> 
     stream.write_all(b"x").ok()?;
     stream.read_exact(&mut [0]).ok()?;
     Some(Duration::from_nanos(agent::stamp::monotonic_ns() - before))
+}
+
+/// Returns the shortest of several echoes, all of which arrive. A stall of the machine makes one of them longer, and a
+/// delay makes all longer.
+pub fn shortest_round_trip(stream: &mut TcpStream) -> Duration {
+    (0..5).map(|_| round_trip(stream, SOON).expect("an echo")).min().expect("five echoes")
+}
+
+/// Waits until something is so, and returns whether it is so within this time.
+pub fn within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+    let end_ns = agent::stamp::monotonic_ns() + limit.as_nanos() as u64;
+    loop {
+        if is_so() {
+            return true;
+        }
+        if agent::stamp::monotonic_ns() >= end_ns {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn ip(arguments: &str) {

@@ -104,3 +104,31 @@ fn a_program_that_removed_its_key_at_last_had_it_until_then() {
     let found = found(s.by_program());
     assert_eq!((found.verdict, found.reasons), (Verdict::Measured, Vec::new()));
 }
+
+#[test]
+fn the_session_of_a_program_may_outlive_its_last_lease() {
+    // Killed between 100 and 120: the lease is over at 2,120. A session may last for up to another lease.
+    for (last, by_program, expected) in [(3_000, false, 0), (3_200, false, 1), (5_100, true, 0), (5_200, true, 1)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+        refused(&mut s, 200, last);
+        if by_program {
+            s.by_program();
+        }
+        assert_eq!(judged(&s).1.len(), expected, "refused until {last}, by a program: {by_program}");
+    }
+}
+
+#[test]
+fn the_longest_lease_of_the_record_judges_also_what_was_before_it() {
+    // The record starts at 0, and nobody has had the key at 5,100. A hold later tells of its lease.
+    for (lease_s, expected) in [(2, 1), (10, 0)] {
+        let mut s = HistoryBuilder::new();
+        refused(&mut s, 5_100, 5_100);
+        s.acquire(6_000, 1, 9_000, 9_010, 41);
+        let (hold, answers) = (HoldId(6_000), Vec::new());
+        s.event("worker-1", 9_100, Event::Renew { hold });
+        s.event("worker-1", 9_110, Event::Renewed { hold, lease_ns: lease_s * 1_000_000_000, answers });
+        assert_eq!(judged(s.by_program()).1.len(), expected, "a lease of {lease_s} s");
+    }
+}

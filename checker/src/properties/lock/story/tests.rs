@@ -105,3 +105,14 @@ k0: worker-1 and worker-2 were both entitled for 0.01 s
 ";
     assert_eq!(told(&builder), expected);
 }
+
+#[test]
+fn the_last_stale_act_need_not_be_the_last_line_of_its_story() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 20, 22).pause(1, "worker-1", 100, 2_500);
+    builder.acquire(2, 2, 2_000, 2_010, 42).read(2, 1, 2_020, 2_022);
+    builder.write(1, 2, 2_501, 2_502).release_refused(1, 2_510).write(2, 2, 2_600, 2_610).release(2, 2_620);
+    let window = builder.window();
+    assert_eq!((window.at_ms, window.last_act_ms, window.staleness_ms), (2_502.0, Some(2_502.0), Some(492.0)));
+    assert_eq!(window.story.last().map(|line| line.at_ms), Some(2_610.0));
+}

@@ -1,0 +1,50 @@
+use super::*;
+
+/// A program that notes each attempt in the file `attempts`, and answers it as `ACQUIRE` says. All else is done.
+const SCRIPT: &str = r#"
+say() { printf '{"id":%s,%s}\n' "$id" "$1"; }
+ok='"ok":true' held='"ok":false,"error":"held"' timeout='"ok":false,"error":"timeout"'
+while read -r line; do
+    id=${line#*:}; id=${id%%,*}
+    case $line in
+    *'"op":"acquire"'*) echo >> attempts; ACQUIRE ;;
+    *) say "$ok" ;;
+    esac
+done"#;
+
+/// Makes the check `held` with a program that answers attempts so. Returns its outcome, and the number of attempts.
+async fn held(acquire: &str) -> (Result<String, String>, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["bash", "-c", &SCRIPT.replace("ACQUIRE", acquire)].map(str::to_owned).to_vec();
+    let command = ProgramCommand { words, dir: Some(dir.path().to_owned()) };
+    let mut bench = Bench::new(command, Vec::new(), Duration::from_secs(10));
+    let outcome = bench.decided(Check::Held).await;
+    let attempts = std::fs::read_to_string(dir.path().join("attempts")).unwrap();
+    (outcome, attempts.lines().count())
+}
+
+#[tokio::test]
+async fn a_late_answer_makes_a_check_begin_again_and_accuses_no_program() {
+    let (outcome, attempts) = held(r#"say "$timeout""#).await;
+    let problem = outcome.unwrap_err();
+    assert!(problem.starts_with("the machine is too slow for a lease of 10s"), "{problem}");
+    assert!(problem.contains("of a free lock; line ") && problem.contains("\"timeout\"}. Try a"), "{problem}");
+    assert_eq!(attempts, 3);
+
+    // The first attempt of the holder is late, and then that of the other client.
+    let late = r#"case $(wc -l < attempts) in 1|3) say "$timeout";; 5) say "$held";; *) say "$ok";; esac"#;
+    assert_eq!(held(late).await, (Ok("another client is refused while the lock is held".into()), 5));
+
+    // Each promise has ended when the other client gets the lock.
+    let (outcome, attempts) = held(r#"say "$ok,\"lease_ms\":1""#).await;
+    let problem = outcome.unwrap_err();
+    assert!(problem.contains("too slow") && problem.contains("read after the promise"), "{problem}");
+    assert!(!problem.contains("two clients") && attempts == 6, "{problem}");
+}
+
+#[tokio::test]
+async fn a_second_holder_during_the_promise_of_the_first_is_wrong_at_once() {
+    let (outcome, attempts) = held(r#"say "$ok""#).await;
+    let problem = outcome.unwrap_err();
+    assert!(problem.contains("two clients would hold the lock; line ") && attempts == 2, "{problem}");
+}
