@@ -128,9 +128,8 @@ pub enum Op {
     /// lease.
     TimeToLive(LeaseId),
     /// Creates a key of this owner and mode in the queue of `Key`, which lives as long as the lease. If the owner has a
-    /// key of this mode there already, the answer names that key, unless the store says otherwise
-    /// ([`Store::finds_created`]). The answer is `First` or `At`, with the revision of the key's creation, or `Gone` if
-    /// there is no such lease.
+    /// key of this mode there already, the answer names that key. The answer is `First` or `At`, with the revision of
+    /// the key's creation, or `Gone` if there is no such lease.
     Create(Key, Owner, LeaseId, Mode),
     /// Finds the newest key of the queue that was created before this revision and whose mode conflicts with this mode.
     /// The answer is `At`, or `Gone` if there is none.
@@ -199,11 +198,6 @@ pub trait Store: Send + Sync {
     /// the creation, as an answered keep-alive does.
     fn keeps_alive_by_creating(&self) -> bool {
         false
-    }
-
-    /// Returns whether a creation that is sent again finds the key of the first one. Otherwise it creates another key.
-    fn finds_created(&self) -> bool {
-        true
     }
 
     /// A hold under this lease ends with the lease only: its client has given it up, and relies on the promise.

@@ -22,12 +22,12 @@
 //! session takes no more attempts, and its lease goes with the last hold that has it, and the key with the lease. The
 //! next attempt begins a new session. If the answer about the key comes while the undo waits, the undo deletes the key.
 //!
-//! An answer may come later than that. An attempt at the same key would then wait behind the key of its own client, for
-//! as long as the client renews another hold, and the client may release that hold only after this attempt. So each
-//! attempt takes such keys of its queue back while it waits for its own answers: it reads the late answer, and deletes
-//! the key. It does not wait for the late answer, because the store may serve it through another member meanwhile. If
-//! the answer is lost, an attempt that waits in the queue sends the creation again: its answer names the key. In
-//! ZooKeeper, a second creation would make a second znode. So there the znode stays until its session ends.
+//! An answer may come later than that. An attempt at the same key would then wait behind the key of its own client,
+//! for as long as the client renews another hold, and the client may release that hold only after this attempt. So
+//! each attempt takes such keys of its queue back while it waits for its own answers: it reads the late answer, and
+//! deletes the key. It does not wait for the late answer, because the store may serve it through another member
+//! meanwhile. If the answer is lost, an attempt that waits in the queue sends the creation again: its answer names
+//! the key.
 //!
 //! An undo that was broken off is repeated. An attempt leaves its session only once, however often it is undone.
 //!
@@ -344,7 +344,7 @@ impl Store for SharedLease {
             }
             Op::AwaitGone(key, revision) => {
                 let gone = self.store.send(Op::AwaitGone(key.clone(), revision));
-                self.beside(&key, gone, self.store.finds_created())
+                self.beside(&key, gone, true)
             }
             Op::KeepAlive(own) => self.ask(own, Op::KeepAlive),
             Op::TimeToLive(own) => self.ask(own, Op::TimeToLive),

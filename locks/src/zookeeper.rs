@@ -98,6 +98,8 @@ struct State {
     created: Znodes,
     /// The predecessors that they have seen, each with the last session that saw it.
     predecessors: Znodes,
+    /// The beginnings of the paths of znodes whose creation was not answered, each with its session.
+    unanswered: BTreeMap<String, LeaseId>,
 }
 
 struct Session {
@@ -163,10 +165,6 @@ impl Store for EnsembleStore {
 
     fn keeps_alive_by_creating(&self) -> bool {
         true
-    }
-
-    fn finds_created(&self) -> bool {
-        false
     }
 
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
@@ -248,6 +246,7 @@ impl Ensemble {
             let mut state = self.state();
             state.created.retain(|_, znode| znode.lease != lease);
             state.predecessors.retain(|_, znode| znode.lease != lease);
+            state.unanswered.retain(|_, of| *of != lease);
             state.sessions.remove(&lease)
         };
         let Some(Session { client, .. }) = session else { return StoreAnswer::Gone };
@@ -266,6 +265,9 @@ impl Ensemble {
         let queue = queue(&key);
         let named = format!("{owner}{}-", mode.mark());
         let prefix = format!("{queue}/{named}");
+        if self.state().unanswered.contains_key(&prefix) {
+            return self.find(client, (key, named), lease).await;
+        }
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         // The list is sent behind the creation on the same connection, so it costs no second way.
         let sent = raw_clock();
@@ -278,7 +280,13 @@ impl Ensemble {
             }
             other => other,
         };
-        let (stat, sequence) = created?;
+        let (stat, sequence) = match created {
+            Ok(created) => created,
+            Err(error) => {
+                self.state().unanswered.insert(prefix, lease);
+                return Err(error);
+            }
+        };
         let (name, revision) = (format!("{named}{sequence}"), Revision(stat.czxid));
         let mut state = self.state();
         // A session that was closed meanwhile has no znode any more.
@@ -288,6 +296,25 @@ impl Ensemble {
         let is_first = listed.is_ok_and(|all| all.contains(&name) && predecessor(&name, mode, &all).is_none());
         state.created.insert((key, revision), Znode { lease, name });
         Ok(if is_first { StoreAnswer::First(revision) } else { StoreAnswer::At(revision) })
+    }
+
+    /// Finds the znode of a creation that was not answered, by the beginning of its name. Such a creation is not sent
+    /// again, because it would make a second znode.
+    async fn find(&self, client: Client, (key, named): (Key, String), lease: LeaseId) -> Result<StoreAnswer, Error> {
+        let queue = queue(&key);
+        let children = repeated(|| client.list_children(&queue)).await?;
+        let Some(name) = children.into_iter().find(|name| name.starts_with(&named)) else {
+            // The request may still be under way.
+            return Err(Error::ConnectionLoss);
+        };
+        let path = format!("{queue}/{name}");
+        let Some(stat) = repeated(|| client.check_stat(&path)).await? else { return Ok(StoreAnswer::Gone) };
+        let revision = Revision(stat.czxid);
+        let mut state = self.state();
+        let Some(session) = state.sessions.get_mut(&lease) else { return Ok(StoreAnswer::Gone) };
+        session.paths.push(path);
+        state.created.insert((key, revision), Znode { lease, name });
+        Ok(StoreAnswer::At(revision))
     }
 
     async fn before(&self, key: &Key, revision: Revision, mode: Mode) -> Result<StoreAnswer, Error> {

@@ -17,8 +17,6 @@ struct Noting {
     loses_creations: Mutex<bool>,
     /// The next creation is answered after this.
     late: Mutex<Option<oneshot::Receiver<()>>>,
-    /// True if a second creation creates a second key.
-    creates_anew: bool,
     /// True if no keep-alive is answered.
     loses_keep_alives: bool,
     /// True if creations keep the lease alive.
@@ -34,10 +32,6 @@ impl Store for Noting {
 
     fn keeps_alive_by_creating(&self) -> bool {
         self.keeps_alive_by_creating
-    }
-
-    fn finds_created(&self) -> bool {
-        !self.creates_anew
     }
 
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>> {
@@ -338,23 +332,20 @@ async fn an_attempt_that_waits_behind_its_clients_lost_key_takes_it_back() {
 
 #[tokio::test]
 async fn an_attempt_that_waits_finds_a_key_whose_answer_was_lost() {
-    for creates_anew in [false, true] {
-        let store = Arc::new(Noting { loses_creations: Mutex::new(true), creates_anew, ..Noting::default() });
-        let session = SharedLease::new(store.clone());
-        let (_held, failed) = (granted(&session).await, granted(&session).await);
-        let lost = Op::Create(Key::new("k0"), Owner::new("b"), LeaseId(1), Mode::Write);
-        drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
-        assert!(session.send(Op::Revoke(failed)).await.is_err());
-        assert_eq!(last(&store), lost, "an undo sends no creation");
-        *store.loses_creations.lock() = false;
-        let next = granted(&session).await;
-        assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))));
-        assert_eq!(last(&store), Op::Create(Key::new("k0"), Owner::new("a"), LeaseId(2), Mode::Write));
-        let waits = Op::AwaitGone(Key::new("k0"), Revision(6));
-        assert!(session.send(waits.clone()).now_or_never().is_none());
-        let again = if creates_anew { vec![] } else { vec![lost, Op::Delete(Key::new("k0"), Revision(7))] };
-        let sent = store.sent.lock();
-        let after = sent.iter().position(|op| *op == waits).unwrap();
-        assert_eq!(sent[after + 1..], again, "{sent:?}");
-    }
+    let store = Arc::new(Noting { loses_creations: Mutex::new(true), ..Noting::default() });
+    let session = SharedLease::new(store.clone());
+    let (_held, failed) = (granted(&session).await, granted(&session).await);
+    let lost = Op::Create(Key::new("k0"), Owner::new("b"), LeaseId(1), Mode::Write);
+    drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
+    assert!(session.send(Op::Revoke(failed)).await.is_err());
+    assert_eq!(last(&store), lost, "an undo sends no creation");
+    *store.loses_creations.lock() = false;
+    let next = granted(&session).await;
+    assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))));
+    assert_eq!(last(&store), Op::Create(Key::new("k0"), Owner::new("a"), LeaseId(2), Mode::Write));
+    let waits = Op::AwaitGone(Key::new("k0"), Revision(6));
+    assert!(session.send(waits.clone()).now_or_never().is_none());
+    let sent = store.sent.lock();
+    let after = sent.iter().position(|op| *op == waits).unwrap();
+    assert_eq!(sent[after + 1..], [lost, Op::Delete(Key::new("k0"), Revision(7))], "{sent:?}");
 }
