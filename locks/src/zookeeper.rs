@@ -303,7 +303,10 @@ impl Ensemble {
     async fn find(&self, client: Client, (key, named): (Key, String), lease: LeaseId) -> Result<StoreAnswer, Error> {
         let queue = queue(&key);
         let children = repeated(|| client.list_children(&queue)).await?;
-        let Some(name) = children.into_iter().find(|name| name.starts_with(&named)) else {
+        // The name of another owner may begin with the name of this one.
+        let is_sequence = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+        let is_own = |name: &String| name.strip_prefix(&named).is_some_and(is_sequence);
+        let Some(name) = children.into_iter().find(is_own) else {
             // The request may still be under way.
             return Err(Error::ConnectionLoss);
         };
