@@ -84,9 +84,15 @@ impl<'a> Agent<'a> {
 
     /// Takes an event that the agent has reported, and hands stamp or answer to the command that waits.
     pub fn see(&self, record: &Record) -> anyhow::Result<()> {
+        self.pending.lock().see(record)
+    }
+}
+
+impl Pending {
+    fn see(&mut self, record: &Record) -> anyhow::Result<()> {
         match &record.event {
             Event::Fault { .. } | Event::PointReleased { .. } => {
-                let Some(waiting) = self.pending.lock().stamps.pop_front() else {
+                let Some(waiting) = self.stamps.pop_front() else {
                     bail!("the agent stamped an event without a command to do so")
                 };
                 // The nemesis may have been stopped meanwhile, so nobody need wait.
@@ -95,7 +101,7 @@ impl<'a> Agent<'a> {
             Event::OrderDone { order, answer, failed } => {
                 let nothing = || "the agent gave neither an answer nor a reason".to_owned();
                 let answer = answer.as_deref().cloned().ok_or_else(|| failed.clone().unwrap_or_else(nothing));
-                if let Some(waiting) = self.pending.lock().orders.remove(order) {
+                if let Some(waiting) = self.orders.remove(order) {
                     let _ = waiting.send(answer);
                 }
             }
@@ -145,7 +151,25 @@ fn within(order: &Order) -> Duration {
 mod tests {
     use std::net::SocketAddrV4;
 
+    use history::{FaultId, FaultKind, FaultPhase};
+
     use super::*;
+
+    #[test]
+    fn each_command_gets_the_stamp_of_its_own_event() {
+        let mut pending = Pending::default();
+        let [(first, mut stamp_of_first), (second, mut stamp_of_second)] = [oneshot::channel(), oneshot::channel()];
+        pending.stamps.extend([first, second]);
+        let mut stamped = |at| {
+            let (kind, node) = (FaultKind::Pause, "worker-1".into());
+            let event = Event::Fault { fault: FaultId(1), kind, node, phase: FaultPhase::Injected };
+            pending.see(&Record { seq: 0, process: "agent".into(), n: 0, at: Stamp(at), event })
+        };
+        stamped(7).unwrap();
+        stamped(8).unwrap();
+        assert_eq!((stamp_of_first.try_recv(), stamp_of_second.try_recv()), (Ok(Stamp(7)), Ok(Stamp(8))));
+        assert!(stamped(9).is_err(), "nobody has asked for a third stamp");
+    }
 
     #[test]
     fn an_order_to_probe_may_take_as_long_as_its_connections() {

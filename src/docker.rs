@@ -109,28 +109,8 @@ fn spec(
     keep: bool,
 ) -> anyhow::Result<Spec> {
     check_machine(&file.plan, std::env::consts::ARCH)?;
-    let own = |args: &[&str]| args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
-    let arms: Vec<_> = file.plan.arms.iter().map(|a| a.name()).collect();
-    let mut resource_args = own(&[BINARY, "resource", "--arms", &arms.join(",")]);
-    if file.plan.fence == history::Comparison::Strict {
-        resource_args.push("--strict".into());
-    }
-    if let Some(bug) = &file.resource_bug {
-        resource_args.extend(own(&["--buggy", bug, "--seed", &file.plan.seed.to_string()]));
-    }
     let store = ResourceStore::of(file.plan.resource)?;
-    let at = match &store {
-        Some(store) => Some(store.address()),
-        None if file.plan.resource.is_service() => None,
-        // The lock nodes decide.
-        None => {
-            let nodes = file.plan.lock_nodes.iter().map(|node| format!("{node}:{}", file.plan.servers.port));
-            Some(nodes.collect::<Vec<_>>().join(","))
-        }
-    };
-    if let Some(at) = at {
-        resource_args.extend(own(&[&format!("--{}", file.plan.resource.name()), &at]));
-    }
+    let resource_args = resource_args(file, store.as_ref());
     Ok(Spec {
         run: file.run.clone(),
         servers: file.servers()?,
@@ -140,14 +120,43 @@ fn spec(
         keep,
         binary: binary()?,
         resource_args,
-        worker_args: own(&[BINARY, "worker"]),
-        agent_args: own(&[BINARY, "agent"]),
+        worker_args: owned(&[BINARY, "worker"]),
+        agent_args: owned(&[BINARY, "agent"]),
         reaches: file.plan.schedule.iter().any(|step| step.fault.kind().needs_agent()),
         loses_power: file.loses_power(),
         own_servers,
         worker_files: (history::Program::DIR.to_owned(), files),
         worker_packages: file.client_packages.clone(),
     })
+}
+
+/// The command of the resource, over a store of its own if it has one.
+fn resource_args(file: &PlanFile, store: Option<&ResourceStore>) -> Vec<String> {
+    let arms: Vec<_> = file.plan.arms.iter().map(|a| a.name()).collect();
+    let mut args = owned(&[BINARY, "resource", "--arms", &arms.join(",")]);
+    if file.plan.fence == history::Comparison::Strict {
+        args.push("--strict".into());
+    }
+    if let Some(bug) = &file.resource_bug {
+        args.extend(owned(&["--buggy", bug, "--seed", &file.plan.seed.to_string()]));
+    }
+    let at = match store {
+        Some(store) => Some(store.address()),
+        None if file.plan.resource.is_service() => None,
+        // The lock nodes decide.
+        None => {
+            let nodes = file.plan.lock_nodes.iter().map(|node| format!("{node}:{}", file.plan.servers.port));
+            Some(nodes.collect::<Vec<_>>().join(","))
+        }
+    };
+    if let Some(at) = at {
+        args.extend(owned(&[&format!("--{}", file.plan.resource.name()), &at]));
+    }
+    args
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// Refuses faults that the agent cannot inject on this machine.
@@ -182,7 +191,25 @@ pub fn binary() -> anyhow::Result<PathBuf> {
 mod tests {
     use std::path::Path;
 
+    use history::Comparison;
+
     use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn the_resource_gets_comparison_and_bug_of_the_plan() {
+        let scenario = Scenario::of("redis").unwrap();
+        let args = |fence, bug: Option<&str>| {
+            let plan = Plan { fence, ..scenario.base.clone() };
+            let file = PlanFile { resource_bug: bug.map(str::to_owned), ..scenario.file(String::new(), plan) };
+            resource_args(&file, None)[1..].join(" ")
+        };
+        let usual = "resource --arms off,writes,reads";
+        assert_eq!(args(Comparison::Default, None), usual);
+        assert_eq!(args(Comparison::Strict, None), format!("{usual} --strict"));
+        let planted = format!("{usual} --buggy admits-stale --seed 0");
+        assert_eq!(args(Comparison::Default, Some("admits-stale")), planted);
+    }
 
     #[test]
     fn a_fault_of_clocks_is_refused_by_name_on_other_machines() {

@@ -67,3 +67,20 @@ impl Exit {
 pub fn usage(flag: &str, problem: impl std::fmt::Display) -> anyhow::Error {
     Unusable(format!("--{flag}: {problem}")).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_runs_a_violated_one_counts_before_an_inconclusive_one() {
+        for (one, other, worse) in [
+            (Exit::Ok, Exit::Ok, Exit::Ok),
+            (Exit::Ok, Exit::Inconclusive, Exit::Inconclusive),
+            (Exit::Ok, Exit::Violated, Exit::Violated),
+            (Exit::Inconclusive, Exit::Violated, Exit::Violated),
+        ] {
+            assert_eq!((one.worse(other), other.worse(one)), (worse, worse), "{one:?} and {other:?}");
+        }
+    }
+}

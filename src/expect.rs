@@ -214,10 +214,13 @@ mod tests {
 
     use super::*;
 
-    fn corpus(name: &str) -> Verdicts {
+    fn records(name: &str) -> Vec<Record> {
         let path = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
-        let records: Vec<Record> = history::Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect();
-        checker::check(records, Tail::Whole)
+        history::Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect()
+    }
+
+    fn corpus(name: &str) -> Verdicts {
+        checker::check(records(name), Tail::Whole)
     }
 
     fn exit(of: &str, expectation: &str) -> Exit {
@@ -256,6 +259,18 @@ mod tests {
     fn an_inconclusive_run_can_be_what_was_expected() {
         assert_eq!(exit("event-lost", "lock=upheld"), Exit::Inconclusive);
         assert_eq!(exit("event-lost", "verdict=inconclusive"), Exit::Ok);
+    }
+
+    #[test]
+    fn a_run_without_its_end_is_never_as_expected() {
+        let mut records = records("kleppmann-pause");
+        records.pop();
+        let verdicts = checker::check(records, Tail::Whole);
+        assert_eq!(verdicts.verdict, Verdict::Violated);
+        let clauses = verdicts.properties.iter().map(|(name, property)| format!("{name}={}", property.verdict()));
+        let expectation: Expectation = clauses.collect::<Vec<_>>().join(",").parse().unwrap();
+        assert!(expectation.is_met(&verdicts));
+        assert_eq!(compare(Some(&expectation), &verdicts).exit, Exit::Inconclusive);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The findings depend neither on the machine nor on the number of threads, unless the budget of time ends: the search
 //! draws nothing but from the plan's seed.
 
+mod draws;
 pub mod finding;
 #[cfg(test)]
 mod fixtures;

@@ -233,3 +233,6 @@ fn is_closed(error: &anyhow::Error) -> bool {
     let is_closed = |cause: &std::io::Error| cause.kind() == ErrorKind::BrokenPipe;
     error.chain().any(|cause| cause.downcast_ref().is_some_and(is_closed))
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,3 +103,23 @@ pub fn read(dir: &RunDir, head: Option<&MadeBy>) -> Option<MadeBy> {
     let is_same = |head: &MadeBy| (&head.started, &head.plan_sha256) == (&made_by.started, &made_by.plan_sha256);
     head.is_none_or(is_same).then_some(made_by)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn facts_beside_the_history_of_another_run_are_not_taken() {
+        let runs = tempfile::tempdir().unwrap();
+        let dir = RunDir::create(runs.path(), "run").unwrap();
+        let scenario = Scenario::of("redis").unwrap();
+        let making = Making::begin(&scenario.file("run".into(), scenario.base.clone()), "the text of its plan");
+        making.write(&dir).unwrap();
+        let head = making.head();
+        assert!(read(&dir, Some(&head)).is_some() && read(&dir, None).is_some());
+        let of_another_plan = MadeBy { plan_sha256: "0".repeat(64), ..head.clone() };
+        let of_another_time = MadeBy { started: "2020-01-02T03:04:05Z".to_owned(), ..head };
+        assert!(read(&dir, Some(&of_another_plan)).is_none() && read(&dir, Some(&of_another_time)).is_none());
+    }
+}

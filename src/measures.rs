@@ -292,22 +292,24 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn waiting_counts_from_the_first_attempt_for_a_section_and_a_granted_attempt_from_itself() {
-        let mut measures = Measures::default();
-        let ms = |n: u64| Stamp(n * 1_000_000);
-        let mut tell = |at: u64, event| {
-            measures.add(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at: ms(at), event });
-        };
-        let acquire = |attempt, due| Event::Acquire {
+    fn ms(n: u64) -> Stamp {
+        Stamp(n * 1_000_000)
+    }
+
+    /// An attempt for a section that was due at this time in milliseconds.
+    fn acquire(attempt: u64, due: u64) -> Event {
+        Event::Acquire {
             client: ClientId(1),
             attempt: HoldId(attempt),
             key: "k0".into(),
             intended: ms(due),
             mode: history::Mode::Write,
             above: None,
-        };
-        let acquired = |attempt| Event::Acquired {
+        }
+    }
+
+    fn acquired(attempt: u64) -> Event {
+        Event::Acquired {
             attempt: HoldId(attempt),
             token: None,
             lease_ns: 0,
@@ -316,6 +318,37 @@ mod tests {
             place: None,
             valid_ns: 0,
             answers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_time_held_includes_holds_that_were_given_up() {
+        let mut measures = Measures::default();
+        for (at, event) in [(0, acquire(1, 0)), (100, acquired(1)), (2_100, Event::GaveUp { hold: HoldId(1) })] {
+            measures.add(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at: ms(at), event });
+        }
+        let lines = measures.lines(Duration::from_secs(3));
+        assert!(lines.contains("time held           max 2.00 s\n"), "{lines}");
+    }
+
+    #[test]
+    fn the_offered_rate_counts_until_the_last_section_was_due() {
+        let mut measures = Measures::default();
+        for (attempt, due) in [(1, 0), (2, 20_000)] {
+            let (process, event) = (ProcessName::new("worker-1"), acquire(attempt, due));
+            measures.add(&Record { seq: 0, process, n: 0, at: ms(due), event });
+        }
+        add_sections(&mut measures, "worker-1", 0, Some((40, 2, 38)));
+        // The last fault was healed 10 s after the end of the fault phase.
+        let lines = measures.lines(Duration::from_secs(10));
+        assert!(lines.starts_with("  critical sections   offered 40 (2.00/s), "), "{lines}");
+    }
+
+    #[test]
+    fn waiting_counts_from_the_first_attempt_for_a_section_and_a_granted_attempt_from_itself() {
+        let mut measures = Measures::default();
+        let mut tell = |at: u64, event| {
+            measures.add(&Record { seq: 0, process: ProcessName::new("worker-1"), n: 0, at: ms(at), event });
         };
         tell(100, acquire(1, 40));
         tell(
@@ -343,7 +376,6 @@ mod tests {
     #[test]
     fn delays_of_proved_faults_are_measured_by_kind() {
         let mut measures = Measures::default();
-        let ms = |n: u64| Stamp(n * 1_000_000);
         let mut tell = |fault: u32, kind, at: u64, phase| {
             let (fault, node, process) = (FaultId(fault), "worker-1".into(), ProcessName::new("agent"));
             let event = Event::Fault { fault, kind, node, phase };

@@ -144,20 +144,26 @@ fn access(servers: Servers, backend: &str) -> anyhow::Result<BTreeMap<NodeName, 
         return Err(usage("servers", format!("the variables {ROOTS}, {CERTIFICATE}, {KEY} {problem}")));
     }
     files.check().map_err(|problem| usage("servers", format!("{ROOTS}, {CERTIFICATE}, {KEY}: {problem}")))?;
+    let common = Access { user, password, tls: Some(files), ..Access::default() };
     let complete = |(name, url): (NodeName, ServerUrl)| {
-        let Access { user: own_user, password: own_password, tls, .. } = url.access.clone();
-        let access = Access {
-            user: own_user.or_else(|| user.clone()),
-            password: own_password.or_else(|| password.clone()),
-            tls: tls.map(|_| files.clone()),
-            ..url.access
-        };
+        let access = completed(url.access, &common);
         if needs_user && access.password.is_some() && access.user.is_none() {
             return Err(usage("servers", format!("`{name}`: there is a password without a user; set {USER}")));
         }
         Ok((name, access))
     };
     servers.into_iter().map(complete).collect()
+}
+
+/// Returns the access of a URL, completed by the access that all servers have in common. A URL that does not ask for
+/// TLS gets no certificates.
+fn completed(own: Access, common: &Access) -> Access {
+    Access {
+        user: own.user.or_else(|| common.user.clone()),
+        password: own.password.or_else(|| common.password.clone()),
+        tls: own.tls.and_then(|_| common.tls.clone()),
+        ..own
+    }
 }
 
 fn identity() -> anyhow::Result<Option<Identity>> {
@@ -239,7 +245,7 @@ pub fn with_schema(access: &BTreeMap<NodeName, Access>, backend: &str, namespace
 /// Resolves the names of the servers, once for the whole run.
 ///
 /// # Errors
-/// This machine finds no IPv4 address for a name.
+/// This machine finds no IPv4 address for a name, or a fault of links would hit a server that the plan spares.
 pub async fn resolve(plan: &Plan) -> anyhow::Result<BTreeMap<NodeName, OwnServer>> {
     let mut servers = BTreeMap::new();
     for (name, url) in &plan.own_servers {
@@ -255,11 +261,17 @@ pub async fn resolve(plan: &Plan) -> anyhow::Result<BTreeMap<NodeName, OwnServer
         refuse_loopback(name.as_str(), &at.ip().to_string()).map_err(|problem| usage("servers", problem))?;
         servers.insert(name.clone(), OwnServer { host: host.to_owned(), at });
     }
+    let addresses: BTreeMap<_, _> = servers.iter().map(|(name, server)| (name.clone(), *server.at.ip())).collect();
+    plan.check_addresses(&addresses).map_err(|e| usage(e.field, e.problem))?;
     Ok(servers)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use history::{Direction, Fault, FaultId, Step, Target, When, fault};
+
     use super::*;
     use crate::{plan_file::PlanFile, scenario::Scenario};
 
@@ -313,6 +325,43 @@ mod tests {
         assert_eq!(used("etcd", "etcd-2=a:1"), Ok(vec!["etcd-2".into()]));
         assert!(used("etcd", "etcd-2=a:1,etcd-7=b:1").unwrap_err().contains("one or more of: etcd-1, etcd-2, etcd-3"));
         assert!(used("redlock", "redis-1=a:1").unwrap_err().contains("`redis-2` is missing"));
+    }
+
+    #[tokio::test]
+    async fn a_fault_of_links_hits_all_servers_of_a_resolved_address_or_none() {
+        let resolved = |from: &[&str]| {
+            let (second, from) = (Duration::from_secs(1), from.iter().map(|name| (*name).into()).collect());
+            let fault = Fault::new(fault::Partition::default(), second).on_links(Direction::Both, from);
+            let step = Step { id: FaultId(1), fault, target: Target::Node("worker-1".into()), when: When::At(second) };
+            // Two notations of one address, which need no name server.
+            let servers = [("redis-1", "redis://10.0.0.1:6379"), ("redis-2", "redis://10.1:6380")];
+            let own_servers = servers.map(|(name, url)| (name.into(), url.to_owned())).into();
+            let plan = Plan { schedule: vec![step], own_servers, ..plan("redlock") };
+            async move { resolve(&plan).await.map(|servers| servers.len()).map_err(|error| error.to_string()) }
+        };
+        assert_eq!(resolved(&["redis-1", "redis-2"]).await, Ok(2));
+        let refused = resolved(&["redis-1"]).await.unwrap_err();
+        assert!(refused.contains("`redis-1` and `redis-2` have one address"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_name_of_this_machine_is_refused_when_its_address_is_known() {
+        // Another notation of 127.0.0.1, which needs no name server.
+        let own_servers = BTreeMap::from([(NodeName::new("redis-1"), "redis://127.1:6379".to_owned())]);
+        let plan = Plan { own_servers, ..plan("redis") };
+        let refused = resolve(&plan).await.map(|servers| servers.len()).unwrap_err().to_string();
+        assert!(refused.contains("`redis-1`") && refused.contains("the container itself"), "{refused}");
+    }
+
+    #[test]
+    fn certificates_are_only_for_urls_that_ask_for_tls() {
+        let secret = |text: &str| Some(Secret::new(text.to_owned()));
+        let tls = Tls { roots: Some("roots".to_owned()), identity: None };
+        let common = Access { user: secret("a"), password: secret("b"), tls: Some(tls), ..Access::default() };
+        let plain = completed(Access { user: secret("c"), ..Access::default() }, &common);
+        assert!(plain == Access { user: secret("c"), password: secret("b"), ..Access::default() });
+        let secure = completed(Access { tls: Some(Tls::default()), ..Access::default() }, &common);
+        assert!(secure == common);
     }
 
     #[test]

@@ -143,7 +143,10 @@ pub fn keep(files: &[File], dir: &RunDir) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use history::Plan;
+
     use super::*;
+    use crate::scenario::Scenario;
 
     #[test]
     fn a_command_is_split_as_by_a_shell_and_a_misspelled_kind_is_refused() {
@@ -158,6 +161,21 @@ mod tests {
     fn a_device_is_no_file_of_the_program() {
         let refused = read(Path::new("/dev/zero")).unwrap_err();
         assert!(refused.contains("cannot read the file of the client program: expected a regular file"), "{refused}");
+    }
+
+    #[test]
+    fn a_plan_runs_only_with_its_own_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = ProgramFile { name: "lock".to_owned(), sha256: format!("{:x}", Sha256::digest("version 1")) };
+        let program = Program { command: vec!["./lock".to_owned()], files: vec![kept] };
+        let scenario = Scenario::of("redis").unwrap();
+        let plan = Plan { program: Some(program), ..scenario.base.clone() };
+        let file = PlanFile { kept_files: Some(dir.path().to_owned()), ..scenario.file(String::new(), plan) };
+        std::fs::write(dir.path().join("lock"), "version 1").unwrap();
+        assert_eq!(files(&file).unwrap()[0].content, b"version 1");
+        std::fs::write(dir.path().join("lock"), "version 2").unwrap();
+        let refused = files(&file).unwrap_err().to_string();
+        assert!(refused.contains("expected the file of the plan, SHA-256") && refused.contains("lock"), "{refused}");
     }
 
     #[test]

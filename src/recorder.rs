@@ -198,14 +198,29 @@ mod tests {
     use super::*;
     use crate::{exit::Exit, made_by::Making, scenario::Scenario};
 
+    fn recorder(dir: &RunDir) -> Recorder {
+        let scenario = Scenario::of("redis").unwrap();
+        let file = scenario.file("run".into(), scenario.base.clone());
+        let made_by = Making::begin(&file, "").head();
+        Recorder::new(dir, &file, made_by, Arc::new(LiveView::new())).unwrap()
+    }
+
+    #[test]
+    fn a_planned_kill_explains_one_end_of_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut recorder = recorder(&RunDir::create(dir.path(), "run").unwrap());
+        let worker = NodeName::new("worker-1");
+        recorder.to_be_killed.insert(worker.clone());
+        recorder.record_end(&worker, ProcessName::of(&worker, 1), Some(137)).unwrap();
+        let refused = recorder.record_end(&worker, ProcessName::of(&worker, 2), Some(101)).unwrap_err().to_string();
+        assert!(refused.contains("ended with code 101, and no fault had killed it"), "{refused}");
+    }
+
     #[test]
     fn a_lost_engine_is_no_end_of_a_process() {
         let dir = tempfile::tempdir().unwrap();
         let dir = RunDir::create(dir.path(), "run").unwrap();
-        let scenario = Scenario::of("redis").unwrap();
-        let file = scenario.file("run".into(), scenario.base.clone());
-        let made_by = Making::begin(&file, "").head();
-        let mut recorder = Recorder::new(&dir, &file, made_by, Arc::new(LiveView::new())).unwrap();
+        let mut recorder = recorder(&dir);
         let worker = NodeName::new("worker-1");
         recorder.to_be_killed.insert(worker.clone());
         let refused = recorder.refuse_loss(&worker, "the engine is gone".to_owned()).unwrap_err();

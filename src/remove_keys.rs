@@ -53,14 +53,21 @@ pub async fn remove_keys(running: Option<&Running>, file: &PlanFile) -> anyhow::
         within,
     };
     let end = compose::run_last(running, task).await.map_err(|error| left(&error.to_string()))?;
-    let Ok(removed) = serde_json::from_str::<Vec<String>>(end.stdout.trim()) else {
-        let stderr = file.access.values().fold(end.stderr, |text, access| access.without_secrets(text));
-        return Err(left(&how_it_ended(&TaskEnd { stderr, ..end }, within)));
-    };
-    match removed.as_slice() {
-        [] => Ok(()),
-        removed => Err(anyhow!("keys may be left on your servers; remove them yourself: {}", removed.join("; "))),
+    if let Some(removed) = result(&end) {
+        return removed;
     }
+    let stderr = file.access.values().fold(end.stderr, |text, access| access.without_secrets(text));
+    Err(left(&how_it_ended(&TaskEnd { stderr, ..end }, within)))
+}
+
+/// Returns the result that a removal has printed: an error names the keys that are left. None if the removal has
+/// printed no result.
+fn result(end: &TaskEnd) -> Option<anyhow::Result<()>> {
+    let left: Vec<String> = serde_json::from_str(end.stdout.trim()).ok()?;
+    Some(match left.as_slice() {
+        [] => Ok(()),
+        left => Err(anyhow!("keys may be left on your servers; remove them yourself: {}", left.join("; "))),
+    })
 }
 
 /// Describes the end of a removal that has printed no result.
@@ -86,6 +93,15 @@ pub async fn remove_keys_here() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_that_could_not_be_removed_are_told() {
+        let printed = |stdout: &str| result(&TaskEnd { stdout: stdout.to_owned(), ..TaskEnd::default() });
+        assert!(printed("[]\n").is_some_and(|removed| removed.is_ok()));
+        let told = printed("[\"redis-1: lock:{k0}\",\"redis-2: refused\"]\n").unwrap().unwrap_err().to_string();
+        assert!(told.contains("redis-1: lock:{k0}; redis-2: refused"), "{told}");
+        assert!(printed("").is_none());
+    }
 
     #[test]
     fn a_late_removal_is_told_from_one_that_ended() {

@@ -135,3 +135,18 @@ pub fn can_be_written(dir: &Path) -> anyhow::Result<()> {
         .and_then(|()| std::fs::remove_file(&probe))
         .with_context(|| format!("--save: writing to the directory {}", dir.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compressed_history_counts_only_if_there_is_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("history.jsonl.zst"), "").unwrap();
+        let history = || Recorded::find(dir.path()).unwrap().history;
+        assert_eq!(history(), dir.path().join("history.jsonl.zst"));
+        std::fs::write(dir.path().join("history.jsonl"), "").unwrap();
+        assert_eq!(history(), dir.path().join("history.jsonl"));
+    }
+}

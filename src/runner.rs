@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, panic::AssertUnwindSafe, path::PathBuf};
 use anyhow::{Context, anyhow};
 use compose::{Engine, STARTING_S, Swept};
 use futures::FutureExt;
-use history::{ClusterKind, Event, MadeBy, Writer};
+use history::{ClusterKind, Event, MadeBy, Plan, Writer};
 
 use crate::{
     docker,
@@ -130,6 +130,7 @@ impl Runner {
         }
         let engine = Engine::connect().await?;
         let (dir, mut making, terminal) = self.begin(file)?;
+        without_effect(&file.plan).iter().for_each(|warning| terminal.warn(warning));
         making.on(engine.facts().await?);
         making.write(&dir)?;
         let run = |stop| self.up_and_down(&engine, file, &dir, making.head(), &terminal, stop);
@@ -185,9 +186,10 @@ impl Runner {
             taken_down = taking_down => taken_down,
             () = stop.signalled_twice(go_on) => {
                 terminal.progress(&format!(
-                    "interrupted again: objects of run {} stay in the engine; run `harness clean` after {STARTING_S} s \
-                     to remove them",
-                    file.run
+                    "interrupted again: objects of run {} stay in the engine; run `{}` after {STARTING_S} s to remove \
+                     them",
+                    file.run,
+                    clean(self.keep)
                 ));
                 if file.plan.has_own_servers() {
                     let keys = format!("keys that begin with `{}`", file.namespace());
@@ -196,23 +198,40 @@ impl Runner {
                 std::process::exit(Exit::Interrupted as i32)
             }
         };
-        let (warnings, error) = not_finished(failure, removed, taken_down);
+        let (warnings, error) = not_finished(failure, removed, taken_down, self.keep);
         warnings.iter().for_each(|warning| terminal.warn(warning));
         Err(error)
     }
 }
 
+/// Returns a warning if a plan for real servers sets a switch that only the simulation reads. Plans of `explore` have
+/// such switches, so they are not refused. The checker reads `revokes_on_resume` after each run.
+fn without_effect(plan: &Plan) -> Option<&'static str> {
+    let is_set = plan.cluster == ClusterKind::Docker && plan.models.unwrap_or_default().lock_checks_key;
+    is_set.then_some(
+        "`lock_checks_key` of the plan has no effect on real servers: the Lock service of etcd checks the key from 3.5 \
+         on, whatever the plan says",
+    )
+}
+
+/// Returns the command that removes what a run has left. A run with `--keep` marks its servers as kept from the start.
+fn clean(keep: bool) -> &'static str {
+    if keep { "harness clean --kept" } else { "harness clean" }
+}
+
 /// Returns the messages about what is left of a run that did not reach its end, and the error of that run. Without a
-/// failure, the user has interrupted the run: then the first message is part of the error.
+/// failure, the user has interrupted the run: then the first message is part of the error. `keep`: the run had
+/// `--keep`.
 fn not_finished(
     failure: Option<anyhow::Error>,
     removed: anyhow::Result<()>,
     taken_down: Result<Swept, compose::Error>,
+    keep: bool,
 ) -> (Vec<String>, anyhow::Error) {
     let stuck = taken_down.as_ref().ok().and_then(Swept::stuck_networks);
     let objects = taken_down
         .err()
-        .map(|left| format!("not everything could be removed: {left}; run `harness clean` to remove it"));
+        .map(|left| format!("not everything could be removed: {left}; run `{}` to remove it", clean(keep)));
     let keys = removed.err().map(|left| format!("{left:#}"));
     let mut left: Vec<String> = objects.into_iter().chain(keys).collect();
     let error = match failure {
@@ -245,7 +264,10 @@ pub fn images(file: &PlanFile, runtime: &Runtime) -> anyhow::Result<BTreeMap<Str
 
 #[cfg(test)]
 mod tests {
+    use history::Models;
+
     use super::*;
+    use crate::scenario::Scenario;
 
     #[test]
     fn keys_that_are_left_are_told_even_if_the_cluster_is_left_too() {
@@ -253,14 +275,44 @@ mod tests {
         let left = || Err(compose::Error::Engine { doing: "removing".to_owned(), why: "no answer".to_owned() });
         let objects = "not everything could be removed: removing: the Docker engine says: no answer; run `harness \
                        clean` to remove it";
-        let (warnings, error) = not_finished(None, Err(anyhow!(keys)), left());
+        let (warnings, error) = not_finished(None, Err(anyhow!(keys)), left(), false);
         assert_eq!((warnings, error.to_string()), (vec![keys.to_owned()], format!("interrupted; {objects}")));
         assert_eq!(Exit::of(&error), Exit::Failed, "something is left");
-        let (warnings, error) = not_finished(Some(anyhow!("a worker ended")), Err(anyhow!(keys)), left());
+        let (warnings, error) = not_finished(Some(anyhow!("a worker ended")), Err(anyhow!(keys)), left(), false);
         assert_eq!((warnings, error.to_string()), (vec![objects.into(), keys.into()], "a worker ended".to_owned()));
-        let (warnings, error) = not_finished(None, Err(anyhow!(keys)), Ok(Swept::default()));
+        let (warnings, error) = not_finished(None, Err(anyhow!(keys)), Ok(Swept::default()), false);
         assert_eq!((warnings, error.to_string()), (Vec::new(), format!("interrupted; {keys}")));
-        let (warnings, error) = not_finished(None, Ok(()), Ok(Swept::default()));
+        let (warnings, error) = not_finished(None, Ok(()), Ok(Swept::default()), false);
         assert!(warnings.is_empty() && error.is::<Interrupted>());
+    }
+
+    #[test]
+    fn networks_that_the_engine_keeps_are_told() {
+        for failure in [None, Some(anyhow!("a worker ended"))] {
+            let swept = Swept { stuck: ["4f2a".to_owned()].into(), ..Swept::default() };
+            let (warnings, _) = not_finished(failure, Ok(()), Ok(swept), false);
+            assert!(warnings.len() == 1 && warnings[0].contains("4f2a"), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn a_switch_of_the_models_gets_a_warning_on_real_servers() {
+        for (cluster, is_warned) in [(ClusterKind::Docker, true), (ClusterKind::Sim, false)] {
+            let mut plan = Plan { cluster, ..Scenario::of("etcd-server-lock").unwrap().base };
+            // It tells the checker which servers these are.
+            plan.models = Some(Models { revokes_on_resume: true, ..Models::default() });
+            assert_eq!(without_effect(&plan), None);
+            plan.models = Some(Models { lock_checks_key: true, ..Models::default() });
+            assert_eq!(without_effect(&plan).is_some(), is_warned);
+        }
+    }
+
+    #[test]
+    fn servers_with_the_mark_of_kept_ones_need_their_own_command() {
+        for (keep, command) in [(false, "run `harness clean` to"), (true, "run `harness clean --kept` to")] {
+            let left = Err(compose::Error::Engine { doing: "removing".to_owned(), why: "no answer".to_owned() });
+            let (_, error) = not_finished(None, Ok(()), left, keep);
+            assert!(error.to_string().contains(command), "{error}");
+        }
     }
 }

@@ -450,36 +450,4 @@ fn resource(text: Option<&str>) -> anyhow::Result<(ResourceKind, Option<String>)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Redlock with these faults, in a run of this length.
-    fn scenario(words: &str, time: Duration, lease: Duration) -> Scenario {
-        let mut scenario = Scenario::of("redlock").unwrap();
-        scenario.faults = nemesis::parse(words).unwrap();
-        (scenario.base.time, scenario.base.lease) = (time, lease);
-        scenario
-    }
-
-    #[test]
-    fn a_drawn_fault_of_a_lock_node_may_be_longer_than_its_run() {
-        let second = Duration::from_secs(1);
-        for (words, time, lease) in [("clock", second * 5, second * 2), ("pause@before-write", second * 2, second)] {
-            let scenario = scenario(words, time, lease);
-            let plans: Vec<Plan> = (0..100).map(|seed| scenario.plan(seed).unwrap()).collect();
-            assert!(plans.iter().all(|plan| fits_its_run(plan).is_ok()), "{words}");
-            let is_longer = |plan: &Plan| plan.schedule.iter().any(|step| step.fault.lasting > time);
-            assert!(plans.iter().any(is_longer), "{words}");
-        }
-    }
-
-    #[test]
-    fn a_day_of_random_faults_of_lock_nodes_is_a_valid_plan() {
-        let day = Duration::from_secs(24 * 3_600);
-        for words in ["amnesia,powerloss", "amnesia,powerloss,clock"] {
-            let plan = scenario(words, day, Duration::from_secs(2)).plan(1).unwrap();
-            assert!(plan.schedule.len() > 100_000, "{}", plan.schedule.len());
-            assert_eq!(plan.check_line(), Ok(()));
-        }
-    }
-}
+mod tests;

@@ -112,11 +112,7 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
         Format::Text => print(&report.text())?,
         Format::Json => print(&format!("{:#}\n", report.json()))?,
     }
-    Ok(match (report.is_right(), report.is_whole()) {
-        (false, _) => Exit::Violated,
-        (true, false) => Exit::Failed,
-        (true, true) => Exit::Ok,
-    })
+    Ok(report.exit())
 }
 
 /// Runs each hunt on its own thread.

@@ -170,6 +170,9 @@ mod tests {
         let none = shift(&a, &a).unwrap();
         assert!(none.from < 0.0 && none.to > 0.0);
         assert_eq!(shift(&a[..3], &b[..3]), None);
+        // Of 16 differences, 20 and 27 are in the middle.
+        let even = shift(&[0.0, 1.0, 2.0, 3.0], &[10.0, 20.0, 30.0, 40.0]).unwrap();
+        assert_eq!(even.value, 23.5);
     }
 
     #[test]

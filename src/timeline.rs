@@ -121,8 +121,10 @@ impl Builder {
         for (client, at) in self.holds.left_out.drain(..) {
             self.series.left_out(client, at);
         }
-        for hold in holds.iter_mut().filter(|hold| hold.release.is_none() && hold.gave_up.is_none()) {
-            hold.killed = self.disturbances.killed(&hold.process.node(), hold.acquired);
+        for hold in holds.iter_mut().filter(|hold| hold.release.is_none()) {
+            // The promise of a hold that its client gave up lasts on.
+            let is_cut = |killed: &Stamp| hold.gave_up.is_none() || *killed < hold.promise_end;
+            hold.killed = self.disturbances.killed(&hold.process).filter(is_cut);
         }
         let (faults, stalls, clocks, mut left_out) = self.disturbances.finish();
         let (series, mut by_client) = self.series.finish();

@@ -98,4 +98,24 @@ mod tests {
         assert_eq!(event("redis-1", Change::Started), Some(of(1, FaultKind::Kill, "redis-1", over)));
         assert_eq!(event("redis-1", Change::Started), None);
     }
+
+    #[test]
+    fn each_fault_begins_with_the_change_that_disturbs_its_node() {
+        let plan = crate::scenario::Scenario::of("redis").unwrap().base;
+        let (mut faults, clock) = (UnplannedFaults::new(&plan), HostClock::default());
+        for (begins, ends, kind) in [
+            (Change::Died, Change::Started, FaultKind::Kill),
+            (Change::Froze, Change::Thawed, FaultKind::Pause),
+            (Change::CutOff, Change::Reconnected, FaultKind::Partition),
+            (Change::Stopped, Change::Continued, FaultKind::Stop),
+            (Change::Filtered, Change::Unfiltered, FaultKind::Partition),
+        ] {
+            let mut phase = |change| match faults.event(&told("redis-1", change, 0), &clock) {
+                Some(Event::Fault { kind: found, phase, .. }) if found == kind => Some(phase),
+                _ => None,
+            };
+            assert!(matches!(phase(begins), Some(FaultPhase::Unplanned { .. })), "{begins:?}");
+            assert!(matches!(phase(ends), Some(FaultPhase::UnplannedOver { .. })), "{ends:?}");
+        }
+    }
 }

@@ -205,6 +205,19 @@ mod tests {
     }
 
     #[test]
+    fn a_stall_that_ends_before_it_begins_is_refused() {
+        for (from, is_wrong) in [(20, false), (21, true)] {
+            let mut builder = overlapping();
+            builder.event("worker-1", 30, Event::Stall { from: ms(from), to: ms(20), late: StallCause::Tick });
+            if is_wrong {
+                is_refused(&builder, "a stall ends before it begins, or after it is reported");
+            } else {
+                assert_eq!(builder.verdicts().verdict, Verdict::Violated);
+            }
+        }
+    }
+
+    #[test]
     fn stamps_from_the_future_are_refused() {
         let mut builder = overlapping();
         builder.event("worker-1", 30, Event::Stall { from: ms(10), to: ms(40), late: StallCause::Tick });

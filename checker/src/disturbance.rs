@@ -72,12 +72,16 @@ impl Disturbances {
                     self.not_before(self.lossy_until);
                 }
                 let step = plan.step(fault).filter(|_| is_of_locks);
-                let clock = step.and_then(|step| Some((step.fault.clock()?.change, step.fault.lasting)));
-                let moved = match clock {
-                    Some((ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. }, _)) => {
+                let moved = match step.and_then(|step| step.fault.clock()).map(|clock| clock.change) {
+                    Some(ClockChange::JumpMs(by) | ClockChange::Strobe { by_ms: by, .. }) => {
                         Duration::from_millis(by.unsigned_abs())
                     }
-                    Some((ClockChange::DriftPpm(ppm), lasting)) => lasting.mul_f64(f64::from(ppm.unsigned_abs()) / 1e6),
+                    // The heal may have come later than planned.
+                    Some(ClockChange::DriftPpm(ppm)) => {
+                        let requested = run.faults.get(fault).and_then(|line| line.requested);
+                        let from = requested.map_or(Stamp(0), |requested| requested.at);
+                        at.since(from).mul_f64(f64::from(ppm.unsigned_abs()) / 1e6)
+                    }
                     None => Duration::ZERO,
                 };
                 self.not_before(at.plus(moved));
@@ -101,3 +105,6 @@ impl Disturbances {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

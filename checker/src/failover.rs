@@ -28,3 +28,26 @@ pub(crate) fn promotion(run: &Run, id: FaultId, line: &FaultRecord, primary: &No
     let (from, to) = line.silence().filter(|_| is_promoting && line.proved.is_some())?;
     Some((from, to.plus(DEMOTED_WITHIN)))
 }
+
+#[cfg(test)]
+mod tests {
+    use history::{CutMode, Direction, Fault, NodeAnswer, fault};
+
+    use super::*;
+    use crate::history_builder::{HistoryBuilder, redis_replicated};
+
+    #[test]
+    fn a_cut_of_either_direction_promotes_a_replica() {
+        // Node 1 grants hold 1 until 32,000, and node 2 grants hold 2 at 31,010.
+        let on = |node| HistoryBuilder::answers(&[(node, NodeAnswer::Granted)]);
+        for direction in [Direction::In, Direction::Out] {
+            let cut = Fault::new(fault::Partition { cut: CutMode::Drop }, Duration::from_secs(1));
+            let mut s = HistoryBuilder::new();
+            s.plan.servers = redis_replicated();
+            s.acquire_on(1, 1, 30_000, 30_000, 30_010, Some(41), on(1));
+            s.acquire_on(2, 2, 31_000, 31_000, 31_010, Some(42), on(2)).release(2, 31_100).release_refused(1, 31_200);
+            s.inject(1, cut.on_links(direction, Vec::new()), "redis-1", 30_500, 30_900);
+            assert_eq!(s.causes(), ["partition"], "{direction:?}");
+        }
+    }
+}

@@ -232,3 +232,36 @@ impl Stalls {
 pub(crate) fn is_of_resource(step: &Step) -> bool {
     step.fault.kind().kills() && matches!(&step.target, Target::Node(node) if node.as_str() == "resource")
 }
+
+#[cfg(test)]
+mod tests {
+    use history::{CutMode, Fault, fault};
+
+    use super::*;
+    use crate::history_builder::HistoryBuilder;
+
+    #[test]
+    fn each_of_two_faults_on_one_link_has_its_own_delays() {
+        // The write leaves at 100. The delay alone, until 300, would let it arrive before the promise ends at 1,978.
+        let second = Duration::from_secs(1);
+        let delay = Fault::new(fault::Delay { by: Duration::from_millis(250).into() }, second);
+        let partition = Fault::new(fault::Partition { cut: CutMode::Drop }, second);
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).write(1, 1, 100, 2_502);
+        s.inject(1, delay, "worker-1", 45, 400).packets_delayed(1, "worker-1", "resource", 50, 300);
+        s.inject(2, partition, "resource", 95, 2_500).packets_delayed(2, "worker-1", "resource", 101, 2_501);
+        assert_eq!(s.causes(), ["partition"]);
+    }
+
+    #[test]
+    fn an_unplanned_fault_may_have_begun_long_before_it_was_noticed() {
+        // Noticed at 1,300. Hold 2 is acquired at 1,010, inside the lease of hold 1.
+        for (well_until, expected) in [(1_009, "kill"), (1_010, "unexplained")] {
+            let mut s = HistoryBuilder::new();
+            s.plan.lock_nodes.truncate(1);
+            s.acquire(1, 1, 0, 10, 41).acquire(2, 2, 1_000, 1_010, 42).release(2, 1_100).release_refused(1, 1_200);
+            s.unplanned(7, FaultKind::Kill, "redis-1", (well_until, 1_300), 1_400);
+            assert_eq!(s.causes(), [expected], "well until {well_until}");
+        }
+    }
+}

@@ -229,7 +229,12 @@ impl NodeClocks {
 
 #[cfg(test)]
 mod tests {
+    use history::{Fault, Models};
+
     use super::*;
+    use crate::history_builder::{HistoryBuilder, etcd};
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn ms(ms: u64) -> Stamp {
         Stamp(ms * 1_000_000)
@@ -252,5 +257,36 @@ mod tests {
         let with_one = |one| first(past().into_iter().chain([one]).collect());
         assert_eq!(with_one(drift(20_100, 20_200)), None, "20 ms are too little");
         assert_eq!(with_one(drift(20_100, 21_900)), Some(ms(20_100)));
+    }
+
+    /// The lease of hold 1 is granted between 1,000 and 1,010 and lasts until 3,000. Hold 2 is acquired at 2,010.
+    fn overlap() -> HistoryBuilder {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 1_000, 1_010, 41).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_100).release_refused(1, 2_200);
+        s
+    }
+
+    #[test]
+    fn a_clock_set_back_during_the_grant_may_have_been_right() {
+        // The heal of the drift comes between 1,000 and 1,010. After it, only the whole jump ends the lease by 2,010.
+        let clock = |change| Fault::new(fault::Clock { clock: WhichClock::Wall, change }, SECOND);
+        for (by_ms, expected) in [(989, "unexplained"), (990, "clock")] {
+            let mut s = overlap();
+            s.plan.lock_nodes.truncate(1);
+            s.inject(1, clock(ClockChange::DriftPpm(500_000)), "redis-1", 500, 1_005);
+            s.inject(2, clock(ClockChange::JumpMs(by_ms)), "redis-1", 1_500, 2_500);
+            assert_eq!(s.causes(), [expected], "by {by_ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_pause_that_was_over_before_the_attempt_revoked_nothing() {
+        for (from, to, expected) in [(300, 600, "unexplained"), (1_300, 1_600, "pause")] {
+            let mut s = overlap();
+            let models = Models { revokes_on_resume: true, ..Models::default() };
+            (s.plan.servers, s.plan.models) = (etcd(), Some(models));
+            s.inject(1, Fault::new(fault::Pause {}, SECOND), "redis-2", from, to);
+            assert_eq!(s.causes(), [expected], "paused from {from} to {to}");
+        }
     }
 }

@@ -287,7 +287,10 @@ pub const LEGEND: &[Term] = &[
         "A deadlock that did not end, although it lasted longer than the leases and the patience of its clients. It \
          violates the property liveness.",
     ),
-    term("cut-off", "A deadlock at the end of the record, too short to say whether it would have ended."),
+    term(
+        "cut-off",
+        "A deadlock at the end of a record that is too short, or not whole, to say whether it would have ended.",
+    ),
     term(
         "patience",
         "The longest time for which a client waits for a further key while it holds one. After that it gives the \

@@ -139,15 +139,16 @@ impl DockerCluster<'_> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use agent::protocol::{Answer, Order};
-    use nemesis::Doing;
+    use agent::protocol::{Answer, Links, Order, PacketFault, PacketTally};
+    use history::{CutMode, FaultId};
+    use nemesis::{Cluster, Data, Doing};
     use parking_lot::Mutex;
     use tokio::time::{Instant, pause};
 
     use super::*;
     use crate::{
         fake_engine,
-        reach::{AgentPort, SetClocks},
+        reach::{AgentPort, LinkFault, SetClocks},
     };
 
     /// An agent that changes the wall clock of one process.
@@ -206,6 +207,36 @@ mod tests {
             cluster.on().clocks.insert(node.clone(), SetClocks { changes, pid: 6 });
             assert_eq!(cluster.again(&node).await.is_ok(), is_over, "{pids:?}");
         }
+    }
+
+    /// An agent that notes the faults of links that it is to inject, each with its process.
+    #[derive(Default)]
+    struct Injector(Mutex<Vec<(FaultId, i32)>>);
+
+    impl AgentPort for Injector {
+        fn order<'a>(&'a self, _: &'a NodeName, order: Order) -> Doing<'a, Answer> {
+            if let Order::Packets(PacketRequest::Inject { fault, pid, .. }) = order {
+                self.0.lock().push((fault, pid));
+            }
+            Box::pin(std::future::ready(Ok(Answer::Packets(PacketTally::default()))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_starts_gets_the_faults_of_links_that_are_on_and_no_healed_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
+        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
+        let running = fake_engine::running(&engine).await;
+        let (agent, node) = (Injector::default(), NodeName::new("worker-1"));
+        let cluster = DockerCluster::new(&running, &agent, 1);
+        for fault in [FaultId(1), FaultId(2)] {
+            let what = PacketFault::Partition { links: Links::default(), cut: CutMode::Drop };
+            cluster.on().links.insert(fault, LinkFault { node: node.clone(), what, pid: 6 });
+        }
+        cluster.heal_links(&node, FaultId(1)).await.unwrap();
+        cluster.start(&node, Data::Kept).await.unwrap();
+        assert_eq!(*agent.0.lock(), [(FaultId(2), 7)]);
     }
 
     #[tokio::test]

@@ -22,6 +22,9 @@ use crate::{
 
 const VOLUME: &str = r#"{"Name":"v","Driver":"local","Mountpoint":"/v","Labels":{},"Options":{},"Scope":"local"}"#;
 
+/// The end of a reply after which the connection stays open until the client closes it.
+pub(crate) const OPEN: &str = "(open)";
+
 /// A reply with a body of JSON.
 pub(crate) fn json(body: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length:";
@@ -89,7 +92,11 @@ async fn one(mut stream: UnixStream, answer: &(dyn Fn(&str) -> (Duration, String
     let line = text.lines().next().unwrap_or_default();
     let (delay, reply) = answer(line.strip_suffix(" HTTP/1.1").unwrap_or(line));
     sleep(delay).await;
-    let _ = stream.write_all(reply.as_bytes()).await;
+    let sent = reply.strip_suffix(OPEN);
+    let _ = stream.write_all(sent.unwrap_or(&reply).as_bytes()).await;
+    if sent.is_some() {
+        let _ = stream.read_u8().await;
+    }
 }
 
 /// Returns whether a request has its whole body.

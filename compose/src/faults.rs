@@ -60,10 +60,7 @@ impl Running {
         for other in of {
             let from = self.member(other).map_err(|error| act.failed(error.to_string()))?;
             let found = self.counters_of(from).await.map_err(|why| act.failed(format!("{other}: {why}")))?;
-            for (key, counter) in found {
-                let at_least = largest.entry(key).or_insert(counter);
-                *at_least = counter.max(*at_least);
-            }
+            raise(&mut largest, found);
             like = Some(from);
         }
         self.replace(member, &mut control).await.map_err(|why| act.failed(why))?;
@@ -72,6 +69,14 @@ impl Running {
         }
         act.start(member, &mut control).await?;
         act.has_counters(member, &largest).await
+    }
+}
+
+/// Raises counters to those of one more node.
+fn raise(largest: &mut Counters, found: Counters) {
+    for (key, counter) in found {
+        let at_least = largest.entry(key).or_insert(counter);
+        *at_least = counter.max(*at_least);
     }
 }
 
@@ -155,6 +160,10 @@ impl<'a> Act<'a> {
         control.is_stopped = is_stopped;
         let options = KillContainerOptions { signal: signal.to_owned() };
         let sent = self.running.engine().docker().kill_container(&member.container(), Some(options)).await;
+        // A call without an answer may have stopped the process.
+        if sent.as_ref().is_err_and(|error| status(error).is_some()) {
+            control.is_stopped = false;
+        }
         sent.map_err(|error| self.failed(explain(&error)))
     }
 
@@ -252,6 +261,30 @@ mod tests {
 
     use super::*;
     use crate::{changes::Change, fake_engine};
+
+    #[test]
+    fn of_each_key_the_largest_counter_is_taken_over() {
+        let counters = |k0, k1| Counters::from([("fence:k0".to_owned(), k0), ("fence:k1".to_owned(), k1)]);
+        let mut largest = Counters::new();
+        for found in [counters(4, 9), counters(7, 1), counters(5, 5)] {
+            raise(&mut largest, found);
+        }
+        assert_eq!(largest, counters(7, 9));
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_was_refused_is_not_ours() {
+        const REFUSED: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        const SENT: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+        for (reply, is_sent, is_ours) in [(REFUSED, false, false), ("", false, true), (SENT, true, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, reply.to_owned())).await;
+            let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+            let act = Act { running: &running, node: &node, doing: "stopping" };
+            assert_eq!(act.set_stopped(true).await.is_ok(), is_sent, "{reply}");
+            assert_eq!(act.member().unwrap().control.lock().await.is_stopped, is_ours, "{reply}");
+        }
+    }
 
     #[tokio::test]
     async fn a_freeze_that_was_refused_and_happened_is_ours() {

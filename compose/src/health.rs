@@ -287,6 +287,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_healthcheck_that_does_not_end_has_not_passed() {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = |request: &str| match request {
+            r if r.ends_with("/exec/e/start") => {
+                let head = "HTTP/1.1 101 UPGRADED\r\nconnection: Upgrade\r\nupgrade: tcp\r\n\r\n";
+                format!("{head}{}", fake_engine::OPEN)
+            }
+            r if r.ends_with("/exec/e/json") => fake_engine::json(r#"{"Running":true,"Pid":7}"#),
+            _ => fake_engine::json(r#"{"Id":"e"}"#),
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let mut redis = ComposeFile::builtin("redis").unwrap().services.remove(0);
+        redis.health_timeout = Duration::from_millis(50);
+        let looked = look_once(&engine, "c", &redis, &Steps::default()).await;
+        assert!(matches!(looked, Err(NotPassed::Server(why)) if why == "no end within 50 ms"));
+    }
+
+    #[tokio::test]
     async fn a_server_that_does_not_answer_is_blamed() {
         let said = waited(Duration::from_millis(100), 1, Duration::from_secs(2)).await.unwrap_err();
         assert!(said.contains("redis-1: its healthcheck did not pass within 3 s") && !said.contains("slow"), "{said}");

@@ -223,7 +223,12 @@ mod tests {
     /// An engine with the image that was built from the packages of Redis in place of `replaces`. A pull of any
     /// image has the answer `pull`; the image is there if the answer is empty.
     async fn engine(dir: &tempfile::TempDir, replaces: &str, pull: &'static str) -> Engine {
-        let labels = format!(r#""harness.packages":"redis-server,redis-tools","harness.replaces":"{replaces}""#);
+        engine_with("redis-server,redis-tools", dir, replaces, pull).await
+    }
+
+    /// As [`engine`], with an image that was built from these packages.
+    async fn engine_with(packages: &str, dir: &tempfile::TempDir, replaces: &str, pull: &'static str) -> Engine {
+        let labels = format!(r#""harness.packages":"{packages}","harness.replaces":"{replaces}""#);
         let local = json(&format!(r#"{{"Id":"sha256:local","Config":{{"Labels":{{{labels}}}}}}}"#));
         let pulled = AtomicBool::new(false);
         let none = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
@@ -281,6 +286,14 @@ mod tests {
         let (image, said) = get(&engine(&broken, "redis:7", BROKEN).await, &none).await;
         assert_eq!(image.unwrap(), "sha256:local");
         assert!(said.contains("using image harness-debian/redis:bookworm, which was built from Debian"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn an_image_built_from_other_packages_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine_with("redis-server", &dir, NAME, "").await;
+        let (image, said) = get(&engine, &BTreeMap::new()).await;
+        assert_eq!(image.unwrap(), "sha256:pulled", "{said}");
     }
 
     #[tokio::test]

@@ -42,8 +42,13 @@ fn leads_in(status: &str) -> Option<u64> {
 pub(crate) async fn ask(running: &Running) -> Option<NodeName> {
     let servers: Vec<&NodeName> = running.server_nodes().map(|(node, _)| node).collect();
     let terms = join_all(servers.iter().map(|node| term(running, node))).await;
-    let leading = terms.into_iter().zip(servers).filter_map(|(term, node)| Some((term?, node)));
-    leading.max_by_key(|(term, _)| *term).map(|(_, node)| node.clone())
+    newest(terms.into_iter().zip(servers)).cloned()
+}
+
+/// Returns the server that leads in the newest term.
+fn newest<'a>(terms: impl Iterator<Item = (Option<u64>, &'a NodeName)>) -> Option<&'a NodeName> {
+    let leading = terms.filter_map(|(term, node)| Some((term?, node)));
+    leading.max_by_key(|(term, _)| *term).map(|(_, node)| node)
 }
 
 async fn term(running: &Running, node: &NodeName) -> Option<u64> {
@@ -74,6 +79,15 @@ mod tests {
             "revision":9,"raft_term":7}},"version":"3.4.23","dbSize":20480{leader},"raftIndex":37,"raftTerm":7,
             "raftAppliedIndex":37,"dbSizeInUse":16384}}}}]"#
         )
+    }
+
+    #[test]
+    fn of_two_servers_that_lead_the_one_with_the_newer_term_counts() {
+        let nodes = ["etcd-1", "etcd-2", "etcd-3"].map(NodeName::new);
+        let newest_of = |terms: [Option<u64>; 3]| newest(terms.into_iter().zip(&nodes));
+        assert_eq!(newest_of([Some(7), Some(8), None]), Some(&nodes[1]));
+        assert_eq!(newest_of([Some(8), None, Some(7)]), Some(&nodes[0]));
+        assert_eq!(newest_of([None; 3]), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use crate::{
     error::explain,
+    file::Service,
     health::run_in,
     reach::{DockerCluster, REDIS_PORT, TOLD_WITHIN, failed},
     redis,
@@ -17,6 +18,11 @@ use crate::{
 
 /// The time limit of a command in a container, which is busy with a restart.
 const FILE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Returns whether the marker of a server is a key. Redis servers with a leader copy its keys, and a marker among them.
+fn is_key(service: &Service) -> bool {
+    service.role == redis::ROLE && service.leader.is_none()
+}
 
 impl DockerCluster<'_> {
     /// Leaves the marker of this run in the data of a server, or takes it away. Returns whether the marker is or was
@@ -30,8 +36,7 @@ impl DockerCluster<'_> {
         };
         let member = self.member(node, doing)?;
         let Some(service) = member.server() else { return Ok(None) };
-        // Redis servers with a leader copy its keys, and a marker among them.
-        if service.role == redis::ROLE && service.leader.is_none() {
+        if is_key(service) {
             return self.marker_key(node, step, doing).await.map(Some);
         }
         let Some(data) = &service.data else { return Ok(None) };
@@ -63,6 +68,20 @@ impl DockerCluster<'_> {
             (0, "there") => Ok(true),
             (0, "gone") => Ok(false),
             _ => Err(format!("`{path}`: {} {}", done.stdout.trim(), done.stderr.trim())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ComposeFile;
+
+    #[test]
+    fn the_marker_is_a_key_only_where_no_other_server_brings_keys_back() {
+        for (backend, expected) in [("redis", true), ("redlock", true), ("redis-replicated", false), ("etcd", false)] {
+            let services = ComposeFile::builtin(backend).unwrap().services;
+            assert!(services.iter().all(|service| is_key(service) == expected), "{backend}");
         }
     }
 }

@@ -36,10 +36,26 @@ impl Running {
         let report: PowerReport = serde_json::from_str(&done.stdout)
             .map_err(|error| format!("{error} in `{}{}`", done.stdout.trim(), done.stderr.trim()))?;
         tracing::debug!(?report, "a server is back after its loss of power");
-        Ok(match report.canary {
-            Canary::LostUnsynced => None,
-            Canary::Kept => Some("expected the unsynced line of the canary file to be gone; it was there".into()),
-            Canary::Damaged => Some("expected the synced line of the canary file; it was gone".into()),
-        })
+        Ok(doubt(report.canary))
+    }
+}
+
+/// Returns the reason why a loss of power is not proved by its canary file.
+fn doubt(canary: Canary) -> Option<String> {
+    match canary {
+        Canary::LostUnsynced => None,
+        Canary::Kept => Some("expected the unsynced line of the canary file to be gone; it was there".into()),
+        Canary::Damaged => Some("expected the synced line of the canary file; it was gone".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_canary_that_lost_its_unsynced_line_alone_proves_a_loss_of_power() {
+        assert_eq!(doubt(Canary::LostUnsynced), None);
+        assert!([Canary::Kept, Canary::Damaged].map(doubt).iter().all(Option::is_some));
     }
 }

@@ -374,7 +374,7 @@ async fn write(node: NodeName, mut input: Pin<Box<dyn AsyncWrite + Send>>, mut l
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, AtomicUsize};
 
     use futures::stream;
 
@@ -402,16 +402,17 @@ mod tests {
     #[tokio::test]
     async fn a_wait_that_breaks_off_is_asked_again() {
         let state = |state: &str| fake_engine::json(&format!(r#"{{"State":{state}}}"#));
+        let (lost, runs) = (String::new(), state(r#"{"Running":true}"#));
         for (inspected, end) in [
-            // More failures than an engine that is lost may have.
-            (state(r#"{"Running":true}"#), Some(7)),
-            (state(r#"{"Running":false,"ExitCode":137}"#), Some(137)),
-            (GONE.to_owned(), None),
+            // More failures than an engine that is lost may have, but not one after the other.
+            (vec![lost.clone(), lost.clone(), runs, lost], Some(7)),
+            (vec![state(r#"{"Running":false,"ExitCode":137}"#)], Some(137)),
+            (vec![GONE.to_owned()], None),
         ] {
-            let (dir, waits) = (tempfile::tempdir().unwrap(), AtomicU32::new(0));
+            let (dir, waits, looks) = (tempfile::tempdir().unwrap(), AtomicU32::new(0), AtomicUsize::new(0));
             let answer = move |request: &str| {
                 if !request.contains("/wait") {
-                    return inspected.clone();
+                    return inspected[looks.fetch_add(1, Ordering::Relaxed)].clone();
                 }
                 let is_broken = waits.fetch_add(1, Ordering::Relaxed) <= FAILURES_MAX;
                 if is_broken { String::new() } else { fake_engine::json(r#"{"StatusCode":7}"#) }
@@ -439,8 +440,8 @@ mod tests {
         }
     }
 
-    /// The outputs of a process whose stream ends after one line with an error; the engine answers a wait that late.
-    async fn outputs(ends_after: Duration) -> Vec<What> {
+    /// The outputs of a process with this output. The engine answers a wait for its end that late.
+    async fn outputs(ends_after: Duration, output: OutputStream) -> Vec<What> {
         let dir = tempfile::tempdir().unwrap();
         let answer = move |request: &str| match request.contains("/wait") {
             true => (ends_after, fake_engine::json(r#"{"StatusCode":137}"#)),
@@ -450,9 +451,7 @@ mod tests {
         let (outlet, mut queue) = Outlet::new(10);
         let (stdout, stderr, tail) = (Lines::default(), Lines::default(), Tail::default());
         let pump = Pump { node: NodeName::new("worker-1"), incarnation: 1, outlet, stdout, stderr, tail };
-        let line = LogOutput::StdOut { message: Bytes::from_static(b"{}\n") };
-        let output = stream::iter([Ok(line), Err(EngineError::from(std::io::Error::other("reset by a proxy")))]);
-        timeout(END_WITHIN * 3, pump.run(engine, "c".to_owned(), Box::pin(output))).await.unwrap();
+        timeout(END_WITHIN * 3, pump.run(engine, "c".to_owned(), output)).await.unwrap();
         let mut all = Vec::new();
         while let Some(output) = queue.recv().await {
             all.push(output.what);
@@ -460,12 +459,32 @@ mod tests {
         all
     }
 
+    fn stdout(text: &'static str) -> Result<LogOutput, EngineError> {
+        Ok(LogOutput::StdOut { message: Bytes::from_static(text.as_bytes()) })
+    }
+
     #[tokio::test]
     async fn a_stream_that_breaks_off_while_the_process_runs_is_told_at_once() {
+        // One line, then an error.
+        let broken = || -> OutputStream {
+            let error = EngineError::from(std::io::Error::other("reset by a proxy"));
+            Box::pin(stream::iter([stdout("{}\n"), Err(error)]))
+        };
         let line = What::Line(Bytes::from_static(b"{}"));
         let why = "reset by a proxy".to_owned();
-        assert_eq!(outputs(END_WITHIN * 60).await, [line.clone(), What::BrokenOff { why }]);
+        assert_eq!(outputs(END_WITHIN * 60, broken()).await, [line.clone(), What::BrokenOff { why }]);
         // The streams of an ended process may break off shortly before the engine reports the end.
-        assert_eq!(outputs(END_WITHIN / 10).await, [line, What::Ended { code: Some(137) }]);
+        assert_eq!(outputs(END_WITHIN / 10, broken()).await, [line, What::Ended { code: Some(137) }]);
+    }
+
+    #[tokio::test]
+    async fn the_whole_lines_of_a_process_come_before_its_end_although_reported_later() {
+        let late = async {
+            sleep(DRAIN_QUIET / 10).await;
+            stdout("{}\n{\"cut")
+        };
+        let line = What::Line(Bytes::from_static(b"{}"));
+        let ended = What::Ended { code: Some(137) };
+        assert_eq!(outputs(Duration::ZERO, Box::pin(stream::once(late))).await, [line, ended]);
     }
 }

@@ -252,18 +252,23 @@ mod tests {
     #[test]
     fn a_new_process_gets_every_change_but_the_jump_of_a_monotonic_clock() {
         let (jump, drift) = (ClockChange::JumpMs(500), ClockChange::DriftPpm(-200_000));
+        let strobe = |by_ms| ClockChange::Strobe { by_ms, every_ms: 50 };
         for (clock, change, expected) in [
             (WhichClock::Wall, jump, vec![(WhichClock::Wall, jump)]),
             (WhichClock::Both, jump, vec![(WhichClock::Wall, jump)]),
             (WhichClock::Monotonic, jump, Vec::new()),
             (WhichClock::Monotonic, drift, vec![(WhichClock::Monotonic, drift)]),
             (WhichClock::Both, drift, vec![(WhichClock::Both, drift)]),
+            (WhichClock::Wall, strobe(500), vec![(WhichClock::Wall, strobe(500))]),
         ] {
             let on = still_on(Vec::new(), clock, change);
             assert_eq!(on, expected, "{clock:?} {change:?}");
-            if change == drift {
-                assert!(still_on(on, clock, ClockChange::DriftPpm(0)).is_empty());
-            }
+            let healed = match change {
+                ClockChange::JumpMs(by) => ClockChange::JumpMs(-by),
+                ClockChange::DriftPpm(_) => ClockChange::DriftPpm(0),
+                ClockChange::Strobe { .. } => strobe(0),
+            };
+            assert!(still_on(on, clock, healed).is_empty(), "{clock:?} {change:?}");
         }
     }
 

@@ -308,3 +308,27 @@ impl Running {
         Error::NoSuchNode { node: node.clone(), wanted, known: known.join(", ") }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{changes::Change, fake_engine};
+
+    #[tokio::test]
+    async fn what_was_done_to_a_former_container_explains_nothing_of_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = |request: &str| match request {
+            r if r.starts_with("DELETE ") => "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned(),
+            r if r.contains("/logs?") => fake_engine::json(""),
+            _ => fake_engine::json(r#"{"Id":"new","Warnings":[]}"#),
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let running = fake_engine::running(&engine).await;
+        let member = running.member(&NodeName::new("worker-1")).unwrap();
+        let mut control = member.control.lock().await;
+        (control.own.died, control.own.started) = (1, 1);
+        running.replace(member, &mut control).await.unwrap();
+        assert_eq!(member.container(), "new");
+        assert!(!control.own.explain(Change::Died) && !control.own.explain(Change::Started));
+    }
+}

@@ -136,6 +136,11 @@ pub async fn clean_kept(engine: &Engine, run: Option<&str>) -> Result<Swept, Err
 /// # Errors
 /// The engine does not answer, one object refuses its removal for a minute, or new objects keep appearing.
 pub async fn take_down(engine: &Engine, run: &str) -> Result<Swept, Error> {
+    take_down_by_looks(engine, run, SECOND_LOOK).await
+}
+
+/// As [`take_down`], with another time between two inspections.
+async fn take_down_by_looks(engine: &Engine, run: &str, look_after: Duration) -> Result<Swept, Error> {
     engine.created().await;
     let (mut swept, mut empty_looks) = (Swept::default(), 0);
     // The first inspections find all objects. A busy engine may need a minute for a few of them, so the limit is on
@@ -147,7 +152,7 @@ pub async fn take_down(engine: &Engine, run: &str) -> Result<Swept, Error> {
         if empty_looks == 2 {
             return Ok(swept);
         }
-        sleep(SECOND_LOOK).await;
+        sleep(look_after).await;
     }
     let why = format!("inspection {INSPECTIONS_MAX} still finds objects; they keep appearing");
     Err(Error::Engine { doing: format!("removing what run {run} has made"), why })

@@ -16,7 +16,11 @@ use bollard::{
     models::{EventMessage, EventMessageTypeEnum},
     query_parameters::EventsOptions,
 };
-use futures::{Stream, StreamExt, stream};
+use futures::{
+    FutureExt, Stream, StreamExt,
+    future::{BoxFuture, Fuse},
+    stream,
+};
 use history::NodeName;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -51,7 +55,8 @@ pub struct Watch<'a> {
     /// The time from which reports are asked for again when their stream breaks, in nanoseconds since 1970: that of the
     /// last report, or of the first wait for one.
     last_ns: Option<i64>,
-    has_asked_for_time: bool,
+    /// The question for the engine's time. A busy engine needs more than a second, and the looks do not end the wait.
+    time: Fuse<BoxFuture<'a, Option<i64>>>,
     looks: Looks,
     /// Changes that a look has found.
     found: VecDeque<Unplanned>,
@@ -66,7 +71,7 @@ impl Running {
             opened: Instant::now(),
             breaks: Breaks::default(),
             last_ns: None,
-            has_asked_for_time: false,
+            time: time_of(self.engine()).boxed().fuse(),
             looks: Looks::new(),
             found: VecDeque::new(),
         }
@@ -103,8 +108,7 @@ impl Watch<'_> {
             }
             let report = tokio::select! {
                 report = self.reports.next() => report,
-                now_s = time_of(self.running.engine()), if !self.has_asked_for_time => {
-                    self.has_asked_for_time = true;
+                now_s = &mut self.time => {
                     self.last_ns = self.last_ns.max(now_s.map(|now_s| (now_s + 1) * 1_000_000_000));
                     continue;
                 }
@@ -210,6 +214,8 @@ async fn time_of(engine: &Engine) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::fake_engine;
 
@@ -234,5 +240,50 @@ mod tests {
             let error = running.reports(None).next().await.and_then(Result::err);
             assert_eq!(was_open(error.as_ref()), expected, "{error:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_reports_of_the_time_without_a_stream_are_asked_for() {
+        const REPORT: &str = r#"{"Type":"container","Action":"die","Actor":{"ID":"other"},"timeNano":5000000000}"#;
+        let (dir, (asked, mut requests)) = (tempfile::tempdir().unwrap(), mpsc::unbounded_channel());
+        let answer = move |request: &str| {
+            if request.contains("/events?") {
+                asked.send(request.to_owned()).unwrap();
+                return fake_engine::json(REPORT);
+            }
+            fake_engine::json("{}")
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let running = fake_engine::running(&engine).await;
+        let mut watch = running.watch();
+        // The containers and the network have a stream each.
+        let four = async {
+            let mut all = Vec::new();
+            while all.len() < 4 {
+                all.extend(requests.recv().await);
+            }
+            all
+        };
+        let asked = tokio::select! {
+            asked = four => asked,
+            _ = watch.next() => panic!("nothing has happened to a node of the run"),
+        };
+        assert!(asked[2..].iter().all(|request| request.contains("since=5.000000001")), "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn looks_do_not_end_the_wait_for_the_time_of_a_busy_engine() {
+        let (dir, late) = (tempfile::tempdir().unwrap(), Duration::from_millis(1_200));
+        let answer = move |request: &str| match request {
+            r if r.ends_with("/info") => (late, fake_engine::json(r#"{"SystemTime":"1970-01-01T00:00:09Z"}"#)),
+            r if r.contains("/events?") => (TIME_WITHIN, String::new()),
+            // The look at the worker: its container does not run.
+            _ => (Duration::ZERO, fake_engine::json("{}")),
+        };
+        let engine = fake_engine::start(&dir, answer).await;
+        let running = fake_engine::running(&engine).await;
+        let mut watch = running.watch();
+        assert!(timeout(2 * late, watch.next()).await.is_err());
+        assert_eq!(watch.last_ns, Some(10_000_000_000));
     }
 }

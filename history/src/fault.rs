@@ -281,3 +281,15 @@ impl Fault {
             && self.links.as_ref().zip(other.links.as_ref()).is_none_or(|(one, other)| one.shares(other))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_clocks_and_of_links_need_the_agent() {
+        use FaultKind::{Clock, Delay, Flap, Loss, Partition, Reorder};
+        let found: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|kind| kind.needs_agent()).collect();
+        assert_eq!(found, [Clock, Partition, Delay, Loss, Reorder, Flap]);
+    }
+}

@@ -182,6 +182,13 @@ mod tests {
     }
 
     #[test]
+    fn a_word_with_an_apostrophe_stays_one_word_of_a_shell() {
+        let mut facts = made_by();
+        facts.command = ["harness", "run", "--client", "./it's mine", ""].map(str::to_owned).to_vec();
+        assert_eq!(facts.command_line(), r"harness run --client './it'\''s mine' ''");
+    }
+
+    #[test]
     fn digests_and_versions_of_servers_are_whole() {
         let mut facts = made_by();
         facts.took_ms = Some(2_500);

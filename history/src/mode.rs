@@ -118,6 +118,17 @@ mod tests {
         assert_eq!(Mode::ALL.map(Mode::below), [None, None, Some(Read), Some(Read), Some(Write)]);
     }
 
+    #[test]
+    fn readers_are_allowed_below_any_mode_and_writers_below_those_of_writers() {
+        for above in Mode::ALL {
+            let is_of_writers = matches!(above, IntentWrite | ReadIntentWrite | Write);
+            for below in Mode::ALL {
+                let is_reader = matches!(below, IntentRead | Read);
+                assert_eq!(above.allows_below(below), is_reader || is_of_writers, "{below} below {above}");
+            }
+        }
+    }
+
     /// If every client takes the key above in a mode that allows its own, the modes of the key above exclude each other
     /// wherever a hold of it and a hold of a key below would give access to the same data.
     #[test]

@@ -75,3 +75,17 @@ impl ProcessName {
         self.as_str().split_once('#').and_then(|(_, n)| n.parse().ok()).unwrap_or(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_tells_its_node_and_its_start() {
+        let node = NodeName::new("worker-1");
+        for start in [1, 2, 9, 10, 123] {
+            let process = ProcessName::of(&node, start);
+            assert_eq!((process.node(), process.incarnation()), (node.clone(), start), "{process}");
+        }
+    }
+}

@@ -189,6 +189,11 @@ impl Plan {
         self.workload.deadline.unwrap_or(self.lease)
     }
 
+    /// Returns the longest lease that the servers grant, to an attempt or to a renewal.
+    pub fn longest_lease(&self) -> Duration {
+        self.servers.granted(self.lease.max(self.workload.renew_for.unwrap_or_default()))
+    }
+
     /// Returns the names of the workers.
     pub fn workers(&self) -> impl Iterator<Item = NodeName> + use<> {
         self.workload.workers()

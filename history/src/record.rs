@@ -162,6 +162,22 @@ mod tests {
     }
 
     #[test]
+    fn a_client_step_concerns_the_hold_that_it_names() {
+        for step in [
+            r#""renew","hold":9"#,
+            r#""release","hold":9"#,
+            r#""read","hold":9,"op":1"#,
+            r#""work","hold":9,"planned_ns":1"#,
+            r#""write","hold":9,"op":1"#,
+            r#""resend","hold":9,"op":1"#,
+            r#""undo","attempt":9"#,
+        ] {
+            let line = format!(r#"{{"seq":7,"process":"worker-1","n":3,"at":5,"event":{step}}}"#);
+            assert_eq!(read(&line).unwrap().event.attempt(), Some(HoldId(9)), "{step}");
+        }
+    }
+
+    #[test]
     fn each_field_is_there_once() {
         let fields =
             [r#""seq":7"#, r#""process":"worker-1""#, r#""n":3"#, r#""at":5"#, r#""event":"renew""#, r#""hold":9"#];

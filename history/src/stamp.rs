@@ -92,6 +92,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_stamp_never_leaves_the_range_of_stamps() {
+        let (first, last) = (Stamp(0), Stamp(u64::MAX));
+        for long in [Duration::from_nanos(u64::MAX), Duration::MAX] {
+            assert_eq!((Stamp(5).plus(long), Stamp(5).minus(long)), (last, first));
+        }
+        assert_eq!((Stamp(5).since(last), last.since(Stamp(5))), (Duration::ZERO, Duration::from_nanos(u64::MAX - 5)));
+    }
+
+    #[test]
+    fn the_drift_allowance_is_a_hundredth_and_two_milliseconds() {
+        let ms = Duration::from_millis;
+        for (lease, allowed) in [(0, 2), (2_000, 22), (600_000, 6_002)] {
+            assert_eq!(drift(ms(lease)), ms(allowed));
+        }
+    }
+
+    #[test]
     fn attempts_of_two_processes_have_different_ids() {
         assert_eq!(
             [(0, 1), (1, 1), (2, 5)].map(|(process, n)| HoldId::of(process, n).0),

@@ -59,14 +59,22 @@ const FREE: u64 = 0;
 /// The holder of a lock without owners, and a holder whose owner is unknown.
 const ANYBODY: u64 = 1;
 
+/// A value that appends made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Made {
+    text: String,
+    /// True if all of its parts are strings.
+    is_of_strings: bool,
+}
+
 /// An object, with what its states stand for.
 pub(crate) struct Model<'a> {
     kind: ModelKind,
     initial: Value,
     history: &'a History,
     /// Values that appends made, by their index after the values of the history.
-    made: Vec<String>,
-    made_by_text: FxHashMap<String, u64>,
+    made: Vec<Made>,
+    made_states: FxHashMap<Made, State>,
     appended: FxHashMap<(State, Value), State>,
     /// Bytes of the values that appends made.
     bytes: usize,
@@ -85,8 +93,8 @@ impl<'a> Model<'a> {
             .collect();
         tokens.sort_unstable();
         tokens.dedup();
-        let (made, made_by_text, appended) = Default::default();
-        Model { kind, initial, history, made, made_by_text, appended, bytes: 0, tokens }
+        let (made, made_states, appended) = Default::default();
+        Model { kind, initial, history, made, made_states, appended, bytes: 0, tokens }
     }
 
     pub(crate) fn initial(&self) -> State {
@@ -120,7 +128,18 @@ impl<'a> Model<'a> {
 
     /// Returns whether the object has this value. A key that has no value and one that has an empty text answer alike.
     fn contains(&self, state: State, value: Value) -> bool {
-        state == u64::from(value.index()) || (self.kind == ModelKind::Kv && self.text(state) == self.value_text(value))
+        let is_of_kind = || self.is_string(state).is_none_or(|known| known == self.history.values.is_string(value));
+        state == u64::from(value.index())
+            || (self.kind == ModelKind::Kv && self.text(state) == self.value_text(value) && is_of_kind())
+    }
+
+    /// Returns whether the state is a string, and no other form with the same text. `None`: appends made it of other
+    /// forms too, so it can be either.
+    fn is_string(&self, state: State) -> Option<bool> {
+        match state.checked_sub(MADE) {
+            Some(made) => self.made[made as usize].is_of_strings.then_some(true),
+            None => Some(self.history.values.is_string(Value::of_index(state as u32))),
+        }
     }
 
     fn value_text(&self, value: Value) -> &str {
@@ -128,9 +147,8 @@ impl<'a> Model<'a> {
     }
 
     fn text(&self, state: State) -> &str {
-        let first = MADE;
-        match state.checked_sub(first) {
-            Some(made) => &self.made[made as usize],
+        match state.checked_sub(MADE) {
+            Some(made) => &self.made[made as usize].text,
             None => self.value_text(Value::of_index(state as u32)),
         }
     }
@@ -140,13 +158,15 @@ impl<'a> Model<'a> {
             return *known;
         }
         let text = [self.text(state), self.value_text(value)].concat();
-        let next = match self.made_by_text.get(&text) {
+        let is_of_strings = self.is_string(state) == Some(true) && self.history.values.is_string(value);
+        let made = Made { text, is_of_strings };
+        let next = match self.made_states.get(&made) {
             Some(known) => *known,
             None => {
                 let next = MADE + self.made.len() as u64;
-                self.bytes += 2 * text.len() + 96;
-                self.made.push(text.clone());
-                self.made_by_text.insert(text, next);
+                self.bytes += 2 * made.text.len() + 112;
+                self.made.push(made.clone());
+                self.made_states.insert(made, next);
                 next
             }
         };
@@ -182,9 +202,10 @@ impl<'a> Model<'a> {
     /// The state in words, for a message.
     pub(crate) fn words(&self, state: State) -> String {
         if !self.kind.is_lock() {
-            return match state {
-                0 => "nil".to_owned(),
-                _ => shortened(self.text(state)),
+            return match state.checked_sub(MADE).map(|made| &self.made[made as usize]) {
+                Some(made) if made.is_of_strings => self.history.values.string_words(&made.text),
+                Some(made) => shortened(&made.text),
+                None => self.history.values.words(Value::of_index(state as u32)),
             };
         }
         match state >> 32 {

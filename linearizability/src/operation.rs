@@ -28,26 +28,34 @@ impl Value {
 #[derive(Debug, Clone)]
 pub struct Values {
     texts: Vec<Box<str>>,
-    known: FxHashMap<Box<str>, Value>,
+    /// Strings, by their content.
+    strings: FxHashMap<Box<str>, Value>,
+    /// All other forms, such as numbers, as they are written.
+    forms: FxHashMap<Box<str>, Value>,
 }
 
 impl Default for Values {
     fn default() -> Values {
-        Values { texts: vec!["nil".into()], known: FxHashMap::default() }
+        Values { texts: vec!["nil".into()], strings: FxHashMap::default(), forms: FxHashMap::default() }
     }
 }
 
 impl Values {
-    /// The value of a text; equal texts are equal values. `nil` as a text is a value like any other: use
+    /// The value of a string; equal texts are equal values. `nil` as a text is a value like any other: use
     /// [`Value::ABSENT`] for none.
     pub fn value(&mut self, text: &str) -> Value {
-        if let Some(known) = self.known.get(text) {
-            return *known;
-        }
-        let value = Value(u32::try_from(self.texts.len()).expect("a history has fewer than 2³² different values"));
-        self.texts.push(text.into());
-        self.known.insert(text.into(), value);
-        value
+        known_or_new(&mut self.strings, &mut self.texts, text)
+    }
+
+    /// The value of a form that is no string, such as a number, as it is written. A string with the same text is
+    /// another value.
+    pub fn form(&mut self, text: &str) -> Value {
+        known_or_new(&mut self.forms, &mut self.texts, text)
+    }
+
+    /// Returns whether the value is a string. No value counts as an empty string.
+    pub(crate) fn is_string(&self, value: Value) -> bool {
+        value == Value::ABSENT || self.strings.get(self.text(value)) == Some(&value)
     }
 
     /// The text of a value.
@@ -55,10 +63,28 @@ impl Values {
         &self.texts[value.0 as usize]
     }
 
-    /// The value as a message shows it: a long text by its beginning, and control characters escaped.
+    /// The value as a message shows it: a long text by its beginning, and control characters escaped. A string has
+    /// quotes if another form has the same text.
     pub fn words(&self, value: Value) -> String {
-        shortened(self.text(value))
+        let text = self.text(value);
+        if value != Value::ABSENT && self.is_string(value) { self.string_words(text) } else { shortened(text) }
     }
+
+    /// The words of a string.
+    pub(crate) fn string_words(&self, text: &str) -> String {
+        if self.forms.contains_key(text) { shortened(&format!("{text:?}")) } else { shortened(text) }
+    }
+}
+
+/// The value of a text: the known one, or a new one.
+fn known_or_new(known: &mut FxHashMap<Box<str>, Value>, texts: &mut Vec<Box<str>>, text: &str) -> Value {
+    if let Some(value) = known.get(text) {
+        return *value;
+    }
+    let value = Value(u32::try_from(texts.len()).expect("a history has fewer than 2³² different values"));
+    texts.push(text.into());
+    known.insert(text.into(), value);
+    value
 }
 
 /// The client of an operation: an index that two operations share if the same client made both.

@@ -3,7 +3,7 @@
 use proptest::{prelude::*, test_runner::Config};
 
 use crate::{
-    check::{Method, Options, Verdict, check_object},
+    check::{Method, Options, Verdict, check, check_object},
     holds,
     model::ModelKind,
     operation::{Action, Client, History, Operation, Value},
@@ -265,5 +265,18 @@ proptest! {
             is_linearizable(&history, &operations, &options, Method::Search),
             "{:?}", operations
         );
+    }
+}
+
+#[test]
+fn operations_out_of_their_order_are_not_judged() {
+    let write = |call: u64, answer: u64| {
+        let (client, action) = (Client(0), Action::Write(value(1)));
+        Operation { client, action, call, answer: Some(answer) }
+    };
+    for operations in [vec![write(4, 3)], vec![write(4, 4)], vec![write(4, 5), write(1, 2)]] {
+        let objects = vec![(Value::ABSENT, operations)];
+        let verdict = check(&History { objects, ..history() }, &options(ModelKind::Register, value(0)));
+        assert!(matches!(verdict, Verdict::Inconclusive(_)), "{verdict:?}");
     }
 }

@@ -122,24 +122,29 @@ impl Tls {
 
     /// The configuration for a connection.
     pub(crate) fn config(&self) -> Result<ClientConfig, String> {
-        let mut roots = RootCertStore::empty();
-        match &self.roots {
-            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-            Some(pem) => {
-                for root in certificates(pem)? {
-                    roots.add(root).map_err(|error| format!("a root certificate cannot be used: {error}"))?;
-                }
-            }
-        }
         let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_root_certificates(roots);
+            .with_root_certificates(self.trusted()?);
         let Some(identity) = &self.identity else { return Ok(config.with_no_client_auth()) };
         let key = PrivateKeyDer::from_pem_slice(identity.key.reveal().as_bytes())
             .map_err(|_| "the client's key is no private key of the format PEM".to_owned())?;
         let chain = certificates(&identity.certificates)?;
         config.with_client_auth_cert(chain, key).map_err(|error| format!("the client's certificate: {error}"))
+    }
+
+    /// The roots that are trusted: those of the user and no others, if the user gives any.
+    fn trusted(&self) -> Result<RootCertStore, String> {
+        let mut trusted = RootCertStore::empty();
+        match &self.roots {
+            None => trusted.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+            Some(pem) => {
+                for root in certificates(pem)? {
+                    trusted.add(root).map_err(|error| format!("a root certificate cannot be used: {error}"))?;
+                }
+            }
+        }
+        Ok(trusted)
     }
 }
 
@@ -156,6 +161,19 @@ fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A root of nobody: `openssl req -x509 -newkey ed25519 -nodes -subj "/CN=root of a test"`.
+    const ROOT: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBSDCB+6ADAgECAhR4RuV+G/KgFvg4utA8pXiZoIvudTAFBgMrZXAwGTEXMBUG
+A1UEAwwOcm9vdCBvZiBhIHRlc3QwIBcNMjYxMTI4MTUyNjA4WhgPMjEyNjExMDQx
+NTI2MDhaMBkxFzAVBgNVBAMMDnJvb3Qgb2YgYSB0ZXN0MCowBQYDK2VwAyEAAD5r
+fYLYZzLh+X93LoVkIVeHr+d0icUEiZfPRtSI8yCjUzBRMB0GA1UdDgQWBBSZ85Ul
+Ltd9EVuqNmc15lD2HZhgvDAfBgNVHSMEGDAWgBSZ85UlLtd9EVuqNmc15lD2HZhg
+vDAPBgNVHRMBAf8EBTADAQH/MAUGAytlcANBAK6A/8bnJW0E0s3puAoLjTfGu3N+
+pppARWT5BYMEF7MNyRzhq6rKofdvtPq1JuAPd4Fm8V4gCSiOo+Ycir1gNwA=
+-----END CERTIFICATE-----
+";
 
     #[test]
     fn no_message_shows_a_secret() {
@@ -189,6 +207,14 @@ mod tests {
         };
         let text = serde_json::to_string(&access).unwrap();
         assert_eq!(serde_json::from_str::<Access>(&text).unwrap(), access);
+    }
+
+    #[test]
+    fn a_user_with_own_roots_trusts_no_others() {
+        let trusted = |roots: Option<String>| Tls { roots, identity: None }.trusted().unwrap().len();
+        assert_eq!(trusted(Some(ROOT.to_owned())), 1);
+        assert_eq!(trusted(Some(ROOT.repeat(2))), 2);
+        assert_eq!(trusted(None), webpki_roots::TLS_SERVER_ROOTS.len());
     }
 
     #[test]

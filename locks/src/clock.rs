@@ -39,6 +39,8 @@ impl Clock for BootClock {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use super::*;
 
     #[tokio::test]
@@ -46,6 +48,19 @@ mod tests {
         let at = BootClock.now() + Duration::from_millis(3);
         BootClock.sleep_until(at).await;
         assert!(BootClock.now() >= at);
+    }
+
+    /// Tokio's time passes at once here, and the clock does not change. So a sleep that looked only at its end would
+    /// not look before.
+    #[tokio::test(start_paused = true)]
+    async fn a_long_sleep_looks_at_the_clock_again_and_again() {
+        let (mut sleep, mut looks) = (BootClock.sleep_until(BootClock.now() + Duration::from_secs(3_600)), 0);
+        let looking = poll_fn(|cx| {
+            looks += 1;
+            sleep.as_mut().poll(cx)
+        });
+        assert!(tokio::time::timeout(Duration::from_secs(1), looking).await.is_err());
+        assert!(looks >= 5, "{looks} looks in a second");
     }
 
     #[test]

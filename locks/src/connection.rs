@@ -299,3 +299,65 @@ fn give_answers(cx: &mut Context<'_>, waiting: &mut VecDeque<Request>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+    use crate::{
+        access::Secret,
+        hold::{Key, Owner},
+        redis_node::RedisProtocol,
+        redis_wire::Wire,
+    };
+
+    fn release() -> Step {
+        Step::Release(Key::new("k0"), Owner::new("a"))
+    }
+
+    #[tokio::test]
+    async fn answers_before_the_loss_count_and_other_steps_are_in_doubt() {
+        let (ours, mut theirs) = duplex(4096);
+        // One answer and the end of the connection come together.
+        theirs.write_all(b":1\r\n").await.unwrap();
+        theirs.shutdown().await.unwrap();
+        let (queue, mut steps) = mpsc::channel(2);
+        let mut asked = Vec::new();
+        for _ in 0..2 {
+            let (answered, answer) = oneshot::channel();
+            queue.send((release(), answered)).await.unwrap();
+            asked.push(answer);
+        }
+        let wire = Wire::default();
+        let driver: Driver = Box::pin(wire.driver(Box::new(ours)));
+        let served = serve::<RedisProtocol>(wire, driver, &mut steps).await;
+        assert!(matches!(served, Served::ConnectionLost));
+        let mut answers = Vec::new();
+        for answer in asked {
+            answers.push(answer.await.unwrap());
+        }
+        let lost = NodeError::Indeterminate("connection lost".to_owned());
+        assert_eq!(answers, [Ok(StepAnswer::Done), Err(lost)]);
+    }
+
+    #[tokio::test]
+    async fn no_failure_of_a_step_shows_the_user() {
+        let (queue, mut steps) = mpsc::channel(1);
+        let access = Access { user: Some(Secret::new("alice")), ..Access::default() };
+        let server = Arc::new(ServerAddress { access, ..ServerAddress::new("redis-1", "127.0.0.1:1") });
+        let reply = Connection { server, queue }.send(release());
+        let (_, answered) = steps.recv().await.unwrap();
+        answered.send(Err(NodeError::Indeterminate("NOPERM User alice has no rights".to_owned()))).unwrap();
+        assert_eq!(reply.await, Err(NodeError::Indeterminate("NOPERM User *** has no rights".to_owned())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_does_not_open_is_given_up() {
+        let opening = in_time(pending::<Result<(), String>>());
+        let opened = time::timeout(Duration::from_secs(30), opening).await.expect("another try before the run ends");
+        assert!(opened.unwrap_err().contains("no session within"));
+    }
+}

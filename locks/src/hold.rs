@@ -233,3 +233,36 @@ impl Failure {
         Failure { reason, outcome: Outcome::Failed, answers: Vec::new() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_revives_no_hold_and_shortens_none() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let end = validity::promise_end(SECOND, 10 * SECOND);
+        let hold = Hold {
+            key: Key::new("k0"),
+            owner: Owner::new("a"),
+            token: None,
+            lease: 10 * SECOND,
+            sent: SECOND,
+            valid_until: end,
+            answers: NodeAnswers::new(),
+        };
+        let (sent, long, short) = (5 * SECOND, 10 * SECOND, 2 * SECOND);
+        let later = Hold { sent, valid_until: validity::promise_end(sent, long), ..hold.clone() };
+        for (lease, now, expected) in [
+            (long, 6 * SECOND, Some(&later)),
+            (short, 6 * SECOND, Some(&hold)),
+            // The hold has lapsed, or the renewal itself.
+            (long, end, None),
+            (short, 7 * SECOND, None),
+        ] {
+            let mut renewed = hold.clone();
+            assert_eq!(renewed.renewed(sent, lease, now), expected.is_some(), "{lease:?} at {now:?}");
+            assert_eq!(&renewed, expected.unwrap_or(&hold), "{lease:?} at {now:?}");
+        }
+    }
+}

@@ -25,3 +25,52 @@ pub(crate) fn build(
 ) -> Result<Arc<dyn Lock>, CannotBuild> {
     redlock::build_on_several("lock-manager", TOKENS, servers, tokens, clock)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::ready, time::Duration};
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{
+        clock::BootClock,
+        hold::{Key, Owner, Token},
+        ports::{Node, NodeError, Reply, Step, StepAnswer, Unwatched},
+    };
+
+    /// A server that grants every request, and notes the tokens that clients write back.
+    #[derive(Default)]
+    struct Granting(Mutex<Vec<Token>>);
+
+    impl Node for Granting {
+        fn name(&self) -> &str {
+            "manager"
+        }
+
+        fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
+            let answer = match step {
+                Step::Acquire(..) => StepAnswer::Granted(Token(7)),
+                Step::RaiseFence(_, _, token) => {
+                    self.0.lock().push(token);
+                    StepAnswer::Done
+                }
+                _ => StepAnswer::Done,
+            };
+            Box::pin(ready(Ok(answer)))
+        }
+    }
+
+    #[tokio::test]
+    async fn only_two_phase_tokens_are_written_back() {
+        for (tokens, written) in [(TokenSource::MajorityMax, vec![]), (TokenSource::TwoPhase, vec![Token(7)])] {
+            let nodes: [Arc<Granting>; 3] = Default::default();
+            let servers = nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
+            let lock = build(Servers::Nodes(servers), tokens, Arc::new(BootClock)).unwrap();
+            let (key, lease) = (Key::new("k0"), Duration::from_secs(60));
+            let hold = lock.acquire(&key, Owner::new("a"), lease, &Unwatched).await.unwrap();
+            assert_eq!(hold.token, Some(Token(7)), "{tokens:?}");
+            assert!(nodes.iter().all(|node| *node.0.lock() == written), "{tokens:?}");
+        }
+    }
+}

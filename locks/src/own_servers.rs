@@ -228,7 +228,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::CLIENTS;
+    use crate::{
+        CLIENTS,
+        access::{Access, Secret},
+    };
 
     /// The first request, a DEL of two keys: its length and the keys. None if the request is not complete.
     fn first_request(bytes: &[u8]) -> Option<(usize, [String; 2])> {
@@ -306,6 +309,43 @@ mod tests {
         assert!(left.split(", ").count() == 2 && removed.count == 4_998, "{removed:?}");
         connections.recv().await.unwrap();
         assert!(connections.try_recv().is_err(), "one connection for all parts");
+    }
+
+    #[tokio::test]
+    async fn keys_are_removed_again_after_a_pause() {
+        // A request that was still under way sets one key again.
+        let (server, mut connections) = redis(|number| Some(if number == 1 { ":2\r\n" } else { ":1\r\n" })).await;
+        let (servers, names) = ([server], ["k0".to_owned()]);
+        let pausing = async {
+            connections.recv().await.unwrap();
+            // Nothing but the pause is awaited, so the time passes at once.
+            time::pause();
+            time::sleep(STRAGGLERS).await;
+            time::resume();
+        };
+        let (removed, ()) = tokio::join!(remove("redis", &servers, "harness-r:", &names), pausing);
+        assert_eq!(removed, Removed { count: 3, left: Vec::new() });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_member_that_does_not_answer_is_named() {
+        let members = ["etcd-1", "etcd-2"].map(|name| ServerAddress::new(name, "127.0.0.1:1"));
+        let Removed { count, mut left } = once("etcd", &members, "harness-r:", &[]).await;
+        left.sort();
+        assert_eq!((count, left.len()), (0, 2), "{left:?}");
+        for (message, name) in left.iter().zip(["etcd-1 (", "etcd-2 ("]) {
+            assert!(message.starts_with(name), "{message}");
+            assert!(message.ends_with(": all keys that begin with harness-r:"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_message_about_keys_that_are_left_shows_no_secret() {
+        let access =
+            Access { user: Some(Secret::new("alice")), password: Some(Secret::new("hunter2")), ..Access::default() };
+        let server = ServerAddress { access, ..ServerAddress::new("redis-1", "127.0.0.1:1") };
+        let removed = Removed::of(&server, Err("NOPERM User alice, hunter2".to_owned()), || "k0".to_owned());
+        assert_eq!(removed.left, ["redis-1 (NOPERM User ***, ***): k0"]);
     }
 
     #[tokio::test]

@@ -429,3 +429,8 @@ impl<L: SessionLock> Lock for OfSession<L> {
         Box::pin(self.undo(owner, lease, watch))
     }
 }
+
+#[cfg(test)]
+mod doubles;
+#[cfg(test)]
+mod tests;

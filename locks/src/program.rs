@@ -433,6 +433,29 @@ mod tests {
         assert_eq!(program.granted.lock().latest(), given_up.valid_until);
     }
 
+    #[test]
+    fn a_promise_lasts_until_its_latest_end() {
+        let [first, second] = ["a", "b"].map(Owner::new);
+        let (early, late) = (Duration::from_secs(1), Duration::from_secs(2));
+        let ends = [(first.clone(), late), (second.clone(), early)].into();
+        let mut granted = Granted { ends, ..Granted::default() };
+        granted.renewed(&first, early);
+        assert_eq!(granted.latest(), late);
+        for owner in [first, second] {
+            granted.gave_up(&owner);
+            assert_eq!(granted.latest(), late);
+        }
+    }
+
+    #[test]
+    fn the_promise_of_a_long_lease_is_waited_for() {
+        let (words, lease, clock) = (vec!["true".to_owned()], 2 * PROMISE_WAIT_MAX, Arc::new(BootClock));
+        let command = ProgramCommand { words, dir: None };
+        let program = Program::new(command, &[], lease, TokenSource::None, clock).unwrap();
+        program.granted.lock().ends.insert(Owner::new("a"), BootClock.now() + lease);
+        assert!(program.still_promised() > PROMISE_WAIT_MAX + PROMISE_WAIT_MAX / 2);
+    }
+
     #[tokio::test]
     async fn no_promise_makes_the_harness_wait_for_ever() {
         let program = started(r#","lease_ms":10000000000"#).await;

@@ -55,12 +55,14 @@ impl Protocol for RedisProtocol {
     }
 }
 
-/// The commands that a session begins with, each after the words for its refusal.
+/// The commands that a session begins with, each after the words for its refusal. A user without a password sends an
+/// empty one, which a user with `nopass` may do: without `AUTH` the session would be that of the default user.
 fn login(access: &Access) -> Vec<(&'static str, Cmd)> {
     let mut commands = Vec::new();
-    if let Some(password) = &access.password {
+    if access.user.is_some() || access.password.is_some() {
         let mut auth = redis::cmd("AUTH");
-        auth.arg(access.user.as_ref().map(Secret::reveal)).arg(password.reveal());
+        auth.arg(access.user.as_ref().map(Secret::reveal));
+        auth.arg(access.password.as_ref().map_or("", Secret::reveal));
         commands.push(("authentication failed", auth));
     }
     if let Some(database) = &access.database {
@@ -139,5 +141,60 @@ impl Removing {
         // If the connection is lost, the requests without an answer have none.
         let _is_lost = driven(driver, all).await.is_err();
         answers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[test]
+    fn a_user_without_a_password_logs_in_with_an_empty_one() {
+        for (user, password, expected) in [
+            (None, None, None),
+            (None, Some("hunter2"), Some("AUTH hunter2")),
+            (Some("alice"), Some("hunter2"), Some("AUTH alice hunter2")),
+            (Some("alice"), None, Some("AUTH alice ")),
+        ] {
+            let (user, password) = (user.map(Secret::new), password.map(Secret::new));
+            let sent = sent(&Access { user, password, ..Access::default() });
+            let expected: Vec<Vec<u8>> = expected.into_iter().map(packed).collect();
+            assert_eq!(sent, expected);
+        }
+    }
+
+    #[test]
+    fn a_session_begins_in_the_database_of_its_url() {
+        let (password, database) = (Some(Secret::new("hunter2")), Some("3".to_owned()));
+        let sent = sent(&Access { password, database, ..Access::default() });
+        assert_eq!(sent, ["AUTH hunter2", "SELECT 3"].map(packed));
+    }
+
+    #[tokio::test]
+    async fn a_user_who_may_not_ask_for_the_version_can_run() {
+        for (said, expected) in [
+            ("$22\r\nredis_version:7.0.15\r\n\r\n", Ok("7.0.15")),
+            ("-NOPERM User alice has no permissions to run the 'info' command\r\n", Ok("of unknown version")),
+            ("-ERR max number of clients reached\r\n", Err("ERR max number of clients reached")),
+        ] {
+            let (ours, mut theirs) = duplex(256);
+            theirs.write_all(said.as_bytes()).await.unwrap();
+            let version = RedisProtocol::version(Box::new(ours), &Access::default()).await;
+            assert_eq!(version.as_deref().map_err(String::as_str), expected);
+        }
+    }
+
+    /// The commands that a session with this access begins with, as they are sent.
+    fn sent(access: &Access) -> Vec<Vec<u8>> {
+        login(access).iter().map(|(_, command)| command.get_packed_command()).collect()
+    }
+
+    /// A command of these words, as it is sent.
+    fn packed(words: &str) -> Vec<u8> {
+        let mut command = Cmd::new();
+        words.split(' ').for_each(|word| _ = command.arg(word));
+        command.get_packed_command()
     }
 }

@@ -6,9 +6,10 @@
 //! tokens may repeat.
 //!
 //! The client follows Redis' guidelines for clients of Sentinel (redis.io, "Guidelines for Redis clients with support
-//! for Redis Sentinel"). It asks the sentinels in turn for the primary; the first sentinel that answers counts, and
-//! comes first the next time. Then it checks the server's `ROLE`. It asks again when an operation had no answer or was
-//! not done, and from time to time.
+//! for Redis Sentinel"). It asks the sentinels in turn for the primary, and asks the server that a sentinel names for
+//! its `ROLE`. The first server that calls itself a primary counts. Otherwise the client asks the next sentinel: a
+//! sentinel that is cut off from the others names an old primary. A sentinel that answers comes first the next time.
+//! The client asks again when an operation had no answer or was not done, and from time to time.
 //!
 //! # WAIT
 //!
@@ -182,8 +183,10 @@ impl Sentinels {
         Self { servers, order, port }
     }
 
-    /// Finds the primary: the first sentinel that answers names it, and its own role confirms it.
+    /// Finds the primary: a sentinel names it, and its own role confirms it. Asks each sentinel at most once, and each
+    /// server too.
     async fn primary(&mut self) -> Option<usize> {
+        let mut no_primaries = Vec::new();
         for place in 0..self.order.len() {
             let host = host(&self.servers[self.order[place]].address);
             let mut question = redis::cmd("SENTINEL");
@@ -192,8 +195,14 @@ impl Sentinels {
             let Some(Some((host, port))) = named else { continue };
             let sentinel = self.order.remove(place);
             self.order.insert(0, sentinel);
-            let primary = self.server_at(&host, port).await?;
-            return is_primary(&self.servers[primary].address).await.then_some(primary);
+            let Some(server) = self.server_at(&host, port).await else { continue };
+            if no_primaries.contains(&server) {
+                continue;
+            }
+            if is_primary(&self.servers[server].address).await {
+                return Some(server);
+            }
+            no_primaries.push(server);
         }
         None
     }

@@ -82,3 +82,35 @@ pub(crate) fn answer(step: &Step, value: Value) -> Result<StepAnswer, NodeError>
         (_, other) => Err(NodeError::Indeterminate(format!("an answer that makes no sense: {other:?}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::hold::{Key, Owner};
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_no_refusal() {
+        let (key, owner, lease) = (Key::new("k0"), Owner::new("a"), Duration::from_secs(2));
+        let acquire = Step::Acquire(key.clone(), owner.clone(), lease);
+        let uncounted = Step::AcquireUncounted(key.clone(), owner.clone(), lease);
+        let extend = Step::Extend(key.clone(), owner.clone(), lease);
+        let raise = Step::RaiseFence(key.clone(), owner.clone(), Token(7));
+        let release = Step::Release(key, owner);
+        let other = ["$-1\r\n", ":-1\r\n", ":2\r\n", "+OK\r\n"];
+        for (step, refused, nonsense) in [
+            (&acquire, ":0\r\n", ["$-1\r\n", ":-1\r\n", "+OK\r\n", "*1\r\n:0\r\n"]),
+            (&uncounted, "$-1\r\n", [":-1\r\n", ":2\r\n", "+QUEUED\r\n", "*0\r\n"]),
+            (&extend, ":0\r\n", other),
+            (&raise, ":0\r\n", other),
+            (&release, ":0\r\n", other),
+        ] {
+            let answered = |text: &str| answer(step, redis::parse_redis_value(text.as_bytes()).unwrap());
+            assert_eq!(answered(refused), Ok(StepAnswer::Refused), "{step:?}");
+            for text in nonsense {
+                assert!(matches!(answered(text), Err(NodeError::Indeterminate(_))), "{step:?}: {text:?}");
+            }
+        }
+    }
+}

@@ -9,12 +9,10 @@
 //!   that promised a lease of its own would let its client believe in a hold that no server has extended.
 //! - A hold that has lapsed cannot be entered again.
 //! - A release too many changes nothing.
+//! - A last release that fails may be repeated: it asks the other lock again. The hold cannot be entered meanwhile.
+//! - A hold that its client gave up is over: the next acquisition is one of the other lock.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -43,10 +41,11 @@ pub(crate) struct Correct;
 
 impl Decisions for Correct {}
 
-/// A hold of this client, and the number of its open acquisitions.
+/// A hold of this client.
 struct Held {
     hold: Hold,
     mode: Mode,
+    /// The number of open acquisitions; 0 from the last release until the other lock has released the hold.
     count: u32,
 }
 
@@ -72,7 +71,7 @@ impl Reentrant {
     /// Counts another acquisition; none if the client does not hold the key.
     fn again(&self, mode: Mode, key: &Key, lease: Duration, watch: &dyn Watch) -> Option<Result<Hold, Failure>> {
         let mut held = self.held.lock();
-        let held = held.get_mut(key)?;
+        let held = held.get_mut(key).filter(|held| held.count > 0)?;
         if held.mode != mode {
             return Some(Err(Failure::no_such_mode(mode)));
         }
@@ -93,17 +92,16 @@ impl Reentrant {
     /// Counts a release. Returns the acquisitions that are still open if the key must not be freed.
     fn leave(&self, hold: &Hold) -> Option<u32> {
         let mut held = self.held.lock();
-        match held.entry(hold.key.clone()) {
-            Entry::Occupied(mut entry) if entry.get().hold.owner == hold.owner => {
-                let left = entry.get().count - 1;
-                if left == 0 || self.decisions.frees_at_once() {
-                    entry.remove();
-                    return None;
-                }
-                entry.get_mut().count = left;
-                Some(left)
-            }
-            _ => Some(0),
+        let Some(held) = held.get_mut(&hold.key).filter(|held| held.hold.owner == hold.owner) else { return Some(0) };
+        held.count = if self.decisions.frees_at_once() { 0 } else { held.count.saturating_sub(1) };
+        Some(held.count).filter(|open| *open > 0)
+    }
+
+    /// Forgets a hold that is over.
+    fn forget(&self, hold: &Hold) {
+        let mut held = self.held.lock();
+        if held.get(&hold.key).is_some_and(|held| held.hold.owner == hold.owner) {
+            held.remove(&hold.key);
         }
     }
 }
@@ -152,18 +150,22 @@ impl Lock for Reentrant {
         })
     }
 
-    /// Frees the key if this was the last acquisition. Otherwise no request is sent, and nothing is removed.
+    /// Frees the key if this was the last acquisition, or if the last release failed. Otherwise no request is sent, and
+    /// nothing is removed.
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
-        match self.leave(hold) {
-            Some(open) => {
-                watch.left(open);
-                Box::pin(std::future::ready(Ok(Released { removed: false, answers: NodeAnswers::new() })))
-            }
-            None => self.lock.release(hold, watch),
+        if let Some(open) = self.leave(hold) {
+            watch.left(open);
+            return Box::pin(std::future::ready(Ok(Released { removed: false, answers: NodeAnswers::new() })));
         }
+        Box::pin(async move {
+            let released = self.lock.release(hold, watch).await?;
+            self.forget(hold);
+            Ok(released)
+        })
     }
 
     fn gave_up(&self, hold: &Hold) {
+        self.forget(hold);
         self.lock.gave_up(hold);
     }
 

@@ -183,3 +183,39 @@ impl fmt::Display for TokenSource {
 pub(crate) fn listed(tokens: &[TokenSource]) -> String {
     tokens.iter().map(|tokens| tokens.name()).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// The versions of two servers that answer from the question number `answered` on.
+    async fn versions(answered: usize) -> Vec<Result<String, NodeError>> {
+        let servers = ["redis-1", "redis-2"].map(|name| ServerAddress::new(name, "127.0.0.1:1"));
+        let asked = AtomicUsize::new(0);
+        let ask = async |server: &ServerAddress| {
+            if asked.fetch_add(1, Ordering::SeqCst) < answered {
+                return Err(NodeError::Definite("starting".to_owned()));
+            }
+            Ok(format!("7.0.15 of {}", server.name))
+        };
+        ask_versions(&servers, ask).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_starts_late_has_a_version() {
+        let began = time::Instant::now();
+        let expected = ["redis-1", "redis-2"].map(|name| Ok::<_, NodeError>(format!("7.0.15 of {name}")));
+        assert_eq!(versions(7).await, expected);
+        assert!(began.elapsed() < VERSION_WITHIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_never_starts_has_a_reason() {
+        let began = time::Instant::now();
+        let expected = [1, 2].map(|_| Err::<String, _>(NodeError::Definite("starting".to_owned())));
+        assert_eq!(versions(usize::MAX).await, expected);
+        assert!((VERSION_WITHIN..VERSION_WITHIN * 2).contains(&began.elapsed()));
+    }
+}

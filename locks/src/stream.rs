@@ -67,3 +67,39 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     let unacknowledged_ms = u32::try_from(UNACKNOWLEDGED_MAX.as_millis()).unwrap_or(u32::MAX);
     Ok(setsockopt(stream, sockopt::TcpUserTimeout, &unacknowledged_ms)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::{getsockopt, sockopt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::access::{Access, Tls};
+
+    #[tokio::test]
+    async fn a_server_without_tls_gets_nothing_but_the_question() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let access = Access { tls: Some(Tls::default()), ..Access::default() };
+        let address = listener.local_addr().unwrap().to_string();
+        let server = ServerAddress { access, ..ServerAddress::new("postgres-1", address) };
+        let refusing = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = [0; 4];
+            stream.read_exact(&mut asked).await.unwrap();
+            stream.write_all(b"N").await.unwrap();
+            (asked, stream.read_u8().await.is_err())
+        };
+        let connecting = async { connect(&server, b"TLS?").await.err() };
+        let ((asked, is_closed), failed) = tokio::join!(refusing, connecting);
+        assert_eq!(failed.as_deref(), Some("the server does not offer TLS"));
+        assert_eq!((&asked, is_closed), (b"TLS?", true));
+    }
+
+    #[tokio::test]
+    async fn a_connection_survives_a_cut_of_some_seconds() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = tcp(&listener.local_addr().unwrap().to_string()).await.unwrap();
+        let unacknowledged_ms = getsockopt(&stream, sockopt::TcpUserTimeout).unwrap();
+        assert!((10_000..60_000).contains(&unacknowledged_ms), "{unacknowledged_ms} ms");
+    }
+}

@@ -76,4 +76,9 @@ mod tests {
     fn the_node_timeout_follows_the_lease_within_its_bounds() {
         assert_eq!([100, 2000, 60_000].map(|lease| node_timeout(lease * MS)), [50 * MS, 200 * MS, 500 * MS]);
     }
+
+    #[test]
+    fn the_request_timeout_follows_the_lease_within_its_bounds() {
+        assert_eq!([100, 2000, 60_000].map(|lease| request_timeout(lease * MS)), [50 * MS, 500 * MS, 2000 * MS]);
+    }
 }

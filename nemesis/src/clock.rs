@@ -278,7 +278,17 @@ async fn strobe(
 
 #[cfg(test)]
 mod tests {
+    use futures::executor::block_on;
+    use history::{Event, Fault, FaultId, Stamp, Step, Target, Until, When};
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::{
+        LiveView,
+        double::{Answers, Double},
+        driver,
+        waits::tests,
+    };
 
     #[test]
     fn the_report_of_a_server_lies_between_two_readings_of_its_clock() {
@@ -333,5 +343,111 @@ mod tests {
                 "{ppm} ppm, {seen_ms} ms"
             );
         }
+    }
+
+    /// The effect of a fault and of its heal on a clock.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Effect {
+        AsAsked,
+        /// The process restarts during the fault, so its jump is lost.
+        Restarts,
+        /// The heal of a drift leaves its gain.
+        KeepsItsGain,
+        /// The heal of a drift does nothing.
+        DriftsOn,
+    }
+
+    const LASTING: Duration = Duration::from_secs(2);
+
+    /// A clock of redis-1. Time passes only while the fault waits. Notes the calls and the phases of the fault.
+    struct Watch {
+        effect: Effect,
+        /// The time, the offset of the clock, and its drift in ppm.
+        now_ns: Mutex<i64>,
+        ahead_ns: Mutex<i64>,
+        ppm: Mutex<i64>,
+        calls: Mutex<Vec<&'static str>>,
+        phases: Mutex<Vec<FaultPhase>>,
+    }
+
+    impl Answers for Watch {
+        fn set_clock(&self, change: ClockChange) {
+            self.calls.lock().push("set");
+            match change {
+                ClockChange::JumpMs(by) => *self.ahead_ns.lock() += by * 1_000_000,
+                ClockChange::DriftPpm(0) if self.effect == Effect::DriftsOn => {}
+                ClockChange::DriftPpm(0) if self.effect == Effect::KeepsItsGain => *self.ppm.lock() = 0,
+                ClockChange::DriftPpm(0) => (*self.ppm.lock(), *self.ahead_ns.lock()) = (0, 0),
+                ClockChange::DriftPpm(ppm) => *self.ppm.lock() = i64::from(ppm),
+                ClockChange::Strobe { .. } => unreachable!("no test strobes"),
+            }
+        }
+
+        fn remove_clock_patch(&self) {
+            self.calls.lock().push("restore");
+        }
+
+        fn clock_ahead_ns(&self) -> i64 {
+            *self.ahead_ns.lock()
+        }
+
+        fn stamp(&self, event: Event) -> Stamp {
+            match event {
+                Event::Fault { phase, .. } => self.phases.lock().push(phase),
+                other => unreachable!("{other:?}"),
+            }
+            Stamp(self.now_ns.lock().unsigned_abs())
+        }
+
+        fn sleep(&self, lasting: Duration) {
+            let lasting_ns = lasting.as_nanos() as i64;
+            *self.now_ns.lock() += lasting_ns;
+            *self.ahead_ns.lock() += lasting_ns / 1_000_000 * *self.ppm.lock();
+            if self.effect == Effect::Restarts && lasting == LASTING {
+                *self.ahead_ns.lock() = 0;
+            }
+        }
+    }
+
+    /// Sets a clock of redis-1. Returns the calls and the phases from the heal on.
+    fn moved(clock: WhichClock, change: ClockChange, effect: Effect) -> (Vec<&'static str>, Vec<FaultPhase>) {
+        let (target, when) = (Target::Node("redis-1".into()), When::At(Duration::ZERO));
+        let step = Step { id: FaultId(1), fault: Fault::new(Clock { clock, change }, LASTING), target, when };
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let (now_ns, ahead_ns, ppm, calls, phases) = Default::default();
+        let double = Double(Watch { effect, now_ns, ahead_ns, ppm, calls, phases });
+        let live_view = LiveView::new();
+        block_on(driver::inject(&double.injection(&live_view, &plan, &step, "redis-1".into()))).unwrap();
+        let Double(watch) = double;
+        let phases = watch.phases.into_inner();
+        assert_eq!(phases[1..4], [FaultPhase::Injected, FaultPhase::HealRequested, FaultPhase::Healed]);
+        (watch.calls.into_inner(), phases[4..].to_vec())
+    }
+
+    fn proved() -> FaultPhase {
+        FaultPhase::Proved { from: Stamp(0), to: Stamp(LASTING.as_nanos() as u64) }
+    }
+
+    #[test]
+    fn a_clock_is_right_before_its_code_is_restored() {
+        for change in [ClockChange::JumpMs(5_000), ClockChange::DriftPpm(200_000)] {
+            let (calls, phases) = moved(WhichClock::Wall, change, Effect::AsAsked);
+            assert_eq!(calls, ["set", "set", "restore"], "{change:?}");
+            assert_eq!(phases, [proved(), FaultPhase::HealProved], "{change:?}");
+        }
+    }
+
+    #[test]
+    fn a_jump_that_a_restart_loses_is_not_proved() {
+        let (_, phases) = moved(WhichClock::Wall, ClockChange::JumpMs(5_000), Effect::Restarts);
+        assert!(matches!(&phases[0], FaultPhase::Unproved { why } if why.contains("seen: 0 ms")), "{phases:?}");
+    }
+
+    #[test]
+    fn a_drift_that_leaves_something_is_not_proved_healed() {
+        let drifted = |clock, effect| moved(clock, ClockChange::DriftPpm(200_000), effect).1;
+        assert_eq!(drifted(WhichClock::Wall, Effect::KeepsItsGain), [proved()]);
+        assert_eq!(drifted(WhichClock::Monotonic, Effect::KeepsItsGain), [proved(), FaultPhase::HealProved]);
+        assert_eq!(drifted(WhichClock::Monotonic, Effect::DriftsOn), [proved()]);
     }
 }

@@ -109,7 +109,8 @@ impl Controller<'_> {
             self.processes.stop(worker).await?;
         }
         // The last critical section may just have begun: it waits for a dead holder, works, and waits for slow answers.
-        let patience = self.plan.lease * 2 + self.plan.workload.work.to + SLOW_ANSWERS + longest_silence(self.plan);
+        let held = self.plan.longest_lease() * 2 + self.plan.workload.work.to;
+        let patience = held + SLOW_ANSWERS + longest_silence(self.plan);
         self.until(Phase::Drain, patience, &workers, Progress::Drained).await?;
 
         // One worker reads all keys.
@@ -182,4 +183,204 @@ impl Controller<'_> {
 fn longest_silence(plan: &Plan) -> Duration {
     let cuts = plan.schedule.iter().filter(|step| step.fault.kind().harm() == Harm::DropsPackets);
     cuts.map(|step| step.fault.lasting.min(RETRANSMIT_MAX)).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{poll_fn, ready},
+        pin::pin,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        task::{Context, Poll, Wake, Waker},
+    };
+
+    use history::{ClientId, Event, Fault, FaultId, Point, Role, Stamp, Step, Target, Until, When, Workload, fault};
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{
+        Control, Doing,
+        double::{Double, sees, starts},
+        waits::tests,
+    };
+
+    /// True if a future was woken.
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Processes that report at once, but for two reports. Notes the commands, and the connection of worker-1.
+    #[derive(Default)]
+    struct Slow {
+        live_view: LiveView,
+        now: Mutex<Duration>,
+        /// The ends of all waits so far.
+        ends: Mutex<Vec<Duration>>,
+        /// The reports that are still to come, with their times.
+        coming: Mutex<Vec<(Duration, String, Event)>>,
+        said: Mutex<Vec<String>>,
+        /// The time from the start of the second process of worker-1 until it is connected.
+        connects_after: Duration,
+        /// The time from the command to stop until a worker has ended its critical sections.
+        drains_after: Duration,
+    }
+
+    fn done<'a>() -> Doing<'a, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    impl Slow {
+        fn reports_later(&self, process: &str, after: Duration, event: Event) {
+            let at = *self.now.lock() + after;
+            self.ends.lock().push(at);
+            self.coming.lock().push((at, process.to_owned(), event));
+        }
+
+        fn reports(&self, process: &str, event: Event) {
+            sees(&self.live_view, process, Stamp(1), event);
+        }
+
+        fn passes(&self) {
+            let now = *self.now.lock();
+            let next = self.ends.lock().iter().copied().filter(|end| *end > now).min().expect("nothing is to come");
+            *self.now.lock() = next;
+            let coming = std::mem::take(&mut *self.coming.lock());
+            let (due, later): (Vec<_>, Vec<_>) = coming.into_iter().partition(|(at, ..)| *at <= next);
+            *self.coming.lock() = later;
+            for (_, process, event) in due {
+                if matches!(event, Event::Ready { .. }) {
+                    self.said.lock().push(format!("{process} is connected"));
+                }
+                self.reports(&process, event);
+            }
+        }
+
+        /// Takes a run to its end.
+        fn run(&self, plan: &Plan) -> Result<(), ControllerError> {
+            let (cluster, live_view, woken) = (Double(()), &self.live_view, Arc::<Woken>::default());
+            let controller = Controller { plan, cluster: &cluster, processes: self, live_view, on_phase: &|_| {} };
+            let mut running = pin!(controller.run());
+            let waker = Waker::from(woken.clone());
+            loop {
+                if let Poll::Ready(ended) = running.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return ended;
+                }
+                if !woken.0.swap(false, Ordering::Relaxed) {
+                    self.passes();
+                }
+            }
+        }
+    }
+
+    impl Control for Slow {
+        fn stamp<'a>(&'a self, event: Event) -> Doing<'a, Stamp> {
+            unreachable!("{event:?}")
+        }
+
+        fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
+            unreachable!("no client waits")
+        }
+
+        fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
+            unreachable!("no client waits")
+        }
+
+        fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
+            let end = *self.now.lock() + lasting;
+            self.ends.lock().push(end);
+            Box::pin(poll_fn(move |_| match *self.now.lock() >= end {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }))
+        }
+    }
+
+    impl Processes for Slow {
+        fn connect(&self) -> Doing<'_, ()> {
+            for process in ["resource", "agent", "worker-1", "worker-2"] {
+                starts(&self.live_view, process, Stamp(1));
+            }
+            for worker in ["worker-1", "worker-2"] {
+                self.reports(worker, Event::Ready { servers: Vec::new() });
+            }
+            done()
+        }
+
+        fn begin(&self) -> Doing<'_, ()> {
+            // Worker-1 is killed, and started again.
+            self.reports("controller", Event::ProcessEnded { ended: "worker-1".into(), code: Some(137) });
+            let event = Event::Started { role: Role::Worker, boot_id: "b".into(), time_namespace: 1 };
+            self.reports("worker-1#2", event);
+            self.reports_later("worker-1#2", self.connects_after, Event::Ready { servers: Vec::new() });
+            done()
+        }
+
+        fn stop<'a>(&'a self, worker: &'a NodeName) -> Doing<'a, ()> {
+            self.said.lock().push(format!("stop {worker}"));
+            let process = self.live_view.look(|view| view.process(worker)).expect("a process");
+            let event = Event::Sections { offered: 0, done: 0, dropped: 0 };
+            self.reports_later(process.as_str(), self.drains_after, event);
+            done()
+        }
+
+        fn finish<'a>(&'a self, node: &'a NodeName, keys: Vec<Key>) -> Doing<'a, ()> {
+            let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
+            self.said.lock().push(format!("finish {node} [{}]", keys.join(" ")));
+            let process = self.live_view.look(|view| view.process(node)).expect("a process");
+            self.reports(process.as_str(), Event::Finished);
+            done()
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn plan(schedule: Vec<Step>) -> Plan {
+        let workload = Workload { workers: 2, keys: 3, ..Workload::default() };
+        let waits = [(); 2].map(|()| (Until::Time, Duration::ZERO));
+        Plan { schedule, workload, waits: Vec::new(), ..tests::plan(waits) }
+    }
+
+    #[test]
+    fn the_processes_of_a_run_end_one_after_the_other() {
+        let plan = plan(Vec::new());
+        let slow = Slow { connects_after: plan.time + 5 * SECOND, drains_after: SECOND, ..Slow::default() };
+        slow.run(&plan).unwrap();
+        let said = [
+            "worker-1#2 is connected",
+            "stop worker-1",
+            "stop worker-2",
+            "finish worker-1 [k0 k1 k2]",
+            "finish worker-2 []",
+            "finish resource []",
+            "finish agent []",
+        ];
+        assert_eq!(*slow.said.lock(), said);
+    }
+
+    #[test]
+    fn the_drain_is_longer_than_any_silence_of_a_connection() {
+        // No connection is silent for more than two minutes. Without a fault, a worker may take about 95 s.
+        for (cut_s, drains_s, is_in_time) in [(0, 100, false), (10, 100, true), (300, 210, true), (300, 220, false)] {
+            let step = |cut: Duration| {
+                let (fault, target) = (Fault::new(fault::Partition::default(), cut), "redis-1".into());
+                // The fault phase ends first.
+                let (target, when) = (Target::Node(target), When::At(600 * SECOND));
+                Step { id: FaultId(1), fault, target, when }
+            };
+            let cut = (cut_s > 0).then(|| step(cut_s * SECOND));
+            let slow = Slow { drains_after: drains_s * SECOND, ..Slow::default() };
+            match slow.run(&plan(cut.into_iter().collect())) {
+                Ok(()) => assert!(is_in_time, "a cut of {cut_s} s"),
+                Err(error) => assert!(!is_in_time && error.to_string().contains("worker-1, worker-2"), "{error}"),
+            }
+        }
+    }
 }

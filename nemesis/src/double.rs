@@ -1,13 +1,56 @@
-//! A cluster and its clients for tests of faults of links.
+//! A cluster and its clients for tests of faults.
 
 use std::{future::ready, time::Duration};
 
-use history::{ClientId, Event, Fault, FaultId, NodeName, Plan, Point, Stamp, Step, fault::Data};
+use history::{
+    ClientId, ClockChange, Event, Fault, FaultId, HoldId, Key, Mode, NodeName, Plan, Point, ProcessName, Record, Role,
+    Stamp, Step, WhichClock, fault::Data,
+};
 
-use crate::{Cluster, ClusterError, Control, LiveView, cluster::Doing, injection::Injection};
+use crate::{AnswerTime, Cluster, ClusterError, Control, LiveView, cluster::Doing, injection::Injection};
 
 /// The answers of a test. A call without an answer fails the test.
 pub trait Answers: Send + Sync {
+    fn freeze(&self) -> Result<(), ClusterError> {
+        unexpected("freezing")
+    }
+
+    fn thaw(&self) {
+        unexpected("thawing")
+    }
+
+    fn kill(&self) {
+        unexpected("killing")
+    }
+
+    fn start(&self) {
+        unexpected("starting")
+    }
+
+    fn is_running(&self) -> bool {
+        unexpected("looking for a running node")
+    }
+
+    fn pending_fsyncs(&self) -> Option<u32> {
+        unexpected("asking for pending fsyncs")
+    }
+
+    fn leader(&self) -> Option<NodeName> {
+        unexpected("looking for a leader")
+    }
+
+    fn set_slow(&self, _is_slow: bool) {
+        unexpected("setting a quota")
+    }
+
+    fn answer_time(&self) -> AnswerTime {
+        unexpected("measuring an answer")
+    }
+
+    fn answers(&self) -> bool {
+        unexpected("asking a server")
+    }
+
     fn inject_links(&self, _node: &NodeName) -> Result<(), ClusterError> {
         unexpected("injecting a fault of links")
     }
@@ -24,14 +67,37 @@ pub trait Answers: Send + Sync {
         unexpected("counting silent connections")
     }
 
+    fn set_clock(&self, _change: ClockChange) {
+        unexpected("setting a clock")
+    }
+
+    fn remove_clock_patch(&self) {
+        unexpected("restoring the code of the clocks")
+    }
+
+    fn clock_ahead_ns(&self) -> i64 {
+        unexpected("reading a clock")
+    }
+
     fn stamp(&self, _event: Event) -> Stamp {
         unexpected("recording an event")
+    }
+
+    fn arm(&self) {
+        unexpected("arming a client")
+    }
+
+    fn let_go(&self) {
+        unexpected("letting a client go")
     }
 
     fn sleep(&self, _lasting: Duration) {
         unexpected("waiting")
     }
 }
+
+/// The answers of a test that expects no call.
+impl Answers for () {}
 
 fn unexpected<T>(doing: &str) -> T {
     unreachable!("this test does not expect {doing}")
@@ -65,27 +131,56 @@ impl<A> Double<A> {
 
 impl<A: Answers> Cluster for Double<A> {
     fn freeze<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-        unexpected("freezing")
+        Box::pin(ready(self.0.freeze()))
     }
 
     fn thaw<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-        unexpected("thawing")
+        self.0.thaw();
+        done(())
     }
 
     fn is_frozen<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-        unexpected("looking for a frozen node")
+        done(false)
     }
 
     fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
-        unexpected("killing")
+        self.0.kill();
+        done(())
     }
 
     fn start<'a>(&'a self, _: &'a NodeName, _: Data) -> Doing<'a, ()> {
-        unexpected("starting")
+        self.0.start();
+        done(())
     }
 
     fn is_running<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-        unexpected("looking for a running node")
+        done(self.0.is_running())
+    }
+
+    fn pending_fsyncs<'a>(&'a self, _: &'a NodeName) -> Doing<'a, Option<u32>> {
+        done(self.0.pending_fsyncs())
+    }
+
+    fn leader(&self) -> Doing<'_, Option<NodeName>> {
+        done(self.0.leader())
+    }
+
+    fn slow_down<'a>(&'a self, _: &'a NodeName, _: u8) -> Doing<'a, ()> {
+        self.0.set_slow(true);
+        done(())
+    }
+
+    fn speed_up<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+        self.0.set_slow(false);
+        done(())
+    }
+
+    fn answer_time<'a>(&'a self, _: &'a NodeName) -> Doing<'a, AnswerTime> {
+        done(self.0.answer_time())
+    }
+
+    fn answers<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+        done(self.0.answers())
     }
 
     fn inject_links<'a>(&'a self, node: &'a NodeName, _: FaultId, _: &'a Fault) -> Doing<'a, ()> {
@@ -103,6 +198,20 @@ impl<A: Answers> Cluster for Double<A> {
     fn stale_connections<'a>(&'a self, node: &'a NodeName, peers: &'a [NodeName], _: bool) -> Doing<'a, u32> {
         done(self.0.stale_connections(node, peers))
     }
+
+    fn set_clock<'a>(&'a self, _: &'a NodeName, _: WhichClock, change: ClockChange) -> Doing<'a, ()> {
+        self.0.set_clock(change);
+        done(())
+    }
+
+    fn remove_clock_patch<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+        self.0.remove_clock_patch();
+        done(())
+    }
+
+    fn clock_ahead_ns<'a>(&'a self, _: &'a NodeName, _: WhichClock) -> Doing<'a, i64> {
+        done(self.0.clock_ahead_ns())
+    }
 }
 
 impl<A: Answers> Control for Double<A> {
@@ -111,15 +220,47 @@ impl<A: Answers> Control for Double<A> {
     }
 
     fn arm<'a>(&'a self, _: ClientId, _: Point, _: Duration) -> Doing<'a, ()> {
-        unexpected("arming a client")
+        self.0.arm();
+        done(())
     }
 
     fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
-        unexpected("letting a client go")
+        self.0.let_go();
+        done(())
     }
 
     fn sleep<'a>(&'a self, lasting: Duration) -> Doing<'a, ()> {
         self.0.sleep(lasting);
         done(())
+    }
+}
+
+/// Shows an event to the live view.
+pub fn sees(live_view: &LiveView, process: &str, at: Stamp, event: Event) {
+    live_view.see(&Record { seq: 0, process: ProcessName::new(process), n: 0, at, event });
+}
+
+/// Shows the live view that a process starts.
+pub fn starts(live_view: &LiveView, process: &str, at: Stamp) {
+    let event = Event::Started { role: Role::Worker, boot_id: "b".into(), time_namespace: 1 };
+    sees(live_view, process, at, event);
+}
+
+/// Shows the live view that a client of `process` acquires the lock under this hold.
+pub fn acquires(live_view: &LiveView, process: &str, at: Stamp, hold: HoldId) {
+    let (client, key, mode) = (ClientId(0), Key::numbered(0), Mode::Write);
+    let acquire = Event::Acquire { client, attempt: hold, key, intended: at, mode, above: None };
+    let acquired = Event::Acquired {
+        attempt: hold,
+        token: None,
+        lease_ns: 1,
+        granted_after: at,
+        promised_from: None,
+        place: None,
+        valid_ns: 1,
+        answers: Vec::new(),
+    };
+    for event in [acquire, acquired] {
+        sees(live_view, process, at, event);
     }
 }

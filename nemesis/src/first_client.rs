@@ -81,3 +81,23 @@ impl<'a> FirstClient<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use history::{Until, Workload};
+
+    use super::*;
+    use crate::{double::Double, waits::tests};
+
+    #[test]
+    fn clients_are_numbered_worker_by_worker() {
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let plan = Plan { workload: Workload { clients_per_worker: 2, ..Workload::default() }, ..plan };
+        let (double, live_view) = (Double(()), LiveView::new());
+        let id = |worker: &str| FirstClient::of(&plan, &worker.into(), &double, &live_view).map(|client| client.id);
+        assert_eq!(["worker-1", "worker-3"].map(id), [0, 4].map(|id| Ok(ClientId(id))));
+        assert!(id("worker-0").is_err() && id("resource").is_err());
+    }
+}

@@ -3,7 +3,11 @@
 //! Possible on every node. The proof has two parts: no probe gets through during the first cut, and a probe of each
 //! link gets through between the first two cuts, where a lost probe is repeated. If other faults are on all links in
 //! the first cut, or between the first two, a later turn is the proof. Probes that take longer than a turn make that
-//! turn longer. Links that another fault may also cut are not probed between two cuts.
+//! turn longer. Links that another fault may also cut are not judged between two cuts.
+//!
+//! If other faults are on all links between all cuts, the cut alone is the proof. A flap without its second part would
+//! be one long cut, and the checker treats a flap like one: packets may be lost from its request to its heal. The proof
+//! of the heal shows that the links open again.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -83,7 +87,7 @@ fn is_cut(turn: u32) -> bool {
 struct Seen {
     /// The result of the cuts.
     cut: Option<Evidence>,
-    /// The result between two cuts: a link without a packet, if there is one. None if no link could be judged yet.
+    /// The result between two cuts: a link without a packet, if there is one. None while no link could be judged.
     restored: Option<Result<(), String>>,
 }
 
@@ -116,7 +120,8 @@ impl Seen {
         Ok(())
     }
 
-    /// Returns the reason why the fault is not proved; none, if it is.
+    /// Returns the reason why the fault is not proved; none, if it is. If no turn between two cuts could be judged, the
+    /// cut alone is the proof.
     fn missing(self) -> Option<String> {
         // A link without the cut comes first: it explains the rest.
         self.cut.and_then(Evidence::missing).or(self.restored.and_then(Result::err))
@@ -129,7 +134,7 @@ fn is_hidden(injection: &Injection<'_>, links: &[Link]) -> bool {
 }
 
 /// Probes the links between two cuts. The result is a link on which no packet comes through until `is_over`, if there
-/// is one; none, if other faults are on all links.
+/// is one; none, if another fault was on each link, or began during its probe.
 async fn restored(
     injection: &Injection<'_>,
     links: &[Link],
@@ -137,22 +142,29 @@ async fn restored(
 ) -> Result<Option<Result<(), String>>, ClusterError> {
     let is_judged = |(from, to): &&Link| injection.disturbance(from, to) == Disturbance::None;
     let judged: Vec<&Link> = links.iter().filter(is_judged).collect();
-    if judged.is_empty() {
-        return Ok(None);
-    }
-    let probes = judged.into_iter().map(|(from, to)| async move {
-        let mut lost = 0;
-        // Another fault may have begun during the probe.
-        while matches!(links::probe(injection, from, to).await?, (None, Disturbance::None)) {
-            lost += 1;
-            if lost >= PROBES_MIN && is_over.load(Ordering::Relaxed) {
-                return Ok(Err(format!("no packet from {from} to {to} came through between two cuts")));
-            }
-            injection.control.sleep(links::LOOK).await?;
+    let seen = try_join_all(judged.into_iter().map(|link| opened(injection, link, is_over))).await?;
+    Ok(seen.into_iter().flatten().reduce(Result::and))
+}
+
+/// Probes a link between two cuts until a packet comes through, as [`restored`].
+async fn opened(
+    injection: &Injection<'_>,
+    (from, to): &Link,
+    is_over: &AtomicBool,
+) -> Result<Option<Result<(), String>>, ClusterError> {
+    let mut lost = 0;
+    loop {
+        match links::probe(injection, from, to).await? {
+            (Some(_), _) => return Ok(Some(Ok(()))),
+            (None, Disturbance::None) => lost += 1,
+            // The other fault may have dropped the packet.
+            (None, Disturbance::Delays | Disturbance::Drops) => return Ok(None),
         }
-        Ok(Ok(()))
-    });
-    Ok(Some(try_join_all(probes).await?.into_iter().collect()))
+        if lost >= PROBES_MIN && is_over.load(Ordering::Relaxed) {
+            return Ok(Some(Err(format!("no packet from {from} to {to} came through between two cuts"))));
+        }
+        injection.control.sleep(links::LOOK).await?;
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +176,7 @@ mod tests {
         Event, Fault, FaultId, FaultKind, NodeName, Plan, Record, ResourceKind, Stamp, Step, Target, Until, When,
         fault::{Kill, Parameters},
     };
+    use parking_lot::Mutex;
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
@@ -171,7 +184,7 @@ mod tests {
     use crate::{
         Draw, LiveView,
         double::{Answers, Double},
-        draw, parse,
+        draw, driver, parse,
         waits::tests,
     };
 
@@ -179,12 +192,14 @@ mod tests {
     /// The number of waits after which a turn is over.
     const TURN: u32 = 3;
 
-    /// No packet gets through before this probe; none at all if it is 0. Counts the probes, and the waits of a turn.
+    /// No packet gets through before the probe `opens_at`; none at all if it is 0. Worker-1 is killed during the probe
+    /// `killed_at`. Counts the probes, and the waits of a turn.
     #[derive(Default)]
     struct Silent {
         live_view: LiveView,
         is_over: AtomicBool,
         opens_at: u32,
+        killed_at: u32,
         probes: AtomicU32,
         waits: AtomicU32,
     }
@@ -199,6 +214,9 @@ mod tests {
     impl Answers for Silent {
         fn latency(&self, _: &NodeName) -> Option<Duration> {
             let probe = self.probes.fetch_add(1, Ordering::Relaxed) + 1;
+            if probe == self.killed_at {
+                self.kill(FaultPhase::Requested { asked_ns: 1, hold: None });
+            }
             (self.opens_at > 0 && probe >= self.opens_at).then_some(Duration::from_millis(1))
         }
 
@@ -274,6 +292,88 @@ mod tests {
         assert_eq!(between_two_cuts(0, true), (false, PROBES_MIN));
         // A probe before each wait, and one at the end of the turn.
         assert_eq!(between_two_cuts(0, false), (false, TURN + 1));
+    }
+
+    /// Probes the link in a cut, and between two cuts twice. Worker-1 is killed during the second probe, and is back
+    /// before the last turn. Returns whether a link was judged in each of the two turns, and the missing proof.
+    fn killed_between_two_cuts(opens_at: u32, is_back: bool) -> ([bool; 2], Option<String>) {
+        let (plan, double) = (plan(), Double(Silent { opens_at, killed_at: 2, ..Silent::default() }));
+        let Double(silent) = &double;
+        let node = NodeName::new("redis-1");
+        let links = [(node.clone(), NodeName::new("worker-1"))];
+        let injection = double.injection(&silent.live_view, &plan, &plan.schedule[0], node);
+        let mut seen = Seen::default();
+        block_on(seen.look(&injection, &links, 0, &silent.is_over)).unwrap();
+        let judged = [1, 3].map(|turn| {
+            if turn == 3 && is_back {
+                silent.kill(FaultPhase::Healed);
+            }
+            silent.is_over.store(false, Ordering::Relaxed);
+            block_on(seen.look(&injection, &links, turn, &silent.is_over)).unwrap();
+            seen.restored.is_some()
+        });
+        (judged, seen.missing())
+    }
+
+    #[test]
+    fn a_fault_that_begins_during_a_probe_judges_no_restore() {
+        let (judged, missing) = killed_between_two_cuts(0, true);
+        assert_eq!(judged, [false, true], "the later turn decides");
+        assert!(missing.is_some_and(|missing| missing.contains("between two cuts")), "nothing was restored");
+        assert_eq!(killed_between_two_cuts(3, true), ([false, true], None));
+        assert_eq!(killed_between_two_cuts(2, true), ([true, true], None), "the packet came through all the same");
+    }
+
+    #[test]
+    fn other_faults_between_all_cuts_leave_a_flap_proved() {
+        assert_eq!(killed_between_two_cuts(0, false), ([false, false], None));
+    }
+
+    /// Links that are cut or open at once. Notes the calls.
+    #[derive(Default)]
+    struct Links {
+        is_cut: AtomicBool,
+        calls: Mutex<Vec<&'static str>>,
+    }
+
+    impl Answers for Links {
+        fn inject_links(&self, _: &NodeName) -> Result<(), ClusterError> {
+            self.is_cut.store(true, Ordering::Relaxed);
+            self.calls.lock().push("cut");
+            Ok(())
+        }
+
+        fn heal_links(&self) -> Result<(), ClusterError> {
+            self.is_cut.store(false, Ordering::Relaxed);
+            self.calls.lock().push("heal");
+            Ok(())
+        }
+
+        fn latency(&self, _: &NodeName) -> Option<Duration> {
+            (!self.is_cut.load(Ordering::Relaxed)).then_some(Duration::from_millis(1))
+        }
+
+        fn stale_connections(&self, _: &NodeName, _: &[NodeName]) -> u32 {
+            0
+        }
+
+        fn stamp(&self, _: Event) -> Stamp {
+            Stamp(1)
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    #[test]
+    fn a_flap_that_ends_in_a_cut_is_healed() {
+        let mut plan = plan();
+        for (seconds, calls) in [(2, &["cut", "heal"][..]), (3, &["cut", "heal", "cut", "heal"])] {
+            plan.schedule[0].fault.lasting = seconds * SECOND;
+            let (double, live_view) = (Double::<Links>::default(), LiveView::new());
+            let injection = double.injection(&live_view, &plan, &plan.schedule[0], "redis-1".into());
+            block_on(driver::inject(&injection)).unwrap();
+            assert_eq!(*double.0.calls.lock(), calls);
+        }
     }
 
     #[test]

@@ -210,6 +210,7 @@ mod tests {
             assert_eq!(split(Group::Majority, 5, 4, seed), (vec![2, 2, 3, 3, 3], vec![2, 2, 3, 3]));
             assert_eq!(split(Group::Halves, 4, 4, seed), (vec![2; 4], vec![2; 4]));
             assert_eq!(split(Group::Minority, 5, 4, seed), (vec![2, 2, 3, 3, 3], vec![3; 4]));
+            assert_eq!(split(Group::Minority, 4, 4, seed), (vec![1, 3, 3, 3], vec![3; 4]));
             assert_eq!(split(Group::Isolate, 5, 4, seed), (vec![1, 4, 4, 4, 4], vec![4; 4]));
             assert_eq!(split(Group::Ring, 5, 4, seed), (vec![3; 5], vec![3; 4]));
             assert_eq!(split(Group::Bridge, 5, 4, seed), (vec![3, 3, 3, 3, 5], vec![3; 4]));
@@ -244,6 +245,13 @@ mod tests {
         assert_eq!((of_resource.len(), of_resource[0].node.as_str(), of_resource[0].from.len()), (1, "resource", 2));
         let of_nodes = only(vec![Peers::LockNodes]).unwrap();
         assert!(of_nodes.iter().flat_map(|cut| &cut.from).all(|peer| lock_nodes.contains(peer)));
+    }
+
+    #[test]
+    fn one_way_is_either_way() {
+        let asked = LinkSpec { way: Some(OneWay::Either), ..LinkSpec::default() };
+        let ways: Vec<Direction> = (0..20).map(|seed| way(&mut ChaCha8Rng::seed_from_u64(seed), &asked)).collect();
+        assert!(ways.contains(&Direction::In) && ways.contains(&Direction::Out) && !ways.contains(&Direction::Both));
     }
 
     #[test]

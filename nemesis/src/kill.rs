@@ -93,7 +93,8 @@ async fn restart(injection: &Injection<'_>, back_after: Duration, data: Data) ->
 
     let Some(former) = former else {
         let why = "expected a running process to kill; there was none".into();
-        return injection.stamp(FaultPhase::Unproved { why }).await.map(drop);
+        injection.stamp(FaultPhase::Unproved { why }).await?;
+        return injection.prove_alive(healed).await;
     };
     let replaced = |view: &crate::View| {
         let from = view.end_of(&former)?;
@@ -194,5 +195,162 @@ async fn kept(injection: &Injection<'_>, answers: bool) -> Option<String> {
         Ok(false) => None,
         Ok(true) => Some("expected the data to be lost; the marker key from before the fault was still there".into()),
         Err(error) => Some(format!("expected the server to say that its marker key is gone; {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::executor::block_on;
+    use history::{Event, Fault, FaultId, HoldId, Models, Persistence, Plan, Stamp, Step, Target, Until, When};
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{
+        LiveView,
+        double::{Answers, Double, acquires, sees, starts},
+        driver,
+        waits::tests,
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The engine kills worker-1 if it runs, and starts it again. Notes the phases of the fault.
+    #[derive(Default)]
+    struct Restarted {
+        live_view: LiveView,
+        phases: Mutex<Vec<FaultPhase>>,
+    }
+
+    impl Answers for Restarted {
+        fn kill(&self) {
+            let event = Event::ProcessEnded { ended: "worker-1".into(), code: Some(137) };
+            sees(&self.live_view, "controller", Stamp(0), event);
+        }
+
+        fn start(&self) {
+            starts(&self.live_view, "worker-1#2", Stamp(9));
+        }
+
+        fn is_running(&self) -> bool {
+            true
+        }
+
+        fn stamp(&self, event: Event) -> Stamp {
+            self.phases.lock().push(phase(event));
+            Stamp(1)
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    fn phase(event: Event) -> FaultPhase {
+        match event {
+            Event::Fault { phase, .. } => phase,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    /// Carries out a fault of a node, whose servers keep a log.
+    fn inject(node: &str, fault: impl Into<Parameters>, double: &Double<impl Answers>, live_view: &LiveView) {
+        let (target, when) = (Target::Node(node.into()), When::At(Duration::ZERO));
+        let step = Step { id: FaultId(1), fault: Fault::new(fault, SECOND), target, when };
+        let models = Some(Models { persistence: Persistence::Everysec, ..Models::default() });
+        let plan = Plan { models, ..tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO))) };
+        block_on(driver::inject(&double.injection(live_view, &plan, &step, node.into()))).unwrap();
+    }
+
+    /// Kills worker-1.
+    fn killed(restarted: Restarted) -> Vec<FaultPhase> {
+        let double = Double(restarted);
+        inject("worker-1", Kill {}, &double, &double.0.live_view);
+        double.0.phases.into_inner()
+    }
+
+    #[test]
+    fn a_worker_that_ran_no_process_is_proved_healed() {
+        let phases = killed(Restarted::default());
+        assert!(matches!(&phases[4], FaultPhase::Unproved { why } if why.contains("there was none")), "{phases:?}");
+        assert_eq!(phases[5..], [FaultPhase::HealProved]);
+    }
+
+    #[test]
+    fn a_kill_after_the_release_misses_its_target() {
+        let restarted = Restarted::default();
+        starts(&restarted.live_view, "worker-1", Stamp(2));
+        acquires(&restarted.live_view, "worker-1", Stamp(3), HoldId(7));
+        restarted.live_view.watch(FaultId(1), HoldId(7));
+        sees(&restarted.live_view, "worker-1", Stamp(5), Event::Release { hold: HoldId(7) });
+        let proved = FaultPhase::Proved { from: Stamp(5), to: Stamp(9) };
+        assert_eq!(killed(restarted)[4..], [proved, FaultPhase::MissedTarget, FaultPhase::HealProved]);
+    }
+
+    /// A server and its engine. Notes the phases of the fault.
+    #[derive(Default)]
+    struct Server {
+        /// True if the engine reports a kill, and the server goes on.
+        survives: bool,
+        is_down: AtomicBool,
+        /// The numbers of pending fsyncs that the server reports, the last one first.
+        fsyncs: Mutex<Vec<u32>>,
+        phases: Mutex<Vec<FaultPhase>>,
+    }
+
+    impl Answers for Server {
+        fn kill(&self) {
+            self.is_down.store(!self.survives, Ordering::Relaxed);
+        }
+
+        fn start(&self) {
+            self.is_down.store(false, Ordering::Relaxed);
+        }
+
+        fn answers(&self) -> bool {
+            !self.is_down.load(Ordering::Relaxed)
+        }
+
+        fn pending_fsyncs(&self) -> Option<u32> {
+            self.fsyncs.lock().pop()
+        }
+
+        fn stamp(&self, event: Event) -> Stamp {
+            self.phases.lock().push(phase(event));
+            Stamp(1)
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    /// Carries out a fault of redis-1.
+    fn restarted(fault: impl Into<Parameters>, server: Server) -> Vec<FaultPhase> {
+        let double = Double(server);
+        inject("redis-1", fault, &double, &LiveView::new());
+        double.0.phases.into_inner()
+    }
+
+    fn is_unproved(phases: &[FaultPhase], word: &str) -> bool {
+        phases.iter().any(|phase| matches!(phase, FaultPhase::Unproved { why } if why.contains(word)))
+    }
+
+    #[test]
+    fn a_server_is_killed_when_its_fsyncs_are_over() {
+        let phases = restarted(Kill {}, Server { fsyncs: Mutex::new(vec![0, 1, 2]), ..Server::default() });
+        assert_eq!(phases[1..3], [FaultPhase::Unsynced { fsyncs: 0 }, FaultPhase::Injected]);
+    }
+
+    #[test]
+    fn a_server_that_answers_after_its_kill_disproves_the_kill() {
+        for (survives, is_disproved) in [(true, true), (false, false)] {
+            let phases = restarted(Kill {}, Server { survives, ..Server::default() });
+            assert_eq!(is_unproved(&phases, "expected no answer"), is_disproved, "{phases:?}");
+            assert_eq!(phases.last(), Some(&FaultPhase::HealProved));
+        }
+    }
+
+    #[test]
+    fn a_loss_of_power_without_a_report_is_not_proved() {
+        let phases = restarted(Powerloss {}, Server::default());
+        assert!(is_unproved(&phases, "expected a report of the unsynced data"), "{phases:?}");
     }
 }

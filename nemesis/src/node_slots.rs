@@ -111,9 +111,58 @@ impl NodeSlots {
 
 #[cfg(test)]
 mod tests {
-    use futures::executor::block_on;
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use futures::{FutureExt, executor::block_on};
+    use history::Until;
+    use parking_lot::Mutex;
 
     use super::*;
+    use crate::{
+        double::{Answers, Double},
+        waits::tests,
+    };
+
+    /// The node that leads.
+    struct Leader(Mutex<&'static str>);
+
+    impl Answers for Leader {
+        fn leader(&self) -> Option<NodeName> {
+            Some(NodeName::new(*self.0.lock()))
+        }
+    }
+
+    fn slots() -> NodeSlots {
+        let lock_nodes = ["redis-1", "redis-2"].map(NodeName::new).into();
+        NodeSlots::new(&Plan { lock_nodes, ..tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO))) })
+    }
+
+    #[test]
+    fn a_fault_of_the_leader_looks_again_after_its_wait() {
+        let (slots, double) = (slots(), Double(Leader(Mutex::new("redis-1"))));
+        let target = Target::Leader;
+        let former = slots.of(&"redis-1".into()).try_lock().unwrap();
+        let mut taking = pin!(slots.take(&target, &double, &double));
+        let mut poll = || taking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        *double.0.0.lock() = "redis-2";
+        drop(former);
+        let Poll::Ready(Ok((_turn, leader))) = poll() else { panic!("the slot of redis-2 is free") };
+        assert_eq!(leader, Some("redis-2".into()));
+    }
+
+    #[test]
+    fn only_workers_share_a_slot() {
+        let (slots, double) = (slots(), Double(()));
+        let _worker = block_on(slots.take(&Target::Holder, &double, &double)).unwrap();
+        for (node, is_free) in [("worker-1", false), ("redis-1", true), ("redis-2", true), ("resource", true)] {
+            let target = Target::Node(node.into());
+            assert_eq!(slots.take(&target, &double, &double).now_or_never().is_some(), is_free, "{node}");
+        }
+    }
 
     #[test]
     fn nothing_begins_after_the_fault_phase() {

@@ -151,3 +151,156 @@ async fn server(injection: &Injection<'_>, mode: FreezeMode, lasting: Duration) 
     }
     injection.prove_answers().await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use futures::executor::block_on;
+    use history::{
+        ClientId, Event, Fault, FaultId, HoldId, NodeName, Point, StallCause, Stamp, Step, Target, Until, When,
+    };
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{
+        LiveView,
+        double::{Answers, Double, acquires, sees, starts},
+        driver,
+        waits::tests,
+    };
+
+    const LASTING: Duration = Duration::from_secs(4);
+
+    fn at(seconds: u64) -> Stamp {
+        Stamp(seconds * 1_000_000_000)
+    }
+
+    fn stall(from: u64, to: u64) -> Event {
+        Event::Stall { from: at(from), to: at(to), late: StallCause::Tick }
+    }
+
+    /// Worker-1 runs. The agent stamps the request at 10 s, and each later event a second after the one before. Notes
+    /// the phases of the fault, and the calls.
+    struct Engine {
+        live_view: LiveView,
+        stamps: AtomicU64,
+        /// The events of worker-1 while the engine freezes it, and while the engine thaws it, with their times.
+        freezing: Vec<(u64, Event)>,
+        thawing: Vec<(u64, Event)>,
+        /// True if the engine reports that it could not freeze the target.
+        fails: bool,
+        phases: Mutex<Vec<FaultPhase>>,
+        calls: Mutex<Vec<&'static str>>,
+    }
+
+    impl Engine {
+        fn new() -> Engine {
+            let engine = Engine {
+                live_view: LiveView::new(),
+                stamps: AtomicU64::new(10),
+                freezing: Vec::new(),
+                thawing: Vec::new(),
+                fails: false,
+                phases: Mutex::default(),
+                calls: Mutex::default(),
+            };
+            starts(&engine.live_view, "worker-1", at(0));
+            engine
+        }
+
+        fn happens(&self, events: &[(u64, Event)]) {
+            events.iter().for_each(|(time, event)| sees(&self.live_view, "worker-1", at(*time), event.clone()));
+        }
+    }
+
+    impl Answers for Engine {
+        fn freeze(&self) -> Result<(), ClusterError> {
+            self.calls.lock().push("freeze");
+            self.happens(&self.freezing);
+            let error = ClusterError { node: "worker-1".into(), doing: "freezing", why: "no answer in time".into() };
+            if self.fails { Err(error) } else { Ok(()) }
+        }
+
+        fn thaw(&self) {
+            self.calls.lock().push("thaw");
+            self.happens(&self.thawing);
+        }
+
+        fn is_running(&self) -> bool {
+            true
+        }
+
+        fn answers(&self) -> bool {
+            false
+        }
+
+        fn stamp(&self, event: Event) -> Stamp {
+            match event {
+                Event::Fault { phase, .. } => self.phases.lock().push(phase),
+                Event::PointReleased { .. } => self.calls.lock().push("stamp of the release"),
+                other => unreachable!("{other:?}"),
+            }
+            at(self.stamps.fetch_add(1, Ordering::Relaxed))
+        }
+
+        fn let_go(&self) {
+            self.calls.lock().push("release");
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    /// Pauses a node for its waiting client, whose hold is 1. Returns the phases and the calls.
+    fn paused(node: &str, engine: Engine) -> (Vec<FaultPhase>, Vec<&'static str>) {
+        let (node, when) = (NodeName::new(node), When::At(Duration::ZERO));
+        let step = Step { id: FaultId(1), fault: Fault::new(Pause {}, LASTING), target: Target::Holder, when };
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let double = Double(engine);
+        let live_view = &double.0.live_view;
+        acquires(live_view, "worker-1", at(5), HoldId(1));
+        live_view.watch(step.id, HoldId(1));
+        let (hold, waiting) = (Some(HoldId(1)), Some((ClientId(0), Point::BeforeWrite)));
+        let injection = Injection { hold, waiting, ..double.injection(live_view, &plan, &step, node) };
+        block_on(driver::inject(&injection)).unwrap();
+        (double.0.phases.lock().clone(), double.0.calls.lock().clone())
+    }
+
+    #[test]
+    fn the_release_of_a_client_is_stamped_before_it_happens() {
+        let (phases, calls) = paused("worker-1", Engine { thawing: vec![(16, stall(12, 16))], ..Engine::new() });
+        assert_eq!(phases[0], FaultPhase::Requested { asked_ns: 4_000_000_000, hold: Some(HoldId(1)) });
+        assert_eq!(phases[4..], [FaultPhase::Proved { from: at(12), to: at(16) }, FaultPhase::HealProved]);
+        assert_eq!(calls, ["freeze", "stamp of the release", "release", "thaw"]);
+    }
+
+    #[test]
+    fn a_pause_that_begins_after_a_release_misses_its_target() {
+        let released = (11, Event::Release { hold: HoldId(1) });
+        let engine = Engine { freezing: vec![released], thawing: vec![(16, stall(12, 16))], ..Engine::new() };
+        assert!(paused("worker-1", engine).0.contains(&FaultPhase::MissedTarget));
+    }
+
+    #[test]
+    fn a_stall_from_before_a_pause_does_not_prove_it() {
+        let engine = Engine::new();
+        engine.happens(&[(8, stall(3, 8))]);
+        let (phases, _) = paused("worker-1", engine);
+        assert!(matches!(&phases[4], FaultPhase::Unproved { why } if why.contains("longest seen: 0 ms")), "{phases:?}");
+    }
+
+    #[test]
+    fn a_target_is_thawed_after_an_error_of_the_engine() {
+        let (phases, calls) = paused("worker-1", Engine { fails: true, ..Engine::new() });
+        assert!(calls.contains(&"thaw"), "{calls:?}");
+        assert!(phases.iter().any(|phase| matches!(phase, FaultPhase::Unproved { why } if why.contains("no answer"))));
+    }
+
+    #[test]
+    fn a_target_that_shows_no_life_is_not_proved_healed() {
+        for node in ["worker-1", "redis-1"] {
+            let (phases, _) = paused(node, Engine::new());
+            assert!(phases.contains(&FaultPhase::Healed) && !phases.contains(&FaultPhase::HealProved), "{phases:?}");
+        }
+    }
+}

@@ -65,3 +65,30 @@ impl Recorder {
         self.batch.drain(..)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use history::{Role, Until};
+
+    use super::*;
+    use crate::waits::tests;
+
+    #[test]
+    fn a_history_is_whole_when_all_its_processes_have_ended() {
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let (mut recorder, live_view) = (Recorder::new("run", &plan, None, 8), LiveView::new());
+        let processes = ["worker-1", "resource", "agent"];
+        for process in processes {
+            let event = Event::Started { role: Role::Worker, boot_id: "b".into(), time_namespace: 1 };
+            recorder.record(process.into(), 0, Stamp(1), event);
+        }
+        recorder.show(&live_view);
+        recorder.end(&live_view, processes.map(NodeName::new));
+        recorder.show(&live_view);
+        let events: Vec<Event> = recorder.drain().skip(4).map(|record| record.event).collect();
+        let ended = processes.map(|process| Event::ProcessEnded { ended: process.into(), code: None });
+        assert_eq!(events, [&ended[..], &[Event::End]].concat());
+    }
+}

@@ -178,7 +178,8 @@ impl Nemesis<'_> {
         let injection = injection.map_err(failed)?;
         let done = driver::inject(&injection).await;
         if done.is_err() && step.fault.links.is_some() {
-            // The other faults of these links are not proved healed while this one is on. The first error counts.
+            // The other faults of these links are not proved healed while this one is on. The first error counts. A
+            // failed run removes all its nodes, so nothing else needs a heal.
             let _ = self.cluster.heal_links(&injection.node, step.id).await;
         }
         self.live_view.end_step(step.id);
@@ -227,67 +228,114 @@ impl Nemesis<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
     use futures::executor::block_on;
-    use history::{Event, Fault, FaultId, FaultPhase, Stamp, fault::Partition};
+    use history::{Event, Fault, FaultId, FaultPhase, Point, Stamp, Until, fault::Partition};
 
     use super::*;
     use crate::{
-        double::{Answers, Double},
+        double::{Answers, Double, sees, starts},
         waits::tests,
     };
 
     /// The links are cut, and the engine reports that they are not. Notes the calls and the waits.
     #[derive(Default)]
-    struct Calls(Mutex<Vec<String>>);
+    struct Calls {
+        live_view: LiveView,
+        calls: Mutex<Vec<String>>,
+    }
 
     impl Answers for Calls {
         fn inject_links(&self, node: &NodeName) -> Result<(), ClusterError> {
-            self.0.lock().push("cut".into());
+            self.calls.lock().push("cut".into());
             Err(ClusterError { node: node.clone(), doing: "cutting its links", why: "no answer in time".into() })
         }
 
         fn heal_links(&self) -> Result<(), ClusterError> {
-            self.0.lock().push("heal".into());
+            self.calls.lock().push("heal".into());
             Ok(())
         }
 
         fn stamp(&self, event: Event) -> Stamp {
             assert!(matches!(event, Event::Fault { phase: FaultPhase::Requested { .. }, .. }), "{event:?}");
-            self.0.lock().push("request".into());
+            self.calls.lock().push("request".into());
+            sees(&self.live_view, "agent", Stamp(1), event);
             Stamp(1)
         }
 
+        fn arm(&self) {
+            self.calls.lock().push("arm".into());
+        }
+
+        fn let_go(&self) {
+            self.calls.lock().push("disarm".into());
+        }
+
         fn sleep(&self, lasting: Duration) {
-            self.0.lock().push(format!("wait for {lasting:?}"));
+            self.calls.lock().push(format!("wait for {lasting:?}"));
         }
     }
 
-    /// Runs so many faults of redis-1, each of which is planned for 5 s and fails. Returns the calls and the error.
-    fn run(faults: u32) -> (Vec<String>, String) {
+    fn plan(schedule: Vec<Step>) -> Plan {
+        Plan { schedule, waits: Vec::new(), ..tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO))) }
+    }
+
+    /// Runs so many faults of redis-1, each of which is planned for 5 s and fails. Returns the calls, the error and the
+    /// number of faults that are still on.
+    fn run(faults: u32) -> (Vec<String>, String, usize) {
         let step = |id| {
             let fault = Fault::new(Partition::default(), Duration::from_secs(1));
             let (target, when) = (Target::Node("redis-1".into()), When::At(Duration::from_secs(5)));
             Step { id: FaultId(id), fault, target, when }
         };
-        let waits = [(); 2].map(|()| (history::Until::Time, Duration::ZERO));
-        let plan = Plan { schedule: (1..=faults).map(step).collect(), waits: Vec::new(), ..tests::plan(waits) };
-        let (double, live_view, (_over, over)) = (Double::<Calls>::default(), LiveView::new(), watch::channel(false));
-        let nemesis = Nemesis { cluster: &double, control: &double, live_view: &live_view, over };
+        let plan = plan((1..=faults).map(step).collect());
+        let (double, (_over, over)) = (Double::<Calls>::default(), watch::channel(false));
+        let live_view = &double.0.live_view;
+        let nemesis = Nemesis { cluster: &double, control: &double, live_view, over };
         let error = block_on(nemesis.run(&plan)).unwrap_err().to_string();
-        (double.0.0.into_inner(), error)
+        let on = live_view.look(|view| view.faults_on().count());
+        (double.0.calls.into_inner(), error, on)
     }
 
     #[test]
     fn links_are_healed_if_their_fault_failed() {
-        let (calls, error) = run(1);
+        let (calls, error, _) = run(1);
         assert!(error.contains("no answer in time"), "{error}");
         assert_eq!(calls, ["wait for 5s", "request", "cut", "heal"]);
     }
 
     #[test]
     fn no_fault_begins_after_an_error() {
-        let (calls, error) = run(2);
+        let (calls, error, _) = run(2);
         assert!(error.starts_with("fault 1 of the schedule"), "{error}");
         assert_eq!(calls, ["wait for 5s", "request", "cut", "heal"]);
+    }
+
+    #[test]
+    fn a_fault_that_failed_is_off() {
+        assert_eq!(run(1).2, 0, "the proof of another fault's heal would wait for it");
+    }
+
+    #[test]
+    fn a_client_that_waits_for_no_fault_any_more_is_disarmed() {
+        let (fault, target) = (Fault::new(Partition::default(), Duration::from_secs(1)), "worker-1".into());
+        let (target, when) = (Target::Node(target), When::AtPoint(Point::BeforeWrite));
+        let plan = plan(vec![Step { id: FaultId(1), fault, target, when }]);
+        let (double, (is_over, over)) = (Double::<Calls>::default(), watch::channel(false));
+        let live_view = &double.0.live_view;
+        starts(live_view, "worker-1", Stamp(1));
+        sees(live_view, "worker-1", Stamp(2), Event::Ready { servers: Vec::new() });
+        let nemesis = Nemesis { cluster: &double, control: &double, live_view, over };
+        let mut running = pin!(nemesis.run(&plan));
+        let mut poll = || running.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(!poll());
+        assert_eq!(*double.0.calls.lock(), ["arm"]);
+        is_over.send_replace(true);
+        assert!(poll() || poll(), "no step is left");
+        assert_eq!(*double.0.calls.lock(), ["arm", "disarm"]);
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! One of the run's own processes proves the fault by a late tick: the delay is at least half of the idle part of a
 //! period. A server reports no ticks. Its healthcheck runs in its container and uses the same quota; the healthcheck
-//! must take at least twice as long as before the fault.
+//! must take at least twice as long as before the fault. If there was no answer before the fault, the fault is not
+//! proved, and any answer after the heal proves the heal.
 
 use std::time::Duration;
 
@@ -93,7 +94,8 @@ async fn server(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Re
     injection.stamp(FaultPhase::Healed).await?;
     let Some(usual) = usual else {
         let why = "expected an answer of the server before the fault, as a reference; there was none".into();
-        return injection.stamp(FaultPhase::Unproved { why }).await.map(drop);
+        injection.stamp(FaultPhase::Unproved { why }).await?;
+        return injection.prove_answers().await;
     };
     let is_slow = |answer: AnswerTime| match answer {
         AnswerTime::Well(took) | AnswerTime::Failed(took) => took >= usual * SLOWER && took >= usual + SLOWER_BY,
@@ -129,4 +131,87 @@ async fn usual(injection: &Injection<'_>) -> Result<Option<Duration>, ClusterErr
         (AnswerTime::Well(first), AnswerTime::Well(second)) => Some(first.max(second)),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use futures::executor::block_on;
+    use history::{Event, Fault, FaultId, Stamp, Step, Target, Until, When};
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{
+        LiveView,
+        double::{Answers, Double},
+        driver,
+        waits::tests,
+    };
+
+    const USUAL: AnswerTime = AnswerTime::Well(Duration::from_millis(100));
+    const LATE: AnswerTime = AnswerTime::Well(Duration::from_millis(1_400));
+    const FAILED: AnswerTime = AnswerTime::Failed(Duration::from_millis(1));
+
+    /// A server that gets two requests before the fault and one during the fault. Notes the phases of the fault.
+    struct Server {
+        /// The answers to these requests.
+        first: [AnswerTime; 3],
+        /// The answer to every request after the heal.
+        later: AnswerTime,
+        requests: AtomicU32,
+        is_slow: AtomicBool,
+        phases: Mutex<Vec<FaultPhase>>,
+    }
+
+    impl Answers for Server {
+        fn set_slow(&self, is_slow: bool) {
+            self.is_slow.store(is_slow, Ordering::Relaxed);
+        }
+
+        fn answer_time(&self) -> AnswerTime {
+            let request = self.requests.fetch_add(1, Ordering::Relaxed);
+            self.first.get(request as usize).copied().unwrap_or(self.later)
+        }
+
+        fn answers(&self) -> bool {
+            !self.is_slow.load(Ordering::Relaxed)
+        }
+
+        fn stamp(&self, event: Event) -> Stamp {
+            match event {
+                Event::Fault { phase, .. } => self.phases.lock().push(phase),
+                other => unreachable!("{other:?}"),
+            }
+            Stamp(1)
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    /// Slows the server down, and returns the phases of the fault.
+    fn slowed(first: [AnswerTime; 3], later: AnswerTime) -> Vec<FaultPhase> {
+        let fault = Fault::new(Slow { percent: 1 }, Duration::from_secs(2));
+        let (target, when) = (Target::Node("redis-1".into()), When::At(Duration::ZERO));
+        let step = Step { id: FaultId(1), fault, target, when };
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        let (requests, is_slow, phases) = Default::default();
+        let (double, live_view) = (Double(Server { first, later, requests, is_slow, phases }), LiveView::new());
+        block_on(driver::inject(&double.injection(&live_view, &plan, &step, "redis-1".into()))).unwrap();
+        double.0.phases.into_inner()
+    }
+
+    #[test]
+    fn a_slow_server_without_a_reference_is_proved_healed() {
+        let phases = slowed([FAILED, USUAL, LATE], USUAL);
+        assert!(matches!(&phases[4], FaultPhase::Unproved { why } if why.contains("as a reference")), "{phases:?}");
+        assert_eq!(phases[5..], [FaultPhase::HealProved]);
+    }
+
+    #[test]
+    fn a_server_that_fails_after_its_heal_is_not_proved_healed() {
+        let proved = FaultPhase::Proved { from: Stamp(1), to: Stamp(1) };
+        assert_eq!(slowed([USUAL, USUAL, LATE], FAILED)[4..], *std::slice::from_ref(&proved));
+        assert_eq!(slowed([USUAL, USUAL, LATE], USUAL)[4..], [proved, FaultPhase::HealProved]);
+    }
 }

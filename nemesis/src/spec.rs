@@ -207,3 +207,24 @@ impl FaultSpec {
         format!("{}{when}{lasting}", words.join(":"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_of_lock_nodes_is_known_by_its_word() {
+        for (text, word) in [
+            ("pause:leader", Some("leader")),
+            ("kill:rolling", Some("rolling")),
+            ("clock", Some("any-lock-node")),
+            ("pause:redis-1", Some("redis-1")),
+            ("pause", None),
+            ("pause:any-worker", None),
+            ("pause:resource", None),
+        ] {
+            let spec: FaultSpec = text.parse().unwrap();
+            assert_eq!(spec.lock_node(&["redis-1".into()]), word, "{text}");
+        }
+    }
+}

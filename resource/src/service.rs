@@ -103,10 +103,11 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use futures::FutureExt;
-    use history::{Arm, Comparison, HoldId, Key, Token};
+    use history::{Arm, Comparison, HoldId, Key, OpId, Token};
 
     use super::*;
     use crate::{Action, PlantedBug, Proposal};
@@ -114,18 +115,19 @@ mod tests {
     #[test]
     fn only_the_planted_bug_answers_before_the_disk_has_the_decision() {
         let proposals = BTreeMap::from([(Arm::Reads, Proposal { base: None, value: "v".to_owned() })]);
-        let request = |token, action| Request {
+        let request = |token, op, action| Request {
             key: Key::new("k"),
             hold: Some(HoldId(1)),
-            op: None,
+            op,
             token: Some(Token(token)),
             deadline: None,
             action,
         };
-        let requests =
-            [request(1, Action::Read), request(1, Action::Read), request(2, Action::Write(proposals.clone()))];
+        // The last one arrives again.
+        let write = request(2, Some(OpId(1)), Action::Write(proposals));
+        let requests = [request(1, None, Action::Read), request(1, None, Action::Read), write.clone(), write];
         for (planted, answered) in
-            [(None, [false, false, false]), (Some(PlantedBug::AnswersBeforeDurable), [true, false, false])]
+            [(None, [false; 4]), (Some(PlantedBug::AnswersBeforeDurable), [true, false, false, false])]
         {
             // A disk that never writes.
             let (queue, _never_read) = mpsc::channel(8);
@@ -135,5 +137,21 @@ mod tests {
             let answers = requests.clone().map(|request| shared.admit(request).now_or_never().is_some());
             assert_eq!(answers, answered, "{planted:?}");
         }
+    }
+
+    #[test]
+    fn a_decision_is_observed_before_it_goes_to_the_disk() {
+        let (queue, mut entries) = mpsc::channel::<Entry>(8);
+        let is_queued = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&is_queued);
+        let observer = Box::new(move |_: Moment<'_>| noted.lock().unwrap().push(entries.try_recv().is_ok()));
+        let policy = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
+        let shared = Shared::new(policy, Limits::default(), State::default(), observer, || Duration::ZERO, queue);
+        let (key, action) = (Key::new("k"), Action::Read);
+        let read = Request { key, hold: None, op: None, token: None, deadline: None, action };
+        for _ in 0..2 {
+            assert!(shared.admit(read.clone()).now_or_never().is_none(), "the disk never writes");
+        }
+        assert_eq!(*is_queued.lock().unwrap(), [false, true], "the second decision finds the first one in the queue");
     }
 }

@@ -122,6 +122,19 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_needs_an_invocation_of_its_own() {
+        let hold = HoldId(1);
+        let step = Step::Extend(locks::Key::new("k0"), locks::Owner::new("a"), Duration::from_secs(1));
+        let (mut open, rounds) = (Invocations::default(), rounds_of_step(&step));
+        // A step of no round may be sent at any time.
+        assert!(!rounds.is_empty() && !open.is_open(rounds));
+        open.note(&Event::Release { hold });
+        assert!(!open.is_open(rounds));
+        open.note(&Event::Renew { hold });
+        assert!(open.is_open(rounds));
+    }
+
+    #[test]
     fn an_operation_is_invoked_under_its_own_hold_only() {
         let mut open = Invocations::default();
         open.note(&Event::Write { hold: HoldId(1), op: OpId(2) });

@@ -96,3 +96,20 @@ fn acquires(step: &Step) -> Option<&Owner> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use locks::Key;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_lost_with_its_connection_reaches_nobody() {
+        let step = Step::Release(Key::new("k0"), Owner::new("a"));
+        let sent = Arc::new(SentStep { step, worker: 1, node: 0, slot: ThreadBound::default() });
+        lock(&sent.slot).say(StepAnswer::Done);
+        drop(Message::<World>::new(sent.clone()));
+        assert!(matches!(StepReply(sent).now_or_never(), Some(Err(NodeError::Indeterminate(_)))));
+    }
+}

@@ -67,3 +67,20 @@ impl PeriodicFaults {
         (self.strobe, self.slow) = (None, None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_strobe_sets_the_clock_right() {
+        const EVERY: Duration = Duration::from_millis(50);
+        for flips in 0..4 {
+            let mut faults = PeriodicFaults::default();
+            let number = faults.strobe(500, EVERY);
+            let ahead: i64 = (0..flips).filter_map(|_| faults.flip(number)).map(|(by_ms, _)| by_ms).sum();
+            assert_eq!(ahead + faults.end_strobe().unwrap_or(0), 0, "{flips} jumps");
+            assert_eq!((faults.flip(number), faults.end_strobe()), (None, None));
+        }
+    }
+}

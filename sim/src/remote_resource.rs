@@ -137,3 +137,57 @@ pub(crate) fn recovered(world: &Arc<World>) {
     world.acts_undone(durable.0);
     world.record(world.resource(), Event::Recovered { durable: durable.0 });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt;
+    use history::{ClientId, HoldId, Key, Mode, OpId};
+
+    use super::*;
+    use crate::{
+        clock::START,
+        reply::{NoReply, ReplyReceiver},
+        world::tests::{REDIS, run_for, world},
+    };
+
+    const HOLD: HoldId = HoldId(1);
+
+    /// Lets a read of the hold arrive at the resource.
+    fn arrives(world: &Arc<World>, op: u64) -> ReplyReceiver<Result<Admission, String>> {
+        let (key, hold, op) = (Key::numbered(0), Some(HOLD), Some(OpId(op)));
+        let request = Request { key, hold, op, token: None, deadline: None, action: Action::Read };
+        let (sender, answer) = reply_channel();
+        serve(world, world.worker(0), request, sender);
+        answer
+    }
+
+    #[test]
+    fn nothing_is_answered_that_a_kill_could_still_lose() {
+        let world = world(1, REDIS);
+        let answer = arrives(&world, 1);
+        world.kill(world.resource());
+        run_for(&world, Duration::from_millis(10));
+        assert!(matches!(answer.now_or_never(), Some(Err(NoReply))));
+    }
+
+    #[test]
+    fn the_truth_has_each_act_on_the_disk_once() {
+        let world = world(1, REDIS);
+        let (client, key, mode) = (ClientId(0), Key::numbered(0), Mode::Write);
+        let acquire = Event::Acquire { client, attempt: HOLD, key, intended: START, mode, above: None };
+        world.record(world.worker(0), acquire);
+        let answers = [1, 1].map(|op| arrives(&world, op));
+        run_for(&world, Duration::from_millis(10));
+        let repeats = answers.map(|answer| answer.now_or_never().unwrap().unwrap().unwrap().repeat);
+        assert_eq!(repeats, [false, true]);
+        // This act is not on the disk yet.
+        drop(arrives(&world, 2));
+        let numbers = || world.truth().unwrap().acts.iter().map(|act| act.number).collect::<Vec<_>>();
+        assert_eq!(numbers().len(), 2);
+        world.kill(world.resource());
+        recovered(&world);
+        assert_eq!(numbers(), [1]);
+    }
+}

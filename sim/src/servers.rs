@@ -169,3 +169,48 @@ pub(crate) fn policy(plan: &Plan, bug: Option<&str>, seed: u64) -> Result<Policy
     let planted = bug.map(|bug| PlantedBug::from_name(bug, seed)).transpose().map_err(|e| e.to_string())?;
     Ok(Policy::new(&plan.arms, plan.fence).map_err(|e| e.to_string())?.with_bug(planted))
 }
+
+#[cfg(test)]
+mod tests {
+    use locks::Token;
+
+    use super::*;
+    use crate::world::tests::{REDIS, world};
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn acquire(owner: &str) -> Step {
+        Step::Acquire(Key::new("k0"), Owner::new(owner), LEASE)
+    }
+
+    #[test]
+    fn a_node_takes_over_the_largest_counter_of_all_others() {
+        for largest in 1..=3 {
+            let world = world(4, REDIS);
+            let now = world.wall(0);
+            for node in 1..=3 {
+                let mut server = lock(&world.servers.nodes[node]);
+                let grants = if node == largest { 5 } else { 2 };
+                for _ in 0..grants {
+                    server.apply(&acquire("a"), now);
+                    server.apply(&Step::Release(Key::new("k0"), Owner::new("a")), now);
+                }
+            }
+            world.servers.take_over(0, &[1, 2, 3]);
+            let granted = lock(&world.servers.nodes[0]).apply(&acquire("b"), now);
+            assert_eq!(granted, StepAnswer::Granted(Token(6)), "node {largest} has the largest");
+        }
+    }
+
+    #[test]
+    fn a_lock_server_in_memory_loses_its_locks_with_every_restart() {
+        for (data, has_marker) in [(Data::Kept, true), (Data::Lost, false)] {
+            let mut node = NodeModel::Memory { server: LockServer::default(), has_marker: false };
+            node.apply(&acquire("a"), Duration::ZERO);
+            node.leave_marker();
+            node.restart(data, Duration::ZERO);
+            assert_eq!(node.owner(&Key::new("k0"), Duration::ZERO), None, "{data:?}");
+            assert_eq!(node.take_marker(), has_marker, "{data:?}");
+        }
+    }
+}

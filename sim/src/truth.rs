@@ -178,3 +178,26 @@ impl TruthRecorder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use history::ClientId;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_ends_when_its_client_notices_the_loss_and_not_later() {
+        let (mut recorder, hold) = (TruthRecorder::default(), HoldId(1));
+        let mut see = |at, event| recorder.see(0, Stamp(at), &event, |_, _| Vec::new());
+        let (client, key, mode) = (ClientId(0), Key::numbered(0), Mode::Write);
+        see(1, Event::Acquire { client, attempt: hold, key, intended: Stamp(1), mode, above: None });
+        let (token, promised_from, place, answers) = (None, None, None, Vec::new());
+        let (attempt, lease_ns, granted_after, valid_ns) = (hold, 100, Stamp(1), 100);
+        let acquired =
+            Event::Acquired { attempt, token, lease_ns, granted_after, promised_from, place, valid_ns, answers };
+        see(2, acquired);
+        see(5, Event::LossNoticed { hold });
+        see(9, Event::Release { hold });
+        assert_eq!(recorder.truth.claims[0].ended, Some(Stamp(5)));
+    }
+}

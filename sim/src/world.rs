@@ -494,3 +494,6 @@ impl World {
         duration(lock(&self.clocks[node]).monotonic.shows_ns(self.executor.now()))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,6 +1,7 @@
 use super::*;
 
-/// A program that notes each attempt in the file `attempts`, and answers it as `ACQUIRE` says. All else is done.
+/// A program that notes each attempt in the file `attempts`, and answers it as `ACQUIRE` says. All else is done, and
+/// noted in the file `others`.
 const SCRIPT: &str = r#"
 say() { printf '{"id":%s,%s}\n' "$id" "$1"; }
 ok='"ok":true' held='"ok":false,"error":"held"' timeout='"ok":false,"error":"timeout"'
@@ -8,19 +9,53 @@ while read -r line; do
     id=${line#*:}; id=${id%%,*}
     case $line in
     *'"op":"acquire"'*) echo >> attempts; ACQUIRE ;;
-    *) say "$ok" ;;
+    *'"op":"init"'*) say "$ok" ;;
+    *) echo >> others; say "$ok" ;;
     esac
 done"#;
 
-/// Makes the check `held` with a program that answers attempts so. Returns its outcome, and the number of attempts.
-async fn held(acquire: &str) -> (Result<String, String>, usize) {
+/// Makes a check of this lease with a program that answers attempts so. Returns its outcome, and the number of
+/// attempts.
+async fn checked(check: Check, lease: Duration, acquire: &str) -> (Result<String, String>, usize) {
     let dir = tempfile::tempdir().unwrap();
     let words = ["bash", "-c", &SCRIPT.replace("ACQUIRE", acquire)].map(str::to_owned).to_vec();
     let command = ProgramCommand { words, dir: Some(dir.path().to_owned()) };
-    let mut bench = Bench::new(command, Vec::new(), Duration::from_secs(10));
-    let outcome = bench.decided(Check::Held).await;
+    let mut bench = Bench::new(command, Vec::new(), lease);
+    let outcome = bench.decided(check).await;
     let attempts = std::fs::read_to_string(dir.path().join("attempts")).unwrap();
     (outcome, attempts.lines().count())
+}
+
+async fn held(acquire: &str) -> (Result<String, String>, usize) {
+    checked(Check::Held, Duration::from_secs(10), acquire).await
+}
+
+#[tokio::test]
+async fn a_token_that_does_not_grow_is_wrong() {
+    let with_tokens = |second: u32| {
+        let acquire = format!(r#"say "$ok,\"token\":$([ $(wc -l < attempts) = 1 ] && echo 7 || echo {second})""#);
+        async move { checked(Check::Acquire, Duration::from_secs(10), &acquire).await.0 }
+    };
+    assert!(with_tokens(8).await.unwrap().contains("tokens grow"));
+    for second in [7, 6] {
+        let problem = with_tokens(second).await.unwrap_err();
+        assert!(problem.contains("expected a token larger than 7, that of the hold before"), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_late_release_must_not_free_the_next_hold() {
+    // The third attempt succeeds only after a release. The second hold has a long lease, so that no answer is late. The
+    // script starts no other program: with this lease, an answer must come within a second.
+    let acquire = r#"mapfile all < attempts; case ${#all[@]} in
+        2) say "$ok,\"lease_ms\":600000" ;;
+        3) if [ -e others ]; then say "$ok"; else say "$held"; fi ;;
+        *) say "$ok" ;;
+    esac"#;
+    let (outcome, attempts) = checked(Check::LateRelease, Duration::from_millis(50), acquire).await;
+    let problem = outcome.unwrap_err();
+    assert!(problem.contains("after a holder whose lease has ended released the lock"), "{problem}");
+    assert_eq!(attempts, 3);
 }
 
 #[tokio::test]

@@ -147,6 +147,7 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::judge;
 
     #[test]
     fn without_a_run_that_counts_a_series_says_nothing() {
@@ -159,5 +160,25 @@ mod tests {
         series.points.push(counted);
         assert!(series.table().contains("| 2 | 1 of 4 | 0.25 |"), "{}", series.table());
         assert_eq!(series.exit(), Exit::Ok);
+    }
+
+    #[test]
+    fn only_a_proved_fault_on_its_target_counts() {
+        type Change = fn(&mut Verdicts);
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let judged = judge(history.as_ref()).unwrap().verdicts;
+        let changes: [(Change, (u64, u64, u64)); 4] = [
+            (|_| (), (1, 1, 0)),
+            (|run| run.facts.missed_target = 1, (0, 0, 1)),
+            (|run| run.facts.faults_proved = 0, (0, 0, 1)),
+            (|run| run.reasons.push("the record was cut".into()), (0, 0, 1)),
+        ];
+        for (n, (change, expected)) in changes.into_iter().enumerate() {
+            let (mut measurement, mut verdicts) = (Measurement::new(1.0), judged.clone());
+            change(&mut verdicts);
+            measurement.add(&verdicts);
+            let Measurement { runs, windows, left_out, .. } = measurement;
+            assert_eq!((runs, windows, left_out), expected, "change {n}");
+        }
     }
 }

@@ -77,4 +77,14 @@ mod tests {
         let class = Class { property: "tokens".into(), kind: "backwards", causes: vec![] };
         assert_eq!(class.to_string(), "tokens backwards");
     }
+
+    #[test]
+    fn another_kind_or_other_causes_are_another_class() {
+        let of = |kind, cause: &str| Violation { kind, causes: vec![cause.parse().unwrap()] };
+        let Violation { kind, causes } = of("stale-holder", "pause");
+        let class = Class { property: "lock".into(), kind, causes };
+        assert!(class.contains(&of("stale-holder", "pause")));
+        assert!(!class.contains(&of("stale-holder", "kill")));
+        assert!(!class.contains(&of("lease-overlap", "pause")));
+    }
 }

@@ -14,20 +14,17 @@ mod moments;
 use std::{cell::Cell, time::Duration};
 
 use history::{Event, Plan, Record, Stamp};
-use rand::{RngCore, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::RngCore;
 use sim::Redraw;
 
 pub use self::moments::Moment;
-use super::{finding::Class, sweep::each, trial::Trial};
+use super::{draws::Draws, finding::Class, sweep::each, trial::Trial};
 
 /// The instants of the chart.
 pub const INSTANTS: u32 = 24;
 /// Moments of the history that are shown before the instant from which the violation is inevitable, and after it.
 const BEFORE: usize = 3;
 const AFTER: usize = 2;
-/// The random stream of the redraws' seeds. Plans of a swarm draw from the streams before it.
-const SEEDS_STREAM: u64 = (1 << 60) + 3;
 
 /// Simulates a plan with other random numbers from an instant on, and gives every record to the watcher. None if the
 /// plan cannot be simulated.
@@ -65,8 +62,7 @@ pub struct Inevitability {
 /// threads, on which the result does not depend. None if the plan does not show the violation.
 pub fn inevitability(plan: &Plan, class: &Class, redraws: u32, jobs: usize, run: &Run) -> Option<Inevitability> {
     let history = History::of(plan, class, run)?;
-    let mut seeds = ChaCha8Rng::seed_from_u64(plan.seed);
-    seeds.set_stream(SEEDS_STREAM);
+    let mut seeds = Draws::Redraws.of(plan.seed);
     let seeds: Vec<u64> = (0..redraws).map(|_| seeds.next_u64()).collect();
     let search = Search { plan, class, seeds, jobs: jobs.max(1), run };
     // A redraw from the start on changes what was drawn before the first process started, too.

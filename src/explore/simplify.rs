@@ -279,6 +279,21 @@ mod tests {
     }
 
     #[test]
+    fn a_step_keeps_the_fault_whose_heal_it_waits_for() {
+        let mut plan = plan();
+        plan.schedule = vec![
+            paused_at(1, When::At(ms(500)), 500),
+            paused_at(2, When::At(ms(3_000)), 500),
+            paused_at(3, When::Healed(FaultId(2)), 500),
+        ];
+        assert_eq!(plan.validate(), Ok(()));
+        let without_other = keeping(&plan, |i| i != 0);
+        assert_eq!(without_other.validate(), Ok(()));
+        assert_eq!(without_other.schedule[1].when, When::Healed(FaultId(1)));
+        assert!(keeping(&plan, |i| i != 1).validate().is_err(), "the fault is gone");
+    }
+
+    #[test]
     fn a_removed_worker_takes_its_name_with_it() {
         let mut plan = plan();
         plan.schedule =

@@ -18,10 +18,11 @@ use anyhow::anyhow;
 use compose::BUILTIN;
 use history::{LeaseClock, Models, Persistence, Plan, Tokens, Topology};
 use nemesis::FaultSpec;
-use rand::{Rng, SeedableRng, seq::IndexedRandom};
+use rand::{Rng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use workloads::backend::Backend;
 
+use super::draws::Draws;
 use crate::scenario::Scenario;
 
 /// Draws plans for one backend.
@@ -56,9 +57,9 @@ impl Swarm {
     /// # Errors
     /// The plan cannot be run.
     pub fn plan(&self, seed: u64) -> anyhow::Result<Plan> {
-        let mut rng = source(seed);
+        let mut rng = Draws::Plan.of(seed);
         let mut plan = workload::draw(self.start(seed, &mut rng), false, &mut rng);
-        plan = workload::draw_capabilities(plan, false, &mut source_of_capabilities(seed));
+        plan = workload::draw_capabilities(plan, false, &mut Draws::Capabilities.of(seed));
         self.set_models(&mut plan, &mut rng);
         faults::draw(&mut plan, &self.words, &mut rng)?;
         finished(plan)
@@ -69,9 +70,7 @@ impl Swarm {
     /// # Errors
     /// The plan of the seed cannot be run.
     pub fn mutant(&self, seed: u64, parent: &Plan) -> anyhow::Result<Plan> {
-        let mut rng = source(seed);
-        rng.set_stream((1 << 60) + 1);
-        Ok(mutation::mutant(parent, &self.plan(seed)?, &mut rng))
+        Ok(mutation::mutant(parent, &self.plan(seed)?, &mut Draws::Mutation.of(seed)))
     }
 
     /// Draws a plan without faults, in which every hold is released long before its lease ends.
@@ -79,9 +78,9 @@ impl Swarm {
     /// # Errors
     /// The plan cannot be run.
     pub fn plan_without_faults(&self, seed: u64) -> anyhow::Result<Plan> {
-        let mut rng = source(seed);
+        let mut rng = Draws::Plan.of(seed);
         let plan = workload::draw(self.start(seed, &mut rng), true, &mut rng);
-        finished(workload::draw_capabilities(plan, true, &mut source_of_capabilities(seed)))
+        finished(workload::draw_capabilities(plan, true, &mut Draws::Capabilities.of(seed)))
     }
 
     fn start(&self, seed: u64, rng: &mut ChaCha8Rng) -> Plan {
@@ -107,20 +106,6 @@ impl Swarm {
         }
         plan.models = Some(models);
     }
-}
-
-/// Returns the random source of the draws. The run itself has other streams.
-fn source(seed: u64) -> ChaCha8Rng {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    rng.set_stream(1 << 60);
-    rng
-}
-
-/// Returns a random source of its own for the capabilities, so that they do not change what else a seed draws.
-fn source_of_capabilities(seed: u64) -> ChaCha8Rng {
-    let mut rng = source(seed);
-    rng.set_stream((1 << 60) + 2);
-    rng
 }
 
 fn finished(mut plan: Plan) -> anyhow::Result<Plan> {
@@ -169,7 +154,7 @@ impl std::fmt::Display for CorrectLock {
 mod tests {
     use std::collections::BTreeSet;
 
-    use history::{Amnesia, FaultKind, Step, Target, When};
+    use history::{Amnesia, Direction, FaultKind, Step, Target, When};
 
     use super::*;
 
@@ -263,6 +248,20 @@ mod tests {
         for (name, has) in parts {
             let count = all.iter().filter(|plan| has(plan)).count() as u64;
             assert!((5..SEEDS - 5).contains(&count), "{name}: in {count} of {SEEDS} plans");
+        }
+    }
+
+    #[test]
+    fn placed_faults_of_links_have_every_direction() {
+        let mut directions = Vec::new();
+        for (backend, tokens) in [("redlock", Tokens::TwoPhase), ("redis", Tokens::Counter), ("etcd", Tokens::Revision)]
+        {
+            let all = plans(CorrectLock { backend, tokens });
+            let placed = all.iter().flat_map(|plan| &plan.schedule).filter(|s| matches!(s.when, When::AtPoint(_)));
+            directions.extend(placed.filter_map(|step| Some(step.fault.links.as_ref()?.direction)));
+        }
+        for direction in [Direction::Both, Direction::In, Direction::Out] {
+            assert!(directions.contains(&direction), "{direction:?}");
         }
     }
 

@@ -1,9 +1,13 @@
 use std::time::Duration;
 
-use history::{NodeName, Target, When};
+use clap::Parser;
+use history::{NodeName, Target, Tokens, When};
 
 use super::*;
-use crate::explore::fixtures::{class, cut, fired, paused_at, plan};
+use crate::{
+    cli::{Cli, Command},
+    explore::fixtures::{class, cut, fired, paused_at, plan},
+};
 
 #[test]
 fn sets_of_causes_and_causes_of_one_set_give_other_file_names() {
@@ -49,4 +53,32 @@ fn a_plan_that_does_not_violate_again_is_a_finding_without_a_reduction() {
     assert!(text.contains("\n  not reduced: seed 7: the same plan did not give"), "{text}");
     let unreduced = source.finding(&class("pause"), &seen, 0, Limits::default()).unwrap();
     assert!(unreduced.results().unwrap().text(10).contains("--limit is 0"));
+}
+
+/// The source of the plans of `harness explore` with these flags.
+fn source(flags: &str) -> Source {
+    let words = format!("harness explore {flags}");
+    let Command::Explore(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else { panic!("{words}") };
+    Source::of(&args).unwrap()
+}
+
+#[test]
+fn a_swarm_keeps_the_plans_that_are_minimized() {
+    let mut source = source("--swarm --backend buggy:forgets-nx@redis");
+    let tally = source.tally(Seeds { first: 0, count: 3, kept: 1, jobs: 1 }, &|_| ()).unwrap();
+    assert!(!tally.classes.is_empty());
+    for (class, seen) in &tally.classes {
+        let plan = &source.plans[&seen.seeds[0]];
+        assert!(source.scenario.simulated(plan).unwrap().classes.contains(class), "{class}");
+    }
+}
+
+#[test]
+fn a_swarm_has_the_tokens_that_the_flags_name() {
+    let tokens = |flags: &str| {
+        let swarm = source(flags).swarm.unwrap();
+        (0..8).map(|seed| swarm.plan(seed).unwrap().tokens).collect::<Vec<_>>()
+    };
+    assert_eq!(tokens("--swarm --tokens majority-max"), [Tokens::MajorityMax; 8]);
+    assert!(!tokens("--swarm").contains(&Tokens::MajorityMax), "by default, the source is sound");
 }

@@ -321,7 +321,7 @@ impl Data {
     }
 
     /// One number of `verdict.json` over the runs of a case: `lock.lease_overlap`; or one that was measured
-    /// (`evidence.…`), over the runs that came out as expected.
+    /// (`measures.…`), over the runs that have it. Evidence (`evidence.…`) counts if the run came out as expected.
     pub fn figure(&self, name: &str, path: &str, cluster: &str) -> Result<Span, String> {
         // A record leaves out zeros, so a path that no run has is a mistake.
         let is_known = |run: &CaseRun| run.facts.figures.contains_key(path);
@@ -333,14 +333,10 @@ impl Data {
             ));
         }
         let runs = self.runs(name, cluster)?;
-        // A record leaves zeros out of its counts. A time that was not measured is no zero.
-        let is_measured = path.starts_with("evidence.");
-        let value = |run: &&CaseRun| match run.facts.figures.get(path) {
-            Some(value) => Some(*value),
-            None => (!is_measured).then_some(0.0),
-        };
-        let counted = runs.iter().filter(|run| !is_measured || is_expected(run));
-        Span::of(counted.filter_map(value)).ok_or_else(|| format!("no run of {name} has a figure `{path}`"))
+        let is_evidence = path.starts_with("evidence.");
+        let counted = runs.iter().filter(|run| !is_evidence || is_expected(run));
+        let values = counted.filter_map(|run| run.facts.figure(path));
+        Span::of(values).ok_or_else(|| format!("no run of {name} has a figure `{path}`"))
     }
 
     /// The runs of all cases.
@@ -467,4 +463,27 @@ fn origin_words(made: &[&MadeBy], servers: &str, seeds: &str) -> Result<String, 
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::fixtures::run;
+
+    #[test]
+    fn a_run_that_could_not_be_measured_is_left_out_of_a_span() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut data = Data::read(dir.path(), "suites/kleppmann.toml".as_ref()).unwrap();
+        let mut granted = run("K1", 0);
+        let evidence = "evidence.check_to_write_ms";
+        let figures = [("measures.acquire_p50_ms", 4.0), ("lock.stale_holder", 2.0), (evidence, 4.0)];
+        granted.facts.figures = figures.map(|(path, value)| (path.to_owned(), value)).into();
+        let mut inconclusive = CaseRun { outcome: Outcome::Inconclusive, ..run("K1", 1) };
+        inconclusive.facts.figures.insert(evidence.to_owned(), 0.5);
+        data.runs.insert("docker".to_owned(), vec![granted, inconclusive]);
+        let least = |path| data.figure("K1", path, "docker").unwrap().min;
+        assert_eq!(least("measures.acquire_p50_ms"), 4.0);
+        assert_eq!(least("lock.stale_holder"), 0.0);
+        assert_eq!(least(evidence), 4.0, "the other run says nothing about the claim");
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
+use history::Arm;
+
 use crate::suite::{CaseRun, Outcome};
 
 /// A table from the records of a suite. Every case is called `FAULT/LOCK`; other cases are left out.
@@ -34,19 +36,46 @@ fn short(number: f64) -> String {
     }
 }
 
+/// The violations that no window tells: their words in a cell, and the figures of which each suffices.
+const VIOLATIONS: [(&str, &[&str]); 12] = [
+    ("without a cause", &["lock.unexplained"]),
+    ("dead-claim", &["lock.dead_claims"]),
+    ("overclaim", &["lock.overclaims"]),
+    ("minority-claim", &["lock.minority_claims"]),
+    ("stuck", &["liveness.stuck"]),
+    ("deadlock", &["liveness.deadlocks_unended"]),
+    ("tokens not monotonic", &["tokens.backwards", "tokens.shared"]),
+    ("tokens missing", &["tokens.missing"]),
+    ("resource violated", &["resource.witness"]),
+    ("release violated", &["release.unsafe_releases", "release.left_behind"]),
+    ("fairness violated", &["fairness.overtaken"]),
+    ("reentry violated", &["reentry.wrong"]),
+];
+
+/// Returns the words of the arms that were violated. A fence that refused a rightful write has none: the tokens went
+/// wrong, and they have a word.
+fn violated_arms(has: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut words = Vec::new();
+    for arm in Arm::ALL {
+        let lost: &[&str] = if arm.keeps_data() { &["lost_updates"] } else { &[] };
+        let data = [lost, &["unjustified", "disagreements"]].concat();
+        for (property, figures) in [("fence", vec!["stale_accepted", "unjustified"]), ("data", data)] {
+            if figures.iter().any(|figure| has(&format!("{arm}.{property}.{figure}"))) {
+                words.push(format!("{arm}.{property} violated"));
+            }
+        }
+    }
+    words
+}
+
 /// The words of one cell: what the lock allowed in these runs.
 fn outcome(runs: &[&CaseRun]) -> String {
     let has = |figure: &str| runs.iter().any(|run| run.facts.figures.contains_key(figure));
     let windows = once(runs.iter().flat_map(|run| &run.facts.windows).map(|window| window.kind.as_str()));
     let mut words: Vec<String> = windows.iter().map(|kind| (*kind).to_owned()).collect();
-    let others = [
-        (has("lock.unexplained"), "without a cause"),
-        (has("lock.dead_claims"), "dead-claim"),
-        (has("lock.overclaims"), "overclaim"),
-        (has("liveness.stuck"), "stuck"),
-        (has("tokens.backwards") || has("tokens.shared"), "tokens not monotonic"),
-    ];
-    words.extend(others.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| (*word).to_owned()));
+    let others = VIOLATIONS.iter().filter(|(_, figures)| figures.iter().any(|figure| has(figure)));
+    words.extend(others.map(|(word, _)| (*word).to_owned()));
+    words.extend(violated_arms(has));
     let count = |outcome: Outcome| runs.iter().filter(|run| run.outcome == outcome).count();
     if words.is_empty() && count(Outcome::AsExpected) > 0 {
         words.push("upheld".to_owned());
@@ -99,9 +128,7 @@ impl Matrix {
         if !self.runs.iter().any(|run| run.facts.figures.contains_key(figure)) {
             return Err(format!("table-{}: no run has a figure `{figure}`", self.name));
         }
-        // A record leaves zeros out. A measure is never zero: a run without it could not be measured.
-        let is_measure = figure.starts_with("measures.");
-        let of = |run: &&CaseRun| run.facts.figures.get(figure).copied().or((!is_measure).then_some(0.0));
+        let of = |run: &&CaseRun| run.facts.figure(figure);
         self.markdown(faults, |runs| {
             let (least, most) = runs.iter().filter_map(of).fold((f64::MAX, 0.0), |(l, m), v: f64| (v.min(l), v.max(m)));
             if least > most {
@@ -140,8 +167,51 @@ impl Matrix {
 
 #[cfg(test)]
 mod tests {
+    use checker::Verdict;
+    use history::Record;
+
     use super::*;
-    use crate::suite::fixtures::run;
+    use crate::suite::fixtures::{judged, run};
+
+    #[test]
+    fn a_run_with_a_violation_is_not_told_as_upheld() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus");
+        let mut violated = 0;
+        for path in std::fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_some_and(|extension| extension == "jsonl") {
+                let records: Vec<Record> = history::Reader::open(&path).unwrap().map(Result::unwrap).collect();
+                let (run, verdict) = judged(&records);
+                if verdict == Verdict::Violated {
+                    violated += 1;
+                    assert!(!outcome(&[&run]).contains("upheld"), "{}", path.display());
+                }
+            }
+        }
+        assert!(violated > 10, "{violated} histories of the corpus are violated");
+    }
+
+    #[test]
+    fn a_cell_names_the_violations_of_every_property() {
+        for (figure, words) in [
+            ("lock.minority_claims", "minority-claim"),
+            ("liveness.deadlocks_unended", "deadlock"),
+            ("tokens.shared", "tokens not monotonic"),
+            ("tokens.missing", "tokens missing"),
+            ("resource.witness", "resource violated"),
+            ("release.left_behind", "release violated"),
+            ("fairness.overtaken", "fairness violated"),
+            ("reentry.wrong", "reentry violated"),
+            ("writes.fence.stale_accepted", "writes.fence violated"),
+            ("reads.data.lost_updates", "reads.data violated"),
+            ("off.data.disagreements", "off.data violated"),
+            ("off.data.lost_updates", "upheld"),
+            ("writes.fence.stale_rejected", "upheld"),
+        ] {
+            let mut run = run("pause/redis", 0);
+            run.facts.figures.insert(figure.to_owned(), 1.0);
+            assert_eq!(outcome(&[&run]), words, "{figure}");
+        }
+    }
 
     #[test]
     fn the_longer_list_gives_the_lines() {

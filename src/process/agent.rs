@@ -106,17 +106,8 @@ async fn report(
     mut reports: mpsc::UnboundedReceiver<(FaultId, Vec<PacketReport>)>,
 ) {
     while let Some((fault, packets)) = reports.recv().await {
-        for packet in packets {
-            let is_late = packet.released_ns.saturating_sub(packet.queued_ns) >= REPORTED_FROM_NS;
-            // A late acknowledgement delays no data.
-            if !is_late || packet.payload_bytes == 0 {
-                continue;
-            }
-            let (from, to) = (faults.name(*packet.from.ip()), faults.name(*packet.to.ip()));
-            if let (Some(from), Some(to)) = (from, to) {
-                let (since, until) = (Stamp(packet.queued_ns), Stamp(packet.released_ns));
-                journal.record(Event::PacketsDelayed { fault, from, to, since, until });
-            }
+        for late in packets.iter().filter_map(|packet| faults.late(fault, packet)) {
+            journal.record(late);
         }
     }
 }
@@ -151,6 +142,18 @@ impl Faults {
 
     fn name(&self, address: Ipv4Addr) -> Option<NodeName> {
         self.nodes.lock().get(&address).cloned()
+    }
+
+    /// The event of a packet that a fault delayed, if the delay is recorded.
+    fn late(&self, fault: FaultId, packet: &PacketReport) -> Option<Event> {
+        let is_late = packet.released_ns.saturating_sub(packet.queued_ns) >= REPORTED_FROM_NS;
+        // A late acknowledgement delays no data.
+        if !is_late || packet.payload_bytes == 0 {
+            return None;
+        }
+        let (from, to) = (self.name(*packet.from.ip())?, self.name(*packet.to.ip())?);
+        let (since, until) = (Stamp(packet.queued_ns), Stamp(packet.released_ns));
+        Some(Event::PacketsDelayed { fault, from, to, since, until })
     }
 
     /// Carries out an order. Returns the events to record before the answer, and the answer.
@@ -224,17 +227,52 @@ impl Faults {
 
 #[cfg(test)]
 mod tests {
-    use agent::protocol::Links;
+    use std::net::SocketAddrV4;
+
+    use agent::protocol::{Links, PacketFate};
 
     use super::*;
 
-    #[test]
-    fn a_partition_injected_again_delays_packets_only_since_then() {
+    /// No fault so far, among two servers and a worker.
+    fn faults() -> (Faults, [(Ipv4Addr, NodeName); 3]) {
         let faults = Faults::new(mpsc::unbounded_channel().0);
         let nodes = [("redis-1", 2), ("redis-2", 3), ("worker-1", 4)];
         let nodes = nodes.map(|(node, number)| (Ipv4Addr::new(172, 20, 0, number), NodeName::new(node)));
         *faults.nodes.lock() = nodes.clone().into();
-        let [(_, first), (_, second), (worker_address, worker)] = nodes;
+        (faults, nodes)
+    }
+
+    #[test]
+    fn data_that_are_late_by_milliseconds_are_recorded() {
+        let (faults, [(from_address, from), (to_address, to), _]) = faults();
+        let packet = |late_us: u64, payload_bytes| PacketReport {
+            queued_ns: 1_000,
+            released_ns: 1_000 + late_us * 1_000,
+            from: SocketAddrV4::new(from_address, 6_379),
+            to: SocketAddrV4::new(to_address, 40_000),
+            payload_bytes,
+            fate: PacketFate::Due,
+        };
+        let late = |late_us, payload_bytes| faults.late(FaultId(1), &packet(late_us, payload_bytes));
+        let (fault, since, until) = (FaultId(1), Stamp(1_000), Stamp(30_001_000));
+        assert_eq!(late(30_000, 1), Some(Event::PacketsDelayed { fault, from, to, since, until }));
+        assert_eq!((late(30_000, 0), late(4_999, 1)), (None, None));
+    }
+
+    #[test]
+    fn the_heal_of_all_faults_ends_a_partition_too() {
+        let (faults, [(_, server), _, (worker_address, worker)]) = faults();
+        let (fault, links) = (FaultId(3), Links { peers: vec![worker_address], port: None, direction: Direction::In });
+        let what = PacketFault::Partition { links, cut: CutMode::Drop };
+        faults.cut(&server, &PacketRequest::Inject { fault, pid: 7, what }, Stamp(0), Stamp(10));
+        let healed = faults.cut(&"agent".into(), &PacketRequest::HealAll, Stamp(50), Stamp(51));
+        let (from, to, since, until) = (worker, server, Stamp(10), Stamp(50));
+        assert_eq!(healed, [Event::PacketsDelayed { fault, from, to, since, until }]);
+    }
+
+    #[test]
+    fn a_partition_injected_again_delays_packets_only_since_then() {
+        let (faults, [(_, first), (_, second), (worker_address, worker)]) = faults();
         let links = Links { peers: vec![worker_address], port: None, direction: Direction::In };
         let fault = FaultId(1);
         for (node, pid, after) in [(&first, 7, 10), (&second, 8, 11), (&first, 9, 30)] {

@@ -175,6 +175,43 @@ mod tests {
         assert_eq!(lines[0]["event"], "watermark");
     }
 
+    /// A stream whose reader keeps the first write waiting for the shortest stall.
+    struct Slow<'a> {
+        out: &'a mut Vec<u8>,
+        keeps_waiting: bool,
+    }
+
+    impl Write for Slow<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if std::mem::take(&mut self.keeps_waiting) {
+                std::thread::sleep(STALL_FROM);
+            }
+            self.out.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_slow_write_is_a_stall() {
+        for is_held in [false, true] {
+            let mut out = Vec::new();
+            let journal = Journal::over(Slow { out: &mut out, keeps_waiting: true });
+            if is_held {
+                journal.hold_place();
+                journal.fill_place(Some(Event::Recovered { durable: 7 }));
+            } else {
+                journal.record(Event::Watermark);
+            }
+            drop(journal);
+            let text = String::from_utf8(out).unwrap();
+            let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+            assert_eq!((&last["event"], &last["late"]), (&"stall".into(), &"write".into()), "{text}");
+        }
+    }
+
     #[test]
     fn nothing_follows_the_end() {
         let mut out = Vec::new();

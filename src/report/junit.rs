@@ -171,6 +171,16 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_was_not_judged_to_its_end_is_a_skipped_case() {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/event-lost.jsonl");
+        let verdicts = judge(history.as_ref()).unwrap().verdicts;
+        assert!(!verdicts.reasons.is_empty());
+        let cases = test_cases(&verdicts, &[], Exit::Inconclusive);
+        let record = TestCase::new("record", TestResult::Skipped, verdicts.reasons.clone());
+        assert_eq!(cases.last(), Some(&record));
+    }
+
+    #[test]
     fn the_file_is_xml_whatever_the_names_contain() {
         let odd = "\u{0}\u{1b}[31m<&>\"'\u{fffe}]]>\n";
         let cases = [TestResult::Passed, TestResult::Failed, TestResult::Skipped, TestResult::Error]

@@ -216,3 +216,25 @@ impl HuntResult {
         self.caught_at.is_some() && !self.is_given_away && self.twins_shown.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selftest::bugs::HUNTS;
+
+    #[test]
+    fn a_hunt_is_right_if_only_the_bug_is_caught() {
+        let right =
+            HuntResult { hunt: HUNTS[0], caught_at: Some(2), is_given_away: false, twins: 3, twins_shown: Vec::new() };
+        assert!(right.is_right());
+        assert!(!HuntResult { caught_at: None, ..right.clone() }.is_right());
+        assert!(!HuntResult { is_given_away: true, ..right.clone() }.is_right());
+        assert!(!HuntResult { twins_shown: vec![1], ..right }.is_right());
+    }
+
+    #[test]
+    fn the_twin_runs_every_seed_that_the_bug_needed() {
+        let result = HuntResult::of(&HUNTS[0], Seeds { first: 0, count: 0, jobs: 1 }).unwrap();
+        assert_eq!(result.twins, result.caught_at.unwrap() + 1);
+    }
+}

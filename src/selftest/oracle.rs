@@ -36,6 +36,13 @@ impl Comparison {
     pub fn agrees(&self) -> bool {
         self.unconfirmed.is_empty() && self.missed.is_empty()
     }
+
+    /// Takes the missed overlaps as undecided if the checker says of so many acts that it cannot decide them.
+    fn leave_undecided(&mut self, acts: u64) {
+        if acts >= self.missed.len() as u64 {
+            self.undecided = self.missed.drain(..).len() as u64;
+        }
+    }
 }
 
 /// Compares the verdicts on a run with its truth.
@@ -61,9 +68,7 @@ pub fn compare(plan: &Plan, truth: &Truth, verdicts: &Verdicts) -> Comparison {
             compared.missed.push(what);
         }
     }
-    if verdicts.lock().is_some_and(|lock| lock.undecided >= compared.missed.len() as u64) {
-        compared.undecided = compared.missed.drain(..).len() as u64;
-    }
+    compared.leave_undecided(verdicts.lock().map_or(0, |lock| lock.undecided));
     compared
 }
 
@@ -267,5 +272,43 @@ impl Oracle<'_> {
             }
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::{Event, Mode, Reader, Record, Tail};
+
+    use super::*;
+
+    #[test]
+    fn fewer_undecided_acts_than_missed_overlaps_excuse_none() {
+        for (acts, missed, undecided) in [(0, 2, 0), (1, 2, 0), (2, 0, 2), (3, 0, 2)] {
+            let mut compared = Comparison { missed: vec!["an overlap".into(); 2], ..Comparison::default() };
+            compared.leave_undecided(acts);
+            assert_eq!((compared.missed.len(), compared.undecided), (missed, undecided), "{acts} undecided acts");
+        }
+    }
+
+    fn claim(hold: u64, at_ms: u64) -> Claim {
+        let (hold, key, at) = (HoldId(hold), "k0".into(), Stamp(at_ms * 1_000_000));
+        let (renewed, token, mode, owns, ended) = (Vec::new(), None, Mode::Write, true, None);
+        Claim { hold, key, sent: at, promised: at, renewed, at, token, mode, owns, ended }
+    }
+
+    #[test]
+    fn only_an_act_without_ownership_confirms_a_stale_holder() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let records: Vec<Record> = Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect();
+        let Event::Plan { plan, .. } = &records[0].event else { panic!("a history begins with its plan") };
+        let verdicts = checker::check(records.iter().cloned(), Tail::Whole);
+        for (owns, is_confirmed) in [(false, true), (true, false)] {
+            let (hold, key, at) = (HoldId(1), "k0".into(), Stamp(17_102_000_000));
+            let stale = Act { hold, key, number: 4, at, is_write: true, owns };
+            let claims = vec![claim(1, 12_013), claim(1_000_000_001, 14_051)];
+            let truth = Truth { claims, acts: vec![stale], ownerships: Vec::new() };
+            let compared = compare(plan, &truth, &verdicts);
+            assert_eq!((compared.alarms, compared.agrees()), (1, is_confirmed), "{compared:?}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::{
     swarm_hunt::SwarmResult,
 };
 use crate::{
+    exit::Exit,
     explore::{swarm::CorrectLock, sweep::SeedError},
     plan_file::PlanFile,
 };
@@ -78,8 +79,17 @@ fn write(
 }
 
 impl Report {
+    /// The exit code: a wrong row comes before a run that could not be judged.
+    pub fn exit(&self) -> Exit {
+        match (self.is_right(), self.is_whole()) {
+            (false, _) => Exit::Violated,
+            (true, false) => Exit::Failed,
+            (true, true) => Exit::Ok,
+        }
+    }
+
     /// Returns whether every row is right.
-    pub fn is_right(&self) -> bool {
+    fn is_right(&self) -> bool {
         self.bugs.iter().all(HuntResult::is_right)
             && self.quiet.iter().all(WithoutFaults::is_right)
             && self.faulty.iter().all(WithFaults::is_right)
@@ -88,7 +98,7 @@ impl Report {
     }
 
     /// Returns whether every run could be judged.
-    pub fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         let of_locks = self.quiet.iter().map(|q| &q.failed).chain(self.faulty.iter().map(|f| &f.failed));
         let of_pairs = self.pairs.iter().flat_map(|row| &row.pairs).map(|pair| &pair.found.failed);
         of_locks.chain(of_pairs).chain(self.swarm.iter().map(|row| &row.failed)).all(Vec::is_empty)
@@ -387,3 +397,6 @@ impl Report {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

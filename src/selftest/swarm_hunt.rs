@@ -114,3 +114,18 @@ fn schedules(hunt: &Hunt, seeds: sweep::Seeds) -> Result<Search, String> {
     searched.map_err(|e| e.to_string())?;
     Ok(this)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selftest::bugs::HUNTS;
+
+    #[test]
+    fn a_bug_that_half_the_searches_miss_has_no_median() {
+        let median = |found: &[Option<u64>]| {
+            SwarmResult { hunt: HUNTS[0], most: 10, found: found.to_vec(), failed: Vec::new() }.median()
+        };
+        assert_eq!(median(&[Some(3), None]), None);
+        assert_eq!(median(&[Some(9), None, Some(3)]), Some(9));
+    }
+}

@@ -126,16 +126,31 @@ mod tests {
         assert_eq!((shown.len(), shown[0], shown[39]), (SHOWN, "10", "49"));
     }
 
+    /// Reads a run of this name, backend and plan, after its directory was made in `dir`.
+    fn recorded(dir: &Path, name: &str, backend: &str, plan: Plan) -> RecordedRun {
+        let file = PlanFile::new(name.to_owned(), backend.to_owned(), None, plan);
+        fs::create_dir(dir.join(name)).unwrap();
+        fs::write(dir.join(name).join("plan.toml"), file.to_toml().unwrap()).unwrap();
+        RecordedRun::read(dir, name)
+    }
+
+    #[test]
+    fn a_planted_bug_has_a_trend_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name, backend| recorded(dir.path(), name, backend, planned("pause", 1));
+        let runs = [read("2", "buggy:forgets-nx@redlock"), read("1", "redlock")];
+        let trends = trends(&runs);
+        assert_eq!(trends.iter().map(|trend| trend.runs).collect::<Vec<_>>(), [1, 1]);
+        assert!(trends[0].scenario.contains("buggy:forgets-nx@redlock"), "{}", trends[0].scenario);
+    }
+
     #[test]
     fn a_trend_has_the_runs_of_one_plan_with_all_their_seeds() {
         let dir = tempfile::tempdir().unwrap();
         let read = |name: &str, words: &str, seed, keys| {
             let mut plan = planned(words, seed);
             plan.workload.keys = keys;
-            let file = PlanFile::new(name.to_owned(), "redlock".to_owned(), None, plan);
-            fs::create_dir(dir.path().join(name)).unwrap();
-            fs::write(dir.path().join(name).join("plan.toml"), file.to_toml().unwrap()).unwrap();
-            RecordedRun::read(dir.path(), name)
+            recorded(dir.path(), name, "redlock", plan)
         };
         let runs = [
             read("4", "amnesia", 2, 1),

@@ -76,3 +76,30 @@ impl Counts {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::{
+        CaseRun,
+        fixtures::{of_rows, run},
+    };
+
+    #[test]
+    fn the_worst_outcome_gives_the_exit_code() {
+        use Outcome::{AsExpected, Inconclusive, Infrastructure, NotAsExpected};
+        // Three runs are planned.
+        for (outcomes, expected) in [
+            (vec![AsExpected, AsExpected, AsExpected], Exit::Ok),
+            (vec![AsExpected, Inconclusive, AsExpected], Exit::Inconclusive),
+            (vec![AsExpected, Inconclusive], Exit::Failed),
+            (vec![Inconclusive, Infrastructure, AsExpected], Exit::Failed),
+            (vec![Infrastructure, NotAsExpected], Exit::Violated),
+        ] {
+            let mut results = of_rows(&["K1", "K2", "K3"]);
+            let made = ["K1", "K2", "K3"].into_iter().zip(&outcomes);
+            results.runs = made.map(|(case, outcome)| CaseRun { outcome: *outcome, ..run(case, 0) }).collect();
+            assert_eq!(Counts::of(&[&results]).exit(), expected, "{outcomes:?}");
+        }
+    }
+}

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use checker::Verdicts;
 use history::{
-    ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Mode, NodeAnswer, NodeName, OpId, Plan,
-    Record, RequestKind, Stamp, Token,
+    Arm, ArmDecision, ClientId, Event, FailureReason, FaultId, FaultKind, FaultPhase, HoldId, Key, Mode, NodeAnswer,
+    NodeName, OpId, Plan, Record, RequestKind, Stamp, Token,
 };
 
 use super::witness::Witness;
@@ -21,7 +21,7 @@ const ASKED_WITHIN: Duration = Duration::from_millis(100);
 struct Attempt {
     id: HoldId,
     client: ClientId,
-    key: history::Key,
+    key: Key,
     mode: Mode,
     /// The end of its promise, without renewals.
     until: Stamp,
@@ -44,6 +44,16 @@ impl Attempt {
     }
 }
 
+/// A token that an arm of the resource registered.
+#[derive(Debug)]
+struct Registered {
+    key: Key,
+    token: Token,
+    /// The number of the request in the resource's log.
+    number: u64,
+    at: Stamp,
+}
+
 /// The facts of a history that witnesses need.
 #[derive(Debug)]
 pub struct Evidence {
@@ -55,7 +65,10 @@ pub struct Evidence {
     arrived: Vec<((HoldId, OpId), Stamp)>,
     /// The last check before each write was sent.
     checked: BTreeMap<(HoldId, OpId), Stamp>,
-    recovered: Vec<Stamp>,
+    /// The tokens that some arm registered, in the order of the record.
+    registered: Vec<Registered>,
+    /// The starts of the resource, each with the largest number on its disk.
+    recovered: Vec<(Stamp, u64)>,
     proved: Vec<(FaultKind, NodeName, Stamp, Stamp)>,
     unproved: Vec<FaultKind>,
     /// Kills of servers: the time of the request, and the number of pending fsyncs if the server told it.
@@ -68,7 +81,8 @@ pub struct Evidence {
 impl Evidence {
     /// Reads a whole history.
     pub fn of<'r>(plan: &Plan, records: impl Iterator<Item = &'r Record>) -> Evidence {
-        let (attempts, writes, recovered) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (attempts, writes) = (BTreeMap::new(), Vec::new());
+        let (registered, recovered) = (Vec::new(), Vec::new());
         let (proved, unproved, killed) = (Vec::new(), Vec::new(), Vec::new());
         let (injected, healed) = (Vec::new(), Vec::new());
         let plan = plan.clone();
@@ -80,6 +94,7 @@ impl Evidence {
             writes,
             arrived,
             checked,
+            registered,
             recovered,
             proved,
             unproved,
@@ -139,11 +154,20 @@ impl Evidence {
                 let checked = self.attempts.get(hold).and_then(|a| a.checked);
                 self.checked.extend(checked.map(|at| ((*hold, *op), at)));
             }
-            Event::Admission { kind: RequestKind::Write, hold: Some(hold), op, repeat: false, .. } => {
-                self.writes.push((*hold, at));
-                self.arrived.extend(op.map(|op| ((*hold, op), at)));
+            Event::Admission { number, key, kind, hold, op, token, repeat: false, arms, .. } => {
+                let registers = |decision: &ArmDecision| match kind {
+                    RequestKind::Read => decision.arm == Arm::Reads,
+                    RequestKind::Write => decision.arm.fences() && decision.admitted,
+                };
+                if let Some(token) = token.filter(|_| arms.iter().any(registers)) {
+                    self.registered.push(Registered { key: key.clone(), token, number: *number, at });
+                }
+                if let (RequestKind::Write, Some(hold)) = (kind, hold) {
+                    self.writes.push((*hold, at));
+                    self.arrived.extend(op.map(|op| ((*hold, op), at)));
+                }
             }
-            Event::Recovered { .. } => self.recovered.push(at),
+            Event::Recovered { durable } => self.recovered.push((at, *durable)),
             Event::Fault { kind, node, phase: FaultPhase::Proved { from, to }, .. } => {
                 self.proved.push((*kind, node.clone(), *from, *to));
             }
@@ -216,10 +240,12 @@ impl Evidence {
                 over.is_some_and(|over| *arrived > over)
             }),
             Witness::CheckToWrite(bound) => self.check_to_write().is_some_and(|time| bound.is_kept(time)),
-            Witness::WriteAfterRestart => self.stale_writes().any(|(_, arrived)| {
-                // The restart is between the registered token and this write.
-                let first = self.writes.first().map(|(_, at)| *at);
-                self.recovered.iter().any(|at| Some(*at) > first && *at < arrived)
+            Witness::WriteAfterRestart => self.stale_writes().any(|(hold, arrived)| {
+                let own = self.attempts.get(&hold).and_then(|own| Some((&own.key, own.acquired?.1?)));
+                own.is_some_and(|(key, token)| {
+                    let mut larger = self.registered.iter().filter(|of| of.key == *key && of.token > token);
+                    larger.any(|of| self.restarted_with(of, arrived))
+                })
             }),
             Witness::RenewalFailed => self.has_renewal_failed,
             Witness::Healed(kind) => {
@@ -248,6 +274,13 @@ impl Evidence {
             };
             self.attempts.values().any(later)
         })
+    }
+
+    /// Returns whether the resource had the token on its disk when it restarted, before this time.
+    fn restarted_with(&self, of: &Registered, before: Stamp) -> bool {
+        let restarts = || self.recovered.iter().filter(|(at, _)| of.at < *at);
+        // A kill undoes what has not reached the disk.
+        restarts().all(|(_, durable)| of.number <= *durable) && restarts().any(|(at, _)| *at < before)
     }
 
     /// Returns whether a hold has a smaller token than the last hold before it that excludes it.

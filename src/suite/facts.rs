@@ -10,6 +10,9 @@ use serde_json::Value;
 use super::evidence::Evidence;
 use crate::measures::Measures;
 
+/// The beginnings of the figures that a run may be too short to measure. None of them is ever zero.
+const MEASURED: [&str; 6] =
+    ["evidence.", "measures.", "recovery.p50_ms", "recovery.longest_", "fairness.jain", "facts.first_"];
 /// The most holds of a run whose tokens are kept.
 const HOLDS: usize = 64;
 
@@ -68,6 +71,12 @@ impl RunFacts {
         });
         RunFacts { made_by: made_by.map(MadeBy::origin), figures, windows: windows.collect(), tokens: tokens(records) }
     }
+
+    /// The figure at a path. A record leaves out the counts that are zero. None if the run did not measure the figure.
+    pub fn figure(&self, path: &str) -> Option<f64> {
+        let is_measured = MEASURED.iter().any(|start| path.starts_with(start));
+        self.figures.get(path).copied().or((!is_measured).then_some(0.0))
+    }
 }
 
 /// Adds the numbers of a property that are not zero, and the lengths of its lists that are not empty.
@@ -92,4 +101,33 @@ fn tokens(records: &[Record]) -> Vec<u64> {
     holds.sort_by_key(|(at, _)| *at);
     let tokens: Option<Vec<u64>> = holds.into_iter().map(|(_, token)| token.map(|token| token.0)).collect();
     tokens.filter(|tokens| tokens.len() <= HOLDS).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use history::{HoldId, Stamp, Token};
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_in_the_order_of_acquisition() {
+        let acquired = |at: u64, token: u64| Record {
+            seq: 0,
+            process: "worker-1".into(),
+            n: 0,
+            at: Stamp(at),
+            event: Event::Acquired {
+                attempt: HoldId(at),
+                token: Some(Token(token)),
+                lease_ns: 1,
+                granted_after: Stamp(at),
+                promised_from: None,
+                place: None,
+                valid_ns: 1,
+                answers: Vec::new(),
+            },
+        };
+        // A stream that was cut off comes late.
+        assert_eq!(tokens(&[acquired(20, 5), acquired(30, 6), acquired(10, 4)]), [4, 5, 6]);
+    }
 }

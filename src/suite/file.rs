@@ -267,15 +267,17 @@ impl Case {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// Reads a suite whose only row has a lease of 2 s, and these keys.
-    fn cases(keys: &str) -> Result<usize, String> {
+    fn read(keys: &str) -> Result<Vec<Case>, String> {
         let row = "id = \"A\"\nclaim = \"c\"\nby = \"b\"\nwitness = [\"facts.holds>=1\"]\n\
                    run = \"--nemesis none --lease 2s --time 6s\"";
         let path = Path::new("s.toml");
         let suite = rows::parse(&format!("schema = 1\n[[row]]\n{row}\n{keys}\n"), path).unwrap();
-        suite.cases(path, ClusterKind::Sim, &[]).map(|cases| cases.len()).map_err(|e| format!("{e:#}"))
+        suite.cases(path, ClusterKind::Sim, &[]).map_err(|e| format!("{e:#}"))
     }
 
     #[test]
@@ -288,14 +290,52 @@ mod tests {
 
     #[test]
     fn a_value_that_is_only_written_in_another_way_is_refused() {
+        let count = |keys: &str| read(keys).map(|cases| cases.len());
         let twin = |lease: &str| {
-            cases(&format!("[row.twin]\nfield = \"plan.lease\"\nvalue = \"{lease}\"\nexpect = \"lock=upheld\""))
+            count(&format!("[row.twin]\nfield = \"plan.lease\"\nvalue = \"{lease}\"\nexpect = \"lock=upheld\""))
         };
-        let set = |lease: &str| cases(&format!("set = {{ \"plan.lease\" = \"{lease}\" }}"));
+        let set = |lease: &str| count(&format!("set = {{ \"plan.lease\" = \"{lease}\" }}"));
         for refused in [twin("2000ms"), set("2000ms")] {
             let problem = refused.unwrap_err();
             assert!(problem.contains("nothing would differ"), "{problem}");
         }
         assert_eq!((twin("3s"), set("3s")), (Ok(2), Ok(1)));
+    }
+
+    #[test]
+    fn a_twin_cannot_name_what_its_plan_does_not_have() {
+        let twin =
+            |more: &str| read(&format!("[row.twin]\nfield = \"plan.lease\"\nvalue = \"3s\"\n{more}")).unwrap_err();
+        let problem = twin("expect = \"lock=upheld\"\nwitness = [\"proved:clock\"]");
+        assert!(problem.contains("A twin: ") && problem.contains("the plan has no fault `clock`"), "{problem}");
+        let problem = twin("expect = \"lock.windws>=1\"");
+        assert!(problem.contains("lock.windows"), "{problem}");
+    }
+
+    #[test]
+    fn everything_that_decides_the_outcome_of_a_row_changes_its_fingerprint() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own.yaml");
+        let row = read("").unwrap().remove(0);
+        let changed = |change: &dyn Fn(&mut Case)| {
+            let mut case = row.clone();
+            change(&mut case);
+            case.fingerprint().unwrap()
+        };
+        let with_own = |text: &str| {
+            std::fs::write(&own, text).unwrap();
+            changed(&|case| case.file.compose = Some(own.clone()))
+        };
+        let fingerprints = BTreeSet::from([
+            changed(&|_| ()),
+            changed(&|case| case.file.plan.seed += 1),
+            changed(&|case| case.expectation = Some(expectation("lock=upheld").unwrap())),
+            changed(&|case| case.witnesses.clear()),
+            changed(&|case| case.causes = Some(vec!["pause".parse().unwrap()])),
+            with_own("services: {}\n"),
+            with_own("services: {}\n# changed\n"),
+        ]);
+        assert_eq!(fingerprints.len(), 7);
+        assert!(fingerprints.contains(&changed(&|_| ())));
     }
 }

@@ -2,7 +2,14 @@
 
 use std::path::Path;
 
-use super::results::{CaseRun, Head, Results, RowFacts};
+use checker::Verdict;
+use history::{Event, Record, Tail};
+
+use super::{
+    evidence::Evidence,
+    facts::RunFacts,
+    results::{CaseRun, Head, Results, RowFacts},
+};
 
 /// The first line of a record without rows.
 pub const HEAD: &str = concat!(
@@ -19,6 +26,14 @@ pub const RUN: &str = concat!(
 pub fn run(case: &str, n: u32) -> CaseRun {
     let run: CaseRun = serde_json::from_str(RUN).unwrap();
     CaseRun { case: case.to_owned(), n, ..run }
+}
+
+/// A run that came out as expected, with the facts of a history; and the worst verdict on the history.
+pub fn judged(records: &[Record]) -> (CaseRun, Verdict) {
+    let Event::Plan { plan, .. } = &records[0].event else { panic!("a history begins with its plan") };
+    let verdicts = checker::check(records.iter().cloned(), Tail::Whole);
+    let facts = RunFacts::of(records, &Evidence::of(plan, records.iter()), &verdicts, None);
+    (CaseRun { facts, ..run("pause/redis", 0) }, verdicts.verdict)
 }
 
 /// Results of one run of each row, without the runs.

@@ -1,6 +1,6 @@
 //! Judges a run of a case: the evidence, the expected verdicts, the causes, the servers.
 
-use checker::{CauseSet, Property, Verdict, Verdicts, joined};
+use checker::{CauseSet, Property, Verdict, Verdicts, Window, joined};
 use history::{MadeBy, Record};
 
 use super::{
@@ -43,6 +43,13 @@ fn unexpected(verdicts: &Verdicts) -> (Vec<Miss>, Exit) {
     (misses, exit)
 }
 
+/// Returns a miss for the first window with other causes than the row expects.
+fn other_cause(windows: &[Window], expected: &[CauseSet]) -> Option<Miss> {
+    let other = windows.iter().find(|window| window.causes.as_slice() != expected)?;
+    let (expected, found) = (joined(expected, " and "), joined(&other.causes, " and "));
+    Some(Miss { path: "lock".into(), text: format!("expected the cause {expected}, found {found}") })
+}
+
 /// Judges a run of a case.
 pub fn judge(
     case: &Case,
@@ -62,14 +69,8 @@ pub fn judge(
         }
         None => unexpected(verdicts),
     };
-    let found: Vec<&[CauseSet]> =
-        verdicts.lock().iter().flat_map(|l| &l.windows).map(|w| w.causes.as_slice()).collect();
-    if let Some(causes) = &case.causes
-        && let Some(other) = found.iter().find(|found| *found != causes)
-    {
-        let text = format!("expected the cause {}, found {}", joined(causes, " and "), joined(*other, " and "));
-        misses.push(Miss { path: "lock".into(), text });
-    }
+    let windows = verdicts.lock().map_or(&[][..], |lock| &lock.windows);
+    misses.extend(case.causes.as_ref().and_then(|causes| other_cause(windows, causes)));
     let is_known = case.is_about(&servers, file.plan.cluster);
     // Without its witness a run says nothing, not even by a violation: a pause that lasts longer than planned, for
     // example, violates what a shorter one must uphold. The misses are shown all the same.
@@ -112,10 +113,14 @@ mod tests {
 
     use super::*;
 
-    fn lock_of(name: &str) -> Property {
+    fn verdicts_of(name: &str) -> Verdicts {
         let path = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
         let records: Vec<Record> = history::Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect();
-        checker::check(records, Tail::Whole).properties.get("lock").unwrap().clone()
+        checker::check(records, Tail::Whole)
+    }
+
+    fn lock_of(name: &str) -> Property {
+        verdicts_of(name).properties.get("lock").unwrap().clone()
     }
 
     #[test]
@@ -131,5 +136,24 @@ mod tests {
             both.minority_claims = claimed.minority_claims;
             assert!(!is_explained(&Property::Lock(both)), "{claim}");
         }
+    }
+
+    #[test]
+    fn a_record_that_was_not_judged_to_its_end_is_not_green() {
+        let mut verdicts = verdicts_of("kleppmann-pause");
+        assert_eq!(unexpected(&verdicts), (Vec::new(), Exit::Ok));
+        verdicts.reasons.push("worker-1 ended before it had finished".to_owned());
+        assert_eq!(unexpected(&verdicts).1, Exit::Inconclusive);
+    }
+
+    #[test]
+    fn every_window_must_have_the_expected_causes() {
+        let verdicts = verdicts_of("kleppmann-pause");
+        let first = verdicts.lock().unwrap().windows[0].clone();
+        let expected = first.causes.clone();
+        assert_eq!(other_cause(&[first.clone(), first.clone()], &expected), None);
+        let second = Window { causes: vec!["kill".parse().unwrap()], ..first.clone() };
+        let miss = other_cause(&[first, second], &expected).unwrap();
+        assert_eq!(miss.text, "expected the cause pause, found kill");
     }
 }

@@ -168,6 +168,18 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_was_made_meanwhile_is_not_replaced_by_the_results() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, record) = (dir.path().join("suite-s-sim.jsonl"), "{\"schema\":2}\n");
+        let mut file = JunitFile::at(path.clone()).unwrap();
+        file.clear().unwrap();
+        fs::write(&path, record).unwrap();
+        let refused = file.write(XML.to_owned()).unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Usage, "{refused:#}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), record);
+    }
+
+    #[test]
     fn a_link_stays_and_its_target_gets_the_results() {
         let dir = tempfile::tempdir().unwrap();
         let (target, link) = (dir.path().join("target.xml"), dir.path().join("link.xml"));

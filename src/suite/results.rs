@@ -264,7 +264,7 @@ pub fn recorded_text(path: &Path) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::fixtures::{HEAD, RUN};
+    use crate::suite::fixtures::{HEAD, RUN, of_rows, run};
 
     #[test]
     fn a_line_that_is_cut_inside_a_character_is_incomplete() {
@@ -309,5 +309,15 @@ mod tests {
             let error = Results::parse(text, path).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn only_runs_of_the_present_row_and_repetitions_count() {
+        let mut results = of_rows(&["K1"]);
+        results.head.repeat = 2;
+        let older = CaseRun { fingerprint: "g".into(), ..run("K1", 0) };
+        results.runs = vec![run("K1", 2), run("K1", 1), run("K2", 0), older, run("K1", 0)];
+        let counted: Vec<u32> = results.of(&results.head.rows[0]).iter().map(|run| run.n).collect();
+        assert_eq!((counted, results.all().len(), results.planned()), (vec![0, 1], 2, 2));
     }
 }

@@ -365,6 +365,8 @@ mod tests {
         let is_built = |name: &str| Backend::named(name).unwrap().missing_feature().is_none();
         assert_eq!(on(ClusterKind::Docker), BUILTIN.iter().filter(|(name, _)| is_built(name)).count());
         assert!((1..BUILTIN.len()).contains(&on(ClusterKind::Sim)), "ZooKeeper has no model");
+        let real = suite("backends = [\"redis\"]\nclusters = [\"docker\"]\nrun = \"\"").unwrap();
+        assert!(real.rows[0].runs_on(ClusterKind::Docker) && !real.rows[0].runs_on(ClusterKind::Sim));
         for (more, words) in [
             ("backends = []\nrun = \"\"", "is empty"),
             ("backends = [\"all\", \"etcd\"]\nrun = \"\"", "only one of both"),

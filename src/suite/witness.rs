@@ -46,8 +46,8 @@ pub enum Witness {
     /// `check-to-write<=1800ms` or `check-to-write>=2700ms`: the longest time from a client's last check of its
     /// deadline before a write to the arrival of that write.
     CheckToWrite(Bound),
-    /// `write-after-restart`: after a restart of the resource a write arrived whose token is smaller than a token
-    /// that was registered before.
+    /// `write-after-restart`: after a restart of the resource a write as in `stale-write-tried` arrived whose token is
+    /// smaller than a token that an arm had registered for the key before the restart.
     WriteAfterRestart,
     /// `at-once:read,read`: two holds of a key were entitled at once, in these modes.
     AtOnce(Mode, Mode),
@@ -169,6 +169,9 @@ impl Witness {
             Witness::CheckToWrite(_) if plan.workload.client != ClientKind::Checking => {
                 wrong("the clients of the plan do not check; set `client = \"checking\"` in `plan.workload`".into())
             }
+            Witness::WriteAfterRestart if !plan.arms.iter().any(|arm| arm.fences()) => {
+                wrong("no arm of the plan registers tokens; add `writes` or `reads` to `plan.arms`".into())
+            }
             Witness::Proved(kind) | Witness::Healed(kind) if !plan.kinds().contains(kind) => {
                 wrong(format!("the plan has no fault `{kind}`"))
             }
@@ -209,6 +212,8 @@ impl std::fmt::Display for Witness {
 
 #[cfg(test)]
 mod tests {
+    use history::Arm;
+
     use super::*;
 
     #[test]
@@ -220,5 +225,15 @@ mod tests {
             let refused = checked(text).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_write_after_a_restart_needs_an_arm_that_registers_tokens() {
+        let mut plan = crate::scenario::Scenario::of("redlock").unwrap().base;
+        plan.arms = vec![Arm::Off, Arm::Reads];
+        assert!(Witness::WriteAfterRestart.check(&plan).is_ok());
+        plan.arms.pop();
+        let refused = Witness::WriteAfterRestart.check(&plan).unwrap_err().to_string();
+        assert!(refused.contains("`plan.arms`"), "{refused}");
     }
 }

@@ -1,6 +1,9 @@
 //! Faults, stalls and changes of clocks on a timeline.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
 use history::{Event, Fault, FaultId, FaultKind, FaultPhase, NodeName, ProcessName, Record, Stamp};
 
@@ -25,8 +28,10 @@ pub struct Disturbances {
     clocks: Vec<ClockStep>,
     /// The first and the last sample of each process.
     samples: HashMap<ProcessName, [(i64, i64); 2]>,
-    /// Kills of nodes, by the stamp of the request.
-    kills: Vec<(NodeName, Stamp)>,
+    /// The requests to kill a node.
+    kills: HashMap<NodeName, BTreeSet<Stamp>>,
+    /// The starts of a node's processes, by the numbers of these processes.
+    starts: HashMap<NodeName, BTreeMap<u32, Stamp>>,
 }
 
 impl Disturbances {
@@ -35,6 +40,10 @@ impl Disturbances {
         match &record.event {
             Event::Plan { plan, .. } => {
                 self.planned = plan.schedule.iter().map(|step| (step.id, step.fault.clone())).collect();
+            }
+            Event::Started { .. } => {
+                let of_node = self.starts.entry(record.process.node()).or_default();
+                of_node.entry(record.process.incarnation()).or_insert(record.at);
             }
             Event::Fault { fault, kind, node, phase } => self.fault(*fault, *kind, node, phase, record.at),
             Event::Stall { from, to, late } => {
@@ -49,12 +58,14 @@ impl Disturbances {
     }
 
     fn fault(&mut self, id: FaultId, kind: FaultKind, node: &NodeName, phase: &FaultPhase, at: Stamp) {
-        if !self.faults.contains_key(&id) && self.faults.len() >= FAULTS {
-            self.left_out.faults += u64::from(matches!(phase, FaultPhase::Requested { .. }));
-            return;
-        }
+        // A kill ends holds, whether or not its fault is drawn.
         if kind.kills() && matches!(phase, FaultPhase::Requested { .. }) {
-            self.kills.push((node.clone(), at));
+            self.kills.entry(node.clone()).or_default().insert(at);
+        }
+        if !self.faults.contains_key(&id) && self.faults.len() >= FAULTS {
+            let is_first = matches!(phase, FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. });
+            self.left_out.faults += u64::from(is_first);
+            return;
         }
         let fault = self.faults.entry(id).or_insert_with(|| FaultSpan {
             id,
@@ -113,9 +124,15 @@ impl Disturbances {
         self.stalls.truncate(STALLS);
     }
 
-    /// The first kill of the node after an instant.
-    pub fn killed(&self, node: &NodeName, after: Stamp) -> Option<Stamp> {
-        self.kills.iter().filter(|(of, at)| of == node && *at > after).map(|(_, at)| *at).min()
+    /// The first request to kill a process, which ends its holds. The rule is the checker's: a kill is one of the last
+    /// process of its node that has started by then, and a death that nobody planned ends no hold.
+    pub fn killed(&self, process: &ProcessName) -> Option<Stamp> {
+        let (node, number) = (process.node(), process.incarnation());
+        let starts = self.starts.get(&node);
+        let started = starts.and_then(|starts| starts.get(&number)).copied().unwrap_or_default();
+        let next = starts.and_then(|starts| starts.range((Bound::Excluded(number), Bound::Unbounded)).next());
+        let killed = self.kills.get(&node)?.range(started..).next().copied()?;
+        next.is_none_or(|(_, next)| killed < *next).then_some(killed)
     }
 
     /// Faults, stalls, changes of clocks, and the counts of those that are left out.
@@ -141,5 +158,73 @@ mod tests {
         let (_, _, clocks, _) = disturbances.finish();
         let [change] = clocks.as_slice() else { panic!("{clocks:?}") };
         assert_eq!((change.wall_ms, change.boot_ms), (-(u64::MAX as f64) / 1e6, 0.0));
+    }
+
+    fn add(disturbances: &mut Disturbances, process: &str, at: u64, event: Event) {
+        disturbances.add(&Record { seq: 0, process: process.into(), n: 0, at: Stamp(at), event });
+    }
+
+    fn requested(id: u32, kind: FaultKind, node: &str) -> Event {
+        let (fault, phase) = (FaultId(id), FaultPhase::Requested { asked_ns: 1, hold: None });
+        Event::Fault { fault, kind, node: node.into(), phase }
+    }
+
+    #[test]
+    fn a_kill_that_is_not_drawn_ends_its_process() {
+        let mut disturbances = Disturbances::default();
+        for id in 1..=FAULTS as u32 {
+            add(&mut disturbances, "agent", 10, requested(id, FaultKind::Pause, "worker-2"));
+        }
+        add(&mut disturbances, "agent", 20, requested(FAULTS as u32 + 1, FaultKind::Kill, "worker-1"));
+        let (fault, phase) = (FaultId(FAULTS as u32 + 2), FaultPhase::Unplanned { since: Stamp(25) });
+        let unplanned = Event::Fault { fault, kind: FaultKind::Partition, node: "worker-2".into(), phase };
+        add(&mut disturbances, "agent", 30, unplanned);
+        assert_eq!(disturbances.killed(&"worker-1".into()), Some(Stamp(20)));
+        assert_eq!(disturbances.killed(&"worker-2".into()), None);
+        assert_eq!(disturbances.finish().3.faults, 2);
+    }
+
+    fn started() -> Event {
+        Event::Started { role: history::Role::Worker, boot_id: String::new(), time_namespace: 1 }
+    }
+
+    #[test]
+    fn each_process_ends_with_the_first_kill_after_its_start() {
+        let mut disturbances = Disturbances::default();
+        add(&mut disturbances, "worker-1", 0, started());
+        add(&mut disturbances, "agent", 10, requested(1, FaultKind::Kill, "worker-1"));
+        add(&mut disturbances, "worker-1#2", 20, started());
+        for (id, at) in [(2, 30), (3, 35)] {
+            add(&mut disturbances, "agent", at, requested(id, FaultKind::Kill, "worker-1"));
+        }
+        assert_eq!(disturbances.killed(&"worker-1".into()), Some(Stamp(10)));
+        assert_eq!(disturbances.killed(&"worker-1#2".into()), Some(Stamp(30)));
+    }
+
+    #[test]
+    fn a_jump_of_either_clock_is_a_change() {
+        for jump in [(5_000_000, 0), (0, 5_000_000)] {
+            let mut disturbances = Disturbances::default();
+            for (at, (wall_ns, boot_ns)) in [(0, (0, 0)), (1, jump), (2, jump)] {
+                add(&mut disturbances, "worker-1", at, Event::Clocks { wall_ns, boot_ns });
+            }
+            let (_, _, clocks, _) = disturbances.finish();
+            let changes: Vec<_> = clocks.iter().map(|change| (change.wall_ms, change.boot_ms)).collect();
+            assert_eq!(changes, [(jump.0 as f64 / 1e6, jump.1 as f64 / 1e6)]);
+        }
+    }
+
+    #[test]
+    fn a_process_that_died_unplanned_has_no_kill() {
+        let mut disturbances = Disturbances::default();
+        add(&mut disturbances, "worker-1", 0, started());
+        let phase = FaultPhase::Unplanned { since: Stamp(5) };
+        let death = Event::Fault { fault: FaultId(1), kind: FaultKind::Kill, node: "worker-1".into(), phase };
+        add(&mut disturbances, "agent", 10, death);
+        add(&mut disturbances, "agent", 30, requested(2, FaultKind::Kill, "worker-1"));
+        // The stream of the next process may come later.
+        add(&mut disturbances, "worker-1#2", 20, started());
+        assert_eq!(disturbances.killed(&"worker-1".into()), None);
+        assert_eq!(disturbances.killed(&"worker-1#2".into()), Some(Stamp(30)));
     }
 }

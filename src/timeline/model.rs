@@ -101,7 +101,7 @@ pub struct Hold {
     pub lost: Option<Stamp>,
     /// The client stopped using the hold without a release.
     pub gave_up: Option<Stamp>,
-    /// A kill of the worker was requested while the client held.
+    /// A kill of the hold's process was requested, and the client had not released the hold.
     pub killed: Option<Stamp>,
     /// Requests that the resource decided, in the order of the history.
     pub acts: Vec<Act>,

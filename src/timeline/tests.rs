@@ -10,6 +10,11 @@ fn corpus(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus")).join(format!("{name}.jsonl"))
 }
 
+fn records(name: &str) -> Vec<Record> {
+    let text = std::fs::read_to_string(corpus(name)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 fn timeline(name: &str) -> Timeline {
     let path = corpus(name);
     read(&path, &judge(&path).unwrap().verdicts).unwrap()
@@ -49,6 +54,40 @@ fn the_zero_is_the_zero_of_the_stories() {
 }
 
 #[test]
+fn the_zero_is_the_earliest_start_in_any_order_of_the_file() {
+    let mut records = records("kleppmann-pause");
+    let starts = records.iter_mut().filter(|record| matches!(record.event, Event::Started { .. }));
+    for (record, at) in starts.zip([10, 9, 11, 12, 12]) {
+        record.at = Stamp(at);
+    }
+    assert_eq!(built(&records).zero, Stamp(9));
+}
+
+#[test]
+fn a_renewal_that_is_answered_too_late_extends_no_promise() {
+    let records = records("kleppmann-pause");
+    let verdicts = checker::check(records.clone(), history::Tail::Whole);
+    let ms = |ms: u64| Stamp(10_000_000_000 + ms * 1_000_000);
+    // The promise ends after 3.979 s.
+    for (answered, expected) in [(3_978, (5_478, 1)), (3_979, (3_979, 0)), (4_500, (3_979, 0))] {
+        let mut builder = Builder::new(&verdicts);
+        let hold = HoldId(1);
+        let renewed = Event::Renewed { hold, lease_ns: 2_000_000_000, answers: Vec::new() };
+        for record in &records {
+            builder.add(record);
+            if matches!(record.event, Event::Acquired { attempt, .. } if attempt == hold) {
+                for (at, event) in [(3_500, Event::Renew { hold }), (answered, renewed.clone())] {
+                    builder.add(&Record { at: ms(at), event, ..record.clone() });
+                }
+            }
+        }
+        let timeline = builder.finish();
+        let hold = timeline.hold(hold).unwrap();
+        assert_eq!((hold.promise_end, hold.renewed), (ms(expected.0), expected.1), "answered after {answered} ms");
+    }
+}
+
+#[test]
 fn every_history_of_the_corpus_has_a_timeline_with_all_its_windows() {
     let mut seen = 0;
     for entry in std::fs::read_dir(corpus("x").parent().unwrap()).unwrap() {
@@ -63,6 +102,23 @@ fn every_history_of_the_corpus_has_a_timeline_with_all_its_windows() {
         }
     }
     assert!(seen > 20, "{seen}");
+}
+
+#[test]
+fn a_kill_ends_a_hold_as_it_does_for_the_checker() {
+    let mut records = records("killed-at-once");
+    let end = |records: &[Record]| {
+        let timeline = built(records);
+        let hold = timeline.hold(HoldId(1_000_000_001)).unwrap();
+        (hold.killed, hold.entitled_until())
+    };
+    // The kill was requested at the stamp at which worker-2 acquired.
+    let at = Stamp(12_500_000_000);
+    assert_eq!(end(&records), (Some(at), at));
+    // A client that gives its hold up is entitled until the kill all the same.
+    let gave_up = Event::GaveUp { hold: HoldId(1_000_000_001) };
+    records.insert(14, Record { seq: 14, process: "worker-2".into(), n: 3, at, event: gave_up });
+    assert_eq!(end(&records), (Some(at), at));
 }
 
 /// The sections of a client, one after the other. `at` is the time of the first, in milliseconds.
@@ -160,14 +216,17 @@ fn of_too_many_windows_the_worst_are_drawn() {
 }
 
 #[test]
-fn requests_that_a_hold_does_not_keep_are_counted() {
-    let text = std::fs::read_to_string(corpus("kleppmann-pause")).unwrap();
-    let mut records: Vec<Record> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+fn too_many_requests_are_counted_and_the_stale_write_is_kept() {
+    let mut records = records("kleppmann-pause");
+    let mut builder = Builder::new(&checker::check(records.clone(), history::Tail::Whole));
     let read = records.iter().position(|record| matches!(record.event, Event::Admission { .. })).unwrap();
     let act = records[read].clone();
     (0..100).for_each(|_| records.insert(read, act.clone()));
-    let timeline = built(&records);
+    records.iter().for_each(|record| builder.add(record));
+    let timeline = builder.finish();
     let drawn: usize = timeline.holds.iter().map(|hold| hold.acts.len()).sum();
     assert_eq!(timeline.left_out.acts_of_run, 104);
     assert!(timeline.left_out.holds == 0 && drawn < 70, "{drawn}");
+    let last = timeline.hold(HoldId(1)).unwrap().acts.last().unwrap();
+    assert_eq!((last.kind, timeline.ms(last.at)), (RequestKind::Write, 7_102.0));
 }

@@ -38,6 +38,11 @@ fn a_client_program_that_cannot_be_used_is_refused_by_name() {
         ),
         (&["run", "--cluster", "docker", "--client-packages", "python3"], &["--client-packages", "no client program"]),
         (&["run", "--client", BASH, "--client-packages", "Foo"], &["--client-packages", "Debian packages"]),
+        (&["run", "--client", BASH, "--client-packages=--purge"], &["--client-packages", "Debian packages"]),
+        (
+            &["run", "--cluster", "docker", "--client", BASH, "--client-packages", "jq", "--image", "worker=b"],
+            &["--client-packages", "--image worker=NAME"],
+        ),
         (
             &["run", "--cluster", "docker", "--client", BASH, "--client-image", "a", "--image", "worker=b"],
             &["--client-image", "--image worker=NAME"],

@@ -32,6 +32,17 @@ fn a_directory_that_cannot_be_written_is_refused_before_the_search() {
     }
 }
 
+#[test]
+fn a_plan_that_cannot_be_written_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    // A directory has the name of the plan.
+    fs::create_dir(dir.path().join("failed-0.toml")).unwrap();
+    let save = dir.path().to_str().unwrap();
+    let flags = ["--backend", "buggy:stamps-late", "--nemesis", "none", "--seeds", "1", "--save", save];
+    ran(&[&["explore"], &flags[..]].concat()).exits(3).says(&["writing ", "failed-0.toml"]);
+    assert!(dir.path().join("explore.json").is_file(), "the other results are there");
+}
+
 /// Two steps that waited for the slot of the leader once handed it to each other for ever.
 #[test]
 fn runs_with_several_faults_of_the_leader_end() {

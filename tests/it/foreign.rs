@@ -39,6 +39,15 @@ fn the_exit_code_tells_the_verdict() {
 }
 
 #[test]
+fn the_memory_of_the_search_is_given_in_mebibytes() {
+    let write =
+        |n: u32| format!("INFO  jepsen.util - 0\t:invoke\t:write\t{n}\nINFO  jepsen.util - 0\t:ok\t:write\t{n}\n");
+    let log: String = (0..20).map(write).collect();
+    // This model has no faster method than a search.
+    check(&log, &["--format", "porcupine-log", "--model", "cas-register", "--memory", "1"]).exits(0);
+}
+
+#[test]
 fn a_value_of_the_file_forges_no_verdict() {
     let text = r#"[0 :invoke :put ["k" "a\nlinearizable"]] [0 :ok :put ["k" "a\nlinearizable"]]
                   [0 :invoke :get ["k" nil]] [0 :ok :get ["k" "b\nlinearizable"]]
@@ -66,7 +75,10 @@ fn what_is_wrong_is_named() {
     assert!(!plan.stderr.contains("EDN"), "{}", plan.stderr);
     ran(&[&["check", lines.to_str().unwrap()], &EDN[..]].concat()).exits(64).says(&["leave out `--format`"]);
     ran(&[&["check", "nowhere.edn"], &EDN[..]].concat()).exits(64).says(&["nowhere.edn: No such file"]);
-    ran(&["check", path, "--model", "mutex"]).exits(64).says(&["--model is for histories of other programs"]);
+    for (flag, value) in [("--model", "mutex"), ("--initial", "1"), ("--memory", "1")] {
+        let said = format!("{flag} is for histories of other programs");
+        ran(&["check", path, flag, value]).exits(64).says(&[&said]);
+    }
     check("", &["--format", "jepsen-edn", "--expect", "lock=upheld"]).exits(64).says(&["--expect is for runs"]);
     check("", &["--format", "jepsen-edn", "--model", "queue"]).exits(64).says(&["register, cas-register, mutex"]);
     check("", &["--format", "jepsen-edn", "--model", "mutex", "--initial", "1"]).exits(64).says(&["it is free"]);

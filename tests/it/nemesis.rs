@@ -377,7 +377,8 @@ fn a_fault_that_goes_with_a_wait_comes_while_its_client_waits_and_the_client_sta
     assert_eq!(*double.let_go.lock().unwrap(), ["while running"]);
     let stamp = |wanted: fn(&Event) -> bool| records.iter().find(|r| wanted(&r.event)).unwrap().at;
     let came = stamp(|e| matches!(e, Event::AtPoint { .. }));
-    let requested = stamp(|e| matches!(e, Event::Fault { phase: FaultPhase::Requested { .. }, .. }));
+    let requested =
+        stamp(|e| matches!(e, Event::Fault { phase: FaultPhase::Requested { hold: Some(HoldId(1)), .. }, .. }));
     let healed = stamp(|e| matches!(e, Event::Fault { phase: FaultPhase::HealProved, .. }));
     let released = stamp(|e| matches!(e, Event::PointReleased { .. }));
     assert!(came < requested && requested < healed && healed < released);

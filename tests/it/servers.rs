@@ -4,7 +4,7 @@ use std::{
     fs,
     net::{TcpListener, UdpSocket},
     path::Path,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -141,14 +141,36 @@ fn shows_no_password(ran: &Ran, runs: &Path) {
     }
 }
 
-fn run(redis: &Redis, runs: &Path, args: &[&str], password: Option<&str>) -> Ran {
-    let _guard = may_sweep();
+fn command(redis: &Redis, runs: &Path, args: &[&str], password: Option<&str>) -> Command {
     let mut command = harness();
     command.arg("run").args(args).arg("--runs").arg(runs).env("HARNESS_SERVERS_CA", redis.roots());
     if let Some(password) = password {
         command.env("HARNESS_SERVERS_PASSWORD", password);
     }
-    let ran = Ran::from(command.output().unwrap());
+    command
+}
+
+fn run(redis: &Redis, runs: &Path, args: &[&str], password: Option<&str>) -> Ran {
+    let _guard = may_sweep();
+    let ran = Ran::from(command(redis, runs, args, password).output().unwrap());
+    eprintln!("{}{}", ran.stderr, ran.stdout);
+    ran
+}
+
+/// Runs a command until a history other than that of the run `before` has this text, and interrupts it.
+fn interrupted(command: &mut Command, runs: &Path, before: &Path, text: &str) -> Ran {
+    let _guard = may_sweep();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let has_come = || {
+        let latest = runs.join("latest").canonicalize().unwrap();
+        latest != before && fs::read_to_string(latest.join("history.jsonl")).is_ok_and(|found| found.contains(text))
+    };
+    // The run ends by itself if the text never comes.
+    while child.try_wait().unwrap().is_none() && !has_come() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(Command::new("kill").args(["-INT", &child.id().to_string()]).status());
+    let ran = Ran::from(child.wait_with_output().unwrap());
     eprintln!("{}{}", ran.stderr, ran.stdout);
     ran
 }
@@ -170,7 +192,8 @@ fn a_redis_of_ones_own_shows_the_stale_holder_and_keeps_no_key_of_the_run() {
     assert_eq!(redis.asked(&["KEYS", "*"]), "lock:{k0}");
     assert_eq!(redis.asked(&["GET", "lock:{k0}"]), "of somebody else");
 
-    // The plan repeats the run. Its links are cut this time, and the password comes from the environment.
+    // The plan repeats the run. Its links are cut this time, the password comes from the environment, and Ctrl-C ends
+    // the run, which removes its keys all the same.
     let plan = latest.join("plan.toml");
     let cut = runs.path().join("cut.toml");
     let text = fs::read_to_string(&plan).unwrap();
@@ -179,13 +202,15 @@ fn a_redis_of_ones_own_shows_the_stale_holder_and_keeps_no_key_of_the_run() {
     let step = "id = 1\nfault = { kind = \"partition\", for = \"2s\", from = [\"redis-1\"] }\n\
                 target = { node = \"worker-1\" }\nwhen = { at = \"1s\" }\n";
     fs::write(&cut, format!("{before}[[plan.schedule]]\n{step}")).unwrap();
-    let repeated = run(&redis, runs.path(), &[cut.to_str().unwrap()], Some(PASSWORD));
+    let mut repeating = command(&redis, runs.path(), &[cut.to_str().unwrap()], Some(PASSWORD));
+    let repeated = interrupted(&mut repeating, runs.path(), &latest, "\"phase\":\"heal-proved\"").exits(130);
     let history = fs::read_to_string(runs.path().join("latest/history.jsonl")).unwrap();
     for phase in ["proved", "heal-proved"] {
         assert!(history.contains(&format!("\"phase\":\"{phase}\"")), "{phase}: {}", repeated.stderr);
     }
     shows_no_password(&repeated, runs.path());
     assert_eq!(redis.asked(&["KEYS", "*"]), "lock:{k0}");
+    assert_eq!(left_of(&runs.path().join("latest").canonicalize().unwrap()), Vec::<String>::new());
 }
 
 #[test]
@@ -197,6 +222,23 @@ fn a_refused_password_ends_a_run_without_being_shown() {
     let refused = run(&redis, runs.path(), &args, Some("hunter2-wrong")).exits(3);
     assert!(refused.stderr.contains("authentication failed"), "{}", refused.stderr);
     shows_no_password(&refused, runs.path());
+}
+
+#[test]
+fn a_plan_takes_credentials_only_from_a_variable_that_names_its_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, runs) = (dir.path().join("plan.toml"), dir.path().join("runs"));
+    let k1 = fs::read_to_string("suites/kleppmann/k1.toml").unwrap();
+    let urls: String = (1..=5).map(|n| format!("redis-{n} = \"redis://staging-{n}:6379\"\n")).collect();
+    fs::write(&plan, format!("{k1}\n[plan.own_servers]\n{urls}")).unwrap();
+    let run = |environment: &str| -> Ran {
+        let servers = (1..=5).map(|n| format!("redis-{n}=redis://:hunter2@{environment}-{n}:6379"));
+        let mut command = harness();
+        command.arg("run").arg(&plan).arg("--runs").arg(&runs).env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+        command.env("HARNESS_SERVERS", servers.collect::<Vec<_>>().join(",")).output().unwrap().into()
+    };
+    run("production").exits(64).says(&["HARNESS_SERVERS names other servers than the plan", "--servers env"]);
+    run("staging").exits(3).says(&["no Docker engine answers"]);
 }
 
 #[test]

@@ -82,6 +82,9 @@ fn shards_that_do_not_fit_together_are_refused() {
         merge(&results, &junit).exits(64).says(&["--junit", "1of2.jsonl has something else"]);
     }
     merge(&[one.clone(), two.clone()], &[]).exits(0);
+    // A shard that has left nothing is missed, even if the others are complete.
+    let with_nothing = [one.clone(), two.clone(), dir.path().to_owned()];
+    merge(&with_nothing, &[]).exits(64).says(&["no results of a suite", "--runs"]);
     let copy = two.join("suite-copy.jsonl");
     fs::copy(two.join("suite-faults-sim-2of2.jsonl"), &copy).unwrap();
     merge(&[one.clone(), two.clone()], &[]).exits(64).says(&["2/2 is given twice", "suite-copy.jsonl"]);

@@ -1,6 +1,11 @@
 //! Runs in the simulation: what they show, and where they are not taken for more than they are.
 
-use std::{fs, path::Path, process::Stdio, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -143,7 +148,9 @@ fn a_longer_pause_gives_more_and_longer_windows() {
     assert!(longest(1) > longest(0) + 1_000.0, "{dose}");
     let picture = std::fs::read_to_string(&svg).unwrap();
     assert!(picture.contains("<svg") && picture.contains("pause"));
-    ran(&["dose", "pause", "--ratios", "0"]).exits(64).says(&["outside 0.05"]);
+    for ratio in ["0", "nan"] {
+        ran(&["dose", "pause", "--ratios", ratio]).exits(64).says(&["outside 0.05"]);
+    }
 }
 
 #[test]
@@ -248,9 +255,11 @@ fn a_signal_ends_the_first_and_every_later_simulation() {
     // A simulation that takes longer than a signal needs.
     let plan = short.dir.path().join("long.toml");
     fs::write(&plan, text.replace(time, "\ntime = \"5m\"\n")).unwrap();
-    for (signal, nth) in [(Signal::SIGINT, 1), (Signal::SIGTERM, 2)] {
+    for (signal, nth) in [(Signal::SIGINT, 1), (Signal::SIGTERM, 2), (Signal::SIGHUP, 1)] {
         let runs = short.dir.path().join(signal.as_str());
-        let mut command = harness();
+        // As a terminal starts it: `nohup make test` would let it ignore SIGHUP.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(harness().get_program()).stdin(Stdio::null());
         command.arg("run").arg(&plan).args(["--repeat", "4", "--runs"]).arg(&runs);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let is_there = (0..6_000).any(|_| {

@@ -118,11 +118,13 @@ fn without_its_witness_a_row_says_nothing_and_a_wrong_expectation_is_told() {
     let dir = row(|text| text.replace("proved:pause", "tokens-behind"));
     let ran = one(&dir, &[]).exits(2);
     assert!(ran.stdout.contains("not seen: counters behind"), "{}", ran.stdout);
+    // What did not come out as expected is there to be looked at.
+    let is_written = |dir: &tempfile::TempDir| dir.path().join("runs/latest/verdict.json").exists();
+    assert!(is_written(&dir));
     let dir = row(|text| text.replace("lock=violated", "lock=upheld"));
     let ran = one(&dir, &[]).exits(1);
     assert!(ran.stdout.contains("expected lock=upheld, found violated"), "{}", ran.stdout);
-    // What did not come out as expected is there to be looked at.
-    assert!(dir.path().join("runs/latest/verdict.json").exists());
+    assert!(is_written(&dir));
     let dir = row(|text| text.replace("witness", "causes = [\"clock\"]\nwitness"));
     let ran = one(&dir, &[]).exits(1);
     assert!(ran.stdout.contains("expected the cause clock, found pause"), "{}", ran.stdout);
@@ -227,10 +229,13 @@ fn runs_of_another_build_are_judged_again_or_made_again() {
     one(&dir, &[]).exits(1);
     let state = dir.path().join("runs/suite-s-sim.jsonl");
     let another = of_another_build(&fs::read_to_string(&state).unwrap());
+    // The run was made in its second try.
+    let another = another.replacen("\"seen\":", "\"errors\":[\"no engine\"],\"seen\":", 1);
     fs::write(&state, &another).unwrap();
     let runs = || fs::read_dir(dir.path().join("runs")).unwrap().count();
     let before = runs();
-    one(&dir, &["--resume"]).exits(1).says(&["another build", "made 1 runs of", "1 are judged again"]);
+    let ran = one(&dir, &["--resume"]).exits(1).says(&["another build", "made 1 runs of", "1 are judged again"]);
+    assert!(ran.stdout.contains("1 infrastructure: the harness made the run in its second try"), "{}", ran.stdout);
     let kept = state.with_extension("jsonl.older");
     assert_eq!(fs::read_to_string(&kept).unwrap(), another, "nothing of the record is lost");
     assert_eq!(runs(), before + 1, "no run was made");
@@ -244,6 +249,19 @@ fn runs_of_another_build_are_judged_again_or_made_again() {
     }
     one(&dir, &["--resume"]).exits(1).says(&["0 are judged again"]);
     assert_eq!(runs(), before + 2, "the run was made again");
+}
+
+#[test]
+fn a_run_of_an_older_plan_is_not_judged_again() {
+    let dir = row(|text| text.replace("lock=violated", "lock=upheld"));
+    one(&dir, &[]).exits(1);
+    let state = dir.path().join("runs/suite-s-sim.jsonl");
+    let another = of_another_build(&fs::read_to_string(&state).unwrap());
+    fs::write(&state, another).unwrap();
+    let suite = dir.path().join("s.toml");
+    let text = fs::read_to_string(&suite).unwrap();
+    fs::write(&suite, text.replace("witness =", "set = { \"plan.seed\" = 77 }\nwitness =")).unwrap();
+    one(&dir, &["--resume"]).exits(1).says(&["made 1 runs of", "0 are judged again"]);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Bad input: each mistake has its own message and the exit code that the README promises.
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+};
 
 use crate::support::{harness, ran};
 
@@ -41,6 +44,7 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["selftest", "--short", "--only", "redlokc"], &["--only", "`redlokc`", "redlock"]),
         (&["selftest", "--short", "--table", "locks", "--only", "forgets-nx"], &["--only", "`forgets-nx`"]),
         (&["run", "--nemesis", "pause:worker-1@5s+60s", "--time", "10s"], &["--nemesis", "60s", "longer"]),
+        (&["run", "--nemesis", "pause+1s,pause:worker-1@5s+60s", "--time", "10s"], &["--nemesis", "60s", "longer"]),
         (&["run", "suites/kleppmann/k1.toml", "--seed", "3"], &["--seed", "cannot be used with", "a copy of the plan"]),
         (&["run", "suites/kleppmann.toml"], &["this is a suite", "harness suite suites/kleppmann.toml"]),
         (
@@ -161,6 +165,39 @@ fn a_full_output_is_a_failure_and_a_closed_one_is_quiet() {
         let ran = to(writer, args);
         assert!(ran.code == code && !ran.stderr.contains("panicked"), "{args:?}: {:?} {}", ran.code, ran.stderr);
     }
+}
+
+#[test]
+fn a_run_whose_history_cannot_be_written_fails_without_a_verdict() {
+    let runs = tempfile::tempdir().unwrap();
+    // No file can have more than 32 KiB, as if the disk were almost full. The history needs more.
+    let limited = "trap '' XFSZ; ulimit -f 64; exec \"$@\"";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", limited, "sh"]).arg(harness().get_program());
+    let run = ["run", "--cluster", "sim", "--backend", "redis", "--nemesis", "none", "--time", "20s", "--seed", "7"];
+    let output = command.args(run).arg("--runs").arg(runs.path()).output().unwrap();
+    crate::support::Ran::from(output).exits(3).says(&["history.jsonl", "appending to the history"]);
+    assert!(runs.path().join("latest/history.jsonl").exists() && !runs.path().join("latest/verdict.json").exists());
+}
+
+#[test]
+fn a_violated_run_decides_the_exit_code_of_all_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let [upheld, plan, runs] = ["upheld.toml", "plan.toml", "runs"].map(|name| dir.path().join(name));
+    let run = ["run", "--cluster", "sim", "--backend", "redis", "--nemesis", "none", "--time", "20s", "--seed", "7"];
+    let output = harness().args(run).arg("--runs").arg(&runs).output().unwrap();
+    crate::support::Ran::from(output).exits(0);
+    fs::copy(runs.join("latest/plan.toml"), &upheld).unwrap();
+    fs::copy("suites/kleppmann/k1.toml", &plan).unwrap();
+    let mut command = harness();
+    command.arg("run").arg(&plan).args(["--cluster", "sim", "--repeat", "5", "--runs"]).arg(&runs);
+    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("violated"));
+    // Each run reads the plan again, so the last one is upheld.
+    fs::rename(&upheld, &plan).unwrap();
+    let all: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{all:?}");
 }
 
 #[test]

@@ -107,8 +107,7 @@ struct Taking {
 }
 
 impl Client {
-    /// Returns this client with a lock that it may acquire again while it holds it. Make one for each section: a client
-    /// that gives a hold up without a release must not enter that hold again.
+    /// Returns this client with a lock that it may acquire again while it holds it.
     pub fn reentrant(&self, backend: &Backend) -> Client {
         let lock = backend.reentrant(self.lock.clone(), self.recording.clock.clone());
         Client {
@@ -311,10 +310,13 @@ impl Client {
         half.into_iter().chain(self.workload.patience).min().unwrap_or(Duration::MAX)
     }
 
-    /// Releases a hold. A client that had acquired it again releases once too often, which must change nothing.
+    /// Releases a hold. A client that had acquired it again releases once too often, which must change nothing. After a
+    /// release that failed, another one would send the request again.
     async fn release(&self, attempt: &Attempt, hold: &Hold) {
-        attempt.released(self.lock.release(hold, attempt).await);
-        if self.workload.reenter > 0 {
+        let released = self.lock.release(hold, attempt).await;
+        let is_released = released.is_ok();
+        attempt.released(released);
+        if self.workload.reenter > 0 && is_released {
             self.leave(attempt, hold).await;
         }
     }

@@ -226,15 +226,17 @@ mod tests {
     #[test]
     fn a_script_takes_the_place_of_what_would_be_drawn_for_its_worker_alone() {
         let ms = Duration::from_millis;
-        let part = |from, sections, writes| {
+        let part = |from, sections, writes, reads| {
             let (worker, every, attempts) = ("worker-2".into(), ms(50), Some(3));
-            Scripted { worker, from, sections, every, writes, reads: None, attempts }
+            Scripted { worker, from, sections, every, writes, reads, attempts }
         };
-        let workload = Workload { script: vec![part(ms(100), 3, Some(0)), part(ms(900), 1, None)], ..workload() };
+        let script = vec![part(ms(100), 3, Some(0), None), part(ms(900), 1, None, Some(true))];
+        let workload = Workload { script, ..workload() };
         let of = |worker: &str| Sections::new(&workload, &worker.into(), ClientId(0), ChaCha8Rng::seed_from_u64(1));
-        let due: Vec<_> = of("worker-2").map(|s| (s.due.as_millis(), s.writes, s.attempts)).collect();
-        let three = Some(3);
-        assert_eq!(due, [(100, 0, three), (150, 0, three), (200, 0, three), (900, 1, three)]);
+        let due = of("worker-2").map(|s| (s.due.as_millis(), s.writes, s.attempts, s.locks[0].mode));
+        let (three, write, read) = (Some(3), Mode::Write, Mode::Read);
+        let expected = [(100, 0, three, write), (150, 0, three, write), (200, 0, three, write), (900, 1, three, read)];
+        assert_eq!(due.collect::<Vec<_>>(), expected);
         assert_eq!(of("worker-1").take(500).count(), 500);
     }
 }

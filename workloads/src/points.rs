@@ -163,6 +163,18 @@ mod tests {
     }
 
     #[test]
+    fn the_stop_releases_every_client_at_its_point() {
+        let (points, double) = (Points::default(), Double::default());
+        let (clients, point) = ([3, 4].map(ClientId), Point::AfterAcquire);
+        clients.iter().for_each(|client| points.arm(*client, point, Duration::from_secs(1)));
+        let mut passing = clients.map(|client| Box::pin(points.pass(&double, &double, client, HoldId(1), point)));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(passing.iter_mut().all(|passing| passing.as_mut().poll(&mut cx).is_pending()));
+        points.go_all();
+        assert!(passing.iter_mut().all(|passing| passing.as_mut().poll(&mut cx).is_ready()));
+    }
+
+    #[test]
     fn a_client_that_gives_up_its_wait_is_disarmed() {
         let (client, hold, point) = (ClientId(3), HoldId(1), Point::AfterSend);
         for released in [false, true] {

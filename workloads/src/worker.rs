@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::future::{Either, join_all, select};
-use history::{ClientId, Event, Stamp, drift};
+use history::{ClientId, Event, Plan, Stamp, drift};
 use locks::{Clock, Lock, Reply};
 
 use crate::{
@@ -30,7 +30,8 @@ use crate::{
 const ACCESS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time for which a dead holder can block a key, and one second more.
-fn blocked_at_most(lease: Duration) -> Duration {
+fn blocked_at_most(plan: &Plan) -> Duration {
+    let lease = plan.longest_lease();
     lease + drift(lease) + Duration::from_secs(1)
 }
 
@@ -138,6 +139,11 @@ impl Worker {
     /// Runs one client: each section begins at its time, or as soon as the client is free.
     async fn client(&self, client: Client, start: Stamp, tally: &Tally) {
         let plan = &self.configuration.plan;
+        let backend = Backend::named(&self.configuration.backend).ok().filter(|_| plan.workload.reenter > 0);
+        let client = match backend {
+            Some(backend) => client.reentrant(&backend),
+            None => client,
+        };
         // Two streams for each client of each process: draws under contention must not change the offered sections.
         let stream = |of: u64| {
             let number = (u64::from(self.configuration.process) << 40) | (u64::from(client.id.0) << 8) | of;
@@ -145,7 +151,6 @@ impl Worker {
             Timed { stream: Stream::new(plan.seed, number, self.redraw), now }
         };
         let sections = Sections::new(&plan.workload, &self.configuration.node(), client.id, stream(1));
-        let backend = Backend::named(&self.configuration.backend).ok().filter(|_| plan.workload.reenter > 0);
         let mut rng = stream(2);
         for section in sections {
             let due = start.plus(section.due);
@@ -167,8 +172,6 @@ impl Worker {
             }
             tally.offered.fetch_add(1, Ordering::Relaxed);
             let (give_up, end) = (self.give_up(&client), self.end(&client));
-            let reentrant = backend.map(|backend| client.reentrant(&backend));
-            let client = reentrant.as_ref().unwrap_or(&client);
             let count = match client.section(&section, due, &mut rng, &give_up, &end).await {
                 Ended::Done => &tally.done,
                 Ended::Dropped => &tally.dropped,
@@ -200,7 +203,7 @@ impl Worker {
     fn give_up(&self, client: &Client) -> impl Fn() -> bool + Send + Sync + use<> {
         let stop = self.stop.clone();
         let clock = client.recording.clock.clone();
-        let longest = blocked_at_most(client.lease);
+        let longest = blocked_at_most(&self.configuration.plan);
         let (seen, until_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         move || {
             if stop.at().is_none() {
@@ -218,7 +221,7 @@ impl Worker {
     fn end(&self, client: &Client) -> impl Fn() -> Reply<()> + Send + Sync + use<> {
         let stop = self.stop.clone();
         let clock = client.recording.clock.clone();
-        let longest = blocked_at_most(client.lease);
+        let longest = blocked_at_most(&self.configuration.plan);
         move || {
             let (stop, clock) = (stop.clone(), clock.clone());
             Box::pin(async move {

@@ -13,9 +13,10 @@ use std::{
 
 use futures::executor::block_on;
 use history::{
-    Activity, Arm, ClientId, ClusterKind, Comparison, Event, Key, Plan, Scripted, Stamp, Tokens, Version, Workload,
+    Activity, Arm, ClientId, ClusterKind, Comparison, Event, Key, Plan, Program, Scripted, ServerFacts, Stamp, Tokens,
+    Version, Workload,
 };
-use locks::{Clock, Node, NodeError, Redis, Reply, Step, StepAnswer};
+use locks::{Clock, Node, NodeError, Owner, Redis, Reply, Step, StepAnswer};
 use resource::{ReadAnswer, WriteAnswer};
 use workloads::{
     attempt::Recording,
@@ -34,6 +35,12 @@ struct World {
     jump_ms: AtomicU64,
     events: Mutex<Vec<(u64, Event)>>,
     worker: OnceLock<Worker>,
+    /// The number of the worker's process in the run.
+    process: u32,
+    /// The owners of all attempts.
+    owners: Mutex<Vec<Owner>>,
+    /// The keys that were read at the end.
+    final_reads: Mutex<Vec<Key>>,
     /// The number of requests for the lock, and the number of the one during which the worker is stopped.
     requests: AtomicU64,
     stops_at: u64,
@@ -41,6 +48,10 @@ struct World {
     takes_ms: (u64, u64),
     /// True if another client holds the lock for ever.
     is_held: bool,
+    /// The servers round leases up to a multiple of this.
+    lease_step: Duration,
+    /// The lease that renewals request.
+    renew_for: Option<Duration>,
 }
 
 struct Double(Arc<World>);
@@ -85,7 +96,8 @@ impl Node for Double {
 
     fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
         let answer = match step {
-            Step::Acquire(..) => {
+            Step::Acquire(_, owner, _) => {
+                self.0.owners.lock().unwrap().push(owner);
                 let World { now_ms, worker, requests, stops_at, takes_ms: (before, after), is_held, .. } = &*self.0;
                 if requests.fetch_add(1, Ordering::Relaxed) + 1 == *stops_at {
                     now_ms.fetch_add(*before, Ordering::Relaxed);
@@ -101,15 +113,17 @@ impl Node for Double {
 }
 
 /// The sections of the tests have no operations.
-struct Unused;
+struct AtTheEnd(Arc<World>);
 
-impl Resource for Unused {
+impl Resource for AtTheEnd {
     fn read<'a>(&'a self, _: &Operation) -> Pending<'a, ReadAnswer> {
         unreachable!("no section reads")
     }
 
-    fn final_read<'a>(&'a self, _: &Key) -> Pending<'a, ReadAnswer> {
-        unreachable!("no test asks for final reads")
+    fn final_read<'a>(&'a self, key: &Key) -> Pending<'a, ReadAnswer> {
+        self.0.final_reads.lock().unwrap().push(key.clone());
+        let answer = ReadAnswer { number: Version(1), repeat: false, arms: BTreeMap::new() };
+        Box::pin(std::future::ready(Ok(answer)))
     }
 
     fn write<'a>(&'a self, _: &Operation, _: &BTreeMap<Arm, (Version, String)>) -> Pending<'a, WriteAnswer> {
@@ -118,7 +132,7 @@ impl Resource for Unused {
 }
 
 /// The second worker, with so many clients, each with so many sections, which are due at 500 ms, at 1,500 ms and so on.
-fn worker(world: &Arc<World>, clients: u32, sections: u32) -> &Worker {
+fn configuration(world: &World, clients: u32, sections: u32) -> Configuration {
     let script = Scripted {
         worker: "worker-2".into(),
         from: Duration::from_millis(500),
@@ -128,6 +142,8 @@ fn worker(world: &Arc<World>, clients: u32, sections: u32) -> &Worker {
         reads: None,
         attempts: None,
     };
+    let servers = serde_json::from_str(include_str!("../../tests/shared/servers/redis.json")).unwrap();
+    let workload = Workload { workers: 2, clients_per_worker: clients, script: vec![script], ..Workload::default() };
     let plan = Plan {
         schema: 1,
         seed: 1,
@@ -140,8 +156,8 @@ fn worker(world: &Arc<World>, clients: u32, sections: u32) -> &Worker {
         fence: Comparison::Default,
         resource: Default::default(),
         lock_nodes: vec!["redis-1".into()],
-        servers: serde_json::from_str(include_str!("../../tests/shared/servers/redis.json")).unwrap(),
-        workload: Workload { workers: 2, clients_per_worker: clients, script: vec![script], ..Workload::default() },
+        servers: ServerFacts { lease_step: world.lease_step, ..servers },
+        workload: Workload { renew_for: world.renew_for, ..workload },
         activity: Activity::default(),
         nemesis: Vec::new(),
         models: None,
@@ -150,20 +166,25 @@ fn worker(world: &Arc<World>, clients: u32, sections: u32) -> &Worker {
         waits: Vec::new(),
         schedule: Vec::new(),
     };
-    let configuration = Configuration {
-        process: 0,
+    Configuration {
+        process: world.process,
         first_client: ClientId(clients),
         plan,
         backend: "redis".into(),
         lock_nodes: Vec::new(),
         access: Default::default(),
         namespace: String::new(),
-        resource: String::new(),
-    };
+        resource: "http://resource:8080".into(),
+    }
+}
+
+/// The worker of this configuration.
+fn worker(world: &Arc<World>, clients: u32, sections: u32) -> &Worker {
+    let configuration = configuration(world, clients, sections);
     let double = || Arc::new(Double(world.clone()));
     let recording = Recording { journal: double(), clock: double(), points: Arc::new(Points::default()) };
     let lock = Arc::new(Redis::new(double(), double()));
-    world.worker.get_or_init(|| Worker::over(configuration, recording, lock, Arc::new(Unused)))
+    world.worker.get_or_init(|| Worker::over(configuration, recording, lock, Arc::new(AtTheEnd(world.clone()))))
 }
 
 /// Runs a worker with one client until it is stopped.
@@ -212,6 +233,17 @@ fn after_the_stop_a_client_outlasts_a_dead_holder_and_no_more() {
 }
 
 #[test]
+fn the_wait_after_the_stop_counts_the_lease_that_was_granted() {
+    let s = Duration::from_secs;
+    // From 500 ms on: the lease that blocks the key for longest, 1 % of it and 2 ms, and a second.
+    for (lease_step, renew_for, from_ms) in [(s(45), None, 92_402), (Duration::ZERO, Some(s(80)), 82_302)] {
+        let events = run(World { stops_at: 1, is_held: true, lease_step, renew_for, ..World::default() });
+        let ended = events.last().unwrap().0;
+        assert!((from_ms..=from_ms + 150).contains(&ended), "{ended} ms");
+    }
+}
+
+#[test]
 fn clients_whose_script_is_over_wait_for_the_stop() {
     let world = Arc::new(World::default());
     let worker = worker(&world, 2, 1);
@@ -227,4 +259,37 @@ fn clients_whose_script_is_over_wait_for_the_stop() {
     });
     assert_eq!(clients.collect::<Vec<_>>(), [2, 3]);
     assert_eq!(events.last().unwrap().1, Event::Sections { offered: 2, done: 2, dropped: 0 });
+}
+
+#[test]
+fn a_worker_that_is_started_again_draws_other_owners() {
+    let owners = |process| {
+        let world = Arc::new(World { process, stops_at: 3, ..World::default() });
+        block_on(worker(&world, 1, 100).run());
+        world.owners.lock().unwrap().clone()
+    };
+    let (first, again) = (owners(1), owners(2));
+    assert_eq!((first.len(), again.len()), (3, 3));
+    assert!(first.iter().all(|owner| !again.contains(owner)), "{first:?} {again:?}");
+}
+
+#[test]
+fn every_key_is_read_at_the_end() {
+    let world = Arc::new(World::default());
+    let keys: Vec<Key> = (0..3).map(Key::numbered).collect();
+    block_on(worker(&world, 1, 1).final_reads(&keys)).unwrap();
+    assert_eq!(*world.final_reads.lock().unwrap(), keys);
+}
+
+#[tokio::test]
+async fn only_a_worker_that_is_started_again_comes_up_without_a_lock() {
+    // Two workers begin the run.
+    for (process, comes_up) in [(1, false), (2, true)] {
+        let world = Arc::new(World { process, ..World::default() });
+        let mut configuration = configuration(&world, 1, 1);
+        configuration.plan.program = Some(Program { command: vec!["/no/such/program".into()], files: Vec::new() });
+        let double = || Arc::new(Double(world.clone()));
+        let connected = Worker::connect(configuration, double(), double()).await;
+        assert_eq!(connected.is_ok(), comes_up, "process {process}");
+    }
 }

@@ -50,6 +50,26 @@ fn a_gap_stops_the_judgement_at_the_last_event_before_it() {
 }
 
 #[test]
+fn the_earlier_of_two_gaps_stops_the_judgement() {
+    // The holds 1 and 3 overlap between the gaps: that of worker-2 after 5, and that of worker-1 after 1,000.
+    let mut builder = HistoryBuilder::new();
+    builder.plan.workload.workers = 3;
+    builder.acquire(2, 2, 5, 10, 40).release(2, 20).acquire(1, 1, 100, 110, 41).acquire(3, 3, 115, 120, 42);
+    builder.release(1, 150).release(3, 160).acquire(4, 1, 1_000, 1_010, 43).release(4, 1_020);
+    for first in ["worker-1", "worker-2"] {
+        let mut records = builder.records();
+        records.retain(|r| !(matches!(r.event, Event::Acquired { .. }) && [ms(10), ms(1_010)].contains(&r.at)));
+        records.sort_by_key(|r| match r.event {
+            Event::Plan { .. } => 0,
+            Event::End => 3,
+            _ => 1 + u8::from(r.process.as_str() != first),
+        });
+        let (verdict, windows, reasons) = judge(records);
+        assert_eq!((verdict, windows, reasons.len()), (Verdict::Inconclusive, 0, 2), "{first}: {reasons:?}");
+    }
+}
+
+#[test]
 fn a_violation_before_a_gap_stands() {
     let mut records = overlapping().records();
     let lost = records.iter().position(|r| r.at == ms(1_010)).unwrap();
@@ -112,6 +132,22 @@ fn a_process_that_ends_unfinished_and_unkilled_makes_the_run_inconclusive() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-2", 100);
     assert_eq!(judge(builder.records()).2, Vec::<String>::new());
+}
+
+#[test]
+fn a_process_that_starts_before_judged_events_makes_the_run_inconclusive() {
+    // The other processes have finished at 82, so all of their events have been judged.
+    let late = "worker-1#2: it started before events that had been judged".to_string();
+    for (at, expected) in [(82, (Verdict::Inconclusive, 0, vec![late])), (83, (Verdict::Upheld, 0, Vec::new()))] {
+        let mut records = quiet();
+        let end = records.pop().unwrap();
+        for (n, at, event) in [(0, at, started(Role::Worker)), (1, 90, Event::Finished)] {
+            let (seq, process) = (records.len() as u64, "worker-1#2".into());
+            records.push(Record { seq, process, n, at: ms(at), event });
+        }
+        records.push(Record { seq: records.len() as u64, ..end });
+        assert_eq!(judge(records), expected, "started at {at}");
+    }
 }
 
 #[test]

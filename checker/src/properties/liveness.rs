@@ -176,14 +176,12 @@ impl Judge for Liveness {
         let bound = self.blocked_keys.bound();
         let in_time = self.blocks.iter().filter(|b| b.lasted.is_some_and(|lasted| lasted <= bound)).count() as u64;
         let Found { stuck, after_step, kept } = self.blocked_keys.found(run, ending.is_whole);
-        let (deadlocks, count) = self.deadlocks.finish(run);
-        // Later events may end a cycle of a record that was cut.
-        let (lasting, cut_off) = (count(DeadlockEnd::Unended), count(DeadlockEnd::CutOff));
-        let unended = if ending.is_whole { lasting } else { 0 };
+        let (deadlocks, count) = self.deadlocks.finish(run, ending.is_whole);
+        let (unended, cut_off) = (count(DeadlockEnd::Unended), count(DeadlockEnd::CutOff));
         let ended = [DeadlockEnd::Detected, DeadlockEnd::TimedOut, DeadlockEnd::LeaseEnded, DeadlockEnd::Killed];
         let cycles: u64 = ended.into_iter().map(&count).sum();
         let judged = in_time + stuck.len() as u64 + cycles + unended;
-        let undecided = cut_off + (lasting - unended) + after_step + kept;
+        let undecided = cut_off + after_step + kept;
         let verdict = match judged + undecided {
             0 => Verdict::Measured,
             _ => Verdict::judged(!stuck.is_empty() || unended > 0, !ending.is_whole || undecided > 0),
@@ -202,7 +200,7 @@ impl Judge for Liveness {
             deadlocks_timed_out: count(DeadlockEnd::TimedOut),
             deadlocks_lease_ended: count(DeadlockEnd::LeaseEnded),
             deadlocks_killed: count(DeadlockEnd::Killed),
-            deadlocks_unended: count(DeadlockEnd::Unended),
+            deadlocks_unended: unended,
             deadlocks_cut_off: cut_off,
             deadlocks,
             reasons: reasons(cut_off, after_step, kept),
@@ -218,8 +216,8 @@ fn reasons(cut_off: u64, after_step: u64, kept: u64) -> Vec<String> {
         (
             cut_off,
             format!(
-                "the record ended while clients waited for each other in {}, too early to say whether their waits \
-                 would have ended",
+                "clients waited for each other in {} until the record ended: the record is too short, or not whole, to \
+                 say whether their waits would have ended",
                 plural(cut_off, "cycle", "cycles")
             ),
         ),

@@ -174,11 +174,24 @@ mod tests {
     }
 
     #[test]
+    fn the_median_of_two_recoveries_is_not_the_longer_one() {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).pause(1, "redis-1", 100, 500).release(1, 510);
+        builder.acquire(2, 2, 520, 700, 42).pause(2, "redis-1", 1_000, 1_400).release(2, 1_410);
+        builder.acquire(3, 1, 1_420, 1_800, 43).release(3, 1_810);
+        let found = measured(&builder);
+        assert_eq!((found.pairs.len(), found.longest_ms), (2, Some(400.0)));
+        assert!(found.p50_ms < found.longest_ms, "{found:?}");
+    }
+
+    #[test]
     fn a_key_that_is_not_acquired_again_is_counted_apart() {
         let mut builder = HistoryBuilder::new();
         builder.acquire(1, 1, 0, 10, 41).pause(1, "redis-1", 100, 500).release(1, 510);
         let found = measured(&builder);
         assert_eq!((found.longest_ms, found.unrecovered), (None, 1));
+        let found = measured(builder.pause(2, "redis-1", 600, 800));
+        assert_eq!((found.longest_ms, found.unrecovered), (None, 2), "once for each healed fault");
     }
 
     #[test]

@@ -196,6 +196,24 @@ fn every_count_and_list_can_be_looked_up() {
 }
 
 #[test]
+fn a_stamp_with_a_pending_decision_is_not_complete() {
+    // The plan kills the resource, which may undo the decision of 12, and the record has neither a restart nor an end.
+    let (hold, op, number) = (history::HoldId(1), history::OpId(1), 1);
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).release(1, 20);
+    builder.event("worker-1", 12, Event::ReadOk { hold, op, number, arms: None });
+    builder.plan_fault(1, Fault::new(fault::Kill {}, Duration::from_secs(1)), "resource");
+    for process in ["worker-2", "resource", "agent"] {
+        builder.event(process, 30, Event::Watermark);
+    }
+    let mut records = builder.records();
+    records.retain(|r| !matches!(r.event, Event::End | Event::Finished));
+    let v = check(records, Tail::Cut);
+    assert_eq!((count(&v, "resource.contradictions"), v.facts.judged_until_ms), (0, 12.0), "{:?}", v.reasons);
+    assert_eq!(v.lookup("resource"), Some(Figure::Verdict(Verdict::Inconclusive)));
+}
+
+#[test]
 fn a_lost_request_does_not_make_memory_grow_with_the_history() {
     let mut builder = HistoryBuilder::new();
     // A killed worker's write never arrives, and the other worker goes on and on.

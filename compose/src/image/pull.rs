@@ -9,16 +9,20 @@ use bollard::{errors::Error as EngineError, models::CreateImageInfo, query_param
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
-use crate::{
-    Engine, Progress,
-    error::{explain, status},
-};
+use crate::{Engine, Progress, error::explain};
 
 /// Time within which a registry must send its first message, and longest silence after it.
 const FIRST: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(60);
 /// Time between two messages about the size of a download.
 const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Words of Go's network code in the engine's errors: a connection to the registry, or to the host of its layers, was
+/// not made, was not trusted, or broke off.
+const UNREACHED: [&str; 8] =
+    ["dial tcp", "read tcp", "write tcp", "net/http: ", "deadline exceeded", "Client.Timeout", "tls: ", "x509: "];
+/// The engine's errors about a layer that is on its disk already. Such a layer may end too early, too.
+const DOWNLOADED: [&str; 2] = ["failed to register layer", "failed to extract layer"];
 
 /// The registries that could not be reached, with the reasons.
 #[derive(Debug, Default)]
@@ -45,10 +49,13 @@ impl Registries {
                     }
                 }
                 Ok(Some(Err(EngineError::DockerStreamError { error }))) => {
-                    break (format!("the pull broke off: {}", error.trim()), false);
+                    break (format!("the pull broke off: {}", error.trim()), is_reached(&error));
                 }
-                // A registry that answers "no such image" can be reached, and may have another image.
-                Ok(Some(Err(error))) => break (explain(&error), status(&error) == Some(404)),
+                Ok(Some(Err(error))) => {
+                    let why = explain(&error);
+                    let reached = is_reached(&why);
+                    break (why, reached);
+                }
                 Err(_) => break (format!("nothing came for {} s", patience.as_secs()), false),
             }
         };
@@ -58,6 +65,13 @@ impl Registries {
         }
         Err(why)
     }
+}
+
+/// Returns whether an error of the engine is about this image, or about the engine's disk: the registry can be reached,
+/// and may have another image.
+fn is_reached(error: &str) -> bool {
+    let has = |words: &[&str]| words.iter().any(|words| error.contains(words));
+    has(&DOWNLOADED) || !(has(&UNREACHED) || error.trim_end().ends_with("EOF"))
 }
 
 /// The state of a download, from the engine's messages.
@@ -108,7 +122,50 @@ fn with_tag(image: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use serde_json::json;
+
     use super::*;
+    use crate::fake_engine;
+
+    #[tokio::test]
+    async fn only_a_registry_that_was_not_reached_is_asked_once() {
+        let errors = [
+            (r#"Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io: no such host"#, 1),
+            (r#"error pulling image configuration: Get "https://a.example/b": net/http: TLS handshake timeout"#, 1),
+            ("read tcp 10.0.0.2:4711->10.0.0.1:443: read: connection reset by peer", 1),
+            ("unexpected EOF", 1),
+            ("no matching manifest for linux/arm64/v8 in the manifest list entries", 2),
+            ("manifest for redis:7 not found: manifest unknown: manifest unknown", 2),
+            ("toomanyrequests: You have reached your pull rate limit", 2),
+            ("failed to register layer: Error processing tar file(exit status 1): no space left on device", 2),
+            ("failed to register layer: Error processing tar file(exit status 1): unexpected EOF", 2),
+        ];
+        for (error, times) in errors {
+            let message = json!({ "message": error });
+            let in_stream = fake_engine::json(&json!({ "errorDetail": message, "error": error }).to_string());
+            let body = message.to_string();
+            let head = "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length:";
+            for reply in [in_stream, format!("{head} {}\r\n\r\n{body}", body.len())] {
+                let (dir, asked) = (tempfile::tempdir().unwrap(), Arc::new(AtomicUsize::new(0)));
+                let counted = Arc::clone(&asked);
+                let answer = move |_: &str| {
+                    counted.fetch_add(1, Relaxed);
+                    (Duration::ZERO, reply.clone())
+                };
+                let engine = fake_engine::start(&dir, answer).await;
+                let mut registries = Registries::default();
+                for name in ["redis:7", "postgres:15"] {
+                    registries.pull(&engine, name, &|_: &str| {}).await.unwrap_err();
+                }
+                assert_eq!(asked.load(Relaxed), times, "{error}");
+            }
+        }
+    }
 
     #[test]
     fn the_registry_of_an_image_is_its_first_part_if_that_is_a_host() {

@@ -57,7 +57,11 @@ impl Drop for Turn {
 /// Opens and locks the file. Returns none if another process has the lock, or has just removed the file.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).custom_flags(O_NOFOLLOW).mode(0o600).open(path)?;
+    lock_open(options.create(true).truncate(false).write(true).custom_flags(O_NOFOLLOW).mode(0o600).open(path)?)
+}
+
+/// Locks the file. Returns none if another process has the lock, or has removed the file since it was opened.
+fn lock_open(file: File) -> io::Result<Option<File>> {
     match file.try_lock() {
         Ok(()) => Ok((file.metadata()?.nlink() > 0).then_some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
@@ -111,6 +115,16 @@ mod tests {
         drop((first, other));
         drop(Turn::wait(at, "harness-debian/redis:bookworm", || panic!("nobody has it now")).await.unwrap());
         assert_eq!(files(at), 0);
+    }
+
+    #[test]
+    fn a_file_that_its_owner_has_removed_gives_nobody_the_turn() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("lock");
+        let opened = File::create(&path).unwrap();
+        drop(Turn { path: path.clone(), _lock: lock(&path).unwrap().unwrap() });
+        assert!(lock_open(opened).unwrap().is_none());
+        assert!(lock(&path).unwrap().is_some());
     }
 
     #[test]

@@ -204,6 +204,21 @@ mod tests {
     }
 
     #[test]
+    fn a_dead_build_that_cannot_be_removed_keeps_no_other_one() {
+        let temporary = tempfile::tempdir().unwrap();
+        // The system lists the directories in any order.
+        for n in 0..4 {
+            fs::create_dir(temporary.path().join(format!("harness-build-{n}-0{LOCK}"))).unwrap();
+            let dead = temporary.path().join(format!("harness-build-{n}-1"));
+            fs::create_dir(&dead).unwrap();
+            fs::write(lock_of(&dead), "").unwrap();
+        }
+        remove_dead(temporary.path()).unwrap_err();
+        let left = fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(left.into_iter().all(|name| name.to_string_lossy().ends_with(&format!("-0{LOCK}"))));
+    }
+
+    #[test]
     fn a_directory_with_a_mount_is_left() {
         let text =
             "29 1 0:5 / /dev rw - devtmpfs dev rw\n63 29 0:5 / /tmp/harness-build-1-0/m/dev rw - devtmpfs dev rw\n";

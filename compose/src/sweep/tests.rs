@@ -1,4 +1,7 @@
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use super::*;
 
@@ -109,22 +112,61 @@ fn the_agent_is_removed_after_all_other_containers_of_its_run() {
 }
 
 #[tokio::test]
-async fn a_server_with_the_agents_role_keeps_no_run_alive() {
-    let dir = tempfile::tempdir().unwrap();
-    let container = |node: &str| {
-        let labels = format!(r#"{{"harness.run":"a","harness.role":"agent","harness.node":"{node}"}}"#);
-        format!(r#"{{"Id":"{node}","State":"running","Created":0,"Labels":{labels}}}"#)
-    };
-    let containers = format!("[{},{}]", container("redis-1"), container("agent"));
-    let answer = move |request: &str| match request {
-        r if r.starts_with("GET /v1.41/containers/json") => crate::fake_engine::json(&containers),
+async fn only_an_agent_that_has_not_ended_keeps_its_run_alive() {
+    for (state, expected) in [
+        ("running", Agent::Runs),
+        ("paused", Agent::Runs),
+        ("created", Agent::IsCreated),
+        ("exited", Agent::No),
+        ("dead", Agent::No),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        // A server may have the role of the agent.
+        let containers = format!("[{},{}]", container("redis-1", state), container("agent", state));
+        let answer = move |request: &str| (Duration::ZERO, listed(request, &containers));
+        let engine = crate::fake_engine::start(&dir, answer).await;
+        let found = list(&engine, None).await.unwrap();
+        let agents: Vec<_> = found.iter().map(|object| (object.id.as_str(), object.agent)).collect();
+        assert_eq!(agents, [("redis-1", Agent::No), ("agent", expected)], "{state}");
+    }
+}
+
+/// A container with the agent's role, as the engine lists it.
+fn container(node: &str, state: &str) -> String {
+    let labels = format!(r#"{{"harness.run":"a","harness.role":"agent","harness.node":"{node}"}}"#);
+    format!(r#"{{"Id":"{node}","State":"{state}","Created":0,"Labels":{labels}}}"#)
+}
+
+/// The answer of an engine with these containers to a request for a list.
+fn listed(request: &str, containers: &str) -> String {
+    match request {
+        r if r.starts_with("GET /v1.41/containers/json") => crate::fake_engine::json(containers),
         r if r.starts_with("GET /v1.41/networks") => crate::fake_engine::json("[]"),
         _ => crate::fake_engine::json(r#"{"Volumes":[],"Warnings":[]}"#),
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_appears_late_is_taken_down_with_its_anonymous_volumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (looks, removals) = (AtomicUsize::new(0), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&removals);
+    let answer = move |request: &str| {
+        if request.starts_with("DELETE ") {
+            seen.lock().unwrap().push(request.to_owned());
+            return "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned();
+        }
+        let is_look = request.starts_with("GET /v1.41/containers/json");
+        let is_second = is_look && looks.fetch_add(1, Ordering::Relaxed) == 1;
+        let containers = if is_second { format!("[{}]", container("redis-1", "created")) } else { "[]".to_owned() };
+        listed(request, &containers)
     };
     let engine = crate::fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
-    let found = list(&engine, None).await.unwrap();
-    let agents: Vec<_> = found.iter().map(|object| (object.id.as_str(), object.agent)).collect();
-    assert_eq!(agents, [("redis-1", Agent::No), ("agent", Agent::Runs)]);
+    let swept = take_down_by_looks(&engine, "a", Duration::ZERO).await.unwrap();
+    assert_eq!(swept.containers, 1);
+    let removals = removals.lock().unwrap();
+    let [removal] = removals.as_slice() else { panic!("{removals:?}") };
+    assert!(removal.starts_with("DELETE /v1.41/containers/redis-1?") && removal.contains("v=true"), "{removal}");
 }
 
 #[tokio::test]

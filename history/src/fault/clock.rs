@@ -134,6 +134,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_the_wall_clock_jumps_back() {
+        let change = ClockChange::JumpMs(-1);
+        for (clock, is_possible) in
+            [(WhichClock::Wall, true), (WhichClock::Monotonic, false), (WhichClock::Both, false)]
+        {
+            assert_eq!(Clock { clock, change }.check(Duration::from_secs(1)).is_ok(), is_possible, "{clock:?}");
+        }
+    }
+
+    #[test]
     fn a_change_by_nothing_is_refused() {
         let strobe = ClockChange::Strobe { by_ms: 0, every_ms: 100 };
         for change in [ClockChange::JumpMs(0), ClockChange::DriftPpm(0), strobe] {

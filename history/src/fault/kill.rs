@@ -106,3 +106,24 @@ fn has_data(cluster: &PlannedCluster<'_>, target: &Target) -> Result<(), String>
         Target::Node(_) | Target::Leader => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+
+    #[test]
+    fn only_a_lock_node_has_data_to_lose() {
+        let plan = plan();
+        let cluster = plan.planned_cluster();
+        let check = |target: &Target| {
+            [Amnesia::default().check_target(&cluster, target), Powerloss {}.check_target(&cluster, target)]
+        };
+        assert_eq!(check(&Target::Node("redis-1".into())), [Ok(()), Ok(())]);
+        for target in [Target::Holder, Target::Node("worker-1".into()), Target::Node("resource".into())] {
+            for refused in check(&target) {
+                assert!(refused.is_err_and(|problem| problem.contains("no data to lose")), "{target:?}");
+            }
+        }
+    }
+}

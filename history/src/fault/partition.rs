@@ -33,3 +33,15 @@ impl FaultParameters for Partition {
         format!("cut {node} off ({lasted})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_cut_in_the_way_that_the_partition_names() {
+        for cut in [CutMode::Drop, CutMode::Reject] {
+            assert_eq!(Partition { cut }.link_effect(), Some(LinkEffect::Cut(cut)));
+        }
+    }
+}

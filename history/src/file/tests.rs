@@ -63,10 +63,59 @@ fn a_small_file_that_decompresses_to_a_huge_one_is_refused() {
     let path = dir.path().join("bomb.zst");
     std::fs::write(&path, &packed).unwrap();
     let mut read = 0;
-    let error = Reader::open(&path).unwrap().inspect(|_| read += 1).find_map(Result::err).unwrap().to_string();
-    assert!(error.contains("1000 times"), "{error}");
+    let error = Reader::open(&path).unwrap().inspect(|_| read += 1).find_map(Result::err).unwrap();
+    assert!(error.is_in_the_file() && error.to_string().contains("1000 times"), "{error}");
     // The last one is the error.
     assert_eq!(read - 1, packed.len() * 1_000 / line.len());
+}
+
+#[test]
+fn the_bound_on_decompression_counts_lines_that_are_read_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut reader = Reader::open(&written(dir.path())).unwrap();
+    reader.left = lines()[..2].concat().len() as u64;
+    assert!(reader.by_ref().take(2).all(|record| record.is_ok()));
+    assert!(matches!(reader.next(), Some(Err(HistoryError::Inflated { .. }))));
+}
+
+#[test]
+fn a_read_that_a_signal_interrupts_is_tried_again() {
+    struct Interrupted<'a> {
+        text: &'a [u8],
+        is_interrupted: bool,
+    }
+    impl Read for Interrupted<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            self.is_interrupted = !self.is_interrupted;
+            if self.is_interrupted { Err(io::ErrorKind::Interrupted.into()) } else { self.text.read(to) }
+        }
+    }
+    let (mut line, text) = (Vec::new(), b"first\nsecond\n");
+    let mut input = BufReader::new(Interrupted { text, is_interrupted: false });
+    read_line(&mut input, &mut line, LINE).unwrap();
+    assert_eq!(line, b"first\n");
+}
+
+#[test]
+fn a_history_that_exists_is_not_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = written(dir.path());
+    let before = std::fs::read(&path).unwrap();
+    let error = Writer::create(&path).err().unwrap();
+    assert!(matches!(&error, HistoryError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists));
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_full_disk_is_an_error_of_the_writer() {
+    let path = PathBuf::from("/dev/full");
+    let file = BufWriter::with_capacity(1 << 10, File::options().write(true).open(&path).unwrap());
+    let mut writer = Writer { path, file, checksum: Checksum::default(), line: Vec::new() };
+    let record = Record { seq: 0, process: "worker-1".into(), n: 0, at: Stamp(1), event: Event::Watermark };
+    writer.append(&record).unwrap();
+    assert!(writer.flush().is_err_and(|error| error.to_string().contains("/dev/full")));
+    let process = "w".repeat(1 << 10).as_str().into();
+    assert!(writer.append(&Record { process, ..record }).is_err(), "a line that is longer than the buffer");
 }
 
 #[test]
@@ -170,6 +219,10 @@ fn lost_added_exchanged_and_moved_lines_are_found() {
     is_damaged(&[one.clone(), three.clone(), two.clone()], 2);
     let edited = String::from_utf8(two.clone()).unwrap().replace("k0", "k1").into_bytes();
     is_damaged(&[one.clone(), edited, three.clone()], 2);
+    let mut zeros = two.clone();
+    let end = zeros.len() - "\"}\n".len();
+    zeros[end - 8..end].fill(b'0');
+    is_damaged(&[one.clone(), zeros, three.clone()], 2);
     // The same line of another history, which has a right checksum there.
     let mut another = Checksum::default();
     let mut line = two[..two.len() - 1].to_vec();
@@ -209,7 +262,9 @@ fn a_file_compressed_by_gzip_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("history.jsonl.gz");
     std::fs::write(&path, [0x1f, 0x8b, 8, 0]).unwrap();
-    let error = Reader::open(&path).err().unwrap().to_string();
+    let error = Reader::open(&path).err().unwrap();
+    assert!(error.is_in_the_file(), "{error}");
+    let error = error.to_string();
     assert!(error.contains("gzip") && error.contains("gunzip") && error.contains(".zst"), "{error}");
 }
 
@@ -224,6 +279,21 @@ fn a_line_without_its_number_has_that_of_its_place() {
     std::fs::write(&path, event(0).replace("}\n", "} {}\n")).unwrap();
     let error = Reader::open(&path).unwrap().find_map(Result::err).unwrap().to_string();
     assert!(error.contains(": trailing characters; expected"), "{error}");
+}
+
+#[test]
+fn a_line_in_any_form_keeps_its_own_number() {
+    let event = |n: u64| {
+        let [usual, spaced] = ["", " "].map(|space| {
+            format!("{{\"seq\":{space}{n},\"process\":\"worker-1\",\"n\":{n},\"at\":5,\"event\":\"watermark\"}}\n")
+        });
+        [usual, spaced].concat()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("excerpt.jsonl");
+    std::fs::write(&path, [7, 9].map(event).concat()).unwrap();
+    let numbers: Vec<u64> = Reader::open(&path).unwrap().map(|record| record.unwrap().seq).collect();
+    assert_eq!(numbers, [7, 7, 9, 9]);
 }
 
 #[test]
@@ -252,16 +322,17 @@ fn what_restarted_processes_found_is_read_alone() {
     let path = written(dir.path());
     assert_eq!(Reader::recoveries(&path).unwrap(), []);
     let mut writer = Writer::create(&dir.path().join("restarted.jsonl")).unwrap();
-    let (key, found) = (crate::Key::from("recovered"), Event::Recovered { durable: 42 });
+    let (key, found) = (crate::Key::from("recovered"), |durable| Event::Recovered { durable });
     let (client, attempt, mode) = (ClientId(0), HoldId(1), crate::Mode::Write);
     let other = Event::Acquire { client, attempt, key, intended: Stamp(5), mode, above: None };
-    for (n, event) in [other, found].into_iter().enumerate() {
+    let events = [("resource#2", other), ("resource#2", found(42)), ("resource#3", found(7))];
+    for (n, (process, event)) in events.into_iter().enumerate() {
         let n = n as u64;
-        writer.append(&Record { seq: n, process: "resource#2".into(), n, at: Stamp(10), event }).unwrap();
+        writer.append(&Record { seq: n, process: process.into(), n, at: Stamp(10), event }).unwrap();
     }
     writer.flush().unwrap();
     let found = Reader::recoveries(&dir.path().join("restarted.jsonl")).unwrap();
-    assert_eq!(found, [(ProcessName::from("resource#2"), 42)]);
+    assert_eq!(found, [(ProcessName::from("resource#2"), 42), (ProcessName::from("resource#3"), 7)]);
 }
 
 #[test]

@@ -134,6 +134,7 @@ fn a_known_name_is_no_other_name() {
         "fifteen bytes 1",
         "sixteen bytes 11",
         "longer than that 1",
+        "longer than that 2",
     ];
     for name in all.iter().cycle().take(3 * all.len()) {
         for key in ["k0", "k1", name] {

@@ -1,8 +1,11 @@
 //! Servers that exist already: the harness drives clients against them, and leaves the servers themselves alone.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use super::{Plan, possible::PlanError};
+use super::{
+    Plan,
+    possible::{PlanError, named},
+};
 use crate::{cluster::ClusterKind, names::NodeName, resource_kind::ResourceKind, step::Step, target::Target};
 
 /// The faults that remain, for messages.
@@ -56,23 +59,36 @@ impl Plan {
         match &step.target {
             Target::Leader => refused("leader"),
             Target::Node(node) if self.lock_nodes.contains(node) => refused(node.as_str()),
-            _ => self.cuts_whole_hosts(step),
+            _ => cuts_whole_hosts(step, self.own_servers.iter().map(|(node, url)| (node, host(url)))),
         }
     }
 
-    /// Refuses a fault of links that names some servers of a host and not all. Packets are told apart by addresses, so
-    /// the fault would hit the others too.
-    fn cuts_whole_hosts(&self, step: &Step) -> Result<(), String> {
-        let Some(links) = step.fault.links.as_ref().filter(|links| !links.from.is_empty()) else { return Ok(()) };
-        let (named, spared): (Vec<_>, Vec<_>) =
-            self.own_servers.iter().partition(|(node, _)| links.from.contains(*node));
-        let hosts: BTreeMap<&str, &NodeName> = spared.into_iter().map(|(node, url)| (host(url), node)).collect();
-        match named.into_iter().find_map(|(node, url)| Some((node, hosts.get(host(url))?))) {
-            Some((node, other)) => Err(format!(
-                "`{node}` and `{other}` have one address, so a fault of links hits both; name both, or neither"
-            )),
-            None => Ok(()),
+    /// Checks the faults of links again, with the addresses of the servers that exist already. Different names can have
+    /// one address.
+    ///
+    /// # Errors
+    /// The first fault that names some servers of an address and not all.
+    pub fn check_addresses(&self, addresses: &BTreeMap<NodeName, Ipv4Addr>) -> Result<(), PlanError> {
+        for step in &self.schedule {
+            if let Err(problem) = cuts_whole_hosts(step, addresses.iter()) {
+                return Err(PlanError { field: "nemesis", problem: format!("{}: {problem}", named(step)) });
+            }
         }
+        Ok(())
+    }
+}
+
+/// Refuses a fault of links that names some servers of a host and not all. Packets are told apart by addresses, so the
+/// fault would hit the others too.
+fn cuts_whole_hosts<'a, H: Ord>(step: &Step, hosts: impl Iterator<Item = (&'a NodeName, H)>) -> Result<(), String> {
+    let Some(links) = step.fault.links.as_ref().filter(|links| !links.from.is_empty()) else { return Ok(()) };
+    let (named, spared): (Vec<_>, Vec<_>) = hosts.partition(|(node, _)| links.from.contains(*node));
+    let spared: BTreeMap<H, &NodeName> = spared.into_iter().map(|(node, host)| (host, node)).collect();
+    match named.into_iter().find_map(|(node, host)| Some((node, spared.get(&host)?))) {
+        Some((node, other)) => Err(format!(
+            "`{node}` and `{other}` have one address, so a fault of links hits both; name both, or neither"
+        )),
+        None => Ok(()),
     }
 }
 
@@ -84,11 +100,11 @@ pub fn no_access(target: &str) -> String {
     )
 }
 
-/// The host of a URL without credentials.
-fn host(url: &str) -> &str {
+/// The host of a URL without credentials. Names of hosts have no upper case.
+fn host(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let address = rest.split(['/', '?']).next().unwrap_or(rest);
-    address.rsplit_once(':').map_or(address, |(host, _)| host)
+    address.rsplit_once(':').map_or(address, |(host, _)| host).to_ascii_lowercase()
 }
 
 #[cfg(test)]
@@ -142,6 +158,25 @@ mod tests {
         }
         let refused = cut(&["redis-1", "redis-3"]).unwrap_err();
         assert!(refused.contains("`redis-1` and `redis-2` have one address"), "{refused}");
+    }
+
+    #[test]
+    fn servers_with_different_names_can_have_one_address() {
+        let fault = Fault::new(fault::Partition::default(), Duration::from_secs(1));
+        let fault = fault.on_links(Direction::Both, vec!["redis-3".into()]);
+        let (target, when) = (Target::Node("worker-1".into()), When::At(Duration::from_secs(1)));
+        let mut plan = Plan { schedule: vec![Step { id: FaultId(1), fault, target, when }], ..own() };
+        assert_eq!(plan.validate(), Ok(()));
+        let at = |last: [u8; 3]| -> BTreeMap<NodeName, Ipv4Addr> {
+            let address = |n: usize| (NodeName::new(format!("redis-{}", n + 1)), Ipv4Addr::new(10, 0, 0, last[n]));
+            (0..3).map(address).collect()
+        };
+        assert_eq!(plan.check_addresses(&at([1, 1, 2])), Ok(()));
+        let refused = plan.check_addresses(&at([1, 1, 1])).unwrap_err().to_string();
+        assert!(refused.starts_with("nemesis: fault 1 (partition): `redis-3` and `redis-2` have one"), "{refused}");
+        plan.own_servers.insert("redis-2".into(), "redis://B:6380".into());
+        let refused = plan.validate().unwrap_err().to_string();
+        assert!(refused.contains("`redis-3` and `redis-2` have one address"), "{refused}");
     }
 
     #[test]

@@ -130,6 +130,9 @@ mod tests {
             resource: ResourceKind::Etcd,
             ..plan
         };
+        let leader = in_etcd(cut(Target::Leader, &["resource"]));
+        assert_eq!(leader.validate(), Ok(()));
+        assert!(leader.peers(&Target::Leader).contains(&"resource".into()));
         for (target, peer) in [("resource", "redis-1"), ("redis-1", "resource"), ("worker-1", "resource")] {
             assert_eq!(in_etcd(cut(node(target), &[peer])).validate(), Ok(()), "{target} from {peer}");
             assert!(in_etcd(cut(node(target), &[])).peers(&node(target)).contains(&peer.into()));

@@ -118,7 +118,7 @@ impl Plan {
         if !(0.0..=1.0).contains(&w.readers) {
             return err("readers", format!("{} is no share of the critical sections: expected 0 to 1", w.readers));
         }
-        if w.readers > 0.0 && w.session {
+        if w.has_readers() && w.session {
             return err("readers", "no lock has readers in a shared session: leave out `--session`".into());
         }
         self.check_hierarchy()?;

@@ -225,6 +225,14 @@ mod tests {
     }
 
     #[test]
+    fn each_comma_and_each_opening_bracket_of_a_line_is_a_value() {
+        for line in [",,,", "[[[", "{{{", "[{,"] {
+            assert!(has_more_values(line.as_bytes(), 2), "{line}");
+        }
+        assert!(!has_more_values(b"[}],{]", 3));
+    }
+
+    #[test]
     fn a_text_of_too_many_values_is_refused_before_it_is_parsed() {
         // Each line has five values.
         let values = |times: usize| "a = { b = [1, 2] }\n".repeat(times);

@@ -59,7 +59,7 @@ fn a_plan_survives_toml_and_json() {
     let workload = Workload {
         renew_for: some(1),
         writes: 2,
-        resend: some(3),
+        resend: Some(Duration::from_nanos(3_000_001)),
         cancel: some(4),
         deadline: some(5),
         reenter: 6,
@@ -67,14 +67,29 @@ fn a_plan_survives_toml_and_json() {
         opposite: true,
         patience: some(8),
         session: true,
-        readers: 0.25,
-        hierarchy: 0.5,
+        readers: 0.001,
+        hierarchy: 0.002,
         ..plan.workload.clone()
     };
     let with_all = Plan { workload, ..plan.clone() };
     for plan in [plan, without, with_all] {
         assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
         assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
+    }
+}
+
+#[test]
+fn readers_in_a_shared_session_are_refused_whether_drawn_or_scripted() {
+    let (from, every) = (Duration::from_secs(1), Duration::from_millis(100));
+    let (worker, reads) = ("worker-1".into(), Some(true));
+    let part = crate::Scripted { worker, from, sections: 1, every, writes: None, reads, attempts: None };
+    let session = Workload { session: true, ..plan().workload };
+    let drawn = Workload { readers: 0.5, ..session.clone() };
+    let scripted = Workload { script: vec![part], ..session.clone() };
+    assert_eq!(Plan { workload: session, ..plan() }.validate(), Ok(()));
+    for workload in [drawn, scripted] {
+        let refused = Plan { workload, ..plan() }.validate().unwrap_err();
+        assert!(refused.field == "readers" && refused.problem.contains("shared session"), "{refused}");
     }
 }
 
@@ -126,6 +141,9 @@ fn a_fault_of_links_that_could_not_be_shown_is_refused() {
         (r#"kind = "delay", for = "1s", by = "999us""#, "cannot be told"),
         (r#"kind = "delay", for = "1s", by = { from = "2ms", to = "1ms" }"#, "upside down"),
         (r#"kind = "reorder", for = "1s", by = { from = "2ms", to = "2ms" }"#, "overtake nothing"),
+        (r#"kind = "reorder", for = "1s", by = { from = "2ms", to = "1ms" }"#, "upside down"),
+        (r#"kind = "reorder", for = "1s", by = { from = "1us", to = "999us" }"#, "cannot be told"),
+        (r#"kind = "reorder", for = "1s", by = { from = "1ms", to = "61m" }"#, "too long"),
     ] {
         let plan = Plan::from_toml(&with_fault(fault)).unwrap();
         let refused = plan.validate().unwrap_err();
@@ -277,7 +295,7 @@ fn limits_are_possible_and_anything_beyond_is_refused() {
     fn take(plan: &mut Plan, locks: u32) {
         (plan.workload.keys, plan.workload.locks_per_section) = (200, locks);
     }
-    let table: [(&str, Change, Change); 17] = [
+    let table: [(&str, Change, Change); 19] = [
         ("workers", |p| p.workload.workers = 64, |p| p.workload.workers = 65),
         ("clients-per-worker", |p| p.workload.clients_per_worker = 1, |p| p.workload.clients_per_worker = 0),
         ("clients-per-worker", |p| p.workload.clients_per_worker = 1_000, |p| p.workload.clients_per_worker = 1_001),
@@ -291,6 +309,8 @@ fn limits_are_possible_and_anything_beyond_is_refused() {
         ("time", |p| p.time = DAY, |p| p.time = DAY + MS),
         ("renew", |p| p.workload.renew = Some(MS * 10), |p| p.workload.renew = Some(MS * 9)),
         ("renew", |p| p.workload.renew = Some(p.lease - MS), |p| p.workload.renew = Some(p.lease)),
+        ("deadline", |p| p.workload.deadline = Some(MS * 10), |p| p.workload.deadline = Some(MS * 9)),
+        ("deadline", |p| p.workload.deadline = Some(p.lease), |p| p.workload.deadline = Some(p.lease + MS)),
         ("writes", |p| p.workload.writes = 1, |p| p.workload.writes = 0),
         ("writes", |p| p.workload.writes = 100, |p| p.workload.writes = 101),
         ("locks-per-section", |p| take(p, 100), |p| take(p, 101)),
@@ -424,6 +444,10 @@ fn the_first_of_many_processes_of_a_server_is_not_stopped_alone() {
             assert_eq!(problem.is_some(), is_refused && is_server, "{target}: {problem:?}");
             assert!(problem.is_none_or(|problem| problem.contains("use `pause`, which freezes all of them")));
         }
+        let step = Step { fault, target: Target::Leader, ..plan().schedule[0].clone() };
+        let many = ServerFacts { many_processes: true, ..servers("etcd") };
+        let leader = Plan { schedule: vec![step], servers: many, ..plan() };
+        assert_eq!(leader.validate().is_err(), is_refused);
     }
 }
 
@@ -439,7 +463,31 @@ fn the_facts_decide_which_model_a_simulation_uses_and_which_lease_is_granted() {
     for servers in [&redlock, &etcd] {
         assert_eq!(ServerFacts { lease_clock: LeaseClock::Waiter, ..servers.clone() }.model(), None);
     }
+    // A server that forgets nothing in a kill has no persistence to choose.
+    let keeping = ServerFacts { kill_forgets: false, ..redlock.clone() };
+    assert_eq!([&redlock, &keeping, &etcd].map(ServerFacts::has_persistence), [true, false, false]);
     let ms = Duration::from_millis;
+    let at_least = ServerFacts { least_lease: ms(400), ..redlock.clone() };
+    assert_eq!((at_least.granted(ms(1)), at_least.granted(ms(401))), (ms(400), ms(401)));
     assert_eq!((redlock.granted(ms(1)), redlock.granted(ms(2_500))), (ms(1), ms(2_500)));
     assert_eq!([1, 2_000, 2_001, 3_000].map(|asked| etcd.granted(ms(asked))), [2_000, 2_000, 3_000, 3_000].map(ms));
+}
+
+#[test]
+fn the_arm_guard_needs_tokens() {
+    let with = |tokens| {
+        let (arms, resource) = (vec![Arm::Off, Arm::Guard], ResourceKind::Etcd);
+        Plan { servers: servers("etcd"), tokens, arms, resource, ..plan() }.validate()
+    };
+    assert_eq!(with(Tokens::Revision), Ok(()));
+    let refused = with(Tokens::None).unwrap_err();
+    assert!(refused.field == "arms" && refused.problem.contains("`guard` needs"), "{refused}");
+}
+
+#[test]
+fn clients_are_numbered_worker_by_worker() {
+    let workload = Workload { workers: 2, clients_per_worker: 3, ..plan().workload };
+    let plan = Plan { workload, ..plan() };
+    let workers = [0, 2, 3, 5].map(|client| plan.worker_of(ClientId(client)).to_string());
+    assert_eq!(workers, ["worker-1", "worker-1", "worker-2", "worker-2"]);
 }

@@ -114,9 +114,17 @@ mod tests {
     }
 
     #[test]
+    fn a_third_fault_hides_no_faults_that_exclude_each_other() {
+        let (all, wall) = (cut(Direction::Both, &[]), clock(WhichClock::Wall));
+        let schedule = vec![step(1, all.clone(), 2), step(2, wall, 3), step(3, all, 4)];
+        let problem = Plan { schedule, ..plan() }.validate().unwrap_err().problem;
+        assert!(problem.contains("fault 1 (partition) and fault 3 (partition)"), "{problem}");
+    }
+
+    #[test]
     fn faults_that_exclude_each_other_are_refused_by_name() {
         let (kill, pause) = (Fault::new(fault::Kill {}, s(3)), Fault::new(fault::Pause {}, s(3)));
-        let (wall, both) = (clock(WhichClock::Wall), clock(WhichClock::Both));
+        let (wall, monotonic, both) = (clock(WhichClock::Wall), clock(WhichClock::Monotonic), clock(WhichClock::Both));
         let (all, out) = (cut(Direction::Both, &[]), cut(Direction::Out, &["resource"]));
         for (first, second) in [
             (&kill, &kill),
@@ -125,7 +133,10 @@ mod tests {
             (&pause, &pause),
             (&kill, &wall),
             (&wall, &both),
+            (&both, &monotonic),
+            (&monotonic, &monotonic),
             (&all, &out),
+            (&out, &all),
         ] {
             let mut plan = plan();
             plan.schedule = vec![step(1, first.clone(), 2), step(2, second.clone(), 4)];
@@ -141,7 +152,7 @@ mod tests {
             plan.schedule[1] = Step { when: When::AfterHeal(s(4)), ..step(2, second.clone(), 4) };
             assert_eq!(plan.validate(), Ok(()));
         }
-        let (incoming, monotonic) = (cut(Direction::In, &["resource"]), clock(WhichClock::Monotonic));
+        let incoming = cut(Direction::In, &["resource"]);
         // Of two faults that begin at the same time, the plan names the first one first.
         for (first, second, is_refused) in [(&kill, &wall, true), (&wall, &kill, false)] {
             let schedule = vec![step(2, first.clone(), 2), step(1, second.clone(), 2)];

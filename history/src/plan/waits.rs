@@ -31,7 +31,7 @@ impl Plan {
             false => Err(format!("`{node}` is no worker; there are worker-1 to worker-{}", self.workload.workers)),
         };
         let mut ids = BTreeSet::new();
-        for wait in &self.waits {
+        for (place, wait) in self.waits.iter().enumerate() {
             let failed = |problem: String| Err(format!("wait {}: {problem}", wait.id.0));
             if !ids.insert(wait.id) {
                 return failed("its number is taken".into());
@@ -44,6 +44,10 @@ impl Plan {
                 let problem = "has no other client that could write meanwhile; name another worker";
                 return failed(format!("{} {problem}", wait.worker));
             }
+            let has_one_client = self.workload.workers == 1 && self.workload.clients_per_worker == 1;
+            if wait.until == Until::AnotherWrote && has_one_client {
+                return failed("the run has one client, so no other could write meanwhile; add a worker".into());
+            }
             match wait.until {
                 Until::Over(fault) if !self.schedule.iter().any(|step| step.id == fault) => {
                     return failed(format!("there is no fault {} in the plan", fault.0));
@@ -52,6 +56,13 @@ impl Plan {
                     return failed(format!("there is no other wait {} in the plan", other.0));
                 }
                 _ => {}
+            }
+            // The waits of one worker follow each other.
+            let needed = self.needed_for(&wait.until);
+            let is_later = |later: &&Wait| Some(later.id) == needed && later.worker == wait.worker;
+            if let Some(later) = self.waits[place + 1..].iter().find(is_later) {
+                let problem = "reaches only after this wait; use a wait of another worker";
+                return failed(format!("`until` needs wait {}, which {} {problem}", later.id.0, wait.worker));
             }
             if !(AT_LEAST..=AT_MOST).contains(&wait.at_most) {
                 return failed(format!("at-most {:?} is outside 10ms to 10m", wait.at_most));
@@ -80,6 +91,18 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Returns the wait that a client must reach before the event of `until` can happen.
+    fn needed_for(&self, until: &Until) -> Option<WaitId> {
+        match until {
+            Until::Reached(other) => Some(*other),
+            Until::Over(fault) => match self.step(*fault)?.when {
+                When::WhileWaits(other) => Some(other),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 }
 
@@ -120,18 +143,29 @@ mod tests {
     #[test]
     fn a_wait_that_cannot_come_about_is_refused() {
         type Change = fn(&mut Plan);
-        let table: [(&str, Change); 11] = [
+        let table: [(&str, Change); 15] = [
             ("number is taken", |p| p.waits.push(p.waits[0].clone())),
             ("no worker", |p| p.waits[0].worker = "redis-1".into()),
             ("no worker", |p| p.waits[0].until = Until::Wrote("worker-9".into())),
             ("another worker", |p| p.waits[0].until = Until::Wrote("worker-1".into())),
             ("no fault 9", |p| p.waits[0].until = Until::Over(FaultId(9))),
             ("no other wait 1", |p| p.waits[0].until = Until::Reached(WaitId(1))),
+            ("one client", |p| (p.waits[0].until, p.workload.workers) = (Until::AnotherWrote, 1)),
+            ("needs wait 2, which worker-1", |p| {
+                p.waits.push(Wait { id: WaitId(2), ..p.waits[0].clone() });
+                p.waits[0].until = Until::Reached(WaitId(2));
+            }),
+            ("needs wait 2, which worker-1", |p| {
+                p.waits.push(Wait { id: WaitId(2), ..p.waits[0].clone() });
+                p.waits[0].until = Until::Over(FaultId(1));
+                p.schedule[0].when = When::WhileWaits(WaitId(2));
+            }),
             ("outside", |p| p.waits[0].at_most = Duration::ZERO),
             ("is over", |p| p.waits[0].after = p.time),
             ("checking", |p| p.waits[0].point = Point::AfterCheck),
             ("no wait 7", |p| p.schedule[0].when = When::WhileWaits(WaitId(7))),
             ("no fault goes with it", |p| (p.waits[0].until, p.schedule) = (Until::Healed, Vec::new())),
+            ("no fault goes with it", |p| (p.waits[0].until, p.schedule) = (Until::Injected, Vec::new())),
         ];
         assert_eq!(plan().validate(), Ok(()));
         for (words, change) in table {
@@ -144,9 +178,16 @@ mod tests {
         own.workload.clients_per_worker = 2;
         own.waits[0].until = Until::Wrote("worker-1".into());
         assert_eq!(own.validate(), Ok(()));
+        let mut alone = plan();
+        (alone.workload.workers, alone.workload.clients_per_worker) = (1, 2);
+        (alone.waits[0].until, alone.schedule[0].target) = (Until::AnotherWrote, Target::Node("worker-1".into()));
+        assert_eq!(alone.validate(), Ok(()));
         let mut after = plan();
         let (worker, until) = ("worker-2".into(), Until::Reached(WaitId(1)));
         after.waits.push(Wait { id: WaitId(2), worker, until, ..after.waits[0].clone() });
+        assert_eq!(after.validate(), Ok(()));
+        // Both are reached, and so both end.
+        after.waits[0].until = Until::Reached(WaitId(2));
         assert_eq!(after.validate(), Ok(()));
         let mut twice = plan();
         twice.schedule[0].target = Target::Node("worker-1".into());

@@ -63,7 +63,7 @@ pub(super) fn interned(values: &mut Values, model: ModelKind, form: &Edn) -> Val
     match form {
         Edn::Nil => Value::ABSENT,
         Edn::Text(text) if model == ModelKind::Kv => values.value(text),
-        form => values.value(&form.to_string()),
+        form => values.form(&form.to_string()),
     }
 }
 
@@ -178,14 +178,14 @@ impl Assembler {
     /// The object of an operation, and its value without the name of the object.
     fn object(&mut self, event: &Event, value: &Edn) -> Result<(Value, Edn), FormatError> {
         if let Some(key) = &event.key {
-            return Ok((self.history.values.value(&key.to_string()), value.clone()));
+            return Ok((self.history.values.form(&key.to_string()), value.clone()));
         }
         if self.model != ModelKind::Kv {
             return Ok((Value::ABSENT, value.clone()));
         }
         match value.untagged() {
             Edn::List(items) if items.len() == 2 => {
-                Ok((self.history.values.value(&items[0].to_string()), items[1].clone()))
+                Ok((self.history.values.form(&items[0].to_string()), items[1].clone()))
             }
             _ => Err(wrong(event, "the operation names no key: expected `:key`, or `:value [key value]`".to_owned())),
         }

@@ -1,5 +1,7 @@
 use crate::{Asked, Format, History, ModelKind, Verdict, check, read};
 
+mod search;
+
 fn judged(format: Format, text: &str, asked: Asked) -> (History, Verdict) {
     let (history, options) = read(format, text.as_bytes(), asked).unwrap();
     let verdict = check(&history, &options);
@@ -191,70 +193,12 @@ fn an_empty_history_says_nothing() {
     assert!(matches!(verdict(read, Some("1")), Verdict::Inconclusive(_)), "the read says nothing");
 }
 
-/// Operations that are all open at the same time: the search must end within its memory.
 #[test]
-fn a_search_that_needs_too_much_is_inconclusive() {
-    let mut text = String::new();
-    for process in 0..40 {
-        text += &format!("[{process} :invoke :cas [{} {}]]\n", process % 7, (process * 5 + 1) % 7);
-    }
-    for process in 0..40 {
-        text += &format!("[{process} :ok :cas nil]\n");
-    }
-    text += "[50 :invoke :read nil] [50 :ok :read 99]";
-    let asked = Asked { initial: Some("0"), model: None };
-    let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
-    options.memory = 1 << 20;
-    let Verdict::Inconclusive(reason) = check(&history, &options) else { panic!("nobody can know this in 1 MiB") };
-    assert!(reason.contains("more than 1 MiB"), "{reason}");
-    options.steps = 1_000;
-    let Verdict::Inconclusive(reason) = check(&history, &options) else {
-        panic!("nobody can know this in 1,000 steps")
-    };
-    assert!(reason.contains("more than 1000 steps"), "{reason}");
-}
-
-/// The bound is one for the file: many objects do not make a check longer.
-#[test]
-fn all_objects_share_the_steps_of_a_search() {
-    let object = |key: &str, process: u32| {
-        let cas = |process: u32, from: u32, to: u32| {
-            format!("[{process} :invoke :cas [{key} [{from} {to}]]] [{process} :ok :cas [{key} [{from} {to}]]]\n")
-        };
-        cas(process, 0, 1) + &cas(process + 1, 1, 2)
-    };
-    let judged = |text: &str, steps: u64| {
-        let asked = Asked { initial: Some("0"), model: Some(ModelKind::Kv) };
-        let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
-        options.steps = steps;
-        (history.objects.len(), check(&history, &options))
-    };
-    let (one, two) = (object(":a", 0), object(":a", 0) + &object(":b", 2));
-    let least = (1..1_000).find(|steps| judged(&one, *steps).1 == Verdict::Linearizable).unwrap();
-    let (objects, verdict) = judged(&two, least);
-    let Verdict::Inconclusive(reason) = verdict else { panic!("the second object has no step left: {verdict:?}") };
-    assert!(objects == 2 && reason.contains(&format!("more than {least} steps")), "{objects} objects, {reason}");
-    assert_eq!(judged(&two, 4 * least).1, Verdict::Linearizable);
-}
-
-#[test]
-fn a_key_that_needs_all_steps_hides_no_violation_of_another_key() {
-    let cas = |from: u32, to: u32| format!(":cas [:a [{from} {to}]]]\n");
-    let each = |kind: &str| {
-        let one = |process: u32| format!("[{process} :{kind} {}", cas(process % 7, (process * 5 + 1) % 7));
-        (0..40).map(one).collect::<String>()
-    };
-    let heavy = each("invoke") + &each("ok") + "[50 :invoke :read [:a nil]] [50 :ok :read [:a 99]]\n";
-    let wrong = "[60 :invoke :write [:b 1]] [60 :ok :write [:b 1]] [60 :invoke :read [:b nil]] [60 :ok :read [:b 2]]\n";
-    let judged = |text: &str| {
-        let asked = Asked { initial: Some("0"), model: Some(ModelKind::Kv) };
-        let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
-        options.steps = 20_000;
-        check(&history, &options)
-    };
-    assert!(matches!(judged(&heavy), Verdict::Inconclusive(_)));
-    assert!(is_wrong(&judged(&(heavy.clone() + wrong))), "the heavy key comes first");
-    assert!(is_wrong(&judged(&(wrong.to_owned() + &heavy))), "the heavy key comes last");
+fn a_register_may_get_its_first_value_again() {
+    let call = |function: &str, value: u32| format!("[0 :invoke :{function} {value}] [0 :ok :{function} {value}]\n");
+    let text = [call("write", 2), call("write", 1), call("read", 1)].concat();
+    let asked = Asked { model: Some(ModelKind::Register), initial: Some("1") };
+    assert_eq!(judged(Format::JepsenEdn, &text, asked).1, Verdict::Linearizable);
 }
 
 /// Jepsen gives each crashed call a new process, but a mutex has no owners.
@@ -291,12 +235,40 @@ fn a_process_that_names_no_client_can_be_any() {
         assert!(is_wrong(&edn(&[acquire, release, release].concat(), model)), "{model:?}");
     }
     // Several operations of the process need one owner, but the search may have taken them for those of two.
-    let held = "[0 :invoke :acquire nil] [0 :ok :acquire nil] [5 :invoke :release nil] [5 :ok :release {:client 5}] \
-                [6 :invoke :acquire nil] [6 :ok :acquire {:client 6}] [0 :invoke :release nil] [0 :ok :release nil]";
-    let verdict = edn(held, ModelKind::OwnerMutex);
-    let Verdict::Inconclusive(reason) = verdict else { panic!("{verdict:?}") };
-    assert!(reason.contains("not that of process 0"), "{reason}");
+    let held = "[0 :invoke :acquire nil] [0 :ok :acquire {:fence 1}] \
+                [5 :invoke :release nil] [5 :ok :release {:client 5}] \
+                [6 :invoke :acquire nil] [6 :ok :acquire {:client 6, :fence 2}] \
+                [0 :invoke :release nil] [0 :ok :release nil]";
+    for model in [ModelKind::OwnerMutex, ModelKind::FencedMutex] {
+        let verdict = edn(held, model);
+        let Verdict::Inconclusive(reason) = verdict else { panic!("{verdict:?}") };
+        assert!(reason.contains("not that of process 0"), "{reason}");
+    }
     assert_eq!(edn(held, ModelKind::Mutex), Verdict::Linearizable);
+    let repeated = held.replace(":fence 2", ":fence 1");
+    assert!(is_wrong(&edn(&repeated, ModelKind::FencedMutex)), "the token repeats");
+}
+
+/// Client c releases the hold of process 0, which is its own.
+#[test]
+fn a_hold_without_an_owner_ends_with_the_release_of_any() {
+    let text = "[0 :invoke :acquire nil] [0 :ok :acquire nil]
+                [1 :invoke :acquire {:client c}] [1 :info :acquire nil]
+                [2 :invoke :release {:client c}] [2 :ok :release nil]
+                [3 :invoke :acquire {:client d}] [3 :ok :acquire nil]";
+    assert_eq!(edn(text, ModelKind::OwnerMutex), Verdict::Linearizable);
+}
+
+#[test]
+fn a_process_that_names_two_clients_can_be_any() {
+    let hold = |client: &str, releaser: &str| {
+        format!(
+            "[0 :invoke :acquire nil] [0 :ok :acquire {{:client {client}}}] \
+             [0 :invoke :release nil] [0 :ok :release {releaser}]\n"
+        )
+    };
+    let text = hold("a", "{:client a}") + &hold("b", "nil");
+    assert_eq!(edn(&text, ModelKind::OwnerMutex), Verdict::Linearizable);
 }
 
 #[test]
@@ -366,6 +338,7 @@ fn values_are_equal_if_edn_says_so() {
     for (one, other) in [
         ("#{1}", "[1]"),
         (r#""\b""#, r#""\\b""#),
+        (r#""\f""#, r#""f""#),
         (r#"#inst "x""#, r#""x""#),
         (r#"#inst "x""#, r#"#inst "y""#),
         ("##Inf", "##-Inf"),
@@ -374,6 +347,33 @@ fn values_are_equal_if_edn_says_so() {
     ] {
         assert!(!are_equal(one, other), "{one} {other}");
     }
+}
+
+#[test]
+fn a_string_and_a_number_with_its_text_are_two_values_of_a_store() {
+    let store = |calls: &[(&str, &str)], answer: &str| {
+        let call = |(function, value): &(&str, &str)| {
+            format!("[0 :invoke :{function} [:x {value}]] [0 :ok :{function} [:x {value}]]\n")
+        };
+        let text = calls.iter().map(call).collect::<String>();
+        let asked = Asked { model: Some(ModelKind::Kv), initial: None };
+        judged(Format::JepsenEdn, &(text + &format!("[0 :invoke :read [:x nil]] [0 :ok :read [:x {answer}]]")), asked)
+    };
+    for (form, string) in [("1", r#""1""#), (":a", r#"":a""#), ("[1]", r#""[1]""#)] {
+        for (written, other) in [(form, string), (string, form)] {
+            assert_eq!(store(&[("write", written)], written).1, Verdict::Linearizable);
+            assert!(is_wrong(&store(&[("write", written)], other).1), "{written} was read as {other}");
+        }
+    }
+    assert_eq!(store(&[("append", r#""1""#)], r#""1""#).1, Verdict::Linearizable);
+    assert!(is_wrong(&store(&[("append", r#""1""#)], "1").1), "an append of strings makes a string");
+    for answer in ["12", r#""12""#] {
+        assert_eq!(store(&[("write", "1"), ("append", "2")], answer).1, Verdict::Linearizable, "{answer}");
+    }
+    let (history, verdict) = store(&[("write", "1")], r#""1""#);
+    let Verdict::NotLinearizable(conflict) = verdict else { panic!("{verdict:?}") };
+    let words = conflict.words(&history);
+    assert!(words.contains(r#"`read "1"` of process 0"#) && words.ends_with("states: 1"), "{words}");
 }
 
 #[test]
@@ -395,6 +395,12 @@ fn a_mark_of_utf_8_is_no_part_of_the_file() {
     let text = "\u{feff}[0 :invoke :read nil] [0 :ok :read 1]";
     assert!(is_wrong(&edn(text, ModelKind::Register)));
     let text = "\u{feff}INFO  jepsen.util - 0\t:invoke\t:read\tnil\nINFO  jepsen.util - 0\t:ok\t:read\t1\n";
+    assert!(is_wrong(&judged(Format::PorcupineLog, text, Asked::default()).1));
+}
+
+#[test]
+fn an_empty_line_ends_no_log() {
+    let text = "INFO  jepsen.util - 0\t:invoke\t:read\tnil\n\nINFO  jepsen.util - 0\t:ok\t:read\t1\n";
     assert!(is_wrong(&judged(Format::PorcupineLog, text, Asked::default()).1));
 }
 

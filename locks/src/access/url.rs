@@ -193,6 +193,7 @@ mod tests {
             ("ftp://alice:hunter2@h:1", &ETCD, "none of http://, https://"),
             ("redis://[::1]:6379", &REDIS, "IPv6"),
             ("postgres://u:hunter2@pg?sslmode=require", &POSTGRES, "verify-full"),
+            ("postgres://u:hunter2@pg/app?sslmode=verify-full&connect_timeout=3", &POSTGRES, "verify-full"),
             ("postgres://u:12/hunter2@pg/app", &POSTGRES, "name of a database"),
             ("postgres://u:%FF@pg/app", &POSTGRES, "UTF-8"),
         ] {

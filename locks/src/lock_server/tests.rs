@@ -18,6 +18,7 @@ fn requests_and_answers_have_the_documented_form() {
         (r#"{"step":{"raise-fence":["k0","a",1]}}"#, r#"{"answer":"done"}"#),
         (r#"{"step":{"raise-fence":["k0","a",7]}}"#, r#"{"answer":"done"}"#),
         (r#"{"step":{"raise-fence":["k0","a",6]}}"#, r#"{"answer":"refused"}"#),
+        (r#"{"step":{"raise-fence":["k0","b",9]}}"#, r#"{"answer":"refused"}"#),
         (r#"{"step":{"release":["k0","b"]}}"#, r#"{"answer":"refused"}"#),
         (r#"{"step":{"release":["k0","a"]}}"#, r#"{"answer":"done"}"#),
         (r#"{"step":{"acquire":["k0","b",2000]}}"#, r#"{"answer":{"granted":8}}"#),

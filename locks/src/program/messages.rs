@@ -239,6 +239,7 @@ mod tests {
             (r#"{"id":2,"ok":true,"token":-1}"#, "invalid value"),
             (r#"{"id":2,"ok":true,"token":9007199254740993}"#, "2^53"),
             (r#"{"id":2,"ok":true,"lease_ms":18446744073710}"#, "10^10 ms"),
+            (r#"{"id":2,"ok":true,"valid_ms":18446744073710}"#, "10^10 ms"),
         ] {
             let problem = parse(line).unwrap_err();
             assert!(problem.contains(words), "{line}: {problem}");

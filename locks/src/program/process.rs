@@ -21,8 +21,8 @@ use nix::{
     unistd::Pid,
 };
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
     sync::mpsc,
     task::JoinHandle,
     time::timeout,
@@ -172,7 +172,8 @@ impl ProgramProcess {
         let (input, requests) = mpsc::unbounded_channel();
         let (said, output) = mpsc::channel(LINES_MAX);
         tokio::spawn(write(stdin, requests));
-        let passed_on = child.stderr.take().map(|stderr| tokio::spawn(pass_on(stderr)));
+        // Tokio writes in another thread: a log that nobody reads must not stop the worker's ticks.
+        let passed_on = child.stderr.take().map(|stderr| tokio::spawn(pass_on(stderr, tokio::io::stderr())));
         tokio::spawn(read(child, stdout, said, group.clone(), passed_on));
         Ok(ProgramProcess {
             input: Some(input),
@@ -338,11 +339,9 @@ async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<String>
     }
 }
 
-/// Passes whole lines of the program's standard error on to that of this process, up to [`STDERR_MAX`] bytes.
-async fn pass_on(stderr: ChildStderr) {
-    // Tokio writes in another thread: a log that nobody reads must not stop the worker's ticks.
-    let (mut stderr, mut own) = (BufReader::new(stderr), tokio::io::stderr());
-    let (mut line, mut passed) = (Vec::new(), 0);
+/// Passes whole lines of the program's standard error on to `own`, that of this process, up to [`STDERR_MAX`] bytes.
+async fn pass_on(stderr: impl AsyncRead + Unpin, mut own: impl AsyncWrite + Unpin) {
+    let (mut stderr, mut line, mut passed) = (BufReader::new(stderr), Vec::new(), 0);
     loop {
         line.clear();
         match (&mut stderr).take(LINE_MAX as u64).read_until(b'\n', &mut line).await {
@@ -417,5 +416,21 @@ async fn next_line(stdout: &mut BufReader<ChildStdout>, number: u64) -> Option<S
         if end.is_some() {
             return Some(Said::Line(number, line));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_log_that_is_too_long_is_read_to_its_end() {
+        let long = "a line of a log\n".repeat(STDERR_MAX / 8);
+        let (mut log, mut passed) = (long.as_bytes(), Vec::<u8>::new());
+        assert_eq!(pass_on(&mut log, &mut passed).now_or_never(), Some(()));
+        assert!(log.is_empty(), "the program would block");
+        assert!((STDERR_MAX..=STDERR_MAX + LINE_MAX).contains(&passed.len()), "{} bytes", passed.len());
     }
 }

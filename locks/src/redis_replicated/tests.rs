@@ -15,9 +15,12 @@ use tokio::{
 };
 
 use super::*;
-use crate::{clock::BootClock, hold::Outcome, ports::Unwatched};
+use crate::{Client, clock::BootClock, hold::Outcome, ports::Unwatched};
 
 const LEASE: Duration = Duration::from_secs(2);
+
+/// The time within which the client must have followed the primary.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Two servers, each with a sentinel beside it.
 struct Scripted {
@@ -28,6 +31,8 @@ struct Scripted {
     network: u8,
     /// The server that is the primary.
     primary: AtomicUsize,
+    /// The address that each sentinel names; the primary's, if there is none.
+    named: Mutex<[Option<(String, u16)>; 2]>,
     /// The number of replicas that acknowledge a write.
     acknowledging: AtomicUsize,
     /// The commands about locks: the server and the first words.
@@ -45,8 +50,9 @@ impl Scripted {
         let first = at(0, 0).await;
         let sentinel_port = port(&first);
         let sentinels = [first, at(1, sentinel_port).await];
-        let (primary, acknowledging, asked) = (AtomicUsize::new(0), AtomicUsize::new(1), Mutex::default());
-        let scripted = Arc::new(Scripted { ports, sentinel_port, network, primary, acknowledging, asked });
+        let (primary, acknowledging) = (AtomicUsize::new(0), AtomicUsize::new(1));
+        let (named, asked) = (Mutex::default(), Mutex::default());
+        let scripted = Arc::new(Scripted { ports, sentinel_port, network, primary, named, acknowledging, asked });
         for (place, listener) in servers.into_iter().chain(sentinels).enumerate() {
             let scripted = scripted.clone();
             tokio::spawn(async move {
@@ -75,7 +81,9 @@ impl Scripted {
             "ROLE" if server == primary => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".into(),
             "ROLE" => "*1\r\n$5\r\nslave\r\n".into(),
             "SENTINEL" => {
-                let (host, port) = (format!("127.0.{}.{}", self.network, primary + 1), self.ports[primary].to_string());
+                let named = self.named.lock().unwrap()[server].clone();
+                let (host, port) = named.unwrap_or_else(|| self.at(primary));
+                let port = port.to_string();
                 format!("*2\r\n${}\r\n{host}\r\n${}\r\n{port}\r\n", host.len(), port.len())
             }
             "WAIT" => {
@@ -84,7 +92,11 @@ impl Scripted {
             }
             "EVAL" if server != primary => "-READONLY You can't write against a read only replica.\r\n".into(),
             "EVAL" => {
-                let what = if words[1].contains("INCR") { "acquire" } else { "release" };
+                let what = match words[1].as_str() {
+                    script if script.contains("INCR") => "acquire",
+                    script if script.contains("PEXPIRE") => "renew",
+                    _ => "release",
+                };
                 self.asked.lock().unwrap().push((server, what.into()));
                 ":1\r\n".into()
             }
@@ -92,14 +104,21 @@ impl Scripted {
         }
     }
 
-    async fn lock<P: Protocol>(&self) -> Arc<dyn Lock> {
-        let server = |server: usize| {
-            ServerAddress::new(
-                format!("redis-{}", server + 1),
-                format!("127.0.{}.{}:{}", self.network, server + 1, self.ports[server]),
-            )
+    /// The host and the port of a server.
+    fn at(&self, server: usize) -> (String, u16) {
+        (format!("127.0.{}.{}", self.network, server + 1), self.ports[server])
+    }
+
+    fn addresses(&self) -> Vec<ServerAddress> {
+        let address = |server: usize| {
+            let (host, port) = self.at(server);
+            ServerAddress::new(format!("redis-{}", server + 1), format!("{host}:{port}"))
         };
-        let connected = connect_by::<P>(vec![server(0), server(1)], 0, self.sentinel_port).await.unwrap();
+        vec![address(0), address(1)]
+    }
+
+    async fn lock<P: Protocol>(&self) -> Arc<dyn Lock> {
+        let connected = connect_by::<P>(self.addresses(), 0, self.sentinel_port).await.unwrap();
         assert!(connected.versions.iter().all(|version| version.as_deref() == Ok("7.0.15")));
         build(connected.servers, TokenSource::Counter, Arc::new(BootClock)).unwrap()
     }
@@ -146,7 +165,7 @@ async fn the_client_follows_a_failover_and_says_which_server_granted() {
     // The old primary is a replica now, and refuses to write: the attempt certainly failed.
     let failure = lock.acquire(&key, owner.clone(), LEASE, &Unwatched).await;
     assert!(failure.is_err_and(|failure| failure.outcome == Outcome::Failed));
-    let followed = time::timeout(Duration::from_secs(20), async {
+    let followed = time::timeout(PATIENCE, async {
         loop {
             if let Ok(hold) = lock.acquire(&key, owner.clone(), LEASE, &Unwatched).await {
                 return hold.answers[0].0.clone();
@@ -172,6 +191,66 @@ async fn a_grant_that_no_replica_acknowledged_is_indeterminate_and_undone() {
     assert_eq!(servers.asked(), [(0, "acquire".into()), (0, "WAIT 1 100".into()), (0, "release".into())]);
 }
 
+#[tokio::test]
+async fn a_renewal_counts_only_if_a_replica_acknowledged_it() {
+    let servers = Scripted::start(74).await;
+    let lock = servers.lock::<WaitProtocol>().await;
+    let (key, owner) = attempt();
+    let mut hold = lock.acquire(&key, owner, LEASE, &Unwatched).await.unwrap();
+    for (acknowledging, outcome) in [(1, None), (0, Some(Outcome::Indeterminate))] {
+        servers.asked();
+        servers.acknowledging.store(acknowledging, Ordering::SeqCst);
+        let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await;
+        assert_eq!(renewed.err().map(|failure| failure.outcome), outcome);
+        assert_eq!(servers.asked(), [(0, "renew".into()), (0, "WAIT 1 100".into())]);
+    }
+}
+
+#[tokio::test]
+async fn only_the_client_with_wait_asks_for_acknowledgements() {
+    for (name, network, asks) in [("redis-replicated", 75, false), ("redis-replicated-wait", 76, true)] {
+        let (servers, client) = (Scripted::start(network).await, Client::named(name).unwrap());
+        // The client looks in vain for a sentinel at the usual port, and begins with the first server. That time
+        // passes at once.
+        time::pause();
+        let connected = (client.connect)(client.name, servers.addresses(), 0).await.unwrap();
+        time::resume();
+        let lock = (client.build)(connected.servers, TokenSource::Counter, Arc::new(BootClock)).unwrap();
+        let (key, owner) = attempt();
+        let acquiring = async {
+            // The connection may not be open yet.
+            while lock.acquire(&key, owner.clone(), LEASE, &Unwatched).await.is_err() {
+                time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        time::timeout(PATIENCE, acquiring).await.expect("a grant");
+        assert_eq!(servers.asked().iter().any(|(_, asked)| asked == "WAIT 1 100"), asks, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_client_follows_each_failover_although_no_operation_fails() {
+    let servers = Scripted::start(77).await;
+    let connected = connect_by::<RedisProtocol>(servers.addresses(), 0, servers.sentinel_port).await.unwrap();
+    let Servers::Replicated(replication) = connected.servers else { panic!("a primary and its replicas") };
+    let followed = async |name: &str| {
+        let following = async {
+            while replication.primary().name() != name {
+                time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        time::timeout(PATIENCE, following).await.expect("the client follows the primary");
+    };
+    servers.primary.store(1, Ordering::SeqCst);
+    followed("redis-2").await;
+    servers.primary.store(0, Ordering::SeqCst);
+    // The time until the next look passes at once.
+    time::pause();
+    time::sleep(LOOK_PAUSE + LOOK_EVERY).await;
+    time::resume();
+    followed("redis-1").await;
+}
+
 #[test]
 fn each_process_asks_another_sentinel_first() {
     let orders = [0, 1, 2, 3].map(|process| sentinels(process).order);
@@ -185,6 +264,31 @@ async fn a_sentinel_names_a_server_by_its_address() {
     {
         assert_eq!(sentinels(1).server_at(host, port).await, found, "{host}:{port}");
     }
+}
+
+#[tokio::test]
+async fn a_sentinel_that_names_no_primary_is_not_the_last() {
+    let servers = Scripted::start(73).await;
+    servers.primary.store(1, Ordering::SeqCst);
+    let (replica, unknown) = (Some(servers.at(0)), Some(("127.0.73.9".to_owned(), 7001)));
+    for (named, found, order) in [
+        ([replica.clone(), None], Some(1), [1, 0]),
+        ([unknown, None], Some(1), [1, 0]),
+        ([None, replica.clone()], Some(1), [0, 1]),
+        ([replica.clone(), replica], None, [1, 0]),
+    ] {
+        *servers.named.lock().unwrap() = named.clone();
+        let mut sentinels = Sentinels::new(servers.addresses(), 0, servers.sentinel_port);
+        assert_eq!((sentinels.primary().await, sentinels.order), (found, order.to_vec()), "{named:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_sentinel_is_enough() {
+    let servers = Scripted::start(78).await;
+    let down = |host: u8| ServerAddress::new(format!("redis-{host}"), format!("127.0.78.{host}:7001"));
+    let mut sentinels = Sentinels::new(vec![down(8), down(9), servers.addresses().remove(0)], 0, servers.sentinel_port);
+    assert_eq!((sentinels.primary().await, sentinels.order), (Some(2), vec![2, 0, 1]));
 }
 
 #[test]

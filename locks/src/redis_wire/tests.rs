@@ -1,5 +1,6 @@
 use std::{io, time::Duration};
 
+use futures::FutureExt;
 use proptest::prelude::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
@@ -150,6 +151,20 @@ async fn a_flush_that_had_to_wait_is_repeated() {
     let answered = timeout(Duration::from_secs(5), driven(wire.driver(Box::new(stream)), asking)).await;
     assert_eq!(answered, Ok(Ok(Value::Int(1))), "the request was not sent");
     drop(server.await.unwrap());
+}
+
+#[tokio::test]
+async fn an_answer_counts_although_a_later_request_cannot_be_sent() {
+    let room = vec![0_u8; ping("a").get_packed_command().len()].into_boxed_slice();
+    let stream = tokio::io::join(&b":1\r\n"[..], io::Cursor::new(room));
+    let wire = Wire::default();
+    let (mut first, mut second) = (wire.ask(ping("a")), wire.ask(ping("b")));
+    for asked in [&mut first, &mut second] {
+        assert_eq!(asked.now_or_never(), None);
+    }
+    // The connection takes the first request only, and its answer is there already.
+    wire.driver(Box::new(stream)).await;
+    assert_eq!((first.now_or_never(), second.now_or_never()), (Some(Value::Int(1)), None));
 }
 
 #[tokio::test]

@@ -211,6 +211,18 @@ async fn a_key_without_a_keep_alive_is_no_hold_and_is_removed() {
 }
 
 #[tokio::test]
+async fn a_keep_alive_for_less_than_the_granted_time_gives_no_hold() {
+    let store = Arc::new(Noting::default());
+    let session = SharedLease::new(store.clone());
+    let (_, joined) = (session.send(Op::Grant(2 * LEASE)).await, session.send(Op::Grant(2 * LEASE)).await);
+    let Ok(StoreAnswer::Leased(joined, _)) = joined else { panic!("{joined:?}") };
+    assert_eq!(last(&store), Op::KeepAlive(LeaseId(1)), "the store answers this with one LEASE");
+    assert!(matches!(created(&session, joined).await, Err(NodeError::Indeterminate(_))));
+    assert_eq!(session.send(Op::Revoke(joined)).await, Ok(StoreAnswer::Done));
+    assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)));
+}
+
+#[tokio::test]
 async fn requests_that_were_never_sent_fail_for_certain_and_leave_the_session_open() {
     let store = Arc::new(Noting::default());
     let session = SharedLease::new(store.clone());
@@ -348,4 +360,21 @@ async fn an_attempt_that_waits_finds_a_key_whose_answer_was_lost() {
     let sent = store.sent.lock();
     let after = sent.iter().position(|op| *op == waits).unwrap();
     assert_eq!(sent[after + 1..], [lost, Op::Delete(Key::new("k0"), Revision(7))], "{sent:?}");
+}
+
+#[tokio::test]
+async fn a_second_creation_that_was_never_sent_says_nothing_of_the_first() {
+    let store = Arc::new(Noting { loses_creations: Mutex::new(true), ..Noting::default() });
+    let session = SharedLease::new(store.clone());
+    let (_held, failed) = (granted(&session).await, granted(&session).await);
+    drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
+    assert!(session.send(Op::Revoke(failed)).await.is_err());
+    let waits = Op::AwaitGone(Key::new("k0"), Revision(6));
+    let waiting = session.send(waits.clone());
+    *store.is_cut_off.lock() = true;
+    assert!(waiting.now_or_never().is_none());
+    *store.is_cut_off.lock() = false;
+    *store.loses_creations.lock() = false;
+    assert!(session.send(waits).now_or_never().is_none());
+    assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)), "the key of the first creation");
 }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use locks::{
-    Clock, Failure, FailureReason, Hold, Lock, Node, NodeAnswer, NodeError, Outcome, Owner, Redis, Redlock, Reply,
-    Retry, RetryDelay, Round, Step, StepAnswer, Token, TokenSource, Unwatched, Watch, validity,
+    CannotBuild, Client, Clock, Failure, FailureReason, Hold, Lock, Node, NodeAnswer, NodeError, Outcome, Owner, Redis,
+    Redlock, Reply, Retry, RetryDelay, Round, Servers, Step, StepAnswer, Token, TokenSource, Unwatched, Watch,
+    validity,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -138,6 +139,7 @@ async fn steps_that_never_left_make_a_failure_definite_but_not_held() {
     nodes[2].cut();
     let failure = acquire(&redlock(&nodes, TokenSource::TwoPhase), "a").await.unwrap_err();
     assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Failed));
+    assert_eq!(answers(&failure.answers)[..3], [NodeAnswer::Refused, NodeAnswer::Refused, NodeAnswer::None]);
 
     nodes[3].cut();
     let only = Redis::new(nodes[3].clone(), ClientClock::new());
@@ -146,6 +148,63 @@ async fn steps_that_never_left_make_a_failure_definite_but_not_held() {
         (failure.reason, failure.outcome),
         (FailureReason::Error("redis-4: not connected".into()), Outcome::Failed)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_connection_broke_may_have_been_done() {
+    let nodes = nodes::<5>(5 * MS);
+    let lock = redlock(&nodes, TokenSource::TwoPhase);
+    let mut hold = acquire(&lock, "a").await.unwrap();
+    nodes[..3].iter().for_each(|node| node.break_connections());
+    let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
+    let released = lock.release(&hold, &Unwatched).await.unwrap_err();
+    let acquired = acquire(&lock, "b").await.unwrap_err();
+    for failure in [renewed, released, acquired] {
+        assert_eq!(answers(&failure.answers)[..3], [NodeAnswer::None; 3]);
+        assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Indeterminate));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_of_an_even_number_of_nodes_refuses_for_all() {
+    let all = nodes::<6>(5 * MS);
+    for count in [2, 4, 6] {
+        let nodes = &all[..count];
+        let lock = redlock(nodes, TokenSource::None);
+        let hold = acquire(&lock, "a").await.unwrap();
+        nodes[..count / 2].iter().for_each(|node| node.give_to("b"));
+        assert!(!lock.release(&hold, &Unwatched).await.unwrap().removed);
+        let failure = acquire(&lock, "c").await.unwrap_err();
+        assert_eq!((failure.reason, failure.outcome), (FailureReason::Held, Outcome::Failed));
+        tokio::time::sleep(20 * MS).await;
+        nodes.iter().for_each(|node| node.store.lock().unwrap().keys.clear());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_waits_for_as_long_as_its_user_says() {
+    let [node] = nodes(5 * MS);
+    node.freeze();
+    let timeout = 700 * MS;
+    let on_one = Redis::new(node.clone(), ClientClock::new()).with_node_timeout(timeout);
+    let on_several = redlock(&[node], TokenSource::None).with_node_timeout(timeout);
+    for lock in [&on_one as &dyn Lock, &on_several] {
+        let start = Instant::now();
+        assert_eq!(acquire(lock, "a").await.unwrap_err().outcome, Outcome::Indeterminate);
+        // One timeout for the attempt and one for its undo, each with its second look.
+        assert_eq!(start.elapsed(), 2 * (timeout + 2 * MS));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_on_one_server_refuses_several() {
+    for name in ["redis", "postgres", "memory"] {
+        let client = Client::named(name).unwrap();
+        let build = |nodes| (client.build)(Servers::Nodes(nodes), client.tokens[0], ClientClock::new()).err();
+        let [one, other] = nodes(5 * MS);
+        assert_eq!(build(ports(std::slice::from_ref(&one))), None);
+        assert_eq!(build(ports(&[one, other])), Some(CannotBuild::Servers { lock: name, needs: "one node" }));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,8 +256,10 @@ async fn a_hold_is_claimed_one_nanosecond_before_its_promise_ends_and_not_at_its
         let [node] = nodes(5 * MS);
         let clock = ClientClock::new();
         let watch = FreezeAfterSend { round: Round::Acquire, clock: clock.clone(), time: frozen };
-        let attempt = Redis::new(node, clock.clone()).acquire(&key(), owner("a"), LEASE, &watch).await;
+        let lock = Redis::new(node.clone(), clock.clone());
+        let attempt = lock.acquire(&key(), owner("a"), LEASE, &watch).await;
         assert_eq!(attempt.is_ok(), claimed);
+        assert_eq!(node.owner(), claimed.then(|| owner("a")), "a grant that is not claimed is undone");
         assert!(attempt.is_err() || attempt.is_ok_and(|hold| hold.is_valid(clock.now())));
     }
 }
@@ -314,22 +375,26 @@ async fn a_grant_that_is_read_after_the_decision_does_not_change_the_token_and_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_back_that_a_majority_refuses_is_a_failure_and_undone() {
+async fn a_write_back_that_no_majority_accepts_is_a_failure_and_undone() {
     /// Takes the key away when the write-back is about to leave.
-    struct Robber([Arc<FakeNode>; 3]);
-    impl Watch for Robber {
+    struct Robber<'a>(&'a [Arc<FakeNode>]);
+    impl Watch for Robber<'_> {
         fn sending(&self, round: Round) {
             if round == Round::WriteBack {
                 self.0[..2].iter().for_each(|node| node.give_to("b"));
             }
         }
     }
-    let nodes = nodes::<3>(5 * MS);
-    let lock = redlock(&nodes, TokenSource::TwoPhase);
-    let failure = lock.acquire(&key(), owner("a"), LEASE, &Robber(nodes.clone())).await.unwrap_err();
-    assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Failed));
-    assert_eq!(answers(&failure.answers)[..2], [NodeAnswer::Refused; 2]);
-    assert_eq!(nodes.each_ref().map(|node| node.owner()), [Some(owner("b")), Some(owner("b")), None]);
+    for count in [3, 4] {
+        let all = nodes::<4>(5 * MS);
+        let nodes = &all[..count];
+        let lock = redlock(nodes, TokenSource::TwoPhase);
+        let failure = lock.acquire(&key(), owner("a"), LEASE, &Robber(nodes)).await.unwrap_err();
+        assert_eq!((failure.reason, failure.outcome), (FailureReason::NoMajority, Outcome::Failed));
+        assert_eq!(answers(&failure.answers)[..2], [NodeAnswer::Refused; 2]);
+        let owners = all.each_ref().map(|node| node.owner());
+        assert_eq!(owners, [Some(owner("b")), Some(owner("b")), None, None], "{count} nodes");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -357,6 +422,38 @@ async fn a_dropped_attempt_leaves_its_keys_to_their_leases_and_nothing_else() {
     assert!(nodes.iter().all(|node| node.owner() == Some(owner("a"))), "what was queued is done");
     tokio::time::sleep(LEASE).await;
     assert!(acquire(&lock, "b").await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_attempt_is_undone_on_all_nodes() {
+    let nodes = nodes::<5>(5 * MS);
+    let lock = redlock(&nodes, TokenSource::TwoPhase);
+    drop(tokio::time::timeout(MS, acquire(&lock, "a")).await);
+    lock.cancel(&key(), &owner("a"), LEASE, &Unwatched).await;
+    tokio::time::sleep(20 * MS).await;
+    assert_eq!(nodes.each_ref().map(|node| node.releases_done()), [1; 5]);
+    assert!(nodes.iter().all(|node| node.owner().is_none()));
+}
+
+/// Freezes the client once, when a request has left.
+struct FreezeOnce(Arc<ClientClock>, Mutex<Duration>);
+
+impl Watch for FreezeOnce {
+    fn sent(&self, _round: Round) -> Reply<()> {
+        self.0.jump(std::mem::take(&mut *self.1.lock().unwrap()));
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_goes_on_after_an_answer_that_came_too_late() {
+    let [node] = nodes(5 * MS);
+    let clock = ClientClock::new();
+    let lock = Redis::new(node, clock.clone());
+    let retry = Retry { lock: &lock, clock: &*clock, delay: RetryDelay::default() };
+    let (watch, mut rng) = (FreezeOnce(clock.clone(), Mutex::new(LEASE)), ChaCha8Rng::seed_from_u64(1));
+    let hold = retry.acquire(&key(), LEASE, clock.now() + 3 * LEASE, &mut rng, &watch).await.unwrap();
+    assert_eq!(hold.token, Some(Token(2)), "the first grant was undone");
 }
 
 #[tokio::test(start_paused = true)]

@@ -81,6 +81,7 @@ pub struct FakeNode {
     pub done: Arc<Mutex<Vec<(Step, StepAnswer)>>>,
     frozen: watch::Sender<bool>,
     cut: AtomicBool,
+    breaks: AtomicBool,
     lag: Mutex<Duration>,
     queue: mpsc::UnboundedSender<OnItsWay>,
 }
@@ -112,6 +113,7 @@ impl FakeNode {
             done,
             frozen,
             cut: AtomicBool::new(false),
+            breaks: AtomicBool::new(false),
             lag: Mutex::new(lag),
             queue,
         })
@@ -128,6 +130,11 @@ impl FakeNode {
     /// From now on steps fail without leaving.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on the connection breaks when a step has left. The node does the step, and its answer is lost.
+    pub fn break_connections(&self) {
+        self.breaks.store(true, Ordering::Relaxed);
     }
 
     pub fn set_lag(&self, lag: Duration) {
@@ -182,6 +189,9 @@ impl Node for FakeNode {
         let (answered, answer) = oneshot::channel();
         let lag = *self.lag.lock().unwrap();
         self.queue.send((Instant::now() + lag, lag, step, answered)).unwrap();
+        if self.breaks.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Err(NodeError::Indeterminate("connection lost".into()))));
+        }
         Box::pin(async move { answer.await.unwrap() })
     }
 }

@@ -5,6 +5,7 @@ mod cluster;
 mod dynamodb;
 #[cfg(feature = "dynamodb")]
 mod dynamodb_http;
+mod etcd;
 #[cfg(feature = "planted")]
 mod planted;
 mod program;

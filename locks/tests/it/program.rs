@@ -1,14 +1,23 @@
 //! The lock of a client program, with small programs for `bash`.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::FutureExt;
 use locks::{
-    BootClock, Clock, Failure, FailureReason, Key, Lock, Outcome, Owner, Program, Round, ServerAddress, TokenSource,
-    Unwatched, Watch,
-    program::{Broken, ProgramCommand},
+    BootClock, Clock, Failure, FailureReason, Key, Lock, Outcome, Owner, Program, Reply, Round, ServerAddress,
+    TokenSource, Unwatched, Watch,
+    program::{Answer, Broken, ProgramCommand, ProgramProcess, Request},
     validity,
 };
+
+use crate::{cluster::ClientClock, watches::FreezeAfterSend};
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -27,10 +36,14 @@ fn lock(dir: &Path, case: &str) -> Program {
 }
 
 fn lock_with(dir: &Path, case: &str, tokens: TokenSource) -> Program {
+    lock_by(dir, case, tokens, Arc::new(BootClock))
+}
+
+fn lock_by(dir: &Path, case: &str, tokens: TokenSource, clock: Arc<dyn Clock>) -> Program {
     let words = ["bash", "-c", &script(case)].map(str::to_owned).to_vec();
     let servers = [ServerAddress::new("redis-1", "localhost:6379")];
     let command = ProgramCommand { words, dir: Some(dir.to_owned()) };
-    Program::new(command, &servers, LEASE, tokens, Arc::new(BootClock)).unwrap()
+    Program::new(command, &servers, LEASE, tokens, clock).unwrap()
 }
 
 async fn acquire(lock: &Program, owner: &str) -> Result<locks::Hold, Failure> {
@@ -73,7 +86,8 @@ fn broken(result: Result<locks::Hold, Failure>) -> String {
 async fn answers_become_holds_and_failures() {
     let dir = tempfile::tempdir().unwrap();
     let case = r#"acquire) case $line in *'"owner":"b"'*) say '"ok":false,"error":"held"';;
-        *'"owner":"c"'*) say '"ok":false,"error":"error","detail":"no route"';; *) say "$ok,\"token\":7";; esac;;
+        *'"owner":"c"'*) say '"ok":false,"error":"error","detail":"no route"';;
+        *'"owner":"d"'*) say '"ok":false,"error":"timeout"';; *) say "$ok,\"token\":7";; esac;;
         renew) say '"ok":false,"error":"unsupported"';; release) say '"ok":false,"error":"lost"';;"#;
     let lock = lock(dir.path(), case);
     lock.start().await.unwrap();
@@ -82,11 +96,12 @@ async fn answers_become_holds_and_failures() {
     let held = acquire(&lock, "b").await.unwrap_err();
     assert_eq!((held.reason, held.outcome), (FailureReason::Held, Outcome::Failed));
     assert!(broken(acquire(&lock, "c").await).contains("`error` to `acquire`: no route"));
+    assert!(broken(acquire(&lock, "d").await).contains("`timeout` to `acquire`"));
     let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
     assert_eq!(renewed.outcome, Outcome::Failed);
     assert!(renewed.to_string().contains("`unsupported` to `renew`"), "{renewed}");
     assert!(!lock.release(&hold, &Unwatched).await.unwrap().removed);
-    assert_eq!(said(dir.path()), ["init", "acquire", "acquire", "acquire", "renew", "release"]);
+    assert_eq!(said(dir.path()), ["init", "acquire", "acquire", "acquire", "acquire", "renew", "release"]);
     assert_eq!(lock.restarts(), 0);
 }
 
@@ -111,12 +126,66 @@ async fn a_belief_counts_from_the_sending() {
 #[tokio::test]
 async fn a_renewal_shortens_a_belief_if_the_program_says_so() {
     let (dir, lease) = (tempfile::tempdir().unwrap(), 5 * LEASE);
-    let lock = lock(dir.path(), r#"renew) say "$ok,\"valid_ms\":5000";;"#);
+    let case = r#"renew) case $line in *'"owner":"a"'*) say "$ok,\"valid_ms\":5000";; *) say "$ok,\"lease_ms\":5000";;
+        esac;;"#;
+    let lock = lock(dir.path(), case);
     lock.start().await.unwrap();
-    let mut hold = acquire_for(&lock, "a", lease).await.unwrap();
-    let renewed = lock.renew(&mut hold, lease, &Unwatched).await.unwrap();
-    assert_eq!(hold.valid_until, hold.sent + Duration::from_secs(5));
-    assert_eq!((renewed.valid_until, hold.lease), (hold.valid_until, lease));
+    let short = Duration::from_secs(5);
+    for (owner, valid, granted) in [("a", short, lease), ("b", validity::promise_end(Duration::ZERO, short), short)] {
+        let mut hold = acquire_for(&lock, owner, lease).await.unwrap();
+        let renewed = lock.renew(&mut hold, lease, &Unwatched).await.unwrap();
+        assert_eq!(hold.valid_until, hold.sent + valid);
+        assert_eq!((renewed.valid_until, hold.lease), (hold.valid_until, granted));
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_is_read_too_late_revives_no_hold() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), ClientClock::new());
+    let lock = lock_by(dir.path(), "", TokenSource::None, clock.clone());
+    lock.start().await.unwrap();
+    let mut hold = acquire(&lock, "a").await.unwrap();
+    let before = hold.clone();
+    // The new lease would still be good, but the hold has ended meanwhile.
+    let watch = FreezeAfterSend { round: Round::Renew, clock, time: LEASE };
+    let late = lock.renew(&mut hold, 5 * LEASE, &watch).await.unwrap_err();
+    assert_eq!((late.reason, late.outcome), (FailureReason::Validity, Outcome::Failed));
+    assert_eq!(hold, before);
+}
+
+/// A clock whose first timer is due, as after a freeze, and whose second is never due.
+#[derive(Default)]
+struct FirstDue(AtomicBool);
+
+impl Clock for FirstDue {
+    fn now(&self) -> Duration {
+        BootClock.now()
+    }
+
+    fn sleep_until(&self, _at: Duration) -> Reply<()> {
+        match self.0.swap(true, Ordering::SeqCst) {
+            false => Box::pin(std::future::ready(())),
+            true => Box::pin(std::future::pending()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_has_some_time_left_when_its_timer_is_due() {
+    let (words, request) = (["bash", "-c", &script("")].map(str::to_owned).to_vec(), Request::Unknown);
+    let dir = tempfile::tempdir().unwrap();
+    let mut process = ProgramProcess::start(&ProgramCommand { words, dir: Some(dir.path().to_owned()) }).unwrap();
+    let id = process.send(&request);
+    let answer = process.answer(&request, id, LEASE, &FirstDue::default()).await;
+    assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_last_line_of_a_program_may_have_no_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"acquire) printf '{"id":%s,"ok":true,"token":7}' "$id"; exit;;"#);
+    lock.start().await.unwrap();
+    assert_eq!(acquire(&lock, "a").await.unwrap().token.map(|token| token.0), Some(7));
 }
 
 #[tokio::test]
@@ -291,28 +360,51 @@ async fn a_later_hold_does_not_make_an_earlier_one_known() {
     assert!(!lock.release(&second, &Unwatched).await.unwrap().removed);
 }
 
-#[tokio::test]
-async fn nothing_of_a_program_outlives_its_lock() {
-    let dir = tempfile::tempdir().unwrap();
-    let lock = lock(dir.path(), r#"acquire) sleep 600 & echo $! > child; say "$ok";;"#);
-    lock.start().await.unwrap();
-    acquire(&lock, "a").await.unwrap();
-    let child = std::fs::read_to_string(dir.path().join("child")).unwrap();
+/// A program with a child that outlives it, and the number of the child in the file `child`. It ends after `release`.
+const WITH_CHILD: &str = r#"acquire) sleep 600 > /dev/null 2>&1 & echo $! > child; say "$ok";;
+    release) say "$ok"; exit;;"#;
+
+/// Waits until the state of the child is as expected. A child that is gone has no state.
+async fn child(dir: &Path, is_expected: impl Fn(&str) -> bool) {
+    let child = std::fs::read_to_string(dir.join("child")).unwrap();
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
-    // Between its fork and its exec the child still has the name of the shell.
-    let is_asleep = async {
-        while !state().contains("(sleep)") {
+    let waiting = async {
+        while !is_expected(&state()) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), is_asleep).await.expect("the child of the program runs");
+    let waited = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    assert!(waited.is_ok(), "the child: {}", state());
+}
+
+fn is_asleep(state: &str) -> bool {
+    // Between its fork and its exec the child still has the name of the shell.
+    state.contains("(sleep)")
+}
+
+fn is_gone(state: &str) -> bool {
+    // A process that was killed and that nobody has waited for is a zombie.
+    state.is_empty() || state.contains(") Z ")
+}
+
+#[tokio::test]
+async fn nothing_of_a_program_outlives_its_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), WITH_CHILD);
+    lock.start().await.unwrap();
+    acquire(&lock, "a").await.unwrap();
+    child(dir.path(), is_asleep).await;
     drop(lock);
-    for _ in 0..200 {
-        // A process that was killed and that nobody has waited for is a zombie.
-        if state().is_empty() || state().contains(") Z ") {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("still there: {}", state());
+    child(dir.path(), is_gone).await;
+}
+
+#[tokio::test]
+async fn nothing_of_a_program_outlives_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), WITH_CHILD);
+    lock.start().await.unwrap();
+    let hold = acquire(&lock, "a").await.unwrap();
+    child(dir.path(), is_asleep).await;
+    lock.release(&hold, &Unwatched).await.unwrap();
+    child(dir.path(), is_gone).await;
 }

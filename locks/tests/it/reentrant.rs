@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use locks::{FailureReason, Hold, Lock, Redlock, Reentrant, TokenSource, Unwatched, Watch};
+use locks::{FailureReason, Hold, Lock, Mode, Outcome, Redlock, Reentrant, TokenSource, Unwatched, Watch};
 
 use crate::cluster::{ClientClock, FakeNode, LEASE, MS, key, nodes, owner, ports};
 
@@ -81,10 +81,76 @@ async fn a_renewal_of_the_outer_hold_counts_for_inner_acquisitions() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hold_cannot_be_entered_again_in_another_mode() {
+    let (Held { nodes, lock, outer, .. }, counts) = (held().await, Counts::default());
+    let refused = lock.acquire_in(Mode::Read, &key(), owner("b"), LEASE, &counts).await.unwrap_err();
+    assert_eq!(refused.outcome, Outcome::Failed);
+    assert!(counts.0.lock().unwrap().is_empty());
+    assert!(lock.release(&outer, &counts).await.unwrap().removed, "the refusal is no acquisition");
+    assert_eq!(nodes[0].owner(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_release_of_an_earlier_hold_leaves_the_present_one() {
+    let (Held { nodes, lock, outer, .. }, counts) = (held().await, Counts::default());
+    assert!(lock.release(&outer, &counts).await.unwrap().removed);
+    let present = lock.acquire(&key(), owner("b"), LEASE, &counts).await.unwrap();
+    assert!(!lock.release(&outer, &counts).await.unwrap().removed);
+    lock.acquire(&key(), owner("c"), LEASE, &counts).await.unwrap();
+    assert_eq!(*counts.0.lock().unwrap(), [("left", 0), ("reentered", 2)]);
+    assert!(!lock.release(&present, &counts).await.unwrap().removed);
+    assert!(lock.release(&present, &counts).await.unwrap().removed);
+    assert_eq!(nodes[0].owner(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_that_has_lapsed_cannot_be_entered_again() {
     let Held { lock, outer, .. } = held().await;
     tokio::time::sleep(LEASE).await;
     let failure = lock.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap_err();
     assert_eq!(failure.reason, FailureReason::Validity);
     assert!(!lock.release(&outer, &Unwatched).await.unwrap().removed, "the nodes have let the key go");
+}
+
+/// A hold whose release had no answer in time. The nodes do the release afterwards.
+async fn unreleased(counts: &Counts) -> Held {
+    let held = held().await;
+    held.nodes.iter().for_each(|node| node.freeze());
+    let failure = held.lock.release(&held.outer, counts).await.unwrap_err();
+    assert_eq!(failure.outcome, Outcome::Indeterminate);
+    held.nodes.iter().for_each(|node| node.thaw());
+    tokio::time::sleep(20 * MS).await;
+    held
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_failed_is_sent_again() {
+    let counts = Counts::default();
+    let Held { nodes, lock, outer, .. } = unreleased(&counts).await;
+    assert_eq!(nodes[0].releases_done(), 1);
+    for left in [0, 1] {
+        assert!(!lock.release(&outer, &counts).await.unwrap().removed, "the key is gone since the first release");
+        assert_eq!(nodes[0].releases_done(), 2, "only the release that failed is sent again");
+        assert_eq!(counts.0.lock().unwrap().len(), left);
+    }
+    assert_eq!(*counts.0.lock().unwrap(), [("left", 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_whose_release_failed_cannot_be_entered_again() {
+    let counts = Counts::default();
+    let Held { nodes, lock, .. } = unreleased(&counts).await;
+    let next = lock.acquire(&key(), owner("b"), LEASE, &counts).await.unwrap();
+    assert_eq!((next.owner, nodes[0].owner()), (owner("b"), Some(owner("b"))));
+    assert!(counts.0.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_was_given_up_cannot_be_entered_again() {
+    let (Held { nodes, lock, outer, .. }, counts) = (held().await, Counts::default());
+    lock.gave_up(&outer);
+    let failure = lock.acquire(&key(), owner("b"), LEASE, &counts).await.unwrap_err();
+    assert_eq!(failure.reason, FailureReason::Held, "the servers keep the key until its lease ends");
+    assert_eq!(nodes[0].owner(), Some(owner("a")));
+    assert!(counts.0.lock().unwrap().is_empty());
 }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use locks::{Clock, FailureReason, Hold, Lock, Outcome, Redlock, Round, TokenSource, Unwatched, validity};
+use tokio::time::Instant;
 
 use crate::{
     cluster::{ClientClock, FakeNode, LEASE, MS, key, nodes, owner, ports},
@@ -28,12 +29,14 @@ async fn held() -> Held {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_is_valid_for_what_the_lease_gives_from_its_own_sending_and_no_longer() {
-    let Held { nodes, clock, lock, mut hold } = held().await;
-    let sent = clock.now();
-    let renewed = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
-    assert_eq!(renewed.valid_until, validity::promise_end(sent, LEASE));
-    assert_eq!((hold.valid_until, hold.sent, hold.lease), (renewed.valid_until, sent, LEASE));
-    assert!(nodes.iter().all(|node| node.expires() > Some(hold.valid_until)));
+    for lease in [LEASE, 2 * LEASE] {
+        let Held { nodes, clock, lock, mut hold } = held().await;
+        let sent = clock.now();
+        let renewed = lock.renew(&mut hold, lease, &Unwatched).await.unwrap();
+        assert_eq!(renewed.valid_until, validity::promise_end(sent, lease));
+        assert_eq!((hold.valid_until, hold.sent, hold.lease), (renewed.valid_until, sent, lease));
+        assert!(nodes.iter().all(|node| node.expires() > Some(hold.valid_until)));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,8 +63,11 @@ async fn a_renewal_that_a_majority_refuses_is_lost_for_sure() {
     let Held { nodes, lock, mut hold, .. } = held().await;
     let before = hold.clone();
     nodes[..3].iter().for_each(|node| node.give_to("b"));
+    nodes[3..].iter().for_each(|node| node.freeze());
+    let start = Instant::now();
     let failure = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
     assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
+    assert_eq!(start.elapsed(), 10 * MS, "no wait for the silent nodes");
     assert_eq!(hold, before);
     assert!(nodes[..3].iter().all(|node| node.owner() == Some(owner("b"))));
 }

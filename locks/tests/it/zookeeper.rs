@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use locks::{
-    BootClock, Client, FailureReason, Hold, Key, Lock, Outcome, Owner, ServerAddress, Servers, TokenSource, Unwatched,
+    BootClock, Client, Clock, FailureReason, Hold, Key, Lock, Outcome, Owner, ServerAddress, Servers, TokenSource,
+    Unwatched,
 };
 use tokio::{
     task::JoinHandle,
@@ -18,6 +19,8 @@ use ensemble::Ensemble;
 const LEASE: Duration = Duration::from_secs(4);
 /// Longer than a busy machine takes for some requests, and much shorter than the lease.
 const SOON: Duration = Duration::from_secs(2);
+/// The lease of a session whose end a test awaits.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Waits until something is so, and returns whether it is so within this time.
 async fn within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
@@ -135,6 +138,45 @@ async fn the_release_of_one_hold_of_a_session_ends_no_other() {
     session.renew(&mut second, LEASE, &Unwatched).await.unwrap();
 }
 
+/// Keeps a session alive in the middle of its lease, by a renewal or by another hold. Returns whether the session
+/// outlives that lease; none if the machine was too busy to tell.
+async fn outlives_its_first_lease(renews: bool) -> Option<bool> {
+    let scene = Scene::new("zookeeper").await;
+    let session = scene.lock.session().unwrap();
+    let mut hold = session.acquire(&scene.key, Owner::new("a"), SHORT, &Unwatched).await.ok()?;
+    let begun = hold.sent;
+    BootClock.sleep_until(begun + SHORT / 2).await;
+    if renews {
+        session.renew(&mut hold, SHORT, &Unwatched).await.ok()?;
+    } else {
+        hold = session.acquire(&Key::new("k1"), Owner::new("b"), SHORT, &Unwatched).await.ok()?;
+    }
+    BootClock.sleep_until(begun + SHORT * 5 / 4).await;
+    let sessions = scene.ensemble.sessions();
+    hold.is_valid(BootClock.now()).then_some(sessions == 1)
+}
+
+#[tokio::test]
+async fn a_renewal_and_another_hold_keep_a_session_for_a_whole_lease() {
+    let outlives = async |renews| loop {
+        if let Some(outlives) = outlives_its_first_lease(renews).await {
+            return outlives;
+        }
+    };
+    assert_eq!(futures::join!(outlives(true), outlives(false)), (true, true));
+}
+
+#[tokio::test]
+async fn a_znode_that_vanishes_in_the_queue_gives_no_hold() {
+    let scene = Scene::new("zookeeper").await;
+    let holder = scene.acquire("a").await;
+    let waits = scene.start("b").await;
+    scene.ensemble.remove("k0", &scene.name("b").await);
+    assert!(scene.release(&holder).await);
+    let failure = timeout(LEASE, waits).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
+}
+
 #[tokio::test]
 async fn a_session_that_ends_in_the_queue_gives_no_hold() {
     let scene = Scene::new("zookeeper").await;
@@ -159,6 +201,22 @@ async fn an_attempt_whose_creation_was_not_answered_leaves_no_znode() {
     let hold = scene.acquire("b").await;
     assert!(started.elapsed() < SOON && scene.ensemble.queue("k0").len() == 1);
     assert!(scene.release(&hold).await);
+}
+
+#[tokio::test]
+async fn a_session_takes_back_the_znode_whose_creation_was_not_answered() {
+    let scene = Scene::new("zookeeper").await;
+    let session = scene.lock.session().unwrap();
+    let acquire = async |key: &str, owner| session.acquire(&Key::new(key), Owner::new(owner), LEASE, &Unwatched).await;
+    let held = acquire("k1", "a").await.unwrap();
+    scene.ensemble.lose_next_create();
+    assert_eq!(acquire("k0", "b").await.unwrap_err().outcome, Outcome::Indeterminate);
+    // The client still has the session of its other hold, and with it the znode.
+    let next = timeout(SOON, acquire("k0", "c")).await.expect("the znode is taken back").unwrap();
+    assert_eq!(scene.ensemble.queue("k0").len(), 1);
+    for hold in [next, held] {
+        assert!(session.release(&hold, &Unwatched).await.unwrap().removed);
+    }
 }
 
 #[tokio::test]

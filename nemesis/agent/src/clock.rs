@@ -223,13 +223,7 @@ impl Clocks {
                 if places.contains(&Place::Torn) || interrupted && tried < TRIES_FOR_SIGNALS {
                     return Ok(false);
                 }
-                let (done, slot) = match (before, after) {
-                    (Found::Ours(_), Some(_)) if places.contains(&Place::Original) => return Ok(false),
-                    // First install code that shows the true time: a thread in an original function would read the true
-                    // time after the change, and would then see a slow clock go back.
-                    (Found::Original | Found::Retired, Some(_)) => (false, Some(Slot::default())),
-                    _ => (true, after),
-                };
+                let Some((done, slot)) = next(before, after, &places) else { return Ok(false) };
                 clocks.write(before, slot, interrupted)?;
                 Ok(done)
             })?;
@@ -318,11 +312,40 @@ enum Place {
     Torn,
 }
 
+/// Returns whether the slot to write is the last one, and the slot; none, if the threads must go on first.
+fn next(before: Found, after: Option<Slot>, places: &[Place]) -> Option<(bool, Option<Slot>)> {
+    match (before, after) {
+        (Found::Ours(_), Some(_)) if places.contains(&Place::Original) => None,
+        // First install code that shows the true time: a thread in an original function would read the true time after
+        // the change, and would then see a slow clock go back.
+        (Found::Original | Found::Retired, Some(_)) => Some((false, Some(Slot::default()))),
+        _ => Some((true, after)),
+    }
+}
+
 /// Returns whether the process shares the agent's time namespace. A kernel without time namespaces has one for all.
 fn same_time_namespace(pid: i32) -> bool {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/time"));
     match (namespace(&pid.to_string()), namespace("self")) {
         (Ok(theirs), Ok(ours)) => theirs == ours,
         _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_clock_changes_under_a_thread_in_an_original_function() {
+        let (before, after) = (Slot { made_by: 1, ..Slot::default() }, Some(Slot { made_by: 2, ..Slot::default() }));
+        let (free, inside) = ([Place::Outside; 2], [Place::Outside, Place::Original]);
+        for places in [&free, &inside] {
+            let step = next(Found::Original, after, places);
+            assert_eq!(step, Some((false, Some(Slot::default()))), "code that shows the true time comes first");
+            assert_eq!(next(Found::Ours(before), None, places), Some((true, None)));
+        }
+        assert_eq!(next(Found::Ours(before), after, &free), Some((true, after)));
+        assert_eq!(next(Found::Ours(before), after, &inside), None);
     }
 }

@@ -76,7 +76,7 @@ fn faults_of_lock_nodes_come_at_times_of_their_own() {
             let (Target::Node(node), When::At(at)) = (&step.target, step.when) else { panic!("{step:?}") };
             assert!(node.as_str().starts_with("redis-") && at < Duration::from_secs(30));
             let free = busy.insert(node, at + step.fault.lasting);
-            assert!(free.is_none_or(|free| free < at), "one at a time on each of them");
+            assert!(free.is_none_or(|free| free + HEALED_WITHIN <= at), "the fault before it is proved healed");
         }
     }
 }
@@ -115,16 +115,20 @@ fn only_a_shared_fault_of_a_drawn_lock_node_hits_a_majority() {
         let of = Draw { specs: &specs, time: end, lease, workers: &[], lock_nodes, resource: ResourceKind::Service };
         struck(&mut ChaCha8Rng::seed_from_u64(seed), &specs[0], &of, begins, Target::Node("redis-1".into()))
     };
-    let mut together = 0;
-    for seed in 0..400 {
-        for (words, count) in [("kill:any-lock-node", 3), ("clock:redis-1", 3), ("clock", 2)] {
+    for (words, count) in [("kill:any-lock-node", 3), ("clock:redis-1", 3), ("clock", 2)] {
+        for seed in 0..400 {
             assert_eq!(hit(words, &all[..count], seed), alone, "{words} of {count}");
         }
-        let nodes = hit("clock", &all, seed);
-        assert!(nodes.len() <= 2 && nodes.iter().all(|(at, _)| (begins..end).contains(at)), "{nodes:?}");
-        together += usize::from(nodes != alone);
     }
-    assert!((60..140).contains(&together), "{together} of 400");
+    for words in ["clock", "amnesia", "powerloss"] {
+        let mut together = 0;
+        for seed in 0..400 {
+            let nodes = hit(words, &all, seed);
+            assert!(nodes.len() <= 2 && nodes.iter().all(|(at, _)| (begins..end).contains(at)), "{nodes:?}");
+            together += usize::from(nodes != alone);
+        }
+        assert!((60..140).contains(&together), "{words}: {together} of 400");
+    }
 }
 
 #[test]
@@ -203,6 +207,44 @@ fn a_delay_with_a_given_length_can_be_proved_within_that_length() {
     let second = Duration::from_secs(1);
     assert!((0..50).all(|seed| by("delay:redis-3@5s+1s", seed) <= second / 2));
     assert!((0..50).any(|seed| by("delay:redis-3@5s", seed) > second), "a drawn length limits nothing");
+}
+
+#[test]
+fn a_drawn_delay_is_not_longer_than_a_probe_waits() {
+    // The kernel waits two minutes for the answer to a probe, which is late twice.
+    let (longest, lease) = (Duration::from_secs(60), Duration::from_secs(600));
+    let (specs, lock_nodes) = (parse("delay:redis-1@5s").unwrap(), [NodeName::new("redis-1")]);
+    let (time, resource) = (Duration::from_secs(30), ResourceKind::Service);
+    let of = Draw { specs: &specs, time, lease, workers: &[], lock_nodes: &lock_nodes, resource };
+    for seed in 0..20 {
+        let steps = draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).unwrap();
+        let by = steps[0].fault.link_delay().unwrap().longest();
+        assert!(by <= longest, "{by:?}");
+    }
+}
+
+#[test]
+fn a_given_length_changes_no_later_draw() {
+    for kind in FaultKind::ALL {
+        let last = |length: &str| drawn(7, &format!("{kind}@1s{length},clock:redis-2@9s")).unwrap().pop();
+        assert_eq!(last("+2s"), last(""), "{kind}");
+    }
+}
+
+#[test]
+fn a_random_partition_rejects_if_asked_to() {
+    let steps = drawn(1, "partition:redis-3:reject").unwrap();
+    let reject = Parameters::from(Partition { cut: CutMode::Reject });
+    assert!(!steps.is_empty() && steps.iter().all(|step| step.fault.parameters == reject), "{steps:?}");
+}
+
+#[test]
+fn the_sides_of_a_one_way_split_see_opposite_directions() {
+    for (word, here, there) in [("in", Direction::In, Direction::Out), ("out", Direction::Out, Direction::In)] {
+        let steps = drawn(1, &format!("partition:majority:{word}@5s")).unwrap();
+        let seen: Vec<Direction> = steps.iter().map(|step| step.fault.links.clone().unwrap().direction).collect();
+        assert_eq!(seen, [here, here, there], "two lock nodes of the majority, and the third");
+    }
 }
 
 #[test]

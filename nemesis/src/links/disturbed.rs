@@ -28,8 +28,10 @@ struct Disturbed {
     waits: AtomicU32,
     probes: AtomicU32,
     is_proved_healed: AtomicBool,
-    /// The fault of worker-1; none, if it is a kill that nobody planned.
+    /// The fault of worker-1; none, if nobody planned it.
     other: Option<Fault>,
+    /// The kind of a fault that nobody planned.
+    unplanned: FaultKind,
     /// True if that fault begins and ends during the first probe. Otherwise it is on at once.
     is_short: bool,
     /// True if that fault is requested, and not yet known to be injected.
@@ -45,7 +47,7 @@ struct Disturbed {
 
 impl Disturbed {
     fn reports(&self, phase: FaultPhase) {
-        let kind = self.other.as_ref().map_or(FaultKind::Kill, Fault::kind);
+        let kind = self.other.as_ref().map_or(self.unplanned, Fault::kind);
         let fault = FaultId(if self.other.is_some() { 2 } else { 9 });
         let event = Event::Fault { fault, kind, node: "worker-1".into(), phase };
         self.live_view.see(&Record { seq: 0, process: "agent".into(), n: 0, at: Stamp(1), event });
@@ -123,6 +125,7 @@ fn slow(until: u32, free: Option<Duration>) -> Disturbed {
         probes: AtomicU32::new(0),
         is_proved_healed: AtomicBool::new(false),
         other: Some(Fault::new(Delay { by: SLOW.into() }, 9 * SECOND)),
+        unplanned: FaultKind::Kill,
         is_short: false,
         is_being_injected: false,
         until,
@@ -141,6 +144,15 @@ fn cut() -> Fault {
     Fault::new(Partition::default(), SECOND)
 }
 
+fn delay() -> Fault {
+    Fault::new(Delay { by: SLOW.into() }, SECOND)
+}
+
+/// A fault of worker-1 that has no effect on its link with redis-1.
+fn elsewhere() -> Option<Fault> {
+    Some(cut().on_links(Direction::Both, vec!["worker-2".into()]))
+}
+
 /// Returns the missing proof of a fault of the links from redis-1 to these workers, and the number of waits.
 fn missing_proof(fault: Fault, workers: &[&str], disturbed: Disturbed) -> (Option<String>, u32) {
     let (plan, node) = (disturbed.plan(fault), NodeName::new("redis-1"));
@@ -155,9 +167,9 @@ fn missing_proof(fault: Fault, workers: &[&str], disturbed: Disturbed) -> (Optio
     (evidence.missing(), disturbed.waits.load(Ordering::Relaxed))
 }
 
-/// Returns whether the heal of a partition between redis-1 and worker-1 is proved, and the number of waits.
-fn heal(disturbed: Disturbed) -> (bool, u32) {
-    let (plan, node) = (disturbed.plan(cut()), NodeName::new("redis-1"));
+/// Returns whether the heal of a fault between redis-1 and worker-1 is proved, and the number of waits.
+fn heal(fault: Fault, disturbed: Disturbed) -> (bool, u32) {
+    let (plan, node) = (disturbed.plan(fault), NodeName::new("redis-1"));
     disturbed.begins();
     let double = Double(disturbed);
     let Double(disturbed) = &double;
@@ -199,6 +211,13 @@ fn a_link_without_another_fault_decides_at_once() {
 }
 
 #[test]
+fn one_open_link_disproves_a_partition_that_another_link_shows() {
+    let disturbed = Disturbed { other: elsewhere(), lost_from: 0, ..slow(u32::MAX, Some(FAST)) };
+    let (missing, waits) = missing_proof(cut(), &["worker-1", "worker-2"], disturbed);
+    assert_eq!((missing.as_deref(), waits), (Some("a packet from redis-1 to worker-2 came through in 1ms"), 0));
+}
+
+#[test]
 fn a_lost_packet_proves_a_loss_although_another_fault_delays_packets() {
     // The probes before it are late.
     for lost_from in [0, 5] {
@@ -209,11 +228,13 @@ fn a_lost_packet_proves_a_loss_although_another_fault_delays_packets() {
 
 #[test]
 fn a_fault_that_nobody_planned_proves_no_partition() {
-    let killed = |until, free| Disturbed { other: None, hit: None, ..slow(until, free) };
-    assert!(is_undecided(missing_proof(cut(), &["worker-1"], killed(u32::MAX, None))));
-    assert_eq!(missing_proof(cut(), &["worker-1"], killed(2, None)), (None, 2));
-    let (missing, _) = missing_proof(cut(), &["worker-1"], killed(2, Some(FAST)));
-    assert_eq!(missing.as_deref(), Some("a packet from redis-1 to worker-1 came through in 1ms"));
+    for unplanned in [FaultKind::Kill, FaultKind::Partition] {
+        let hit = |until, free| Disturbed { other: None, unplanned, hit: None, ..slow(until, free) };
+        assert!(is_undecided(missing_proof(cut(), &["worker-1"], hit(u32::MAX, None))), "{unplanned}");
+        assert_eq!(missing_proof(cut(), &["worker-1"], hit(2, None)), (None, 2), "{unplanned}");
+        let (missing, _) = missing_proof(cut(), &["worker-1"], hit(2, Some(FAST)));
+        assert_eq!(missing.as_deref(), Some("a packet from redis-1 to worker-1 came through in 1ms"), "{unplanned}");
+    }
 }
 
 #[test]
@@ -221,8 +242,7 @@ fn a_fault_that_was_on_only_during_the_probe_proves_nothing() {
     let disturbed = Disturbed { other: Some(cut()), is_short: true, ..slow(u32::MAX, None) };
     assert_eq!(missing_proof(cut(), &["worker-1"], disturbed), (None, 1), "the second probe is the proof");
     // A fault of other links has no effect on the probe.
-    let other = Some(cut().on_links(Direction::Both, vec!["worker-2".into()]));
-    let disturbed = Disturbed { other, is_short: true, ..slow(u32::MAX, None) };
+    let disturbed = Disturbed { other: elsewhere(), is_short: true, ..slow(u32::MAX, None) };
     assert_eq!(missing_proof(cut(), &["worker-1"], disturbed), (None, 0));
 }
 
@@ -234,7 +254,6 @@ fn a_probe_may_not_wait_long_enough_for_a_delay_that_is_being_injected() {
 
 #[test]
 fn a_lost_probe_proves_no_delay() {
-    let delay = || Fault::new(Delay { by: SLOW.into() }, SECOND);
     let free = ["worker-2"];
     let (missing, waits) = missing_proof(delay(), &free, slow(u32::MAX, None));
     let words = "a probe from redis-1 to worker-2 was lost, and a delay loses none";
@@ -252,12 +271,18 @@ fn the_proof_of_a_heal_waits_for_the_end_of_a_long_planned_fault() {
     for direction in [Direction::Both, Direction::Out] {
         let other = Some(cut().on_links(direction, Vec::new()));
         let disturbed = Disturbed { other, hit: None, ..slow(long, Some(FAST)) };
-        assert_eq!(heal(disturbed), (true, long), "{direction:?}");
+        assert_eq!(heal(cut(), disturbed), (true, long), "{direction:?}");
     }
 }
 
 #[test]
 fn the_proof_of_a_heal_does_not_wait_for_a_fault_that_nobody_planned() {
     let killed = Disturbed { other: None, hit: None, ..slow(u32::MAX, Some(FAST)) };
-    assert_eq!(heal(killed), (false, LOOKS));
+    assert_eq!(heal(cut(), killed), (false, LOOKS));
+}
+
+#[test]
+fn a_lost_probe_does_not_prove_the_heal_of_a_delay() {
+    let lost = Disturbed { other: elsewhere(), lost_from: 0, ..slow(u32::MAX, None) };
+    assert_eq!(heal(delay(), lost), (false, LOOKS));
 }

@@ -1,8 +1,11 @@
 //! The resource over a member of etcd in this process. The runs in the root package use a real cluster.
 
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
 use history::{Arm, Comparison};
 use proptest::test_runner::TestRunner;
-use resource::{Limits, Policy, Resource};
+use resource::{Limits, Moment, Observer, Policy, Resource, WallClock};
 use tonic::Code;
 
 use crate::fake_etcd::FakeEtcd;
@@ -10,12 +13,15 @@ use crate::random::{ARMS, decides_as_the_rule_does, policies};
 use crate::served::{CLOCK, Served, observer, start};
 use crate::treat::{Treat, failures};
 
-async fn serve(fake: &FakeEtcd, policy: &Policy) -> Served {
-    let (log, observer) = observer();
+async fn open(fake: &FakeEtcd, policy: &Policy, clock: WallClock, observer: Observer) -> Resource {
     let lock_keys: resource::LockKeys = |key| format!("locks/{key}/").into_bytes();
     let members = (vec![fake.address.clone()], lock_keys);
-    let resource = Resource::over_etcd(policy.clone(), Limits::default(), CLOCK, members, observer).await;
-    start(resource.unwrap(), log).await
+    Resource::over_etcd(policy.clone(), Limits::default(), clock, members, observer).await.unwrap()
+}
+
+async fn serve(fake: &FakeEtcd, policy: &Policy) -> Served {
+    let (log, observer) = observer();
+    start(open(fake, policy, CLOCK, observer).await, log).await
 }
 
 #[tokio::test]
@@ -45,6 +51,40 @@ async fn the_guard_admits_only_while_the_lock_key_of_the_token_is_there() {
     assert_eq!(served.put("/r/k", &headers(3, token), "a").await.status, 200);
     fake.remove("locks/k/1");
     assert_eq!(served.put("/r/k", &headers(4, token), "b").await.status, 409);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn the_guard_refuses_a_hold_whose_lock_key_goes_before_the_transaction() {
+    let fake = FakeEtcd::start().await;
+    let token = fake.create("locks/k/1");
+    let member = fake.clone();
+    let observer = Box::new(move |moment: Moment<'_>| {
+        if matches!(moment, Moment::Asked) {
+            member.remove("locks/k/1");
+        }
+    });
+    let policy = Policy::new(&[Arm::Guard], Comparison::Default).unwrap();
+    let served = start(open(&fake, &policy, CLOCK, observer).await, Default::default()).await;
+    let headers = format!("X-Hold: 1\r\nX-Op: 1\r\nX-Fence-Token: {token}\r\n");
+    assert_eq!(served.put("/r/k", &headers, "a").await.status, 409);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn the_clock_of_a_deadline_is_read_after_the_state() {
+    static NOW_US: AtomicU64 = AtomicU64::new(100_000_000);
+    let fake = FakeEtcd::start().await;
+    let observer = Box::new(|moment: Moment<'_>| {
+        if matches!(moment, Moment::Asked) {
+            NOW_US.fetch_add(1_000_000, SeqCst);
+        }
+    });
+    let policy = Policy::new(&[Arm::Deadline], Comparison::Default).unwrap();
+    let resource = open(&fake, &policy, || Duration::from_micros(NOW_US.load(SeqCst)), observer).await;
+    let served = start(resource, Default::default()).await;
+    assert_eq!(served.put("/r/k", "X-Deadline: 100500000\r\n", "a").await.status, 409);
+    assert_eq!(served.put("/r/k", "X-Deadline: 102000000\r\n", "a").await.status, 200);
     served.stop().await;
 }
 

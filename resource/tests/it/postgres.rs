@@ -1,11 +1,16 @@
 //! The resource over a real Postgres server against the rule, which is its model.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use history::{Arm, Comparison, Key, Version};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use resource::{Action, Client, Limits, Policy, Request, Resource, State};
+use resource::{Action, Client, Limits, Moment, Policy, Request, Resource, State, WallClock};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_postgres::{Config, NoTls};
 
 use crate::postgres_server::Server;
@@ -72,6 +77,62 @@ async fn a_lost_connection_neither_loses_nor_repeats_a_decision() {
     assert!(send(&client, &read).await);
     let expected = model.decide(&policy, &read).unwrap();
     assert_eq!(served.log.lock().unwrap().last(), Some(&expected));
+    served.stop().await;
+}
+
+/// The address of the server over a link, and a switch that closes the client's end of the first connection. The server
+/// is not told.
+async fn over_link(server: &Server) -> (String, watch::Sender<bool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, server) = (listener.local_addr().unwrap().to_string(), server.address());
+    let (cut, is_cut) = watch::channel(false);
+    tokio::spawn(async move {
+        let mut is_first = true;
+        while let Ok((mut from, _)) = listener.accept().await {
+            let (server, mut is_cut) = (server.clone(), is_cut.clone());
+            let can_be_cut = std::mem::take(&mut is_first);
+            tokio::spawn(async move {
+                let mut to = TcpStream::connect(server).await.unwrap();
+                let cut = async {
+                    if !can_be_cut {
+                        pending::<()>().await;
+                    }
+                    is_cut.wait_for(|cut| *cut).await.map(drop)
+                };
+                tokio::select! {
+                    biased;
+                    _ = cut => {}
+                    _ = copy_bidirectional(&mut from, &mut to) => return,
+                }
+                drop(from);
+                pending::<()>().await;
+            });
+        }
+    });
+    (address, cut)
+}
+
+#[tokio::test]
+async fn a_decision_whose_commit_is_cut_off_is_made_again_by_its_first_time() {
+    static NOW_US: AtomicU64 = AtomicU64::new(100_000_000);
+    let Some(server) = Server::start().await else { return };
+    let (address, cut) = over_link(&server).await;
+    let (log, mut observer) = observer();
+    let observer = Box::new(move |moment: Moment<'_>| {
+        observer(moment);
+        if matches!(moment, Moment::Decided(_)) {
+            cut.send_replace(true);
+        }
+    });
+    // A second passes between two readings.
+    let clock: WallClock = || Duration::from_micros(NOW_US.fetch_add(1_000_000, SeqCst));
+    let policy = Policy::new(&[Arm::Deadline], Comparison::Default).unwrap();
+    let resource = Resource::over_postgres(policy, Limits::default(), clock, address, observer).await.unwrap();
+    let served = start(resource, log).await;
+    let put = served.put("/r/k", "X-Deadline: 100500000\r\n", "a");
+    // The former session keeps its locks until the next one ends it.
+    let answer = tokio::time::timeout(PATIENCE, put).await.expect("an answer");
+    assert_eq!((answer.status, served.decided()), (200, 1));
     served.stop().await;
 }
 

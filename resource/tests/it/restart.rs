@@ -42,6 +42,18 @@ async fn values_versions_tokens_and_answers_survive_and_numbers_go_on() {
 }
 
 #[tokio::test]
+async fn a_claim_survives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = serve(config(dir.path(), &[Arm::Claim])).await;
+    assert_eq!(first.get("/r/k", "X-Hold: 1\r\n").await.status, 200);
+    first.stop().await;
+    let second = serve(config(dir.path(), &[Arm::Claim])).await;
+    assert_eq!(second.put("/r/k", "X-Hold: 2\r\n", "17").await.status, 409);
+    assert_eq!(second.put("/r/k", "X-Hold: 1\r\n", "17").await.status, 200);
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn a_resource_that_forgets_its_tokens_admits_a_stale_write_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), &[Arm::Writes]);

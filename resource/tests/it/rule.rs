@@ -81,6 +81,21 @@ fn cas_admits_exactly_the_current_version_and_ignores_tokens() {
 }
 
 #[test]
+fn a_read_without_a_hold_takes_no_claim_away() {
+    let policy = policy(&[Arm::Claim], Comparison::Default);
+    let mut state = State::default();
+    let mut decide = |hold: Option<u64>, action| {
+        let request = Request { hold: hold.map(HoldId), ..request(0, None, None, action) };
+        state.decide(&policy, &request).unwrap().arms[0].admitted
+    };
+    decide(Some(1), Action::Read);
+    decide(None, Action::Read);
+    assert!(decide(Some(1), write(&policy, 0, "v")));
+    decide(Some(2), Action::Read);
+    assert!(!decide(Some(1), write(&policy, 0, "v")) && decide(Some(2), write(&policy, 0, "v")));
+}
+
+#[test]
 fn deadline_admits_until_the_deadline_and_repeats_its_answer_afterwards() {
     let policy = policy(&[Arm::Deadline], Comparison::Default);
     let mut state = State::default();

@@ -69,6 +69,22 @@ async fn a_new_process_goes_on_after_the_last_durable_number() {
 }
 
 #[tokio::test]
+async fn a_new_process_finds_every_operation_of_the_one_before() {
+    let fake = FakeS3::start().await;
+    let put = |op: u64| format!("X-Hold: 1\r\nX-Op: {op}\r\nX-Fence-Token: 7\r\n");
+    let first = open(&fake, &off_and_writes()).await.unwrap();
+    for op in 1..=3 {
+        assert_eq!(first.put("/r/k", &put(op), BODY).await.status, 200);
+    }
+    first.stop().await;
+    let second = open(&fake, &off_and_writes()).await.unwrap();
+    for op in 1..=3 {
+        assert_eq!(second.put("/r/k", &put(op), BODY).await.header("x-repeat"), Some("true"), "operation {op}");
+    }
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn a_put_of_a_killed_process_cannot_arrive_after_the_next_process_has_opened_the_object() {
     let fake = FakeS3::start().await;
     let first = open(&fake, &off_and_writes()).await.unwrap();

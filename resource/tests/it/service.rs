@@ -128,6 +128,14 @@ async fn an_operation_that_comes_again_gets_its_former_answer() {
     assert_eq!(served.get("/r/k", "").await.json()["value"], "b");
     let repeats: Vec<bool> = served.log.lock().unwrap().iter().map(|admission| admission.repeat).collect();
     assert_eq!(repeats, [false, false, true, false]);
+    let metrics = served.get("/metrics", "").await.text;
+    for line in [
+        "resource_requests_total{kind=\"write\"} 2\n",
+        "resource_requests_total{kind=\"repeat\"} 1\n",
+        "resource_admitted_writes_total{arm=\"writes\"} 2\n",
+    ] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
 }
 
 #[tokio::test]
@@ -420,4 +428,25 @@ async fn concurrent_writers_get_numbers_in_the_order_of_the_log() {
     let log = served.log.lock().unwrap();
     assert!(log.is_sorted_by_key(|admission| admission.number));
     assert_eq!(log.iter().filter(|admission| admission.arm(Arm::Cas).unwrap().admitted).count(), 1);
+}
+
+#[tokio::test]
+async fn a_shutdown_lets_a_request_finish() {
+    let Fixture { served, _dir } = start(&[Arm::Off]).await;
+    let address = served.address;
+    let mut stream = served.connect().await;
+    let head = "PUT /r/k HTTP/1.1\r\nhost: r\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The service is in the request as soon as it wants the body.
+    let mut wants_body = [0; 25];
+    stream.read_exact(&mut wants_body).await.unwrap();
+    assert_eq!(wants_body, *b"HTTP/1.1 100 Continue\r\n\r\n");
+    let finishing = async {
+        while tokio::net::TcpStream::connect(address).await.is_ok() {}
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        stream.write_all(b"1").await.unwrap();
+        answer(&mut stream).await
+    };
+    let ((), finished) = tokio::join!(served.stop(), finishing);
+    assert_eq!(finished.status, 200, "{finished:?}");
 }

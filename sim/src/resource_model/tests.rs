@@ -76,3 +76,14 @@ fn a_kill_loses_pending_decisions_and_still_forgets() {
     assert_eq!(resource.restart(), Version(1));
     assert!((1..=3).all(|op| resource.state.former(HOLD, OpId(op)).is_none()));
 }
+
+#[test]
+fn a_decision_is_on_the_disk_after_all_earlier_ones() {
+    let mut resource = resource(true);
+    let mut decide = |op, synced| {
+        let (key, hold, op) = (Key::numbered(0), Some(HOLD), Some(OpId(op)));
+        let request = Request { key, hold, op, token: None, deadline: None, action: Action::Read };
+        resource.decide(at(0), at(synced), &request).1
+    };
+    assert_eq!((decide(1, 600), decide(2, 150), decide(3, 700)), (at(600), at(600), at(700)));
+}

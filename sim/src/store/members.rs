@@ -152,3 +152,30 @@ pub(crate) fn killed(world: &World, node: Process) {
     store.stalled.retain(|asked| asked.member != node);
     store.waiting.retain(|asked| asked.member != node);
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::{self, error::TryRecvError};
+
+    use super::*;
+    use crate::world::tests::{ETCD, world};
+
+    #[test]
+    fn a_request_that_waits_at_a_member_is_lost_with_it() {
+        let world = world(3, ETCD);
+        let asks = |member| {
+            let (answered, answer) = oneshot::channel();
+            let op = Op::Grant(ELECTION_TIMEOUT);
+            (PendingRequest { op, worker: world.worker(0), member, answered, grantee: None }, answer)
+        };
+        let ((stalled, mut first), (waiting, mut second), (other, mut third)) = (asks(1), asks(1), asks(2));
+        {
+            let mut store = lock(cluster(&world).unwrap());
+            store.stalled.extend([stalled, other]);
+            store.waiting.push(waiting);
+        }
+        killed(&world, 1);
+        assert_eq!((first.try_recv(), second.try_recv()), (Err(TryRecvError::Closed), Err(TryRecvError::Closed)));
+        assert_eq!(third.try_recv(), Err(TryRecvError::Empty));
+    }
+}

@@ -76,3 +76,27 @@ impl Store for RemoteStore {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use locks::LeaseId;
+
+    use super::*;
+    use crate::world::tests::{ETCD, run_for, world};
+
+    #[test]
+    fn a_client_leaves_a_member_that_does_not_answer() {
+        let world = world(3, ETCD);
+        // The second worker begins with the second member, which does not lead.
+        let store = RemoteStore::new(world.clone(), world.worker(1));
+        world.freeze(1);
+        let ask = || store.send(Op::TimeToLive(LeaseId(1)));
+        let first = ask();
+        run_for(&world, IMPATIENT_AFTER * 2);
+        let second = ask();
+        run_for(&world, IMPATIENT_AFTER / 10);
+        assert!(first.now_or_never().is_none());
+        assert!(matches!(second.now_or_never(), Some(Ok(_))));
+    }
+}

@@ -68,16 +68,20 @@ impl World {
             Sent::RetransmittedAt(when) => self.retransmit(when, from, to),
             Sent::Waits => {}
             Sent::Rejected(packet) => {
-                {
-                    let mut state = lock(&self.state);
-                    let count = state.nodes.len();
-                    state.connections[from * count + to].is_lost = true;
-                    state.connections[to * count + from].is_lost = true;
-                }
+                self.lose_connection(from, to);
                 // Dropping the packet tells its sender that no reply comes.
                 drop(packet);
             }
         }
+    }
+
+    /// Ends the connection of two nodes for both sides.
+    #[cold]
+    fn lose_connection(&self, from: Process, to: Process) {
+        let mut state = lock(&self.state);
+        let count = state.nodes.len();
+        state.connections[from * count + to].is_lost = true;
+        state.connections[to * count + from].is_lost = true;
     }
 
     fn retransmit(&self, at: Stamp, from: Process, to: Process) {
@@ -92,6 +96,7 @@ impl World {
             match retransmitted {
                 Retransmitted::Nothing => {}
                 Retransmitted::Again(at) => world.retransmit(at, from, to),
+                Retransmitted::Rejected => world.lose_connection(from, to),
                 Retransmitted::Late(at) => world.deliver_late(at, from, to),
                 Retransmitted::Delivered(delivered) => {
                     let at = delivered.at;
@@ -226,5 +231,82 @@ impl Network for World {
             }
         }
         packet.payload.arrive(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use history::{
+        CutMode, Direction, NodeName,
+        fault::{Delay, Partition},
+    };
+
+    use super::*;
+    use crate::{
+        reply::{NoReply, reply_channel},
+        world::tests::{REDIS, run_for, world},
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Cuts the links of the first worker in this direction.
+    fn cut(world: &World, direction: Direction, fault: FaultId, cut: CutMode) {
+        let partition = Fault::new(Partition { cut }, SECOND).on_links(direction, Vec::new());
+        world.inject_links(world.worker(0), fault, &partition);
+    }
+
+    #[test]
+    fn a_retransmission_that_is_rejected_tells_its_sender() {
+        let world = world(1, REDIS);
+        let (node, worker) = (0, world.worker(0));
+        cut(&world, Direction::Both, FaultId(1), CutMode::Drop);
+        let (sender, answer) = reply_channel::<()>();
+        world.send(worker, node, Box::new(move |_| sender.say(())));
+        cut(&world, Direction::Both, FaultId(2), CutMode::Reject);
+        world.heal_links(FaultId(1));
+        run_for(&world, SECOND);
+        assert_eq!(answer.now_or_never(), Some(Err(NoReply)));
+        assert!(!world.is_connected(worker, node));
+    }
+
+    #[test]
+    fn a_lost_connection_is_made_again_only_if_both_ways_are_open() {
+        for direction in [Direction::In, Direction::Out] {
+            let world = world(1, REDIS);
+            let (node, worker) = (0, world.worker(0));
+            world.lose_connection(worker, node);
+            cut(&world, direction, FaultId(1), CutMode::Drop);
+            assert!(!world.is_connected(worker, node), "{direction:?}");
+            world.heal_links(FaultId(1));
+            assert!(world.is_connected(worker, node), "{direction:?}");
+        }
+    }
+
+    #[test]
+    fn the_reset_of_a_killed_process_does_not_cross_a_partition() {
+        for is_cut in [false, true] {
+            let world = world(1, REDIS);
+            let (node, worker) = (0, world.worker(0));
+            if is_cut {
+                cut(&world, Direction::Both, FaultId(1), CutMode::Drop);
+            }
+            world.kill(node);
+            assert_eq!(world.is_connected(worker, node), is_cut);
+        }
+    }
+
+    #[test]
+    fn a_late_packet_is_recorded_with_its_sender_and_its_receiver() {
+        let world = world(1, REDIS);
+        let (node, worker) = (0, world.worker(0));
+        let delay = Fault::new(Delay { by: (SECOND / 10).into() }, SECOND).on_links(Direction::Out, Vec::new());
+        world.inject_links(worker, FaultId(1), &delay);
+        world.send(worker, node, Box::new(|_: &Arc<World>| ()));
+        let delays = run_for(&world, SECOND).into_iter().filter_map(|record| match record.event {
+            Event::PacketsDelayed { from, to, .. } => Some((from, to)),
+            _ => None,
+        });
+        assert_eq!(delays.collect::<Vec<_>>(), [(NodeName::new("worker-1"), NodeName::new("node-1"))]);
     }
 }

@@ -94,3 +94,22 @@ impl World {
         lock(&self.periodic[node]).end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use locks::{Key, Owner, Step};
+
+    use super::*;
+    use crate::world::tests::{REDIS, run_for, world};
+
+    #[test]
+    fn a_clock_that_goes_back_brings_no_expired_key_back() {
+        let (world, key, lease) = (world(1, REDIS), Key::new("k0"), Duration::from_millis(10));
+        let apply = |step| lock(&world.servers.nodes[0]).apply(&step, world.wall(0));
+        apply(Step::Acquire(key.clone(), Owner::new("a"), lease));
+        run_for(&world, lease * 10);
+        world.move_clock(0, WhichClock::Wall, ClockChange::JumpMs(-95));
+        let answer = apply(Step::Extend(key, Owner::new("a"), lease));
+        assert_eq!(answer, locks::StepAnswer::Refused);
+    }
+}

@@ -126,6 +126,16 @@ async fn a_store_that_cannot_be_reached_is_a_definite_failure_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_reached_any_more_decides_no_attempt_in_the_queue() {
+    let scene = Scene::new();
+    let watch = Noting::of(&scene.clock);
+    let attempt = next_in_line(&scene, &watch).await;
+    scene.servers.cut();
+    let failure = attempt.await.unwrap_err();
+    assert_eq!((failure.outcome, scene.holder()), (Outcome::Indeterminate, Some(owner("b"))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_hears_nothing_gives_up_when_its_lease_should_have_run_out() {
     let scene = Scene::new();
     let _a = scene.acquire("a").await.unwrap();
@@ -196,6 +206,20 @@ async fn a_hold_that_was_let_lapse_long_ago_is_forgotten_and_sends_nothing() {
     assert_eq!(scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap_err().reason, FailureReason::Validity);
     assert_eq!(scene.servers.asked().len(), asked);
     assert!(scene.lock.release(&b, &Unwatched).await.unwrap().removed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_renewed_for_a_long_time_is_not_forgotten() {
+    let scene = Scene::new();
+    let mut a = scene.acquire("a").await.unwrap();
+    for _ in 0..100 {
+        sleep(LEASE / 2).await;
+        scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap();
+    }
+    // An attempt forgets what has lapsed.
+    scene.lock.acquire(&Key::new("other"), owner("b"), LEASE, &Unwatched).await.unwrap();
+    scene.lock.renew(&mut a, LEASE, &Unwatched).await.unwrap();
+    assert!(scene.lock.release(&a, &Unwatched).await.unwrap().removed);
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ mod scene;
 mod server_lock;
 mod walks;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use locks::{FailureReason, Hold, Key, Lock, NodeAnswer, Op, Outcome, Token, Unwatched, validity};
@@ -58,9 +58,11 @@ async fn a_hold_carries_the_revision_of_its_key_or_nothing() {
     assert_eq!(hold.token, Some(Token(scene.servers.queue()[0].0.0.unsigned_abs())));
     scene.lock.release(&hold, &Unwatched).await.unwrap();
     let without = locks::Etcd::without_tokens(scene.servers.clone(), scene.clock.clone());
-    let hold = without.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap();
-    assert_eq!(hold.token, None);
-    assert!(without.release(&hold, &Unwatched).await.unwrap().removed);
+    for lock in [without.session().unwrap(), Arc::new(without)] {
+        let hold = lock.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap();
+        assert_eq!(hold.token, None);
+        assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
+    }
 }
 
 /// A hold that had to wait for `time`, what its watch saw, and when it was asked for.
@@ -157,6 +159,21 @@ async fn a_renewal_is_valid_for_what_was_granted_from_its_own_sending() {
     // The key outlives the belief.
     sleep(hold.valid_until - scene.now()).await;
     assert_eq!(scene.holder(), Some(owner("a")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_given_up_hold_ends_although_its_session_goes_on() {
+    let scene = Scene::new();
+    let session = scene.lock.session().unwrap();
+    let given_up = session.acquire(&key(), owner("a"), LEASE, &Unwatched).await.unwrap();
+    session.gave_up(&given_up);
+    let mut other = session.acquire(&Key::new("other"), owner("b"), LEASE, &Unwatched).await.unwrap();
+    for _ in 0..4 {
+        sleep(LEASE / 2).await;
+        session.renew(&mut other, LEASE, &Unwatched).await.unwrap();
+    }
+    assert_eq!(scene.servers.owners(), []);
+    assert!(session.release(&other, &Unwatched).await.unwrap().removed);
 }
 
 #[tokio::test(start_paused = true)]

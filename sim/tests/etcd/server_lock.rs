@@ -64,6 +64,18 @@ async fn after_a_wait_the_promise_rests_on_the_last_keep_alive_that_was_answered
     let (promising, promised) = (told("promising"), told("promised"));
     assert_eq!((promising.len(), promised.len()), (3, 2), "{seen:?}");
     assert_eq!((hold.sent, hold.valid_until), (promising[1], validity::promise_end(promising[1], LEASE)));
+    assert_eq!(hold.token, Some(Token(scene.servers.queue()[0].0.0.unsigned_abs())), "the key's, not the grant's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_nothing_confirmed_is_not_told() {
+    let scene = scene();
+    let watch = Noting::of(&scene.clock);
+    // The lease, the grant and the look for the key.
+    scene.servers.answers_only(3);
+    scene.lock.acquire(&key(), owner("a"), LEASE, &watch).await.unwrap();
+    assert_eq!(watch.words(), ["sending Acquire", "sent Acquire", "answered Acquire"]);
+    assert!(matches!(scene.servers.asked()[..], [.., Op::Confirm(..)]));
 }
 
 /// Freezes B in the queue until its lease expires. A holds and renews, B waits, and C waits behind B. Then A releases,

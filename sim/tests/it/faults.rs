@@ -109,6 +109,32 @@ fn a_member_that_is_cut_off_from_the_leader_renews_no_lease() {
 }
 
 #[test]
+fn a_node_that_rejoins_with_counters_has_lost_everything_else() {
+    let others = (2..=5).map(|n| format!("redis-{n}").as_str().into()).collect();
+    let amnesia = Fault::new(fault::Amnesia { counters_of: others }, SECOND / 2);
+    // The fault is proved only if the marker in the data is gone.
+    span(&history(&with("redlock", amnesia, "redis-1"), "redlock"));
+}
+
+#[test]
+fn no_two_processes_of_workers_name_their_attempts_alike() {
+    let kill = || Fault::new(fault::Kill {}, SECOND / 2);
+    let mut plan = with("redis", kill(), "worker-1");
+    let (target, when) = (Target::Node("worker-2".into()), When::At(4 * SECOND));
+    plan.schedule.push(Step { id: FaultId(2), fault: kill(), target, when });
+    let records = history(&plan, "redis");
+    let mut begun = BTreeMap::new();
+    for record in &records {
+        if let Event::Acquire { attempt, .. } = &record.event {
+            assert_eq!(begun.insert(*attempt, &record.process), None, "{attempt}");
+        }
+    }
+    for process in ["worker-1#2", "worker-2#2"] {
+        assert!(begun.values().any(|of| **of == ProcessName::new(process)), "{process}");
+    }
+}
+
+#[test]
 fn a_stopped_server_answers_nobody() {
     let records = history(&with("redis", Fault::new(fault::Stop {}, 2 * SECOND), "redis-1"), "redis");
     let (from, to) = span(&records);

@@ -66,7 +66,7 @@ fn the_instants_are_those_of_events() {
 }
 
 #[test]
-fn another_cause_is_the_same_violation_and_another_kind_is_not() {
+fn another_cause_is_the_same_violation_and_another_kind_or_property_is_not() {
     let simulations = AtomicU32::new(0);
     let other = |plan: &Plan, redraw: Option<Redraw>, watch: &mut dyn FnMut(&Record)| {
         simulations.fetch_add(1, Ordering::Relaxed);
@@ -76,13 +76,15 @@ fn another_cause_is_the_same_violation_and_another_kind_is_not() {
     let drawn = inevitability(&plan(), &class("pause"), 8, 2, &other).unwrap();
     assert_eq!((drawn.probable_from, drawn.certain_from), (Some(Duration::ZERO), Some(Duration::ZERO)));
     assert_eq!(simulations.into_inner(), 1 + 8 * INSTANTS);
-    let never = |plan: &Plan, redraw: Option<Redraw>, watch: &mut dyn FnMut(&Record)| {
-        let trial = model(plan, None, watch)?;
-        let kind = Class { kind: "lease-overlap", ..class("pause") };
-        Some(if redraw.is_some() { made([kind]) } else { trial })
-    };
-    let drawn = inevitability(&plan(), &class("pause"), 8, 2, &never).unwrap();
-    assert_eq!((drawn.probable_from, drawn.certain_from), (None, None));
+    let kind = Class { kind: "lease-overlap", ..class("pause") };
+    for another in [kind, Class { property: "tokens".into(), ..class("pause") }] {
+        let never = |plan: &Plan, redraw: Option<Redraw>, watch: &mut dyn FnMut(&Record)| {
+            let trial = model(plan, None, watch)?;
+            Some(if redraw.is_some() { made([another.clone()]) } else { trial })
+        };
+        let drawn = inevitability(&plan(), &class("pause"), 8, 2, &never).unwrap();
+        assert_eq!((drawn.probable_from, drawn.certain_from), (None, None), "{another}");
+    }
 }
 
 #[test]

@@ -106,6 +106,15 @@ fn a_violation_by_chance_is_not_offered_and_is_counted() {
 }
 
 #[test]
+fn a_plan_is_not_offered_for_the_variations_that_chose_it() {
+    let plan = plan();
+    let by_choice: BTreeSet<u64> = (0..u64::from(VARIATIONS)).map(|n| shaken(&plan, n).seed).collect();
+    let judge = finds(|p| p.seed == plan.seed || by_choice.contains(&p.seed));
+    let reduced = reduce(&plan, &class("pause"), Limits::default(), &judge).unwrap();
+    assert_eq!((reduced.violating, reduced.is_offered()), (0, false));
+}
+
+#[test]
 fn a_violation_of_another_class_does_not_count() {
     let judge = |p: &Plan| {
         let cause = if p.schedule.is_empty() { "stall" } else { "pause" };

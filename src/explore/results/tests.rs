@@ -126,6 +126,19 @@ fn the_findings_of_shards_are_counted_together() {
 }
 
 #[test]
+fn merged_shards_tell_the_first_plan_that_did_not_violate_again() {
+    let pause = |seed: Option<u64>| {
+        let not_again = seed.map(|seed| SeedError { seed, why: "the same plan did not give it again".into() });
+        ClassResults { not_again, ..class("stale-holder", &["pause"], 1, 3, false) }
+    };
+    for (first, second, told) in [(Some(4), None, 4), (None, Some(12), 12), (Some(4), Some(12), 4)] {
+        let all = join(vec![part(1, vec![pause(first)]), part(2, vec![pause(second)])]).unwrap();
+        let text = all.classes[0].text(20);
+        assert!(text.contains(&format!("not reduced: seed {told}: the same plan")), "{text}");
+    }
+}
+
+#[test]
 fn shards_that_do_not_fit_are_refused() {
     type Change = fn(&mut Head);
     let changes: [(Change, &str); 6] = [

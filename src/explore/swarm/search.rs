@@ -6,11 +6,13 @@
 use std::{collections::VecDeque, ops::ControlFlow};
 
 use history::Plan;
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::Rng;
 
 use super::{Swarm, signal::Signal};
-use crate::explore::sweep::{SeedError, Seeds, caught, each};
+use crate::explore::{
+    draws::Draws,
+    sweep::{SeedError, Seeds, caught, each},
+};
 
 /// The number of plans of a generation.
 pub const GENERATION: u64 = 64;
@@ -67,8 +69,7 @@ pub fn search<T: Send>(
 
 /// Draws the plan of a seed: half of the plans are mutants, as soon as there are parents.
 fn next(swarm: &Swarm, seed: u64, parents: &VecDeque<Parent>) -> anyhow::Result<Plan> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    rng.set_stream((1 << 60) + 2);
+    let mut rng = Draws::Parent.of(seed);
     if parents.is_empty() || rng.random_ratio(1, 2) {
         return swarm.plan(seed);
     }
@@ -110,6 +111,24 @@ mod tests {
         let mutants = (40..).zip(&plans).filter(|one| !fresh(*one)).count();
         assert!((20..80).contains(&mutants), "{mutants} mutants");
         assert_eq!(seen(3), plans);
+    }
+
+    #[test]
+    fn the_choice_of_a_mutant_does_not_decide_the_plan_of_the_seed() {
+        let swarm = Swarm::of("redis", None).unwrap();
+        let parents = VecDeque::from([Parent { plan: swarm.plan(0).unwrap(), records: 1 }]);
+        let (mut fresh, mut behind_mutants) = (Vec::new(), Vec::new());
+        for seed in 1..=400 {
+            let own = swarm.plan(seed).unwrap();
+            let is_fresh = next(&swarm, seed, &parents).unwrap() == own;
+            let reenters = own.workload.reenter > 0;
+            let plans = if is_fresh { &mut fresh } else { &mut behind_mutants };
+            plans.push(reenters);
+        }
+        for plans in [fresh, behind_mutants] {
+            let share = plans.iter().filter(|reenters| **reenters).count() as f64 / plans.len() as f64;
+            assert!((0.1..0.3).contains(&share), "{share} of {} plans acquire a key again", plans.len());
+        }
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn the_lesson_of_an_overrun_is_a_check_or_a_renewal() {
 
 #[test]
 fn the_figures_are_those_of_the_verdicts() {
-    for name in ["kleppmann-pause", "unsafe-release", "overrun", "given-up"] {
+    for name in ["kleppmann-pause", "unsafe-release", "overrun", "given-up", "cut-short"] {
         let (judged, view, html) = page(name);
         let count = |path: &str| match judged.verdicts.lookup(path) {
             Some(Figure::Count(n)) => n as u64,
@@ -114,7 +114,9 @@ fn the_figures_are_those_of_the_verdicts() {
         }
         let tile = |label: &str| view.tiles.iter().find(|t| t.label.contains(label)).map(|t| t.count.clone());
         assert_eq!(tile("a client got the lock"), Some(count("facts.holds").to_string()), "{name}");
-        assert_eq!(tile("two holders of the lock"), Some(count("lock.windows").to_string()), "{name}");
+        let cut = count("lock.cut_short");
+        assert_eq!(tile("two holders of the lock"), Some((count("lock.windows") - cut).to_string()), "{name}");
+        assert_eq!(tile("given away too early"), (cut > 0).then(|| cut.to_string()), "{name}");
         let data = data(&html);
         assert_eq!(data["windows"].as_array().unwrap().len() as u64, count("lock.windows"), "{name}");
         let rows = html.matches("<th scope=\"row\" title=").count();

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::{
         judge::{Judged, judge},
-        timeline::read,
+        timeline::{Act, read},
     };
 
     fn pause() -> (Judged, Timeline) {
@@ -285,6 +285,28 @@ mod tests {
         assert_eq!(told(Some(42)), "The fence refused this write, because it had seen a newer token.");
         assert_eq!(told(Some(41)), "The fence refused this write.");
         assert_eq!(told(None), "The fence refused this write.");
+    }
+
+    #[test]
+    fn a_write_before_the_window_is_not_the_stale_write() {
+        let (_, mut timeline) = pause();
+        let acts = &mut timeline.holds[0].acts;
+        let stale = acts.iter().find(|act| act.kind == RequestKind::Write).unwrap();
+        let mut early = Act { at: acts[0].at, ..stale.clone() };
+        early.decisions.iter_mut().for_each(|decision| decision.admitted = true);
+        acts.insert(0, early);
+        assert!(fence(&timeline, &timeline.holds[0], 0).unwrap().starts_with("The fence refused this write"));
+    }
+
+    #[test]
+    fn only_a_freeze_at_the_end_of_the_lease_hides_the_end() {
+        let (_, mut timeline) = pause();
+        let hold = timeline.holds[0].clone();
+        assert_eq!(frozen(&timeline, &hold), Some(("was frozen", "5.00 s".to_owned())));
+        timeline.stalls.clear();
+        let end = hold.entitled_until();
+        timeline.faults[0].proved = Some((end.plus(Duration::from_millis(1)), end.plus(Duration::from_secs(3))));
+        assert_eq!(frozen(&timeline, &hold), None, "the client could notice the end before");
     }
 
     #[test]

@@ -80,6 +80,50 @@ fn a_node_was_flushed_if_it_said_so_after_it_had_granted() {
         assert_eq!(is_seen("flushed:redis-3", &records), expected, "killed at {at_ms}, {fsyncs:?}");
         assert!(!is_seen("flushed:redis-2", &records), "it was not killed");
     }
+    // A kill with a pending fsync may lose data, even if a later kill loses nothing.
+    let mut second = killed(4_000, Some(0));
+    for record in &mut second {
+        let Event::Fault { fault, .. } = &mut record.event else { panic!("a kill is a fault") };
+        *fault = FaultId(2);
+    }
+    for (fsyncs, expected) in [(0, true), (1, false)] {
+        let records = [&hold[..], &killed(2_000, Some(fsyncs)), &second].concat();
+        assert_eq!(is_seen("flushed:redis-3", &records), expected, "{fsyncs} at the first kill");
+    }
+}
+
+#[test]
+fn holds_are_at_once_only_while_both_are_entitled_to_one_key() {
+    use Mode::{Read, Write};
+    for (key, mode, sent, expected, why) in [
+        ("k0", Read, 2_000, true, "within the lease of 6 s"),
+        ("k1", Read, 2_000, false, "another key"),
+        ("k0", Write, 2_000, false, "another mode"),
+        ("k0", Read, 5_000, false, "the first hold was released"),
+    ] {
+        let records = [
+            acquire_in(1, 0, 1_000, "k0", Read),
+            acquired(1, 1_010, 1, &FIRST),
+            acquire_in(2, 1, sent, key, mode),
+            acquired(2, sent + 10, 2, &LAST),
+            at(4_000, Event::Release { hold: HoldId(1) }),
+        ];
+        assert_eq!(is_seen("at-once:read,read", &records), expected, "{why}");
+    }
+}
+
+#[test]
+fn every_fault_of_a_kind_must_be_proved() {
+    let proved = fault(FaultKind::Pause, "worker-1", 2_000, FaultPhase::Proved { from: ms(1_000), to: ms(2_000) });
+    let unproved = |kind| fault(kind, "worker-2", 3_000, FaultPhase::Unproved { why: "no stall".into() });
+    for (records, expected, why) in [
+        (vec![proved.clone()], true, "the only one is proved"),
+        (vec![proved.clone(), unproved(FaultKind::Pause)], false, "another pause is not proved"),
+        (vec![proved.clone(), unproved(FaultKind::Kill)], true, "a kill is no pause"),
+        (vec![unproved(FaultKind::Pause)], false, "none is proved"),
+    ] {
+        assert_eq!(is_seen("proved:pause", &records), expected, "{why}");
+    }
 }
 
 #[test]
@@ -187,6 +231,49 @@ fn a_write_after_the_deadline_counts_from_the_attempt() {
     for (arrived, expected) in [(7_000, false), (7_001, true)] {
         let records = [acquire(1, 0, 1_000), acquired(1, 1_010, 5, &FIRST), admitted(1, None, false, arrived)];
         assert_eq!(is_seen("write-after-deadline", &records), expected, "at {arrived} ms");
+    }
+}
+
+/// A request that each of these arms admitted or refused.
+fn decided(number: u64, kind: RequestKind, of: (u64, &str, u64), arms: &[(Arm, bool)], at_ms: u64) -> Record {
+    let (hold, key, token) = (Some(HoldId(of.0)), of.1.into(), Some(Token(of.2)));
+    let decision = |(arm, admitted): &(Arm, bool)| {
+        let (arm, admitted) = (*arm, *admitted);
+        ArmDecision { arm, admitted, seen: None, base: None, version: 0, value: 0 }
+    };
+    let (op, deadline, repeat, arms) = (None, None, false, arms.iter().map(decision).collect());
+    at(at_ms, Event::Admission { number, key, kind, hold, op, token, deadline, repeat, arms })
+}
+
+#[test]
+fn a_write_after_a_restart_counts_below_a_token_registered_before() {
+    use RequestKind::{Read, Write};
+    let hold = |id: u64, key: &str, sent: u64| {
+        [acquire_in(id, id as u32, sent, key, Mode::Write), acquired(id, sent + 10, id, &FIRST)]
+    };
+    let holds = [hold(1, "k0", 500), hold(2, "k0", 3_000), hold(3, "k1", 3_000)].concat();
+    let admits = [(Arm::Off, true), (Arm::Writes, true), (Arm::Reads, true)];
+    let refuses = [(Arm::Off, true), (Arm::Writes, false), (Arm::Reads, false)];
+    let first = decided(1, Write, (1, "k0", 1), &admits, 1_000);
+    let restart = |at_ms, durable| at(at_ms, Event::Recovered { durable });
+    let last = decided(3, Write, (1, "k0", 1), &refuses, 8_000);
+    let larger = |kind, arms: &[(Arm, bool)]| decided(2, kind, (2, "k0", 2), arms, 3_500);
+    for (between, expected, why) in [
+        (vec![larger(Write, &admits), restart(5_000, 2)], true, "it was registered"),
+        (vec![larger(Read, &admits), restart(5_000, 2)], true, "the arm `reads` registers reads"),
+        (vec![larger(Read, &admits[..2]), restart(5_000, 2)], false, "no other arm does"),
+        (vec![larger(Write, &admits[..1]), restart(5_000, 2)], false, "the arm `off` registers nothing"),
+        (vec![larger(Write, &refuses), restart(5_000, 2)], false, "what is refused is not registered"),
+        (vec![larger(Write, &admits), restart(5_000, 1)], false, "the kill undid it"),
+        (vec![larger(Write, &admits), restart(3_200, 1)], false, "the restart was before it"),
+        (vec![larger(Write, &admits), restart(9_000, 3)], false, "the restart was after the write"),
+        (vec![larger(Write, &admits)], false, "no restart"),
+        (vec![restart(2_000, 1)], false, "the later holder sent nothing"),
+        (vec![decided(2, Write, (3, "k1", 3), &admits, 3_500), restart(5_000, 2)], false, "of another key"),
+    ] {
+        let records = [holds.clone(), vec![at(0, Event::Recovered { durable: 0 }), first.clone()], between];
+        let records = [records.concat(), vec![last.clone()]].concat();
+        assert_eq!(is_seen("write-after-restart", &records), expected, "{why}");
     }
 }
 

@@ -1,4 +1,4 @@
-use history::{Fault, FaultId, FaultKind, FaultPhase, NodeName, Point, Step, Target, fault};
+use history::{Fault, FaultId, FaultKind, FaultPhase, NodeName, Point, Step, Target, WaitId, fault};
 
 use super::*;
 use crate::history_builder::{HistoryBuilder, count};
@@ -49,6 +49,14 @@ fn clients_with_large_numbers_count_as_others_do() {
 }
 
 #[test]
+fn clients_that_each_have_their_own_key_do_not_contend() {
+    let mut builder = HistoryBuilder::new();
+    (builder.plan.workload.keys, builder.plan.activity.clients) = (2, 2);
+    builder.acquire(1, 1, 0, 10, 41).release(1, 20).acquire(2, 2, 30, 40, 42).release(2, 50).of_key(2, "k1");
+    assert_eq!(missing(&builder), ["only 1 clients with holds of one key, 2 are needed"]);
+}
+
+#[test]
 fn only_refusals_as_held_count() {
     let mut builder = HistoryBuilder::new();
     builder.try_to_acquire(1, 1, 0).acquire_failed(1, 10, FailureReason::NoMajority, Vec::new());
@@ -84,11 +92,29 @@ fn a_placed_fault_must_fire() {
 }
 
 #[test]
+fn every_fault_that_is_not_random_must_fire() {
+    let second = std::time::Duration::from_secs(1);
+    for (when, expected) in [
+        (When::Healed(FaultId(2)), "the pause that comes when fault 2 is healed never fired"),
+        (When::WhileWaits(WaitId(7)), "the pause that goes with wait 7 never fired"),
+        (When::At(second), "the pause due at 1s never fired: it found no target in time"),
+    ] {
+        // Another fault works.
+        let mut builder = HistoryBuilder::new();
+        let works = Step { id: FaultId(2), ..pause(When::AfterHeal(second)) };
+        builder.plan.schedule = vec![pause(when), works];
+        assert_eq!(missing(builder.pause(2, "worker-1", 100, 3_100)), [expected]);
+    }
+}
+
+#[test]
 fn of_random_faults_one_must_have_been_seen_to_work() {
     let after = When::AfterHeal(std::time::Duration::from_secs(1));
     let mut builder = HistoryBuilder::new();
     builder.plan.schedule = vec![pause(after), Step { id: FaultId(2), ..pause(after) }];
     assert_eq!(missing(&builder), ["none of the planned faults was seen to work"]);
+    builder.unplanned(7, FaultKind::Partition, "redis-1", (20, 40), 60);
+    assert_eq!(missing(&builder), ["none of the planned faults was seen to work"], "fault 7 is of no plan");
     builder.pause(1, "worker-1", 100, 3_100);
     assert_eq!(missing(&builder), Vec::<String>::new(), "the second one did not come up in time");
 }
@@ -113,4 +139,9 @@ fn a_missed_target_is_counted_and_needs_no_proof() {
     builder.fault(1, kind, node, 20, FaultPhase::MissedTarget);
     assert_eq!(missing(&builder), Vec::<String>::new());
     assert_eq!(count(&builder.verdicts(), "facts.missed_target"), 1);
+    // If it was on, it must be off again.
+    builder.fault(1, kind, node, 15, FaultPhase::Injected);
+    assert_eq!(missing(&builder), ["nothing shows that the pause of worker-1 was healed"]);
+    builder.fault(1, kind, node, 30, FaultPhase::HealProved);
+    assert_eq!(missing(&builder), Vec::<String>::new());
 }

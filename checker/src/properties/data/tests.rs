@@ -1,3 +1,5 @@
+use history::Mode;
+
 use super::*;
 use crate::history_builder::HistoryBuilder;
 use crate::properties::Property;
@@ -147,6 +149,27 @@ fn a_base_that_the_hold_was_never_told_is_unjustified() {
     let off = data(&builder, "off");
     assert_eq!((off.verdict, off.unjustified), (Verdict::Violated, 1));
     assert!(off.reasons[0].contains("#77"), "{:?}", off.reasons);
+}
+
+#[test]
+fn every_version_that_a_hold_was_told_may_be_a_base() {
+    // Over version 1, when the hold had been told of version 2 as well.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).write(1, 1, 11, 12).write(1, 2, 13, 14).write_over(1, 3, 16, 1).release(1, 20);
+    let off = data(&builder, "off");
+    assert_eq!((off.verdict, off.unjustified, off.disagreements), (Verdict::Measured, 0, 0), "{:?}", off.reasons);
+    assert_eq!((off.updates, off.lost_updates), (3, 1));
+}
+
+#[test]
+fn a_write_may_be_late_under_its_child_alone() {
+    // The clients hold the parent by intentions, which do not exclude each other.
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite).acquire(2, 1, 6, 10, 41).of_child(2, Some(1));
+    s.write(2, 1, 15, 70).release(2, 20).release(1, 25);
+    s.acquire(3, 2, 30, 35, 42).in_mode(3, Mode::IntentWrite).acquire(4, 2, 36, 40, 43).of_child(4, Some(3));
+    let off = data(s.release(4, 100).release(3, 110), "off");
+    assert_eq!((off.late, off.stale_accepted), (Some(1), Some(0)));
 }
 
 /// A write under a hold whose reads were forgotten: its client had released it, and another hold since.

@@ -148,3 +148,41 @@ fn a_reader_may_pass_a_reader_and_no_writer() {
         assert_eq!(fairness(&builder).verdict, verdict, "{mode} in the queue");
     }
 }
+
+#[test]
+fn the_wait_for_an_abandoned_section_counts() {
+    // The client waits for 300 ms in vain, and for 10 ms for its next section.
+    let mut builder = HistoryBuilder::new();
+    builder.try_to_acquire(1, 2, 100).acquire_failed(1, 400, FailureReason::Held, Vec::new());
+    builder.acquire(2, 2, 500, 510, 41).release(2, 520);
+    assert_eq!(fairness(&builder).longest_wait_ms, 300.0);
+}
+
+#[test]
+fn a_hold_overtakes_before_any_attempt_reports_that_it_waits() {
+    // Attempt 2 was sent at 5 and reports at 15. Hold 1 got the key at 10, although its place is larger.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).with_place(44).release(1, 20);
+    builder.try_to_acquire(2, 2, 5).event("worker-2", 15, Event::Behind { attempt: HoldId(2) });
+    then_granted(&mut builder, Some(43));
+    let found = fairness(&builder);
+    assert_eq!((found.verdict, found.overtaken.len()), (Verdict::Violated, 1));
+}
+
+#[test]
+fn many_holds_during_an_undo_hide_no_overtaking() {
+    // Hold 3 overtakes attempt 2 before its undo, which is sent at 65 and answered at 500. All others come later.
+    let mut builder = HistoryBuilder::new();
+    builder.plan.servers.topology = Topology::OneStore;
+    builder.acquire(1, 1, 0, 10, 41).release(1, 40);
+    builder.try_to_acquire(2, 2, 20).event("worker-2", 30, Event::Behind { attempt: HoldId(2) });
+    for n in 0..=KEPT_MIN as u64 {
+        let at = 50 + 20 * n;
+        builder.acquire(3 + n, 1, at, at + 5, 43 + n).release(3 + n, at + 10);
+    }
+    builder.undo(2, 65, 500, HistoryBuilder::answers(&[(1, NodeAnswer::Done)]));
+    builder.acquire_failed(2, 510, FailureReason::Cancelled, Vec::new());
+    let found = fairness(&builder);
+    let [overtaken] = found.overtaken.as_slice() else { panic!("{found:?}") };
+    assert_eq!((overtaken.attempt, &*overtaken.by), (HoldId(2), &[HoldId(3)][..]));
+}

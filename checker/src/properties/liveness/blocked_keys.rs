@@ -44,7 +44,7 @@ use super::{
     stuck::{StuckAttempt, StuckKind},
 };
 
-/// The most findings that are kept of a key.
+/// The most stuck waits that are kept of a key, and the most of those that a client program's hold may excuse.
 const FOUND_MAX: usize = 20;
 
 /// The findings at the end of a run.
@@ -332,9 +332,7 @@ impl BlockedKeys {
         let is_known = is_after_kill && run.plan.program.is_none();
         let bound = if is_known { SLACK } else { self.lease + SLACK };
         let is_kept = !key.kept.is_empty();
-        let is_alike =
-            |finding: &Finding| !finding.is_waiter && finding.is_kept == is_kept && finding.stands(self.lease);
-        if !rules::is_overdue(attempt.sent.at, since, bound) || key.found.iter().any(is_alike) {
+        if !rules::is_overdue(attempt.sent.at, since, bound) || key.alike(false, is_kept, self.lease) > 0 {
             return;
         }
         key.found.push(Finding {
@@ -355,10 +353,10 @@ impl BlockedKeys {
         let (behind, since) = (open.behind?, self.free_since(run, watch)?);
         let since = since.max(behind.at).max(saw_until);
         let bound = self.bound();
-        let is_stuck = rules::is_overdue(mark.at, since, bound) && watch.found.len() < FOUND_MAX;
+        let is_kept = !watch.kept.is_empty();
+        let is_stuck = rules::is_overdue(mark.at, since, bound) && watch.alike(true, is_kept, self.lease) < FOUND_MAX;
         let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
         let stuck = StuckAttempt::new(run, attempt, StuckKind::Waiting, since, mark);
-        let is_kept = !watch.kept.is_empty();
         Some(Finding { from: since, to: mark.at, is_waiter: true, is_kept, since, bound, lease: self.lease, stuck })
     }
 

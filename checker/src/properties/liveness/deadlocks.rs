@@ -21,11 +21,11 @@
 //! - `timed-out`: a client in the cycle gave up its wait, and released.
 //! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss.
 //! - `killed`: the process of a hold in the cycle was killed.
-//! - `unended`: none of these until the end of the record, although the cycle outlasted the longest lease of the run
-//!   and the patience of its clients by 1 s, and no lease of it ends by itself. This violates `liveness`: clients wait
-//!   for ever.
-//! - `cut-off`: none of these, but the record ended earlier, or a lease would have ended the cycle later. Nobody knows
-//!   whether the clients would have waited for ever.
+//! - `unended`: none of these until the end of a whole record, although the cycle outlasted the longest lease of the
+//!   run and the patience of its clients by 1 s, and no lease of it ends by itself. This violates `liveness`: clients
+//!   wait for ever.
+//! - `cut-off`: none of these, but the record ended earlier or is not whole, or a lease would have ended the cycle
+//!   later. Nobody knows whether the clients would have waited for ever.
 //!
 //! A client that acquires the key although the holder is still entitled waits no longer: there was no deadlock, and
 //! `lock` judges the two holds. A wait that ends because its holder releases is no cycle either: a holder that waits
@@ -60,7 +60,7 @@ pub enum DeadlockEnd {
     Killed,
     /// The clients waited until the end of the record, for longer than anything could have taken that ends a wait.
     Unended,
-    /// The record ended first.
+    /// The record ended first, or is not whole.
     CutOff,
 }
 
@@ -72,7 +72,7 @@ impl DeadlockEnd {
             DeadlockEnd::LeaseEnded => format!("the lease of {by} ended"),
             DeadlockEnd::Killed => format!("{by} was killed"),
             DeadlockEnd::Unended => "it did not end".to_owned(),
-            DeadlockEnd::CutOff => "the record ended, too early to say whether it would have ended".to_owned(),
+            DeadlockEnd::CutOff => "the record ended, so nobody knows whether the deadlock did".to_owned(),
         }
     }
 }
@@ -349,11 +349,18 @@ impl Deadlocks {
         }
     }
 
-    /// Ends the sweep. Returns the first deadlocks by time, and the number of all by their ends.
-    pub fn finish(mut self, run: &Run) -> (Vec<Deadlock>, impl Fn(DeadlockEnd) -> u64) {
+    /// Ends the sweep. Returns the first deadlocks by time, and the number of all by their ends. Only a whole record
+    /// shows that a cycle did not end.
+    pub fn finish(mut self, run: &Run, is_whole: bool) -> (Vec<Deadlock>, impl Fn(DeadlockEnd) -> u64) {
         let mut open: Vec<u64> = self.cycles.keys().copied().collect();
         open.sort_unstable();
         open.into_iter().for_each(|id| self.end(run, id, DeadlockEnd::Unended, run.now, None));
+        if !is_whole {
+            let unended = std::mem::take(&mut self.counts[DeadlockEnd::Unended as usize]);
+            self.counts[DeadlockEnd::CutOff as usize] += unended;
+            let found = self.found.iter_mut().filter(|found| found.ended == DeadlockEnd::Unended);
+            found.for_each(|found| found.ended = DeadlockEnd::CutOff);
+        }
         self.found.sort_by(|a, b| a.from_ms.total_cmp(&b.from_ms));
         let counts = self.counts;
         (self.found, move |ended| counts[ended as usize])

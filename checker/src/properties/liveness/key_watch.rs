@@ -21,7 +21,8 @@ pub(crate) struct Open {
     pub sent: EventRef,
     pub is_hold: bool,
     pub behind: Option<EventRef>,
-    /// When the first attempt was sent that overlaps this one: directly, or by a chain of attempts.
+    /// When the first attempt was sent that overlaps this one: directly, or by a chain of attempts. The contention of
+    /// the key may have begun earlier.
     pub meets: Option<Stamp>,
     /// True if a client program said that it has released the lock of the attempt, or does not have it.
     pub is_undone: bool,
@@ -147,8 +148,8 @@ pub(crate) struct KeyWatch {
 pub(crate) struct Refused {
     client: ClientId,
     at: Stamp,
-    /// When the first attempt was sent that overlaps this one, or this one itself.
-    first: Stamp,
+    /// When it was sent. If earlier attempts overlap this one, the key's contention begins with them.
+    sent: Stamp,
 }
 
 /// A time in which attempts may have refused each other, because each had a part of the servers. A part may stay for a
@@ -160,13 +161,19 @@ pub(crate) struct Contention {
 }
 
 impl KeyWatch {
+    /// Returns the number of findings of one kind that stand by the longest lease so far.
+    pub fn alike(&self, is_waiter: bool, is_kept: bool, longest: Duration) -> usize {
+        let is_of_kind = |finding: &Finding| finding.is_waiter == is_waiter && finding.is_kept == is_kept;
+        self.found.iter().filter(|finding| is_of_kind(finding) && finding.stands(longest)).count()
+    }
+
     /// Notes a new attempt. Attempts that overlap may refuse each other. Equal stamps are concurrent, so an attempt
     /// that was refused at this stamp overlaps too, unless it is of the same client. `left_until` says how long the
     /// parts of such an attempt may stay.
     pub fn sent(&mut self, attempt: &Attempt, left_until: Stamp, bound: Duration) {
         let now = attempt.sent.at;
         self.refused.retain(|refused| refused.at == now);
-        let ended = self.refused.iter().filter(|refused| refused.client != attempt.client).map(|refused| refused.first);
+        let ended = self.refused.iter().filter(|refused| refused.client != attempt.client).map(|refused| refused.sent);
         let ended = ended.min();
         let waiting = self.open.iter_mut().filter(|open| !open.is_hold);
         let first = waiting.map(|open| *open.meets.get_or_insert(open.sent.at)).chain(ended).min();
@@ -183,7 +190,7 @@ impl KeyWatch {
         if let Some(from) = open.meets {
             self.contended(from, left_until);
         }
-        self.refused.push(Refused { client, at, first: open.meets.unwrap_or(open.sent.at) });
+        self.refused.push(Refused { client, at, sent: open.sent.at });
     }
 
     /// Notes that attempts were refused that overlap each other since `from`. Parts that they had may stay on servers

@@ -1,12 +1,14 @@
 mod contention;
 mod deaths;
+mod free_since;
 mod programs;
+mod waiters;
 
 use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, Promise, WhichClock, fault};
 
 use super::{stuck::StuckKind, *};
-use crate::history_builder::{HistoryBuilder, started};
-use crate::properties::Property;
+use crate::history_builder::{HistoryBuilder, ms, started};
+use crate::{check, properties::Property};
 
 fn blocked(builder: &HistoryBuilder) -> Vec<Option<f64>> {
     match builder.verdicts().properties.get("liveness") {
@@ -130,6 +132,20 @@ fn a_lease_from_a_clock_that_was_ahead_outlives_a_dead_holder_for_longer() {
         refused(&mut s, 7_121, 7_121);
         s.inject(2, jump.clone(), "redis-1", from, to);
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "ahead from {from} to {to}");
+    }
+}
+
+#[test]
+fn a_drift_that_was_healed_late_gained_all_that_time() {
+    // Planned for 1 s, and on from 995 to 8,005: the clock was ahead by 3,505. The key must be had by 14,510.
+    let drift = fault::Clock { clock: WhichClock::Wall, change: ClockChange::DriftPpm(500_000) };
+    let drift = Fault::new(drift, Duration::from_secs(1));
+    for (last, is_stuck) in [(14_500, false), (14_600, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 7_900, 7_910, 41).kill(1, "worker-1", 8_600);
+        refused(&mut s, 11_700, last);
+        s.inject(2, drift.clone(), "redis-1", 1_000, 8_000);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
     }
 }
 
@@ -442,7 +458,7 @@ fn a_record_that_was_cut_does_not_presume_that_a_hold_is_over() {
     s.acquire(1, 1, 0, 10, 41).acquire(2, 1, 600, 610, 42).with_key(2, "k1").release(2, 700);
     refused(&mut s, 100, 8_900);
     let stuck = |records: Vec<history::Record>| {
-        let verdicts = crate::check(records, history::Tail::Whole);
+        let verdicts = check(records, history::Tail::Whole);
         let Some(Property::Liveness(found)) = verdicts.properties.get("liveness") else { panic!() };
         found.stuck.len()
     };

@@ -137,3 +137,35 @@ impl ArmSummary {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A write after which the counter is `value`.
+    fn write(number: u64, value: u64) -> Event {
+        let decision = ArmDecision { arm: Arm::Off, admitted: true, seen: None, base: Some(0), version: number, value };
+        Event::Admission {
+            number,
+            key: "k".into(),
+            kind: RequestKind::Write,
+            hold: None,
+            op: None,
+            token: None,
+            deadline: None,
+            repeat: false,
+            arms: vec![decision],
+        }
+    }
+
+    #[test]
+    fn an_update_overwrites_only_updates_of_its_own_key() {
+        let mut decisions = LastDecisions::new(&[Arm::Off]);
+        (1..=3).for_each(|n| decisions.remember(0, &write(n, n)));
+        let told = decisions.note(1, &write(4, 1)).what();
+        assert_eq!(told, "wrote version 4 (based on the empty key): admitted");
+        decisions.remember(1, &write(4, 1));
+        let told = decisions.note(0, &write(5, 1)).what();
+        assert_eq!(told, "wrote version 5 (based on the empty key): admitted, overwrote 3 newer updates");
+    }
+}

@@ -385,6 +385,18 @@ fn later_holds_that_overlap_each_other_count_once() {
 }
 
 #[test]
+fn an_overlap_counts_every_later_hold_however_many_there_were() {
+    let mut builder = HistoryBuilder::new();
+    // The promise ends at 1,978. 200 later holds are entitled for 10 ms each before the act.
+    builder.acquire(1, 1, 0, 10, 41).write(1, 1, 1_900, 6_010);
+    for i in 0..200 {
+        let (hold, at) = (10 + i, 2_000 + 20 * i);
+        builder.acquire(hold, 2, at, at + 5, 100 + i).release(hold, at + 15);
+    }
+    assert_eq!(builder.window().overlap_ms, 2_000.0);
+}
+
+#[test]
 fn holds_overlap_only_if_their_modes_conflict() {
     for one in Mode::ALL {
         for other in Mode::ALL {

@@ -104,3 +104,15 @@ fn a_deadline_of_a_reentry_after_the_promise_end_is_an_overclaim() {
     assert!(!violated(978), "the promise of the outer acquisition ends at 1,978");
     assert!(violated(979));
 }
+
+#[test]
+fn a_record_without_an_end_upholds_nothing() {
+    let mut s = entered_twice();
+    leaves(&mut s, 40, 2);
+    leaves(&mut s, 50, 1);
+    let mut records = s.release(1, 60).records();
+    records.pop();
+    let verdicts = crate::check(records, history::Tail::Whole);
+    let Some(Property::Reentry(found)) = verdicts.properties.get("reentry") else { panic!() };
+    assert_eq!((found.verdict, found.reentered), (Verdict::Inconclusive, 2));
+}

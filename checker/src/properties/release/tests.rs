@@ -81,6 +81,45 @@ fn possession_ends_with_the_lease() {
 }
 
 #[test]
+fn an_undo_after_the_failure_ends_what_its_attempt_owns() {
+    // Node 1 grants attempt 1 and refuses hold 2. The renewal of hold 2 takes the key on node 1 too.
+    for (is_undone, expected) in [(true, 0), (false, 1)] {
+        let (granted, refused) = (NodeAnswer::Granted, NodeAnswer::Refused);
+        let answers = HistoryBuilder::answers(&[(1, refused), (2, granted), (3, granted)]);
+        let mut builder = HistoryBuilder::new();
+        builder.try_to_acquire(1, 1, 0).acquire_failed(1, 10, FailureReason::Held, on(1, granted));
+        if is_undone {
+            builder.undo(1, 20, 30, on(1, NodeAnswer::Done));
+        }
+        builder.acquire_on(2, 2, 2, 2, 12, Some(42), answers).renew(2, 100, 110).give_up(2, 200);
+        assert_eq!(unsafe_releases(&builder), expected, "undone: {is_undone}");
+    }
+}
+
+#[test]
+fn a_dead_client_owns_its_key_until_the_lease_is_over() {
+    // Node 1 grants attempt 1, whose worker is killed before the undo. The node then does the undo of attempt 2.
+    for (sent, expected) in [(200, 1), (3_000, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.try_to_acquire(1, 1, 0).acquire_failed(1, 10, FailureReason::Held, on(1, NodeAnswer::Granted));
+        builder.kill(1, "worker-1", 20).try_to_acquire(2, 2, sent);
+        builder.acquire_failed(2, sent + 10, FailureReason::Held, on(1, NodeAnswer::Refused));
+        builder.undo(2, sent + 20, sent + 30, on(1, NodeAnswer::Done));
+        assert_eq!(unsafe_releases(&builder), expected, "sent at {sent}");
+    }
+}
+
+#[test]
+fn a_request_that_takes_the_key_of_two_owners_counts_once() {
+    // Holds 2 and 3 were granted by node 3 after hold 1 had run out, and before hold 1 was released there.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).release(2, 2_120);
+    builder.acquire(3, 2, 2_200, 2_210, 43).release_on(1, 2_300, 2_310, on(3, NodeAnswer::Done)).release(3, 2_400);
+    assert_eq!(unsafe_releases(&builder), 1);
+    assert_eq!(count(&builder.verdicts(), "release.faults"), 2, "each owner is named");
+}
+
+#[test]
 fn a_renewal_done_on_a_node_that_another_attempt_owns_is_unsafe() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).renew(1, 2_120, 2_130).release(2, 2_200);
@@ -90,11 +129,14 @@ fn a_renewal_done_on_a_node_that_another_attempt_owns_is_unsafe() {
 
 #[test]
 fn a_node_that_was_killed_may_have_given_the_key_to_anybody() {
-    let mut builder = HistoryBuilder::new();
-    builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).renew(1, 2_120, 2_130).release(2, 2_200);
-    builder.fault(1, FaultKind::Kill, "redis-1", 50, FaultPhase::Requested { asked_ns: 1, hold: None });
-    builder.give_up(1, 2_210);
-    assert_eq!(unsafe_releases(&builder), 2);
+    // Each node does the renewal of hold 1, which is answered at 2,130. A later kill excuses nothing.
+    for (killed, expected) in [(50, 2), (2_129, 2), (2_130, 3)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).renew(1, 2_120, 2_130).release(2, 2_200);
+        builder.fault(1, FaultKind::Kill, "redis-1", killed, FaultPhase::Requested { asked_ns: 1, hold: None });
+        builder.give_up(1, 2_210);
+        assert_eq!(unsafe_releases(&builder), expected, "killed at {killed}");
+    }
 }
 
 #[test]

@@ -85,6 +85,8 @@ fn a_repeat_that_is_not_the_former_answer_is_found() {
     assert_eq!(judged(&s).wrong_repeats, 0);
     s.alter_repeats(|_, arms| arms[0].value += 1);
     assert_eq!(judged(&s).wrong_repeats, 1);
+    s.alter_repeats(|_, arms| arms[0].base = Some(9));
+    assert_eq!(judged(&s).wrong_repeats, 1, "only the base is another");
     // The largest number there is is another answer than none.
     s.alter_decisions(|_, arms| arms[0].seen = None);
     s.alter_repeats(|_, arms| {
@@ -115,6 +117,17 @@ fn an_arm_shows_the_token_that_it_has_registered() {
         let again = u64::from(number == 1);
         assert_eq!(counts, (forgotten + again, wrong), "#{number} on {arm} saw {token:?}: {:?}", found.reasons);
     }
+}
+
+#[test]
+fn a_token_that_an_arm_has_lost_is_forgotten_once() {
+    // The reads #3 and #4 come after the write that registered 41 on `writes`.
+    let mut s = quiet();
+    s.read(2, 2, 44, 45).alter_decisions(|n, arms| {
+        arms.iter_mut().filter(|d| n >= 3 && d.arm == Arm::Writes).for_each(|d| d.seen = None);
+    });
+    let found = judged(&s);
+    assert_eq!((found.tokens_forgotten, found.wrong_tokens), (1, 0), "{:?}", found.reasons);
 }
 
 #[test]
@@ -150,6 +163,14 @@ fn what_was_answered_before_it_was_on_disk_is_found() {
             "{durable} were on disk: {found:?}"
         );
     }
+}
+
+#[test]
+fn a_lost_decision_may_have_been_answered_at_its_own_stamp() {
+    let mut s = quiet();
+    s.write(2, 2, 44, 45).event("worker-2", 45, ok(2, 2, 4));
+    let found = judged(restarted(&mut s, 3).release(2, 1_330));
+    assert_eq!((found.undone, found.acknowledged_lost, found.contradictions), (1, 1, 0), "{found:?}");
 }
 
 #[test]

@@ -124,3 +124,13 @@ fn readers_may_share_a_token_and_a_later_writer_needs_a_larger_one_than_every_re
         assert_eq!(judged(&builder), expected, "token {token}");
     }
 }
+
+#[test]
+fn a_quiet_key_keeps_the_largest_token_of_its_readers() {
+    // The client of hold 1 has released another lock since, so no attempt for k0 is open at 45.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 43).in_mode(1, history::Mode::Read).release(1, 20);
+    builder.acquire(3, 1, 30, 40, 44).with_key(3, "k1").release(3, 45);
+    builder.acquire(2, 2, 60, 70, 42).release(2, 80);
+    assert_eq!(judged(&builder), (Verdict::Violated, 1, 0));
+}

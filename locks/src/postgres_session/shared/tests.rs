@@ -1,22 +1,17 @@
 //! The lock of one client, against a server that says what a test lets it say.
 
-use std::{future::pending, io};
-
-use tokio::{
-    io::AsyncWriteExt,
-    net::{TcpListener, TcpStream},
-};
-
 use super::*;
 use crate::{
     access::{Access, Secret},
     clock::BootClock,
     hold::{NodeName, Outcome},
     ports::Unwatched,
-    postgres_session::FORGOTTEN_AFTER,
+    postgres_session::{
+        FORGOTTEN_AFTER,
+        doubles::{LEASE, Says, Scripted, Stopped},
+    },
 };
 
-const LEASE: Duration = Duration::from_secs(8);
 const STATEMENTS: Statements = Statements {
     try_lock: "try",
     lock: "wait",
@@ -26,137 +21,6 @@ const STATEMENTS: Statements = Statements {
     create: "create",
     timeouts: &[],
 };
-/// The first bytes of a request to cancel a statement
-/// (<https://www.postgresql.org/docs/15/protocol-message-formats.html>, CancelRequest).
-const CANCEL: [u8; 4] = [4, 210, 22, 46];
-/// The time that the server needs for such a request.
-const CANCELLING: Duration = Duration::from_millis(50);
-
-/// The description of one column `n` of the type `int8`, in binary (RowDescription, same page).
-const COLUMN: &[u8] = b"\0\x01n\0\0\0\0\0\0\0\0\0\0\x14\0\x08\xff\xff\xff\xff\0\x01";
-
-/// An unusual answer of the server.
-#[derive(Clone, Copy)]
-enum Says {
-    /// No row.
-    Nothing,
-    /// An error that shows the user.
-    Error,
-    /// The connection is closed.
-    Closes,
-    /// No answer, now and later.
-    Silence,
-}
-
-/// A server that answers every statement with the number 1, unless told otherwise.
-struct Scripted {
-    address: String,
-    answers: Mutex<BTreeMap<&'static str, Says>>,
-    /// The logins, the statements, and the requests to cancel a statement.
-    asked: Mutex<Vec<String>>,
-}
-
-/// A message of the server: its kind, its length and its body.
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(body.len() + 4).unwrap();
-    [&[kind][..], &len.to_be_bytes(), body].concat()
-}
-
-fn ready_for_query() -> Vec<u8> {
-    message(b'Z', b"I")
-}
-
-/// The answer to a login.
-fn session() -> Vec<u8> {
-    [message(b'R', &[0; 4]), message(b'K', &[0; 8]), ready_for_query()].concat()
-}
-
-/// The answer to a statement without rows of its own.
-fn done() -> Vec<u8> {
-    [message(b'C', b"DONE\0"), ready_for_query()].concat()
-}
-
-/// The answer to a statement with a parameter: the numbers of one column.
-fn rows(numbers: &[i64]) -> Vec<u8> {
-    let row = |number: &i64| message(b'D', &[&[0_u8, 1, 0, 0, 0, 8][..], &number.to_be_bytes()].concat());
-    let rows: Vec<u8> = numbers.iter().flat_map(row).collect();
-    [message(b'1', b""), message(b'2', b""), message(b'T', COLUMN), rows, done()].concat()
-}
-
-fn error() -> Vec<u8> {
-    let fields = "SERROR\0VERROR\0C53300\0Mtoo many connections for role \"alice\"\0\0";
-    [message(b'E', fields.as_bytes()), ready_for_query()].concat()
-}
-
-/// Reads a length and the bytes that follow.
-async fn body(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let len = stream.read_u32().await?;
-    let mut body = vec![0; len as usize - 4];
-    stream.read_exact(&mut body).await?;
-    Ok(body)
-}
-
-impl Scripted {
-    async fn start() -> Arc<Scripted> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let scripted = Arc::new(Scripted { address, answers: Mutex::default(), asked: Mutex::default() });
-        let server = scripted.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(server.clone().serve(stream));
-            }
-        });
-        scripted
-    }
-
-    fn says(&self, asked: &'static str, answer: Says) {
-        self.answers.lock().insert(asked, answer);
-    }
-
-    fn logins(&self) -> usize {
-        self.asked.lock().iter().filter(|asked| *asked == "login").count()
-    }
-
-    /// Serves a connection until it is closed, which is an error.
-    async fn serve(self: Arc<Self>, mut stream: TcpStream) -> io::Result<()> {
-        if body(&mut stream).await?.starts_with(&CANCEL) {
-            tokio::time::sleep(CANCELLING).await;
-            self.asked.lock().push("cancel".to_owned());
-            return Ok(());
-        }
-        self.answer(&mut stream, "login", session()).await?;
-        let mut parsed = String::new();
-        loop {
-            let kind = stream.read_u8().await?;
-            let body = body(&mut stream).await?;
-            let text = |place| {
-                let text = body.split(|byte| *byte == 0).nth(place).unwrap_or_default();
-                String::from_utf8_lossy(text).into_owned()
-            };
-            match kind {
-                b'Q' => self.answer(&mut stream, &text(0), done()).await?,
-                // The name of the prepared statement comes first.
-                b'P' => parsed = text(1),
-                b'S' => self.answer(&mut stream, &parsed, rows(&[1])).await?,
-                _ => {}
-            }
-        }
-    }
-
-    async fn answer(&self, stream: &mut TcpStream, asked: &str, usual: Vec<u8>) -> io::Result<()> {
-        self.asked.lock().push(asked.to_owned());
-        let says = self.answers.lock().get(asked).copied();
-        let answer = match says {
-            None => usual,
-            Some(Says::Nothing) => rows(&[]),
-            Some(Says::Error) => error(),
-            Some(Says::Closes) => return Err(io::ErrorKind::ConnectionAborted.into()),
-            Some(Says::Silence) => return pending().await,
-        };
-        stream.write_all(&answer).await
-    }
-}
 
 /// A clock that a test can advance.
 #[derive(Default)]
@@ -169,19 +33,6 @@ impl Clock for Advanced {
 
     fn sleep_until(&self, at: Duration) -> Reply<()> {
         BootClock.sleep_until(at.saturating_sub(*self.0.lock()))
-    }
-}
-
-/// A clock that never advances.
-struct Stopped;
-
-impl Clock for Stopped {
-    fn now(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn sleep_until(&self, _at: Duration) -> Reply<()> {
-        Box::pin(pending())
     }
 }
 

@@ -303,6 +303,17 @@ mod tests {
     }
 
     #[test]
+    fn jumps_that_lead_too_far_together_are_refused() {
+        let by_ms = FARTHEST_NS / 1_000_000;
+        let jump = |slot: Slot, by_ms| slot.after(NOW, WhichClock::Wall, ClockChange::JumpMs(by_ms));
+        for far_ms in [by_ms, -by_ms] {
+            let far = jump(Slot::default(), far_ms).unwrap();
+            assert!(jump(far, far_ms.signum()).unwrap_err().contains("all jumps together"));
+            assert!(jump(far, -far_ms).unwrap().is_true());
+        }
+    }
+
+    #[test]
     fn a_slot_is_read_as_it_was_written_and_nothing_else_is_one() {
         let slot = Slot { made_by: 9, ..Slot::default() };
         let slot = slot.after(NOW, WhichClock::Both, ClockChange::DriftPpm(-7)).unwrap();

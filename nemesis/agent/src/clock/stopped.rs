@@ -160,3 +160,27 @@ fn ptrace(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::process::ExitStatusExt, process::Command};
+
+    use nix::{
+        sys::signal::{Signal, kill},
+        unistd::Pid,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_signal_that_stops_a_thread_is_delivered_later() {
+        let mut child = Command::new("sleep").arg("10").spawn().unwrap();
+        let pid = child.id() as i32;
+        ptrace(libc::PTRACE_SEIZE, pid, 0).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        let mut thread = Thread { tid: pid, signal: 0, gone: false };
+        thread.wait(pid, kernel::monotonic_ns() + STOP_WITHIN.as_nanos() as i64).unwrap();
+        thread.let_go();
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
+    }
+}

@@ -16,10 +16,13 @@ pub const CONNECTIONS_MAX: u32 = 6;
 /// at most `timeout` for each of at most [`CONNECTIONS_MAX`] connections. The kernel retransmits the SYN after 1 s, 3 s
 /// and 7 s, so a shorter timeout tries one packet in each direction.
 pub fn probe(pid: i32, to: SocketAddrV4, timeout: Duration) -> Result<ProbeAnswer, NetError> {
-    Namespace::of(pid)?.enter(|| {
-        let answer = (0..CONNECTIONS_MAX).find_map(|_| connect(to, timeout));
-        answer.unwrap_or_else(|| ProbeAnswer::Failed { why: "others reset each connection of it".into() })
-    })
+    Namespace::of(pid)?.enter(|| first_answer(|| connect(to, timeout)))
+}
+
+/// The answer to the first connection that nobody resets.
+fn first_answer(connect: impl Fn() -> Option<ProbeAnswer>) -> ProbeAnswer {
+    let answer = (0..CONNECTIONS_MAX).find_map(|_| connect());
+    answer.unwrap_or_else(|| ProbeAnswer::Failed { why: "others reset each connection of it".into() })
 }
 
 /// The answer to one connection; none if it must be tried again.
@@ -76,5 +79,11 @@ mod tests {
         assert_eq!(answer(libc::ECONNREFUSED), Some(ProbeAnswer::Refused { latency_ns: 7 }));
         assert_eq!(answer(libc::ECONNABORTED), None);
         assert!(matches!(answer(libc::EADDRNOTAVAIL), Some(ProbeAnswer::Failed { .. })));
+    }
+
+    #[test]
+    fn a_probe_whose_connections_are_all_reset_shows_nothing() {
+        assert!(matches!(first_answer(|| None), ProbeAnswer::Failed { .. }));
+        assert_eq!(first_answer(|| Some(ProbeAnswer::Silent)), ProbeAnswer::Silent);
     }
 }

@@ -185,3 +185,19 @@ pub enum Ability {
         why: String,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_stale_from_its_first_retransmission_on() {
+        let is_stale = |retransmits| {
+            let [local, peer] =
+                ["10.0.0.1:6379", "10.0.0.2:50000"].map(|address| address.parse::<SocketAddrV4>().unwrap());
+            let (next_retransmit_ms, unacknowledged_bytes) = (Some(200), 1);
+            Connection { local, peer, retransmits, next_retransmit_ms, unacknowledged_bytes }.is_stale()
+        };
+        assert_eq!([0, 1, 2].map(is_stale), [false, true, true]);
+    }
+}

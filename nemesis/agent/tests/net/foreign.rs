@@ -9,7 +9,7 @@ use super::{ONE, TWO, World, delay, faults};
 use agent::protocol::PacketFault;
 
 /// Runs a command in the target's network.
-fn inside(world: &World, words: &str) {
+pub fn inside(world: &World, words: &str) {
     let pid = world.target().pid().to_string();
     let output = Command::new("nsenter").args(["-t", &pid, "-n"]).args(words.split(' ')).output().unwrap();
     assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));

@@ -4,6 +4,7 @@
 //! `cargo test -p agent --test net -- --ignored`.
 
 mod foreign;
+mod heals;
 mod probes;
 #[path = "../../../../tests/shared/without.rs"]
 mod without;
@@ -187,12 +188,13 @@ fn a_delay_reports_each_packet_and_a_heal_releases_delayed_packets() {
     let (from, to) = (target.udp(), world.peer().udp());
     from.send_to(b"x", to.local_addr().unwrap()).unwrap();
     assert_eq!(round_trip(&mut to_peer, NEVER), None);
-    faults.heal(TWO).unwrap();
+    let tally = faults.heal(TWO).unwrap();
     to.set_read_timeout(Some(SOON)).unwrap();
     to.recv(&mut [0]).expect("a packet was delayed for a minute");
     to_peer.set_read_timeout(Some(SOON)).unwrap();
     to_peer.read_exact(&mut [0]).expect("and a write");
     assert!(of(TWO, &reported).iter().any(|p| p.fate == PacketFate::Healed));
+    assert_eq!(tally.delayed, of(TWO, &reported).len() as u64);
 }
 
 #[test]

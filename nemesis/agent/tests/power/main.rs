@@ -114,6 +114,29 @@ fn a_loss_of_power_forgets_what_was_not_synced_and_nothing_else() {
 
 #[test]
 #[ignore = "needs root and /dev/fuse"]
+fn synced_data_come_back_after_a_hole_or_a_cut() {
+    use nix::fcntl::{FallocateFlags, fallocate};
+    on_a_machine(|machine| {
+        let names = ["punched", "emptied"];
+        machine.runs(|data| {
+            let [punched, emptied] = names.map(|name| {
+                append(&data.join(name), &[7; 10_000]).sync_all().unwrap();
+                OpenOptions::new().write(true).open(data.join(name)).unwrap()
+            });
+            let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            fallocate(&punched, punch, 0, 5_000).unwrap();
+            emptied.set_len(0).unwrap();
+            assert_eq!(fs::read(data.join("punched")).unwrap()[..5_000], [0; 5_000]);
+        });
+        assert_eq!(machine.loses_power().files, 2);
+        for name in names {
+            assert_eq!(fs::read(machine.data().join(name)).unwrap(), [7; 10_000], "{name}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
 fn an_end_without_a_loss_of_power_keeps_everything() {
     on_a_machine(|machine| {
         machine.runs(|data| {

@@ -1,3 +1,5 @@
+mod cycles;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use history::{Answers, Mode, NodeAnswer, Outcome, Tail};
@@ -209,7 +211,22 @@ fn a_deadlock_in_a_record_without_an_end_is_inconclusive() {
     let mut records = lasting(2, 9_000, 9_000).0.records();
     records.pop();
     let found = liveness_of(&crate::check(records, Tail::Whole));
-    assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Inconclusive, 1));
+    assert_eq!((found.verdict, found.deadlocks_unended), (Verdict::Inconclusive, 0));
+    assert_eq!((found.deadlocks_cut_off, found.reasons.len()), (1, 1));
+}
+
+#[test]
+fn a_stuck_attempt_does_not_prove_a_deadlock_beside_it() {
+    // Nobody has had k2, and worker-3 is refused. The others wait for each other until the record ends.
+    let mut s = lasting(2, 9_000, 9_000);
+    s.tries(3, 9, "k2", 6_000).fails(3, 9, FailureReason::Held, 6_010);
+    let mut records = s.0.records();
+    assert_eq!(liveness_of(&crate::check(records.clone(), Tail::Whole)).violations().len(), 2);
+    records.pop();
+    let found = liveness_of(&crate::check(records, Tail::Whole));
+    assert_eq!((found.verdict, found.stuck.len(), found.deadlocks_cut_off), (Verdict::Violated, 1, 1));
+    assert_eq!((found.violations().len(), found.evidence()), (1, vec![found.stuck[0].line()]));
+    assert_eq!((found.deadlocks[0].ended, found.reasons.len()), (DeadlockEnd::CutOff, 1));
 }
 
 #[test]

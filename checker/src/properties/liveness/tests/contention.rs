@@ -1,8 +1,8 @@
 //! Attempts that overlap, and that may have refused each other.
 
-use history::{Event, HoldId, Promise};
+use history::{ClientId, Event, HoldId, Key, Mode, Outcome, Promise};
 
-use super::{FailureReason, HistoryBuilder, NodeAnswer, judged};
+use super::{FailureReason, HistoryBuilder, NodeAnswer, judged, ms};
 
 /// An attempt of worker 1 or 2 that every node refused.
 fn refused(builder: &mut HistoryBuilder, id: u64, worker: u32, from: u64, to: u64) {
@@ -63,6 +63,25 @@ fn attempts_that_meet_at_one_stamp_overlap() {
 }
 
 #[test]
+fn attempts_that_meet_again_and_again_hide_no_dead_key() {
+    // Two clients of one worker try by turns: at each refusal the other one sends its attempt. Their contention begins
+    // at 20,000, so the refusal of attempt 8, sent at 23,500, is one too many. The last attempt is not refused.
+    for (last, expected) in [(7, 0), (11, 1)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.clients_per_worker = 2;
+        for n in 1..=last {
+            let (client, attempt, sent) = (ClientId(1 - n as u32 % 2), HoldId(n), 19_500 + 500 * n);
+            let (key, intended, mode, above) = (Key::from("k0"), ms(sent), Mode::Write, None);
+            s.event("worker-1", sent, Event::Acquire { client, attempt, key, intended, mode, above });
+            let why = if n == last { FailureReason::Error } else { FailureReason::Held };
+            let (outcome, answers) = (Outcome::Failed, Vec::new());
+            s.event("worker-1", sent + 500, Event::AcquireFailed { attempt, outcome, why, detail: None, answers });
+        }
+        assert_eq!(judged(&s).1.len(), expected, "{last} attempts");
+    }
+}
+
+#[test]
 fn nobody_knows_who_held_a_key_before_the_record() {
     // The record starts at 0. A hold of before is over after a lease, and the key must be had a lease and 1 s later.
     for (at, expected) in [(5_000, 0), (5_001, 1)] {
@@ -107,16 +126,24 @@ fn a_later_hold_and_the_end_of_its_process_end_a_hold_that_nobody_released() {
 
 #[test]
 fn what_attempts_have_left_behind_is_over_after_a_lease() {
-    let stuck = |alone| {
+    let stuck = |alone, is_quiet: bool| {
         let mut s = HistoryBuilder::new();
+        s.plan.workload.keys = 2;
         contended(&mut s, 20_000, 20_000);
+        if is_quiet {
+            // Both workers go on with k1, so nobody has, or tries to get, k0.
+            s.acquire(20_002, 1, 20_100, 20_110, 41).with_key(20_002, "k1").release(20_002, 20_120);
+            s.acquire(20_003, 2, 20_200, 20_210, 42).with_key(20_003, "k1").release(20_003, 20_220);
+        }
         refused(&mut s, alone, 1, alone, alone + 10);
         judged(&s).1.len()
     };
-    assert_eq!(stuck(22_030), 0);
-    assert_eq!(stuck(22_031), 1, "nobody overlaps this attempt, and 2 s have passed");
-    // An attempt that overlaps no other one proves it at once.
-    assert_eq!(stuck(19_000), 1);
+    for is_quiet in [false, true] {
+        assert_eq!(stuck(22_030, is_quiet), 0, "quiet: {is_quiet}");
+        assert_eq!(stuck(22_031, is_quiet), 1, "nobody overlaps this attempt, and 2 s have passed: {is_quiet}");
+        // An attempt that overlaps no other one proves it at once.
+        assert_eq!(stuck(19_000, is_quiet), 1, "quiet: {is_quiet}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use history::{FaultKind, FaultPhase, Role};
 
-use super::{HistoryBuilder, found_at_5105, judged, refused, started};
+use super::{HistoryBuilder, Property, blocked, found_at_5105, judged, refused, started};
 
 /// Kills worker 1 at 4,000. Its next process has started at 5,105, if its record was not lost. A second kill was
 /// requested at 5,100, and this process is dead by 5,120.
@@ -39,6 +39,52 @@ fn a_process_that_starts_while_its_kill_is_under_way_dies_by_it() {
         refused(&mut s, 5_200, last);
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
     }
+}
+
+#[test]
+fn an_attempt_under_way_at_a_kill_may_hold_the_key() {
+    // Worker 2 is refused too late: at 5,100. Worker 1 is killed at 5,200, and may have tried since 150.
+    for (is_trying, is_stuck) in [(false, true), (true, false)] {
+        let mut s = found_at_5105();
+        if is_trying {
+            s.try_to_acquire(2, 1, 150);
+        }
+        s.kill(1, "worker-1", 5_200);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "an attempt is under way: {is_trying}");
+    }
+}
+
+#[test]
+fn an_ordinary_hold_makes_a_quiet_key_forget_a_kill() {
+    // Worker 1 tries, and is dead by 120: k0 is free from 2,120 on, and a client must have it within 1 s. Worker 2
+    // releases k0 at 3,020, and goes on with k1: k0 is free from 5,020 on, and must be had within a lease and 1 s.
+    for (is_held, from, last, is_stuck) in [
+        (false, 2_200, 3_100, false),
+        (false, 2_200, 3_200, true),
+        (true, 6_000, 8_000, false),
+        (true, 6_000, 8_100, true),
+    ] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.keys = 2;
+        s.try_to_acquire(1, 1, 50).kill(1, "worker-1", 100);
+        if is_held {
+            s.acquire(2, 2, 3_000, 3_010, 42).release(2, 3_020);
+            s.acquire(3, 2, 3_100, 3_110, 43).with_key(3, "k1").release(3, 3_120);
+        }
+        refused(&mut s, from, last);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "held after the kill: {is_held}, refused until {last}");
+    }
+}
+
+#[test]
+fn the_longest_blocking_counts_although_a_shorter_one_follows() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100).acquire(2, 2, 4_000, 4_010, 42).kill(2, "worker-2", 4_100);
+    s.acquire_in("worker-1#2", 3, 0, 6_200, 6_210, 43).release(3, 6_220);
+    assert_eq!(blocked(&s), [Some(3_910.0), Some(2_110.0)]);
+    let verdicts = s.verdicts();
+    let Some(Property::Liveness(found)) = verdicts.properties.get("liveness") else { panic!() };
+    assert_eq!(found.blocked_ms_max, 3_910.0);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Keys that a client program may have kept although its worker uses them no longer.
 
-use history::{Event, FailureReason, HoldId, NodeAnswer, Outcome};
+use history::{Event, FailureReason, HoldId, Mode, NodeAnswer, Outcome};
 
-use super::{HistoryBuilder, LivenessVerdict, Property, Verdict, judged, refused};
+use super::{HistoryBuilder, LivenessVerdict, Property, StuckKind, Verdict, behind, judged, refused};
 
 fn found(builder: &HistoryBuilder) -> LivenessVerdict {
     match builder.verdicts().properties.get("liveness") {
@@ -41,6 +41,19 @@ fn a_client_program_may_renew_a_hold_that_its_worker_gave_up() {
 }
 
 #[test]
+fn a_program_whose_worker_has_finished_keeps_nothing() {
+    // Worker 1 gives its hold up, and finishes at 100: the key is free from 2,100 on.
+    for (last, expected) in [(5_100, (Verdict::Measured, 0)), (5_200, (Verdict::Violated, 1))] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).give_up(1, 50);
+        s.event("worker-1", 100, Event::Finished).unfinished.push("worker-1");
+        refused(&mut s, 200, last);
+        let (verdict, stuck) = judged(s.by_program());
+        assert_eq!((verdict, stuck.len()), expected, "refused until {last}");
+    }
+}
+
+#[test]
 fn a_key_that_a_client_program_may_have_kept_is_not_judged() {
     // The release fails, and nobody gets the key for ten leases: the program may renew the lock.
     let hold = HoldId(1);
@@ -61,9 +74,56 @@ fn a_key_that_a_client_program_may_have_kept_is_not_judged() {
 }
 
 #[test]
+fn waits_that_prove_nothing_hide_no_later_one() {
+    let mut s = HistoryBuilder::new();
+    let waits = |s: &mut HistoryBuilder, id: u64, from: u64| {
+        s.try_to_acquire(id, 2, from);
+        behind(s, id, "worker-2", from + 5);
+        s.acquire_failed(id, from + 9_000, FailureReason::Cancelled, Vec::new());
+    };
+    // 20 waiters give up, one after the other, while the program may renew hold 1. Hold 40 excludes hold 1.
+    s.acquire(1, 1, 0, 10, 41).give_up(1, 50);
+    (0..20).for_each(|i| waits(&mut s, 2 + i, 100 + 10_000 * i));
+    assert_eq!(judged(s.by_program()), (Verdict::Inconclusive, vec![]));
+    s.acquire(40, 1, 200_100, 200_110, 42).release(40, 200_120);
+    waits(&mut s, 41, 200_200);
+    assert_eq!(judged(s.by_program()), (Verdict::Violated, vec![(StuckKind::Waiting, 41)]));
+}
+
+#[test]
+fn a_refusal_that_proves_nothing_hides_no_later_one() {
+    // Worker 2 is refused too late while the program may renew hold 1. Hold 3,000 excludes hold 1. So the key is free
+    // from 8,022 on.
+    for (last, expected) in [(11_000, (Verdict::Inconclusive, 0)), (11_100, (Verdict::Violated, 1))] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).give_up(1, 50);
+        refused(&mut s, 100, 5_100);
+        s.acquire(3_000, 2, 6_000, 6_010, 42).release(3_000, 6_020);
+        refused(&mut s, 8_100, last);
+        let (verdict, stuck) = judged(s.by_program());
+        assert_eq!((verdict, stuck.len()), expected, "refused until {last}");
+    }
+}
+
+#[test]
+fn a_reader_excludes_nothing_that_another_reader_may_have() {
+    // The program may have granted the lock to a reader, which did not take it. Then another client has the key.
+    for (mode, expected) in [(Mode::Read, (Verdict::Inconclusive, 0)), (Mode::Write, (Verdict::Violated, 1))] {
+        let mut s = HistoryBuilder::new();
+        s.try_to_acquire(1, 1, 0).acquire_failed(1, 1_000, FailureReason::Validity, Vec::new());
+        s.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).in_mode(1, Mode::Read).in_mode(2, mode);
+        refused(&mut s, 4_000, 9_000);
+        let (verdict, stuck) = judged(s.by_program());
+        assert_eq!((verdict, stuck.len()), expected, "{mode:?}");
+    }
+}
+
+#[test]
 fn a_client_program_may_keep_what_its_worker_could_not_undo() {
-    // The answer came too late, or the client cancelled, and the program may not have done the undo.
-    for why in [FailureReason::Validity, FailureReason::Cancelled] {
+    use FailureReason::{Cancelled, Validity};
+    // The answer came too late, or the client cancelled, and the program may not have done the undo. The attempt has
+    // ended after the undo, or before it.
+    for (why, ended) in [(Validity, 3_501), (Cancelled, 3_501), (Validity, 2_900), (Cancelled, 2_900)] {
         for (undone, expected) in [
             (NodeAnswer::None, (Verdict::Inconclusive, 0)),
             (NodeAnswer::Done, (Verdict::Violated, 1)),
@@ -71,10 +131,10 @@ fn a_client_program_may_keep_what_its_worker_could_not_undo() {
         ] {
             let mut s = HistoryBuilder::new();
             s.try_to_acquire(1, 1, 0).undo(1, 3_000, 3_500, vec![("program".into(), undone)]);
-            s.acquire_failed(1, 3_501, why, Vec::new());
+            s.acquire_failed(1, ended, why, Vec::new());
             refused(&mut s, 4_000, 9_000);
             let (verdict, stuck) = judged(s.by_program());
-            assert_eq!((verdict, stuck.len()), expected, "{why:?}, undone: {undone:?}");
+            assert_eq!((verdict, stuck.len()), expected, "{why:?} at {ended}, undone: {undone:?}");
         }
     }
     // Another client has had the key since, so it is free from 6,022 on. A hold from before would prove nothing.
@@ -97,12 +157,16 @@ fn a_client_program_may_keep_what_its_worker_could_not_undo() {
 
 #[test]
 fn a_program_that_removed_its_key_at_last_had_it_until_then() {
-    let mut s = HistoryBuilder::new();
-    s.acquire(1, 1, 0, 10, 41).release_on(1, 50, 8_000, vec![("program".into(), NodeAnswer::Done)]);
-    refused(&mut s, 100, 7_900);
-    s.acquire(9_000, 2, 8_100, 8_110, 42).release(9_000, 8_120);
-    let found = found(s.by_program());
-    assert_eq!((found.verdict, found.reasons), (Verdict::Measured, Vec::new()));
+    // A program that has removed nothing may have lost the key before: the refusals until then decide nothing.
+    let cases = [(NodeAnswer::Done, (Verdict::Measured, 0)), (NodeAnswer::Refused, (Verdict::Inconclusive, 1))];
+    for (answer, expected) in cases {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).by_program().release_on(1, 50, 8_000, vec![("program".into(), answer)]);
+        refused(&mut s, 100, 7_900);
+        s.acquire(9_000, 2, 8_100, 8_110, 42).release(9_000, 8_120);
+        let found = found(&s);
+        assert_eq!((found.verdict, found.reasons.len()), expected, "the program answers {answer:?}");
+    }
 }
 
 #[test]
@@ -121,14 +185,15 @@ fn the_session_of_a_program_may_outlive_its_last_lease() {
 
 #[test]
 fn the_longest_lease_of_the_record_judges_also_what_was_before_it() {
-    // The record starts at 0, and nobody has had the key at 5,100. A hold later tells of its lease.
-    for (lease_s, expected) in [(2, 1), (10, 0)] {
+    // The record starts at 0, and a later hold tells of its lease. With a lease of 3 s, a hold from before the record
+    // is over at 3,000, and a client must have the key by 7,000.
+    for (lease_s, at, expected) in [(2, 5_100, 1), (10, 5_100, 0), (3, 7_000, 0), (3, 7_001, 1)] {
         let mut s = HistoryBuilder::new();
-        refused(&mut s, 5_100, 5_100);
+        refused(&mut s, at, at);
         s.acquire(6_000, 1, 9_000, 9_010, 41);
         let (hold, answers) = (HoldId(6_000), Vec::new());
         s.event("worker-1", 9_100, Event::Renew { hold });
         s.event("worker-1", 9_110, Event::Renewed { hold, lease_ns: lease_s * 1_000_000_000, answers });
-        assert_eq!(judged(s.by_program()).1.len(), expected, "a lease of {lease_s} s");
+        assert_eq!(judged(s.by_program()).1.len(), expected, "a lease of {lease_s} s, refused at {at}");
     }
 }

@@ -147,6 +147,9 @@ fn a_release_that_the_record_lost_cuts_nothing_short() {
     // A client that renews may have noticed the loss of its hold meanwhile.
     let renews = |b: &mut HistoryBuilder| b.plan.workload.renew = Some(std::time::Duration::from_millis(500));
     assert_eq!(judged(&|b| renews(b.work(1, 40, 81))), (Verdict::Inconclusive, 0, 1));
+    // At a point a client releases nothing, as long as the controller keeps the client there.
+    assert_eq!(judged(&|b| _ = b.at_point(1, 40, 300)), (Verdict::Violated, 1, 0));
+    assert_eq!(judged(&|b| _ = b.at_point(1, 40, 300).point_released(0, 60)), (Verdict::Inconclusive, 0, 1));
     // A client that gave the hold up releases nothing either.
     assert_eq!(judged(&|b| _ = b.give_up(1, 40)), (Verdict::Violated, 1, 0));
     // A clock that was set may have ended the wait early.

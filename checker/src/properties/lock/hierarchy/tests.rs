@@ -41,6 +41,17 @@ fn a_window_of_two_keys_names_both() {
 }
 
 #[test]
+fn places_in_the_queues_of_two_keys_order_nothing() {
+    // The attempts were under way together, so the stamps do not order the grants either.
+    for places in [[7, 8], [8, 7]] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(2, 1, 6, 10, 41).with_place(places[0]).of_child(2, None);
+        builder.acquire(3, 2, 5, 20, 42).with_place(places[1]).release(2, 50).release(3, 60);
+        assert_eq!(builder.window().holds, [HoldId(2), HoldId(3)], "in the order of success: {places:?}");
+    }
+}
+
+#[test]
 fn under_an_intention_the_modes_of_the_parent_decide() {
     for (parent, key) in [(Mode::IntentRead, None), (Mode::Read, Some("k0")), (Mode::Write, Some("k0"))] {
         let lock = child_and_parent(Some(Mode::IntentWrite), Mode::Write, parent).lock();

@@ -112,6 +112,15 @@ fn where_only_two_together_suffice_they_are_joined() {
 }
 
 #[test]
+fn the_smallest_set_that_suffices_is_the_cause() {
+    // 800 ms and the pauses. Three of 0.5 s are too long, and so are one of 0.5 s and the one of 1 s.
+    let mut s = builder();
+    s.pause(1, "worker-1", 100, 600).pause(2, "worker-1", 700, 1_200).pause(3, "worker-1", 1_300, 1_800);
+    s.pause(4, "worker-1", 1_900, 2_900).write(1, 1, 3_299, 3_300);
+    assert_eq!(s.causes(), ["pause+pause"]);
+}
+
+#[test]
 fn each_that_suffices_alone_is_listed() {
     let mut s = builder();
     s.pause(1, "worker-1", 100, 2_200).stall("worker-1", 2_300, 4_600).write(1, 1, 4_601, 4_602);
@@ -254,12 +263,14 @@ fn a_fault_of_a_node_that_did_not_do_a_renewal_is_the_cause() {
     assert_eq!(refused_renewal().causes(), ["unexplained"]);
     let millis = std::time::Duration::from_millis;
     let pause = Fault::new(fault::Pause {}, millis(300));
+    let kill = Fault::new(fault::Kill {}, millis(300));
     let amnesia = Fault::new(fault::Amnesia { counters_of: Vec::new() }, millis(100));
     let clock = Fault::new(fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(5_000) }, millis(300));
     for (fault, node, from, to, is_cause) in [
         (pause.clone(), "redis-2", 1_200, 1_500, true),
         (pause.clone(), "redis-1", 1_200, 1_500, false), // it did the renewal
         (pause, "redis-2", 700, 1_100, false),           // it was over
+        (kill, "redis-2", 700, 1_100, true),             // the connection was broken all the same
         (amnesia.clone(), "redis-3", 700, 800, true),
         (amnesia, "redis-1", 700, 800, false),
         (clock, "redis-3", 700, 1_000, true),

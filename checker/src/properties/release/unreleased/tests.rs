@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     history_builder::{HistoryBuilder, count, verdict},
+    properties::Property,
     verdict::Verdict,
 };
 
@@ -87,4 +88,44 @@ fn whoever_else_may_have_the_key_there_excuses_the_node() {
     let mut with_holder = builder(11_500, None);
     with_holder.plan.workload.workers = 3;
     assert_eq!(left_behind(with_holder.acquire(3, 3, 10_100, 10_110, 41).release(3, 10_500)), 0, "just released");
+}
+
+#[test]
+fn a_killed_worker_may_not_have_sent_its_undo() {
+    // The undo was stamped at 10,010, and its worker is killed at 10,030. So nothing is judged soon afterwards.
+    let mut builder = builder(11_500, None);
+    builder.kill(1, "worker-1", 10_030);
+    assert_eq!(left_behind(&builder), 0);
+}
+
+#[test]
+fn a_node_that_refused_a_hold_has_no_key_of_it() {
+    // Node 3 refuses hold 2 and attempt 3. Only attempt 1, if it was made, may have left a key there.
+    for (is_made, expected) in [(false, vec![]), (true, vec![vec![HoldId(1)]])] {
+        let mut builder = HistoryBuilder::new();
+        if is_made {
+            builder.try_to_acquire(1, 1, 10_000).undo(1, 10_010, 10_020, on(3, NodeAnswer::None));
+            builder.acquire_failed(1, 10_020, FailureReason::Held, on(1, NodeAnswer::Refused));
+        }
+        let (granted, refused, done) = (NodeAnswer::Granted, NodeAnswer::Refused, NodeAnswer::Done);
+        let answers = HistoryBuilder::answers(&[(1, granted), (2, granted), (3, refused)]);
+        builder.acquire_on(2, 2, 10_100, 10_100, 10_110, Some(42), answers);
+        builder.release_on(2, 10_200, 10_210, HistoryBuilder::answers(&[(1, done), (2, done)]));
+        builder.try_to_acquire(3, 1, 11_500).acquire_failed(3, 11_510, FailureReason::Held, on(3, refused));
+        let verdicts = builder.verdicts();
+        let Some(Property::Release(found)) = verdicts.properties.get("release") else { panic!() };
+        let left_by: Vec<Vec<HoldId>> = found.leftovers.iter().map(|leftover| leftover.left_by.clone()).collect();
+        assert_eq!(left_by, expected, "attempt 1 was made: {is_made}");
+    }
+}
+
+#[test]
+fn a_failed_attempt_that_was_not_undone_may_have_the_key() {
+    // Attempt 3 fails at 10,510, and its client does not undo it. If node 3 had granted it, node 3 has its key.
+    for (answer, expected) in [(NodeAnswer::Granted, 0), (NodeAnswer::Refused, 1)] {
+        let mut builder = builder(11_600, None);
+        builder.plan.workload.workers = 3;
+        builder.try_to_acquire(3, 3, 10_500).acquire_failed(3, 10_510, FailureReason::Held, on(3, answer));
+        assert_eq!(left_behind(&builder), expected, "{answer:?}");
+    }
 }

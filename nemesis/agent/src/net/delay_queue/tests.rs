@@ -113,3 +113,16 @@ fn idle_flows_are_forgotten() {
     }
     assert!(queue.last_due.len() <= FLOWS_MAX && queue.packets.len() < 20);
 }
+
+#[test]
+fn packets_of_many_flows_keep_their_order() {
+    let mut queue = DelayQueue::new(treatment(1, 50, Order::Connection));
+    let flows = FLOWS_MAX as u16 + 1;
+    let again = 0..50;
+    for (id, port) in (0..).zip((0..flows).chain(again.clone())) {
+        assert_eq!(queue.arrived(id, packet(port, 1), 0), Decision::Delay);
+    }
+    let ids: Vec<u32> = queue.drain().iter().map(|packet| packet.id).collect();
+    let place = |id: u32| ids.iter().position(|other| *other == id);
+    assert!(again.map(u32::from).all(|first| place(first) < place(u32::from(flows) + first)));
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{Direction, Event, Fault, HoldId, NodeAnswer, fault};
+use history::{ClientId, Direction, Event, Fault, HoldId, NodeAnswer, Point, fault};
 
 use super::{HistoryBuilder, builder, delay, etcd, partition, read_ok, redlock};
 
@@ -64,6 +64,11 @@ fn a_wait_at_a_point_outlasts_the_lease_as_work_does() {
     let mut s = builder();
     s.work(1, 20, 1_000).at_point(1, 1_020, 2_030).point_released(0, 1_025).write(1, 1, 2_031, 2_032);
     assert_eq!(s.causes(), ["unexplained"], "the controller released the client after 5 ms");
+    // The client waits before its write.
+    let mut s = builder();
+    s.work(1, 20, 1_000).at_point(1, 1_020, 2_030).write(1, 1, 2_031, 2_032);
+    s.event("agent", 1_025, Event::PointReleased { client: ClientId(0), point: Point::AfterRead });
+    assert_eq!(s.causes(), ["overrun"], "the controller released the client from another point");
 }
 
 #[test]
@@ -151,6 +156,19 @@ fn a_member_that_does_not_run_delays_the_attempt() {
         s.plan.servers = etcd();
         s.inject(1, fault, "redis-1", from, to);
         assert_eq!(s.causes(), [expected], "{from} to {to}");
+    }
+}
+
+#[test]
+fn a_client_connects_to_a_killed_server_again_after_the_restart() {
+    // The fault is over at 95, and the attempt is answered at 400. Without these 305 ms the write would be in time.
+    let lasting = Duration::from_millis(80);
+    for fault in [Fault::new(fault::Kill {}, lasting), Fault::new(fault::Pause {}, lasting)] {
+        let expected = if fault.kind().kills() { "kill" } else { "unexplained" };
+        let mut s = slow_attempt();
+        s.plan.lock_nodes.truncate(1);
+        s.inject(1, fault, "redis-1", 10, 90);
+        assert_eq!(s.causes(), [expected]);
     }
 }
 

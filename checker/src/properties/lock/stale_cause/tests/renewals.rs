@@ -65,6 +65,21 @@ fn a_renewal_that_was_delayed_past_the_lease_and_refused_then_is_explained_by_th
 }
 
 #[test]
+fn a_renewal_that_succeeded_clears_the_failures_before_it() {
+    // Without the renewal of 1,900, the promise would have ended at 1,978 because of the partition.
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
+    let mut s = HistoryBuilder::renewing(600);
+    s.acquire(1, 1, 0, 10, 41);
+    for sent in [600, 1_200, 1_800] {
+        s.event("worker-1", sent, Event::Renew { hold });
+        s.event("worker-1", sent + 40, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+    }
+    s.renew(1, 1_900, 1_905).inject(1, partition(), "worker-1", 500, 1_860).pause(2, "worker-1", 2_000, 5_000);
+    s.acquire(2, 2, 4_000, 4_010, 42).release(2, 4_020).write(1, 1, 5_001, 5_002);
+    assert_eq!(s.causes(), ["pause"]);
+}
+
+#[test]
 fn a_renewal_lasts_as_long_as_the_server_said_and_not_as_the_client_asked() {
     let mut s = HistoryBuilder::renewing(600);
     s.plan.workload.renew_for = Some(std::time::Duration::from_secs(10));

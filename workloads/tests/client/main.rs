@@ -1,246 +1,34 @@
 //! Tests of a client, over doubles of its ports: its actions and its records.
 
+mod doubles;
+
 use std::{
-    collections::BTreeMap,
+    future::{pending, ready},
+    pin::pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Waker},
     time::Duration,
 };
 
 use futures::FutureExt;
-use history::{Arm, Version};
-use history::{ClientId, ClientKind, Event, HoldId, Mode, Outcome, Point, Range, Stamp, Workload};
-use locks::{
-    Cleanup, Clock, Hold, Lock, Node, NodeError, Owner, Redis, Reentrant, Released, Renewed, Reply, Round, Step,
-    StepAnswer, Watch,
-};
+use history::{ClientId, ClientKind, Event, HoldId, Mode, Outcome, Point, Stamp};
+use locks::{Clock, Hold, NodeAnswer, Owner, Reentrant, Reply, Round, Watch, validity};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use resource::{ClientError, ReadAnswer, ReadArm, WriteAnswer};
+use resource::{ClientError, WriteAnswer};
 use workloads::{
     attempt::{Attempt, Recording},
-    client::{AttemptIds, Client, Ended},
-    generate::{Section, Taken},
+    client::Ended,
+    generate::Section,
     points::Points,
-    ports::{Journal, Operation, Pending, Resource},
 };
 
-/// Everything that happens, in its order: events by name, and what reached the doubles in brackets.
-#[derive(Default)]
-struct World {
-    log: Mutex<Vec<String>>,
-    events: Mutex<Vec<Event>>,
-    /// The stamps of the events.
-    stamps: Mutex<Vec<Stamp>>,
-    now_ms: AtomicU64,
-    /// The time that a request for the lock takes.
-    request_ms: AtomicU64,
-    /// How long the client is frozen when it comes to its write.
-    freeze_ms: AtomicU64,
-    /// The time after which a write without an answer is sent again; 0 for never.
-    resend_ms: AtomicU64,
-}
-
-impl World {
-    fn say(&self, what: impl Into<String>) {
-        self.log.lock().unwrap().push(what.into());
-    }
-
-    fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
-    }
-}
-
-struct Double(Arc<World>);
-
-impl Journal for Double {
-    fn now(&self) -> Stamp {
-        Stamp(self.0.now_ms.load(Ordering::Relaxed) * 1_000_000)
-    }
-
-    fn record(&self, event: Event) -> Stamp {
-        let at = Journal::now(self);
-        self.record_at(at, event);
-        at
-    }
-
-    fn record_at(&self, at: Stamp, event: Event) {
-        let name = serde_json::to_value(&event).unwrap()["event"].as_str().unwrap().to_owned();
-        self.0.say(name);
-        self.0.events.lock().unwrap().push(event);
-        self.0.stamps.lock().unwrap().push(at);
-    }
-}
-
-impl Clock for Double {
-    fn now(&self) -> Duration {
-        Duration::from_millis(self.0.now_ms.load(Ordering::Relaxed))
-    }
-
-    fn sleep_until(&self, at: Duration) -> Reply<()> {
-        let world = self.0.clone();
-        Box::pin(async move {
-            world.now_ms.fetch_max(at.as_millis() as u64, Ordering::Relaxed);
-        })
-    }
-}
-
-impl Node for Double {
-    fn name(&self) -> &str {
-        "redis-1"
-    }
-
-    fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
-        let (name, answer) = match step {
-            Step::Acquire(..) => ("[acquire]", StepAnswer::Granted(locks::Token(7))),
-            Step::Release(..) => ("[release]", StepAnswer::Done),
-            _ => ("[other]", StepAnswer::Done),
-        };
-        self.0.say(name);
-        self.0.now_ms.fetch_add(self.0.request_ms.load(Ordering::Relaxed), Ordering::Relaxed);
-        Box::pin(std::future::ready(Ok(answer)))
-    }
-}
-
-/// A lock that never answers an attempt.
-struct Silent(Arc<World>);
-
-impl Lock for Silent {
-    fn acquire<'a>(
-        &'a self,
-        _: &'a locks::Key,
-        _: Owner,
-        _: Duration,
-        watch: &'a dyn Watch,
-    ) -> locks::Operation<'a, Hold> {
-        watch.sending(Round::Acquire);
-        Box::pin(std::future::pending())
-    }
-
-    fn renew<'a>(&'a self, _: &'a mut Hold, _: Duration, _: &'a dyn Watch) -> locks::Operation<'a, Renewed> {
-        unreachable!("no client has a hold")
-    }
-
-    fn release<'a>(&'a self, _: &'a Hold, _: &'a dyn Watch) -> locks::Operation<'a, Released> {
-        unreachable!("no client has a hold")
-    }
-
-    fn cancel<'a>(&'a self, _: &'a locks::Key, _: &'a Owner, _: Duration, _: &'a dyn Watch) -> Cleanup<'a> {
-        self.0.say("[cancel]");
-        Box::pin(std::future::ready(()))
-    }
-}
-
-struct Guarded {
-    world: Arc<World>,
-    write: fn() -> Result<WriteAnswer, ClientError>,
-}
-
-impl Resource for Guarded {
-    fn read<'a>(&'a self, operation: &Operation) -> Pending<'a, ReadAnswer> {
-        assert_eq!(operation.token, Some(history::Token(7)));
-        self.world.say("[read]");
-        let arm = ReadArm { value: Some("41".into()), version: Version(5), seen: Some(history::Token(3)) };
-        Box::pin(std::future::ready(Ok(ReadAnswer {
-            number: Version(6),
-            repeat: false,
-            arms: BTreeMap::from([(Arm::Off, arm)]),
-        })))
-    }
-
-    fn final_read<'a>(&'a self, _: &history::Key) -> Pending<'a, ReadAnswer> {
-        unreachable!("clients make no final reads")
-    }
-
-    fn write<'a>(&'a self, _: &Operation, values: &BTreeMap<Arm, (Version, String)>) -> Pending<'a, WriteAnswer> {
-        assert_eq!(values[&Arm::Off], (Version(5), "42".to_owned()), "one more than was read, from where it was read");
-        let frozen = self.world.freeze_ms.load(Ordering::Relaxed);
-        self.world.now_ms.fetch_add(frozen, Ordering::Relaxed);
-        let world = self.world.clone();
-        let answer = (self.write)();
-        Box::pin(async move {
-            world.say("[write]");
-            answer
-        })
-    }
-}
-
-fn written() -> Result<WriteAnswer, ClientError> {
-    Ok(WriteAnswer { number: Version(8), repeat: false, arms: BTreeMap::new(), contrary: None })
-}
-
-fn refused() -> Result<WriteAnswer, ClientError> {
-    let arm = resource::WriteArm { admitted: false, seen: Some(history::Token(9)) };
-    let arms = BTreeMap::from([(Arm::Off, arm)]);
-    Ok(WriteAnswer { number: Version(8), repeat: false, arms, contrary: Some(Arm::Off) })
-}
-
-fn timed_out() -> Result<WriteAnswer, ClientError> {
-    Err(ClientError::Indeterminate("no answer".into()))
-}
-
-/// The request was certainly not applied.
-fn not_sent() -> Result<WriteAnswer, ClientError> {
-    Err(ClientError::Failed("connection refused".into()))
-}
-
-/// A client of the lock, and of a resource that answers each write like this.
-fn client(
-    world: &Arc<World>,
-    kind: ClientKind,
-    write: fn() -> Result<WriteAnswer, ClientError>,
-    points: Arc<Points>,
-) -> Client {
-    let ms = Duration::from_millis;
-    let double = || Arc::new(Double(world.clone()));
-    let lock: Arc<dyn Lock> = Arc::new(Redis::new(double(), double()));
-    Client {
-        id: ClientId(3),
-        lock,
-        resource: Arc::new(Guarded { world: world.clone(), write }),
-        recording: Recording { journal: double(), clock: double(), points },
-        workload: Workload {
-            workers: 1,
-            clients_per_worker: 1,
-            keys: 1,
-            rate_per_s: 1.0,
-            work: Range { from: ms(100), to: ms(100) },
-            retry_delay: Range { from: ms(50), to: ms(50) },
-            client: kind,
-            renew: None,
-            resend: Some(ms(world.resend_ms.load(Ordering::Relaxed))).filter(|every| !every.is_zero()),
-            ..Workload::default()
-        },
-        lease: ms(2_000),
-        namespace: "".into(),
-        attempts: Arc::new(AttemptIds::new(2)),
-    }
-}
-
-/// A critical section that takes these locks, works for 100 ms and writes once under each.
-fn of_locks(keys: &[&str]) -> Section {
-    Section {
-        due: Duration::ZERO,
-        above: None,
-        locks: keys.iter().map(|key| Taken::new((*key).into(), Mode::Write)).collect(),
-        work: Duration::from_millis(100),
-        writes: 1,
-        attempts: None,
-    }
-}
-
-/// Runs a section of a client that gives up after one attempt. Returns none if the client waits without end.
-fn run(client: &Client, section: &Section) -> Option<Ended> {
-    let mut rng = ChaCha8Rng::seed_from_u64(1);
-    client.section(section, Stamp(0), &mut rng, &|| true, &|| Box::pin(std::future::pending())).now_or_never()
-}
-
-/// One critical section of one client; the world has its course.
-fn section(world: &Arc<World>, kind: ClientKind, write: fn() -> Result<WriteAnswer, ClientError>, points: Arc<Points>) {
-    assert_eq!(run(&client(world, kind, write, points), &of_locks(&["k0"])), Some(Ended::Done));
-}
+use doubles::{
+    Double, Silent, World, client, not_sent, of_locks, of_parent, refused, run, section, timed_out, written,
+};
 
 #[test]
 fn every_invocation_is_on_record_before_its_request_leaves() {
@@ -305,9 +93,16 @@ fn only_a_client_with_a_time_to_cancel_abandons_a_silent_lock() {
 
 #[test]
 fn a_checking_client_writes_until_its_deadline_and_not_after_it() {
-    for (deadline_ms, freeze_ms, writes) in
-        [(None, 0, true), (None, 1_800, true), (None, 1_900, false), (Some(500), 350, true), (Some(500), 400, false)]
-    {
+    // The promise ends after 1,978 ms, whatever the deadline is; the work takes 100 ms.
+    for (deadline_ms, freeze_ms, writes) in [
+        (None, 0, true),
+        (None, 1_800, true),
+        (None, 1_900, false),
+        (Some(500), 350, true),
+        (Some(500), 400, false),
+        (Some(3_000), 1_800, true),
+        (Some(3_000), 1_900, false),
+    ] {
         let world = Arc::new(World { freeze_ms: AtomicU64::new(freeze_ms), ..World::default() });
         let mut client = client(&world, ClientKind::Checking, written, Arc::default());
         client.workload.deadline = deadline_ms.map(Duration::from_millis);
@@ -443,13 +238,154 @@ fn an_armed_client_waits_at_each_of_its_points() {
 }
 
 #[test]
-fn the_detail_of_a_failed_attempt_is_short() {
+fn a_parent_is_kept_while_a_write_below_it_may_arrive() {
     let world = Arc::new(World::default());
+    let mut client = client(&world, ClientKind::Unchecked, timed_out, Arc::default());
+    let section = of_parent(&mut client);
+    assert_eq!(run(&client, &section), Some(Ended::Done));
+    let log = world.log();
+    assert_eq!(log[log.len() - 4..], ["[write]", "access-failed", "gave-up", "gave-up"]);
+}
+
+#[test]
+fn a_checking_client_writes_nothing_below_a_parent_that_it_has_lost() {
+    let world = Arc::new(World { last_sleep_ms: AtomicU64::new(900), lost: Some("k0"), ..World::default() });
+    let points = Arc::new(Points::default());
+    let mut client = client(&world, ClientKind::Checking, written, points.clone());
+    let section = of_parent(&mut client);
+    client.workload.renew = Some(Duration::from_millis(500));
+    // The child is read, then both holds are renewed, then the client goes on.
+    points.arm(ClientId(3), Point::AfterRead, Duration::from_secs(10));
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let (give_up, end) = (|| true, || -> Reply<()> { Box::pin(pending()) });
+    let mut running = pin!(client.section(&section, Stamp(0), &mut rng, &give_up, &end));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(running.as_mut().poll(&mut cx).is_pending(), "the client waits at its point");
+    points.go(ClientId(3));
+    assert!(running.as_mut().poll(&mut cx).is_ready());
+    let log = world.log();
+    assert_eq!(log.iter().filter(|said| *said == "renewed").count(), 1, "the child's hold: {log:?}");
+    assert_eq!(log.iter().filter(|said| *said == "loss-noticed").count(), 2, "{log:?}");
+    assert!(!log.contains(&"[write]".to_owned()), "{log:?}");
+}
+
+#[test]
+fn a_renewal_that_shortens_nothing_records_its_own_lease() {
+    let world = Arc::new(World { last_sleep_ms: AtomicU64::new(900), ..World::default() });
+    let points = Arc::new(Points::default());
+    let mut client = client(&world, ClientKind::Unchecked, written, points.clone());
+    client.workload.renew = Some(Duration::from_millis(500));
+    client.workload.renew_for = Some(Duration::from_millis(100));
+    points.arm(ClientId(3), Point::BeforeWrite, Duration::from_secs(10));
+    assert_eq!(run(&client, &of_locks(&["k0"])), None, "the client waits at its point");
+    let events = world.events.lock().unwrap();
+    let leases = events.iter().filter_map(|event| match event {
+        Event::Renewed { lease_ns, .. } => Some(*lease_ns),
+        _ => None,
+    });
+    assert_eq!(leases.collect::<Vec<_>>(), [100_000_000]);
+}
+
+#[test]
+fn an_attempt_that_is_cancelled_at_its_point_leaves_the_point() {
+    let world = Arc::new(World { last_sleep_ms: AtomicU64::new(900), ..World::default() });
+    let points = Arc::new(Points::default());
+    let mut client = client(&world, ClientKind::Unchecked, written, points.clone());
+    client.workload.cancel = Some(Duration::from_millis(200));
+    points.arm(ClientId(3), Point::AfterSend, Duration::from_secs(10));
+    assert_eq!(run(&client, &of_locks(&["k0"])), Some(Ended::Dropped));
+    assert_eq!(world.log()[..4], ["acquire", "[acquire]", "at-point", "left-point"]);
+    assert!(!points.is_armed(ClientId(3), Point::AfterSend));
+}
+
+#[test]
+fn a_section_makes_as_many_attempts_as_its_script_allows() {
+    let world = Arc::new(World { is_held: true, ..World::default() });
+    let client = client(&world, ClientKind::Unchecked, written, Arc::default());
+    let section = Section { attempts: Some(3), ..of_locks(&["k0"]) };
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let ended = client.section(&section, Stamp(0), &mut rng, &|| false, &|| Box::pin(pending())).now_or_never();
+    assert_eq!(ended, Some(Ended::Dropped));
+    assert_eq!(world.log().iter().filter(|said| *said == "acquire").count(), 3);
+}
+
+/// A clock whose reader is frozen for a second after each reading.
+struct Freezing(Arc<World>);
+
+impl Clock for Freezing {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.now_ms.fetch_add(1_000, Ordering::Relaxed))
+    }
+
+    fn sleep_until(&self, _: Duration) -> Reply<()> {
+        Box::pin(ready(()))
+    }
+
+    fn wall(&self) -> Duration {
+        self.now()
+    }
+}
+
+#[test]
+fn a_client_that_freezes_between_two_clocks_carries_no_late_deadline() {
+    let world = Arc::new(World { has_deadlines: true, ..World::default() });
+    let mut client = client(&world, ClientKind::Unchecked, written, Arc::default());
+    client.recording.clock = Arc::new(Freezing(world.clone()));
+    assert_eq!(run(&client, &of_locks(&["k0"])), Some(Ended::Done));
+    // The request for the lock leaves at 0, and both clocks show the same.
+    let end_us = u64::try_from(validity::promise_end(Duration::ZERO, client.lease).as_micros()).unwrap();
+    let deadlines = world.deadlines.lock().unwrap();
+    assert!(matches!(deadlines[..], [Some(deadline_us)] if deadline_us <= end_us), "{deadlines:?}");
+}
+
+/// An attempt that has not begun.
+fn attempt(world: &Arc<World>) -> Attempt {
     let double = || Arc::new(Double(world.clone()));
     let recording = Recording { journal: double(), clock: double(), points: Arc::default() };
-    let attempt = Attempt::new(recording, ClientId(3), HoldId::of(2, 1), "k0".into(), Stamp(0), Mode::Write, None);
+    Attempt::new(recording, ClientId(3), HoldId::of(2, 1), "k0".into(), Stamp(0), Mode::Write, None)
+}
+
+#[test]
+fn in_a_queue_a_hold_is_granted_after_the_last_look_that_saw_another_client() {
+    let world = Arc::new(World::default());
+    let attempt = attempt(&world);
+    attempt.sending(Round::Acquire);
+    for is_behind in [true, true, false] {
+        world.now_ms.fetch_add(10, Ordering::Relaxed);
+        attempt.looking();
+        world.now_ms.fetch_add(1, Ordering::Relaxed);
+        if is_behind {
+            attempt.behind();
+        }
+    }
+    attempt.answered(Round::Acquire);
+    let (key, owner, lease) = (locks::Key::new("k0"), Owner::new("a"), Duration::from_secs(2));
+    let (sent, valid_until) = (Duration::ZERO, lease);
+    attempt.acquired(&Hold { key, owner, token: None, lease, sent, valid_until, answers: Vec::new() });
+    let events = world.events.lock().unwrap();
+    let Some(Event::Acquired { granted_after, .. }) = events.last() else { panic!("{events:?}") };
+    assert_eq!(*granted_after, Stamp(21_000_000));
+}
+
+#[test]
+fn every_answer_of_a_node_is_recorded_as_it_was() {
+    let said = [NodeAnswer::Granted, NodeAnswer::Done, NodeAnswer::Refused, NodeAnswer::Late, NodeAnswer::None];
+    let world = Arc::new(World::default());
+    let answers = said.map(|answer| ("redis-1".into(), answer)).to_vec();
+    let (reason, outcome) = (locks::FailureReason::Validity, locks::Outcome::Failed);
+    attempt(&world).failed(&locks::Failure { reason, outcome, answers });
+    let events = world.events.lock().unwrap();
+    let [Event::AcquireFailed { answers, .. }] = &events[..] else { panic!("another event") };
+    let recorded: Vec<String> = answers.iter().map(|(_, answer)| format!("{answer:?}")).collect();
+    assert_eq!(recorded, said.map(|answer| format!("{answer:?}")));
+}
+
+#[test]
+fn the_detail_of_a_failed_attempt_is_short() {
+    let world = Arc::new(World::default());
     let reason = locks::FailureReason::Error("ä".repeat(1 << 20));
-    attempt.failed(&locks::Failure { reason, outcome: locks::Outcome::Indeterminate, answers: Vec::new() });
+    let failure = locks::Failure { reason, outcome: locks::Outcome::Indeterminate, answers: Vec::new() };
+    attempt(&world).failed(&failure);
     let events = world.events.lock().unwrap();
     let [Event::AcquireFailed { detail: Some(detail), .. }] = &events[..] else { panic!("another event") };
     assert_eq!((detail.chars().count(), detail.ends_with('…')), (1_001, true));
@@ -480,4 +416,15 @@ fn a_hold_that_lapses_between_re_entries_is_left_and_released() {
     let expected = "work reentered reentered loss-noticed left left release [release] released left";
     let log = world.log();
     assert_eq!(log[log.len() - 10..].join(" "), expected);
+}
+
+#[test]
+fn a_release_that_failed_is_followed_by_no_release_too_many() {
+    let world = Arc::new(World { loses_releases: true, ..World::default() });
+    let mut client = client(&world, ClientKind::Unchecked, written, Arc::default());
+    client.workload.reenter = 1;
+    client.lock = Arc::new(Reentrant::new(client.lock.clone(), Arc::new(Double(world.clone()))));
+    assert_eq!(run(&client, &of_locks(&["k0"])), Some(Ended::Done));
+    let log = world.log();
+    assert_eq!(log[log.len() - 4..], ["write-ok", "release", "[release]", "release-failed"]);
 }

@@ -1,0 +1,52 @@
+use std::time::Duration;
+
+use history::{CutMode, FailureReason, Fault, FaultKind, FaultPhase, NodeAnswer, fault};
+
+use crate::history_builder::{HistoryBuilder, count, ms, redis_replicated};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns whether an attempt that is sent at a stamp and refused counts as stuck. Nobody holds the key, which was
+/// released at 50. So only a disturbance less than 3 s ago (a lease and the slack) can excuse the refusal.
+fn is_stuck(s: &mut HistoryBuilder, at: u64) -> bool {
+    let no = HistoryBuilder::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+    s.acquire(1, 1, 0, 10, 41).release(1, 50);
+    s.try_to_acquire(2, 2, at).acquire_failed(2, at + 5, FailureReason::Held, no);
+    count(&s.verdicts(), "liveness.stuck") == 1
+}
+
+#[test]
+fn a_fault_disturbs_until_its_heal_is_proved() {
+    // Healed at 5,000, and proved healed at 6,000.
+    for (at, expected) in [(9_000, false), (9_001, true)] {
+        let (mut s, kind, node) = (HistoryBuilder::new(), FaultKind::Pause, "redis-1");
+        s.fault(1, kind, node, 4_000, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });
+        s.fault(1, kind, node, 4_010, FaultPhase::Injected).fault(1, kind, node, 5_000, FaultPhase::Healed);
+        s.fault(1, kind, node, 5_010, FaultPhase::Proved { from: ms(4_005), to: ms(4_995) });
+        s.fault(1, kind, node, 6_000, FaultPhase::HealProved);
+        assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
+    }
+}
+
+#[test]
+fn a_second_cut_prolongs_the_silence_of_the_first() {
+    // The first cut from 995 to 4,005 may silence connections until 7,415. The second one ends at 5,205: a packet that
+    // was lost at 995 is sent again by 5,205 + 4,210 + 400.
+    for (at, expected) in [(12_815, false), (12_816, true)] {
+        let cut = Fault::new(fault::Partition { cut: CutMode::Drop }, SECOND);
+        let mut s = HistoryBuilder::new();
+        s.inject(1, cut.clone(), "redis-1", 1_000, 4_000).inject(2, cut, "redis-1", 5_000, 5_200);
+        assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
+    }
+}
+
+#[test]
+fn a_primary_that_was_replaced_disturbs_until_it_is_demoted() {
+    // Healed at 5,005. The node may grant locks as a primary for 18 s more.
+    for (at, expected) in [(26_005, false), (26_006, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.servers = redis_replicated();
+        s.inject(1, Fault::new(fault::Kill {}, SECOND), "redis-1", 4_000, 5_000);
+        assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Cycles that are deadlocks and cycles that are not, and the events that end them.
+
+use std::time::Duration;
+
+use history::{Event, FailureReason, Mode, Promise};
+
+use super::{Clients, DeadlockEnd, ends, lasting, liveness};
+use crate::verdict::Verdict;
+
+#[test]
+fn a_session_that_is_kept_alive_ends_no_deadlock() {
+    // The record shows that the holds are kept, although the plan's clients renew none.
+    for (promise, verdict) in [(Promise::Session, Verdict::Violated), (Promise::Lease, Verdict::Inconclusive)] {
+        let mut s = lasting(2, 3_301, 3_301);
+        (s.0.plan.workload.renew, s.0.plan.servers.promise) = (None, promise);
+        assert_eq!(liveness(&s.0).verdict, verdict, "{promise:?}");
+    }
+}
+
+#[test]
+fn readers_do_not_wait_for_each_other() {
+    // Each of two readers tries the key of the other one: to read it too, or to write it.
+    for (mode, expected) in [(Mode::Read, vec![]), (Mode::Write, vec![(DeadlockEnd::TimedOut, 110.0)])] {
+        let mut s = Clients::deadlocked();
+        s.fails(2, 4, FailureReason::Cancelled, 400).releases(2, 2, 410).gets(1, 3, 420);
+        s.0.in_mode(1, Mode::Read).in_mode(2, Mode::Read).in_mode(3, mode).in_mode(4, mode);
+        assert_eq!(ends(&s.0), expected, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_deadlock_that_the_service_found_late_counts_as_detected() {
+    // worker-1 is refused at 350, and does not try again for so long that it seems to wait no longer. But if the
+    // service finds the cycle, worker-1 has waited.
+    for (why, expected) in [
+        (FailureReason::Deadlock, (DeadlockEnd::Detected, 1_300.0)),
+        (FailureReason::Cancelled, (DeadlockEnd::TimedOut, 50.0)),
+    ] {
+        let mut s = Clients::deadlocked();
+        s.fails(1, 3, FailureReason::Held, 350).fails(2, 4, why, 1_600).releases(2, 2, 1_610).holds(1, 5, "k1", 1_700);
+        assert_eq!(ends(&s.0), [expected], "{why:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_hold_outside_the_cycle_ends_no_deadlock() {
+    // The clients renew the holds of k0 and k1. worker-1's lease of k2 ends at 2,093, and worker-3 gets k2.
+    let mut s = Clients::new(3);
+    (s.0.plan.workload.locks_per_section, s.0.plan.workload.renew) = (3, Some(Duration::from_millis(500)));
+    s.holds(1, 1, "k0", 100).holds(2, 2, "k1", 110).holds(1, 5, "k2", 120).tries(1, 6, "k1", 200);
+    s.tries(2, 7, "k0", 300).renewed(3_301).holds(3, 8, "k2", 2_200).releases(3, 8, 2_300);
+    s.event(3, 3_301, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+    let found = liveness(&s.0);
+    assert_eq!((found.verdict, found.deadlocks_unended, found.deadlocks_lease_ended), (Verdict::Violated, 1, 0));
+}

@@ -1,0 +1,59 @@
+//! The time since which no client can have had a key.
+
+use super::{FailureReason, HistoryBuilder, LeaseClock, found_at_5105, judged, refused};
+
+#[test]
+fn an_attempt_whose_end_is_unreported_may_have_had_the_key() {
+    // Worker 2 is refused too late: at 5,100. Worker 3 tries at 150, and makes its next attempt at 5,200.
+    for (is_reported, is_stuck) in [(true, true), (false, false)] {
+        let mut s = found_at_5105();
+        s.plan.workload.workers = 3;
+        s.try_to_acquire(2, 3, 150);
+        if is_reported {
+            s.acquire_failed(2, 160, FailureReason::Held, Vec::new());
+        }
+        s.acquire(3, 3, 5_200, 5_210, 42).release(3, 5_220);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "the end of attempt 2 is reported: {is_reported}");
+    }
+}
+
+#[test]
+fn a_hold_presumed_over_lasts_for_a_lease_after_its_renewal() {
+    // Worker 1 takes k1, but renews its hold of k0, at last at 8,505. So k0 is free from 10,505 on.
+    for (last, is_stuck) in [(13_500, false), (13_600, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.keys = 2;
+        s.acquire(1, 1, 0, 10, 41).acquire(2, 1, 600, 610, 42).with_key(2, "k1").release(2, 700);
+        for at in (500..=8_500).step_by(500) {
+            s.renew(1, at, at + 5);
+        }
+        refused(&mut s, 100, last);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}
+
+#[test]
+fn the_judgement_begins_again_when_delayed_packets_arrive() {
+    // The key is free from 2,050 on. The last packet arrives at 4,900, so a client must have the key by 7,900.
+    for (last, is_stuck) in [(7_900, false), (8_000, true)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        refused(&mut s, 100, last);
+        s.packets_delayed(1, "redis-1", "worker-2", 4_000, 4_900);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}
+
+#[test]
+fn a_process_that_measures_leases_looks_anew_after_each_hold() {
+    // Worker 1 releases its holds at 50 and at 9,050. Worker 2 looks at the first one, and at 20,005 at the second one.
+    for (last, is_stuck) in [(23_000, false), (23_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.servers.lease_clock = LeaseClock::Waiter;
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        refused(&mut s, 3_000, 3_000);
+        s.acquire(2, 1, 9_000, 9_010, 42).release(2, 9_050);
+        refused(&mut s, 20_000, last);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}

@@ -1,0 +1,138 @@
+//! The client of etcd against a member in memory.
+
+use std::{sync::Arc, time::Duration};
+
+use locks::{
+    Key, LeaseId, Mode, NodeError, Op, Owner, Revision, ServerAddress, Store, StoreAnswer,
+    access::{Access, Identity, Secret, Tls},
+    connect_etcd,
+};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::ring::default_provider,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::WebPkiClientVerifier,
+    },
+};
+
+mod member;
+
+use member::{Member, TTL_S};
+
+/// For how long a test waits for something that must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The revisions of the first two keys.
+const FIRST: Revision = Revision(2);
+const SECOND: Revision = Revision(3);
+
+async fn start() -> (Member, Arc<dyn Store>) {
+    let member = Member::start().await;
+    let address = ServerAddress::new("etcd-1", member.address.as_str());
+    let store = connect_etcd("etcd", &[address], 0).await.unwrap();
+    (member, store)
+}
+
+fn create(owner: &str) -> Op {
+    Op::Create(Key::new("k0"), Owner::new(owner), LeaseId(7), Mode::Write)
+}
+
+fn before(revision: Revision) -> Op {
+    Op::Before(Key::new("k0"), revision, Mode::Write)
+}
+
+fn confirm(revision: Revision) -> Op {
+    Op::Confirm(Key::new("k0"), revision, Mode::Write)
+}
+
+/// Two keys in the queue, without another change between them.
+async fn with_two_keys() -> (Member, Arc<dyn Store>) {
+    let (member, store) = start().await;
+    assert_eq!(store.send(create("a")).await, Ok(StoreAnswer::First(FIRST)));
+    assert_eq!(store.send(create("b")).await, Ok(StoreAnswer::At(SECOND)));
+    (member, store)
+}
+
+#[tokio::test]
+async fn a_key_that_was_created_just_before_is_seen() {
+    let (_member, store) = with_two_keys().await;
+    assert_eq!(store.send(before(SECOND)).await, Ok(StoreAnswer::At(FIRST)));
+    assert_eq!(store.send(confirm(SECOND)).await, Ok(StoreAnswer::Refused));
+    assert_eq!(store.send(Op::Delete(Key::new("k0"), FIRST)).await, Ok(StoreAnswer::Done));
+    assert_eq!(store.send(before(SECOND)).await, Ok(StoreAnswer::Gone));
+    assert_eq!(store.send(confirm(SECOND)).await, Ok(StoreAnswer::Done));
+}
+
+#[tokio::test]
+async fn a_key_that_has_gone_is_not_confirmed() {
+    let (member, store) = with_two_keys().await;
+    member.remove("k0/a");
+    member.remove("k0/b");
+    assert_eq!(store.send(confirm(SECOND)).await, Ok(StoreAnswer::Refused));
+}
+
+#[tokio::test]
+async fn a_waiter_misses_no_end_that_its_member_does_not_report() {
+    let (member, store) = with_two_keys().await;
+    let mut gone = store.send(Op::AwaitGone(Key::new("k0"), FIRST));
+    assert!(timeout(Duration::from_millis(50), &mut gone).await.is_err(), "the key is there");
+    member.remove("k0/a");
+    assert_eq!(timeout(PATIENCE, gone).await.expect("the client looks again"), Ok(StoreAnswer::Gone));
+}
+
+#[tokio::test]
+async fn a_keep_alive_survives_the_end_of_its_stream() {
+    let (member, store) = start().await;
+    let alive = Ok(StoreAnswer::Leased(LeaseId(7), Duration::from_secs(TTL_S.into())));
+    for _ in 0..2 {
+        assert_eq!(store.send(Op::KeepAlive(LeaseId(7))).await, alive);
+    }
+    member.end_streams();
+    assert_eq!(store.send(Op::KeepAlive(LeaseId(7))).await, alive);
+}
+
+#[tokio::test]
+async fn a_request_whose_answer_is_lost_may_have_been_done() {
+    let (member, store) = start().await;
+    member.lose_answers();
+    let lost = store.send(create("a")).await;
+    assert!(matches!(lost, Err(NodeError::Indeterminate(_))), "{lost:?}");
+    assert!(member.has("k0/a"));
+}
+
+#[tokio::test]
+async fn a_server_that_wants_a_certificate_gets_that_of_the_client() {
+    let mut root = CertificateParams::default();
+    // With one name for all, a certificate would count as signed by itself.
+    root.distinguished_name.push(DnType::CommonName, "root of a test");
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = CertifiedIssuer::self_signed(root, KeyPair::generate().unwrap()).unwrap();
+    let issued = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &root).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    };
+    let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+
+    let (mut roots, provider) = (RootCertStore::empty(), Arc::new(default_provider()));
+    roots.add(certificate(&root.pem())).unwrap();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().unwrap();
+    let (pem, key) = issued("127.0.0.1");
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let config = config.with_client_cert_verifier(verifier).with_single_cert(vec![certificate(&pem)], key).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+
+    let (certificates, key) = issued("client");
+    let identity = Some(Identity { certificates, key: Secret::new(key) });
+    let access = Access { tls: Some(Tls { roots: Some(root.pem()), identity }), ..Access::default() };
+    let address = ServerAddress::new("etcd-1", listener.local_addr().unwrap().to_string());
+    let store = connect_etcd("etcd", &[ServerAddress { access, ..address }], 0).await.unwrap();
+    let _asked = store.send(create("a"));
+    let (stream, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    let shaken = timeout(PATIENCE, TlsAcceptor::from(Arc::new(config)).accept(stream)).await.unwrap();
+    shaken.expect("the client's certificate");
+}

@@ -1,0 +1,136 @@
+use std::collections::HashMap;
+
+use history::Arm;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{
+    operations::{Kind, Process, each},
+    *,
+};
+
+/// The pause: the first holder writes after the second holder has written.
+fn pause() -> Vec<Value> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The place of an event of a hold.
+fn place(lines: &[Value], event: &str, hold: u64) -> usize {
+    lines.iter().position(|line| line["event"] == event && line["hold"] == hold).unwrap()
+}
+
+/// Reads these lines as a history, numbered anew. The directory has the history.
+fn read(mut lines: Vec<Value>, arm: Arm) -> (TempDir, Source) {
+    let mut numbers = HashMap::<String, u64>::new();
+    for (seq, line) in lines.iter_mut().enumerate() {
+        let n = numbers.entry(line["process"].as_str().unwrap().to_owned()).or_default();
+        line["seq"] = json!(seq);
+        line["n"] = json!(*n);
+        *n += 1;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let history = dir.path().join("history.jsonl");
+    std::fs::write(&history, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let source = Source::read(&history, Some(arm), true).unwrap();
+    (dir, source)
+}
+
+/// The types with which a client's operations of one name end.
+fn ends(source: &Source, model: JepsenModel, client: u64, f: &str) -> Vec<Kind> {
+    let mut ends = Vec::new();
+    each(source, model, None, |entry| {
+        if entry.process == Process::Client(client) && entry.f == f && entry.kind != Kind::Invoke {
+            ends.push(entry.kind);
+        }
+        Ok(())
+    })
+    .unwrap();
+    ends
+}
+
+#[test]
+fn a_write_without_an_answer_may_have_happened() {
+    for (answer, outcome, f, expected) in [
+        ("write-ok", "indeterminate", "cas", Kind::Info),
+        ("write-ok", "failed", "cas", Kind::Fail),
+        ("read-ok", "indeterminate", "read", Kind::Fail),
+    ] {
+        let mut lines = pause();
+        let line = &mut lines[place(&pause(), answer, 1)];
+        *line = json!({
+            "process": line["process"], "at": line["at"], "event": "access-failed", "hold": 1, "op": line["op"],
+            "outcome": outcome, "detail": "connection reset",
+        });
+        let (_dir, source) = read(lines, Arm::Off);
+        assert_eq!(ends(&source, JepsenModel::CasRegister, 0, f), [expected], "{outcome} in place of {answer}");
+    }
+}
+
+#[test]
+fn a_section_with_a_refused_write_is_not_whole() {
+    const SECOND: u64 = 1_000_000_001;
+    let mut lines = pause();
+    let (write, answer) = (place(&lines, "write", SECOND), place(&lines, "write-ok", SECOND));
+    // A write, its admission, and its answer once more: the fence is strict, and refuses the second write of a hold.
+    let mut again = lines[write..=answer].to_vec();
+    for (n, line) in again.iter_mut().enumerate() {
+        line["at"] = json!(14_211_200_000_u64 + 200_000 * n as u64);
+        line["op"] = json!(3);
+    }
+    again[1]["number"] = json!(4);
+    again[1]["arms"] = json!([
+        {"arm": "off", "admitted": true, "base": 3, "version": 4, "value": 2},
+        {"arm": "writes", "admitted": false, "seen": 42, "base": 3, "version": 3, "value": 1},
+    ]);
+    again[2]["number"] = json!(4);
+    again[2]["arms"] = json!([["off", true, null], ["writes", false, 42]]);
+    for line in lines[answer..].iter_mut().filter(|line| line["number"] == 4) {
+        line["number"] = json!(5);
+    }
+    again.into_iter().enumerate().for_each(|(n, line)| lines.insert(answer + 1 + n, line));
+    for (arm, of_second, of_first) in [(Arm::Off, Kind::Ok, Kind::Ok), (Arm::Writes, Kind::Info, Kind::Fail)] {
+        let (_dir, source) = read(lines.clone(), arm);
+        assert_eq!(ends(&source, JepsenModel::RwRegister, 1, "txn"), [of_second], "{arm}");
+        assert_eq!(ends(&source, JepsenModel::RwRegister, 0, "txn"), [of_first], "{arm}");
+    }
+}
+
+#[test]
+fn the_later_decision_counts_if_a_restart_undid_the_first() {
+    let mut lines = pause();
+    let is_write = |line: &Value| line["event"] == "admission" && line["hold"] == 1 && line["kind"] == "write";
+    let decided = lines.iter().position(is_write).unwrap();
+    let mut undone = lines[decided].clone();
+    undone["at"] = json!(17_101_200_000_u64);
+    undone["arms"][1]["admitted"] = json!(true);
+    for line in lines[decided..].iter_mut().filter(|line| line["process"] == "resource") {
+        line["process"] = json!("resource#2");
+    }
+    let started = json!({
+        "process": "resource#2", "at": 17_101_400_000_u64, "event": "started", "role": "resource", "boot_id": "3f0c",
+        "time_namespace": 4_026_531_834_u64,
+    });
+    let recovered = json!({"process": "resource#2", "at": 17_101_600_000_u64, "event": "recovered", "durable": 3});
+    for line in [recovered, started, undone] {
+        lines.insert(decided, line);
+    }
+    let (_dir, source) = read(lines, Arm::Writes);
+    assert_eq!(ends(&source, JepsenModel::CasRegister, 0, "cas"), [Kind::Fail]);
+}
+
+#[test]
+fn a_fault_without_a_heal_lasts_until_the_end_of_the_run() {
+    let mut lines = pause();
+    lines.retain(|line| !["heal-requested", "healed", "heal-proved"].iter().any(|phase| line["phase"] == *phase));
+    let (_dir, source) = read(lines, Arm::Off);
+    let mut trace = Vec::<u8>::new();
+    perfetto::write(&source, &mut trace).unwrap();
+    let trace: Value = serde_json::from_slice(&trace).unwrap();
+    let at = |ph: &str| {
+        let mut events = trace["traceEvents"].as_array().unwrap().iter();
+        events.find(|event| event["ph"] == ph && event["name"] == "pause").unwrap()["ts"].as_f64()
+    };
+    assert_eq!((at("b"), at("e")), (Some(2_092_000.0), Some(7_171_000.0)));
+}

@@ -1,0 +1,202 @@
+use std::time::Duration;
+
+use history::{Event, Fault, FaultId, Reader, Record, Stamp, Step, Target, When, Writer, fault};
+
+use super::*;
+use crate::{exit::Exit, scenario::Scenario};
+
+/// Parses the plan file of a simulated run of `backend`, after a change.
+fn parsed(backend: &str, change: impl Fn(&mut PlanFile)) -> Result<PlanFile, String> {
+    let scenario = Scenario::of(backend).unwrap();
+    let mut file = scenario.file("run".into(), scenario.base.clone());
+    change(&mut file);
+    PlanFile::parse(&file.to_toml().unwrap(), "plan.toml", None).map_err(|error| {
+        assert_eq!(Exit::of(&error), Exit::Usage, "{error}");
+        error.to_string()
+    })
+}
+
+#[test]
+fn the_plan_names_the_correct_client_of_its_backend() {
+    for backend in ["redis", "buggy:forgets-nx", "buggy:forgets-nx@redlock", "etcd"] {
+        assert_eq!(parsed(backend, |_| ()).map(|file| file.backend), Ok(backend.to_owned()));
+    }
+    for (backend, other) in [("redis", "etcd"), ("etcd", "redis"), ("buggy:forgets-nx", "redlock")] {
+        let refused = parsed(backend, |file| file.plan.backend = other.into()).unwrap_err();
+        assert!(refused.contains(&format!("and plan.backend is `{other}`")), "{refused}");
+    }
+    let refused = parsed("redis", |file| file.backend = "etcd".into()).unwrap_err();
+    assert!(refused.contains("`etcd` tests etcd, and plan.backend is `redis`"), "{refused}");
+}
+
+#[test]
+fn any_text_of_the_nemesis_gives_an_id_for_labels() {
+    let scenario = Scenario::of("redis-replicated-wait").unwrap();
+    let id = |nemesis: &str| {
+        let plan = Plan { nemesis: vec![nemesis.into()], ..scenario.base.clone() };
+        scenario.file(String::new(), plan).new_id()
+    };
+    for (text, part) in [
+        ("pause:worker-1@1s", "-wait-pause-"),
+        ("Pause (holder)", "-wait-pauseholder-"),
+        ("../a/b", "-wait-ab-"),
+        ("a-word-that-is-too-long-for-an-id", "-wait-a-word-that-is-t-"),
+    ] {
+        let id = id(text);
+        assert!(id.contains(part) && id.len() <= 64, "{id}");
+        assert!(id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{id}");
+    }
+}
+
+#[test]
+fn a_suite_in_place_of_a_plan_is_named_as_such() {
+    let refused = PlanFile::parse("schema = 1\n[[row]]\nid = \"A\"\n", "s.toml", None).unwrap_err();
+    assert_eq!(Exit::of(&refused), Exit::Usage);
+    assert!(refused.to_string().contains("this is a suite; `harness suite s.toml` runs it"), "{refused}");
+}
+
+#[test]
+fn an_error_names_the_line_of_a_plan_without_its_servers() {
+    let k1 = std::fs::read_to_string("suites/kleppmann/k1.toml").unwrap();
+    assert_eq!(PlanFile::parse(&k1, "k1.toml", None).unwrap().plan.lock_nodes.len(), 5);
+    let refused = PlanFile::parse(&k1.replace("lease = \"2s\"", "lease = 2"), "k1.toml", None).unwrap_err();
+    assert!(refused.to_string().contains("line 14,"), "{refused}");
+}
+
+#[test]
+fn a_plan_of_too_many_values_is_refused_before_it_is_parsed() {
+    let refused = PlanFile::parse(&"[".repeat(8_000_001), "plan.toml", None).unwrap_err();
+    assert!(refused.to_string().starts_with("plan plan.toml: more than 8000000 values"), "{refused}");
+}
+
+#[test]
+fn a_plan_without_an_end_is_refused() {
+    let refused = PlanFile::read(Path::new("/dev/zero")).unwrap_err();
+    assert_eq!(Exit::of(&refused), Exit::Usage);
+    assert!(refused.to_string().starts_with("plan /dev/zero: larger than 64 MiB"), "{refused}");
+}
+
+#[test]
+fn each_plan_that_is_accepted_can_be_read_again() {
+    let scenario = Scenario::of("redlock").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plan.toml");
+    // Longer than any other line of a history, and longer than the readers accept.
+    for (bytes, is_accepted) in [(17 << 20, true), (63 << 20, false), (65 << 20, false)] {
+        let plan = Plan { nemesis: vec!["x".repeat(bytes)], ..scenario.base.clone() };
+        let file = match scenario.file(String::new(), plan).ready() {
+            Ok(file) => file,
+            Err(refused) => {
+                assert!(!is_accepted && Exit::of(&refused) == Exit::Usage, "{bytes}");
+                let words = "too large to be read again: expected at most 64 MiB; make --time shorter";
+                assert!(refused.to_string().contains(words), "{refused}");
+                continue;
+            }
+        };
+        assert!(is_accepted, "{bytes}");
+        std::fs::write(&path, file.to_toml().unwrap()).unwrap();
+        assert!(PlanFile::read(&path).unwrap().plan == file.plan, "{bytes}");
+        let history = dir.path().join(format!("{bytes}.jsonl"));
+        let mut writer = Writer::create(&history).unwrap();
+        let event = Event::Plan { run: file.run, plan: Box::new(file.plan), made_by: None };
+        let record = Record { seq: 0, process: "controller".into(), n: 0, at: Stamp(0), event };
+        writer.append(&record).unwrap();
+        writer.flush().unwrap();
+        assert!(Reader::open(&history).unwrap().next().unwrap().unwrap() == record, "{bytes}");
+    }
+}
+
+#[test]
+fn a_lock_on_one_server_takes_no_second_lock_node() {
+    let refused = parsed("redis", |file| file.plan.lock_nodes.push("redis-2".into())).unwrap_err();
+    assert!(refused.contains("lock_nodes: backend redis needs one, found 2"), "{refused}");
+    assert!(parsed("redlock", |file| file.plan.lock_nodes.push("redis-6".into())).is_ok());
+}
+
+#[test]
+fn faults_are_checked_again_when_the_servers_are_known() {
+    let scenario = Scenario::of("redlock").unwrap();
+    let ready = |target: &str| {
+        let (fault, when) = (Fault::new(fault::Pause {}, Duration::from_secs(1)), When::At(Duration::from_secs(1)));
+        let schedule = vec![Step { id: FaultId(1), fault, target: Target::Node(target.into()), when }];
+        let plan = Plan { cluster: ClusterKind::Docker, schedule, ..scenario.base.clone() };
+        plan.validate().unwrap();
+        let file = PlanFile { compose: Some("compose/redis.yaml".into()), ..scenario.file(String::new(), plan) };
+        file.ready()
+    };
+    assert_eq!(ready("redis-1").unwrap().plan.lock_nodes, [NodeName::new("redis-1")]);
+    let refused = ready("redis-5").unwrap_err();
+    assert_eq!(Exit::of(&refused), Exit::Usage);
+    assert!(refused.to_string().contains("`redis-5` is no node"), "{refused}");
+}
+
+/// A Compose file for tests: a built-in one after a change.
+fn changed_compose(backend: &str, change: impl Fn(&str) -> String) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mine.yaml");
+    std::fs::write(&path, change(&std::fs::read_to_string(format!("compose/{backend}.yaml")).unwrap())).unwrap();
+    (dir, path)
+}
+
+/// A plan for real servers, with one fault of this target and with a Compose file of the user's own.
+fn on_docker(backend: &str, fault: Fault, target: Target, compose: PathBuf) -> PlanFile {
+    let scenario = Scenario::of(backend).unwrap();
+    let schedule = vec![Step { id: FaultId(1), fault, target, when: When::At(Duration::from_secs(1)) }];
+    let plan = Plan { cluster: ClusterKind::Docker, schedule, ..scenario.base.clone() };
+    PlanFile { compose: Some(compose), ..scenario.file(String::new(), plan) }
+}
+
+#[test]
+fn a_fault_of_the_leader_needs_servers_that_tell_their_leader() {
+    let ready = |change: fn(&str) -> String| {
+        let (_dir, compose) = changed_compose("etcd", change);
+        let fault = Fault::new(fault::Pause {}, Duration::from_secs(1));
+        on_docker("etcd", fault, Target::Leader, compose).ready()
+    };
+    assert!(ready(str::to_owned).is_ok());
+    let without = |text: &str| {
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("leader_status:"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let refused = ready(without).unwrap_err();
+    assert_eq!(Exit::of(&refused), Exit::Usage);
+    assert!(refused.to_string().contains("mine.yaml: x-harness has no `leader`"), "{refused}");
+}
+
+#[test]
+fn before_a_loss_of_power_each_server_names_its_data() {
+    // The second service is a copy of the first one, without the directory.
+    let second = |text: &str| {
+        let (before, service) = text.split_once("  redis-1: &redis\n").unwrap();
+        let (service, _) = service.split_once("  redis-2:").unwrap();
+        let other = service.replace("      data: /data\n", "");
+        assert_ne!(service, other);
+        format!("{before}  redis-1:\n{service}  redis-2:\n{other}")
+    };
+    let (_dir, compose) = changed_compose("redlock", second);
+    let fault = Fault::new(fault::Powerloss {}, Duration::from_secs(1));
+    let refused = on_docker("redlock", fault, Target::Node("redis-1".into()), compose).servers().unwrap_err();
+    assert_eq!(Exit::of(&refused), Exit::Usage);
+    for word in ["mine.yaml", "powerloss", "`data`", "redis-2"] {
+        assert!(refused.to_string().contains(word), "{word}: {refused}");
+    }
+}
+
+#[test]
+fn real_redis_has_the_persistence_of_the_plan() {
+    let scenario = Scenario::of("redlock").unwrap();
+    for (persistence, words) in [
+        (Persistence::No, &["--save", "", "--appendonly", "no"][..]),
+        (Persistence::Snapshot, &["--save", "5 1", "--appendonly", "no"]),
+        (Persistence::Everysec, &["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]),
+        (Persistence::Always, &["--save", "", "--appendonly", "yes", "--appendfsync", "always"]),
+    ] {
+        let models = Some(history::Models { persistence, ..Default::default() });
+        let plan = Plan { cluster: ClusterKind::Docker, models, ..scenario.base.clone() };
+        for server in scenario.file(String::new(), plan).servers().unwrap().services {
+            let has = |pair: &[&str]| server.command.windows(2).any(|found| found == pair);
+            assert!(words.chunks(2).all(has), "{persistence:?}: {:?}", server.command);
+            assert_eq!(server.command.contains(&"--appendfsync".to_owned()), words.contains(&"--appendfsync"));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+use clap::Parser;
+use history::Persistence;
+
+use super::*;
+use crate::cli::{Cli, Command};
+
+/// Redlock with these faults, in a run of this length.
+fn scenario(words: &str, time: Duration, lease: Duration) -> Scenario {
+    let mut scenario = Scenario::of("redlock").unwrap();
+    scenario.faults = nemesis::parse(words).unwrap();
+    (scenario.base.time, scenario.base.lease) = (time, lease);
+    scenario
+}
+
+#[test]
+fn a_drawn_fault_of_a_lock_node_may_be_longer_than_its_run() {
+    let second = Duration::from_secs(1);
+    for (words, time, lease) in [("clock", second * 5, second * 2), ("pause@before-write", second * 2, second)] {
+        let scenario = scenario(words, time, lease);
+        let plans: Vec<Plan> = (0..100).map(|seed| scenario.plan(seed).unwrap()).collect();
+        assert!(plans.iter().all(|plan| fits_its_run(plan).is_ok()), "{words}");
+        let is_longer = |plan: &Plan| plan.schedule.iter().any(|step| step.fault.lasting > time);
+        assert!(plans.iter().any(is_longer), "{words}");
+    }
+}
+
+#[test]
+fn a_day_of_random_faults_of_lock_nodes_is_a_valid_plan() {
+    let day = Duration::from_secs(24 * 3_600);
+    for words in ["amnesia,powerloss", "amnesia,powerloss,clock"] {
+        let plan = scenario(words, day, Duration::from_secs(2)).plan(1).unwrap();
+        assert!(plan.schedule.len() > 100_000, "{}", plan.schedule.len());
+        assert_eq!(plan.check_line(), Ok(()));
+    }
+}
+
+/// The plan of `harness run` with these flags, in the simulation.
+fn simulated(flags: &str) -> Plan {
+    let parsed = Cli::try_parse_from(format!("harness run --cluster sim --seed 1 {flags}").split(' ')).unwrap();
+    let Command::Run(args) = parsed.command else { panic!("{flags}") };
+    resolve(&args, ClusterKind::Sim).unwrap().plan
+}
+
+#[test]
+fn each_switch_of_the_models_counts_without_the_others() {
+    let of = |flags: &str| simulated(&format!("--nemesis none {flags}")).models;
+    for (flags, models) in [
+        ("--backend etcd --revokes-on-resume", Models { revokes_on_resume: true, ..Models::default() }),
+        ("--backend etcd-server-lock --lock-checks-key", Models { lock_checks_key: true, ..Models::default() }),
+        ("--backend redis --persistence always", Models { persistence: Persistence::Always, ..Models::default() }),
+    ] {
+        assert_eq!(of(flags), Some(models), "{flags}");
+    }
+    assert_eq!(of("--backend etcd-server-lock"), None);
+}
+
+#[test]
+fn a_run_says_nothing_unless_two_clients_have_held_the_lock() {
+    for nemesis in ["none", "pause", "pause@before-write", "pause:worker-1@1s"] {
+        for backend in ["redis", "etcd-server-lock"] {
+            let plan = simulated(&format!("--backend {backend} --nemesis {nemesis}"));
+            assert!(plan.activity.clients >= 2, "{backend} {nemesis}");
+        }
+    }
+}

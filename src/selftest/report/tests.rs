@@ -1,0 +1,38 @@
+use std::collections::BTreeMap;
+
+use history::Tokens;
+
+use super::*;
+
+/// A row in which every run is upheld.
+fn upheld() -> WithoutFaults {
+    let sound = CorrectLock { backend: "etcd", tokens: Tokens::None };
+    let (inconclusive, alarms, failed) = (BTreeMap::new(), Vec::new(), Vec::new());
+    WithoutFaults { sound, runs: 3, upheld: 3, inconclusive, alarms, failed }
+}
+
+#[test]
+fn a_wrong_row_comes_before_a_run_without_a_verdict() {
+    let failed = || vec![SeedError { seed: 2, why: "no model of it".into() }];
+    let alarms = vec![(1, "release: violated".to_owned())];
+    for (row, expected, why) in [
+        (upheld(), Exit::Ok, "every run is upheld"),
+        (WithoutFaults { failed: failed(), ..upheld() }, Exit::Failed, "one run ended with an error"),
+        (WithoutFaults { failed: failed(), alarms, ..upheld() }, Exit::Violated, "another run has an alarm"),
+        (WithoutFaults { upheld: 0, ..upheld() }, Exit::Violated, "the checker decides no run"),
+    ] {
+        let report = Report { quiet: vec![row], ..Report::default() };
+        assert_eq!(report.exit(), expected, "{why}");
+    }
+}
+
+#[test]
+fn the_swarm_may_miss_one_planted_bug_in_fifty() {
+    let row = |found| SwarmResult { hunt: HUNTS[0], most: SCHEDULES, found: vec![found], failed: Vec::new() };
+    let most = HUNTS.len() / 50;
+    for (missed, expected) in [(most, Exit::Ok), (most + 1, Exit::Violated)] {
+        let swarm = (0..HUNTS.len()).map(|n| row((n >= missed).then_some(7))).collect();
+        let report = Report { swarm, ..Report::default() };
+        assert_eq!(report.exit(), expected, "{missed} of {} bugs", HUNTS.len());
+    }
+}
