@@ -19,7 +19,7 @@ use crate::{
     Engine,
     changes::OwnChanges,
     container::{Place, Recipe, Runs, logs},
-    error::{Error, explain},
+    error::{Error, explain, status},
     file::Service,
     health::{self, run_in},
     process::{Outlet, Process},
@@ -232,9 +232,13 @@ impl Running {
     }
 
     /// Returns the pid, on the engine's host, of the first process in the node's container; none if the container does
-    /// not run.
+    /// not run, or is just being replaced by a new one.
     pub(crate) async fn pid(&self, member: &Member) -> Result<Option<i32>, String> {
-        let pid = self.state(member).await?.pid.unwrap_or(0);
+        let inspected = match self.engine().docker().inspect_container(&member.container(), None).await {
+            Err(error) if status(&error) == Some(404) => return Ok(None),
+            inspected => inspected.map_err(|error| explain(&error))?,
+        };
+        let pid = inspected.state.and_then(|state| state.pid).unwrap_or(0);
         Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
     }
 
@@ -330,5 +334,15 @@ mod tests {
         running.replace(member, &mut control).await.unwrap();
         assert_eq!(member.container(), "new");
         assert!(!control.own.explain(Change::Died) && !control.own.explain(Change::Started));
+    }
+
+    #[tokio::test]
+    async fn a_node_whose_container_is_replaced_has_no_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, answer.to_owned())).await;
+        let running = fake_engine::running(&engine).await;
+        let member = running.member(&NodeName::new("worker-1")).unwrap();
+        assert_eq!(running.pid(member).await, Ok(None));
     }
 }

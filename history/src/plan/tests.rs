@@ -488,6 +488,6 @@ fn the_arm_guard_needs_tokens() {
 fn clients_are_numbered_worker_by_worker() {
     let workload = Workload { workers: 2, clients_per_worker: 3, ..plan().workload };
     let plan = Plan { workload, ..plan() };
-    let workers = [0, 2, 3, 5].map(|client| plan.worker_of(ClientId(client)).to_string());
-    assert_eq!(workers, ["worker-1", "worker-1", "worker-2", "worker-2"]);
+    let workers = [0, 1, 2, 3, 4, 5].map(|client| plan.worker_of(ClientId(client)).to_string());
+    assert_eq!(workers, ["worker-1", "worker-1", "worker-1", "worker-2", "worker-2", "worker-2"]);
 }
