@@ -8,11 +8,12 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test dynamodb accept mutants bench stores check checkers executors keys image setup build
+.PHONY: help demo test test-local dynamodb accept mutants bench stores check checkers executors keys image setup build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
 	@echo 'make test     format, lints, docs, unit and property tests, then runs of every lock, fault and resource on real servers'
+	@echo 'make test-local  its tests that need neither real servers nor root; `make test` installs what they need'
 	@echo 'make dynamodb  lints and tests of the backend dynamodb, whose AWS SDK is not in the default build; needs Docker'
 	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 90 minutes; an interrupted one goes on)'
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
@@ -34,10 +35,7 @@ test:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
 	$(CARGO) test --workspace --no-run
-	ORACLE_ALL=1 scripts/with-images $(HARNESS) $(CARGO) test --workspace
-	$(CARGO) test --workspace --test runs -- --ignored searches::
-	@scripts/report-in-chromium --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
-	@scripts/check-ci --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
+	@scripts/with-images $(HARNESS) $(MAKE) --no-print-directory test-local
 	@if [ -n "$(ROOT)" ]; then \
 		$(CARGO) test --workspace --test net --test power -- --ignored; \
 	else \
@@ -59,6 +57,13 @@ test:
 		echo "NO DOCKER ENGINE ANSWERS: $$left tests and runs on real servers were LEFT OUT." >&2; \
 		test -z "$$CI"; \
 	fi
+
+# The tests that need neither real servers nor root. `make test` makes the images of the others meanwhile.
+test-local:
+	ORACLE_ALL=1 $(CARGO) test --workspace
+	$(CARGO) test --workspace --test runs -- --ignored searches::
+	@scripts/report-in-chromium --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
+	@scripts/check-ci --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
 
 # A build of its own: the AWS SDK costs more than the rest of `make test` can spare.
 dynamodb: setup

@@ -112,16 +112,38 @@ fn plan(args: &DoseArgs, ratio: f64, seed: u64) -> anyhow::Result<Plan> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use clap::Parser;
 
     use super::*;
     use crate::cli::{Cli, Command};
 
+    fn args(flags: &str) -> DoseArgs {
+        let parsed = Cli::try_parse_from(format!("harness dose {flags}").split(' ')).unwrap();
+        let Command::Dose(args) = parsed.command else { panic!("{flags}") };
+        args
+    }
+
+    #[test]
+    fn the_seed_of_each_run_decides_when_its_fault_comes() {
+        for of in ["pause", "clock"] {
+            let at = |first: u64, ratio: f64, seed: u64| {
+                let plan = plan(&args(&format!("{of} --seed {first}")), ratio, seed).unwrap();
+                assert_eq!(plan.seed, seed);
+                let [Step { when: When::At(at), .. }] = plan.schedule[..] else { panic!("{:?}", plan.schedule) };
+                u64::try_from(at.as_millis()).unwrap()
+            };
+            let times: BTreeSet<u64> = (1..=50).map(|seed| at(1, 1.0, seed)).collect();
+            assert!(times.len() > 40 && times.iter().all(|at| AT_MS.contains(at)), "{of}: {times:?}");
+            // Neither the first seed of the series nor the length of the fault changes the time.
+            assert_eq!(at(7, 0.5, 20), at(1, 1.0, 20), "{of}");
+        }
+    }
+
     #[test]
     fn seeds_beyond_the_largest_number_are_refused() {
-        let words = ["harness", "dose", "pause", "--seed", "18446744073709551615", "--seeds", "3"];
-        let Command::Dose(args) = Cli::try_parse_from(words).unwrap().command else { panic!("{words:?}") };
-        let refused = dose(&args).unwrap_err();
+        let refused = dose(&args("pause --seed 18446744073709551615 --seeds 3")).unwrap_err();
         assert_eq!(Exit::of(&refused), Exit::Usage);
         assert!(refused.to_string().contains("--seed: 18446744073709551615 is too large: 3 seeds"), "{refused}");
     }

@@ -23,3 +23,24 @@ impl HostClock {
         Stamp(u64::try_from(raw).unwrap_or(0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_placed_by_the_last_sample() {
+        let clock = HostClock::default();
+        let earliest = || clock.earliest(10_000_000_000);
+        assert_eq!(earliest(), Stamp(0), "there is no sample yet");
+        // The wall clock is set forwards, back, and forwards again.
+        for (wall_ns, stamp) in
+            [(0, 8_000_000_000), (5_000_000_000, 3_000_000_000), (-1_000_000_000, 9_000_000_000), (8_000_000_000, 0)]
+        {
+            clock.sample(wall_ns);
+            assert_eq!(earliest(), Stamp(stamp), "the wall clock is ahead by {wall_ns} ns");
+        }
+        clock.sample(9_000_000_000);
+        assert_eq!(earliest(), Stamp(0), "no change is before the zero of the raw clock");
+    }
+}

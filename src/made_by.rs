@@ -110,6 +110,24 @@ mod tests {
     use crate::scenario::Scenario;
 
     #[test]
+    fn the_head_of_a_history_has_no_command_if_the_client_or_the_resource_has_a_planted_bug() {
+        for (backend, resource_bug, is_planted) in [
+            ("redlock", None, false),
+            ("buggy:forgets-nx", None, true),
+            ("redlock", Some("admits-stale"), true),
+            ("buggy:forgets-nx", Some("admits-stale"), true),
+        ] {
+            let resource_bug = resource_bug.map(str::to_owned);
+            let scenario = Scenario { resource_bug, ..Scenario::of(backend).unwrap() };
+            let making = Making::begin(&scenario.file("run".into(), scenario.base.clone()), "the text of its plan");
+            let command = &making.facts().command;
+            assert!(!command.is_empty(), "`run.json` has the command of every run");
+            let in_head = if is_planted { Vec::new() } else { command.clone() };
+            assert_eq!(making.head().command, in_head, "{backend}, {:?}", scenario.resource_bug);
+        }
+    }
+
+    #[test]
     fn facts_beside_the_history_of_another_run_are_not_taken() {
         let runs = tempfile::tempdir().unwrap();
         let dir = RunDir::create(runs.path(), "run").unwrap();

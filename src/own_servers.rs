@@ -61,10 +61,15 @@ pub fn use_in(plan: &mut Plan, own_servers: BTreeMap<NodeName, String>) {
 /// # Errors
 /// The variable HARNESS_SERVERS names other servers than the plan, or a certificate cannot be read.
 pub fn find_access(backend: &str, plan: &Plan) -> anyhow::Result<BTreeMap<NodeName, Access>> {
+    access_to_planned(variable(SERVERS)?, backend, plan)
+}
+
+/// Does as [`find_access`], with the text of the variable, if it is set.
+fn access_to_planned(given: Option<String>, backend: &str, plan: &Plan) -> anyhow::Result<BTreeMap<NodeName, Access>> {
     let listed: Vec<String> = plan.own_servers.iter().map(|(name, url)| format!("{name}={url}")).collect();
     let of_plan = |problem| usage("servers", format!("the plan: {problem}"));
     let planned = parse(&listed.join(","), backend, plan).map_err(of_plan)?;
-    let Some(text) = variable(SERVERS)? else { return access(planned, backend) };
+    let Some(text) = given else { return access(planned, backend) };
     let of_variable = |problem| usage("servers", format!("{SERVERS}: {problem}"));
     let given = parse(&text, backend, plan).map_err(of_variable)?;
     if public(&given) != public(&planned) {
@@ -351,6 +356,31 @@ mod tests {
         let plan = Plan { own_servers, ..plan("redis") };
         let refused = resolve(&plan).await.map(|servers| servers.len()).unwrap_err().to_string();
         assert!(refused.contains("`redis-1`") && refused.contains("the container itself"), "{refused}");
+    }
+
+    #[test]
+    fn the_servers_of_a_plan_get_the_credentials_of_a_variable_that_names_them() {
+        let own_servers = BTreeMap::from([(NodeName::new("redis-1"), "rediss://staging:7000".to_owned())]);
+        let plan = Plan { own_servers, ..plan("redis") };
+        let found = |given: Option<&str>| {
+            let found = access_to_planned(given.map(str::to_owned), "redis", &plan);
+            found.map_err(|error| error.to_string()).map(|mut access| access.remove(&NodeName::new("redis-1")).unwrap())
+        };
+        let secret = |text: &str| Some(Secret::new(text.to_owned()));
+        let given = found(Some("redis-1=rediss://alice:hunter2@staging:7000")).unwrap();
+        assert!(given.user == secret("alice") && given.password == secret("hunter2") && given.tls.is_some());
+        let of_plan = found(None).unwrap();
+        assert!(of_plan.password != secret("hunter2") && of_plan.tls.is_some());
+        for (text, said) in [
+            ("redis-1=rediss://alice:hunter2@production:7000", "names other servers than the plan"),
+            ("redis-1=rediss://alice:hunter2@staging:7001", "names other servers than the plan"),
+            ("redis-1=redis://alice:hunter2@staging:7000", "names other servers than the plan"),
+            ("redis-2=rediss://alice:hunter2@staging:7000", "names other servers than the plan"),
+            ("rediss://alice:hunter2@staging:7000", "HARNESS_SERVERS: entry 1: expected NAME="),
+        ] {
+            let refused = found(Some(text)).unwrap_err();
+            assert!(refused.contains(said) && !refused.contains("hunter2"), "{refused}");
+        }
     }
 
     #[test]

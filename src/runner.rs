@@ -130,7 +130,9 @@ impl Runner {
         }
         let engine = Engine::connect().await?;
         let (dir, mut making, terminal) = self.begin(file)?;
-        without_effect(&file.plan).iter().for_each(|warning| terminal.warn(warning));
+        if let Some(warning) = without_effect(&file.plan) {
+            terminal.warn(warning);
+        }
         making.on(engine.facts().await?);
         making.write(&dir)?;
         let run = |stop| self.up_and_down(&engine, file, &dir, making.head(), &terminal, stop);
@@ -209,8 +211,8 @@ impl Runner {
 fn without_effect(plan: &Plan) -> Option<&'static str> {
     let is_set = plan.cluster == ClusterKind::Docker && plan.models.unwrap_or_default().lock_checks_key;
     is_set.then_some(
-        "`lock_checks_key` of the plan has no effect on real servers: the Lock service of etcd checks the key from 3.5 \
-         on, whatever the plan says",
+        "`lock_checks_key` of the plan has no effect on real servers: only the simulation reads it. The Lock service \
+         of etcd checks the key from 3.5 on",
     )
 }
 

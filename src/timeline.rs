@@ -124,7 +124,9 @@ impl Builder {
         for hold in holds.iter_mut().filter(|hold| hold.release.is_none()) {
             // The promise of a hold that its client gave up lasts on.
             let is_cut = |killed: &Stamp| hold.gave_up.is_none() || *killed < hold.promise_end;
-            hold.killed = self.disturbances.killed(&hold.process).filter(is_cut);
+            let killed = self.disturbances.killed(&hold.process).filter(is_cut);
+            // A client may acquire between the request of the kill and its death; its hold ends as it begins.
+            hold.killed = killed.map(|killed| killed.max(hold.acquired));
         }
         let (faults, stalls, clocks, mut left_out) = self.disturbances.finish();
         let (series, mut by_client) = self.series.finish();

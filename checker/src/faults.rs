@@ -254,6 +254,34 @@ mod tests {
     }
 
     #[test]
+    fn a_stall_is_that_of_a_fault_only_if_the_fault_takes_processor_time() {
+        let lasting = Duration::from_secs(2);
+        let (pause, stop) = (Fault::new(fault::Pause {}, lasting), Fault::new(fault::Stop {}, lasting));
+        let slow = Fault::new(fault::Slow { percent: 2 }, lasting);
+        let partition = Fault::new(fault::Partition { cut: CutMode::Drop }, lasting);
+        // The fault is on from 995 to 3,005.
+        let longest = |fault: &Fault, node: &str, (from, to): (u64, u64)| {
+            let mut s = HistoryBuilder::new();
+            s.acquire(1, 1, 0, 10, 41).release(1, 20).inject(1, fault.clone(), node, 1_000, 3_000);
+            s.stall("worker-1", from, to).verdicts().facts.longest_stall.map(|stall| stall.ms)
+        };
+        for (fault, node, is_of_fault) in [
+            (&pause, "worker-1", true),
+            (&stop, "worker-1", true),
+            (&slow, "worker-1", true),
+            (&slow, "worker-2", false),
+            (&partition, "worker-1", false),
+        ] {
+            let expected = match is_of_fault {
+                true => [None, Some(195.0), Some(395.0)],
+                false => [Some(800.0), Some(400.0), Some(600.0)],
+            };
+            let found = [(1_200, 2_000), (800, 1_200), (2_800, 3_400)].map(|span| longest(fault, node, span));
+            assert_eq!(found, expected, "{fault:?} of {node}");
+        }
+    }
+
+    #[test]
     fn an_unplanned_fault_may_have_begun_long_before_it_was_noticed() {
         // Noticed at 1,300. Hold 2 is acquired at 1,010, inside the lease of hold 1.
         for (well_until, expected) in [(1_009, "kill"), (1_010, "unexplained")] {

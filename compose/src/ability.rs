@@ -86,9 +86,47 @@ impl DockerCluster<'_> {
 mod tests {
     use std::time::Duration;
 
-    use history::{CutMode, LinkDelay, Range};
+    use history::{
+        ClockChange, CutMode, FaultId, FaultKind, LinkDelay, Range, Step, When, WhichClock,
+        fault::{Clock, Delay, Flap, Kill, Loss, Partition},
+    };
 
     use super::*;
+
+    /// A plan with two lock nodes, two workers, and these faults.
+    fn plan(faults: Vec<(Fault, Target)>) -> Plan {
+        let text = concat!(
+            r#"{"schema":1,"seed":1,"cluster":"docker","backend":"redis","tokens":"counter","time":"30s","#,
+            r#""lease":"2s","arms":["off"],"lock_nodes":["redis-1","redis-2"],"workload":{"workers":2},"servers":"#,
+            include_str!("../../tests/shared/servers/redis.json"),
+            "}"
+        );
+        let step = |((fault, target), id)| Step { id: FaultId(id), fault, target, when: When::At(Duration::ZERO) };
+        Plan { schedule: faults.into_iter().zip(1..).map(step).collect(), ..serde_json::from_str(text).unwrap() }
+    }
+
+    #[test]
+    fn one_fault_of_each_kind_is_tried_on_each_node_that_it_may_hit() {
+        let (second, node) = (Duration::from_secs(1), |name: &str| Target::Node(name.into()));
+        let clock = Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(500) };
+        let plan = plan(vec![
+            (Fault::new(Partition::default(), second), node("redis-1")),
+            (Fault::new(Kill {}, second), node("resource")),
+            (Fault::new(Delay { by: second.into() }, 2 * second), node("redis-1")),
+            (Fault::new(Partition::default(), 3 * second), node("redis-1")),
+            (Fault::new(clock.clone(), second), node("redis-1")),
+            (Fault::new(Loss { percent: 30 }, second), node("redis-1")),
+            (Fault::new(clock, second), Target::Leader),
+            (Fault::new(Flap { every: second }, 2 * second), Target::Holder),
+        ]);
+        let kinds = |faults: Vec<&Fault>| faults.into_iter().map(Fault::kind).collect::<Vec<_>>();
+        let wanted: BTreeMap<_, _> = wanted(&plan).into_iter().map(|(node, faults)| (node, kinds(faults))).collect();
+        let of_redis_1 = vec![FaultKind::Partition, FaultKind::Delay, FaultKind::Clock, FaultKind::Loss];
+        let flap = || vec![FaultKind::Flap];
+        let expected =
+            [("redis-1", of_redis_1), ("redis-2", vec![FaultKind::Clock]), ("worker-1", flap()), ("worker-2", flap())];
+        assert_eq!(wanted, BTreeMap::from(expected.map(|(node, kinds)| (NodeName::new(node), kinds))));
+    }
 
     #[test]
     fn a_fault_is_refused_for_what_it_needs_itself_and_for_nothing_else() {

@@ -237,6 +237,8 @@ mod tests {
         assert_eq!(unix_seconds("2024-03-01T00:00:00Z"), Some(1_709_251_200));
         assert_eq!(unix_seconds("2024-03-01T01:30:00.5+01:30"), Some(1_709_251_200));
         assert_eq!(unix_seconds("2024-02-29T22:00:00-02:00"), Some(1_709_251_200));
+        assert_eq!(unix_seconds("2024-02-29T20:30:00.5-03:30"), Some(1_709_251_200));
+        assert_eq!(unix_seconds("2024-02-29T23:15:00-00:45"), Some(1_709_251_200));
         assert_eq!(unix_seconds("2025-12-31T00:00:00Z"), Some(1_767_139_200));
         for wrong in ["", "yesterday", "2024-13-01T00:00:00Z", "2024-01-01T00:00:00", "2024-01-01 00:00:00é"] {
             assert_eq!(unix_seconds(wrong), None, "{wrong}");

@@ -72,7 +72,7 @@ impl Running {
     }
 }
 
-/// Raises counters to those of one more node.
+/// Takes in the counters of one more node. The largest of each counts: no token may be given twice.
 fn raise(largest: &mut Counters, found: Counters) {
     for (key, counter) in found {
         let at_least = largest.entry(key).or_insert(counter);
@@ -160,8 +160,8 @@ impl<'a> Act<'a> {
         control.is_stopped = is_stopped;
         let options = KillContainerOptions { signal: signal.to_owned() };
         let sent = self.running.engine().docker().kill_container(&member.container(), Some(options)).await;
-        // A call without an answer may have stopped the process.
-        if sent.as_ref().is_err_and(|error| status(error).is_some()) {
+        // A call without an answer may have stopped the process, and so may one that failed in the engine.
+        if sent.as_ref().is_err_and(|error| status(error).is_some_and(|code| code < 500)) {
             control.is_stopped = false;
         }
         sent.map_err(|error| self.failed(explain(&error)))
@@ -262,6 +262,10 @@ mod tests {
     use super::*;
     use crate::{changes::Change, fake_engine};
 
+    const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+    const REFUSED: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    const FAILED: &str = "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+
     #[test]
     fn of_each_key_the_largest_counter_is_taken_over() {
         let counters = |k0, k1| Counters::from([("fence:k0".to_owned(), k0), ("fence:k1".to_owned(), k1)]);
@@ -274,9 +278,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_that_was_refused_is_not_ours() {
-        const REFUSED: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
-        const SENT: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
-        for (reply, is_sent, is_ours) in [(REFUSED, false, false), ("", false, true), (SENT, true, true)] {
+        let replies = [(REFUSED, false, false), (FAILED, false, true), ("", false, true), (DONE, true, true)];
+        for (reply, is_sent, is_ours) in replies {
             let dir = tempfile::tempdir().unwrap();
             let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, reply.to_owned())).await;
             let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
@@ -287,12 +290,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_kill_that_found_no_running_container_explains_no_death() {
+        for (reply, is_down, deaths) in [(DONE, true, 1), (REFUSED, true, 0), (FAILED, false, 0)] {
+            let dir = tempfile::tempdir().unwrap();
+            let answer = move |request: &str| match request {
+                r if r.contains("/kill") => reply.to_owned(),
+                r if r.contains("/wait") => fake_engine::json(r#"{"StatusCode":137}"#),
+                _ => fake_engine::json(r#"{"State":{"Running":false}}"#),
+            };
+            let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+            let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+            let act = Act { running: &running, node: &node, doing: "killing" };
+            let member = act.member().unwrap();
+            let mut control = member.control.lock().await;
+            assert_eq!(act.kill(member, &mut control).await.is_ok(), is_down, "{reply}");
+            let explained = (0..2).filter(|_| control.own.explain(Change::Died)).count();
+            assert_eq!(explained, deaths, "{reply}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_freeze_that_was_refused_and_happened_is_ours() {
-        const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
-        const REFUSED: &str = "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
         // Each call of the engine, and whether the inspection after it shows a frozen container.
-        let (refused, seen_late) = (vec![(REFUSED, true)], vec![(DONE, false), (REFUSED, true)]);
-        for calls in [refused, vec![(REFUSED, false), (REFUSED, true)], seen_late] {
+        let (refused, seen_late) = (vec![(FAILED, true)], vec![(DONE, false), (FAILED, true)]);
+        for calls in [refused, vec![(FAILED, false), (FAILED, true)], seen_late] {
             let (dir, made, told) = (tempfile::tempdir().unwrap(), AtomicUsize::new(0), calls.clone());
             let answer = move |request: &str| {
                 if request.ends_with("/pause") {

@@ -205,7 +205,7 @@ impl<'a> Images<'a> {
 mod tests {
     use std::{
         sync::{
-            Mutex,
+            Arc, Mutex,
             atomic::{AtomicBool, Ordering},
         },
         time::Duration,
@@ -220,6 +220,13 @@ mod tests {
         {"status":"Retrying in 5 seconds","id":"a"}
         {"errorDetail":{"message":"unexpected EOF"},"error":"unexpected EOF"}"#;
 
+    const NONE: &str = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+
+    /// The engine's answer about an image with these labels.
+    fn labelled(id: &str, labels: &str) -> String {
+        json(&format!(r#"{{"Id":"sha256:{id}","Config":{{"Labels":{{{labels}}}}}}}"#))
+    }
+
     /// An engine with the image that was built from the packages of Redis in place of `replaces`. A pull of any
     /// image has the answer `pull`; the image is there if the answer is empty.
     async fn engine(dir: &tempfile::TempDir, replaces: &str, pull: &'static str) -> Engine {
@@ -229,9 +236,8 @@ mod tests {
     /// As [`engine`], with an image that was built from these packages.
     async fn engine_with(packages: &str, dir: &tempfile::TempDir, replaces: &str, pull: &'static str) -> Engine {
         let labels = format!(r#""harness.packages":"{packages}","harness.replaces":"{replaces}""#);
-        let local = json(&format!(r#"{{"Id":"sha256:local","Config":{{"Labels":{{{labels}}}}}}}"#));
+        let local = labelled("local", &labels);
         let pulled = AtomicBool::new(false);
-        let none = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
         let answer = move |request: &str| match request {
             LOCAL => local.clone(),
             _ if request.starts_with("POST /v1.41/images/create?") => {
@@ -239,7 +245,7 @@ mod tests {
                 json(pull)
             }
             _ if pulled.load(Ordering::Relaxed) => json(r#"{"Id":"sha256:pulled"}"#),
-            _ => none.to_owned(),
+            _ => NONE.to_owned(),
         };
         fake_engine::start(dir, move |request| (Duration::ZERO, answer(request))).await
     }
@@ -259,9 +265,12 @@ mod tests {
         (got.map(|image| image.id).map_err(|error| error.to_string()), said)
     }
 
+    fn owned(list: &[&str]) -> Vec<String> {
+        list.iter().map(|word| (*word).to_owned()).collect()
+    }
+
     #[test]
     fn servers_with_other_packages_get_images_of_their_own() {
-        let owned = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let named = |role: &str, packages: &[&str], python: &[&str]| {
             let (packages, python) = (owned(packages), owned(python));
             Wanted { role, image: Some(NAME), packages: &packages, python: &python, bare: false }.name()
@@ -294,6 +303,42 @@ mod tests {
         let engine = engine_with("redis-server", &dir, NAME, "").await;
         let (image, said) = get(&engine, &BTreeMap::new()).await;
         assert_eq!(image.unwrap(), "sha256:pulled", "{said}");
+    }
+
+    #[tokio::test]
+    async fn an_image_is_looked_for_once_for_each_list_of_packages() {
+        // The images that were built in place of one published image, and their packages.
+        let built = [
+            ("redis", "redis-server,redis-tools", ""),
+            ("redis-redis-server-tini", "redis-server,tini", ""),
+            ("redis-redis-server-tini-flask", "python3-pip,redis-server,tini", "flask"),
+        ];
+        let (dir, asked) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&asked);
+        let answer = move |request: &str| {
+            let path = request.strip_prefix("GET /v1.41/images/harness-debian/");
+            let name = path.and_then(|path| path.strip_suffix(":bookworm/json"));
+            let found = built.iter().find(|(built, ..)| Some(*built) == name);
+            let Some((name, packages, python)) = found else { return NONE.to_owned() };
+            seen.lock().unwrap().push(*name);
+            let labels = format!(r#""harness.packages":"{packages}","harness.python":"{python}""#);
+            labelled(name, &format!(r#"{labels},"harness.replaces":"{NAME}""#))
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let (named, progress) = (BTreeMap::new(), |text: &str| assert_eq!(text, "", "nothing is pulled or built"));
+        let mut images = Images::new(&engine, &named, &progress);
+        let lists: [(&[&str], &[&str]); 3] = [
+            (&["redis-server", "redis-tools"], &[]),
+            (&["redis-server", "tini"], &[]),
+            (&["redis-server", "tini"], &["flask"]),
+        ];
+        for (packages, python) in lists.into_iter().chain(lists) {
+            let (packages, python) = (owned(packages), owned(python));
+            let wanted = Wanted { role: "redis", image: Some(NAME), packages: &packages, python: &python, bare: false };
+            let id = images.get(&wanted).await.unwrap().id;
+            assert_eq!(id, format!("sha256:{}", wanted.name()));
+        }
+        assert_eq!(*asked.lock().unwrap(), built.map(|(name, ..)| name), "each is remembered");
     }
 
     #[tokio::test]

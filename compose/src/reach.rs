@@ -248,6 +248,39 @@ fn packet_seed(seed: u64, fault: FaultId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_engine;
+
+    /// An agent that gets no order.
+    struct Idle;
+
+    impl AgentPort for Idle {
+        fn order<'a>(&'a self, _: &'a NodeName, order: Order) -> Doing<'a, Answer> {
+            unreachable!("{order:?}")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_probe_waits_for_the_longest_delays_of_all_nodes_together_there_and_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake_engine::start(&dir, |_| (Duration::ZERO, String::new())).await;
+        let running = fake_engine::running(&engine).await;
+        let cluster = DockerCluster::new(&running, &Idle, 1);
+        let links = Links::default;
+        let by = |from_ms: u64, to_ms: u64| DelayRange { from_us: from_ms * 1_000, to_us: to_ms * 1_000 };
+        assert_eq!(cluster.patience(), UNHELD);
+        let faults = [
+            (PacketFault::Delay { links: links(), by: by(4_000, 4_000), part: DelayedPart::All, seed: 1 }, 8_000),
+            (PacketFault::Partition { links: links(), cut: CutMode::Drop }, 8_000),
+            (PacketFault::Delay { links: links(), by: by(1_000, 3_000), part: DelayedPart::All, seed: 2 }, 14_000),
+            (PacketFault::Reorder { links: links(), by: by(0, 500), within_connections: false, seed: 3 }, 15_000),
+            (PacketFault::Loss { links: links(), probability: 0.3, seed: 4 }, 15_000),
+        ];
+        for ((what, round_trip_ms), number) in faults.into_iter().zip(1..) {
+            let node = NodeName::new(format!("redis-{number}"));
+            cluster.on().links.insert(FaultId(number), LinkFault { node, what, pid: 7 });
+            assert_eq!(cluster.patience(), Duration::from_millis(round_trip_ms) + UNHELD, "{number} faults");
+        }
+    }
 
     #[test]
     fn a_new_process_gets_every_change_but_the_jump_of_a_monotonic_clock() {

@@ -178,6 +178,20 @@ mod tests {
     }
 
     #[test]
+    fn an_admission_concerns_its_hold_also_if_it_is_a_repeat() {
+        for (fields, hold) in [
+            (r#""hold":9,"op":1,"#, Some(HoldId(9))),
+            (r#""hold":9,"op":1,"repeat":false,"#, Some(HoldId(9))),
+            (r#""hold":9,"op":1,"repeat":true,"#, Some(HoldId(9))),
+            ("", None),
+        ] {
+            let event = format!(r#""admission","number":1,"key":"k0","kind":"write",{fields}"arms":[]"#);
+            let line = format!(r#"{{"seq":7,"process":"resource","n":3,"at":5,"event":{event}}}"#);
+            assert_eq!(read(&line).unwrap().event.attempt(), hold, "{line}");
+        }
+    }
+
+    #[test]
     fn each_field_is_there_once() {
         let fields =
             [r#""seq":7"#, r#""process":"worker-1""#, r#""n":3"#, r#""at":5"#, r#""event":"renew""#, r#""hold":9"#];

@@ -188,3 +188,34 @@ fn is_none(share: &f64) -> bool {
 fn soon() -> Duration {
     Duration::from_millis(100)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_has_readers_only_if_a_part_of_it_reads() {
+        let part = |reads| Scripted {
+            worker: "worker-1".into(),
+            from: Duration::ZERO,
+            sections: 1,
+            every: soon(),
+            writes: None,
+            reads,
+            attempts: None,
+        };
+        let table: [(f64, &[Option<bool>], bool); 6] = [
+            (0.0, &[], false),
+            (0.0, &[None, Some(false)], false),
+            (0.0, &[Some(true), Some(false)], true),
+            (0.0, &[Some(false), Some(true)], true),
+            (0.1, &[], true),
+            (0.1, &[None, Some(false)], true),
+        ];
+        for (readers, reads, expected) in table {
+            let script = reads.iter().copied().map(part).collect();
+            let workload = Workload { readers, script, ..Workload::default() };
+            assert_eq!(workload.has_readers(), expected, "{readers}, {reads:?}");
+        }
+    }
+}

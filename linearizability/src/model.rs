@@ -113,7 +113,10 @@ impl<'a> Model<'a> {
             Action::Read(value) => self.contains(state, value).then_some(state),
             Action::Write(value) => Some(of(value)),
             Action::Cas(from, to) => self.contains(state, from).then(|| of(to)),
-            Action::CasRefused(from) => (!self.contains(state, from)).then_some(state),
+            // A state that can be a string or another form may be refused as either.
+            Action::CasRefused(from) => {
+                (self.is_string(state).is_none() || !self.contains(state, from)).then_some(state)
+            }
             Action::Append(value) => Some(self.append(state, value)),
             Action::Acquire(token) => self.acquire(state, client, token),
             Action::Release => self.release(state, client),

@@ -32,11 +32,14 @@ pub struct Values {
     strings: FxHashMap<Box<str>, Value>,
     /// All other forms, such as numbers, as they are written.
     forms: FxHashMap<Box<str>, Value>,
+    /// Names of objects, as they are written. No operation has one as its value.
+    names: FxHashMap<Box<str>, Value>,
 }
 
 impl Default for Values {
     fn default() -> Values {
-        Values { texts: vec!["nil".into()], strings: FxHashMap::default(), forms: FxHashMap::default() }
+        let (strings, forms, names) = Default::default();
+        Values { texts: vec!["nil".into()], strings, forms, names }
     }
 }
 
@@ -51,6 +54,11 @@ impl Values {
     /// another value.
     pub fn form(&mut self, text: &str) -> Value {
         known_or_new(&mut self.forms, &mut self.texts, text)
+    }
+
+    /// The name of an object, as it is written.
+    pub(crate) fn name(&mut self, text: &str) -> Value {
+        known_or_new(&mut self.names, &mut self.texts, text)
     }
 
     /// Returns whether the value is a string. No value counts as an empty string.

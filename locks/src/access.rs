@@ -5,7 +5,7 @@
 
 mod url;
 
-use std::{fmt, sync::Arc};
+use std::{cmp::Reverse, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use tokio_rustls::rustls::{
@@ -93,7 +93,10 @@ impl Access {
     pub fn without_secrets(&self, text: impl Into<String>) -> String {
         let password = self.password.iter().filter(|secret| !secret.reveal().is_empty());
         let user = self.user.iter().filter(|secret| secret.reveal().len() >= USER_MIN);
-        password.chain(user).fold(text.into(), |text, secret| text.replace(secret.reveal(), HIDDEN))
+        let mut secrets: Vec<&str> = password.chain(user).map(Secret::reveal).collect();
+        // The longer one may contain the other.
+        secrets.sort_by_key(|secret| Reverse(secret.len()));
+        secrets.into_iter().fold(text.into(), |text: String, secret| text.replace(secret, HIDDEN))
     }
 
     /// As [`Access::without_secrets`], of a failure.
@@ -175,14 +178,14 @@ pppARWT5BYMEF7MNyRzhq6rKofdvtPq1JuAPd4Fm8V4gCSiOo+Ycir1gNwA=
 -----END CERTIFICATE-----
 ";
 
+    fn secrets(user: &str, password: &str) -> Access {
+        let (user, password) = (Some(Secret::new(user)), Some(Secret::new(password)));
+        Access { user, password, ..Access::default() }
+    }
+
     #[test]
     fn no_message_shows_a_secret() {
-        let secrets = |user: &str| Access {
-            user: Some(Secret::new(user)),
-            password: Some(Secret::new("hunter2")),
-            ..Access::default()
-        };
-        let access = secrets("alice");
+        let access = secrets("alice", "hunter2");
         assert!(!format!("{access:?}").contains("hunter2") && !format!("{access:?}").contains("alice"));
         let said = access.without_secrets("NOPERM User alice has no permissions (hunter2)");
         assert_eq!(said, "NOPERM User *** has no permissions (***)");
@@ -191,10 +194,24 @@ pppARWT5BYMEF7MNyRzhq6rKofdvtPq1JuAPd4Fm8V4gCSiOo+Ycir1gNwA=
             ("al", "al failed to log in", "al failed to log in"),
             ("bob", "bob failed to log in", "*** failed to log in"),
         ] {
-            assert_eq!(secrets(user).without_secrets(said), shown);
+            assert_eq!(secrets(user, "hunter2").without_secrets(said), shown);
         }
         let hidden = access.hide(NodeError::Indeterminate("hunter2".into()));
         assert_eq!(hidden, NodeError::Indeterminate("***".into()));
+    }
+
+    #[test]
+    fn a_password_that_contains_the_user_is_hidden_as_a_whole() {
+        let access = secrets("harness", "harness-s3cret");
+        let said = access.without_secrets("user harness: the password harness-s3cret is wrong");
+        assert_eq!(said, "user ***: the password *** is wrong");
+    }
+
+    #[test]
+    fn a_user_that_contains_the_password_is_hidden_as_a_whole() {
+        let access = secrets("harness-s3cret", "s3cret");
+        let said = access.without_secrets("user harness-s3cret: the password s3cret is wrong");
+        assert_eq!(said, "user ***: the password *** is wrong");
     }
 
     #[test]

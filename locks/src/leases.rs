@@ -205,8 +205,15 @@ impl Leases {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use super::*;
-    use crate::{Etcd, EtcdServerLock, ports::Lock};
+    use crate::{
+        Etcd, EtcdServerLock,
+        ports::{Lock, Unwatched},
+    };
+
+    const LEASE: Duration = Duration::from_secs(2);
 
     /// A store that is not asked, and a clock that is not read.
     struct Unused;
@@ -231,6 +238,47 @@ mod tests {
         }
     }
 
+    /// A store that grants every lease, and keeps every lease alive.
+    struct Granting;
+
+    impl Store for Granting {
+        fn name(&self) -> &str {
+            "etcd"
+        }
+
+        fn send(&self, op: Op) -> Reply<StoreResult> {
+            assert!(matches!(op, Op::Grant(_) | Op::KeepAlive(_)), "{op:?}");
+            Box::pin(ready(Ok(StoreAnswer::Leased(LeaseId(1), LEASE))))
+        }
+    }
+
+    /// A clock that a test sets.
+    #[derive(Default)]
+    struct Set(Mutex<Duration>);
+
+    impl Clock for Set {
+        fn now(&self) -> Duration {
+            *self.0.lock()
+        }
+
+        fn sleep_until(&self, _: Duration) -> Reply<()> {
+            Box::pin(pending())
+        }
+    }
+
+    /// A hold of the owner "a", from the first lease on.
+    fn hold() -> Hold {
+        Hold {
+            key: Key::new("k0"),
+            owner: Owner::new("a"),
+            token: None,
+            lease: LEASE,
+            sent: Duration::ZERO,
+            valid_until: LEASE,
+            answers: Vec::new(),
+        }
+    }
+
     /// Notes the rounds whose sending is announced.
     #[derive(Default)]
     struct Announced(Mutex<Vec<Round>>);
@@ -243,16 +291,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_release_of_a_forgotten_hold_is_announced() {
-        let lease = Duration::from_secs(2);
-        let hold = Hold {
-            key: Key::new("k0"),
-            owner: Owner::new("a"),
-            token: None,
-            lease,
-            sent: Duration::ZERO,
-            valid_until: lease,
-            answers: Vec::new(),
-        };
+        let hold = hold();
         let locks: [Arc<dyn Lock>; 2] = [
             Arc::new(Etcd::new(Arc::new(Unused), Arc::new(Unused))),
             Arc::new(EtcdServerLock::new(Arc::new(Unused), Arc::new(Unused))),
@@ -262,6 +301,23 @@ mod tests {
             let failure = lock.release(&hold, &announced).await.unwrap_err();
             assert_eq!(failure.reason, FailureReason::Lost);
             assert_eq!(*announced.0.lock(), [Round::Release], "an answer without a request contradicts the record");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hold_is_forgotten_some_time_after_its_last_renewal() {
+        let (clock, mut hold) = (Arc::new(Set::default()), hold());
+        let leases = Leases::new(Arc::new(Granting), clock.clone());
+        leases.grant(&hold.owner, LEASE, &Unwatched).await.unwrap();
+        let renewed = LEASE / 2;
+        *clock.0.lock() = renewed;
+        leases.extend(&mut hold, &Unwatched).await.unwrap();
+        let end = renewed + LEASE + FORGOTTEN_AFTER;
+        for (at, is_known) in [(end - Duration::from_nanos(1), true), (end, false)] {
+            *clock.0.lock() = at;
+            // Another attempt looks for old leases.
+            leases.grant(&Owner::new("b"), LEASE, &Unwatched).await.unwrap();
+            assert_eq!(leases.of(&hold.owner).is_some(), is_known, "{at:?}");
         }
     }
 }

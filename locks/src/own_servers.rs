@@ -313,18 +313,28 @@ mod tests {
 
     #[tokio::test]
     async fn keys_are_removed_again_after_a_pause() {
-        // A request that was still under way sets one key again.
-        let (server, mut connections) = redis(|number| Some(if number == 1 { ":2\r\n" } else { ":1\r\n" })).await;
-        let (servers, names) = ([server], ["k0".to_owned()]);
-        let pausing = async {
-            connections.recv().await.unwrap();
-            // Nothing but the pause is awaited, so the time passes at once.
-            time::pause();
-            time::sleep(STRAGGLERS).await;
-            time::resume();
-        };
-        let (removed, ()) = tokio::join!(remove("redis", &servers, "harness-r:", &names), pausing);
-        assert_eq!(removed, Removed { count: 3, left: Vec::new() });
+        // A request that was still under way sets one key again, or the only key.
+        for (answers, count, left) in [
+            ([":2\r\n", ":1\r\n"], 3, None),
+            ([":0\r\n", ":1\r\n"], 1, None),
+            ([":0\r\n", ":0\r\n"], 0, None),
+            // The second answer says what is left.
+            (["-ERR busy\r\n", ":1\r\n"], 1, None),
+            ([":2\r\n", "-ERR busy\r\n"], 2, Some("harness-r:lock:{k0}, harness-r:fence:{k0}")),
+        ] {
+            let (server, mut connections) = redis(move |number| answers.get(number - 1).copied()).await;
+            let (servers, names) = ([server], ["k0".to_owned()]);
+            let pausing = async {
+                connections.recv().await.unwrap();
+                // Nothing but the pause is awaited, so the time passes at once.
+                time::pause();
+                time::sleep(STRAGGLERS).await;
+                time::resume();
+            };
+            let (removed, ()) = tokio::join!(remove("redis", &servers, "harness-r:", &names), pausing);
+            let left = left.map(|keys| format!("redis-2 (ERR busy): {keys}"));
+            assert_eq!(removed, Removed { count, left: left.into_iter().collect() }, "{answers:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -128,3 +128,50 @@ COMMIT";
         Ok(session.run(COMMIT).await? == Some(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        hold::{FailureReason, Key, NodeAnswer, Owner, Token},
+        ports::Unwatched,
+        postgres_session::{
+            build,
+            doubles::{LEASE, Says, Scripted, Stopped},
+        },
+        servers::{ServerAddress, Servers},
+    };
+
+    #[tokio::test]
+    async fn an_attempt_gets_the_row_only_if_it_finds_its_own_number_there() {
+        // Usually the server answers each statement with the number 1.
+        let cases: [(&[(&str, Says)], Option<u64>, &[&str]); 8] = [
+            (&[], Some(1), &[COUNT, "BEGIN", LOCK]),
+            (&[(COUNT, Says::Number(5)), (LOCK, Says::Number(5))], Some(5), &[COUNT, "BEGIN", LOCK]),
+            // Another attempt has counted meanwhile. The attempt gives the row back.
+            (&[(LOCK, Says::Number(2))], None, &[COUNT, "BEGIN", LOCK, "ROLLBACK"]),
+            (&[(LOCK, Says::Number(0))], None, &[COUNT, "BEGIN", LOCK, "ROLLBACK"]),
+            // Another attempt, and no hold, has locked the row for a moment.
+            (&[(LOCK, Says::LockedOnce)], Some(1), &[COUNT, "BEGIN", LOCK, "ROLLBACK", READ, "BEGIN", LOCK]),
+            (&[(LOCK, Says::LockedOnce), (READ, Says::Number(2))], None, &[COUNT, "BEGIN", LOCK, "ROLLBACK", READ]),
+            (&[(LOCK, Says::LockedOnce), (READ, Says::Number(0))], None, &[COUNT, "BEGIN", LOCK, "ROLLBACK", READ]),
+            // A hold, or another attempt, has locked the row from the beginning.
+            (&[(COUNT, Says::LockedOnce)], None, &[COUNT]),
+        ];
+        for (n, (said, token, asked)) in cases.into_iter().enumerate() {
+            let server = Scripted::start().await;
+            for &(statement, says) in said {
+                server.says(statement, says);
+            }
+            let servers = Servers::Addresses(vec![ServerAddress::new("postgres-1", server.address.as_str())]);
+            let lock = build::<Row>(servers, TokenSource::Counter, Arc::new(Stopped)).unwrap();
+            let attempt = lock.acquire(&Key::new("k0"), Owner::new("a"), LEASE, &Unwatched).await;
+            let found = attempt.map(|hold| hold.token).map_err(|failure| (failure.reason, failure.answers[0].1));
+            let held = Err((FailureReason::Held, NodeAnswer::Refused));
+            assert_eq!(found, token.map_or(held, |token| Ok(Some(Token(token)))), "case {n}");
+            assert_eq!(server.asked.lock()[1..], *asked, "case {n}, after the login");
+        }
+    }
+}

@@ -431,6 +431,6 @@ impl<L: SessionLock> Lock for OfSession<L> {
 }
 
 #[cfg(test)]
-mod doubles;
+pub(crate) mod doubles;
 #[cfg(test)]
 mod tests;

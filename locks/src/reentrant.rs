@@ -9,7 +9,8 @@
 //!   that promised a lease of its own would let its client believe in a hold that no server has extended.
 //! - A hold that has lapsed cannot be entered again.
 //! - A release too many changes nothing.
-//! - A last release that fails may be repeated: it asks the other lock again. The hold cannot be entered meanwhile.
+//! - A last release that fails may be repeated until the client acquires the key again: it asks the other lock again.
+//!   The hold cannot be entered meanwhile.
 //! - A hold that its client gave up is over: the next acquisition is one of the other lock.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

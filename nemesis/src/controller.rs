@@ -366,6 +366,33 @@ mod tests {
     }
 
     #[test]
+    fn the_drain_is_longer_than_two_of_the_longest_leases() {
+        // Two leases, at most 0.2 s of work, and 90 s. A renewal asks for a lease of its own, and the servers may grant
+        // more than a client asks for.
+        let drains = |renew_for: Option<u64>, [least_s, step_s]: [u32; 2], drains_after| {
+            let mut plan = plan(Vec::new());
+            plan.workload.renew_for = renew_for.map(Duration::from_secs);
+            (plan.servers.least_lease, plan.servers.lease_step) = (least_s * SECOND, step_s * SECOND);
+            Slow { drains_after, ..Slow::default() }.run(&plan)
+        };
+        let ms = Duration::from_millis;
+        for (renew_for, granted, lease_s) in [
+            (None, [0, 0], 2),
+            (Some(1), [0, 0], 2),
+            (Some(60), [0, 0], 60),
+            (None, [50, 0], 50),
+            (Some(60), [50, 0], 60),
+            (Some(60), [0, 45], 90),
+        ] {
+            let longest = SECOND * 2 * lease_s + ms(200) + SLOW_ANSWERS;
+            drains(renew_for, granted, longest - ms(1)).unwrap();
+            let late = drains(renew_for, granted, longest + ms(1)).unwrap_err();
+            let ControllerError::Late { phase, within, .. } = &late else { panic!("{late}") };
+            assert_eq!((*phase, *within), (Phase::Drain, longest));
+        }
+    }
+
+    #[test]
     fn the_drain_is_longer_than_any_silence_of_a_connection() {
         // No connection is silent for more than two minutes. Without a fault, a worker may take about 95 s.
         for (cut_s, drains_s, is_in_time) in [(0, 100, false), (10, 100, true), (300, 210, true), (300, 220, false)] {

@@ -1,9 +1,9 @@
 //! `flap`: links of the target are cut and restored in turns.
 //!
-//! Possible on every node. The proof has two parts: no probe gets through during the first cut, and a probe of each
-//! link gets through between the first two cuts, where a lost probe is repeated. If other faults are on all links in
-//! the first cut, or between the first two, a later turn is the proof. Probes that take longer than a turn make that
-//! turn longer. Links that another fault may also cut are not judged between two cuts.
+//! Possible on every node. The proof has two parts: no probe gets through during the first cut, and between the first
+//! two cuts a probe gets through on each link that no other fault hits, where a lost probe is repeated. If other faults
+//! are on all links in the first cut, or between the first two, a later turn is the proof. Probes that take longer than
+//! a turn make that turn longer. Links that another fault may also cut are not judged between two cuts.
 //!
 //! If other faults are on all links between all cuts, the cut alone is the proof. A flap without its second part would
 //! be one long cut, and the checker treats a flap like one: packets may be lost from its request to its heal. The proof
@@ -329,11 +329,12 @@ mod tests {
         assert_eq!(killed_between_two_cuts(0, false), ([false, false], None));
     }
 
-    /// Links that are cut or open at once. Notes the calls.
+    /// Links that are cut or open at once. Notes the calls. The probes fail after so many calls.
     #[derive(Default)]
     struct Links {
         is_cut: AtomicBool,
         calls: Mutex<Vec<&'static str>>,
+        fails_after: &'static [usize],
     }
 
     impl Answers for Links {
@@ -349,8 +350,12 @@ mod tests {
             Ok(())
         }
 
-        fn latency(&self, _: &NodeName) -> Option<Duration> {
-            (!self.is_cut.load(Ordering::Relaxed)).then_some(Duration::from_millis(1))
+        fn probe(&self, to: &NodeName) -> Result<Option<Duration>, ClusterError> {
+            let calls = self.calls.lock().len();
+            if self.fails_after.contains(&calls) {
+                return Err(ClusterError { node: to.clone(), doing: "probing", why: format!("after call {calls}") });
+            }
+            Ok((!self.is_cut.load(Ordering::Relaxed)).then_some(Duration::from_millis(1)))
         }
 
         fn stale_connections(&self, _: &NodeName, _: &[NodeName]) -> u32 {
@@ -364,15 +369,30 @@ mod tests {
         fn sleep(&self, _: Duration) {}
     }
 
+    /// Injects a flap of so many seconds. Returns its error, and the calls.
+    fn flap(seconds: u32, fails_after: &'static [usize]) -> (Option<String>, Vec<&'static str>) {
+        let mut plan = plan();
+        plan.schedule[0].fault.lasting = seconds * SECOND;
+        let (double, live_view) = (Double(Links { fails_after, ..Links::default() }), LiveView::new());
+        let injection = double.injection(&live_view, &plan, &plan.schedule[0], "redis-1".into());
+        let error = block_on(driver::inject(&injection)).err();
+        (error.map(|error| error.why), double.0.calls.into_inner())
+    }
+
     #[test]
     fn a_flap_that_ends_in_a_cut_is_healed() {
-        let mut plan = plan();
-        for (seconds, calls) in [(2, &["cut", "heal"][..]), (3, &["cut", "heal", "cut", "heal"])] {
-            plan.schedule[0].fault.lasting = seconds * SECOND;
-            let (double, live_view) = (Double::<Links>::default(), LiveView::new());
-            let injection = double.injection(&live_view, &plan, &plan.schedule[0], "redis-1".into());
-            block_on(driver::inject(&injection)).unwrap();
-            assert_eq!(*double.0.calls.lock(), calls);
+        assert_eq!(flap(2, &[]), (None, vec!["cut", "heal"]));
+        assert_eq!(flap(3, &[]), (None, vec!["cut", "heal", "cut", "heal"]));
+    }
+
+    #[test]
+    fn the_first_error_of_a_probe_fails_the_flap_when_it_is_healed() {
+        // The last turn, a cut, needs no probe. After the fourth call the heal is proved.
+        let cases: [(&'static [usize], usize); 5] = [(&[1], 1), (&[2], 2), (&[1, 2], 1), (&[2, 4], 2), (&[4], 4)];
+        for (fails_after, first) in cases {
+            let (error, calls) = flap(3, fails_after);
+            assert_eq!(error, Some(format!("after call {first}")), "{fails_after:?}");
+            assert_eq!(calls, ["cut", "heal", "cut", "heal"], "{fails_after:?}");
         }
     }
 

@@ -193,13 +193,18 @@ mod tests {
         seen
     }
 
-    fn split(group: Group, nodes: usize, workers: usize, seed: u64) -> (Vec<usize>, Vec<usize>) {
-        let (lock_nodes, workers) = (names("redis", nodes), names("worker", workers));
+    /// The pairs of lock nodes and workers that the group cuts off from each other.
+    fn drawn(group: Group, lock_nodes: &[NodeName], workers: &[NodeName], seed: u64) -> BTreeSet<(NodeName, NodeName)> {
         let (time, lease) = (Duration::from_secs(30), Duration::from_secs(2));
         let resource = ResourceKind::Service;
-        let of = Draw { specs: &[], time, lease, workers: &workers, lock_nodes: &lock_nodes, resource };
+        let of = Draw { specs: &[], time, lease, workers, lock_nodes, resource };
         let cuts = group.cuts(&mut ChaCha8Rng::seed_from_u64(seed), &of, &LinkSpec::default()).unwrap();
-        let pairs = cut_pairs(&cuts);
+        cut_pairs(&cuts)
+    }
+
+    fn split(group: Group, nodes: usize, workers: usize, seed: u64) -> (Vec<usize>, Vec<usize>) {
+        let (lock_nodes, workers) = (names("redis", nodes), names("worker", workers));
+        let pairs = drawn(group, &lock_nodes, &workers, seed);
         (sees(&pairs, &lock_nodes, &lock_nodes), sees(&pairs, &workers, &lock_nodes))
     }
 
@@ -214,6 +219,19 @@ mod tests {
             assert_eq!(split(Group::Isolate, 5, 4, seed), (vec![1, 4, 4, 4, 4], vec![4; 4]));
             assert_eq!(split(Group::Ring, 5, 4, seed), (vec![3; 5], vec![3; 4]));
             assert_eq!(split(Group::Bridge, 5, 4, seed), (vec![3, 3, 3, 3, 5], vec![3; 4]));
+        }
+    }
+
+    #[test]
+    fn a_ring_has_a_place_for_more_workers_than_lock_nodes() {
+        // Each lock node is reached by the workers of three places.
+        for (nodes, count, reached_by) in [(5, 7, vec![3, 4, 4, 5, 5]), (4, 9, vec![6, 7, 7, 7]), (5, 10, vec![6; 5])] {
+            let (lock_nodes, workers) = (names("redis", nodes), names("worker", count));
+            for seed in 0..20 {
+                let pairs = drawn(Group::Ring, &lock_nodes, &workers, seed);
+                assert_eq!(sees(&pairs, &workers, &lock_nodes), vec![3; count]);
+                assert_eq!(sees(&pairs, &lock_nodes, &workers), reached_by);
+            }
         }
     }
 

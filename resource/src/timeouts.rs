@@ -220,3 +220,49 @@ impl AsyncWrite for TimedStream {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A stream, and its client.
+    async fn connected() -> (TimedStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.writable().await.unwrap();
+        (TimedStream::new(stream, Limits::default(), Phase::default()), client)
+    }
+
+    /// Ends a request in its head.
+    type End = fn(&mut TimedStream);
+
+    #[tokio::test]
+    async fn only_an_answer_that_is_still_being_sent_keeps_a_later_error_back() {
+        let slow: End = |stream| assert_eq!(stream.time_out(HEAD).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let large: End = TimedStream::refuse_head;
+        let (too_slow, too_large) = (String::from_utf8_lossy(TOO_SLOW), too_large(Limits::default().head_bytes_max));
+        let mut cx = Context::from_waker(Waker::noop());
+        for (end, error) in [(slow, &*too_slow), (large, too_large.as_str())] {
+            let broken = Err(io::Error::from(io::ErrorKind::ConnectionReset));
+            for (written, said) in [(None, ""), (Some(Ok(1)), error), (Some(broken), error)] {
+                let (mut stream, mut client) = connected().await;
+                // The client does not read.
+                assert!(stream.poll_write_timeout(&mut cx, Poll::<io::Result<usize>>::Pending).is_pending());
+                if let Some(written) = written {
+                    assert!(stream.poll_write_timeout(&mut cx, Poll::Ready(written)).is_ready());
+                }
+                end(&mut stream);
+                drop(stream);
+                let mut text = String::new();
+                client.read_to_string(&mut text).await.unwrap();
+                assert_eq!(text, said);
+            }
+        }
+    }
+}

@@ -270,3 +270,62 @@ impl Control for SimCluster {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use history::Persistence;
+    use locks::{Key, Owner, Step, StepAnswer};
+
+    use super::*;
+    use crate::{
+        models::redis::RedisModel,
+        servers::NodeModel,
+        world::tests::{REDIS, run_for, world},
+    };
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Sets a key 900 ms after the start. Then the wall clock of the server jumps, and a kill is asked for at
+    /// `killed_ms`, and a restart with the synced data 300 ms after the kill. Returns whether the key is still there.
+    fn is_left(persistence: Persistence, ahead_ms: i64, killed_ms: u64) -> bool {
+        let world = world(1, REDIS);
+        *lock(&world.servers.nodes[0]) = NodeModel::Redis(RedisModel::new(persistence).started(world.wall(0)));
+        let workers = ThreadBound::new(Workers::new(&world, "redis"));
+        let cluster = SimCluster { world: world.clone(), workers };
+        let acquire = |owner: &str| {
+            let step = Step::Acquire(Key::new("k0"), Owner::new(owner), ms(1_000_000));
+            lock(&world.servers.nodes[0]).apply(&step, world.wall(0))
+        };
+        run_for(&world, ms(900));
+        acquire("a");
+        world.move_clock(0, WhichClock::Wall, ClockChange::JumpMs(ahead_ms));
+        let restart = async move {
+            let node = NodeName::new("node-1");
+            Sleep::lasting(&cluster.world, ms(killed_ms - 900)).await;
+            cluster.kill(&node).await.unwrap();
+            Sleep::lasting(&cluster.world, ms(300)).await;
+            cluster.start(&node, Data::Synced).await.unwrap();
+        };
+        world.executor.spawn(world.controller(), Box::pin(restart));
+        run_for(&world, ms(killed_ms));
+        acquire("b") == StepAnswer::Refused
+    }
+
+    #[test]
+    fn a_server_that_is_down_syncs_nothing_and_makes_no_snapshot() {
+        // The engine kills 2 to 12 ms after it was asked to. A second begins at 1000 ms; a snapshot is due at 5100 ms.
+        for (persistence, ahead_ms, killed_ms, expected) in [
+            (Persistence::Everysec, 0, 900, false),
+            (Persistence::Everysec, 0, 1_000, true),
+            (Persistence::Everysec, 100, 900, true),
+            (Persistence::Snapshot, 0, 4_900, false),
+            (Persistence::Snapshot, 0, 5_100, true),
+            (Persistence::Snapshot, 200, 4_900, true),
+        ] {
+            let left = is_left(persistence, ahead_ms, killed_ms);
+            assert_eq!(left, expected, "{persistence:?}, {ahead_ms} ms ahead, killed at {killed_ms} ms");
+        }
+    }
+}

@@ -237,6 +237,20 @@ mod tests {
     use crate::cli::Cli;
 
     #[test]
+    fn a_plan_refuses_each_flag_of_a_scenario_but_its_cluster() {
+        let mut all = Cli::command();
+        all.build();
+        let run = all.find_subcommand("run").unwrap();
+        let is_taken = |arg: &&Arg| !run.get_arg_conflicts_with(arg).iter().any(|other| other.get_id() == "plan");
+        let (taken, refused): (Vec<&Arg>, Vec<&Arg>) =
+            run.get_arguments().filter(|arg| is_of_scenario(arg)).partition(is_taken);
+        assert_eq!(taken.iter().map(|arg| arg.get_id().as_str()).collect::<Vec<_>>(), ["cluster"]);
+        for flag in ["backend", "seed", "lease", "persistence", "lease_clock", "revokes_on_resume", "lock_checks_key"] {
+            assert!(refused.iter().any(|arg| arg.get_id() == flag), "{flag}");
+        }
+    }
+
+    #[test]
     fn a_swarm_refuses_each_flag_that_it_draws() {
         let mut all = Cli::command();
         all.build();

@@ -78,6 +78,18 @@ async fn a_late_answer_makes_a_check_begin_again_and_accuses_no_program() {
 }
 
 #[tokio::test]
+async fn an_answer_is_late_if_the_promise_of_the_holder_ended_while_the_program_made_it() {
+    // The promise is shorter than the time that the program takes, so no machine is too slow for this test.
+    let slow = r#"case $(wc -l < attempts) in
+        1) say "$ok,\"lease_ms\":300" ;;
+        2) sleep 0.3; say "$ok" ;;
+        3) say "$ok" ;;
+        *) say "$held" ;;
+    esac"#;
+    assert_eq!(held(slow).await, (Ok("another client is refused while the lock is held".into()), 4));
+}
+
+#[tokio::test]
 async fn a_second_holder_during_the_promise_of_the_first_is_wrong_at_once() {
     let (outcome, attempts) = held(r#"say "$ok""#).await;
     let problem = outcome.unwrap_err();

@@ -164,4 +164,22 @@ mod tests {
         assert!(all[1].0.ends_with(" · workload.keys 3"), "{}", all[1].0);
         assert_eq!(all[2].0, other);
     }
+
+    #[test]
+    fn long_values_are_told_apart_by_their_ends_and_fill_no_name() {
+        for (length, is_shown) in [(59, true), (60, true), (61, false), (200, false)] {
+            let plan = |end: &str| {
+                // The field is a list of one name: `["xx1"]`.
+                let node = format!("{}{end}", "x".repeat(length - 5));
+                Plan { lock_nodes: vec![node.as_str().into()], ..planned("none", 1) }
+            };
+            let mut all = ["1", "2"].map(|end| ("a".to_owned(), plan(end)));
+            tell_apart(all.iter_mut().map(|(name, plan)| (name, &*plan)));
+            let [(one, plan), (other, _)] = &all;
+            let value = serde_json::to_string(&plan.lock_nodes).unwrap();
+            assert_eq!((value.len(), one.ends_with(&value)), (length, is_shown), "{one}");
+            let shown = one.strip_prefix("a · lock_nodes ").unwrap();
+            assert!(one != other && shown.len() <= VALUE_MAX, "{one}, {other}");
+        }
+    }
 }

@@ -279,6 +279,23 @@ mod tests {
     }
 
     #[test]
+    fn the_command_that_repeats_a_run_names_its_seed_once() {
+        let mut judged = report(None).0;
+        let made_by = MadeBy { seed: 7, ..made_by(&judged.plan) };
+        for (words, repeated) in [
+            ("--seed 7 --nemesis pause", "--seed 7 --nemesis pause"),
+            ("--seed=7 --nemesis pause", "--seed=7 --nemesis pause"),
+            ("--nemesis pause --seed=7", "--nemesis pause --seed=7"),
+            ("--nemesis pause", "--nemesis pause --seed 7"),
+        ] {
+            let command = format!("harness run {words}").split(' ').map(str::to_owned).collect();
+            judged.made_by = Some(MadeBy { command, ..made_by.clone() });
+            let expected = format!("harness run {repeated} --cluster {}", judged.plan.cluster.name());
+            assert_eq!(again(&judged).lines().next_back(), Some(expected.as_str()));
+        }
+    }
+
+    #[test]
     fn a_missed_expectation_is_named() {
         assert!(report(Some("lock=violated")).1.contains("\nAs expected.\n"));
         let (_, report) = report(Some("lock=upheld"));

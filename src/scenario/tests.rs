@@ -63,3 +63,25 @@ fn a_run_says_nothing_unless_two_clients_have_held_the_lock() {
         }
     }
 }
+
+#[test]
+fn a_run_is_short_only_if_every_fault_is_placed_at_a_protocol_point() {
+    let long = (Duration::from_secs(30), Activity::default());
+    let short = (Duration::from_secs(12), Activity { holds: 2, clients: 2, refused: 1 });
+    for (nemesis, expected) in [
+        ("none", long),
+        ("pause", long),
+        ("pause:worker-1@1s", long),
+        ("pause@before-write", short),
+        ("pause@before-write,pause@after-send", short),
+        ("pause@before-write,amnesia", long),
+        ("amnesia,pause@before-write", long),
+    ] {
+        let plan = simulated(&format!("--nemesis {nemesis}"));
+        assert_eq!((plan.time, plan.activity), expected, "{nemesis}");
+    }
+    for nemesis in ["pause", "pause@before-write"] {
+        let plan = simulated(&format!("--time 9s --nemesis {nemesis}"));
+        assert_eq!(plan.time, Duration::from_secs(9), "{nemesis}");
+    }
+}

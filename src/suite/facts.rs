@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::evidence::Evidence;
 use crate::measures::Measures;
 
-/// The beginnings of the figures that a run may be too short to measure. None of them is ever zero.
+/// The beginnings of the figures that a run may be too short to measure. Of these a zero is kept: it was measured.
 const MEASURED: [&str; 6] =
     ["evidence.", "measures.", "recovery.p50_ms", "recovery.longest_", "fairness.jain", "facts.first_"];
 /// The most holds of a run whose tokens are kept.
@@ -25,8 +25,8 @@ pub struct RunFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<MadeBy>,
     /// The numbers of `verdict.json` that are not zero, and the lengths of its lists, by the paths of `--expect`:
-    /// `lock.stale_holder`; what witnesses
-    /// measured: `evidence.check_to_write_ms`; and latencies and rates: `measures.acquire_p50_ms`.
+    /// `lock.stale_holder`; what witnesses measured: `evidence.check_to_write_ms`; and latencies and rates:
+    /// `measures.acquire_p50_ms`. A zero that a run may be too short to measure is kept.
     pub figures: BTreeMap<String, f64>,
     /// The double-holder windows.
     pub windows: Vec<WindowFacts>,
@@ -74,18 +74,23 @@ impl RunFacts {
 
     /// The figure at a path. A record leaves out the counts that are zero. None if the run did not measure the figure.
     pub fn figure(&self, path: &str) -> Option<f64> {
-        let is_measured = MEASURED.iter().any(|start| path.starts_with(start));
-        self.figures.get(path).copied().or((!is_measured).then_some(0.0))
+        self.figures.get(path).copied().or((!is_measured(path)).then_some(0.0))
     }
 }
 
-/// Adds the numbers of a property that are not zero, and the lengths of its lists that are not empty.
+/// Returns whether a run may be too short to measure the figure at this path.
+fn is_measured(path: &str) -> bool {
+    MEASURED.iter().any(|start| path.starts_with(start))
+}
+
+/// Adds the numbers of a property, and the lengths of its lists. Zeros that no run can miss are left out.
 fn add(figures: &mut BTreeMap<String, f64>, name: &str, value: Result<Value, serde_json::Error>) {
     let Ok(Value::Object(fields)) = value else { return };
     for (field, value) in fields {
         let number = value.as_f64().or_else(|| value.as_array().map(|list| list.len() as f64));
-        if let Some(number) = number.filter(|number| *number != 0.0) {
-            figures.insert(format!("{name}.{field}"), number);
+        let path = format!("{name}.{field}");
+        if let Some(number) = number.filter(|number| *number != 0.0 || is_measured(&path)) {
+            figures.insert(path, number);
         }
     }
 }

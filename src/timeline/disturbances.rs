@@ -215,6 +215,22 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_drift_is_a_change_each_time_that_a_millisecond_has_added_up() {
+        for (wall_ns, boot_ns) in [(250_000, 0), (0, 250_000), (-250_000, 0), (0, -250_000)] {
+            let mut disturbances = Disturbances::default();
+            for n in 0..10_u32 {
+                let of = |step: i64| step * i64::from(n);
+                let sample = Event::Clocks { wall_ns: of(wall_ns), boot_ns: of(boot_ns) };
+                add(&mut disturbances, "worker-1", n.into(), sample);
+            }
+            let (_, _, clocks, _) = disturbances.finish();
+            let changes: Vec<_> = clocks.iter().map(|change| (change.at.0, change.wall_ms, change.boot_ms)).collect();
+            let after = |n: u64| (n, wall_ns as f64 * n as f64 / 1e6, boot_ns as f64 * n as f64 / 1e6);
+            assert_eq!(changes, [after(4), after(8)]);
+        }
+    }
+
+    #[test]
     fn a_process_that_died_unplanned_has_no_kill() {
         let mut disturbances = Disturbances::default();
         add(&mut disturbances, "worker-1", 0, started());

@@ -88,6 +88,24 @@ fn a_renewal_that_is_answered_too_late_extends_no_promise() {
 }
 
 #[test]
+fn a_promise_counts_from_the_stamp_that_its_grant_names() {
+    let mut records = records("kleppmann-pause");
+    let end = |records: &[Record]| {
+        let timeline = built(records);
+        timeline.ms(timeline.hold(HoldId(1)).unwrap().promise_end)
+    };
+    // The client sent its attempt at 2.001 s.
+    assert_eq!(end(&records), 3_979.0);
+    for record in &mut records {
+        if let Event::Acquired { attempt: HoldId(1), promised_from, .. } = &mut record.event {
+            // Its lease began later: it had to wait in a queue.
+            *promised_from = Some(Stamp(12_011_000_000));
+        }
+    }
+    assert_eq!(end(&records), 3_989.0);
+}
+
+#[test]
 fn every_history_of_the_corpus_has_a_timeline_with_all_its_windows() {
     let mut seen = 0;
     for entry in std::fs::read_dir(corpus("x").parent().unwrap()).unwrap() {
@@ -119,6 +137,11 @@ fn a_kill_ends_a_hold_as_it_does_for_the_checker() {
     let gave_up = Event::GaveUp { hold: HoldId(1_000_000_001) };
     records.insert(14, Record { seq: 14, process: "worker-2".into(), n: 3, at, event: gave_up });
     assert_eq!(end(&records), (Some(at), at));
+    // A client that acquires before it dies has a hold that ends as it begins.
+    let later = Stamp(12_505_000_000);
+    let is_acquired = |r: &&mut Record| matches!(r.event, Event::Acquired { attempt: HoldId(1_000_000_001), .. });
+    records.iter_mut().find(is_acquired).unwrap().at = later;
+    assert_eq!(end(&records), (Some(later), later));
 }
 
 /// The sections of a client, one after the other. `at` is the time of the first, in milliseconds.

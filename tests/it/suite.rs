@@ -118,7 +118,7 @@ fn without_its_witness_a_row_says_nothing_and_a_wrong_expectation_is_told() {
     let dir = row(|text| text.replace("proved:pause", "tokens-behind"));
     let ran = one(&dir, &[]).exits(2);
     assert!(ran.stdout.contains("not seen: counters behind"), "{}", ran.stdout);
-    // What did not come out as expected is there to be looked at.
+    // A user can look at a run that did not come out as expected.
     let is_written = |dir: &tempfile::TempDir| dir.path().join("runs/latest/verdict.json").exists();
     assert!(is_written(&dir));
     let dir = row(|text| text.replace("lock=violated", "lock=upheld"));

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
 };
 
 use crate::support::{harness, ran};
@@ -263,24 +264,63 @@ fn an_engine_that_the_user_may_not_use_is_no_missing_engine() {
     }
 }
 
-#[test]
-fn an_engine_that_answers_with_an_error_is_no_missing_engine() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+/// The address of an engine that answers each request, by its path, with a status and a body.
+fn engine(answer: fn(&str) -> (&'static str, &'static str)) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("tcp://{}", listener.local_addr().unwrap());
+    let one = move |mut stream: TcpStream| {
+        let mut request = [0; 4096];
+        let length = stream.read(&mut request).unwrap_or_default();
+        let request = String::from_utf8_lossy(&request[..length]);
+        let (status, body) = answer(request.split(' ').nth(1).unwrap_or_default());
+        let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        let _ = stream.write_all((head + body).as_bytes());
+    };
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let mut stream = stream;
-            let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
-            let answer = b"HTTP/1.1 500 Broken\r\ncontent-length: 20\r\n\r\n{\"message\":\"broken\"}";
-            let _ = std::io::Write::write_all(&mut stream, answer);
+            std::thread::spawn(move || one(stream));
         }
     });
+    host
+}
+
+#[test]
+fn an_engine_that_answers_with_an_error_is_no_missing_engine() {
+    let host = engine(|_| ("500 Broken", r#"{"message":"broken"}"#));
     let dir = tempfile::tempdir().unwrap();
     for args in [&["clean"][..], &["run", "--runs", dir.path().to_str().unwrap()][..]] {
         let ran = crate::support::Ran::from(harness().args(args).env("DOCKER_HOST", &host).output().unwrap());
         let ran = ran.exits(3).says(&["engine says", "broken"]);
         assert!(!ran.stderr.contains("no Docker engine answers"), "{}", ran.stderr);
     }
+}
+
+#[test]
+fn the_rest_of_an_image_build_that_cannot_be_removed_is_told_when_all_else_is_removed() {
+    let host = engine(|path| {
+        let body = match path {
+            path if path.ends_with("/version") => r#"{"ApiVersion":"1.41"}"#,
+            path if path.ends_with("/info") => r#"{"SystemTime":"2026-11-28T12:00:00Z"}"#,
+            path if path.contains("/volumes") => "{}",
+            _ => "[]",
+        };
+        ("200 OK", body)
+    });
+    let temporary = tempfile::tempdir().unwrap();
+    let clean = || {
+        let mut command = harness();
+        command.arg("clean").env("DOCKER_HOST", &host).env("TMPDIR", temporary.path());
+        crate::support::Ran::from(command.output().unwrap())
+    };
+    let dead = temporary.path().join("harness-build-1-0");
+    fs::create_dir(&dead).unwrap();
+    fs::write(dead.with_extension("lock"), "").unwrap();
+    let stdout = clean().exits(0).stdout;
+    assert!(stdout.contains("removed interrupted image builds: ") && !dead.exists(), "{stdout}");
+    // A directory cannot be opened as the lock of a build.
+    fs::create_dir(dead.with_extension("lock")).unwrap();
+    let ran = clean().exits(3).says(&["cannot remove what an interrupted image build has left"]);
+    assert!(ran.stdout.contains("removed 0 containers, 0 networks, 0 volumes"), "{}", ran.stdout);
 }
 
 /// A recorded run of the checker's corpus, as a run directory.

@@ -108,18 +108,9 @@ struct Taking {
 
 impl Client {
     /// Returns this client with a lock that it may acquire again while it holds it.
-    pub fn reentrant(&self, backend: &Backend) -> Client {
-        let lock = backend.reentrant(self.lock.clone(), self.recording.clock.clone());
-        Client {
-            id: self.id,
-            lock,
-            resource: self.resource.clone(),
-            recording: self.recording.clone(),
-            workload: self.workload.clone(),
-            lease: self.lease,
-            namespace: self.namespace.clone(),
-            attempts: self.attempts.clone(),
-        }
+    pub fn reentrant(mut self, backend: &Backend) -> Client {
+        self.lock = backend.reentrant(self.lock, self.recording.clock.clone());
+        self
     }
 
     /// Runs one critical section. After each failed attempt, `give_up` decides whether to stop. `end` resolves when an

@@ -16,10 +16,11 @@ use history::{
     Activity, Arm, ClientId, ClusterKind, Comparison, Event, Key, Plan, Program, Scripted, ServerFacts, Stamp, Tokens,
     Version, Workload,
 };
-use locks::{Clock, Node, NodeError, Owner, Redis, Reply, Step, StepAnswer};
+use locks::{Client, Clock, Connected, Node, NodeError, Owner, Redis, Reply, ServerAddress, Servers, Step, StepAnswer};
 use resource::{ReadAnswer, WriteAnswer};
 use workloads::{
     attempt::Recording,
+    backend::Backend,
     points::Points,
     ports::{Journal, Operation, Pending, Resource},
     protocol::Configuration,
@@ -291,5 +292,26 @@ async fn only_a_worker_that_is_started_again_comes_up_without_a_lock() {
         let double = || Arc::new(Double(world.clone()));
         let connected = Worker::connect(configuration, double(), double()).await;
         assert_eq!(connected.is_ok(), comes_up, "process {process}");
+    }
+}
+
+/// Connects to two servers, of which only the second says its version.
+fn half_connected(_: &'static str, _: Vec<ServerAddress>, _: usize) -> Reply<Result<Connected, NodeError>> {
+    let versions = vec![Err(NodeError::Definite("no answer".into())), Ok("7.0.15".into())];
+    Box::pin(std::future::ready(Ok(Connected { servers: Servers::Nodes(Vec::new()), versions })))
+}
+
+#[test]
+fn only_a_late_process_comes_up_without_the_version_of_a_server() {
+    let client = Client { connect: half_connected, ..*Client::named("redis").unwrap() };
+    let backend = Backend { client: Box::leak(Box::new(client)), bug: None };
+    let lock_nodes = vec![("redis-1".into(), "one:6379".to_owned()), ("redis-2".into(), "two:6379".to_owned())];
+    let configuration = Configuration { lock_nodes, ..configuration(&World::default(), 1, 1) };
+    for (is_late, expected) in [
+        (false, Err(NodeError::Definite("no answer".into()))),
+        (true, Ok(vec![("redis-2".into(), "7.0.15".to_owned())])),
+    ] {
+        let connected = block_on(backend.connect(&configuration, is_late));
+        assert_eq!(connected.map(|(_, versions)| versions), expected, "late: {is_late}");
     }
 }

@@ -135,6 +135,31 @@ fn a_process_that_ends_unfinished_and_unkilled_makes_the_run_inconclusive() {
 }
 
 #[test]
+fn the_first_process_that_has_not_ended_stops_the_judgement() {
+    // One worker holds the key from 50 on, and its record ends at 100. The other one acquires the key at 130.
+    for (holder, other) in [(1, 2), (2, 1)] {
+        // The end of a process may be told, though it has not finished.
+        for is_told in [false, true] {
+            let mut builder = HistoryBuilder::new();
+            builder.acquire(1, holder, 40, 50, 41).acquire(2, other, 110, 130, 42);
+            for (worker, last) in [(holder, 100), (other, 500)] {
+                builder.event(&format!("worker-{worker}"), last, Event::Watermark);
+            }
+            if is_told {
+                builder.unfinished = vec!["worker-1", "worker-2"];
+            }
+            let mut records = builder.records();
+            let is_of_worker = |r: &Record| r.process.as_str().starts_with("worker");
+            records.retain(|r| !(is_of_worker(r) && matches!(r.event, Event::Finished)));
+            let v = check(records, Tail::Whole);
+            let found = (verdict(&v, "lock"), count(&v, "lock.windows"), v.reasons.len());
+            assert_eq!(found, (Verdict::Inconclusive, 0, 2), "worker-{holder} first, told: {is_told}");
+            assert_eq!(v.facts.judged_until_ms, 100.0, "worker-{holder} first, told: {is_told}");
+        }
+    }
+}
+
+#[test]
 fn a_process_that_starts_before_judged_events_makes_the_run_inconclusive() {
     // The other processes have finished at 82, so all of their events have been judged.
     let late = "worker-1#2: it started before events that had been judged".to_string();

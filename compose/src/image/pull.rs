@@ -18,7 +18,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// Words of Go's network code in the engine's errors: a connection to the registry, or to the host of its layers, was
-/// not made, was not trusted, or broke off.
+/// not made, was not trusted, or broke off. An error that has none of them costs one more try at most. A registry that
+/// is given up wrongly costs all later images.
 const UNREACHED: [&str; 8] =
     ["dial tcp", "read tcp", "write tcp", "net/http: ", "deadline exceeded", "Client.Timeout", "tls: ", "x509: "];
 /// The engine's errors about a layer that is on its disk already. Such a layer may end too early, too.

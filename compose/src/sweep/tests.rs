@@ -1,7 +1,9 @@
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
+
+use tokio::time::pause;
 
 use super::*;
 
@@ -167,6 +169,40 @@ async fn an_object_that_appears_late_is_taken_down_with_its_anonymous_volumes() 
     let removals = removals.lock().unwrap();
     let [removal] = removals.as_slice() else { panic!("{removals:?}") };
     assert!(removal.starts_with("DELETE /v1.41/containers/redis-1?") && removal.contains("v=true"), "{removal}");
+}
+
+#[tokio::test]
+async fn a_volume_in_use_is_looked_for_until_the_late_container_is_removed() {
+    const VOLUME: &str = r#"{"Volumes":[{"Name":"binary","Driver":"local","Mountpoint":"/v",
+        "Labels":{"harness.run":"a"},"Options":{},"Scope":"local"}],"Warnings":[]}"#;
+    const IN_USE: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    let dir = tempfile::tempdir().unwrap();
+    let looks = Arc::new(AtomicUsize::new(0));
+    let (seen, is_used, is_there) = (Arc::clone(&looks), AtomicBool::new(true), AtomicBool::new(true));
+    let answer = move |request: &str| {
+        let is_of_volume = request.contains("/volumes");
+        if request.starts_with("DELETE ") {
+            if is_of_volume && is_used.load(Ordering::Relaxed) {
+                return IN_USE.to_owned();
+            }
+            let gone = if is_of_volume { &is_there } else { &is_used };
+            gone.store(false, Ordering::Relaxed);
+            return "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned();
+        }
+        if is_of_volume && is_there.load(Ordering::Relaxed) {
+            return crate::fake_engine::json(VOLUME);
+        }
+        // The container, whose creation had begun, appears in the third look.
+        let is_look = request.starts_with("GET /v1.41/containers/json");
+        let is_late = is_look && seen.fetch_add(1, Ordering::Relaxed) < 2;
+        let is_listed = !is_late && is_used.load(Ordering::Relaxed);
+        listed(request, &if is_listed { format!("[{}]", container("redis-1", "created")) } else { "[]".to_owned() })
+    };
+    let engine = crate::fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+    pause();
+    let swept = take_down_by_looks(&engine, "a", Duration::ZERO).await.unwrap();
+    let expected = Swept { containers: 1, volumes: 1, runs: BTreeSet::from(["a".to_owned()]), ..Swept::default() };
+    assert_eq!((swept, looks.load(Ordering::Relaxed)), (expected, 5), "two looks find nothing at the end");
 }
 
 #[tokio::test]

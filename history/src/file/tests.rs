@@ -331,8 +331,17 @@ fn what_restarted_processes_found_is_read_alone() {
         writer.append(&Record { seq: n, process: process.into(), n, at: Stamp(10), event }).unwrap();
     }
     writer.flush().unwrap();
-    let found = Reader::recoveries(&dir.path().join("restarted.jsonl")).unwrap();
-    assert_eq!(found, [(ProcessName::from("resource#2"), 42), (ProcessName::from("resource#3"), 7)]);
+    let expected = [(ProcessName::from("resource#2"), 42), (ProcessName::from("resource#3"), 7)];
+    assert_eq!(Reader::recoveries(&dir.path().join("restarted.jsonl")).unwrap(), expected);
+    // Other programs write blanks and any order of the fields, and no checksums.
+    let foreign = [
+        r#"{"process": "resource#2", "n": 0, "at": 5, "event": "recovered", "durable": 42}"#,
+        r#"{"process": "resource#2", "n": 1, "event": "recovered", and no event}"#,
+        r#"{"durable": 7, "event" : "recovered", "at": 6, "n": 0, "process": "resource#3"}"#,
+    ];
+    let path = dir.path().join("foreign.jsonl");
+    std::fs::write(&path, foreign.map(|line| format!("{line}\n")).concat()).unwrap();
+    assert_eq!(Reader::recoveries(&path).unwrap(), expected);
 }
 
 #[test]

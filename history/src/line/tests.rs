@@ -189,6 +189,7 @@ fn words_that_only_begin_like_known_ones_are_left_to_serde() {
         r#""admission","number":1,"key":"k","kind":"reads","arms":[]"#,
         r#""admission","number":1,"key":"k","kind":"writ","arms":[]"#,
         r#""admission","number":1,"key":"k","kind":"read","op":1,"hold":1,"arms":[]"#,
+        r#""admission","number":1,"key":"k","kind":"write","hold":1,"op":2,"repeat":null,"arms":[]"#,
         r#""admission","number":1,"key":"k","kind":"read","arms":[{"arm":"off","admitted":1,"version":1,"value":1}]"#,
         r#""admission","number":1,"key":"k","kind":"read","arms":[{"arm":"off","version":1,"value":1}]"#,
     ] {
@@ -200,6 +201,11 @@ fn words_that_only_begin_like_known_ones_are_left_to_serde() {
         r#""read-ok","hold":1,"op":1,"number":1,"arms":[["cas",0,null],["off",12345678,123456789]]"#,
         r#""write-ok","hold":1,"op":1,"number":1,"arms":[["deadline",false,0],["reads",true,null]]"#,
         r#""admission","number":1,"key":"k","kind":"read","arms":[]"#,
+        r#""admission","number":1,"key":"k","kind":"write","hold":1,"op":2,"repeat":false,"arms":[]"#,
+        r#""admission","number":1,"key":"k","kind":"write","hold":1,"op":2,"token":3,"repeat":true,"arms":[]"#,
+        r#""released","hold":1,"removed":false,"answers":[]"#,
+        r#""released","hold":1,"removed":true,"answers":[]"#,
+        r#""check","hold":1,"passed":true"#,
     ] {
         assert!(is_by_position(&of(event), &mut names), "{event}");
     }

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::Plan;
 use crate::{
+    fault::FaultId,
     names::NodeName,
     point::Point,
     step::{Step, When},
@@ -97,19 +98,29 @@ impl Plan {
     fn needed_for(&self, until: &Until) -> Option<WaitId> {
         match until {
             Until::Reached(other) => Some(*other),
-            Until::Over(fault) => match self.step(*fault)?.when {
-                When::WhileWaits(other) => Some(other),
-                _ => None,
-            },
+            Until::Over(fault) => self.waited_for(*fault),
             _ => None,
         }
+    }
+
+    /// Returns the wait that a fault goes with. The fault may begin after others that are over.
+    fn waited_for(&self, mut fault: FaultId) -> Option<WaitId> {
+        // Faults that follow each other in a circle never end.
+        for _ in &self.schedule {
+            match self.step(fault)?.when {
+                When::WhileWaits(other) => return Some(other),
+                When::Healed(earlier) => fault = earlier,
+                _ => return None,
+            }
+        }
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Fault, FaultId, fault};
+    use crate::{Fault, fault};
 
     fn plan() -> Plan {
         let mut plan = crate::plan::tests::plan();
@@ -143,7 +154,7 @@ mod tests {
     #[test]
     fn a_wait_that_cannot_come_about_is_refused() {
         type Change = fn(&mut Plan);
-        let table: [(&str, Change); 15] = [
+        let table: [(&str, Change); 16] = [
             ("number is taken", |p| p.waits.push(p.waits[0].clone())),
             ("no worker", |p| p.waits[0].worker = "redis-1".into()),
             ("no worker", |p| p.waits[0].until = Until::Wrote("worker-9".into())),
@@ -159,6 +170,13 @@ mod tests {
                 p.waits.push(Wait { id: WaitId(2), ..p.waits[0].clone() });
                 p.waits[0].until = Until::Over(FaultId(1));
                 p.schedule[0].when = When::WhileWaits(WaitId(2));
+            }),
+            ("needs wait 2, which worker-1", |p| {
+                p.waits.push(Wait { id: WaitId(2), ..p.waits[0].clone() });
+                p.waits[0].until = Until::Over(FaultId(2));
+                p.schedule[0].when = When::WhileWaits(WaitId(2));
+                let (id, when) = (FaultId(2), When::Healed(FaultId(1)));
+                p.schedule.push(Step { id, when, ..p.schedule[0].clone() });
             }),
             ("outside", |p| p.waits[0].at_most = Duration::ZERO),
             ("is over", |p| p.waits[0].after = p.time),

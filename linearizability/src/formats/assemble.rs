@@ -178,14 +178,14 @@ impl Assembler {
     /// The object of an operation, and its value without the name of the object.
     fn object(&mut self, event: &Event, value: &Edn) -> Result<(Value, Edn), FormatError> {
         if let Some(key) = &event.key {
-            return Ok((self.history.values.form(&key.to_string()), value.clone()));
+            return Ok((self.history.values.name(&key.to_string()), value.clone()));
         }
         if self.model != ModelKind::Kv {
             return Ok((Value::ABSENT, value.clone()));
         }
         match value.untagged() {
             Edn::List(items) if items.len() == 2 => {
-                Ok((self.history.values.form(&items[0].to_string()), items[1].clone()))
+                Ok((self.history.values.name(&items[0].to_string()), items[1].clone()))
             }
             _ => Err(wrong(event, "the operation names no key: expected `:key`, or `:value [key value]`".to_owned())),
         }

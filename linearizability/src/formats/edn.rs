@@ -392,3 +392,6 @@ pub(super) fn one(text: &str, line: usize) -> Result<Edn, FormatError> {
         Some(_) => Err(reader.wrong("something follows the form".to_owned())),
     }
 }
+
+#[cfg(test)]
+mod tests;

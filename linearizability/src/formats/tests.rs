@@ -1,6 +1,9 @@
 use crate::{Asked, Format, History, ModelKind, Verdict, check, read};
 
+mod locks;
+mod reasons;
 mod search;
+mod values;
 
 fn judged(format: Format, text: &str, asked: Asked) -> (History, Verdict) {
     let (history, options) = read(format, text.as_bytes(), asked).unwrap();
@@ -196,9 +199,14 @@ fn an_empty_history_says_nothing() {
 #[test]
 fn a_register_may_get_its_first_value_again() {
     let call = |function: &str, value: u32| format!("[0 :invoke :{function} {value}] [0 :ok :{function} {value}]\n");
-    let text = [call("write", 2), call("write", 1), call("read", 1)].concat();
-    let asked = Asked { model: Some(ModelKind::Register), initial: Some("1") };
-    assert_eq!(judged(Format::JepsenEdn, &text, asked).1, Verdict::Linearizable);
+    for (initial, written, read, is_right) in
+        [(Some("1"), &[2, 1][..], 1, true), (None, &[2, 1, 2][..], 2, true), (None, &[2, 1, 2][..], 1, false)]
+    {
+        let written: String = written.iter().map(|value| call("write", *value)).collect();
+        let asked = Asked { model: Some(ModelKind::Register), initial };
+        let (_, verdict) = judged(Format::JepsenEdn, &(written + &call("read", read)), asked);
+        assert_eq!((verdict == Verdict::Linearizable, is_wrong(&verdict)), (is_right, !is_right), "{verdict:?}");
+    }
 }
 
 /// Jepsen gives each crashed call a new process, but a mutex has no owners.
@@ -332,6 +340,8 @@ fn values_are_equal_if_edn_says_so() {
         ("5N", "+5"),
         ("99999999999999999999N", "+99999999999999999999"),
         ("##Inf", "##Inf"),
+        ("-0", "0"),
+        (r#""\t\n""#, "\"\t\n\""),
     ] {
         assert!(are_equal(one, other), "{one} {other}");
     }
@@ -344,6 +354,13 @@ fn values_are_equal_if_edn_says_so() {
         ("##Inf", "##-Inf"),
         ("5NN", "5"),
         ("-99999999999999999999", "99999999999999999999"),
+        ("1.0", "1.00"),
+        ("1", r#""1""#),
+        (":a", "a"),
+        (":a", r#"":a""#),
+        (r"\a", "a"),
+        ("[1 [2]]", "[[1] 2]"),
+        ("#{1 [2]}", "#{1 #{2}}"),
     ] {
         assert!(!are_equal(one, other), "{one} {other}");
     }
@@ -367,8 +384,23 @@ fn a_string_and_a_number_with_its_text_are_two_values_of_a_store() {
     }
     assert_eq!(store(&[("append", r#""1""#)], r#""1""#).1, Verdict::Linearizable);
     assert!(is_wrong(&store(&[("append", r#""1""#)], "1").1), "an append of strings makes a string");
-    for answer in ["12", r#""12""#] {
-        assert_eq!(store(&[("write", "1"), ("append", "2")], answer).1, Verdict::Linearizable, "{answer}");
+    // Two ways lead to one text: strings alone, and a number with them.
+    let strings = [("write", r#""1""#), ("append", r#""2""#)];
+    let mixed = [("write", "1"), ("append", r#""2""#)];
+    for (calls, can_be_number) in [
+        (strings.to_vec(), false),
+        (mixed.to_vec(), true),
+        (vec![("write", r#""1""#), ("append", "2")], true),
+        (vec![("write", "1"), ("append", "2")], true),
+        ([mixed, strings].concat(), false),
+        ([strings, mixed].concat(), true),
+    ] {
+        assert_eq!(store(&calls, r#""12""#).1, Verdict::Linearizable, "{calls:?}");
+        assert_eq!(is_wrong(&store(&calls, "12").1), !can_be_number, "{calls:?}");
+        let longer = [&calls[..], &[("append", r#""3""#)]].concat();
+        assert_eq!(is_wrong(&store(&longer, "123").1), !can_be_number, "{longer:?}");
+        let replaced = [&calls[..], &[("cas", "[12 4]")]].concat();
+        assert_eq!(is_wrong(&store(&replaced, "4").1), !can_be_number, "{replaced:?}");
     }
     let (history, verdict) = store(&[("write", "1")], r#""1""#);
     let Verdict::NotLinearizable(conflict) = verdict else { panic!("{verdict:?}") };

@@ -24,6 +24,10 @@ const COLUMN: &[u8] = b"\0\x01n\0\0\0\0\0\0\0\0\0\0\x14\0\x08\xff\xff\xff\xff\0\
 /// An unusual answer of the server.
 #[derive(Clone, Copy)]
 pub enum Says {
+    /// This number, in place of 1.
+    Number(i64),
+    /// Another session has locked the row. The next answer is the usual one.
+    LockedOnce,
     /// No row.
     Nothing,
     /// An error that shows the user.
@@ -72,8 +76,11 @@ fn rows(numbers: &[i64]) -> Vec<u8> {
 }
 
 fn error(severity: &str) -> Vec<u8> {
-    let said = "too many connections for role \"alice\"";
-    message(b'E', format!("S{severity}\0V{severity}\0C53300\0M{said}\0\0").as_bytes())
+    coded_error(severity, "53300", "too many connections for role \"alice\"")
+}
+
+fn coded_error(severity: &str, code: &str, said: &str) -> Vec<u8> {
+    message(b'E', format!("S{severity}\0V{severity}\0C{code}\0M{said}\0\0").as_bytes())
 }
 
 /// Reads a length and the bytes that follow.
@@ -137,6 +144,12 @@ impl Scripted {
         let says = self.answers.lock().get(asked).copied();
         let answer = match says {
             None => usual,
+            Some(Says::Number(number)) => rows(&[number]),
+            Some(Says::LockedOnce) => {
+                self.answers.lock().remove(asked);
+                let refused = coded_error("ERROR", "55P03", "could not obtain lock on row");
+                [refused, ready_for_query()].concat()
+            }
             Some(Says::Nothing) => rows(&[]),
             Some(Says::Error) => [error("ERROR"), ready_for_query()].concat(),
             Some(Says::Fatal) => {

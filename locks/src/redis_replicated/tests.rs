@@ -4,7 +4,7 @@ use std::{
     net::Ipv4Addr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{Client, clock::BootClock, hold::Outcome, ports::Unwatched};
+use crate::{Client, clock::BootClock, hold::Outcome, ports::Unwatched, postgres_session::doubles::Stopped};
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -35,6 +35,8 @@ struct Scripted {
     named: Mutex<[Option<(String, u16)>; 2]>,
     /// The number of replicas that acknowledge a write.
     acknowledging: AtomicUsize,
+    /// True if another client holds every key.
+    is_held: AtomicBool,
     /// The commands about locks: the server and the first words.
     asked: Mutex<Vec<(usize, String)>>,
 }
@@ -50,9 +52,16 @@ impl Scripted {
         let first = at(0, 0).await;
         let sentinel_port = port(&first);
         let sentinels = [first, at(1, sentinel_port).await];
-        let (primary, acknowledging) = (AtomicUsize::new(0), AtomicUsize::new(1));
-        let (named, asked) = (Mutex::default(), Mutex::default());
-        let scripted = Arc::new(Scripted { ports, sentinel_port, network, primary, named, acknowledging, asked });
+        let scripted = Arc::new(Scripted {
+            ports,
+            sentinel_port,
+            network,
+            primary: AtomicUsize::new(0),
+            named: Mutex::default(),
+            acknowledging: AtomicUsize::new(1),
+            is_held: AtomicBool::new(false),
+            asked: Mutex::default(),
+        });
         for (place, listener) in servers.into_iter().chain(sentinels).enumerate() {
             let scripted = scripted.clone();
             tokio::spawn(async move {
@@ -75,7 +84,7 @@ impl Scripted {
     }
 
     fn answer(&self, server: usize, words: &[String]) -> String {
-        let primary = self.primary.load(Ordering::SeqCst);
+        let (primary, is_held) = (self.primary.load(Ordering::SeqCst), self.is_held.load(Ordering::SeqCst));
         match words[0].as_str() {
             "INFO" => "$22\r\nredis_version:7.0.15\r\n\r\n".into(),
             "ROLE" if server == primary => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".into(),
@@ -90,7 +99,11 @@ impl Scripted {
                 self.asked.lock().unwrap().push((server, words.join(" ")));
                 format!(":{}\r\n", self.acknowledging.load(Ordering::SeqCst))
             }
-            "EVAL" if server != primary => "-READONLY You can't write against a read only replica.\r\n".into(),
+            "EVAL" | "SET" if server != primary => "-READONLY You can't write against a read only replica.\r\n".into(),
+            "SET" => {
+                self.asked.lock().unwrap().push((server, "acquire".into()));
+                if is_held { "$-1\r\n".into() } else { "+OK\r\n".into() }
+            }
             "EVAL" => {
                 let what = match words[1].as_str() {
                     script if script.contains("INCR") => "acquire",
@@ -98,7 +111,7 @@ impl Scripted {
                     _ => "release",
                 };
                 self.asked.lock().unwrap().push((server, what.into()));
-                ":1\r\n".into()
+                if is_held { ":0\r\n".into() } else { ":1\r\n".into() }
             }
             _ => "+OK\r\n".into(),
         }
@@ -118,9 +131,14 @@ impl Scripted {
     }
 
     async fn lock<P: Protocol>(&self) -> Arc<dyn Lock> {
+        self.lock_with::<P>(TokenSource::Counter).await
+    }
+
+    /// A lock that waits for every answer.
+    async fn lock_with<P: Protocol>(&self, tokens: TokenSource) -> Arc<dyn Lock> {
         let connected = connect_by::<P>(self.addresses(), 0, self.sentinel_port).await.unwrap();
         assert!(connected.versions.iter().all(|version| version.as_deref() == Ok("7.0.15")));
-        build(connected.servers, TokenSource::Counter, Arc::new(BootClock)).unwrap()
+        build(connected.servers, tokens, Arc::new(Stopped)).unwrap()
     }
 
     fn asked(&self) -> Vec<(usize, String)> {
@@ -180,15 +198,34 @@ async fn the_client_follows_a_failover_and_says_which_server_granted() {
 #[tokio::test]
 async fn a_grant_that_no_replica_acknowledged_is_indeterminate_and_undone() {
     let servers = Scripted::start(72).await;
-    let lock = servers.lock::<WaitProtocol>().await;
-    let (key, owner) = attempt();
-    assert!(lock.acquire(&key, owner.clone(), LEASE, &Unwatched).await.is_ok());
-    assert_eq!(servers.asked(), [(0, "acquire".into()), (0, "WAIT 1 100".into())]);
+    for tokens in [TokenSource::Counter, TokenSource::None] {
+        let lock = servers.lock_with::<WaitProtocol>(tokens).await;
+        let (key, owner) = attempt();
+        servers.acknowledging.store(1, Ordering::SeqCst);
+        assert!(lock.acquire(&key, owner.clone(), LEASE, &Unwatched).await.is_ok());
+        assert_eq!(servers.asked(), [(0, "acquire".into()), (0, "WAIT 1 100".into())], "{tokens:?}");
+        servers.acknowledging.store(0, Ordering::SeqCst);
+        let failure = lock.acquire(&key, owner, LEASE, &Unwatched).await.unwrap_err();
+        assert_eq!(failure.outcome, Outcome::Indeterminate);
+        let FailureReason::Error(said) = failure.reason else { panic!("{failure:?}") };
+        assert!(said.contains("0 of 1 replicas"), "{said}");
+        let asked = [(0, "acquire".into()), (0, "WAIT 1 100".into()), (0, "release".into())];
+        assert_eq!(servers.asked(), asked, "{tokens:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_waits_for_no_replica() {
+    let servers = Scripted::start(79).await;
     servers.acknowledging.store(0, Ordering::SeqCst);
-    let failure = lock.acquire(&key, owner, LEASE, &Unwatched).await.unwrap_err();
-    assert_eq!(failure.outcome, Outcome::Indeterminate);
-    assert!(matches!(&failure.reason, FailureReason::Error(said) if said.contains("0 of 1 replicas")), "{failure:?}");
-    assert_eq!(servers.asked(), [(0, "acquire".into()), (0, "WAIT 1 100".into()), (0, "release".into())]);
+    servers.is_held.store(true, Ordering::SeqCst);
+    for tokens in [TokenSource::Counter, TokenSource::None] {
+        let lock = servers.lock_with::<WaitProtocol>(tokens).await;
+        let (key, owner) = attempt();
+        let failure = lock.acquire(&key, owner, LEASE, &Unwatched).await.unwrap_err();
+        assert_eq!((failure.reason, failure.outcome), (FailureReason::Held, Outcome::Failed));
+        assert_eq!(servers.asked(), [(0, "acquire".into())], "{tokens:?}");
+    }
 }
 
 #[tokio::test]

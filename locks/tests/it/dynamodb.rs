@@ -24,12 +24,13 @@ struct Row {
     counter: u64,
 }
 
-/// A table in memory. The next write waits for as long as the table is told.
+/// A table in memory. The next write, or the next read, waits for as long as the table is told.
 #[derive(Default)]
 struct Memory {
     rows: Mutex<HashMap<Key, Row>>,
     versions: Mutex<Vec<RecordVersion>>,
     next_write_takes: Mutex<Duration>,
+    next_read_takes: Mutex<Duration>,
 }
 
 impl Memory {
@@ -72,9 +73,16 @@ impl Table for Shared {
     }
 
     fn read(&self, key: &Key) -> Reply<Result<Option<Record>, NodeError>> {
-        let row = self.0.rows.lock().unwrap().get(key).cloned();
-        let record = |row: Row| Record { lease: row.owner.map(|(_, lease)| lease), version: row.version };
-        Box::pin(std::future::ready(Ok(row.map(record))))
+        let (memory, key) = (self.0.clone(), key.clone());
+        let takes = std::mem::take(&mut *memory.next_read_takes.lock().unwrap());
+        Box::pin(async move {
+            if !takes.is_zero() {
+                sleep(takes).await;
+            }
+            let row = memory.rows.lock().unwrap().get(&key).cloned();
+            let record = |row: Row| Record { lease: row.owner.map(|(_, lease)| lease), version: row.version };
+            Ok(row.map(record))
+        })
     }
 
     fn write(
@@ -165,6 +173,26 @@ fn a_waiting_client_takes_over_one_lease_after_its_first_look() {
         assert!(second.token > first.token);
         let late = a.lock.release(&first, &Unwatched).await.unwrap();
         assert!(!late.removed, "another client owns the key");
+    });
+}
+
+#[test]
+fn a_waiting_client_counts_from_the_answer_to_its_read() {
+    scene(|memory, a, b| async move {
+        let mut hold = a.attempt().await.unwrap();
+        *memory.next_read_takes.lock().unwrap() = 200 * MS;
+        let looked = Instant::now();
+        // The read finds the version of a renewal that was sent after the read.
+        let renewing = async {
+            sleep(100 * MS).await;
+            a.lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
+        };
+        let (looking, ()) = tokio::join!(b.attempt(), renewing);
+        assert_eq!(looking.unwrap_err().reason, FailureReason::Held);
+        b.acquire().await;
+        let waited = looked.elapsed();
+        assert!(waited >= LEASE + 200 * MS && waited < LEASE + 230 * MS, "{waited:?}");
+        assert!(!hold.is_valid(a.clock.now()), "two holds at once");
     });
 }
 

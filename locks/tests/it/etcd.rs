@@ -25,9 +25,10 @@ use member::{Member, TTL_S};
 
 /// For how long a test waits for something that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The revisions of the first two keys.
+/// The revisions of the first three keys.
 const FIRST: Revision = Revision(2);
 const SECOND: Revision = Revision(3);
+const THIRD: Revision = Revision(4);
 
 async fn start() -> (Member, Arc<dyn Store>) {
     let member = Member::start().await;
@@ -37,7 +38,11 @@ async fn start() -> (Member, Arc<dyn Store>) {
 }
 
 fn create(owner: &str) -> Op {
-    Op::Create(Key::new("k0"), Owner::new(owner), LeaseId(7), Mode::Write)
+    create_in(Mode::Write, owner)
+}
+
+fn create_in(mode: Mode, owner: &str) -> Op {
+    Op::Create(Key::new("k0"), Owner::new(owner), LeaseId(7), mode)
 }
 
 fn before(revision: Revision) -> Op {
@@ -64,6 +69,29 @@ async fn a_key_that_was_created_just_before_is_seen() {
     assert_eq!(store.send(Op::Delete(Key::new("k0"), FIRST)).await, Ok(StoreAnswer::Done));
     assert_eq!(store.send(before(SECOND)).await, Ok(StoreAnswer::Gone));
     assert_eq!(store.send(confirm(SECOND)).await, Ok(StoreAnswer::Done));
+}
+
+#[tokio::test]
+async fn a_key_that_conflicts_is_seen_behind_one_that_does_not() {
+    // Only a writer conflicts with the newest older key too.
+    for mode in Mode::ALL {
+        let is_writer = mode == Mode::Write;
+        let (_member, store) = start().await;
+        let [before, confirm] = [Op::Before, Op::Confirm].map(|op| op(Key::new("k0"), THIRD, mode));
+        assert_eq!(store.send(create("a")).await, Ok(StoreAnswer::First(FIRST)));
+        assert_eq!(store.send(create_in(Mode::IntentRead, "b")).await, Ok(StoreAnswer::At(SECOND)));
+        assert_eq!(store.send(create_in(mode, "c")).await, Ok(StoreAnswer::At(THIRD)));
+        let newest = if is_writer { SECOND } else { FIRST };
+        assert_eq!(store.send(before.clone()).await, Ok(StoreAnswer::At(newest)), "{mode}");
+        assert_eq!(store.send(confirm.clone()).await, Ok(StoreAnswer::Refused), "{mode}");
+        assert_eq!(store.send(Op::Delete(Key::new("k0"), FIRST)).await, Ok(StoreAnswer::Done));
+        let (newest, confirmed) = match is_writer {
+            true => (StoreAnswer::At(SECOND), StoreAnswer::Refused),
+            false => (StoreAnswer::Gone, StoreAnswer::Done),
+        };
+        assert_eq!(store.send(before).await, Ok(newest), "{mode}");
+        assert_eq!(store.send(confirm).await, Ok(confirmed), "{mode}");
+    }
 }
 
 #[tokio::test]

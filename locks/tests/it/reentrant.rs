@@ -1,8 +1,15 @@
 //! The reentrant lock: the count, the token, the deadline, and releases that are too many.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    future::ready,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use locks::{FailureReason, Hold, Lock, Mode, Outcome, Redlock, Reentrant, TokenSource, Unwatched, Watch};
+use locks::{
+    Cleanup, FailureReason, Hold, Key, Lock, Mode, Operation, Outcome, Owner, Redlock, Reentrant, Released, Renewed,
+    TokenSource, Unwatched, Watch,
+};
 
 use crate::cluster::{ClientClock, FakeNode, LEASE, MS, key, nodes, owner, ports};
 
@@ -153,4 +160,57 @@ async fn a_hold_that_was_given_up_cannot_be_entered_again() {
     assert_eq!(failure.reason, FailureReason::Held, "the servers keep the key until its lease ends");
     assert_eq!(nodes[0].owner(), Some(owner("a")));
     assert!(counts.0.lock().unwrap().is_empty());
+}
+
+/// A lock with a queue and with intentions. It gives one hold to all, and notes the holds that were given up and the
+/// attempts that were cancelled.
+struct Below {
+    hold: Hold,
+    told: Mutex<Vec<(&'static str, Owner)>>,
+}
+
+impl Lock for Below {
+    fn acquire<'a>(&'a self, _: &'a Key, _: Owner, _: Duration, _: &'a dyn Watch) -> Operation<'a, Hold> {
+        Box::pin(ready(Ok(self.hold.clone())))
+    }
+
+    fn intention(&self, mode: Mode) -> Option<Mode> {
+        Some(mode.intention())
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn renew<'a>(&'a self, _: &'a mut Hold, _: Duration, _: &'a dyn Watch) -> Operation<'a, Renewed> {
+        unreachable!("no hold is renewed")
+    }
+
+    fn release<'a>(&'a self, _: &'a Hold, _: &'a dyn Watch) -> Operation<'a, Released> {
+        unreachable!("no hold is released")
+    }
+
+    fn gave_up(&self, hold: &Hold) {
+        self.told.lock().unwrap().push(("given up", hold.owner.clone()));
+    }
+
+    fn cancel<'a>(&'a self, _: &'a Key, owner: &'a Owner, _: Duration, _: &'a dyn Watch) -> Cleanup<'a> {
+        self.told.lock().unwrap().push(("cancelled", owner.clone()));
+        Box::pin(ready(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_below_is_told_which_hold_was_given_up_and_which_attempt_was_cancelled() {
+    let Held { clock, outer: hold, .. } = held().await;
+    let below = Arc::new(Below { hold: hold.clone(), told: Mutex::default() });
+    let lock = Reentrant::new(below.clone(), clock);
+    for _ in 0..2 {
+        lock.acquire(&key(), owner("a"), LEASE, &Unwatched).await.unwrap();
+    }
+    lock.gave_up(&hold);
+    lock.cancel(&key(), &owner("b"), LEASE, &Unwatched).await;
+    assert_eq!(*below.told.lock().unwrap(), [("given up", owner("a")), ("cancelled", owner("b"))]);
+    assert!(lock.waits());
+    assert_eq!(lock.intention(Mode::Read), Some(Mode::IntentRead));
 }

@@ -82,6 +82,21 @@ fn faults_of_lock_nodes_come_at_times_of_their_own() {
 }
 
 #[test]
+fn faults_of_the_resource_come_at_times_of_their_own_and_those_of_a_worker_do_not() {
+    for seed in 0..20 {
+        let steps = drawn(seed, "delay:resource+800ms,pause:worker-2,delay:redis-2+800ms").unwrap();
+        for step in &steps {
+            let is_of_a_server = step.target != Target::Node("worker-2".into());
+            assert_eq!(matches!(step.when, When::At(_)), is_of_a_server, "{step:?}");
+        }
+        let of = |node: &str| steps.iter().filter(|step| step.target == Target::Node(node.into())).count();
+        // A delay comes after 2 s at most, and every 2.8 s at least. A pause takes 3.5 to 7 s.
+        let fills = of("resource") >= 10 && of("redis-2") >= 10 && (5..=9).contains(&of("worker-2"));
+        assert!(fills, "{steps:?}");
+    }
+}
+
+#[test]
 fn a_random_fault_of_a_server_begins_before_the_end() {
     for seed in 0..20 {
         let last = |time| {

@@ -34,6 +34,8 @@ struct Disturbed {
     unplanned: FaultKind,
     /// True if that fault begins and ends during the first probe. Otherwise it is on at once.
     is_short: bool,
+    /// True if that fault ends during the first probe, which it hits all the same.
+    ends_in_probe: bool,
     /// True if that fault is requested, and not yet known to be injected.
     is_being_injected: bool,
     /// The number of waits after which worker-1 has no fault.
@@ -92,8 +94,12 @@ impl Answers for Disturbed {
         if to.as_str() != "worker-1" {
             return self.free;
         }
-        let is_lost = self.probes.fetch_add(1, Ordering::Relaxed) >= self.lost_from;
+        let probe = self.probes.fetch_add(1, Ordering::Relaxed);
+        let is_lost = probe >= self.lost_from;
         let is_hit = self.live_view.look(|view| view.faults_on().count() > 0);
+        if self.ends_in_probe && probe == 0 {
+            self.ends();
+        }
         if is_lost { None } else { [self.free, self.hit][usize::from(is_hit)] }
     }
 
@@ -127,6 +133,7 @@ fn slow(until: u32, free: Option<Duration>) -> Disturbed {
         other: Some(Fault::new(Delay { by: SLOW.into() }, 9 * SECOND)),
         unplanned: FaultKind::Kill,
         is_short: false,
+        ends_in_probe: false,
         is_being_injected: false,
         until,
         lost_from: u32::MAX,
@@ -244,6 +251,21 @@ fn a_fault_that_was_on_only_during_the_probe_proves_nothing() {
     // A fault of other links has no effect on the probe.
     let disturbed = Disturbed { other: elsewhere(), is_short: true, ..slow(u32::MAX, None) };
     assert_eq!(missing_proof(cut(), &["worker-1"], disturbed), (None, 0));
+}
+
+#[test]
+fn a_fault_that_ends_during_the_probe_proves_nothing() {
+    let ends = |other, free| Disturbed { other, hit: None, ends_in_probe: true, ..slow(u32::MAX, free) };
+    // The fault of worker-1 is planned, or not. Only the second probe is sent without it.
+    for other in [Some(cut()), None] {
+        assert_eq!(missing_proof(cut(), &["worker-1"], ends(other.clone(), None)), (None, 1));
+        let (missing, waits) = missing_proof(cut(), &["worker-1"], ends(other, Some(FAST)));
+        assert_eq!((missing.as_deref(), waits), (Some("a packet from redis-1 to worker-1 came through in 1ms"), 1));
+    }
+    // A packet that another fault delays looks like a lost one that was sent again.
+    let delayed = Disturbed { ends_in_probe: true, ..slow(u32::MAX, Some(FAST)) };
+    let (missing, waits) = missing_proof(loss(), &["worker-1"], delayed);
+    assert!(missing.is_some_and(|missing| missing.starts_with("1400 packets from redis-1 to worker-1")) && waits == 1);
 }
 
 #[test]

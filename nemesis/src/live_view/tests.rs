@@ -101,19 +101,22 @@ fn a_client_that_stops_using_its_hold_holds_nothing() {
 
 #[test]
 fn only_a_later_write_of_another_hold_ends_a_wait() {
-    let mut view = View::default();
     let (client, waiting, other) = (ClientId(0), HoldId(1), HoldId(2));
-    let others = ["worker-2", "worker-3"].map(NodeName::new);
-    let writers = [None, Some(&others[0]), Some(&others[1])];
-    see_of(&mut view, "worker-2", Stamp(4), Event::WriteOk { hold: other, op: OpId(1), number: 1, arms: None });
-    see(&mut view, Stamp(5), Event::AtPoint { client, hold: waiting, point: Point::BeforeWrite });
-    let mut wrote = |process: &str, at, hold| {
-        see_of(&mut view, process, at, Event::WriteOk { hold, op: OpId(1), number: 1, arms: None });
-        writers.map(|writer| view.another_wrote(client, writer))
-    };
-    assert_eq!(wrote("worker-2", Stamp(5), other), [false; 3], "the write is not later");
-    assert_eq!(wrote("worker-1", Stamp(6), waiting), [false; 3], "the write is that of the waiting client");
-    assert_eq!(wrote("worker-2", Stamp(7), other), [true, true, false]);
+    let workers = ["worker-1", "worker-2", "worker-3"].map(NodeName::new);
+    let writers = [None, Some(&workers[0]), Some(&workers[1]), Some(&workers[2])];
+    // The other client is one of the same worker, or of another one.
+    for (process, ends) in [("worker-1", [true, true, false, false]), ("worker-2", [true, false, true, false])] {
+        let mut view = View::default();
+        see_of(&mut view, process, Stamp(4), Event::WriteOk { hold: other, op: OpId(1), number: 1, arms: None });
+        see(&mut view, Stamp(5), Event::AtPoint { client, hold: waiting, point: Point::BeforeWrite });
+        let mut wrote = |process: &str, at, hold| {
+            see_of(&mut view, process, at, Event::WriteOk { hold, op: OpId(1), number: 1, arms: None });
+            writers.map(|writer| view.another_wrote(client, writer))
+        };
+        assert_eq!(wrote(process, Stamp(5), other), [false; 4], "the write is not later");
+        assert_eq!(wrote("worker-1", Stamp(6), waiting), [false; 4], "the write is that of the waiting client");
+        assert_eq!(wrote(process, Stamp(7), other), ends, "{process}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::{
     future::poll_fn,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, atomic::AtomicU64},
     task::{Context, Poll, Waker},
     time::Duration,
@@ -130,16 +130,24 @@ fn leaves(hold: u64) -> Event {
     Event::LeftPoint { client: ClientId(0), hold: HoldId(hold), point: Point::BeforeWrite, released: true }
 }
 
+fn fails(wait: WaitId, error: ClusterError) {
+    panic!("wait {}: {error}", wait.0);
+}
+
+/// Polls the keeping of the waits once. Returns whether it is over.
+fn is_ready(keeping: Pin<&mut impl Future<Output = ()>>) -> bool {
+    keeping.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
 #[test]
 fn the_time_of_a_second_wait_counts_from_the_start() {
     let plan = plan([1, 4].map(|after| (Until::Time, Duration::from_secs(after))));
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
-    let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
-    let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
     let mut armed_at = |now_ms| {
         double.now_ms.store(now_ms, Ordering::Relaxed);
-        let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        is_ready(keeping.as_mut());
         double.commands.lock().len()
     };
     assert_eq!([0, 999, 1_000].map(&mut armed_at), [0, 0, 1]);
@@ -156,10 +164,9 @@ fn a_client_reaches_its_point_again_only_after_it_has_left() {
         let plan = plan([Until::Over(FaultId(1)), Until::Time].map(|until| (until, Duration::ZERO)));
         let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
         let waits = ActiveWaits::new(&plan, &double, &live_view);
-        let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
-        let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+        let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
         let mut second_hold = || {
-            let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            is_ready(keeping.as_mut());
             waits.waits[1].hold_on(&"worker-1".into())
         };
         second_hold();
@@ -182,12 +189,8 @@ fn a_wait_ends_with_the_fault_phase_and_its_last_fault() {
     let plan = plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
-    let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
-    let mut keeping = pin!(waits.keep(&plan, &phase, fails));
-    let mut polled = || {
-        let poll = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        (poll.is_ready(), double.commands.lock().len())
-    };
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
+    let mut polled = || (is_ready(keeping.as_mut()), double.commands.lock().len());
     assert_eq!(polled(), (false, 1));
     sees(&live_view, arrives(1));
     assert_eq!(polled(), (false, 1));
@@ -203,9 +206,8 @@ fn an_armed_client_is_disarmed_if_the_fault_phase_ends_first() {
     let plan = plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
-    let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
-    let mut keeping = pin!(waits.keep(&plan, &phase, fails));
-    let mut polled = || keeping.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
+    let mut polled = || is_ready(keeping.as_mut());
     assert!(!polled());
     assert_eq!(*double.commands.lock(), ["arm"]);
     phase.end();
@@ -218,10 +220,9 @@ fn the_next_process_of_a_worker_is_armed_once_it_is_connected() {
     let plan = plan([Until::Over(FaultId(1)), Until::Time].map(|until| (until, Duration::ZERO)));
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
-    let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
-    let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
     let mut commands = || {
-        let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        is_ready(keeping.as_mut());
         double.commands.lock().clone()
     };
     assert_eq!(commands(), ["arm"]);
@@ -247,10 +248,9 @@ fn a_wait_for_a_fault_ends_with_a_fault_never_on() {
     plan.schedule = vec![Step { id: FaultId(1), fault, target, when: When::WhileWaits(WaitId(1)) }];
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
-    let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| panic!("wait {}: {error}", wait.0);
-    let mut keeping = pin!(waits.keep(&plan, &phase, fails));
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
     let mut commands = || {
-        let _ = keeping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        is_ready(keeping.as_mut());
         double.commands.lock().clone()
     };
     assert_eq!(commands(), ["arm"]);
@@ -266,9 +266,9 @@ fn a_wait_that_fails_is_told_and_ends_later_waits() {
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     double.is_closed.store(true, Ordering::Relaxed);
     let (waits, failed) = (ActiveWaits::new(&plan, &double, &live_view), Mutex::new(Vec::new()));
-    let fails: &(dyn Fn(WaitId, ClusterError) + Sync) = &|wait, error| failed.lock().push((wait, error.why));
-    let mut keeping = pin!(waits.keep(&plan, &phase, fails));
-    let mut is_over = || keeping.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    let fails = |wait, error: ClusterError| failed.lock().push((wait, error.why));
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
+    let mut is_over = || is_ready(keeping.as_mut());
     assert!(!is_over(), "the end of the process may be reported late");
     double.now_ms.store(60_000, Ordering::Relaxed);
     assert!(is_over());

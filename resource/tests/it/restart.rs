@@ -54,6 +54,35 @@ async fn a_claim_survives_a_restart() {
 }
 
 #[tokio::test]
+async fn an_operation_that_changed_nothing_is_known_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = serve(config(dir.path(), &[Arm::Writes])).await;
+    assert_eq!(first.put("/r/k", TOKEN, "17").await.status, 200);
+    let (stale, read) = ("X-Fence-Token: 41\r\nX-Hold: 2\r\nX-Op: 1\r\n", "X-Hold: 2\r\nX-Op: 2\r\n");
+    let refused = first.put("/r/k", stale, "18").await;
+    assert_eq!((refused.status, refused.header("x-admission")), (409, Some("2")));
+    // This arm registers no reads, and the other key stays unknown.
+    let (known, unknown) = (first.get("/r/k", read).await, first.get("/r/other", "X-Hold: 3\r\nX-Op: 1\r\n").await);
+    assert_eq!((known.header("x-admission"), unknown.header("x-admission")), (Some("3"), Some("4")));
+    first.stop().await;
+
+    let second = serve(config(dir.path(), &[Arm::Writes])).await;
+    // A later write does not show in the answers to the operations.
+    assert_eq!(second.put("/r/k", "X-Fence-Token: 43\r\nX-Hold: 4\r\n", "19").await.status, 200);
+    for (again, before) in [
+        (second.put("/r/k", stale, "18").await, refused),
+        (second.get("/r/k", read).await, known),
+        (second.get("/r/other", "X-Hold: 3\r\nX-Op: 1\r\n").await, unknown),
+    ] {
+        assert_eq!((again.status, again.json()), (before.status, before.json()));
+        assert_eq!(again.header("x-admission"), before.header("x-admission"));
+        assert_eq!(again.header("x-repeat"), Some("true"));
+    }
+    assert_eq!(second.put("/r/k", stale, "20").await.status, 422, "an operation number that is used twice");
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn a_resource_that_forgets_its_tokens_admits_a_stale_write_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), &[Arm::Writes]);

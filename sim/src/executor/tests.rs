@@ -142,3 +142,25 @@ fn calls_of_one_time_that_make_each_other_for_ever_are_noticed() {
     while !world.executor.is_stuck() && world.executor.step(&world) {}
     assert!(world.executor.is_stuck());
 }
+
+#[test]
+fn only_the_steps_at_one_time_count() {
+    let call = || -> Call<World> { Box::new(|_: &Arc<World>| ()) };
+    for is_packet in [false, true] {
+        for (at, is_stuck) in [(0, true), (1, false)] {
+            let world = World::new();
+            // At the time 0, one more step is too much.
+            world.executor.steps.store(STEPS_MAX - 1, Relaxed);
+            assert!(!world.executor.is_stuck());
+            match is_packet {
+                true => {
+                    let packet = Packet { from: 0, to: 1, incarnation: 1, payload: Payload::Call(call()) };
+                    world.executor.arrives(Stamp(at), packet);
+                }
+                false => world.executor.at(Stamp(at), call()),
+            }
+            assert!(world.executor.step(&world));
+            assert_eq!(world.executor.is_stuck(), is_stuck, "packet: {is_packet}, at {at}");
+        }
+    }
+}

@@ -158,7 +158,28 @@ mod tests {
     use tokio::sync::oneshot::{self, error::TryRecvError};
 
     use super::*;
-    use crate::world::tests::{ETCD, world};
+    use crate::world::tests::{ETCD, run_for, world};
+
+    #[test]
+    fn a_leader_that_was_killed_leads_only_after_an_election_whoever_else_is_killed() {
+        let table: [(&[Process], bool); 5] =
+            [(&[1, 2], false), (&[0, 0], true), (&[0, 1], true), (&[0, 1, 2], true), (&[2, 0], true)];
+        for (kills, is_lost) in table {
+            let world = world(3, ETCD);
+            look_after(&world);
+            for &member in kills {
+                world.kill(member);
+                killed(&world, member);
+                world.start(member);
+            }
+            let meanwhile = (!is_lost).then_some(0);
+            assert_eq!(leader(&world), meanwhile, "{kills:?}");
+            run_for(&world, ELECTION_TIMEOUT - LOOK / 2);
+            assert_eq!(leader(&world), meanwhile, "{kills:?}");
+            run_for(&world, LOOK);
+            assert_eq!(leader(&world), Some(0), "{kills:?}");
+        }
+    }
 
     #[test]
     fn a_request_that_waits_at_a_member_is_lost_with_it() {

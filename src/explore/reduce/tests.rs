@@ -3,7 +3,8 @@ use std::{
     time::Duration,
 };
 
-use history::{FaultKind, Point, Range, Target, When};
+use checker::{Verdict, Verdicts};
+use history::{Event, FailureReason, FaultKind, Point, Range, Reader, Record, Tail, Target, When};
 
 use super::*;
 use crate::explore::fixtures::{class, cut, fired, paused_at, plan, trial};
@@ -123,6 +124,36 @@ fn a_violation_of_another_class_does_not_count() {
     let reduced = reduce(&crowded(), &class("pause"), Limits::default(), &judge).unwrap();
     assert_eq!(reduced.plan.schedule.len(), 1);
     assert!(reduced.trial.classes.contains(&class("pause")));
+}
+
+/// The verdicts on a run of this activity, with one refused attempt or none.
+fn verdicts(activity: Activity, has_refused: bool) -> Verdicts {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+    let mut records: Vec<Record> = Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect();
+    for record in &mut records {
+        match &mut record.event {
+            Event::Plan { plan, .. } => plan.activity = activity,
+            Event::AcquireFailed { why, .. } if !has_refused => *why = FailureReason::NoMajority,
+            _ => {}
+        }
+    }
+    checker::check(records, Tail::Whole)
+}
+
+#[test]
+fn a_plan_whose_run_refuses_no_attempt_asks_for_none_and_tells_the_run_that_it_then_gives() {
+    for (has_refused, refused) in [(true, 1), (false, 0)] {
+        let of = |refused| verdicts(Activity { holds: 2, clients: 2, refused }, has_refused);
+        let asked_for = [of(0), of(1)];
+        let judge = |p: &Plan| {
+            let verdicts = asked_for[p.activity.refused as usize].clone();
+            Some(Trial { verdicts, ..trial([class("pause")]) })
+        };
+        let reduced = reduce(&plan(), &class("pause"), Limits::default(), &judge).unwrap();
+        assert_eq!(reduced.plan.activity, Activity { holds: 2, clients: 2, refused });
+        let activity = reduced.trial.verdicts.properties.get("activity").unwrap();
+        assert_eq!(activity.verdict(), Verdict::Upheld, "{activity:?}");
+    }
 }
 
 #[test]

@@ -152,6 +152,48 @@ impl Lock for Silent {
     }
 }
 
+/// A lock that never answers an attempt at `key`, and whose attempts may wait.
+pub struct SilentAt {
+    pub key: &'static str,
+    pub silent: Silent,
+    pub lock: Arc<dyn Lock>,
+}
+
+impl Lock for SilentAt {
+    fn acquire<'a>(
+        &'a self,
+        key: &'a locks::Key,
+        owner: Owner,
+        lease: Duration,
+        watch: &'a dyn Watch,
+    ) -> locks::Operation<'a, Hold> {
+        let lock: &dyn Lock = if key.as_str() == self.key { &self.silent } else { &*self.lock };
+        lock.acquire(key, owner, lease, watch)
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> locks::Operation<'a, Renewed> {
+        self.lock.renew(hold, lease, watch)
+    }
+
+    fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> locks::Operation<'a, Released> {
+        self.lock.release(hold, watch)
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        key: &'a locks::Key,
+        owner: &'a Owner,
+        lease: Duration,
+        watch: &'a dyn Watch,
+    ) -> Cleanup<'a> {
+        self.silent.cancel(key, owner, lease, watch)
+    }
+}
+
 struct Guarded {
     world: Arc<World>,
     write: fn() -> Result<WriteAnswer, ClientError>,

@@ -27,7 +27,7 @@ use workloads::{
 };
 
 use doubles::{
-    Double, Silent, World, client, not_sent, of_locks, of_parent, refused, run, section, timed_out, written,
+    Double, Silent, SilentAt, World, client, not_sent, of_locks, of_parent, refused, run, section, timed_out, written,
 };
 
 #[test]
@@ -88,6 +88,34 @@ fn only_a_client_with_a_time_to_cancel_abandons_a_silent_lock() {
         client.lock = Arc::new(Silent(world.clone()));
         client.workload.cancel = cancel_ms.map(Duration::from_millis);
         assert_eq!((run(&client, &of_locks(&["k0"])), world.log().join(" ")), (ended, log.to_owned()));
+    }
+}
+
+#[test]
+fn a_client_that_holds_a_lock_waits_for_the_next_one_no_longer_than_its_patience() {
+    // The client works for 100 ms under the first lock, and not at all under a parent. A retry comes after 50 ms.
+    for (is_below, cancel_ms, patience_ms, ended_ms, attempts) in [
+        (false, None, Some(500), 600, 1),
+        (false, Some(10_000), Some(500), 600, 1),
+        (false, Some(200), Some(500), 600, 3),
+        // Nobody renews the hold of the parent, so half of its lease is left for the work.
+        (true, None, None, 1_000, 1),
+        (true, None, Some(3_000), 1_000, 1),
+        (true, Some(10_000), Some(500), 500, 1),
+    ] {
+        let world = Arc::new(World::default());
+        let mut client = client(&world, ClientKind::Unchecked, written, Arc::default());
+        let section = if is_below { of_parent(&mut client) } else { of_locks(&["k0", "k1"]) };
+        client.lock = Arc::new(SilentAt { key: "k1", silent: Silent(world.clone()), lock: client.lock.clone() });
+        client.workload.cancel = cancel_ms.map(Duration::from_millis);
+        client.workload.patience = patience_ms.map(Duration::from_millis);
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let ended = client.section(&section, Stamp(0), &mut rng, &|| false, &|| Box::pin(pending())).now_or_never();
+        let said = format!("{is_below}, {cancel_ms:?}, {patience_ms:?}");
+        assert_eq!((ended, world.now_ms.load(Ordering::Relaxed)), (Some(Ended::Dropped), ended_ms), "{said}");
+        let cancels = world.log().iter().filter(|said| *said == "[cancel]").count();
+        assert_eq!(cancels, attempts, "{said}");
+        assert_eq!(world.log().last().map(String::as_str), Some("released"), "{said}");
     }
 }
 

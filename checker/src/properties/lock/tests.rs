@@ -350,12 +350,29 @@ fn a_step_of_the_hosts_clock_excuses_only_what_it_explains() {
         (lock.windows[0].causes.as_slice(), lock.verdict),
         (&[Cause::HostClock.into()][..], Verdict::Inconclusive)
     );
+    // Another overlap, after the step, stands.
+    builder.acquire(3, 1, 3_000, 3_010, 43).acquire(4, 2, 3_100, 3_110, 44).release(4, 3_200).release_refused(3, 3_300);
+    let lock = builder.lock();
+    assert_eq!((lock.lease_overlap, lock.unexplained, lock.verdict), (2, 1, Verdict::Violated));
     // An overlap before the step is not explained by the step.
     let mut builder = HistoryBuilder::new();
     builder.event("worker-1", 3_000, clocks(0)).event("worker-1", 4_000, clocks(60_000_000_000));
     builder.acquire(1, 1, 10, 20, 41).acquire(2, 2, 1_100, 1_110, 42).release(2, 1_200).release_refused(1, 1_300);
     let lock = builder.lock();
     assert_eq!((lock.unexplained, lock.verdict), (1, Verdict::Violated));
+}
+
+#[test]
+fn a_window_that_a_step_of_the_hosts_clock_explains_only_in_part_stands() {
+    // The pause made the first write late. Nothing but the step explains the second one.
+    let mut builder = two_holds();
+    builder.release(2, 2_100).pause(1, "worker-1", 100, 5_100).write(1, 1, 5_101, 5_102).write(1, 2, 5_103, 9_000);
+    for (at, wall_ns) in [(6_000, 0), (7_000, 60_000_000_000)] {
+        builder.event("worker-2", at, Event::Clocks { wall_ns, boot_ns: 0 });
+    }
+    let lock = builder.release_refused(1, 9_010).lock();
+    assert_eq!((lock.windows.len(), lock.windows[0].writes, lock.verdict), (1, 2, Verdict::Violated));
+    assert_eq!(lock.windows[0].causes, [Cause::Fault(FaultKind::Pause).into(), Cause::HostClock.into()]);
 }
 
 #[test]

@@ -130,6 +130,12 @@ fn reads() {
                     say("the child has ended");
                 }
             }
+            // The parent traces this process from now on, so nobody else can.
+            "be traced" => {
+                // SAFETY: the call takes no other argument.
+                let failed = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0usize, 0usize) };
+                say(&failed.to_string());
+            }
             // A new program, which ends with this one. It is loaded when it has answered.
             "start" => {
                 let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

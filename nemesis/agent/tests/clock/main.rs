@@ -332,6 +332,27 @@ fn children_have_the_clocks_of_their_parent_and_a_request_moves_each_process_onc
 }
 
 #[test]
+fn a_child_that_cannot_be_changed_is_an_error_until_it_has_ended() {
+    let mut program = Program::start("reads");
+    let pid = program.pid();
+    program.tell("fork");
+    let child: i32 = program.line().parse().unwrap();
+    program.tell("be traced");
+    assert_eq!(program.line(), "0", "it has another tracer");
+    let change = ClockRequest::Change { pid, clock: WhichClock::Wall, change: JumpMs(20_000) };
+    for request in [change, ClockRequest::Heal { pid }, change, ClockRequest::Restore { pid }] {
+        let error = obey(request).unwrap_err();
+        assert!(matches!(error, ClockError::NotPermitted { pid, .. } if pid == child), "{error}");
+    }
+    // The child answers: its clocks are right.
+    assert_ahead(&mut program, 0, 0);
+    program.tell("exit");
+    assert_eq!(program.line(), "the child has ended");
+    assert_eq!(obey(change).unwrap(), ClockAnswer::Done { pids: vec![pid] });
+    assert_ahead(&mut program, 20 * SECOND, 0);
+}
+
+#[test]
 fn a_heal_leaves_a_program_alone_that_started_during_the_fault() {
     let mut program = Program::start("reads");
     let pid = program.pid();

@@ -152,6 +152,32 @@ fn a_second_without_steps_syncs_too_but_not_while_the_wall_clock_has_gone_back()
 }
 
 #[test]
+fn a_restarted_server_does_not_know_how_far_its_clock_was_ahead() {
+    for (killed_ms, counter) in [(8_900, 2), (9_000, 3)] {
+        let mut node = RedisModel::new(Persistence::Everysec);
+        node.apply(&PlantedStep::CountOnly(k()).into(), ms(65_000));
+        node.restart(Data::Kept, ms(6_000));
+        for at in [7_500, 8_100] {
+            node.apply(&PlantedStep::CountOnly(k()).into(), ms(at));
+        }
+        node.restart(Data::Synced, ms(killed_ms));
+        assert_eq!(node.counter(&k()), counter, "killed at {killed_ms} ms");
+    }
+}
+
+#[test]
+fn a_restart_begins_the_schedule_of_snapshots_anew() {
+    for (killed_ms, counter) in [(13_100, 1), (13_101, 2)] {
+        let mut node = RedisModel::new(Persistence::Snapshot);
+        node.apply(&PlantedStep::CountOnly(k()).into(), ms(1_000));
+        node.restart(Data::Kept, ms(6_101));
+        node.apply(&PlantedStep::CountOnly(k()).into(), ms(8_000));
+        node.restart(Data::Kept, ms(killed_ms));
+        assert_eq!(node.counter(&k()), counter, "killed at {killed_ms} ms");
+    }
+}
+
+#[test]
 fn what_a_restart_left_is_on_the_disk() {
     let mut node = RedisModel::new(Persistence::Everysec);
     node.apply(&acquire("a", LONG), ms(1_100));

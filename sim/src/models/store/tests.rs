@@ -105,13 +105,19 @@ fn a_lease_of_3_5_runs_by_the_monotonic_clock() {
 }
 
 #[test]
-fn a_new_leader_gives_every_lease_its_whole_time_again() {
-    let mut store = store(WhichClock::Both);
-    let (id, _) = joined(&mut store, "a", 2 * S, at(S));
-    store.leader_changed(at(2900 * MS));
-    assert!(!store.expire(at(4800 * MS)));
-    assert_eq!(left(&mut store, Op::TimeToLive(id), at(4800 * MS)), 100 * MS);
-    assert!(store.expire(at(4900 * MS)));
+fn a_new_leader_gives_every_lease_its_whole_time_again_by_its_own_clocks() {
+    for lease_clock in [WhichClock::Wall, WhichClock::Monotonic, WhichClock::Both] {
+        // A clock of the former leader showed about the same, or far more.
+        for (wall, monotonic) in [(S, S), (3600 * S, S), (S, 3600 * S), (3600 * S, 3600 * S)] {
+            let mut store = store(lease_clock);
+            let (id, _) = joined(&mut store, "a", 2 * S, StoreClocks { wall, monotonic });
+            store.leader_changed(at(2900 * MS));
+            let case = format!("{lease_clock:?}, former clocks {wall:?} and {monotonic:?}");
+            assert_eq!(left(&mut store, Op::TimeToLive(id), at(4800 * MS)), 100 * MS, "{case}");
+            assert!(!store.expire(at(4899 * MS)), "{case}");
+            assert!(store.expire(at(4900 * MS)), "{case}");
+        }
+    }
 }
 
 #[test]

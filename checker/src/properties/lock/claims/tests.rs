@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use history::{ClockChange, Event, Fault, HoldId, WhichClock, fault};
+use history::{ClockChange, Event, Fault, HoldId, Token, WhichClock, fault};
 
 use super::OverclaimedBy;
 use crate::{cause::Cause, history_builder::HistoryBuilder, properties::WindowKind, verdict::Verdict};
@@ -124,6 +124,21 @@ fn a_slow_clock_that_let_a_renewal_come_too_late_explains_the_checks_after_it() 
     builder.acquire(1, 1, 0, 10, 41).inject(1, drift(WhichClock::Both, -200_000), "worker-1", 100, 300);
     builder.check(1, 3_000).release(1, 3_001);
     assert_eq!(builder.lock().overclaims.len(), 1);
+}
+
+#[test]
+fn of_two_renewals_that_came_too_late_the_first_one_counts() {
+    // The clock had lost 42 ms at most. The first renewal is answered 42 or 43 ms after the promise end, and the second
+    // one 622 ms.
+    for (ok, expected) in [(2_020, (0, 2, Verdict::Upheld)), (2_021, (1, 0, Verdict::Violated))] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).renew(1, 1_900, ok).renew(1, 2_500, 2_600).check(1, 3_000);
+        let (hold, token) = (HoldId(1), Some(Token(41)));
+        builder.event("worker-1", 3_001, Event::Reentered { hold, count: 2, token, valid_ns: 1 });
+        builder.inject(1, drift(WhichClock::Both, -200_000), "worker-1", 100, 300).release(1, 3_002);
+        let lock = builder.lock();
+        assert_eq!((lock.overclaims.len(), lock.explained_claims, lock.verdict), expected, "answered at {ok}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use history::{ClockChange, Event, Fault, FaultKind, HoldId, Promise, WhichClock, fault};
+use history::{ClockChange, Event, Fault, FaultKind, FaultPhase, HoldId, Promise, WhichClock, fault};
 
 use crate::{
     cause::Cause,
@@ -86,6 +86,18 @@ fn a_renewal_extends_the_promise_that_is_cut() {
 }
 
 #[test]
+fn a_killed_hold_whose_end_was_seen_is_known_until_the_end_of_its_renewed_promise() {
+    // The promise ends at 2,978. The write arrives after the kill, so the end of the entitlement is seen then.
+    for (ok, left) in [(2_500, Some(478.0)), (2_977, Some(1.0)), (2_978, None)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).renew(1, 1_000, 1_010).write(1, 1, 1_050, 1_200).kill(1, "worker-1", 1_100);
+        let lock = builder.acquire(2, 2, ok - 5, ok, 42).release(2, ok + 10).lock();
+        assert_eq!(cuts(&lock).first().map(|cut| cut.1), left.map(Some), "acquired at {ok}");
+        assert_eq!(lock.verdict == Verdict::Violated, left.is_some(), "acquired at {ok}");
+    }
+}
+
+#[test]
 fn a_hold_that_was_granted_before_the_killed_one_cuts_nothing() {
     let mut builder = HistoryBuilder::new();
     // The other client was slow to read its answer: the queue of the service has it first.
@@ -152,12 +164,34 @@ fn a_release_that_the_record_lost_cuts_nothing_short() {
     assert_eq!(judged(&|b| _ = b.at_point(1, 40, 300).point_released(0, 60)), (Verdict::Inconclusive, 0, 1));
     // A client that gave the hold up releases nothing either.
     assert_eq!(judged(&|b| _ = b.give_up(1, 40)), (Verdict::Violated, 1, 0));
-    // A clock that was set may have ended the wait early.
-    let set_clock = |b: &mut HistoryBuilder| {
-        let change = fault::Clock { clock: WhichClock::Monotonic, change: ClockChange::JumpMs(3_000) };
-        b.work(1, 40, 81).inject(2, Fault::new(change, std::time::Duration::from_millis(20)), "worker-1", 50, 70);
+}
+
+#[test]
+fn a_clock_that_may_have_been_set_may_have_ended_a_wait_early() {
+    // Worker 1 begins a wait of 81 at 40, with which its record ends. It was dead by 120.
+    let judged = |alter: &dyn Fn(&mut HistoryBuilder)| {
+        let mut builder = killed();
+        alter(builder.work(1, 40, 81));
+        let lock = builder.lose_end("worker-1", 41).acquire(2, 2, 500, 510, 42).release(2, 600).lock();
+        (lock.verdict, lock.cut_short, lock.reasons.len())
     };
-    assert_eq!(judged(&set_clock), (Verdict::Inconclusive, 0, 1));
+    let lasting = std::time::Duration::from_millis(20);
+    let set = fault::Clock { clock: WhichClock::Monotonic, change: ClockChange::JumpMs(3_000) };
+    let (clock, pause) = (Fault::new(set, lasting), Fault::new(fault::Pause {}, lasting));
+    for (fault, node, expected) in [
+        (&clock, "worker-1", (Verdict::Inconclusive, 0, 1)),
+        (&clock, "worker-2", (Verdict::Violated, 1, 0)),
+        (&pause, "worker-1", (Verdict::Violated, 1, 0)),
+    ] {
+        let found = judged(&|b| _ = b.inject(2, fault.clone(), node, 50, 70));
+        assert_eq!(found, expected, "{fault:?} of {node}");
+    }
+    // Nothing shows that the clock was set, and it may have been all the same. The missing proof is a reason too.
+    let unproved = |b: &mut HistoryBuilder| {
+        b.fault(2, FaultKind::Clock, "worker-1", 50, FaultPhase::Requested { asked_ns: 20_000_000, hold: None });
+        b.fault(2, FaultKind::Clock, "worker-1", 55, FaultPhase::Injected);
+    };
+    assert_eq!(judged(&unproved), (Verdict::Inconclusive, 0, 2));
 }
 
 #[test]

@@ -67,11 +67,18 @@ fn an_intention_that_is_too_weak_is_none() {
     assert_eq!(verdict(&upheld, "lock"), Verdict::Upheld);
 }
 
+/// Worker 1 holds the parent with an intention to write, hold 1, and the child, hold 2. The promise of the parent ends
+/// at 1,978.
+fn parent_and_child() -> HistoryBuilder {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite).acquire(2, 1, 6, 10, 41).of_child(2, Some(1));
+    builder
+}
+
 /// The child's key was never granted to another client, so only the hold of the parent shows that the write is stale.
 #[test]
 fn an_act_under_a_child_is_an_act_under_its_parent() {
-    let mut builder = HistoryBuilder::new();
-    builder.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite).acquire(2, 1, 6, 10, 41).of_child(2, Some(1));
+    let mut builder = parent_and_child();
     builder.read(2, 1, 20, 22).work(2, 24, 100).pause(1, "worker-1", 100, 5_100);
     builder.acquire(3, 2, 2_000, 2_051, 42).read(3, 1, 2_060, 2_062).write(3, 2, 2_200, 2_210).release(3, 2_220);
     builder.write(2, 2, 5_101, 5_102).release_refused(2, 5_110).release_refused(1, 5_120);
@@ -82,6 +89,33 @@ fn an_act_under_a_child_is_an_act_under_its_parent() {
     let verdicts = builder.verdicts();
     assert_eq!((count(&verdicts, "off.data.lost_updates"), count(&verdicts, "off.data.stale_accepted")), (1, 1));
     assert_eq!(verdict(&verdicts, "resource"), Verdict::Upheld, "the parent's holder may act on the child's data");
+}
+
+#[test]
+fn a_wait_at_a_point_under_a_child_ends_under_its_parent_too() {
+    // Without the pause the client would have written at 162. The wait was planned until it was released.
+    for (released, expected) in [(150, "pause"), (5_100, "overrun")] {
+        let mut builder = parent_and_child();
+        builder.at_point(2, 50, 5_101).point_released(0, released).pause(1, "worker-1", 160, 5_100);
+        builder.acquire(3, 2, 2_000, 2_051, 42).release(3, 2_220).write(2, 1, 5_102, 5_104);
+        builder.release_refused(2, 5_110).release_refused(1, 5_120);
+        assert_eq!(builder.window().holds, [HoldId(1), HoldId(3)]);
+        assert_eq!(builder.causes(), [expected], "released at {released}");
+    }
+}
+
+#[test]
+fn a_client_that_was_released_from_a_point_may_have_released_the_parent() {
+    // The record of worker 1 ends at the point, at 40. It was dead by 120.
+    for (released, expected) in [(None, (Verdict::Violated, 1)), (Some(60), (Verdict::Inconclusive, 0))] {
+        let mut builder = parent_and_child();
+        builder.at_point(2, 40, 300).kill(1, "worker-1", 100).lose_end("worker-1", 41);
+        if let Some(at) = released {
+            builder.point_released(0, at);
+        }
+        let lock = builder.acquire(3, 2, 500, 510, 42).release(3, 600).lock();
+        assert_eq!((lock.verdict, lock.cut_short), expected, "released at {released:?}");
+    }
 }
 
 #[test]

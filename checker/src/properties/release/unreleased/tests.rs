@@ -1,3 +1,5 @@
+use history::{Range, fault};
+
 use super::*;
 use crate::{
     history_builder::{HistoryBuilder, count, verdict},
@@ -31,6 +33,21 @@ fn a_node_that_keeps_the_key_of_an_attempt_that_was_undone_violates_it() {
     // The undo has arrived by 11,010, and the lease of 2,000 has expired by 13,010.
     for (sent, expected) in [(11_010, 0), (11_011, 1), (13_010, 1), (13_011, 0)] {
         assert_eq!(left_behind(&builder(sent, None)), expected, "sent at {sent}");
+    }
+}
+
+#[test]
+fn every_delay_of_the_plan_may_delay_one_request() {
+    // The undo of 10,010 may take 1 s, and 1 s and 2 s more. So it has arrived by 14,010, and a lease that the attempt
+    // was granted meanwhile has expired by 16,010.
+    let (lasting, second) = (Duration::from_secs(9), Duration::from_secs(1));
+    let drawn = Range { from: second / 2, to: second * 2 };
+    for (sent, expected) in [(14_010, 0), (14_011, 1), (16_010, 1), (16_011, 0)] {
+        let mut builder = builder(sent, None);
+        builder.plan_fault(1, Fault::new(fault::Delay { by: second.into() }, lasting), "redis-3");
+        builder.plan_fault(2, Fault::new(fault::Reorder { by: drawn }, lasting), "redis-3");
+        builder.plan_fault(3, Fault::new(fault::Pause {}, lasting), "redis-3");
+        assert_eq!(left_behind(&builder), expected, "sent at {sent}");
     }
 }
 

@@ -43,6 +43,24 @@ fn a_deadlock_that_the_service_found_late_counts_as_detected() {
 }
 
 #[test]
+fn a_client_that_has_tried_again_still_waits() {
+    // worker-1 is refused at 1,000 and tries again at 1,100. If it is refused again, it waits for 1,200 more: twice the
+    // time between its attempts, and 1 s. The record ends at 3,301.
+    for (refused, expected) in [
+        (None, (DeadlockEnd::Unended, 3_001.0)),
+        (Some(2_100), (DeadlockEnd::TimedOut, 1_800.0)),
+        (Some(2_101), (DeadlockEnd::Unended, 3_001.0)),
+    ] {
+        let mut s = lasting(2, 3_301, 3_301);
+        s.fails(1, 3, FailureReason::Held, 1_000).tries(1, 5, "k1", 1_100);
+        if let Some(at) = refused {
+            s.fails(1, 5, FailureReason::Held, at);
+        }
+        assert_eq!(ends(&s.0), [expected], "refused again at {refused:?}");
+    }
+}
+
+#[test]
 fn the_end_of_a_hold_outside_the_cycle_ends_no_deadlock() {
     // The clients renew the holds of k0 and k1. worker-1's lease of k2 ends at 2,093, and worker-3 gets k2.
     let mut s = Clients::new(3);

@@ -1,0 +1,130 @@
+//! Locks: their owners, holds and tokens.
+
+use super::{Asked, Format, ModelKind, Verdict, edn, is_wrong, read};
+
+const OWNED: [ModelKind; 2] = [ModelKind::OwnerMutex, ModelKind::FencedMutex];
+
+/// A call with its answer.
+fn call(process: u32, function: &str, kind: &str, answer: &str) -> String {
+    format!("[{process} :invoke :{function} nil] [{process} :{kind} :{function} {answer}]\n")
+}
+
+/// Compares the verdict on calls one after the other.
+fn expect(calls: &[String], model: ModelKind, is_right: bool) {
+    let verdict = edn(&calls.concat(), model);
+    let found = (verdict == Verdict::Linearizable, is_wrong(&verdict));
+    assert_eq!(found, (is_right, !is_right), "{model:?}, {verdict:?}:\n{}", calls.concat());
+}
+
+/// Each lock alone has an order, but process 0 is two clients in it.
+#[test]
+fn a_process_that_can_be_any_client_is_one_client_on_all_locks() {
+    // A process that names no client acquires, another one releases.
+    let hold = |process: u32, releaser: u32, key: &str| {
+        let event = |process: u32, kind: &str, function: &str, value: &str| {
+            format!("{{:process {process}, :type :{kind}, :f :{function}, :key {key}, :value {value}}}\n")
+        };
+        [
+            event(process, "invoke", "acquire", "nil"),
+            event(process, "ok", "acquire", "{:fence 1}"),
+            event(releaser, "invoke", "release", "nil"),
+            event(releaser, "ok", "release", &format!("{{:client c{releaser}}}")),
+        ]
+        .concat()
+    };
+    let of_one = [hold(1, 5, "a"), hold(0, 6, "b"), hold(0, 7, "c")];
+    for model in OWNED {
+        let Verdict::Inconclusive(reason) = edn(&of_one.concat(), model) else { panic!("{model:?}") };
+        assert!(reason.contains("not that of process 0,"), "{reason}");
+        expect(&of_one[..2], model, true);
+    }
+    expect(&of_one, ModelKind::Mutex, true);
+}
+
+/// Process 0 may be the client of process 5, which holds the lock.
+#[test]
+fn a_process_that_can_be_any_client_may_release_the_hold_of_another_process() {
+    let held = |client: &str| call(5, "acquire", "ok", client);
+    let rest = [call(0, "acquire", "info", "nil"), call(0, "release", "ok", "nil")].concat();
+    let verdict = edn(&(held("{:client c}") + &rest), ModelKind::OwnerMutex);
+    let Verdict::Inconclusive(reason) = verdict else { panic!("{verdict:?}") };
+    assert!(reason.contains("not that of process 0,"), "{reason}");
+    expect(&[held("nil"), rest], ModelKind::OwnerMutex, false);
+}
+
+#[test]
+fn a_client_of_nil_is_no_name() {
+    for (releaser, is_right) in [(0, true), (1, false)] {
+        let calls = [(0, "acquire"), (releaser, "release")];
+        expect(&calls.map(|(process, f)| call(process, f, "ok", "{:client nil}")), ModelKind::OwnerMutex, is_right);
+    }
+}
+
+/// Calls that the holds of the lock decide, and others that only the search does.
+#[test]
+fn an_owner_releases_each_hold_once_and_may_ask_again() {
+    let step = |letter: char| match letter {
+        'A' => call(0, "acquire", "ok", "nil"),
+        'a' => call(0, "acquire", "info", "nil"),
+        'R' => call(0, "release", "ok", "nil"),
+        'r' => call(0, "release", "info", "nil"),
+        _ => call(1, "acquire", "ok", "nil"),
+    };
+    for (letters, is_right) in [
+        ("AR", true),
+        ("ARR", false),
+        ("aR", true),
+        ("aRR", false),
+        ("aaRR", true),
+        ("aaRRR", false),
+        ("AA", false),
+        ("AaRo", true),
+        ("Aao", false),
+        ("ArA", true),
+        ("ArAA", false),
+        ("ArARo", true),
+        ("ArRo", true),
+    ] {
+        let calls: Vec<String> = letters.chars().map(step).collect();
+        expect(&calls, ModelKind::OwnerMutex, is_right);
+    }
+}
+
+#[test]
+fn a_call_on_a_lock_that_was_refused_did_not_take_place() {
+    let held = call(0, "acquire", "ok", "{:fence 1}");
+    let next = call(1, "acquire", "ok", "{:fence 2}");
+    for model in [ModelKind::Mutex, ModelKind::OwnerMutex, ModelKind::FencedMutex] {
+        expect(&[held.clone(), call(1, "acquire", "fail", "nil")], model, true);
+        expect(&[call(1, "acquire", "fail", "nil"), call(1, "release", "ok", "nil")], model, false);
+        for (kind, is_right) in [("ok", true), ("info", true), ("fail", false)] {
+            expect(&[held.clone(), call(0, "release", kind, "nil"), next.clone()], model, is_right);
+        }
+    }
+}
+
+#[test]
+fn a_token_is_the_answer_or_its_fence_and_each_acquisition_has_one() {
+    let hold =
+        |process: u32, answer: &str| call(process, "acquire", "ok", answer) + &call(process, "release", "ok", "nil");
+    for (first, second, is_right) in [
+        ("7", "8", true),
+        ("7", "7", false),
+        ("8", "7", false),
+        ("{:fence 7}", "8", true),
+        ("8", "{:fence 7}", false),
+        ("-2", "-1", true),
+        ("-1", "-2", false),
+    ] {
+        expect(&[hold(0, first), hold(1, second)], ModelKind::FencedMutex, is_right);
+        expect(&[hold(0, first), hold(1, second)], ModelKind::OwnerMutex, true);
+        // An acquisition whose answer is unknown forgets no token.
+        let unknown = call(2, "acquire", "info", "nil") + &call(2, "release", "ok", "nil");
+        expect(&[hold(0, first), unknown, hold(1, second)], ModelKind::FencedMutex, is_right);
+    }
+    for answer in ["nil", "{:client 0}", "\"7\""] {
+        let asked = Asked { model: Some(ModelKind::FencedMutex), initial: None };
+        let said = read(Format::JepsenEdn, hold(0, answer).as_bytes(), asked).map(|_| ()).unwrap_err().to_string();
+        assert!(said.starts_with("line 1: the acquisition of line 1 got no fencing token"), "{said}");
+    }
+}
