@@ -13,7 +13,7 @@ REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.los
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
 	@echo 'make test     format, lints, docs, unit and property tests, then runs of every lock, fault and resource on real servers'
-	@echo 'make test-local  its tests that need neither real servers nor root; `make test` installs what they need'
+	@echo 'make test-local  the part of `make test` that needs neither Docker nor root; `scripts/setup test` prepares it'
 	@echo 'make dynamodb  lints and tests of the backend dynamodb, whose AWS SDK is not in the default build; needs Docker'
 	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 90 minutes; an interrupted one goes on)'
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
@@ -58,7 +58,7 @@ test:
 		test -z "$$CI"; \
 	fi
 
-# The tests that need neither real servers nor root. `make test` makes the images of the others meanwhile.
+# The tests that need neither Docker nor root. While they run, `make test` makes the images for the other tests.
 test-local:
 	ORACLE_ALL=1 $(CARGO) test --workspace
 	$(CARGO) test --workspace --test runs -- --ignored searches::

@@ -243,6 +243,25 @@ mod tests {
     }
 
     #[test]
+    fn each_relation_ends_at_its_number() {
+        let verdicts = corpus("kleppmann-pause");
+        // The run has two holds.
+        for (relation, met) in [
+            (">=", [true, true, false]),
+            (">", [true, false, false]),
+            ("=", [false, true, false]),
+            ("<=", [false, true, true]),
+            ("<", [false, false, true]),
+        ] {
+            let is_met = |number: u32| {
+                let expectation: Expectation = format!("facts.holds{relation}{number}").parse().unwrap();
+                expectation.is_met(&verdicts)
+            };
+            assert_eq!([1, 2, 3].map(is_met), met, "2 {relation} 1, 2 and 3");
+        }
+    }
+
+    #[test]
     fn a_violation_that_was_not_expected_comes_before_everything() {
         assert_eq!(exit("kleppmann-pause", "tokens=upheld"), Exit::Violated);
         assert_eq!(exit("kleppmann-pause", "lock.windows>=1"), Exit::Violated, "a count is no verdict");

@@ -113,7 +113,10 @@ pub async fn up(
     if started.is_err() {
         match sweep::take_down(engine, &spec.run).await {
             Ok(swept) => swept.stuck_networks().iter().for_each(|stuck| progress(stuck)),
-            Err(error) => progress(&format!("could not remove what was started: {error}; `harness clean` will")),
+            Err(error) => {
+                let clean = if spec.keep { "harness clean --kept" } else { "harness clean" };
+                progress(&format!("could not remove what was started: {error}; `{clean}` will"));
+            }
         }
     }
     started

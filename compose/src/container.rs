@@ -222,3 +222,42 @@ pub(crate) async fn logs(engine: &Engine, container: &str, lines: Option<usize>)
     }
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{ComposeFile, fake_engine};
+
+    #[tokio::test]
+    async fn only_servers_are_kept_and_only_lock_nodes_lose_power() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake_engine::start(&dir, |_| (Duration::ZERO, String::new())).await;
+        let place = Place { keep: true, loses_power: true, ..fake_engine::place(&engine).await };
+        let service = ComposeFile::builtin("redis").unwrap().services.remove(0);
+        let server = || Runs::Server(Box::new(service.clone()));
+        let own = || vec![binary::BINARY.to_owned()];
+        for (role, runs, is_kept, loses_power, has_binary) in [
+            ("redis", server(), true, true, true),
+            (STORE_ROLE, server(), true, false, false),
+            ("worker", Runs::Own(own()), false, false, true),
+            (sweep::AGENT_ROLE, Runs::Reaching(own()), false, false, true),
+        ] {
+            let (id, volumes) = ("sha256:1".to_owned(), vec!["/declared".to_owned()]);
+            let image = Image { id, volumes, entrypoint: Vec::new(), arguments: Vec::new() };
+            let node = Node { name: NodeName::new("node-1"), role: role.to_owned(), runs };
+            let body = place.body(&Recipe { node, image, address: Ipv4Addr::LOCALHOST });
+            let (labels, host) = (body.labels.unwrap(), body.host_config.unwrap());
+            let of_run = sweep::labels(&place.run, true);
+            assert_eq!(of_run.iter().all(|(label, value)| labels.get(label) == Some(value)), is_kept, "{role}");
+            assert_eq!(host.devices.is_some(), loses_power, "{role}");
+            let mounts = host.mounts.unwrap();
+            let labels = mounts[0].volume_options.as_ref().and_then(|options| options.labels.clone());
+            assert_eq!(labels, Some(sweep::labels(&place.run, is_kept)), "{role}");
+            assert_eq!(mounts.len(), 1 + usize::from(has_binary), "{role}");
+            let fills = role == sweep::AGENT_ROLE;
+            assert!(mounts[1..].iter().all(|mount| mount.read_only == Some(!fills)), "{role}");
+        }
+    }
+}

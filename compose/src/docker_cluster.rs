@@ -319,3 +319,168 @@ impl DockerCluster<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use agent::protocol::{Answer, Order, PacketFault};
+    use history::CutMode;
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{fake_engine, reach::AgentPort, running::Running};
+
+    const LATENCY_NS: u64 = 5;
+    const CONNECTED: ProbeAnswer = ProbeAnswer::Connected { latency_ns: LATENCY_NS };
+    const REFUSED: ProbeAnswer = ProbeAnswer::Refused { latency_ns: LATENCY_NS };
+
+    /// An agent that finds this at every target, and clocks with these offsets. Notes the orders.
+    struct Agent {
+        found: TargetAnswer,
+        ahead: ClocksAhead,
+        orders: Mutex<Vec<Order>>,
+    }
+
+    impl Agent {
+        fn new(found: TargetAnswer) -> Agent {
+            Agent { found, ahead: ClocksAhead::default(), orders: Mutex::default() }
+        }
+
+        fn with_clocks(ahead: ClocksAhead) -> Agent {
+            Agent { ahead, ..Agent::new(TargetAnswer::Connections(Vec::new())) }
+        }
+    }
+
+    impl AgentPort for Agent {
+        fn order<'a>(&'a self, _: &'a NodeName, order: Order) -> Doing<'a, Answer> {
+            let answer = match &order {
+                Order::Target(_) => Answer::Target(self.found.clone()),
+                Order::Clocks(ClockRequest::Ahead { .. }) => Answer::Clocks(ClockAnswer::Ahead(self.ahead)),
+                Order::Clocks(_) => Answer::Clocks(ClockAnswer::Done { pids: vec![7] }),
+                Order::Packets(_) => unreachable!("{order:?}"),
+            };
+            self.orders.lock().push(order);
+            Box::pin(std::future::ready(Ok(answer)))
+        }
+    }
+
+    /// A cluster with worker-1, which runs as process 7, and with redis-1, a server that exists already.
+    async fn running(dir: &tempfile::TempDir) -> Running {
+        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
+        let engine = fake_engine::start(dir, move |_| (Duration::ZERO, state.clone())).await;
+        fake_engine::running(&engine).await
+    }
+
+    #[tokio::test]
+    async fn a_refused_probe_came_through_and_a_refused_knock_did_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (running, node) = (running(&dir).await, NodeName::new("worker-1"));
+        for (cut, answer, came_through) in [
+            (None, REFUSED, true),
+            (None, CONNECTED, true),
+            (None, ProbeAnswer::Silent, false),
+            (Some(CutMode::Drop), REFUSED, true),
+            (Some(CutMode::Reject), REFUSED, false),
+            (Some(CutMode::Reject), CONNECTED, true),
+            (Some(CutMode::Reject), ProbeAnswer::Silent, false),
+        ] {
+            let agent = Agent::new(TargetAnswer::Probed(answer.clone()));
+            let cluster = DockerCluster::new(&running, &agent, 1);
+            if let Some(cut) = cut {
+                let what = PacketFault::Partition { links: Links::default(), cut };
+                cluster.on().links.insert(FaultId(1), LinkFault { node: node.clone(), what, pid: 7 });
+            }
+            let latency = cluster.latency(&node, &node).await.unwrap();
+            assert_eq!(latency, came_through.then_some(Duration::from_nanos(LATENCY_NS)), "{cut:?} {answer:?}");
+            let orders = agent.orders.lock();
+            let is_knock = matches!(orders[..], [Order::Target(TargetRequest::Knock { pid: 7, at: 7, .. })]);
+            assert_eq!(is_knock, cut == Some(CutMode::Reject), "{orders:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_exists_already_is_not_reached_if_it_refuses() {
+        let dir = tempfile::tempdir().unwrap();
+        let running = running(&dir).await;
+        let [worker, server] = ["worker-1", "redis-1"].map(NodeName::new);
+        for (answer, came_through) in [(CONNECTED, true), (REFUSED, false), (ProbeAnswer::Silent, false)] {
+            for (from, to) in [(&worker, &server), (&server, &worker)] {
+                let agent = Agent::new(TargetAnswer::Probed(answer.clone()));
+                let cluster = DockerCluster::new(&running, &agent, 1);
+                let latency = cluster.latency(from, to).await.unwrap();
+                assert_eq!(latency, came_through.then_some(Duration::from_nanos(LATENCY_NS)), "{from}: {answer:?}");
+                let timeout_ms = cluster.patience().as_millis() as u64;
+                let probe = TargetRequest::Probe { pid: 7, to: "10.0.0.1:6379".parse().unwrap(), timeout_ms };
+                assert_eq!(*agent.orders.lock(), [Order::Target(probe)]);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn only_connections_that_wait_for_a_retransmission_are_counted_and_reset() {
+        let dir = tempfile::tempdir().unwrap();
+        let (running, node) = (running(&dir).await, NodeName::new("worker-1"));
+        let connection = |retransmits: u8| Connection {
+            local: "10.0.0.2:50000".parse().unwrap(),
+            peer: "10.0.0.1:6379".parse().unwrap(),
+            retransmits,
+            next_retransmit_ms: None,
+            unacknowledged_bytes: 0,
+        };
+        for (retransmits, reset, count, is_reset) in [
+            (vec![0, 2, 0, 1, 0], true, 2, true),
+            (vec![0, 2, 0, 1, 0], false, 2, false),
+            (vec![0, 0], true, 0, false),
+            (Vec::new(), true, 0, false),
+        ] {
+            let found = retransmits.iter().copied().map(connection).collect();
+            let agent = Agent::new(TargetAnswer::Connections(found));
+            let cluster = DockerCluster::new(&running, &agent, 1);
+            let stale = cluster.stale_connections(&node, &["redis-1".into()], reset).await.unwrap();
+            assert_eq!(stale, count, "{retransmits:?}");
+            let links = Links { peers: vec!["10.0.0.1".parse().unwrap()], ..Links::default() };
+            let looks = TargetRequest::Connections { pid: 7, links: links.clone() };
+            let resets = is_reset.then_some(TargetRequest::Reset { pid: 7, links });
+            let orders: Vec<Order> = [looks].into_iter().chain(resets).map(Order::Target).collect();
+            assert_eq!(*agent.orders.lock(), orders, "{retransmits:?}, {reset}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_code_of_a_clock_that_is_not_right_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (running, node) = (running(&dir).await, NodeName::new("worker-1"));
+        let jump = (WhichClock::Wall, ClockChange::JumpMs(500));
+        for (offsets, on, is_put_back) in [
+            ([0, 0, 0], None, true),
+            ([-1, 0, 0], None, false),
+            ([0, 1, 0], None, false),
+            ([0, 0, 1], None, false),
+            ([0, 0, 0], Some(jump), false),
+        ] {
+            let [wall_ns, monotonic_ns, boottime_ns] = offsets;
+            let agent = Agent::with_clocks(ClocksAhead { wall_ns, monotonic_ns, boottime_ns });
+            let cluster = DockerCluster::new(&running, &agent, 1);
+            let set = SetClocks { changes: on.into_iter().collect(), pid: 7 };
+            cluster.on().clocks.insert(node.clone(), set);
+            cluster.remove_clock_patch(&node).await.unwrap();
+            let heal = Order::Clocks(ClockRequest::Heal { pid: 7 });
+            assert_eq!(agent.orders.lock().contains(&heal), is_put_back, "{offsets:?} {on:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_clocks_of_a_node_whose_fault_is_healed_are_restored_in_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (running, node) = (running(&dir).await, NodeName::new("worker-1"));
+        let agent = Agent::with_clocks(ClocksAhead::default());
+        let cluster = DockerCluster::new(&running, &agent, 1);
+        cluster.restore_clocks().await.unwrap();
+        assert!(agent.orders.lock().is_empty(), "no clock was changed");
+        for by in [500, -500] {
+            cluster.set_clock(&node, WhichClock::Wall, ClockChange::JumpMs(by)).await.unwrap();
+        }
+        assert!(cluster.on().clocks[&node].changes.is_empty());
+        cluster.restore_clocks().await.unwrap();
+        assert_eq!(agent.orders.lock().last(), Some(&Order::Clocks(ClockRequest::Restore { pid: 7 })));
+    }
+}

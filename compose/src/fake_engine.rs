@@ -59,10 +59,10 @@ pub(crate) async fn start(
     Engine::connect_to(&format!("unix://{}", path.display())).await.unwrap()
 }
 
-/// A cluster with one worker, whose servers exist already.
-pub(crate) async fn running(engine: &Engine) -> Running {
+/// The place of a run whose servers exist already.
+pub(crate) async fn place(engine: &Engine) -> Place {
     let server = OwnServer { host: "staging".to_owned(), at: "10.0.0.1:6379".parse().unwrap() };
-    let place = Place {
+    Place {
         engine: engine.clone(),
         run: "r-1".to_owned(),
         keep: false,
@@ -71,14 +71,18 @@ pub(crate) async fn running(engine: &Engine) -> Running {
         loses_power: false,
         worker_files: None,
         own_servers: BTreeMap::from([(NodeName::new("redis-1"), server)]),
-    };
+    }
+}
+
+/// A cluster with one worker, whose servers exist already.
+pub(crate) async fn running(engine: &Engine) -> Running {
     let worker = NodeName::new("worker-1");
     let node = Node { name: worker.clone(), role: WORKER_ROLE.to_owned(), runs: Runs::Own(Vec::new()) };
     let (id, entrypoint, arguments) = ("sha256:worker".to_owned(), Vec::new(), Vec::new());
     let image = Image { id, volumes: Vec::new(), entrypoint, arguments };
     let recipe = Recipe { node, image, address: Ipv4Addr::LOCALHOST };
     let members = BTreeMap::from([(worker, Member::new("container".to_owned(), recipe, None))]);
-    Running::new(place, members, Outlet::new(1).0)
+    Running::new(place(engine).await, members, Outlet::new(1).0)
 }
 
 async fn one(mut stream: UnixStream, answer: &(dyn Fn(&str) -> (Duration, String) + Send + Sync)) {

@@ -487,4 +487,11 @@ mod tests {
         let ended = What::Ended { code: Some(137) };
         assert_eq!(outputs(Duration::ZERO, Box::pin(stream::once(late))).await, [line, ended]);
     }
+
+    #[test]
+    fn the_last_lines_of_standard_error_are_kept() {
+        let tail = Tail::default();
+        (1..=TAIL_LINES + 2).for_each(|n| tail.push(Bytes::from(n.to_string())));
+        assert_eq!(tail.text(), (3..=TAIL_LINES + 2).map(|n| n.to_string()).collect::<Vec<_>>().join("\n"));
+    }
 }

@@ -81,3 +81,31 @@ impl Steps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_slowest_step_and_all_together_include_the_present_one() {
+        let steps = Steps::default();
+        for (name, seconds) in [("creating", 1), ("uploading", 6), ("starting", 2)] {
+            steps.time(name, advance(SECOND * seconds)).await;
+        }
+        let done = (Some(("uploading", SECOND * 6)), SECOND * 9);
+        assert_eq!((steps.slow(), steps.total()), done);
+        steps.begin("looking");
+        advance(SECOND * 10).await;
+        assert_eq!((steps.slow(), steps.total()), (Some(("looking", SECOND * 10)), SECOND * 19));
+        // The time was the server's.
+        steps.forget();
+        steps.end();
+        assert_eq!((steps.slow(), steps.total()), done);
+        assert_eq!(steps.slower_than(SECOND * 6), done.0);
+        assert_eq!(steps.slower_than(SECOND * 6 + Duration::from_nanos(1)), None);
+    }
+}

@@ -156,16 +156,26 @@ mod tests {
     use super::*;
     use crate::fake_engine;
 
+    const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+    const GONE: &str = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    const REFUSED: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    const FAILED: &str = "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    const CREATED: &str = r#"{"Id":"new","Warnings":[]}"#;
+
+    fn task() -> Task<'static> {
+        Task { name: "remove-keys", command: Vec::new(), input: String::new(), within: Duration::ZERO }
+    }
+
     #[tokio::test]
     async fn workers_that_somebody_has_removed_do_not_end_the_task() {
         let dir = tempfile::tempdir().unwrap();
         let answer = move |request: &str| match request.starts_with("GET /v1.41/containers/json") {
             true => fake_engine::json("[]"),
-            false => "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned(),
+            false => GONE.to_owned(),
         };
         let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
         let running = fake_engine::running(&engine).await;
-        let task = Task { name: "remove-keys", command: Vec::new(), input: String::new(), within: Duration::ZERO };
+        let task = task();
         let host = body(&running, &task, String::new()).host_config.unwrap();
         assert_eq!(host.extra_hosts, Some(vec!["staging:10.0.0.1".to_owned()]), "the addresses of the run");
         let error = run_last(&running, task).await.unwrap_err().to_string();
@@ -180,16 +190,50 @@ mod tests {
         let answer = move |request: &str| {
             let mut seen = seen.lock().unwrap();
             seen.push(request.split('?').next().unwrap_or_default().to_owned());
-            let none = "connection: close\r\ncontent-length: 2\r\n\r\n{}";
             match (request.starts_with("DELETE"), seen.len()) {
-                (true, _) => "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned(),
-                (false, 1) => format!("HTTP/1.1 409 Conflict\r\n{none}"),
-                (false, _) => fake_engine::json(r#"{"Id":"new","Warnings":[]}"#),
+                (true, _) => DONE.to_owned(),
+                (false, 1) => REFUSED.to_owned(),
+                (false, _) => fake_engine::json(CREATED),
             }
         };
         let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
         assert_eq!(create(&engine, "left", &ContainerCreateBody::default()).await.unwrap(), "new");
         let create = "POST /v1.41/containers/create";
         assert_eq!(*requests.lock().unwrap(), [create, "DELETE /v1.41/containers/left", create]);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_has_ended_already_does_not_end_the_task() {
+        for (killed, goes_on) in [(DONE, true), (REFUSED, true), (GONE, true), (FAILED, false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let answer = move |request: &str| match request {
+                r if r.contains("/kill") => killed.to_owned(),
+                r if r.contains("/wait") => fake_engine::json(r#"{"StatusCode":137}"#),
+                _ => fake_engine::json(r#"[{"Id":"worker"}]"#),
+            };
+            let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+            assert_eq!(kill_workers(&engine, "r-1").await.is_ok(), goes_on, "{killed}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_that_cannot_be_started_leaves_no_container() {
+        let dir = tempfile::tempdir().unwrap();
+        let removed = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&removed);
+        let answer = move |request: &str| match request {
+            r if r.starts_with("GET /v1.41/containers/json") => fake_engine::json("[]"),
+            r if r.starts_with("POST /v1.41/containers/create") => fake_engine::json(CREATED),
+            r if r.starts_with("DELETE ") => {
+                seen.lock().unwrap().push(r.split('?').next().unwrap_or_default().to_owned());
+                DONE.to_owned()
+            }
+            _ => GONE.to_owned(),
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let running = fake_engine::running(&engine).await;
+        let error = run_last(&running, task()).await.unwrap_err().to_string();
+        assert!(error.starts_with("remove-keys: starting its container: "), "{error}");
+        assert_eq!(*removed.lock().unwrap(), ["DELETE /v1.41/containers/new"]);
     }
 }

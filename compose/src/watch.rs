@@ -214,6 +214,8 @@ async fn time_of(engine: &Engine) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use tokio::sync::mpsc;
 
     use super::*;
@@ -289,5 +291,58 @@ mod tests {
         let mut watch = running.watch();
         assert!(timeout(2 * late, watch.next()).await.is_err());
         assert_eq!(watch.last_ns, Some(10_000_000_000));
+    }
+
+    /// The change of worker-1 that nobody planned, according to this report.
+    async fn unplanned(watch: &Watch<'_>, report: &str) -> Option<Change> {
+        let found = watch.unplanned(&serde_json::from_str(report).unwrap()).await;
+        found.map(|(node, change)| {
+            assert_eq!(node.as_str(), "worker-1");
+            change
+        })
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_down_was_not_cut_off() {
+        let (dir, container) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(String::new())));
+        let seen = Arc::clone(&container);
+        let answer = move |_: &str| (Duration::ZERO, fake_engine::json(&seen.lock().unwrap()));
+        let engine = fake_engine::start(&dir, answer).await;
+        let running = fake_engine::running(&engine).await;
+        let watch = running.watch();
+        let report = r#"{"Type":"network","Actor":{"ID":"network","Attributes":{"container":"container"}}}"#;
+        // Whether the container runs, the network in which it is, and the change.
+        for (n, (runs, network, expected)) in [
+            (false, "other", None),
+            (true, "network", None),
+            (true, "other", Some(Change::CutOff)),
+            (true, "other", None),
+            (false, "network", None),
+            (true, "network", Some(Change::Reconnected)),
+            (false, "other", None),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let networks = format!(r#"{{"Networks":{{"{network}":{{}}}}}}"#);
+            *container.lock().unwrap() = format!(r#"{{"State":{{"Running":{runs}}},"NetworkSettings":{networks}}}"#);
+            assert_eq!(unplanned(&watch, report).await, expected, "report {n}");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_a_process_of_ours_only_a_freeze_that_is_not_ours_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake_engine::start(&dir, |_| (Duration::ZERO, fake_engine::json("{}"))).await;
+        let running = fake_engine::running(&engine).await;
+        let watch = running.watch();
+        running.member(&"worker-1".into()).unwrap().control.lock().await.own.froze = 1;
+        let (froze, thawed) = (Some(Change::Froze), Some(Change::Thawed));
+        for (action, expected) in
+            [("die", None), ("start", None), ("pause", None), ("pause", froze), ("unpause", thawed), ("exec_die", None)]
+        {
+            let report = format!(r#"{{"Type":"container","Action":"{action}","Actor":{{"ID":"container"}}}}"#);
+            assert_eq!(unplanned(&watch, &report).await, expected, "{action}");
+        }
     }
 }

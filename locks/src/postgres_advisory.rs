@@ -129,3 +129,37 @@ COMMIT";
         Ok(session.number(&in_mode(UNLOCK, GIVE_BACK, session.mode)).await? == Some(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        hold::{Key, Owner},
+        ports::Unwatched,
+        postgres_session::{
+            build,
+            doubles::{LEASE, Scripted, Stopped},
+        },
+        servers::Servers,
+    };
+
+    #[tokio::test]
+    async fn a_reader_takes_the_lock_and_gives_it_back_in_the_shared_mode() {
+        for tokens in Advisory::TOKENS {
+            for (mode, take, give_back) in [
+                (Mode::Write, "pg_try_advisory_lock(", "pg_advisory_unlock("),
+                (Mode::Read, "pg_try_advisory_lock_shared(", "pg_advisory_unlock_shared("),
+            ] {
+                let server = Scripted::start().await;
+                let servers = Servers::Addresses(vec![ServerAddress::new("postgres-1", server.address.as_str())]);
+                let lock = build::<Advisory>(servers, *tokens, Arc::new(Stopped)).unwrap();
+                let key = Key::new("k0");
+                let hold = lock.acquire_in(mode, &key, Owner::new("a"), LEASE, &Unwatched).await.unwrap();
+                assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
+                let asked = server.asked.lock().clone();
+                let [_, taken, given_back] = asked.as_slice() else { panic!("{asked:?}") };
+                assert!(taken.contains(take) && given_back.contains(give_back), "{mode}, {tokens}: {asked:?}");
+            }
+        }
+    }
+}

@@ -147,7 +147,8 @@ mod tests {
     #[tokio::test]
     async fn an_attempt_gets_the_row_only_if_it_finds_its_own_number_there() {
         // Usually the server answers each statement with the number 1.
-        let cases: [(&[(&str, Says)], Option<u64>, &[&str]); 8] = [
+        type Case = (&'static [(&'static str, Says)], Option<u64>, &'static [&'static str]);
+        let cases: [Case; 8] = [
             (&[], Some(1), &[COUNT, "BEGIN", LOCK]),
             (&[(COUNT, Says::Number(5)), (LOCK, Says::Number(5))], Some(5), &[COUNT, "BEGIN", LOCK]),
             // Another attempt has counted meanwhile. The attempt gives the row back.

@@ -142,8 +142,7 @@ impl Session {
         timeouts: &[&str],
     ) -> Result<Session, String> {
         let stream = stream::connect(&server, BEGIN_TLS).await?;
-        // The settings are numbers of 31 bits.
-        let lease_ms = whole_ms(lease).min(i32::MAX as u64);
+        let lease_ms = setting_ms(lease);
         let options: Vec<String> = timeouts.iter().map(|timeout| format!("-c {timeout}={lease_ms}")).collect();
         let settings = settings(&server.access, &options.join(" "));
         let logging_in = async { settings.connect_raw(stream, NoTls).await.map_err(|error| said(&error)) };
@@ -199,6 +198,11 @@ impl Session {
     fn is_old(&self, now: Duration) -> bool {
         self.over().is_some() && now >= self.opened.saturating_add(FORGOTTEN_AFTER)
     }
+}
+
+/// The lease as a setting of the server. The settings are numbers of 31 bits.
+fn setting_ms(lease: Duration) -> u64 {
+    whole_ms(lease).min(i32::MAX as u64)
 }
 
 /// Sends the first statement of a request now. Dropping the reply takes no statement back, and sends no other one.

@@ -173,6 +173,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_session_whose_beginning_is_refused_does_not_open() {
+        let (password, database) = (Some(Secret::new("hunter2")), Some("99".to_owned()));
+        let (auth, select) = (Access { password, ..Access::default() }, Access { database, ..Access::default() });
+        for (access, said, expected) in [
+            (&auth, "+OK\r\n", None),
+            (&auth, "-WRONGPASS invalid pair\r\n", Some("authentication failed: WRONGPASS invalid pair")),
+            (&select, "+OK\r\n", None),
+            (&select, "-ERR DB index\r\n", Some("the database cannot be chosen: ERR DB index")),
+        ] {
+            let (ours, mut theirs) = duplex(256);
+            theirs.write_all(said.as_bytes()).await.unwrap();
+            let refused = RedisProtocol::open(Box::new(ours), access).await.err();
+            assert_eq!(refused.as_deref(), expected);
+        }
+    }
+
+    #[tokio::test]
     async fn a_user_who_may_not_ask_for_the_version_can_run() {
         for (said, expected) in [
             ("$22\r\nredis_version:7.0.15\r\n\r\n", Ok("7.0.15")),

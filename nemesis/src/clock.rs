@@ -277,6 +277,9 @@ async fn strobe(
 }
 
 #[cfg(test)]
+mod strobes;
+
+#[cfg(test)]
 mod tests {
     use futures::executor::block_on;
     use history::{Event, Fault, FaultId, Stamp, Step, Target, Until, When};

@@ -35,6 +35,14 @@ pub trait Answers: Send + Sync {
         unexpected("asking for pending fsyncs")
     }
 
+    fn leave_marker(&self) -> bool {
+        false
+    }
+
+    fn take_marker(&self) -> bool {
+        unexpected("looking for a marker")
+    }
+
     fn leader(&self) -> Option<NodeName> {
         unexpected("looking for a leader")
     }
@@ -71,6 +79,10 @@ pub trait Answers: Send + Sync {
         unexpected("counting silent connections")
     }
 
+    fn reset_connections(&self) -> u32 {
+        unexpected("resetting silent connections")
+    }
+
     fn set_clock(&self, _change: ClockChange) {
         unexpected("setting a clock")
     }
@@ -81,6 +93,10 @@ pub trait Answers: Send + Sync {
 
     fn clock_ahead_ns(&self) -> i64 {
         unexpected("reading a clock")
+    }
+
+    fn told_ahead_ns(&self) -> Option<(i64, i64)> {
+        None
     }
 
     fn stamp(&self, _event: Event) -> Stamp {
@@ -165,6 +181,14 @@ impl<A: Answers> Cluster for Double<A> {
         done(self.0.pending_fsyncs())
     }
 
+    fn leave_marker<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+        done(self.0.leave_marker())
+    }
+
+    fn take_marker<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
+        done(self.0.take_marker())
+    }
+
     fn leader(&self) -> Doing<'_, Option<NodeName>> {
         done(self.0.leader())
     }
@@ -199,8 +223,8 @@ impl<A: Answers> Cluster for Double<A> {
         Box::pin(ready(self.0.probe(to)))
     }
 
-    fn stale_connections<'a>(&'a self, node: &'a NodeName, peers: &'a [NodeName], _: bool) -> Doing<'a, u32> {
-        done(self.0.stale_connections(node, peers))
+    fn stale_connections<'a>(&'a self, node: &'a NodeName, peers: &'a [NodeName], reset: bool) -> Doing<'a, u32> {
+        done(if reset { self.0.reset_connections() } else { self.0.stale_connections(node, peers) })
     }
 
     fn set_clock<'a>(&'a self, _: &'a NodeName, _: WhichClock, change: ClockChange) -> Doing<'a, ()> {
@@ -215,6 +239,10 @@ impl<A: Answers> Cluster for Double<A> {
 
     fn clock_ahead_ns<'a>(&'a self, _: &'a NodeName, _: WhichClock) -> Doing<'a, i64> {
         done(self.0.clock_ahead_ns())
+    }
+
+    fn told_ahead_ns<'a>(&'a self, _: &'a NodeName) -> Doing<'a, Option<(i64, i64)>> {
+        done(self.0.told_ahead_ns())
     }
 }
 

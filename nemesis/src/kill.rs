@@ -291,6 +291,10 @@ mod tests {
     struct Server {
         /// True if the engine reports a kill, and the server goes on.
         survives: bool,
+        /// True if the server does not come back.
+        stays_down: bool,
+        /// True if the server has its marker after its restart; none, if it takes no marker.
+        marker: Option<bool>,
         is_down: AtomicBool,
         /// The numbers of pending fsyncs that the server reports, the last one first.
         fsyncs: Mutex<Vec<u32>>,
@@ -303,7 +307,15 @@ mod tests {
         }
 
         fn start(&self) {
-            self.is_down.store(false, Ordering::Relaxed);
+            self.is_down.store(self.stays_down, Ordering::Relaxed);
+        }
+
+        fn leave_marker(&self) -> bool {
+            self.marker.is_some()
+        }
+
+        fn take_marker(&self) -> bool {
+            self.marker.expect("a marker was left")
         }
 
         fn answers(&self) -> bool {
@@ -352,5 +364,21 @@ mod tests {
     fn a_loss_of_power_without_a_report_is_not_proved() {
         let phases = restarted(Powerloss {}, Server::default());
         assert!(is_unproved(&phases, "expected a report of the unsynced data"), "{phases:?}");
+    }
+
+    #[test]
+    fn an_amnesia_is_proved_by_a_server_that_answers_without_its_marker() {
+        for (marker, stays_down, unproved) in [
+            (Some(false), false, None),
+            (Some(true), false, Some("was still there")),
+            (Some(false), true, Some("there was no answer")),
+            (None, false, None),
+        ] {
+            let phases = restarted(Amnesia::default(), Server { marker, stays_down, ..Server::default() });
+            let is_proved = phases.iter().any(|phase| matches!(phase, FaultPhase::Proved { .. }));
+            assert_eq!(is_proved, unproved.is_none(), "{phases:?}");
+            assert!(unproved.is_none_or(|words| is_unproved(&phases, words)), "{phases:?}");
+            assert_eq!(phases.contains(&FaultPhase::HealProved), !stays_down, "{phases:?}");
+        }
     }
 }

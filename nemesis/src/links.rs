@@ -334,8 +334,10 @@ mod disturbed;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use futures::executor::block_on;
-    use history::{Direction, FaultId, Plan, ResourceKind, Step, Until, When, fault::Partition};
+    use history::{Direction, Event, FaultId, Plan, ResourceKind, Step, Until, When, fault::Partition};
     use parking_lot::Mutex;
 
     use super::*;
@@ -378,5 +380,57 @@ mod tests {
         // The links with other nodes are not of this fault.
         let (target, other) = ((resource.clone(), vec![worker.clone()]), (worker.clone(), vec![resource]));
         assert_eq!(asked(vec![worker]), [target, other]);
+    }
+
+    /// Connections that are silent at both ends of a link for so many looks. Each reset ends this number of them. Notes
+    /// the phases of the fault.
+    struct Silent {
+        for_looks: u32,
+        at_each_end: u32,
+        asked: AtomicU32,
+        phases: Mutex<Vec<FaultPhase>>,
+    }
+
+    impl Answers for Silent {
+        fn stale_connections(&self, _: &NodeName, _: &[NodeName]) -> u32 {
+            u32::from(self.asked.fetch_add(1, Ordering::Relaxed) / 2 < self.for_looks)
+        }
+
+        fn reset_connections(&self) -> u32 {
+            self.at_each_end
+        }
+
+        fn stamp(&self, event: Event) -> Stamp {
+            match event {
+                Event::Fault { phase, .. } => self.phases.lock().push(phase),
+                other => unreachable!("{other:?}"),
+            }
+            Stamp(1)
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    #[test]
+    fn connections_that_do_not_recover_are_reset_at_both_ends_and_counted() {
+        let [node, worker] = ["redis-1", "worker-1"].map(NodeName::new);
+        let fault = Fault::new(Partition::default(), Duration::from_secs(1));
+        let fault = fault.on_links(Direction::Both, vec![worker.clone()]);
+        let step = Step { id: FaultId(1), fault, target: Target::Node(node.clone()), when: When::At(Duration::ZERO) };
+        let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+        for (for_looks, at_each_end, reset) in [
+            (0, 2, None),
+            (CONNECTION_LOOKS - 1, 2, None),
+            (CONNECTION_LOOKS, 2, Some(4)),
+            // The last of them have recovered just now.
+            (CONNECTION_LOOKS, 0, None),
+        ] {
+            let double = Double(Silent { for_looks, at_each_end, asked: AtomicU32::new(0), phases: Mutex::default() });
+            let live_view = LiveView::new();
+            let injection = double.injection(&live_view, &plan, &step, node.clone());
+            block_on(settle(&injection, &[(node.clone(), worker.clone())])).unwrap();
+            let stamped = reset.map(|count| FaultPhase::ConnectionsReset { count });
+            assert_eq!(double.0.phases.into_inner(), Vec::from_iter(stamped), "{for_looks} looks");
+        }
     }
 }

@@ -214,4 +214,20 @@ mod tests {
         assert_eq!(slowed([USUAL, USUAL, LATE], FAILED)[4..], *std::slice::from_ref(&proved));
         assert_eq!(slowed([USUAL, USUAL, LATE], USUAL)[4..], [proved, FaultPhase::HealProved]);
     }
+
+    #[test]
+    fn a_slow_answer_takes_twice_as_long_as_the_slower_one_before_and_20_ms_more() {
+        let well = |ms| AnswerTime::Well(Duration::from_millis(ms));
+        // Two answers before the fault and one during the fault, in milliseconds.
+        for (first, is_proved) in [
+            ([5, 5, 24], false),
+            ([5, 5, 25], true),
+            ([100, 60, 199], false),
+            ([60, 100, 199], false),
+            ([60, 100, 200], true),
+        ] {
+            let phases = slowed(first.map(well), well(5));
+            assert_eq!(matches!(phases[4], FaultPhase::Proved { .. }), is_proved, "{first:?}");
+        }
+    }
 }

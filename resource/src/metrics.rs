@@ -89,3 +89,38 @@ impl Metrics {
 fn head(text: &mut String, name: &str, help: &str, kind: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
+
+#[cfg(test)]
+mod tests {
+    use history::{Comparison, HoldId, Key, OpId, Token, Version};
+
+    use super::*;
+    use crate::{Action, Proposal, Request, State};
+
+    #[test]
+    fn a_repeat_is_counted_as_a_repeat_and_as_nothing_else() {
+        let policy = Policy::new(&[Arm::Writes, Arm::Cas], Comparison::Default).unwrap();
+        let (mut state, metrics) = (State::default(), Metrics::default());
+        // The second operation has a stale token and an old base.
+        for (op, token) in [(1, 7), (2, 6), (1, 7), (2, 6), (2, 6)] {
+            let proposal = Proposal { base: Some(Version(0)), value: "v".to_owned() };
+            let action = Action::Write(policy.arms().iter().map(|arm| (*arm, proposal.clone())).collect());
+            let (key, hold, op, token) = (Key::new("k"), Some(HoldId(1)), Some(OpId(op)), Some(Token(token)));
+            let request = Request { key, hold, op, token, deadline: None, action };
+            metrics.decided(&state.decide(&policy, &request).unwrap());
+        }
+        let text = metrics.text(&policy);
+        for line in [
+            "resource_stale_token_rejections_total{arm=\"writes\"} 1\n",
+            "resource_version_mismatches_total{arm=\"cas\"} 1\n",
+            "resource_admitted_writes_total{arm=\"writes\"} 1\n",
+            "resource_admitted_writes_total{arm=\"cas\"} 1\n",
+            "resource_registered_tokens_total{arm=\"writes\"} 1\n",
+            "resource_requests_total{kind=\"read\"} 0\n",
+            "resource_requests_total{kind=\"write\"} 2\n",
+            "resource_requests_total{kind=\"repeat\"} 3\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+}

@@ -154,4 +154,28 @@ mod tests {
         }
         assert_eq!(*is_queued.lock().unwrap(), [false, true], "the second decision finds the first one in the queue");
     }
+
+    #[test]
+    fn a_request_without_a_place_in_the_queue_is_not_decided() {
+        let (queue, mut entries) = mpsc::channel::<Entry>(1);
+        let numbers = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&numbers);
+        let observer = Box::new(move |moment: Moment<'_>| {
+            if let Moment::Decided(admission) = moment {
+                noted.lock().unwrap().push(admission.number.0);
+            }
+        });
+        let policy = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
+        let shared = Shared::new(policy, Limits::default(), State::default(), observer, || Duration::ZERO, queue);
+        let (key, action) = (Key::new("k"), Action::Read);
+        let read = Request { key, hold: None, op: None, token: None, deadline: None, action };
+        let admit = || shared.admit(read.clone()).now_or_never();
+        assert!(admit().is_none(), "the disk never writes");
+        assert!(matches!(admit(), Some(Err(Undecided::Overloaded))));
+        entries.try_recv().unwrap();
+        assert!(admit().is_none());
+        entries.close();
+        assert!(matches!(admit(), Some(Err(Undecided::Broken))));
+        assert_eq!(*numbers.lock().unwrap(), [1, 2]);
+    }
 }

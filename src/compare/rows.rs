@@ -109,3 +109,29 @@ pub fn rows(a: &Scenario, b: &Scenario) -> Vec<Row> {
     }
     rows
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drawn::tests::planned;
+
+    /// A scenario whose runs have these verdicts on mutual exclusion.
+    fn side(verdicts: &[Verdict]) -> Scenario {
+        let run = |verdict: &Verdict| Figures { simulated: None, lock: Some(*verdict), numbers: [None; NUMBERS.len()] };
+        let runs = verdicts.iter().map(run).collect();
+        Scenario { name: "s".to_owned(), plan: planned("none", 1), runs }
+    }
+
+    #[test]
+    fn the_share_of_violated_runs_is_that_of_the_decided_runs() {
+        use Verdict::{Inconclusive, Upheld, Violated};
+        let a = side(&[Violated, Inconclusive, Upheld, Violated, Inconclusive]);
+        let b = side(&[Upheld, Inconclusive]);
+        let row = violated(&a, &b);
+        assert_eq!((row.a, row.b, row.runs), (Some(2.0 / 3.0), Some(0.0), (3, 1)));
+        assert_eq!(row.cells[..2], ["2 of 3, 2 inconclusive", "0 of 1, 1 inconclusive"]);
+        let row = violated(&side(&[Inconclusive]), &b);
+        assert_eq!((row.a, row.difference, row.runs), (None, None, (0, 1)));
+        assert_eq!(row.words, "0 and 1 runs are too few for an interval");
+    }
+}

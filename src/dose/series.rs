@@ -181,4 +181,24 @@ mod tests {
             assert_eq!((runs, windows, left_out), expected, "change {n}");
         }
     }
+
+    #[test]
+    fn a_run_has_the_lengths_of_the_windows_that_it_has() {
+        let cases: [(&str, &[f64], &[f64]); 3] = [
+            ("kleppmann-pause", &[161.0], &[3_051.0]),
+            // Its only window is an overlap of two leases.
+            ("given-up", &[98.0], &[]),
+            ("none", &[], &[]),
+        ];
+        for (name, overlap_ms, staleness_ms) in cases {
+            let history = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+            let mut verdicts = judge(history.as_ref()).unwrap().verdicts;
+            (verdicts.facts.faults_proved, verdicts.facts.missed_target) = (1, 0);
+            let mut measurement = Measurement::new(1.0);
+            measurement.add(&verdicts);
+            assert_eq!((measurement.runs, measurement.windows), (1, overlap_ms.len() as u64), "{name}");
+            assert_eq!(measurement.overlap_ms, overlap_ms, "{name}");
+            assert_eq!(measurement.staleness_ms, staleness_ms, "{name}");
+        }
+    }
 }

@@ -199,6 +199,13 @@ mod tests {
     }
 
     #[test]
+    fn of_equal_stamps_a_worker_comes_before_the_agent_and_the_resource() {
+        let expected = "worker-25 worker-2! agent5 agent! resource#25 resource#2!";
+        assert_eq!(order(&[("resource#2", 5), ("worker-2", 5), ("agent", 5)]), expected);
+        assert_eq!(order(&[("agent", 5), ("resource#2", 5), ("worker-2", 5)]), expected);
+    }
+
+    #[test]
     fn equal_stamps_do_not_depend_on_the_order_of_the_file() {
         assert_eq!(order(&[("b", 5), ("a", 5), ("a", 6)]), order(&[("a", 5), ("a", 6), ("b", 5)]));
     }

@@ -109,14 +109,17 @@ pub fn judge(
 
 #[cfg(test)]
 mod tests {
-    use history::Tail;
+    use history::{Event, Tail};
 
     use super::*;
 
-    fn verdicts_of(name: &str) -> Verdicts {
+    fn records_of(name: &str) -> Vec<Record> {
         let path = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
-        let records: Vec<Record> = history::Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect();
-        checker::check(records, Tail::Whole)
+        history::Reader::open(path.as_ref()).unwrap().map(Result::unwrap).collect()
+    }
+
+    fn verdicts_of(name: &str) -> Verdicts {
+        checker::check(records_of(name), Tail::Whole)
     }
 
     fn lock_of(name: &str) -> Property {
@@ -155,5 +158,39 @@ mod tests {
         let second = Window { causes: vec!["kill".parse().unwrap()], ..first.clone() };
         let miss = other_cause(&[first, second], &expected).unwrap();
         assert_eq!(miss.text, "expected the cause pause, found kill");
+    }
+
+    #[test]
+    fn a_run_is_as_expected_only_with_its_causes_its_witness_and_its_servers() {
+        let (records, verdicts) = (records_of("kleppmann-pause"), verdicts_of("kleppmann-pause"));
+        let Event::Plan { plan, .. } = &records[0].event else { panic!("a history begins with its plan") };
+        let file = PlanFile::new("run".into(), "redis".into(), None, (**plan).clone());
+        let (seen, unseen) = ("lock.windows>=1", "lock.windows>=2");
+        let other_cause = "expected the cause kill, found pause";
+        let other_servers = "expected redis 8, this is redis 7.0.15";
+        for (cause, witness, servers, outcome, misses) in [
+            ("pause", seen, "redis 7", Outcome::AsExpected, &[][..]),
+            ("kill", seen, "redis 7", Outcome::NotAsExpected, &[other_cause][..]),
+            ("pause", unseen, "redis 7", Outcome::Inconclusive, &[][..]),
+            ("kill", unseen, "redis 7", Outcome::Inconclusive, &[other_cause][..]),
+            ("pause", seen, "redis 8", Outcome::Inconclusive, &[other_servers][..]),
+            ("kill", seen, "redis 8", Outcome::Inconclusive, &[other_cause, other_servers][..]),
+        ] {
+            let case = Case {
+                name: "K1".to_owned(),
+                claim: "c".to_owned(),
+                by: "b".to_owned(),
+                file: file.clone(),
+                witnesses: vec![witness.parse().unwrap()],
+                expectation: None,
+                causes: Some(vec![cause.parse().unwrap()]),
+                holds_for: vec![servers.to_owned()],
+            };
+            let run = judge(&case, &file, &records, &verdicts, None, "redis 7.0.15".to_owned()).unwrap();
+            assert_eq!(run.outcome, outcome, "{cause}, {witness}, {servers}");
+            assert_eq!(run.misses, misses, "{cause}, {witness}, {servers}");
+            let has_failed = run.tests.iter().any(|test| test.result == TestResult::Failed);
+            assert_eq!(has_failed, outcome == Outcome::NotAsExpected, "{cause}, {witness}, {servers}");
+        }
     }
 }

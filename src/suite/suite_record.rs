@@ -198,6 +198,22 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_the_harness_could_not_make_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |n: u32, outcome: &str| {
+            let run = RUN.replace(r#""n":0,"#, &format!(r#""n":{n},"#)).replace("as-expected", outcome);
+            format!("{run}\n")
+        };
+        let runs = [of(0, "as-expected"), of(1, "infrastructure"), of(2, "inconclusive"), of(3, "not-as-expected")];
+        fs::write(dir.path().join("suite-s-sim.jsonl"), format!("{HEAD}\n{}", runs.concat())).unwrap();
+        for build in ["b", "another"] {
+            let earlier = read(dir.path(), build, true);
+            let continued: Vec<u32> = earlier.older().iter().chain(&earlier.results().runs).map(|run| run.n).collect();
+            assert_eq!(continued, [0, 2, 3], "{build}");
+        }
+    }
+
+    #[test]
     fn a_record_whose_last_line_is_cut_inside_a_character_is_continued() {
         let dir = tempfile::tempdir().unwrap();
         let cut = &"{\"case\":\"K…".as_bytes()[..12];

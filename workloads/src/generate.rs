@@ -224,6 +224,33 @@ mod tests {
     }
 
     #[test]
+    fn as_many_sections_read_as_the_share_says() {
+        let workload = Workload { readers: 0.1, ..workload() };
+        let of = Sections::new(&workload, &"worker-1".into(), ClientId(0), ChaCha8Rng::seed_from_u64(1));
+        // 100 expected; four standard deviations are 38.
+        let reading = of.take(1_000).filter(|section| section.locks[0].mode == Mode::Read).count();
+        assert!((62..=138).contains(&reading), "{reading}");
+    }
+
+    #[test]
+    fn a_script_that_says_whether_its_sections_read_leaves_nothing_to_the_share() {
+        for (reads, readers, expected) in [
+            (Some(false), 1.0, Mode::Write),
+            (Some(true), 0.0, Mode::Read),
+            (None, 1.0, Mode::Read),
+            (None, 0.0, Mode::Write),
+        ] {
+            let (worker, every) = ("worker-2".into(), Duration::from_millis(50));
+            let from = Duration::ZERO;
+            let part = Scripted { worker, from, sections: 20, every, writes: None, reads, attempts: None };
+            let workload = Workload { readers, script: vec![part], ..workload() };
+            let of = Sections::new(&workload, &"worker-2".into(), ClientId(0), ChaCha8Rng::seed_from_u64(1));
+            let modes: Vec<Mode> = of.map(|section| section.locks[0].mode).collect();
+            assert_eq!(modes, [expected; 20], "{reads:?}, {readers}");
+        }
+    }
+
+    #[test]
     fn a_script_takes_the_place_of_what_would_be_drawn_for_its_worker_alone() {
         let ms = Duration::from_millis;
         let part = |from, sections, writes, reads| {

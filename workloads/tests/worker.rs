@@ -275,6 +275,17 @@ fn a_worker_that_is_started_again_draws_other_owners() {
 }
 
 #[test]
+fn clients_of_one_worker_draw_different_owners() {
+    let world = Arc::new(World::default());
+    let worker = worker(&world, 2, 3);
+    let mut running = pin!(worker.run());
+    assert!(running.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let owners = world.owners.lock().unwrap();
+    assert_eq!(owners.len(), 6);
+    assert!(owners.iter().enumerate().all(|(n, owner)| !owners[..n].contains(owner)), "{owners:?}");
+}
+
+#[test]
 fn every_key_is_read_at_the_end() {
     let world = Arc::new(World::default());
     let keys: Vec<Key> = (0..3).map(Key::numbered).collect();

@@ -50,3 +50,24 @@ fn a_primary_that_was_replaced_disturbs_until_it_is_demoted() {
         assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
     }
 }
+
+#[test]
+fn a_fault_that_was_never_injected_disturbs_until_it_is_called_unproved() {
+    for (at, expected) in [(8_000, false), (8_001, true)] {
+        let (mut s, kind, node) = (HistoryBuilder::new(), FaultKind::Pause, "redis-1");
+        s.fault(1, kind, node, 4_000, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });
+        s.fault(1, kind, node, 5_000, FaultPhase::Unproved { why: String::new() });
+        assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
+    }
+}
+
+#[test]
+fn a_fault_of_a_worker_replaces_no_primary() {
+    // The heal is proved at 5,020.
+    for (at, expected) in [(8_020, false), (8_021, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.servers = redis_replicated();
+        s.inject(1, Fault::new(fault::Pause {}, SECOND), "worker-1", 4_000, 5_000);
+        assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
+    }
+}

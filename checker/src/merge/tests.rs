@@ -352,3 +352,30 @@ fn an_answer_of_the_agent_is_not_kept() {
     }
     assert_eq!(merge.streams.iter().map(|stream| stream.queue.len()).collect::<Vec<_>>(), [2]);
 }
+
+#[test]
+fn each_kill_excuses_the_end_of_one_process() {
+    // Both processes of worker-2 end before they have finished.
+    let why = "worker-2#2 ended before it had finished, and no fault killed it".to_string();
+    for (is_killed_again, expected) in [(false, vec![why]), (true, Vec::new())] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-2", 100).unfinished.push("worker-2#2");
+        if is_killed_again {
+            let requested = FaultPhase::Requested { asked_ns: 1, hold: None };
+            builder.fault(2, FaultKind::Kill, "worker-2", 1_500, requested);
+        }
+        assert_eq!(judge(builder.records()).2, expected, "killed again: {is_killed_again}");
+    }
+}
+
+#[test]
+fn events_of_a_process_after_its_end_make_the_run_inconclusive() {
+    let mut records = quiet();
+    let end = records.pop().unwrap();
+    let n = records.iter().filter(|r| r.process.as_str() == "worker-1").count() as u64;
+    let (seq, process) = (records.len() as u64, "worker-1".into());
+    records.push(Record { seq, process, n, at: ms(90), event: Event::Watermark });
+    records.push(Record { seq: seq + 1, ..end });
+    let late = "worker-1: there are events after its end".to_string();
+    assert_eq!(judge(records), (Verdict::Inconclusive, 0, vec![late]));
+}

@@ -195,6 +195,17 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_nobody_wants_at_the_heal_is_measured_too() {
+        // Worker 1 goes on with k1 at 30, and releases it at 50. At the heal, at 500, nobody wants k0.
+        let mut builder = HistoryBuilder::new();
+        builder.plan.workload.keys = 2;
+        builder.acquire(1, 1, 0, 10, 41).release(1, 20).acquire(2, 1, 30, 40, 42).with_key(2, "k1").release(2, 50);
+        builder.pause(1, "redis-1", 100, 500).acquire(3, 2, 600, 700, 43).release(3, 710);
+        let found = measured(&builder);
+        assert_eq!((found.longest_ms, found.unrecovered), (Some(200.0), 1), "k1 is not acquired again");
+    }
+
+    #[test]
     fn without_a_healed_fault_there_is_nothing_to_measure() {
         let mut builder = HistoryBuilder::new();
         builder.acquire(1, 1, 0, 10, 41).release(1, 20);

@@ -289,3 +289,14 @@ fn a_control_run_with_an_unplanned_fault_is_inconclusive() {
     assert_eq!((unplanned.from_ms, unplanned.to_ms, hit.facts.faults_requested), (150.0, Some(400.0), 0));
     assert_eq!(judged(true, true).reasons, Vec::<String>::new(), "a fault among others is a cause, and no more");
 }
+
+#[test]
+fn a_decided_operation_of_an_attempt_that_had_not_acquired_makes_the_run_inconclusive() {
+    // The write is decided at 30. At that stamp the attempt may have acquired before it.
+    let why = "the resource decided an operation of attempt 1, which had not acquired".to_owned();
+    for (acquired, expected) in [(30, Vec::new()), (31, vec![why])] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, acquired, 41).write(1, 1, 20, 30).release(1, 50);
+        assert_eq!(builder.verdicts().reasons, expected, "acquired at {acquired}");
+    }
+}

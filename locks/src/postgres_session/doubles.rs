@@ -32,7 +32,9 @@ pub enum Says {
     Nothing,
     /// An error that shows the user.
     Error,
-    /// The same as the last words of a session.
+    /// An error of a statement, with this code.
+    Code(&'static str),
+    /// An error as the last words of a session.
     Fatal,
     /// The connection is closed.
     Closes,
@@ -44,6 +46,8 @@ pub enum Says {
 pub struct Scripted {
     pub address: String,
     pub answers: Mutex<BTreeMap<&'static str, Says>>,
+    /// The first message of each session, with its settings.
+    pub begun: Mutex<Vec<String>>,
     /// The logins, the statements, and the requests to cancel a statement.
     pub asked: Mutex<Vec<String>>,
 }
@@ -95,7 +99,8 @@ impl Scripted {
     pub async fn start() -> Arc<Scripted> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let scripted = Arc::new(Scripted { address, answers: Mutex::default(), asked: Mutex::default() });
+        let (answers, begun, asked) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let scripted = Arc::new(Scripted { address, answers, begun, asked });
         let server = scripted.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -115,11 +120,13 @@ impl Scripted {
 
     /// Serves a connection until it is closed, which is an error.
     async fn serve(self: Arc<Self>, mut stream: TcpStream) -> io::Result<()> {
-        if body(&mut stream).await?.starts_with(&CANCEL) {
+        let begins = body(&mut stream).await?;
+        if begins.starts_with(&CANCEL) {
             tokio::time::sleep(CANCELLING).await;
             self.asked.lock().push("cancel".to_owned());
             return Ok(());
         }
+        self.begun.lock().push(String::from_utf8_lossy(&begins).into_owned());
         self.answer(&mut stream, "login", session()).await?;
         let mut parsed = String::new();
         loop {
@@ -152,6 +159,7 @@ impl Scripted {
             }
             Some(Says::Nothing) => rows(&[]),
             Some(Says::Error) => [error("ERROR"), ready_for_query()].concat(),
+            Some(Says::Code(code)) => [coded_error("ERROR", code, "no"), ready_for_query()].concat(),
             Some(Says::Fatal) => {
                 stream.write_all(&error("FATAL")).await?;
                 return Err(io::ErrorKind::ConnectionAborted.into());

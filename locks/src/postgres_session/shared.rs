@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio_postgres::{Error, NoTls, error::SqlState, types::Type};
 
-use super::{Session, started};
+use super::{Session, setting_ms, started};
 use crate::{
     answer::within,
     connection::in_time,
@@ -44,8 +44,7 @@ use crate::{
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Round, Watch},
     postgres::{BEGIN_TLS, create_schema, said},
     servers::{ServerAddress, TokenSource},
-    stream,
-    validity::{self, whole_ms},
+    stream, validity,
 };
 
 /// The statements of a lock that a session can have many of. Each has the key as its only parameter.
@@ -179,7 +178,7 @@ impl Shared {
                 create_schema(&session.client, schema).await?;
             }
             session.client.batch_execute(self.statements.create).await?;
-            let wait = format!("SET lock_timeout = {}", whole_ms(lease));
+            let wait = format!("SET lock_timeout = {}", setting_ms(lease));
             session.client.batch_execute(&wait).await
         };
         prepared.await.map_err(|error| said(&error))?;

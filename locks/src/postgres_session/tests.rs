@@ -12,7 +12,7 @@ struct Tested;
 impl SessionLock for Tested {
     const NAME: &'static str = "tested";
     const TOKENS: &'static [TokenSource] = &[TokenSource::Counter];
-    const TIMEOUTS: &'static [&'static str] = &[];
+    const TIMEOUTS: &'static [&'static str] = &["one", "two"];
     const CREATE: &'static str = "create";
 
     async fn take(session: &Session, _: TokenSource) -> Result<Option<i64>, Error> {
@@ -63,4 +63,58 @@ async fn after_a_fatal_error_a_statement_may_have_been_done() {
         let failure = attempt(&*lock(&server, Arc::new(BootClock)), LEASE).await.unwrap_err();
         assert_eq!(failure.outcome, outcome, "{:?}", failure.reason);
     }
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_refused_closes_its_session_and_gives_nothing_back() {
+    let server = Scripted::start().await;
+    let lock = lock(&server, Arc::new(BootClock));
+    for says in [Says::Nothing, Says::Error] {
+        server.says("try", says);
+        assert_eq!(attempt(&*lock, LEASE).await.unwrap_err().outcome, Outcome::Failed);
+        // The session is forgotten, so there is nothing to undo.
+        lock.cancel(&Key::new("k0"), &Owner::new("a"), LEASE, &Unwatched).await;
+    }
+    assert_eq!(*server.asked.lock(), ["login", "try", "login", "try"]);
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_has_ended_has_no_lock() {
+    let server = Scripted::start().await;
+    let lock = lock(&server, Arc::new(BootClock));
+    let hold = attempt(&*lock, LEASE).await.unwrap();
+    server.says("unlock", Says::Fatal);
+    let released = lock.release(&hold, &Unwatched).await.unwrap();
+    assert_eq!((released.removed, released.answers[0].1), (false, NodeAnswer::Refused));
+    // A connection that breaks does not say so, but the client cannot use the session again.
+    for (says, answer) in [(Says::Fatal, NodeAnswer::Refused), (Says::Closes, NodeAnswer::None)] {
+        let mut hold = attempt(&*lock, LEASE).await.unwrap();
+        server.says("check", says);
+        let lost = lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap_err();
+        assert_eq!((lost.reason, lost.outcome, lost.answers[0].1), (FailureReason::Lost, Outcome::Failed, answer));
+    }
+}
+
+#[tokio::test]
+async fn the_server_ends_a_session_that_is_idle_for_the_lease() {
+    let server = Scripted::start().await;
+    let lock = lock(&server, Arc::new(BootClock));
+    let (odd, long) = (LEASE + Duration::from_micros(1), Duration::from_secs(30 * 24 * 3_600));
+    // The lease is rounded up, and the server takes no larger number than the last one.
+    for (lease, ms) in [(LEASE, 8_000), (odd, 8_001), (long, 2_147_483_647)] {
+        attempt(&*lock, lease).await.unwrap();
+        let begun = server.begun.lock().last().cloned().unwrap();
+        assert!(begun.contains(&format!("\0-c one={ms} -c two={ms}\0")), "{begun:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_without_readers_refuses_a_reader() {
+    let server = Scripted::start().await;
+    let lock = lock(&server, Arc::new(BootClock));
+    for mode in Mode::ALL {
+        let attempt = lock.acquire_in(mode, &Key::new("k0"), Owner::new("a"), LEASE, &Unwatched).await;
+        assert_eq!(attempt.is_ok(), mode == Mode::Write, "{mode}");
+    }
+    assert_eq!(*server.asked.lock(), ["login", "try"]);
 }

@@ -253,6 +253,32 @@ fn an_undo_does_not_overtake_the_write_that_it_undoes() {
 }
 
 #[test]
+fn a_grant_that_is_read_after_its_promise_is_refused_and_undone() {
+    scene(|memory, a, _| async move {
+        *memory.next_write_takes.lock().unwrap() = 100 * MS;
+        let freezing = async {
+            sleep(50 * MS).await;
+            *a.clock.ahead.lock().unwrap() += LEASE;
+        };
+        let (attempt, ()) = tokio::join!(a.attempt(), freezing);
+        let late = attempt.unwrap_err();
+        assert_eq!((late.reason, late.outcome), (FailureReason::Validity, Outcome::Failed));
+        assert_eq!(memory.owner(), None, "no other client waits for the end of the lease");
+        assert_eq!(memory.versions.lock().unwrap().len(), 2, "the write, and its undo");
+    });
+}
+
+#[test]
+fn an_attempt_whose_read_has_no_answer_has_certainly_failed() {
+    scene(|memory, a, _| async move {
+        *memory.next_read_takes.lock().unwrap() = 700 * MS;
+        assert_eq!(a.attempt().await.unwrap_err().outcome, Outcome::Failed);
+        sleep(LEASE).await;
+        assert!(memory.rows.lock().unwrap().is_empty(), "nothing was written");
+    });
+}
+
+#[test]
 fn a_write_that_arrives_after_another_one_changes_nothing() {
     scene(|memory, a, b| async move {
         let first = b.attempt().await.unwrap();

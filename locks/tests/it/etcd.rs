@@ -132,6 +132,31 @@ async fn a_request_whose_answer_is_lost_may_have_been_done() {
 }
 
 #[tokio::test]
+async fn a_second_creation_finds_the_key_of_the_first() {
+    let (_member, store) = with_two_keys().await;
+    assert_eq!(store.send(create("a")).await, Ok(StoreAnswer::First(FIRST)));
+    assert_eq!(store.send(create("b")).await, Ok(StoreAnswer::At(SECOND)));
+    assert_eq!(store.send(create("c")).await, Ok(StoreAnswer::At(THIRD)), "nothing was created meanwhile");
+    assert_eq!(store.send(create("b")).await, Ok(StoreAnswer::At(SECOND)));
+}
+
+#[tokio::test]
+async fn a_request_goes_to_the_next_member_if_one_fails() {
+    let (failing, other) = (Member::start().await, Member::start().await);
+    failing.lose_answers();
+    let address = |name, member: &Member| ServerAddress::new(name, member.address.as_str());
+    let members = [address("etcd-1", &failing), address("etcd-2", &other)];
+    for (first, answer) in [(0, StoreAnswer::First(FIRST)), (2, StoreAnswer::At(SECOND))] {
+        let store = connect_etcd("etcd", &members, first).await.unwrap();
+        assert_eq!(store.send(create(&format!("a{first}"))).await, Ok(answer));
+    }
+    other.lose_answers();
+    let store = connect_etcd("etcd", &members, 0).await.unwrap();
+    let lost = store.send(create("b")).await;
+    assert!(matches!(lost, Err(NodeError::Indeterminate(_))), "{lost:?}");
+}
+
+#[tokio::test]
 async fn a_server_that_wants_a_certificate_gets_that_of_the_client() {
     let mut root = CertificateParams::default();
     // With one name for all, a certificate would count as signed by itself.

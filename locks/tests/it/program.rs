@@ -124,6 +124,18 @@ async fn a_belief_counts_from_the_sending() {
 }
 
 #[tokio::test]
+async fn a_late_answer_without_a_validity_is_taken_as_it_comes() {
+    let (dir, clock) = (tempfile::tempdir().unwrap(), ClientClock::new());
+    let lock = lock_by(dir.path(), "", TokenSource::None, clock.clone());
+    lock.start().await.unwrap();
+    let watch = FreezeAfterSend { round: Round::Acquire, clock: clock.clone(), time: 2 * LEASE };
+    let hold = lock.acquire(&Key::new("k0"), Owner::new("a"), LEASE, &watch).await.unwrap();
+    assert_eq!(hold.valid_until, validity::promise_end(hold.sent, LEASE));
+    assert!(!hold.is_valid(clock.now()), "the user of such a lock cannot notice that");
+    assert_eq!(said(dir.path()), ["init", "acquire"], "nothing is undone");
+}
+
+#[tokio::test]
 async fn a_renewal_shortens_a_belief_if_the_program_says_so() {
     let (dir, lease) = (tempfile::tempdir().unwrap(), 5 * LEASE);
     let case = r#"renew) case $line in *'"owner":"a"'*) say "$ok,\"valid_ms\":5000";; *) say "$ok,\"lease_ms\":5000";;

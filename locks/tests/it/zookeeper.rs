@@ -220,6 +220,17 @@ async fn a_session_takes_back_the_znode_whose_creation_was_not_answered() {
 }
 
 #[tokio::test]
+async fn a_key_with_a_separator_has_a_queue_of_its_own() {
+    let scene = Scene::new("zookeeper").await;
+    for (key, owner, queue) in [("k/1", "a", "k%2F1"), ("k%2F1", "b", "k%252F1"), ("k", "c", "k")] {
+        let key = Key::new(key);
+        let attempt = scene.lock.acquire(&key, Owner::new(owner), LEASE, &Unwatched);
+        assert!(timeout(SOON, attempt).await.expect("no other hold of this key").is_ok());
+        assert_eq!(scene.ensemble.queue(queue).len(), 1, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn an_abandoned_hold_ends_with_its_session_timeout() {
     let scene = Scene::new("zookeeper").await;
     let abandoned = scene.acquire("a").await;

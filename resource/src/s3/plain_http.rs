@@ -89,3 +89,19 @@ fn is_refusal(status: StatusCode) -> bool {
     ];
     (status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED) && !known.contains(&status)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_status_that_would_come_again_and_that_nothing_else_names() {
+        let refusals = [400, 405, 411, 413, 422, 501];
+        // Some of these have an error of their own, and the others ask for a later try.
+        let others = [200, 204, 304, 401, 403, 404, 408, 409, 412, 429, 500, 502, 503];
+        for code in refusals.into_iter().chain(others) {
+            let status = StatusCode::from_u16(code).unwrap();
+            assert_eq!(is_refusal(status), refusals.contains(&code), "{status}");
+        }
+    }
+}

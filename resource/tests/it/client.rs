@@ -109,11 +109,14 @@ async fn replying(reply: &'static [u8], stay: bool) -> (String, tokio::task::Joi
 
 #[tokio::test]
 async fn what_may_have_been_applied_is_indeterminate_and_not_tried_again() {
-    let table: [(&[u8], bool, Duration); 5] = [
+    let table: [(&[u8], bool, Duration); 7] = [
         (b"", false, LONG),
         (b"", true, Duration::from_millis(200)),
         (b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n", true, LONG),
+        (b"HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n", true, LONG),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{", false, LONG),
+        // Without a number, the answer is not one of the resource.
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\n{\"version\":1,\"seen\":null}", true, LONG),
         (b"HTTP/1.1 409 Conflict\r\nx-admission: 7\r\ncontent-length: 99\r\n\r\n{", false, LONG),
     ];
     for (reply, stay, timeout) in table {

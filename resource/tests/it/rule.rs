@@ -155,10 +155,16 @@ fn an_operation_is_applied_once_and_keeps_its_content() {
     let before = state.clone();
     // By now hold 1 is stale; its answer is what it was.
     assert_eq!(state.decide(&policy, &first), Ok(Admission { repeat: true, ..answer }));
-    let changed = request(1, Some(1), Some(3), write(&policy, 0, "other"));
-    assert_eq!(state.decide(&policy, &changed), Err(Refusal::OpReused { hold: HoldId(1), op: OpId(1) }));
-    let as_read = request(1, Some(1), Some(3), Action::Read);
-    assert_eq!(state.decide(&policy, &as_read), Err(Refusal::OpReused { hold: HoldId(1), op: OpId(1) }));
+    for changed in [
+        request(1, Some(1), Some(3), write(&policy, 0, "other")),
+        request(1, Some(1), Some(3), write(&policy, 1, "a")),
+        request(1, Some(1), Some(4), write(&policy, 0, "a")),
+        request(1, Some(1), Some(3), Action::Read),
+        Request { key: Key::new("other"), ..first.clone() },
+    ] {
+        let refused = Err(Refusal::OpReused { hold: HoldId(1), op: OpId(1) });
+        assert_eq!(state.decide(&policy, &changed), refused, "{changed:?}");
+    }
     assert_eq!(state, before);
 }
 
@@ -171,11 +177,14 @@ fn strict_cannot_go_with_reads() {
 }
 
 #[test]
-fn the_status_is_that_of_writes_else_of_reads_cas_and_off() {
+fn the_status_is_that_of_writes_else_of_the_next_arm_in_a_fixed_order() {
     let lead = |arms: &[Arm]| policy(arms, Comparison::Default).leading_arm();
     assert_eq!(lead(&Arm::ALL), Arm::Writes);
     assert_eq!(lead(&[Arm::Off, Arm::Cas, Arm::Reads]), Arm::Reads);
-    assert_eq!(lead(&[Arm::Off, Arm::Cas]), Arm::Cas);
+    assert_eq!(lead(&[Arm::Off, Arm::Claim, Arm::Cas]), Arm::Cas);
+    assert_eq!(lead(&[Arm::Off, Arm::Guard, Arm::Deadline, Arm::Claim]), Arm::Claim);
+    assert_eq!(lead(&[Arm::Off, Arm::Guard, Arm::Deadline]), Arm::Deadline);
+    assert_eq!(lead(&[Arm::Off, Arm::Guard]), Arm::Guard);
     assert_eq!(lead(&[Arm::Off]), Arm::Off);
 }
 

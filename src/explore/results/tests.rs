@@ -126,6 +126,27 @@ fn the_findings_of_shards_are_counted_together() {
 }
 
 #[test]
+fn the_errors_and_the_ended_budget_of_any_shard_are_those_of_the_whole() {
+    let of = |number, (failed, is_cut_short): (&[u64], bool)| {
+        let (path, mut results) = part(number, Vec::new());
+        let first_error = failed.first().map(|seed| SeedError { seed: *seed, why: "no model of it".into() });
+        (results.failed, results.first_error) = (failed.len() as u64, first_error);
+        results.is_cut_short = is_cut_short;
+        (path, results)
+    };
+    for (first, second, expected) in [
+        ((&[][..], false), (&[14, 17][..], true), (2, Some(14), true)),
+        ((&[3, 4, 6][..], true), (&[14][..], false), (4, Some(3), true)),
+        ((&[3][..], false), (&[][..], false), (1, Some(3), false)),
+    ] {
+        let all = join(vec![of(1, first), of(2, second)]).unwrap();
+        let seed = all.first_error.as_ref().map(|error| error.seed);
+        assert_eq!((all.failed, seed, all.is_cut_short), expected);
+        assert_eq!(all.exit(), Exit::Failed, "{expected:?}");
+    }
+}
+
+#[test]
 fn merged_shards_tell_the_first_plan_that_did_not_violate_again() {
     let pause = |seed: Option<u64>| {
         let not_again = seed.map(|seed| SeedError { seed, why: "the same plan did not give it again".into() });

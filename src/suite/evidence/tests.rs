@@ -312,3 +312,128 @@ fn tokens_are_compared_with_the_last_hold_of_the_key() {
         assert_eq!(is_seen("tokens-behind", &records), expected, "{last} after 7, and 9 of another key");
     }
 }
+
+#[test]
+fn a_node_granted_again_within_a_lease_of_a_hold_that_was_not_released_and_after_a_fault_of_its_own() {
+    use FaultKind::{Delay, Kill, Partition};
+    for (released, (kind, node, began), ok, expected, why) in [
+        (None, (Kill, "redis-3", 1_500), 2_010, true, "nobody released the first hold"),
+        (Some(2_010), (Kill, "redis-3", 1_500), 2_010, false, "the first hold was released by then"),
+        (Some(2_011), (Kill, "redis-3", 1_500), 2_010, true, "the first hold was released later"),
+        (None, (Kill, "redis-3", 1_500), 6_999, true, "within a lease of 6 s"),
+        (None, (Kill, "redis-3", 1_500), 7_000, false, "the lease was over"),
+        (None, (Kill, "redis-3", 999), 2_010, false, "the fault began before the first attempt"),
+        (None, (Kill, "redis-3", 1_000), 2_010, true, "the fault began with the first attempt"),
+        (None, (Kill, "redis-3", 2_010), 2_010, true, "the fault began with the second hold"),
+        (None, (Kill, "redis-3", 2_011), 2_010, false, "the fault began after the second hold"),
+        (None, (Kill, "redis-4", 1_500), 2_010, false, "a fault of another node"),
+        (None, (Partition, "redis-3", 1_500), 2_010, false, "the links were cut, and the node kept everything"),
+        (None, (Delay, "redis-3", 1_500), 2_010, false, "the links were slow, and the node kept everything"),
+    ] {
+        let proved = FaultPhase::Proved { from: ms(began), to: ms(began + 100) };
+        let mut records = vec![acquire(1, 0, 1_000), acquired(1, 1_010, 7, &FIRST)];
+        records.extend(released.map(|at_ms| at(at_ms, Event::Release { hold: HoldId(1) })));
+        records.extend([fault(kind, node, began, proved), acquire(2, 1, ok - 10), acquired(2, ok, 8, &LAST)]);
+        assert_eq!(is_seen("granted-again:redis-3", &records), expected, "{why}");
+    }
+}
+
+#[test]
+fn a_node_was_struck_between_its_grant_and_the_end_of_an_attempt_of_another_client() {
+    use FaultKind::{Kill, Partition};
+    for (kind, began, client, expected, why) in [
+        (Kill, 1_500, 1, true, "before the second attempt"),
+        (Kill, 2_500, 1, true, "at the end of the second attempt"),
+        (Kill, 2_501, 1, false, "after the second attempt"),
+        (Kill, 999, 1, false, "before the node had granted"),
+        (Kill, 1_500, 0, false, "the holder itself tried again"),
+        (Partition, 1_500, 1, false, "the links were cut, and the node kept everything"),
+    ] {
+        let proved = FaultPhase::Proved { from: ms(began), to: ms(began + 100) };
+        let records = [
+            acquire(1, 0, 1_000),
+            acquired(1, 1_010, 7, &FIRST),
+            fault(kind, "redis-3", began, proved),
+            acquire(2, client, 2_000),
+            failed(2, 2_500, &["redis-4"]),
+        ];
+        assert_eq!(is_seen("granted-and-struck:redis-3", &records), expected, "{why}");
+        assert!(!is_seen("granted-and-struck:redis-4", &records), "it granted no hold");
+    }
+}
+
+#[test]
+fn every_fault_of_a_kind_must_be_proved_healed() {
+    use FaultKind::{Clock, Pause};
+    let injected = |kind| fault(kind, "redis-1", 1_000, FaultPhase::Injected);
+    let healed = |kind| fault(kind, "redis-1", 2_000, FaultPhase::HealProved);
+    for (records, expected, why) in [
+        (vec![injected(Clock), healed(Clock)], true, "the only one is healed"),
+        (vec![injected(Clock), healed(Clock), injected(Clock)], false, "the second one is not healed"),
+        (vec![injected(Clock), healed(Clock), injected(Pause)], true, "a pause is no change of a clock"),
+        (vec![injected(Clock), healed(Pause)], false, "the heal of a pause"),
+        (vec![injected(Pause), healed(Pause)], false, "no clock was changed"),
+    ] {
+        assert_eq!(is_seen("healed:clock", &records), expected, "{why}");
+    }
+}
+
+#[test]
+fn a_quorum_is_exactly_the_nodes_that_granted_a_hold() {
+    let first = [acquire(1, 0, 1_000), acquired(1, 1_010, 7, &FIRST)];
+    let held = |by: &[&str]| acquired(2, 2_010, 8, by);
+    for (second, expected, why) in [
+        (held(&LAST), true, "both quorums granted"),
+        (held(&["redis-2", "redis-3", "redis-4", "redis-5"]), false, "one node more granted"),
+        (held(&LAST[..2]), false, "one node less granted"),
+        (held(&FIRST), false, "the first quorum granted both holds"),
+        (failed(2, 2_010, &LAST), false, "the grants became no hold"),
+    ] {
+        let records = [first.to_vec(), vec![acquire(2, 1, 2_000), second]].concat();
+        assert_eq!(is_seen("quorums:1,2,3/3,4,5", &records), expected, "{why}");
+    }
+}
+
+#[test]
+fn a_grant_is_refused_by_its_validity_only_if_a_majority_granted_it_too_late() {
+    use FailureReason::{NoMajority, Validity};
+    use history::Point::{AfterSend, BeforeWrite};
+    for (point, why_failed, at_ms, by, expected, why) in [
+        (AfterSend, Validity, 7_001, &FIRST[..], true, "the lease of 6 s was over"),
+        (AfterSend, Validity, 7_000, &FIRST[..], false, "the lease was not over"),
+        (AfterSend, Validity, 7_001, &FIRST[..2], false, "two of five nodes granted"),
+        (AfterSend, NoMajority, 7_001, &FIRST[..], false, "it failed for another reason"),
+        (BeforeWrite, Validity, 7_001, &FIRST[..], false, "the client was at another point"),
+    ] {
+        let (attempt, outcome, answers) = (HoldId(1), Outcome::Failed, granted(by));
+        let records = [
+            acquire(1, 0, 1_000),
+            at(1_001, Event::AtPoint { client: ClientId(0), hold: attempt, point }),
+            at(at_ms, Event::AcquireFailed { attempt, outcome, why: why_failed, detail: None, answers }),
+        ];
+        assert_eq!(is_seen("refused-by-validity:after-send", &records), expected, "{why}");
+    }
+}
+
+#[test]
+fn a_write_is_stale_after_another_client_has_acquired_and_its_write_counts_before() {
+    // The second client acquires at 2,010 ms and writes at 3,000 ms.
+    for (second, arrived, is_stale, is_after_write) in [
+        (1, 2_010, false, false),
+        (1, 2_011, true, false),
+        (1, 3_000, true, false),
+        (1, 3_001, true, true),
+        (0, 3_001, false, false),
+    ] {
+        let records = [
+            acquire(1, 0, 1_000),
+            acquired(1, 1_010, 7, &FIRST),
+            acquire(2, second, 2_000),
+            acquired(2, 2_010, 8, &LAST),
+            admitted(2, None, false, 3_000),
+            admitted(1, None, false, arrived),
+        ];
+        let found = ["stale-write-tried", "write-before-stale-arrival"].map(|witness| is_seen(witness, &records));
+        assert_eq!(found, [is_stale, is_after_write], "of client {second}, arrived at {arrived}");
+    }
+}

@@ -42,10 +42,14 @@ pub struct World {
     pub resend_ms: AtomicU64,
     /// No sleep beyond this time ever ends; 0 for no limit.
     pub last_sleep_ms: AtomicU64,
+    /// True if no answer comes to a read.
+    pub loses_reads: bool,
     /// True if no answer comes to a release.
     pub loses_releases: bool,
     /// True if another client holds the lock.
     pub is_held: bool,
+    /// True if the service finds that a client would wait for a silent lock in a cycle.
+    pub has_cycle: bool,
     /// The key whose hold is lost at its first renewal.
     pub lost: Option<&'static str>,
     /// True if the resource has the arm `deadline` too.
@@ -123,7 +127,7 @@ impl Node for Double {
     }
 }
 
-/// A lock that never answers an attempt.
+/// A lock that never answers an attempt, unless there is a cycle.
 pub struct Silent(pub Arc<World>);
 
 impl Lock for Silent {
@@ -135,6 +139,10 @@ impl Lock for Silent {
         watch: &'a dyn Watch,
     ) -> locks::Operation<'a, Hold> {
         watch.sending(Round::Acquire);
+        if self.0.has_cycle {
+            let (reason, outcome) = (locks::FailureReason::Deadlock, locks::Outcome::Failed);
+            return Box::pin(ready(Err(locks::Failure { reason, outcome, answers: Vec::new() })));
+        }
         Box::pin(pending())
     }
 
@@ -203,6 +211,9 @@ impl Resource for Guarded {
     fn read<'a>(&'a self, operation: &Operation) -> Pending<'a, ReadAnswer> {
         assert_eq!(operation.token, Some(history::Token(7)));
         self.world.say("[read]");
+        if self.world.loses_reads {
+            return Box::pin(ready(Err(ClientError::Indeterminate("no answer".into()))));
+        }
         let arm = ReadArm { value: Some("41".into()), version: Version(5), seen: Some(history::Token(3)) };
         let arms = [Some(Arm::Off), self.world.has_deadlines.then_some(Arm::Deadline)];
         let arms = arms.into_iter().flatten().map(|name| (name, arm.clone())).collect();

@@ -1,6 +1,8 @@
 //! Tests of a client, over doubles of its ports: its actions and its records.
 
 mod doubles;
+mod records;
+mod several;
 
 use std::{
     future::{pending, ready},
@@ -185,6 +187,15 @@ fn after_a_write_that_never_left_the_hold_is_released() {
     let log = world.log();
     assert_eq!(log[log.len() - 5..], ["[write]", "access-failed", "release", "[release]", "released"]);
     assert!(!log.contains(&"resend".to_owned()), "{log:?}");
+}
+
+#[test]
+fn after_a_read_without_an_answer_the_hold_is_released() {
+    let world = Arc::new(World { loses_reads: true, ..World::default() });
+    section(&world, ClientKind::Unchecked, written, Arc::default());
+    let log = world.log();
+    let expected = ["read", "[read]", "access-failed", "release", "[release]", "released"];
+    assert_eq!(log[log.len() - expected.len()..], expected);
 }
 
 /// The first copy of a write gets no answer, every later copy cannot be sent.
@@ -373,6 +384,13 @@ fn attempt(world: &Arc<World>) -> Attempt {
     Attempt::new(recording, ClientId(3), HoldId::of(2, 1), "k0".into(), Stamp(0), Mode::Write, None)
 }
 
+/// A hold that such an attempt gives.
+fn hold() -> Hold {
+    let (key, owner, lease) = (locks::Key::new("k0"), Owner::new("a"), Duration::from_secs(2));
+    let (sent, valid_until) = (Duration::ZERO, lease);
+    Hold { key, owner, token: None, lease, sent, valid_until, answers: Vec::new() }
+}
+
 #[test]
 fn in_a_queue_a_hold_is_granted_after_the_last_look_that_saw_another_client() {
     let world = Arc::new(World::default());
@@ -387,9 +405,7 @@ fn in_a_queue_a_hold_is_granted_after_the_last_look_that_saw_another_client() {
         }
     }
     attempt.answered(Round::Acquire);
-    let (key, owner, lease) = (locks::Key::new("k0"), Owner::new("a"), Duration::from_secs(2));
-    let (sent, valid_until) = (Duration::ZERO, lease);
-    attempt.acquired(&Hold { key, owner, token: None, lease, sent, valid_until, answers: Vec::new() });
+    attempt.acquired(&hold());
     let events = world.events.lock().unwrap();
     let Some(Event::Acquired { granted_after, .. }) = events.last() else { panic!("{events:?}") };
     assert_eq!(*granted_after, Stamp(21_000_000));

@@ -145,3 +145,15 @@ fn a_missed_target_is_counted_and_needs_no_proof() {
     builder.fault(1, kind, node, 30, FaultPhase::HealProved);
     assert_eq!(missing(&builder), Vec::<String>::new());
 }
+
+#[test]
+fn planned_faults_are_counted_by_their_proofs_and_others_apart() {
+    // Fault 1 is proved, fault 2 is not, and nobody planned fault 7.
+    let mut builder = HistoryBuilder::new();
+    builder.pause(1, "worker-1", 100, 3_100).unplanned(7, FaultKind::Partition, "redis-1", (20, 40), 60);
+    builder.fault(2, FaultKind::Pause, "worker-2", 10, FaultPhase::Requested { asked_ns: 1, hold: None });
+    builder.fault(2, FaultKind::Pause, "worker-2", 20, FaultPhase::Unproved { why: "it ran on".into() });
+    let verdicts = builder.verdicts();
+    let counts = ["requested", "proved", "unproved"].map(|what| count(&verdicts, &format!("facts.faults_{what}")));
+    assert_eq!((counts, count(&verdicts, "facts.unplanned_faults")), ([2, 1, 1], 1));
+}

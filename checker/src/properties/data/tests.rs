@@ -162,6 +162,18 @@ fn every_version_that_a_hold_was_told_may_be_a_base() {
 }
 
 #[test]
+fn a_hold_is_not_told_what_a_hold_before_it_was_told() {
+    // Hold 1 has version 1 as its own. It is closed when hold 3 begins, and version 2 is current then.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).write(1, 1, 11, 12).release(1, 20);
+    builder.acquire(2, 1, 30, 40, 42).write(2, 1, 41, 42).release(2, 50);
+    builder.acquire(3, 1, 60, 70, 43).write_over(3, 1, 72, 1).release(3, 80);
+    let off = data(&builder, "off");
+    assert_eq!((off.verdict, off.unjustified, off.updates), (Verdict::Violated, 1, 3));
+    assert_eq!(off.reasons, ["write #3 was made from #1, of which hold 3 was never told"]);
+}
+
+#[test]
 fn a_write_may_be_late_under_its_child_alone() {
     // The clients hold the parent by intentions, which do not exclude each other.
     let mut s = HistoryBuilder::new();

@@ -186,3 +186,43 @@ fn many_holds_during_an_undo_hide_no_overtaking() {
     let [overtaken] = found.overtaken.as_slice() else { panic!("{found:?}") };
     assert_eq!((overtaken.attempt, &*overtaken.by), (HoldId(2), &[HoldId(3)][..]));
 }
+
+#[test]
+fn equal_stamps_overtake_nobody() {
+    // Attempt 2 waits from 30 on, and saw another client ahead at 240.
+    for (sent, ok, overtaken) in [(30, 239, 0), (31, 239, 1), (31, 240, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).release(1, 20);
+        builder.try_to_acquire(2, 2, 20).event("worker-2", 30, Event::Behind { attempt: HoldId(2) });
+        builder.acquire(3, 1, sent, ok, 43).release(3, 250);
+        then_granted(&mut builder, Some(2));
+        assert_eq!(fairness(&builder).overtaken.len(), overtaken, "sent at {sent}, acquired at {ok}");
+    }
+}
+
+#[test]
+fn the_wait_for_a_section_counts_from_its_first_attempt() {
+    // Attempt 1 is for the section that was due at 100. Attempt 2 is for the same one, or for the next one.
+    for (due, longest) in [(100, 160.0), (200, 60.0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.try_to_acquire(1, 2, 100).acquire_failed(1, 110, FailureReason::Held, Vec::new());
+        builder.try_to_acquire(2, 2, 200);
+        then_granted(&mut builder, None);
+        builder.alter_requests(move |event| {
+            if let Event::Acquire { attempt: HoldId(2), intended, .. } = event {
+                *intended = ms(due);
+            }
+        });
+        assert_eq!(fairness(&builder).longest_wait_ms, longest, "due at {due}");
+    }
+}
+
+#[test]
+fn a_client_that_still_waits_when_the_record_ends_has_waited_until_then() {
+    // Worker 2 waits from 100 on. The last event comes at 902.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 900).try_to_acquire(2, 2, 100);
+    let found = fairness(&builder);
+    let waits: Vec<f64> = found.clients.iter().map(|client| client.longest_wait_ms).collect();
+    assert_eq!((waits.as_slice(), found.longest_wait_ms), (&[10.0, 802.0][..], 802.0));
+}

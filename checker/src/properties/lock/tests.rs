@@ -1,3 +1,5 @@
+mod told;
+
 use history::{FaultKind, FaultPhase, Mode, NodeAnswer};
 
 use super::*;

@@ -46,6 +46,21 @@ fn a_hold_that_is_left_as_often_as_it_was_entered_is_one_hold() {
 }
 
 #[test]
+fn each_hold_of_a_client_has_a_count_of_its_own() {
+    // The client has hold 2 of another key at the same time. The deepest entry is not the last one.
+    let mut s = entered_twice();
+    let (hold, token) = (HoldId(2), Some(Token(42)));
+    s.acquire(2, 1, 31, 35, 42).with_key(2, "k1");
+    s.event("worker-1", 36, Event::Reentered { hold, count: 2, token, valid_ns: 1 });
+    s.event("worker-1", 38, Event::Left { hold, count: 1 }).release(2, 40);
+    leaves(&mut s, 50, 2);
+    leaves(&mut s, 60, 1);
+    let found = judged(s.release(1, 70));
+    assert_eq!((found.verdict, found.wrong), (Verdict::Upheld, Vec::new()));
+    assert_eq!((found.reentered, found.deepest, found.left), (3, 3, 3));
+}
+
+#[test]
 fn a_run_without_reentries_has_no_line() {
     let mut s = HistoryBuilder::new();
     s.acquire(1, 1, 0, 10, 41).release(1, 60);

@@ -255,3 +255,18 @@ fn a_kill_may_lose_a_release_that_a_log_put_off() {
         assert_eq!(found, expected, "{persistence:?}, killed at {killed}, {unsynced:?} pending");
     }
 }
+
+#[test]
+fn a_request_of_an_old_attempt_meets_each_of_the_last_owners() {
+    // Hold 1 ran out. Worker 2 has the holds 2 to 9, the last one from 2,910 on. The release of hold 1 leaves before
+    // that, at 2,850, and is answered after that.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41);
+    for n in 2..=9 {
+        let at = 2_000 + 100 * n;
+        builder.acquire(n, 2, at, at + 10, 40 + n).release(n, at + 20);
+    }
+    builder.release_on(1, 2_850, 2_950, on(1, NodeAnswer::Done));
+    assert_eq!(unsafe_releases(&builder), 1);
+    assert_eq!(count(&builder.verdicts(), "release.faults"), 7, "the owners are the holds 2 to 8");
+}

@@ -46,6 +46,14 @@ fn a_resource_that_decides_in_order_and_answers_so_is_upheld() {
 }
 
 #[test]
+fn a_store_that_is_opened_for_the_first_time_is_no_restart() {
+    let mut s = HistoryBuilder::new();
+    s.event("resource", 5, Event::Recovered { durable: 0 }).acquire(1, 1, 10, 20, 41).release(1, 30);
+    let found = judged(&s);
+    assert_eq!((found.verdict, found.restarts, found.undone), (Verdict::Upheld, 0, 0));
+}
+
+#[test]
 fn an_order_that_contradicts_real_time_is_found() {
     // The write of hold 2 is sent after that of hold 1 was answered, and decided before it, by the numbers.
     for (answered, expected) in [(49, 1), (50, 0), (51, 0)] {

@@ -134,3 +134,22 @@ fn a_quiet_key_keeps_the_largest_token_of_its_readers() {
     builder.acquire(2, 2, 60, 70, 42).release(2, 80);
     assert_eq!(judged(&builder), (Verdict::Violated, 1, 0));
 }
+
+#[test]
+fn the_tokens_of_the_key_of_the_first_fault_are_shown_and_no_others() {
+    let mut s = HistoryBuilder::new();
+    // The tokens 1 to 10, then 3 again, and 11 to 40. Meanwhile another key has tokens of its own.
+    let tokens = (1..=10).chain([3]).chain(11..=40);
+    for (hold, token) in (1..).zip(tokens) {
+        s.acquire(hold, 1, hold * 100, hold * 100 + 10, token).release(hold, hold * 100 + 20);
+    }
+    for (hold, at) in [(90, 750), (91, 1_150), (92, 1_170)] {
+        s.acquire(hold, 2, at, at + 5, hold + 410).release(hold, at + 10);
+    }
+    let v = s.of_key(2, "k1").verdicts();
+    let Some(Property::Tokens(tokens)) = v.properties.get("tokens") else { panic!() };
+    assert_eq!((tokens.backwards, tokens.shared, tokens.faults[0].key.as_str()), (1, 1, "k0"));
+    // Eight tokens up to that of the fault, and sixteen after it.
+    let shown: Vec<Token> = (4..=10).chain([3]).chain(11..=26).map(Token).collect();
+    assert_eq!(tokens.sequence, shown);
+}

@@ -5,7 +5,7 @@ use crate::{
     access::{Access, Secret},
     clock::BootClock,
     hold::{NodeName, Outcome},
-    ports::Unwatched,
+    ports::{Unwatched, replied},
     postgres_session::{
         FORGOTTEN_AFTER,
         doubles::{LEASE, Says, Scripted, Stopped},
@@ -33,6 +33,38 @@ impl Clock for Advanced {
 
     fn sleep_until(&self, at: Duration) -> Reply<()> {
         BootClock.sleep_until(at.saturating_sub(*self.0.lock()))
+    }
+}
+
+/// A clock that a test sets, and the times until which somebody wanted to sleep.
+#[derive(Default)]
+struct Slept {
+    now: Mutex<Duration>,
+    until: Mutex<Vec<Duration>>,
+}
+
+impl Clock for Slept {
+    fn now(&self) -> Duration {
+        *self.now.lock()
+    }
+
+    fn sleep_until(&self, at: Duration) -> Reply<()> {
+        self.until.lock().push(at);
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Lets a second pass when a request has left, and a lease while an attempt waits.
+struct Passing(Arc<Slept>);
+
+impl Watch for Passing {
+    fn sent(&self, _: Round) -> Reply<()> {
+        *self.0.now.lock() += Duration::from_secs(1);
+        replied()
+    }
+
+    fn behind(&self) {
+        *self.0.now.lock() += LEASE;
     }
 }
 
@@ -256,4 +288,57 @@ async fn at_the_very_end_of_its_promise_a_hold_is_over() {
     let lapsed = lock.renew(&mut hold, LEASE, &watch).await.unwrap_err();
     assert_eq!((lapsed.reason, lapsed.answers[0].1), (FailureReason::Validity, NodeAnswer::None));
     assert_eq!(watch.noted(), "", "no request leaves");
+}
+
+#[tokio::test]
+async fn no_attempt_joins_a_session_that_is_over() {
+    let server = Scripted::start().await;
+    let lock = lock(&server);
+    let mut lost = attempt(&lock, "k0", "a").await.unwrap();
+    server.says("check", Says::Closes);
+    assert!(lock.renew(&mut lost, LEASE, &Unwatched).await.is_err());
+    // The client has not released the lost hold.
+    let next = attempt(&lock, "k1", "b").await.unwrap();
+    assert_eq!(server.logins(), 2);
+    assert!(lock.release(&next, &Unwatched).await.unwrap().removed);
+}
+
+#[tokio::test]
+async fn the_server_says_why_it_has_ended_a_wait() {
+    for (code, reason) in [("40P01", FailureReason::Deadlock), ("55P03", FailureReason::Held)] {
+        let server = Scripted::start().await;
+        let lock = lock(&server);
+        server.says("try", Says::Nothing);
+        server.says("wait", Says::Code(code));
+        let ended = attempt(&lock, "k0", "a").await.unwrap_err();
+        assert_eq!((ended.reason, ended.outcome, ended.answers[0].1), (reason, Outcome::Failed, NodeAnswer::Refused));
+        assert_eq!(server.asked.lock().last().map(String::as_str), Some("wait"), "the session got nothing");
+        assert!(lock.current.lock().users.is_empty(), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_may_last_for_a_lease_and_its_hold_is_promised_from_then_on() {
+    // The usual time for an answer is a quarter of the lease.
+    for (waits, sent, until) in [(false, 0, vec![3, 3]), (true, 9, vec![3, 19, 11])] {
+        let (server, clock) = (Scripted::start().await, Arc::new(Slept::default()));
+        if waits {
+            server.says("try", Says::Nothing);
+        }
+        let (lock, watch) = (lock_by(clock.clone(), &server), Passing(clock.clone()));
+        let hold = lock.acquire(&Key::new("k0"), Owner::new("a"), LEASE, &watch).await.unwrap();
+        assert_eq!(hold.sent, Duration::from_secs(sent));
+        assert_eq!(*clock.until.lock(), until.into_iter().map(Duration::from_secs).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn the_server_ends_a_wait_after_the_lease() {
+    // The server takes no larger number than the last one.
+    for (lease, ms) in [(LEASE, 8_000), (Duration::from_secs(30 * 24 * 3_600), 2_147_483_647)] {
+        let server = Scripted::start().await;
+        lock(&server).acquire(&Key::new("k0"), Owner::new("a"), lease, &Unwatched).await.unwrap();
+        let set = format!("SET lock_timeout = {ms}");
+        assert!(server.asked.lock().contains(&set), "{:?}", server.asked.lock());
+    }
 }

@@ -1,9 +1,14 @@
 use std::time::Duration;
 
-use history::{ClockChange, Event, Fault, HoldId, Token, WhichClock, fault};
+use history::{ClockChange, Event, Fault, FaultKind, FaultPhase, HoldId, Token, WhichClock, fault};
 
 use super::OverclaimedBy;
-use crate::{cause::Cause, history_builder::HistoryBuilder, properties::WindowKind, verdict::Verdict};
+use crate::{
+    cause::Cause,
+    history_builder::{HistoryBuilder, etcd, ms, redis_replicated},
+    properties::WindowKind,
+    verdict::Verdict,
+};
 
 fn drift(clock: WhichClock, ppm: i32) -> Fault {
     Fault::new(fault::Clock { clock, change: ClockChange::DriftPpm(ppm) }, Duration::from_secs(1))
@@ -44,6 +49,39 @@ fn a_clock_that_ran_slow_explains_a_dead_claim_and_an_overclaim() {
             assert_eq!((claims as u64, lock.explained_claims), expected, "{fault:?} of {node}");
             assert_eq!(lock.verdict == Verdict::Violated, !is_explained);
         }
+    }
+}
+
+#[test]
+fn what_a_clock_lost_in_several_faults_adds_up() {
+    // 22 ms too late. Each fault was on for 210 ms at most, and took 21 ms at most.
+    for (second, expected) in [("worker-1", (0, 1, Verdict::Upheld)), ("worker-2", (1, 0, Verdict::Violated))] {
+        let (slow, mut builder) = (|| drift(WhichClock::Monotonic, -100_000), HistoryBuilder::new());
+        builder.acquire(1, 1, 0, 2_000, 41).release(1, 2_001);
+        builder.inject(1, slow(), "worker-1", 100, 300).inject(2, slow(), second, 400, 600);
+        let lock = builder.lock();
+        assert_eq!((lock.dead_claims.len(), lock.explained_claims, lock.verdict), expected, "and a clock of {second}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_not_proved_slow_explains_no_claim() {
+    // If the fault was on, the clock lost 42 ms, and the claim is 22 ms too late.
+    for (is_proved, expected) in [(true, (0, 1, Verdict::Upheld)), (false, (1, 0, Verdict::Violated))] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 2_000, 41).release(1, 2_001);
+        builder.plan_fault(1, drift(WhichClock::Monotonic, -200_000), "worker-1");
+        let shown = match is_proved {
+            true => FaultPhase::Proved { from: ms(100), to: ms(300) },
+            false => FaultPhase::Unproved { why: "its clock ran as before".into() },
+        };
+        let requested = FaultPhase::Requested { asked_ns: 200_000_000, hold: None };
+        let phases = [(95, requested), (105, FaultPhase::Injected), (305, FaultPhase::Healed), (310, shown)];
+        for (at, phase) in phases.into_iter().chain([(320, FaultPhase::HealProved)]) {
+            builder.fault(1, FaultKind::Clock, "worker-1", at, phase);
+        }
+        let lock = builder.lock();
+        assert_eq!((lock.dead_claims.len(), lock.explained_claims, lock.verdict), expected, "proved: {is_proved}");
     }
 }
 
@@ -210,6 +248,27 @@ fn the_answer_of_a_store_is_that_of_all_its_members() {
     let mut builder = HistoryBuilder::new();
     builder.acquire_on(1, 1, 0, 0, 10, Some(41), Vec::new()).release(1, 20);
     assert_eq!(builder.lock().minority_claims.len(), 0);
+}
+
+#[test]
+fn a_claim_that_no_replica_has_granted_is_one_of_a_minority() {
+    use history::NodeAnswer::{Granted, None, Refused};
+    for (servers, name) in [(etcd(), "one store"), (redis_replicated(), "a primary")] {
+        for (said, expected) in [
+            ([Granted, None, None], vec![]),
+            ([None, None, Granted], vec![]),
+            ([Refused, None, None], vec![(0, 3)]),
+            ([None, None, None], vec![(0, 3)]),
+        ] {
+            let mut builder = HistoryBuilder::new();
+            builder.plan.servers = servers.clone();
+            let answers = HistoryBuilder::answers(&[(1, said[0]), (2, said[1]), (3, said[2])]);
+            let lock = builder.acquire_on(1, 1, 0, 0, 10, Some(41), answers).release(1, 20).lock();
+            let found: Vec<_> = lock.minority_claims.iter().map(|m| (m.granted, m.nodes)).collect();
+            assert_eq!(found, expected, "{name}: {said:?}");
+            assert_eq!(lock.verdict == Verdict::Violated, !expected.is_empty(), "{name}: {said:?}");
+        }
+    }
 }
 
 #[test]

@@ -33,6 +33,27 @@ fn a_child_without_an_intention_is_compared_with_the_parent() {
 }
 
 #[test]
+fn a_hold_of_the_parent_that_ends_first_is_compared_with_each_child() {
+    let keys = |builder: &HistoryBuilder| {
+        builder.lock().windows.iter().map(|w| (w.key.as_str().to_owned(), w.overlap_ms)).collect::<Vec<_>>()
+    };
+    for child in [Mode::Read, Mode::Write] {
+        for parent in Mode::ALL {
+            let is_conflict = parent == Mode::Write || parent.below().is_some() && child == Mode::Write;
+            let mut builder = HistoryBuilder::new();
+            builder.acquire(2, 1, 6, 10, 41).of_child(2, None).in_mode(2, child);
+            builder.acquire(3, 2, 15, 20, 42).in_mode(3, parent).release(3, 50).release(2, 60);
+            let expected = is_conflict.then(|| ("k1".to_owned(), 30.0));
+            assert_eq!(keys(&builder), Vec::from_iter(expected), "{child} of the child, {parent} of the parent");
+        }
+    }
+    // The client of the child holds the parent, so the two holds of the parent are compared.
+    let mut builder = parent_and_child();
+    builder.acquire(3, 2, 15, 20, 42).in_mode(3, Mode::Read).release(3, 50).release(2, 60).release(1, 70);
+    assert_eq!(keys(&builder), [("k0".to_owned(), 30.0)]);
+}
+
+#[test]
 fn a_window_of_two_keys_names_both() {
     let window = child_and_parent(None, Mode::Write, Mode::Write).window();
     assert_eq!((window.kind, window.key.as_str(), window.overlap_ms), (WindowKind::LeaseOverlap, "k1", 30.0));

@@ -1,6 +1,7 @@
 mod giving_up;
 mod overrun;
 mod renewals;
+mod suspects;
 
 use history::{
     ClockChange, Direction, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, NodeAnswer, OpId, Outcome,

@@ -146,3 +146,38 @@ fn a_failed_attempt_that_was_not_undone_may_have_the_key() {
         assert_eq!(left_behind(&builder), expected, "{answer:?}");
     }
 }
+
+#[test]
+fn a_long_stall_of_any_process_takes_back_what_was_found_meanwhile() {
+    // Attempt 2 is sent at 11,500 and refused at 11,510. Before it, a lease and the way of a request must be quiet.
+    for (from, to, expected) in [
+        (11_510, 12_010, 0),
+        (11_511, 12_011, 1),
+        (11_400, 11_899, 1), // too short to matter
+        (11_400, 11_900, 0),
+        (7_000, 8_499, 1),
+        (7_000, 8_500, 0),
+    ] {
+        let mut builder = builder(11_500, None);
+        builder.stall("worker-1", from, to);
+        assert_eq!(left_behind(&builder), expected, "stalled from {from} to {to}");
+    }
+}
+
+#[test]
+fn a_planned_fault_suspends_the_judgement_until_a_lease_after_its_heal() {
+    // The heal is proved 20 ms after the fault has ended. Attempt 2 is sent at 11,500.
+    let lasting = Duration::from_secs(1);
+    let pause = Fault::new(fault::Pause {}, lasting);
+    let delay = Fault::new(fault::Delay { by: Duration::from_millis(100).into() }, lasting);
+    for (fault, node, to, expected) in [
+        (&pause, "redis-3", 8_479, 1),
+        (&pause, "redis-3", 8_480, 0),
+        (&pause, "worker-2", 8_480, 0),
+        (&delay, "redis-3", 8_480, 1), // it only makes the way of a request longer
+    ] {
+        let mut builder = builder(11_500, None);
+        builder.inject(1, fault.clone(), node, 8_000, to);
+        assert_eq!(left_behind(&builder), expected, "{fault:?} of {node} until {to}");
+    }
+}

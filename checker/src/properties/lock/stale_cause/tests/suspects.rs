@@ -1,0 +1,29 @@
+//! The stalls and faults that may be causes: those that are told late, and very many of them.
+
+use history::{Event, StallCause};
+
+use super::{builder, ms};
+
+#[test]
+fn a_stall_of_the_resource_that_is_told_when_the_hold_has_closed_explains_it() {
+    // The client has released another hold when the stall is told.
+    for (process, expected) in [("resource", "stall"), ("worker-3", "unexplained")] {
+        let mut s = builder();
+        s.plan.workload.workers = 3;
+        s.write(1, 1, 100, 2_502).release_refused(1, 2_503).acquire(3, 1, 2_510, 2_520, 43).release(3, 2_530);
+        s.event(process, 2_600, Event::Stall { from: ms(90), to: ms(2_500), late: StallCause::Write });
+        assert_eq!(s.causes(), [expected], "{process} stalled");
+    }
+}
+
+#[test]
+fn very_many_suspects_are_tried_all_together() {
+    // Without the pauses of 170 ms each, the write would arrive at 210, and with any ten of them at 1,910.
+    let mut s = builder();
+    for id in 1..=11 {
+        let from = 180 * u64::from(id) - 80;
+        s.pause(id, "worker-1", from, from + 170);
+    }
+    s.write(1, 1, 2_071, 2_080);
+    assert_eq!(s.causes(), [["pause"; 11].join("+")]);
+}
