@@ -172,6 +172,27 @@ mod tests {
     }
 
     #[test]
+    fn each_order_gets_its_own_answer() {
+        let mut pending = Pending::default();
+        let [(first, mut of_first), (second, mut of_second), (third, mut of_third)] =
+            [oneshot::channel(), oneshot::channel(), oneshot::channel()];
+        pending.orders.extend([(1, first), (2, second), (3, third)]);
+        let mut done = |order, answer: Option<serde_json::Value>, failed: Option<&str>| {
+            let event = Event::OrderDone { order, answer: answer.map(Box::new), failed: failed.map(str::to_owned) };
+            pending.see(&Record { seq: 0, process: "agent".into(), n: 0, at: Stamp(1), event }).unwrap();
+        };
+        // Nobody waits for the answer to an order that was given up.
+        done(7, Some("of another order".into()), None);
+        done(2, None, Some("no such process"));
+        assert_eq!(of_second.try_recv(), Ok(Err("no such process".to_owned())));
+        done(3, None, None);
+        assert_eq!(of_third.try_recv(), Ok(Err("the agent gave neither an answer nor a reason".to_owned())));
+        assert!(of_first.try_recv().is_err(), "it has no answer yet");
+        done(1, Some("packets".into()), None);
+        assert_eq!(of_first.try_recv(), Ok(Ok("packets".into())));
+    }
+
+    #[test]
     fn an_order_to_probe_may_take_as_long_as_its_connections() {
         let to = Ipv4Addr::new(172, 20, 0, 2);
         for timeout_ms in [400, 120_400, u64::MAX] {

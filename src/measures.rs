@@ -476,11 +476,15 @@ mod tests {
 
     #[test]
     fn the_count_of_a_killed_worker_is_a_lower_bound() {
-        let mut measures = Measures::default();
-        let phase = FaultPhase::Proved { from: Stamp(1), to: Stamp(2) };
-        let event = Event::Fault { fault: FaultId(1), kind: FaultKind::Kill, node: "worker-1".into(), phase };
-        measures.add(&Record { seq: 0, process: ProcessName::new("agent"), n: 0, at: Stamp(2), event });
-        let lines = measures.lines(Duration::from_secs(1));
-        assert!(lines.starts_with("  critical sections   offered at least 0"), "{lines}");
+        // A server counts no sections.
+        for (node, told) in [("worker-1", "offered at least 14 "), ("redis-1", "offered 14 ")] {
+            let mut measures = Measures::default();
+            add_sections(&mut measures, "worker-2", 0, Some((14, 10, 4)));
+            let phase = FaultPhase::Proved { from: Stamp(1), to: Stamp(2) };
+            let event = Event::Fault { fault: FaultId(1), kind: FaultKind::Kill, node: node.into(), phase };
+            measures.add(&Record { seq: 0, process: ProcessName::new("agent"), n: 0, at: Stamp(2), event });
+            let lines = measures.lines(Duration::from_secs(1));
+            assert!(lines.starts_with(&format!("  critical sections   {told}")), "{node}: {lines}");
+        }
     }
 }

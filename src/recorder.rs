@@ -139,15 +139,7 @@ impl Recorder {
                 }
                 *expected += 1;
                 let record = self.recorder.record(process, n, at, event);
-                match &record.event {
-                    Event::Fault { kind, node, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => {
-                        self.to_be_killed.insert(node.clone());
-                    }
-                    Event::Fault { node, phase: FaultPhase::Unproved { .. }, .. } => {
-                        self.to_be_killed.remove(node);
-                    }
-                    _ => {}
-                }
+                note_kill(&mut self.to_be_killed, &record.event);
                 processes.see(&node, incarnation, record)
             }
         }
@@ -180,6 +172,20 @@ impl Recorder {
     }
 }
 
+/// Notes the node that a fault of the plan is about to kill. A kill that is not proved explains no later end of the
+/// node's process. Another fault of the node says nothing about its kill.
+fn note_kill(to_be_killed: &mut BTreeSet<NodeName>, event: &Event) {
+    match event {
+        Event::Fault { kind, node, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => {
+            to_be_killed.insert(node.clone());
+        }
+        Event::Fault { kind, node, phase: FaultPhase::Unproved { .. }, .. } if kind.kills() => {
+            to_be_killed.remove(node);
+        }
+        _ => {}
+    }
+}
+
 /// Ends the run if the queue of the recorder is full. The processes would wait until it has room again, so the load on
 /// the machine would change what they do.
 fn refuse_overflow<T>(queue: &mpsc::Receiver<T>) -> anyhow::Result<()> {
@@ -195,6 +201,8 @@ fn refuse_overflow<T>(queue: &mpsc::Receiver<T>) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use history::{FaultId, FaultKind};
+
     use super::*;
     use crate::{exit::Exit, made_by::Making, scenario::Scenario};
 
@@ -214,6 +222,35 @@ mod tests {
         recorder.record_end(&worker, ProcessName::of(&worker, 1), Some(137)).unwrap();
         let refused = recorder.record_end(&worker, ProcessName::of(&worker, 2), Some(101)).unwrap_err().to_string();
         assert!(refused.contains("ended with code 101, and no fault had killed it"), "{refused}");
+    }
+
+    #[test]
+    fn only_a_kill_that_is_not_taken_back_explains_the_end_of_its_process() {
+        let (requested, unproved) = (
+            FaultPhase::Requested { asked_ns: 1, hold: None },
+            FaultPhase::Unproved { why: "expected worker-1 to end".into() },
+        );
+        let (kill, pause) = (FaultKind::Kill, FaultKind::Pause);
+        for (phases, is_explained) in [
+            (vec![(kill, "worker-1", &requested)], true),
+            (vec![(kill, "worker-2", &requested)], false),
+            (vec![(pause, "worker-1", &requested)], false),
+            (vec![(kill, "worker-1", &requested), (kill, "worker-1", &unproved)], false),
+            (vec![(kill, "worker-1", &requested), (kill, "worker-2", &unproved)], true),
+            // The proof of an earlier pause may end only now.
+            (vec![(kill, "worker-1", &requested), (pause, "worker-1", &unproved)], true),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut recorder = recorder(&RunDir::create(dir.path(), "run").unwrap());
+            for (kind, node, phase) in &phases {
+                let (fault, phase) = (FaultId(1), FaultPhase::clone(phase));
+                let event = Event::Fault { fault, kind: *kind, node: NodeName::new(*node), phase };
+                note_kill(&mut recorder.to_be_killed, &event);
+            }
+            let worker = NodeName::new("worker-1");
+            let ended = recorder.record_end(&worker, ProcessName::of(&worker, 1), Some(137));
+            assert_eq!(ended.is_ok(), is_explained, "{phases:?}");
+        }
     }
 
     #[test]

@@ -75,7 +75,9 @@ impl UnplannedFaults {
 
 #[cfg(test)]
 mod tests {
-    use history::Stamp;
+    use std::time::Duration;
+
+    use history::{Fault, Stamp, Step, Target, When, fault};
 
     use super::*;
 
@@ -97,6 +99,27 @@ mod tests {
         let over = FaultPhase::UnplannedOver { since };
         assert_eq!(event("redis-1", Change::Started), Some(of(1, FaultKind::Kill, "redis-1", over)));
         assert_eq!(event("redis-1", Change::Started), None);
+    }
+
+    #[test]
+    fn no_fault_gets_a_number_of_the_plan() {
+        let mut plan = crate::scenario::Scenario::of("redis").unwrap().base;
+        // The numbers of a plan need not be consecutive, or in order.
+        let pause = Fault::new(fault::Pause {}, Duration::from_secs(1));
+        let (target, when) = (Target::Node("worker-1".into()), When::At(Duration::from_secs(1)));
+        let step = |id| Step { id: FaultId(id), fault: pause.clone(), target: target.clone(), when };
+        plan.schedule = vec![step(5), step(2)];
+        let (mut faults, clock) = (UnplannedFaults::new(&plan), HostClock::default());
+        let mut number = |node, change| match faults.event(&told(node, change, 0), &clock) {
+            Some(Event::Fault { fault, .. }) => Some(fault.0),
+            _ => None,
+        };
+        assert_eq!(number("redis-1", Change::Died), Some(6));
+        // One node may have two faults, and one fault may be on two nodes.
+        assert_eq!(number("redis-1", Change::Froze), Some(7));
+        assert_eq!(number("redis-2", Change::Froze), Some(8));
+        let ends = [("redis-2", Change::Thawed), ("redis-1", Change::Thawed), ("redis-1", Change::Started)];
+        assert_eq!(ends.map(|(node, change)| number(node, change)), [Some(8), Some(7), Some(6)]);
     }
 
     #[test]

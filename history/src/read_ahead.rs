@@ -153,6 +153,16 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "the reader is broken")]
+    fn a_panic_while_reading_is_no_end_of_the_history() {
+        let (sender, batches) = sync_channel(BATCHES);
+        drop(sender);
+        let thread = Some(thread::spawn(|| -> Tail { panic!("the reader is broken") }));
+        let mut ahead = ReadAhead { batches, batch: Vec::new().into_iter(), thread, tail: Tail::Whole };
+        assert!(ahead.next().is_none());
+    }
+
+    #[test]
     fn a_file_that_is_not_there_is_told_at_once() {
         let dir = tempfile::tempdir().unwrap();
         assert!(ReadAhead::open(&dir.path().join("none")).is_err());

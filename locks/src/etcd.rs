@@ -316,8 +316,10 @@ impl Lock for Etcd {
 
     fn session(&self) -> Option<Arc<dyn Lock>> {
         let store = Arc::new(SharedLease::new(self.leases.store.clone()));
-        let lock = Etcd::new(store, self.leases.clock.clone());
-        Some(Arc::new(Etcd { has_tokens: self.has_tokens, ..lock }))
+        let mut lock = Etcd::new(store, self.leases.clock.clone());
+        lock.has_tokens = self.has_tokens;
+        lock.leases.request_timeout = self.leases.request_timeout;
+        Some(Arc::new(lock))
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, owner: Owner, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Hold> {
@@ -359,3 +361,6 @@ impl Lock for Etcd {
         Box::pin(self.leases.undo(key, owner, watch))
     }
 }
+
+#[cfg(test)]
+mod tests;

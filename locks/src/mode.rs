@@ -94,6 +94,13 @@ mod tests {
     }
 
     #[test]
+    fn an_intention_is_to_write_if_anything_below_is_written() {
+        use Mode::{IntentRead, IntentWrite};
+        let expected = [IntentRead, IntentWrite, IntentRead, IntentWrite, IntentWrite];
+        assert_eq!(Mode::ALL.map(Mode::intention), expected);
+    }
+
+    #[test]
     fn a_name_in_a_queue_tells_its_mode() {
         for mode in Mode::ALL {
             assert_eq!(Mode::marked(&format!("0af3{}", mode.mark())), mode);

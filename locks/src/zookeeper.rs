@@ -484,3 +484,6 @@ fn version(srvr: &str) -> Option<String> {
     let number = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
     (!number.is_empty()).then(|| number.to_owned())
 }
+
+#[cfg(test)]
+mod tests;

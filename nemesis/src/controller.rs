@@ -395,17 +395,26 @@ mod tests {
     #[test]
     fn the_drain_is_longer_than_any_silence_of_a_connection() {
         // No connection is silent for more than two minutes. Without a fault, a worker may take about 95 s.
-        for (cut_s, drains_s, is_in_time) in [(0, 100, false), (10, 100, true), (300, 210, true), (300, 220, false)] {
-            let step = |cut: Duration| {
-                let (fault, target) = (Fault::new(fault::Partition::default(), cut), "redis-1".into());
+        for (cuts_s, drains_s, is_in_time) in [
+            (vec![], 100, false),
+            (vec![10], 100, true),
+            (vec![300], 210, true),
+            (vec![300], 220, false),
+            // The longest of them counts.
+            (vec![20, 1], 110, true),
+            (vec![1, 20], 110, true),
+            (vec![10, 10], 110, false),
+        ] {
+            let step = |(cut_s, id): (&u32, u32)| {
+                let fault = Fault::new(fault::Partition::default(), *cut_s * SECOND);
                 // The fault phase ends first.
-                let (target, when) = (Target::Node(target), When::At(600 * SECOND));
-                Step { id: FaultId(1), fault, target, when }
+                let (target, when) = (Target::Node("redis-1".into()), When::At(600 * SECOND));
+                Step { id: FaultId(id), fault, target, when }
             };
-            let cut = (cut_s > 0).then(|| step(cut_s * SECOND));
+            let schedule = cuts_s.iter().zip(1..).map(step).collect();
             let slow = Slow { drains_after: drains_s * SECOND, ..Slow::default() };
-            match slow.run(&plan(cut.into_iter().collect())) {
-                Ok(()) => assert!(is_in_time, "a cut of {cut_s} s"),
+            match slow.run(&plan(schedule)) {
+                Ok(()) => assert!(is_in_time, "cuts of {cuts_s:?} s"),
                 Err(error) => assert!(!is_in_time && error.to_string().contains("worker-1, worker-2"), "{error}"),
             }
         }

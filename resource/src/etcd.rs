@@ -218,3 +218,29 @@ fn outcome(arm: Arm, request: &Request, before: &Snapshot, after: &Snapshot, num
         value: is.value.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_an_error_that_would_come_again_is_definite() {
+        for (code, message, is_definite) in [
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", true),
+            (Code::ResourceExhausted, "etcdserver: too many requests", false),
+            (Code::InvalidArgument, "etcdserver: duplicate key given in txn request", true),
+            (Code::FailedPrecondition, "etcdserver: authentication is not enabled", true),
+            (Code::Unavailable, "etcdserver: no leader", false),
+            (Code::Unavailable, "etcdserver: request timed out", false),
+            (Code::DeadlineExceeded, "context deadline exceeded", false),
+            (Code::Cancelled, "operation was canceled", false),
+            (Code::Unknown, "transport error", false),
+            (Code::Internal, "stream ended", false),
+        ] {
+            let told = failure(Error::from(Status::new(code, message)));
+            assert_eq!(matches!(told, Failure::Wrong(_)), is_definite, "{told:?}");
+        }
+    }
+}

@@ -287,13 +287,29 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn cluster(world: &Arc<World>) -> SimCluster {
+        SimCluster { world: world.clone(), workers: ThreadBound::new(Workers::new(world, "redis")) }
+    }
+
+    /// Lets the controller do something for at most a second, and returns the result.
+    fn done<T: Send + 'static>(world: &Arc<World>, doing: impl Future<Output = T> + Send + 'static) -> T {
+        let done = Arc::new(ThreadBound::new(None));
+        let result = done.clone();
+        let task = async move {
+            let what = doing.await;
+            *lock(&result) = Some(what);
+        };
+        world.executor.spawn(world.controller(), Box::pin(task));
+        run_for(world, ms(1_000));
+        lock(&done).take().expect("it is done within a second")
+    }
+
     /// Sets a key 900 ms after the start. Then the wall clock of the server jumps, and a kill is asked for at
     /// `killed_ms`, and a restart with the synced data 300 ms after the kill. Returns whether the key is still there.
     fn is_left(persistence: Persistence, ahead_ms: i64, killed_ms: u64) -> bool {
         let world = world(1, REDIS);
         *lock(&world.servers.nodes[0]) = NodeModel::Redis(RedisModel::new(persistence).started(world.wall(0)));
-        let workers = ThreadBound::new(Workers::new(&world, "redis"));
-        let cluster = SimCluster { world: world.clone(), workers };
+        let cluster = cluster(&world);
         let acquire = |owner: &str| {
             let step = Step::Acquire(Key::new("k0"), Owner::new(owner), ms(1_000_000));
             lock(&world.servers.nodes[0]).apply(&step, world.wall(0))
@@ -326,6 +342,35 @@ mod tests {
         ] {
             let left = is_left(persistence, ahead_ms, killed_ms);
             assert_eq!(left, expected, "{persistence:?}, {ahead_ms} ms ahead, killed at {killed_ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_not_run_is_neither_frozen_nor_slowed_down() {
+        let world = world(1, REDIS);
+        world.kill(0);
+        let cluster = cluster(&world);
+        let results = done(&world, async move {
+            let node = NodeName::new("node-1");
+            let (frozen, slow) = (cluster.freeze(&node).await, cluster.slow_down(&node, 50).await);
+            (frozen.is_err(), slow.is_err(), cluster.is_frozen(&node).await)
+        });
+        assert_eq!(results, (true, true, Ok(false)));
+    }
+
+    #[test]
+    fn a_node_starts_with_the_counters_of_others_only_if_each_of_them_answers() {
+        for silent in ["node-2", "node-3"] {
+            let world = world(3, REDIS);
+            world.kill(0);
+            world.freeze(world.find(&NodeName::new(silent)).unwrap());
+            let cluster = cluster(&world);
+            let started = done(&world, async move {
+                let (node, of) = (NodeName::new("node-1"), ["node-2", "node-3"].map(NodeName::new));
+                cluster.start_with_counters(&node, &of).await
+            });
+            assert!(started.is_err_and(|error| error.why.starts_with(silent)), "{silent}");
+            assert!(!world.node(0, |n| n.is_running), "{silent}");
         }
     }
 }

@@ -96,3 +96,33 @@ impl Drop for Sleep {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use history::{ClockChange, WhichClock};
+
+    use super::*;
+    use crate::{
+        thread_bound::ThreadBound,
+        world::tests::{REDIS, run_for, world},
+    };
+
+    #[test]
+    fn a_sleep_follows_the_jumps_of_its_clock() {
+        let ms = Duration::from_millis;
+        for (by_ms, expected_ms) in [(300, 700), (-300, 1_300), (2_000, 500)] {
+            let (world, ended) = (world(1, REDIS), Arc::new(ThreadBound::new(None)));
+            let (process, start, end) = (world.worker(0), world.executor.now(), ended.clone());
+            let clock = ProcessClock { world: world.clone(), process };
+            let sleeper = async move {
+                clock.sleep_until(clock.now() + ms(1_000)).await;
+                *lock(&end) = Some(clock.world.executor.now().since(start));
+            };
+            world.executor.spawn(process, Box::pin(sleeper));
+            run_for(&world, ms(500));
+            world.move_clock(process, WhichClock::Monotonic, ClockChange::JumpMs(by_ms));
+            run_for(&world, ms(1_000));
+            assert_eq!(*lock(&ended), Some(ms(expected_ms)), "{by_ms} ms");
+        }
+    }
+}

@@ -144,6 +144,7 @@ mod tests {
 
     use futures::FutureExt;
     use history::{ClientId, HoldId, Key, Mode, OpId};
+    use workloads::ports::Resource;
 
     use super::*;
     use crate::{
@@ -189,5 +190,18 @@ mod tests {
         world.kill(world.resource());
         recovered(&world);
         assert_eq!(numbers(), [1]);
+    }
+
+    #[test]
+    fn a_request_without_an_answer_may_have_been_applied_but_not_one_that_never_left() {
+        let world = world(1, REDIS);
+        let remote = RemoteResource { world: world.clone(), worker: world.worker(0) };
+        let operation = Operation { key: Key::numbered(0), hold: HOLD, op: OpId(1), token: None, deadline_us: None };
+        let mut lost = remote.read(&operation);
+        assert!(lost.as_mut().now_or_never().is_none());
+        world.kill(world.resource());
+        run_for(&world, Duration::from_millis(10));
+        assert!(matches!(lost.now_or_never(), Some(Err(ClientError::Indeterminate(_)))));
+        assert!(matches!(remote.read(&operation).now_or_never(), Some(Err(ClientError::Failed(_)))));
     }
 }

@@ -213,4 +213,22 @@ mod tests {
             assert_eq!(node.take_marker(), has_marker, "{data:?}");
         }
     }
+
+    #[test]
+    fn a_hold_owns_a_key_only_on_more_than_half_of_the_nodes() {
+        for (nodes, least) in [(1, 1), (2, 2), (4, 3), (5, 3)] {
+            for of_a in 0..=nodes {
+                let world = world(nodes, REDIS);
+                let now = world.wall(0);
+                for (node, server) in world.servers.nodes.iter().enumerate() {
+                    lock(server).apply(&acquire(if node < of_a { "a" } else { "b" }), now);
+                }
+                let whose = |owner: &Owner| Some(HoldId(if *owner == Owner::new("a") { 1 } else { 2 }));
+                let owners = world.servers.owners(&Key::new("k0"), |_| now, whose);
+                let counts = [(HoldId(1), of_a), (HoldId(2), nodes - of_a)].into_iter();
+                let expected: Vec<HoldId> = counts.filter(|(_, on)| *on >= least).map(|(hold, _)| hold).collect();
+                assert_eq!(owners, expected, "{of_a} of {nodes} nodes");
+            }
+        }
+    }
 }

@@ -66,12 +66,24 @@ mod tests {
     use super::*;
     use crate::judge::judge;
 
+    fn run(name: &str) -> Judged {
+        let history = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+        judge(history.as_ref()).unwrap()
+    }
+
+    #[test]
+    fn a_run_without_windows_of_a_kind_has_no_longest_one() {
+        let of = |name: &str| {
+            let [windows, overlap, staleness, ..] = Figures::of(&run(name)).numbers;
+            (windows, overlap.is_some(), staleness)
+        };
+        assert_eq!(of("none"), (Some(0.0), false, None));
+        assert_eq!(of("forgets-nx"), (Some(1.0), true, None), "two leases overlap, and no holder is stale");
+        assert_eq!(of("kleppmann-pause"), (Some(1.0), true, Some(3_051.0)));
+    }
+
     #[test]
     fn a_run_that_was_not_judged_to_its_end_has_no_numbers() {
-        let run = |name: &str| {
-            let history = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
-            judge(history.as_ref()).unwrap()
-        };
         let (whole, cut) = (run("kleppmann-pause"), run("event-lost"));
         assert!(whole.verdicts.reasons.is_empty() && !cut.verdicts.reasons.is_empty());
         assert!(Figures::of(&whole).numbers.iter().flatten().count() > 3);

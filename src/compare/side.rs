@@ -113,3 +113,29 @@ fn search(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) -> anyhow::Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn each_run_is_found_once_and_down_to_the_third_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |run: &str| {
+            let history = dir.path().join(run).join("history.jsonl");
+            fs::create_dir_all(history.parent().unwrap()).unwrap();
+            fs::write(&history, "").unwrap();
+            history
+        };
+        let [third, first, second] = ["suite/row/run", "a", "b/run"].map(make);
+        for run in ["a/part-of-a-run", "suite/row/deep/run"] {
+            make(run);
+        }
+        std::os::unix::fs::symlink("a", dir.path().join("latest")).unwrap();
+        let mut found = Vec::new();
+        search(dir.path(), DEPTH, &mut found).unwrap();
+        assert_eq!(found, [first, second, third]);
+    }
+}

@@ -322,6 +322,35 @@ mod tests {
     }
 
     #[test]
+    fn with_a_downtime_in_the_plan_no_lease_gets_shorter_and_no_downtime_longer() {
+        let mut plan = plan();
+        plan.schedule = vec![paused_at(1, When::At(ms(100)), 1_500)];
+        let shorter = changed(&plan, |p| p.lease = ms(500));
+        assert!(is_as_simple(&plan, &shorter), "the plan has no downtime");
+        let killed_at = |id, when, back_after| Step {
+            fault: Fault::new(fault::Kill {}, ms(back_after)),
+            target: Target::Node("redis-1".into()),
+            ..paused_at(id, When::At(ms(when)), 500)
+        };
+        plan.schedule.extend([killed_at(2, 2_000, 1_500), killed_at(3, 5_000, 800)]);
+        for (lease, downtimes, expected) in [
+            (1_000, [1_500, 800], true),
+            (999, [1_500, 800], false),
+            (1_001, [1_499, 799], true),
+            (1_000, [1_501, 799], false),
+            (1_000, [1_499, 801], false),
+        ] {
+            let other = changed(&plan, |p| {
+                p.lease = ms(lease);
+                // The length of the pause is no downtime.
+                p.schedule[0].fault.lasting = ms(9_000);
+                p.schedule[1..].iter_mut().zip(downtimes).for_each(|(step, n)| step.fault.lasting = ms(n));
+            });
+            assert_eq!(is_as_simple(&plan, &other), expected, "{lease} {downtimes:?}");
+        }
+    }
+
+    #[test]
     fn every_changed_plan_can_be_run() {
         let mut plan = plan();
         plan.schedule = vec![

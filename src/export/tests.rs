@@ -124,13 +124,36 @@ fn the_later_decision_counts_if_a_restart_undid_the_first() {
 fn a_fault_without_a_heal_lasts_until_the_end_of_the_run() {
     let mut lines = pause();
     lines.retain(|line| !["heal-requested", "healed", "heal-proved"].iter().any(|phase| line["phase"] == *phase));
+    assert_eq!(drawn(lines, "pause"), [Some(2_092_000.0), Some(7_171_000.0)]);
+}
+
+/// The beginning and the end of the fault of this kind in the trace of these lines.
+fn drawn(lines: Vec<Value>, kind: &str) -> [Option<f64>; 2] {
     let (_dir, source) = read(lines, Arm::Off);
     let mut trace = Vec::<u8>::new();
     perfetto::write(&source, &mut trace).unwrap();
     let trace: Value = serde_json::from_slice(&trace).unwrap();
-    let at = |ph: &str| {
+    ["b", "e"].map(|ph| {
         let mut events = trace["traceEvents"].as_array().unwrap().iter();
-        events.find(|event| event["ph"] == ph && event["name"] == "pause").unwrap()["ts"].as_f64()
+        events.find(|event| event["ph"] == ph && event["name"] == kind).unwrap()["ts"].as_f64()
+    })
+}
+
+#[test]
+fn a_fault_that_nobody_planned_is_drawn_as_long_as_it_may_have_lasted() {
+    let mut lines = pause();
+    let place = lines.iter().position(|line| line["phase"] == "injected").unwrap() + 1;
+    let told = |at: u64, phase: &str, since: u64| {
+        json!({
+            "process": "agent", "at": at, "event": "fault", "fault": 2, "kind": "partition", "node": "worker-3",
+            "phase": phase, "since": since,
+        })
     };
-    assert_eq!((at("b"), at("e")), (Some(2_092_000.0), Some(7_171_000.0)));
+    // Each report of the engine comes half a second after the change that it tells of.
+    let over = told(16_500_000_000, "unplanned-over", 16_000_000_000);
+    for line in [over, told(14_500_000_000, "unplanned", 14_000_000_000)] {
+        lines.insert(place, line);
+    }
+    assert_eq!(drawn(lines.clone(), "partition"), [Some(4_000_000.0), Some(6_000_000.0)]);
+    assert_eq!(drawn(lines, "pause"), [Some(2_092_000.0), Some(7_111_000.0)], "it ends when it is healed");
 }

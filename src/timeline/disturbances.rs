@@ -146,7 +146,27 @@ impl Disturbances {
 
 #[cfg(test)]
 mod tests {
+    use history::StallCause;
+
     use super::*;
+
+    #[test]
+    fn of_too_many_stalls_the_longest_are_kept_in_the_order_of_time() {
+        let count = 2 * STALLS as u64 + 100;
+        let mut disturbances = Disturbances::default();
+        for n in 0..count {
+            // Each length from 1 to `count` once, in no order, as 11 and `count` have no common factor.
+            let (from, length) = (n * 10_000, n * 11 % count + 1);
+            let stall = Event::Stall { from: Stamp(from), to: Stamp(from + length), late: StallCause::Tick };
+            add(&mut disturbances, "worker-1", from + length, stall);
+        }
+        let (_, stalls, _, left_out) = disturbances.finish();
+        assert_eq!(left_out.stalls, count - STALLS as u64);
+        assert!(stalls.is_sorted_by_key(|stall| stall.from));
+        let mut lengths: Vec<u64> = stalls.iter().map(|stall| stall.to.0 - stall.from.0).collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths, (count - STALLS as u64 + 1..=count).collect::<Vec<_>>());
+    }
 
     #[test]
     fn two_samples_of_a_clock_may_be_any_distance_apart() {

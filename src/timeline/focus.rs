@@ -173,4 +173,47 @@ mod tests {
         let span = span(&window);
         assert_eq!((span.from_ms, span.to_ms, span.story_ms.1), (4_051.0, 7_102.0, 8_000.0));
     }
+
+    #[test]
+    fn windows_with_stale_writes_come_first_then_stale_holders_then_the_longest() {
+        use WindowKind::{CutShort, LeaseOverlap, StaleHolder};
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let window = judge(history.as_ref()).unwrap().verdicts.lock().unwrap().windows[0].clone();
+        let of = |kind: WindowKind, writes, overlap_ms, length| {
+            let staleness_ms = (kind == StaleHolder).then_some(length);
+            let cut_ms = (kind == CutShort).then_some(length);
+            Window { kind, writes, overlap_ms, staleness_ms, cut_ms, ..window.clone() }
+        };
+        let windows = [
+            of(CutShort, 0, 1.0, 900.0),
+            of(LeaseOverlap, 0, 500.0, 0.0),
+            // Its staleness counts, and not its overlap.
+            of(StaleHolder, 0, 9_000.0, 100.0),
+            of(CutShort, 5, 1.0, 50.0),
+            of(StaleHolder, 0, 1.0, 200.0),
+            of(LeaseOverlap, 0, 500.0, 0.0),
+            of(LeaseOverlap, 1, 5.0, 0.0),
+            of(CutShort, 0, 2.0, 800.0),
+        ];
+        assert_eq!(worst_first(&windows), [6, 3, 4, 2, 1, 5, 0, 7]);
+    }
+
+    #[test]
+    fn a_hold_is_near_a_window_of_its_key_up_to_the_margin_on_either_side() {
+        let (key, other): (Key, Key) = ("k0".into(), "k1".into());
+        let spans = [(1_000.0, 2_000.0, 3), (4_000.0, 4_500.0, 1)];
+        let spans = spans.map(|(from, to, place)| Near { from, to, place }).into();
+        let focus = Focus { near: BTreeMap::from([(key.clone(), spans)]), ..Focus::default() };
+        for (key, span, expected) in [
+            (&key, (100.0, 749.0), Rank::Ordinary),
+            (&key, (100.0, 750.0), Rank::Near(3)),
+            (&other, (100.0, 750.0), Rank::Ordinary),
+            (&key, (2_250.0, 2_300.0), Rank::Near(3)),
+            (&key, (2_251.0, 2_300.0), Rank::Ordinary),
+            (&key, (1_500.0, 3_750.0), Rank::Near(1)),
+            (&key, (4_751.0, 9_000.0), Rank::Ordinary),
+        ] {
+            assert_eq!(focus.rank(HoldId(1), key, span, Duration::from_millis(250)), expected, "{span:?}");
+        }
+    }
 }

@@ -42,6 +42,26 @@ fn the_pause_has_its_holds_its_fault_and_its_stale_write() {
 }
 
 #[test]
+fn the_values_are_the_sums_of_the_last_counters_of_all_keys() {
+    let records = records("kleppmann-pause");
+    let is_write = |record: &&Record| matches!(record.event, Event::Admission { kind: RequestKind::Write, .. });
+    let write = records.iter().rfind(is_write).unwrap();
+    let mut builder = Builder::new(&checker::check(records.clone(), history::Tail::Whole));
+    records.iter().for_each(|record| builder.add(record));
+    // An earlier admission may come later in the file.
+    for (of_key, at, counters) in [("k1", 8, [6, 2]), ("k1", 10, [7, 5]), ("k1", 9, [3, 3]), ("k0", 1, [0, 0])] {
+        let mut later = write.clone();
+        if let Event::Admission { number, key, hold, arms, .. } = &mut later.event {
+            (*number, *key, *hold) = (at, of_key.into(), None);
+            arms.iter_mut().zip(counters).for_each(|(decision, counter)| decision.value = counter);
+        }
+        builder.add(&later);
+    }
+    // The counters of the key of the history are 1 and 1.
+    assert_eq!(builder.finish().values, [(Arm::Off, 8), (Arm::Writes, 6)]);
+}
+
+#[test]
 fn the_zero_is_the_zero_of_the_stories() {
     for name in ["kleppmann-pause", "unsafe-release", "overrun", "given-up"] {
         let verdicts = judge(&corpus(name)).unwrap().verdicts;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    future::{pending, ready},
     pin::pin,
     sync::{
         Arc, Mutex, OnceLock,
@@ -16,7 +17,10 @@ use history::{
     Activity, Arm, ClientId, ClusterKind, Comparison, Event, Key, Plan, Program, Scripted, ServerFacts, Stamp, Tokens,
     Version, Workload,
 };
-use locks::{Client, Clock, Connected, Node, NodeError, Owner, Redis, Reply, ServerAddress, Servers, Step, StepAnswer};
+use locks::{
+    Cleanup, Client, Clock, Connected, Hold, Lock, Node, NodeError, Owner, Redis, Released, Renewed, Reply, Round,
+    ServerAddress, Servers, Step, StepAnswer, Watch,
+};
 use resource::{ReadAnswer, WriteAnswer};
 use workloads::{
     attempt::Recording,
@@ -113,6 +117,44 @@ impl Node for Double {
     }
 }
 
+/// A lock whose attempts wait in a queue without end. The worker is stopped during the first attempt.
+struct Queue(Arc<World>);
+
+impl Lock for Queue {
+    fn acquire<'a>(
+        &'a self,
+        _: &'a locks::Key,
+        _: Owner,
+        _: Duration,
+        watch: &'a dyn Watch,
+    ) -> locks::Operation<'a, Hold> {
+        watch.sending(Round::Acquire);
+        Box::pin(async move {
+            if self.0.requests.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.0.now_ms.fetch_add(self.0.takes_ms.0, Ordering::Relaxed);
+                self.0.worker.get().unwrap().stop();
+            }
+            pending::<Result<Hold, locks::Failure>>().await
+        })
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn renew<'a>(&'a self, _: &'a mut Hold, _: Duration, _: &'a dyn Watch) -> locks::Operation<'a, Renewed> {
+        unreachable!("no client has a hold")
+    }
+
+    fn release<'a>(&'a self, _: &'a Hold, _: &'a dyn Watch) -> locks::Operation<'a, Released> {
+        unreachable!("no client has a hold")
+    }
+
+    fn cancel<'a>(&'a self, _: &'a locks::Key, _: &'a Owner, _: Duration, _: &'a dyn Watch) -> Cleanup<'a> {
+        Box::pin(ready(()))
+    }
+}
+
 /// The sections of the tests have no operations.
 struct AtTheEnd(Arc<World>);
 
@@ -181,10 +223,15 @@ fn configuration(world: &World, clients: u32, sections: u32) -> Configuration {
 
 /// The worker of this configuration.
 fn worker(world: &Arc<World>, clients: u32, sections: u32) -> &Worker {
+    let double = || Arc::new(Double(world.clone()));
+    worker_over(world, clients, sections, Arc::new(Redis::new(double(), double())))
+}
+
+/// The worker of this configuration, over this lock.
+fn worker_over(world: &Arc<World>, clients: u32, sections: u32, lock: Arc<dyn Lock>) -> &Worker {
     let configuration = configuration(world, clients, sections);
     let double = || Arc::new(Double(world.clone()));
     let recording = Recording { journal: double(), clock: double(), points: Arc::new(Points::default()) };
-    let lock = Arc::new(Redis::new(double(), double()));
     world.worker.get_or_init(|| Worker::over(configuration, recording, lock, Arc::new(AtTheEnd(world.clone()))))
 }
 
@@ -231,6 +278,17 @@ fn after_the_stop_a_client_outlasts_a_dead_holder_and_no_more() {
     assert_eq!(*sections, Event::Sections { offered: 1, done: 0, dropped: 1 });
     // From 500 ms on: the lease of 60 s, 602 ms for the drift of the clocks, and a second. A retry comes within 150 ms.
     assert!((62_102..=62_252).contains(ended), "{ended} ms");
+}
+
+#[test]
+fn an_attempt_in_a_queue_outlasts_a_dead_holder_after_the_stop() {
+    let world = Arc::new(World { takes_ms: (2_000, 0), ..World::default() });
+    block_on(worker_over(&world, 1, 1, Arc::new(Queue(world.clone()))).run());
+    let events = world.events.lock().unwrap();
+    let failed = events.iter().find(|(_, event)| matches!(event, Event::AcquireFailed { .. }));
+    // From the stop at 2,500 ms on: the lease of 60 s, 602 ms for the drift of the clocks, and a second.
+    assert_eq!(failed.map(|(at, _)| *at), Some(64_102));
+    assert_eq!(events.last().unwrap().1, Event::Sections { offered: 1, done: 0, dropped: 1 });
 }
 
 #[test]

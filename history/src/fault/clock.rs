@@ -144,6 +144,18 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_gains_or_loses_at_most_half_of_the_time() {
+        for (ppm, is_possible) in
+            [(500_000, true), (500_001, false), (-500_000, true), (-500_001, false), (i32::MIN, false)]
+        {
+            for clock in [WhichClock::Wall, WhichClock::Monotonic, WhichClock::Both] {
+                let drift = Clock { clock, change: ClockChange::DriftPpm(ppm) };
+                assert_eq!(drift.check(Duration::from_secs(1)).is_ok(), is_possible, "{ppm} ppm");
+            }
+        }
+    }
+
+    #[test]
     fn a_change_by_nothing_is_refused() {
         let strobe = ClockChange::Strobe { by_ms: 0, every_ms: 100 };
         for change in [ClockChange::JumpMs(0), ClockChange::DriftPpm(0), strobe] {

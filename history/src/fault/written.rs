@@ -121,6 +121,25 @@ mod tests {
     }
 
     #[test]
+    fn a_field_of_other_kinds_is_refused() {
+        let read = |text: &str| serde_json::from_str::<Fault>(text).map_err(|e| e.to_string());
+        for (text, field) in [
+            (r#"{"kind":"pause","for":"1s","from":["redis-1"]}"#, "unknown field `from`"),
+            (r#"{"kind":"pause","for":"1s","direction":"in"}"#, "unknown field `direction`"),
+            (r#"{"kind":"pause","for":"1s","back_after":"1s"}"#, "unknown field `back_after`"),
+            (r#"{"kind":"kill","back_after":"1s","for":"1s"}"#, "unknown field `for`"),
+            (r#"{"kind":"kill","for":"1s"}"#, "missing field `back_after`"),
+            (r#"{"kind":"pause","back_after":"1s"}"#, "missing field `for`"),
+        ] {
+            let refused = read(text).unwrap_err();
+            assert!(refused.contains(field), "{text}: {refused}");
+        }
+        let (direction, from) = (crate::Direction::In, vec!["redis-1".into()]);
+        let cut = read(r#"{"kind":"partition","for":"1s","from":["redis-1"],"direction":"in"}"#).unwrap();
+        assert_eq!(cut.links, Some(Links { direction, from }));
+    }
+
+    #[test]
     fn a_fault_of_too_many_values_is_refused_while_it_is_read() {
         // The largest plan: 1,000 lock nodes, 64 workers and the resource.
         for (nodes, is_read) in [(1_065, true), (5_000, false)] {

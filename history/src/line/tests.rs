@@ -211,6 +211,27 @@ fn words_that_only_begin_like_known_ones_are_left_to_serde() {
     }
 }
 
+#[test]
+fn each_failure_and_each_answer_of_a_node_is_read_as_serde_reads_it() {
+    let mut names = Names::default();
+    let read_by_position = ["held", "validity", "no-majority", "lost", "cancelled"].map(|why| (why, true));
+    let others = ["error", "deadlock", "held "].map(|why| (why, false));
+    for (why, expected) in read_by_position.into_iter().chain(others) {
+        for outcome in ["failed", "indeterminate"] {
+            for answer in ["granted", "done", "refused", "late", "none"] {
+                let line = format!(
+                    concat!(
+                        r#"{{"seq":1,"process":"w","n":2,"at":3,"event":"acquire-failed","attempt":1,"#,
+                        r#""outcome":"{}","why":"{}","answers":[["redis-1","{}"]]}}"#
+                    ),
+                    outcome, why, answer
+                );
+                assert_eq!(is_by_position(&line, &mut names), expected, "{line}");
+            }
+        }
+    }
+}
+
 /// Each line is changed by a few bytes that JSON and the types care about.
 #[test]
 fn a_changed_line_is_read_as_serde_reads_it_or_left_to_serde() {

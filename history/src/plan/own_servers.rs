@@ -180,6 +180,29 @@ mod tests {
     }
 
     #[test]
+    fn each_fault_of_links_is_checked_with_the_addresses() {
+        let cut = |id: u32, from: &str| {
+            let fault = Fault::new(fault::Partition::default(), Duration::from_secs(1));
+            let fault = fault.on_links(Direction::Both, vec![from.into()]);
+            let when = When::At(Duration::from_secs(3) * id);
+            Step { id: FaultId(id), fault, target: Target::Node("worker-1".into()), when }
+        };
+        let nodes = [("redis-1", 1), ("redis-2", 2), ("redis-3", 2)];
+        let addresses: BTreeMap<NodeName, Ipv4Addr> =
+            nodes.into_iter().map(|(name, last)| (NodeName::new(name), Ipv4Addr::new(10, 0, 0, last))).collect();
+        for (first, second, refused) in [
+            ("redis-1", "resource", None),
+            ("redis-1", "redis-3", Some("fault 2 (partition): `redis-3` and `redis-2` have one address")),
+            ("redis-2", "redis-1", Some("fault 1 (partition): `redis-2` and `redis-3` have one address")),
+        ] {
+            let plan = Plan { schedule: vec![cut(1, first), cut(2, second)], ..own() };
+            let problem = plan.check_addresses(&addresses).err().map(|error| error.problem);
+            assert_eq!(problem.is_some(), refused.is_some(), "{first} and {second}: {problem:?}");
+            assert!(problem.zip(refused).is_none_or(|(problem, words)| problem.starts_with(words)), "{first}");
+        }
+    }
+
+    #[test]
     fn all_servers_are_named_and_the_simulation_has_none() {
         let refused = |plan: Plan| plan.validate().unwrap_err().to_string();
         let mut plan = own();

@@ -53,6 +53,7 @@ mod tests {
         assert_eq!(plan.validate(), Ok(()));
         plan.workload.script[0].sections = SECTIONS_MAX;
         plan.workload.script[0].from = plan.time - Duration::from_millis(1);
+        plan.workload.script[0].writes = Some(100);
         assert_eq!(plan.validate(), Ok(()));
         assert_eq!(Plan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
         let short = "worker = \"worker-1\"\nfrom = \"2s\"";
@@ -63,7 +64,7 @@ mod tests {
     #[test]
     fn a_script_that_cannot_be_carried_out_is_refused() {
         type Change = fn(&mut Scripted);
-        let table: [(&str, Change); 7] = [
+        let table: [(&str, Change); 8] = [
             ("no such worker", |s| s.worker = "worker-9".into()),
             ("outside 1 to", |s| s.sections = 0),
             ("outside 1 to", |s| s.sections = SECTIONS_MAX + 1),
@@ -71,6 +72,7 @@ mod tests {
             ("is over after", |s| s.from = plan().time),
             ("some time between", |s| s.every = Duration::ZERO),
             ("at least one attempt", |s| s.attempts = Some(0)),
+            ("at most 100 writes", |s| s.writes = Some(101)),
         ];
         for (words, change) in table {
             let mut plan = plan();

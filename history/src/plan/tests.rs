@@ -4,6 +4,8 @@ use crate::{
     Target, Topology, Until, WaitId, When, WhichClock, fault,
 };
 
+mod limits;
+
 /// The facts about the servers of a backend.
 pub(crate) fn servers(backend: &str) -> ServerFacts {
     let text = match backend {

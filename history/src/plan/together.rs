@@ -122,6 +122,46 @@ mod tests {
     }
 
     #[test]
+    fn cuts_exclude_each_other_if_they_have_a_peer_in_common() {
+        let table: [(&[&str], &[&str], bool); 4] = [
+            (&["redis-1", "resource"], &["redis-1"], true),
+            (&["resource"], &["redis-1", "resource"], true),
+            (&["redis-1"], &["resource"], false),
+            (&["redis-1"], &[], true),
+        ];
+        for (first, second, is_refused) in table {
+            let (first, second) = (cut(Direction::Out, first), cut(Direction::Both, second));
+            let schedule = vec![step(1, first, 2), step(2, second, 4)];
+            let problem = Plan { schedule, ..plan() }.validate().err().map(|error| error.problem);
+            assert_eq!(problem.is_some(), is_refused, "{problem:?}");
+            assert!(problem.is_none_or(|problem| problem.contains("a second partition cannot begin")));
+        }
+    }
+
+    #[test]
+    fn a_node_is_not_frozen_and_killed_at_once_in_any_way() {
+        let refused = |first: &Fault, second: &Fault| {
+            let at_server = |id, fault: &Fault, at| {
+                let target = Target::Node("redis-1".into());
+                Step { target, ..step(id, fault.clone(), at) }
+            };
+            let schedule = vec![at_server(1, first, 2), at_server(2, second, 4)];
+            Plan { schedule, ..plan() }.validate().unwrap_err().problem
+        };
+        let pause = Fault::new(fault::Pause {}, s(3));
+        for kill in [
+            Fault::new(fault::Kill {}, s(3)),
+            Fault::new(fault::Amnesia::default(), s(3)),
+            Fault::new(fault::Powerloss {}, s(3)),
+        ] {
+            let problem = refused(&pause, &kill);
+            assert!(problem.contains("a kill ends the freeze of its process"), "{problem}");
+            let problem = refused(&kill, &pause);
+            assert!(problem.contains("a killed process can be neither killed nor frozen"), "{problem}");
+        }
+    }
+
+    #[test]
     fn faults_that_exclude_each_other_are_refused_by_name() {
         let (kill, pause) = (Fault::new(fault::Kill {}, s(3)), Fault::new(fault::Pause {}, s(3)));
         let (wall, monotonic, both) = (clock(WhichClock::Wall), clock(WhichClock::Monotonic), clock(WhichClock::Both));

@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_wait_that_cannot_come_about_is_refused() {
         type Change = fn(&mut Plan);
-        let table: [(&str, Change); 16] = [
+        let table: [(&str, Change); 19] = [
             ("number is taken", |p| p.waits.push(p.waits[0].clone())),
             ("no worker", |p| p.waits[0].worker = "redis-1".into()),
             ("no worker", |p| p.waits[0].until = Until::Wrote("worker-9".into())),
@@ -179,11 +179,18 @@ mod tests {
                 p.schedule.push(Step { id, when, ..p.schedule[0].clone() });
             }),
             ("outside", |p| p.waits[0].at_most = Duration::ZERO),
+            ("outside 10ms to 10m", |p| p.waits[0].at_most = Duration::from_nanos(9_999_999)),
+            ("outside 10ms to 10m", |p| p.waits[0].at_most = Duration::from_millis(600_001)),
             ("is over", |p| p.waits[0].after = p.time),
             ("checking", |p| p.waits[0].point = Point::AfterCheck),
             ("no wait 7", |p| p.schedule[0].when = When::WhileWaits(WaitId(7))),
             ("no fault goes with it", |p| (p.waits[0].until, p.schedule) = (Until::Healed, Vec::new())),
             ("no fault goes with it", |p| (p.waits[0].until, p.schedule) = (Until::Injected, Vec::new())),
+            // The fault goes with the other wait.
+            ("wait 2: no fault goes with it", |p| {
+                let (worker, until) = ("worker-2".into(), Until::Healed);
+                p.waits.push(Wait { id: WaitId(2), worker, until, ..p.waits[0].clone() });
+            }),
         ];
         assert_eq!(plan().validate(), Ok(()));
         for (words, change) in table {
@@ -191,6 +198,11 @@ mod tests {
             change(&mut plan);
             let error = plan.validate().unwrap_err();
             assert!(error.problem.contains(words), "{words}: {error}");
+        }
+        for at_most in [Duration::from_millis(10), Duration::from_secs(600)] {
+            let mut bounded = plan();
+            bounded.waits[0].at_most = at_most;
+            assert_eq!(bounded.validate(), Ok(()));
         }
         let mut own = plan();
         own.workload.clients_per_worker = 2;
@@ -211,5 +223,7 @@ mod tests {
         twice.schedule[0].target = Target::Node("worker-1".into());
         twice.schedule[0].when = When::AtPoint(Point::AfterRead);
         assert!(twice.validate().unwrap_err().problem.contains("too"));
+        twice.schedule[0].target = Target::Node("worker-2".into());
+        assert_eq!(twice.validate(), Ok(()));
     }
 }

@@ -95,6 +95,15 @@ async fn a_key_that_conflicts_is_seen_behind_one_that_does_not() {
 }
 
 #[tokio::test]
+async fn no_queue_has_the_keys_of_another_whose_name_begins_like_its_own() {
+    let (_member, store) = start().await;
+    for (name, revision) in [("k0", FIRST), ("k01", SECOND), ("k", THIRD)] {
+        let create = Op::Create(Key::new(name), Owner::new("a"), LeaseId(7), Mode::Write);
+        assert_eq!(store.send(create).await, Ok(StoreAnswer::First(revision)), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_has_gone_is_not_confirmed() {
     let (member, store) = with_two_keys().await;
     member.remove("k0/a");

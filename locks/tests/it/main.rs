@@ -1,6 +1,7 @@
 //! The lock clients against nodes in memory, under virtual time, and against real servers where there are any.
 
 mod attempt;
+mod bounds;
 mod cluster;
 mod dynamodb;
 #[cfg(feature = "dynamodb")]

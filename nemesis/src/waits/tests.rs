@@ -261,6 +261,69 @@ fn a_wait_for_a_fault_ends_with_a_fault_never_on() {
 }
 
 #[test]
+fn a_wait_for_the_heals_of_its_faults_ends_with_the_last_of_them() {
+    let mut plan = plan([Until::Healed, Until::Time].map(|until| (until, Duration::ZERO)));
+    let step = |(id, wait)| {
+        let (fault, when) = (Fault::new(Kill {}, Duration::from_secs(1)), When::WhileWaits(WaitId(wait)));
+        Step { id: FaultId(id), fault, target: Target::Holder, when }
+    };
+    plan.schedule = [(1, 1), (2, 1), (3, 2)].map(step).into();
+    let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
+    let waits = ActiveWaits::new(&plan, &double, &live_view);
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
+    let mut commands = || {
+        is_ready(keeping.as_mut());
+        double.commands.lock().clone()
+    };
+    assert_eq!(commands(), ["arm"]);
+    sees(&live_view, arrives(1));
+    let wait = waits.of(&plan.schedule[1]).unwrap();
+    wait.is_on();
+    wait.is_on();
+    assert_eq!(commands(), ["arm"], "both faults are on");
+    wait.is_done();
+    assert_eq!(commands(), ["arm"], "one fault is on");
+    wait.is_done();
+    assert_eq!(commands()[..2], ["arm", "go"]);
+}
+
+#[test]
+fn a_wait_for_another_client_ends_when_that_one_has_reached_its_point() {
+    let mut plan = plan([Until::Reached(WaitId(2)), Until::Time].map(|until| (until, Duration::ZERO)));
+    plan.waits[1].worker = "worker-2".into();
+    let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
+    starts(&live_view, "worker-2");
+    connects(&live_view, "worker-2");
+    let waits = ActiveWaits::new(&plan, &double, &live_view);
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
+    let mut commands = || {
+        // The client of the second wait is looked at after that of the first.
+        is_ready(keeping.as_mut());
+        is_ready(keeping.as_mut());
+        double.commands.lock().clone()
+    };
+    assert_eq!(commands(), ["arm", "arm"]);
+    sees(&live_view, arrives(1));
+    assert_eq!(commands(), ["arm", "arm"]);
+    let event = Event::AtPoint { client: ClientId(1), hold: HoldId(2), point: Point::BeforeWrite };
+    sees_of(&live_view, "worker-2", Stamp(1), event);
+    assert_eq!(commands(), ["arm", "arm", "go"]);
+}
+
+#[test]
+fn only_a_fault_of_its_worker_targets_the_hold_of_a_client_that_waits() {
+    let plan = plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+    let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
+    let waits = ActiveWaits::new(&plan, &double, &live_view);
+    let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
+    is_ready(keeping.as_mut());
+    sees(&live_view, arrives(1));
+    is_ready(keeping.as_mut());
+    let hold_on = |node: &str| waits.waits[0].hold_on(&node.into());
+    assert_eq!(["worker-1", "worker-2", "redis-1"].map(hold_on), [Some(HoldId(1)), None, None]);
+}
+
+#[test]
 fn a_wait_that_fails_is_told_and_ends_later_waits() {
     let plan = plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());

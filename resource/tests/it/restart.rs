@@ -42,6 +42,20 @@ async fn values_versions_tokens_and_answers_survive_and_numbers_go_on() {
 }
 
 #[tokio::test]
+async fn an_answer_that_was_repeated_does_not_take_back_the_last_number_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = serve(config(dir.path(), &[Arm::Off])).await;
+    for (op, number) in [(1, "1"), (2, "2"), (3, "3"), (1, "1"), (2, "2")] {
+        let put = first.put("/r/k", &format!("X-Hold: 1\r\nX-Op: {op}\r\n"), "17").await;
+        assert_eq!((put.status, put.header("x-admission")), (200, Some(number)));
+    }
+    first.stop().await;
+    let second = serve(config(dir.path(), &[Arm::Off])).await;
+    assert_eq!(second.durable, Some(Version(3)));
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn a_claim_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let first = serve(config(dir.path(), &[Arm::Claim])).await;

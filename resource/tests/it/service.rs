@@ -115,6 +115,26 @@ async fn several_arms_are_read_in_one_request_and_decided_in_one_record() {
 }
 
 #[tokio::test]
+async fn without_the_arm_writes_the_status_is_that_of_the_next_arm() {
+    let Fixture { served, .. } = &start(&[Arm::Off, Arm::Reads, Arm::Cas]).await;
+    let put = async |token: u64, base: u64| {
+        let one = json!({"base": base, "value": "v"});
+        let body = json!({"arms": {"off": one, "reads": one, "cas": one}}).to_string();
+        let answer = served.put("/r/k", &format!("X-Fence-Token: {token}\r\n"), &body).await;
+        let admitted = ["off", "reads", "cas"].map(|arm| answer.json()["arms"][arm]["admitted"] == json!(true));
+        (answer.status, answer.error(), admitted)
+    };
+    assert_eq!(put(2, 0).await, (200, String::new(), [true; 3]));
+    assert_eq!(put(1, 1).await, (409, "stale fencing token".to_owned(), [true, false, true]));
+    assert_eq!(put(3, 1).await, (200, String::new(), [true, true, false]), "`cas` is at version 2");
+    let Fixture { served, .. } = &start(&[Arm::Off, Arm::Cas]).await;
+    let body = r#"{"arms":{"off":{"base":7,"value":"v"},"cas":{"base":7,"value":"v"}}}"#;
+    let refused = served.put("/r/k", "", body).await;
+    assert_eq!((refused.status, refused.error()), (409, "version mismatch".to_owned()));
+    assert_eq!((&refused.json()["version"], &refused.json()["base"]), (&json!(0), &json!(7)));
+}
+
+#[tokio::test]
 async fn an_operation_that_comes_again_gets_its_former_answer() {
     let Fixture { served, .. } = &start(&[Arm::Writes]).await;
     let headers = "X-Fence-Token: 5\r\nX-Hold: 1\r\nX-Op: 1\r\n";

@@ -88,6 +88,19 @@ fn the_tasks_of_a_killed_process_never_run() {
 }
 
 #[test]
+fn a_process_that_was_killed_while_it_was_frozen_is_not_frozen_when_it_is_started_again() {
+    let world = World::new();
+    world.executor.freeze(0);
+    world.executor.spawn(0, late(&world, 0, 10, "killed"));
+    let restart = |world: &Arc<World>| {
+        world.executor.kill(0);
+        world.executor.spawn(0, late(world, 0, 20, "next"));
+    };
+    world.executor.at(Stamp(5), Box::new(restart));
+    assert_eq!(world.run(), [(20, "next")]);
+}
+
+#[test]
 fn a_changed_clock_wakes_every_sleeper_of_its_process() {
     let world = World::new();
     for (process, what) in [(0, "woken"), (1, "other")] {

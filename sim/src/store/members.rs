@@ -155,6 +155,8 @@ pub(crate) fn killed(world: &World, node: Process) {
 
 #[cfg(test)]
 mod tests {
+    use history::{CutMode, Direction, Fault, FaultId, Models, fault::Partition};
+    use locks::StoreAnswer;
     use tokio::sync::oneshot::{self, error::TryRecvError};
 
     use super::*;
@@ -198,5 +200,40 @@ mod tests {
         killed(&world, 1);
         assert_eq!((first.try_recv(), second.try_recv()), (Err(TryRecvError::Closed), Err(TryRecvError::Closed)));
         assert_eq!(third.try_recv(), Err(TryRecvError::Empty));
+    }
+
+    #[test]
+    fn a_leader_that_is_cut_off_in_one_direction_is_replaced() {
+        for direction in [Direction::In, Direction::Out] {
+            let world = world(3, ETCD);
+            look_after(&world);
+            let cut = Fault::new(Partition { cut: CutMode::Drop }, ELECTION_TIMEOUT).on_links(direction, Vec::new());
+            world.inject_links(0, FaultId(1), &cut);
+            assert_eq!(leader(&world), None, "{direction:?}");
+            run_for(&world, ELECTION_TIMEOUT + LOOK / 2);
+            assert_eq!(leader(&world), Some(1), "{direction:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_leader_that_was_frozen_and_not_killed_revokes_by_its_old_knowledge() {
+        let models = Models { revokes_on_resume: true, ..Models::default() };
+        for (member, is_killed, is_left) in [(0, false, false), (1, false, true), (0, true, true)] {
+            let world = world(3, ETCD);
+            let store = cluster(&world).unwrap();
+            lock(store).model = StoreModel::new(&world.plan.servers, models);
+            let apply = |op| lock(store).model.apply(&op, clocks(&world, 0));
+            let Some(StoreAnswer::Leased(lease, granted)) = apply(Op::Grant(ELECTION_TIMEOUT)) else { panic!("none") };
+            frozen(&world, member);
+            run_for(&world, granted / 2);
+            assert_eq!(apply(Op::KeepAlive(lease)), Some(StoreAnswer::Leased(lease, granted)));
+            // By the old knowledge the lease has ended.
+            run_for(&world, granted * 3 / 4);
+            if is_killed {
+                killed(&world, member);
+            }
+            thawed(&world, member);
+            assert_eq!(lock(store).model.has_lease(lease), is_left, "member {member}, killed: {is_killed}");
+        }
     }
 }

@@ -99,4 +99,16 @@ mod tests {
         assert!(first.now_or_never().is_none());
         assert!(matches!(second.now_or_never(), Some(Ok(_))));
     }
+
+    #[test]
+    fn a_request_without_an_answer_may_have_been_done_but_not_one_that_never_left() {
+        let world = world(3, ETCD);
+        let store = RemoteStore::new(world.clone(), world.worker(1));
+        let ask = || store.send(Op::TimeToLive(LeaseId(1)));
+        let lost = ask();
+        (0..3).for_each(|member| world.kill(member));
+        run_for(&world, IMPATIENT_AFTER / 10);
+        assert!(matches!(lost.now_or_never(), Some(Err(NodeError::Indeterminate(_)))));
+        assert!(matches!(ask().now_or_never(), Some(Err(NodeError::Definite(_)))));
+    }
 }

@@ -309,4 +309,41 @@ mod tests {
         });
         assert_eq!(delays.collect::<Vec<_>>(), [(NodeName::new("worker-1"), NodeName::new("node-1"))]);
     }
+
+    #[test]
+    fn a_packet_to_a_killed_process_never_reaches_the_next_one() {
+        for is_frozen in [false, true] {
+            let world = world(1, REDIS);
+            let (node, worker) = (0, world.worker(0));
+            if is_frozen {
+                world.freeze(node);
+            }
+            let (sender, answer) = reply_channel::<()>();
+            world.send(worker, node, Box::new(move |_| sender.say(())));
+            if is_frozen {
+                // The packet arrives, and waits for the thaw.
+                run_for(&world, SECOND);
+            }
+            world.kill(node);
+            world.start(node);
+            world.freeze(node);
+            world.thaw(node);
+            run_for(&world, SECOND);
+            assert_eq!(answer.now_or_never(), Some(Err(NoReply)), "frozen: {is_frozen}");
+            assert!(world.is_connected(worker, node), "frozen: {is_frozen}");
+        }
+    }
+
+    #[test]
+    fn a_killed_process_sends_no_lost_packet_again() {
+        let world = world(1, REDIS);
+        let (node, worker) = (0, world.worker(0));
+        cut(&world, Direction::Both, FaultId(1), CutMode::Drop);
+        let (sender, answer) = reply_channel::<()>();
+        world.send(worker, node, Box::new(move |_| sender.say(())));
+        world.kill(worker);
+        world.heal_links(FaultId(1));
+        run_for(&world, SECOND);
+        assert_eq!(answer.now_or_never(), Some(Err(NoReply)));
+    }
 }

@@ -112,4 +112,15 @@ mod tests {
         let answer = apply(Step::Extend(key, Owner::new("a"), lease));
         assert_eq!(answer, locks::StepAnswer::Refused);
     }
+
+    #[test]
+    fn a_quota_ends_with_its_process() {
+        let world = world(1, REDIS);
+        world.slow_down(0, 10);
+        world.kill(0);
+        world.start(0);
+        // With the quota, the process is frozen for the first 90 ms of each period.
+        run_for(&world, PERIOD * 5 / 2);
+        assert!(world.is_up(0));
+    }
 }

@@ -192,7 +192,7 @@ fn allowed(which: WhichClock, change: ClockChange) -> Result<(), String> {
         ClockChange::JumpMs(..0) if which.is_monotonic() => {
             no("a monotonic clock never goes back: jump forwards, or move the wall clock alone")
         }
-        ClockChange::DriftPpm(ppm) if ppm.abs() >= 1_000_000 => {
+        ClockChange::DriftPpm(ppm) if ppm.unsigned_abs() >= 1_000_000 => {
             no("a drift is less than 1000000 ppm either way: more would stop the clock, or double its rate")
         }
         ClockChange::Strobe { .. } if which.is_monotonic() => {
@@ -240,6 +240,25 @@ mod tests {
         assert!(is_undone(jump(WhichClock::Both, 5_000), -5_000) && is_undone(jump(WhichClock::Wall, -5_000), 5_000));
         assert!(!is_undone(jump(WhichClock::Monotonic, 5_000), -5_000), "a program that started during the wall jump");
         assert!(!is_undone(jump(WhichClock::Wall, 5_000), 5_000) && !is_undone(Slot::default(), -5_000));
+    }
+
+    #[test]
+    fn a_new_drift_or_strobe_and_a_jump_of_another_clock_undo_nothing() {
+        let behind = Slot::default().after(NOW, WhichClock::Wall, ClockChange::JumpMs(-5_000)).unwrap();
+        let strobe = |by_ms| ClockChange::Strobe { by_ms, every_ms: 5 };
+        for (which, change, undoes) in [
+            (WhichClock::Both, ClockChange::DriftPpm(0), true),
+            (WhichClock::Both, ClockChange::DriftPpm(1), false),
+            (WhichClock::Monotonic, ClockChange::DriftPpm(-500_000), false),
+            (WhichClock::Wall, strobe(0), true),
+            (WhichClock::Wall, strobe(1), false),
+            (WhichClock::Wall, strobe(-3_000), false),
+            (WhichClock::Wall, ClockChange::JumpMs(5_000), true),
+            (WhichClock::Both, ClockChange::JumpMs(5_000), false),
+            (WhichClock::Monotonic, ClockChange::JumpMs(5_000), false),
+        ] {
+            assert_eq!(behind.is_undone_by(which, change), undoes, "{which:?} {change:?}");
+        }
     }
 
     #[test]
@@ -295,6 +314,8 @@ mod tests {
             (WhichClock::Both, ClockChange::JumpMs(-1)),
             (WhichClock::Both, ClockChange::Strobe { by_ms: 1, every_ms: 1 }),
             (WhichClock::Monotonic, ClockChange::DriftPpm(-1_000_000)),
+            (WhichClock::Wall, ClockChange::DriftPpm(1_000_000)),
+            (WhichClock::Monotonic, ClockChange::DriftPpm(i32::MIN)),
             (WhichClock::Wall, ClockChange::JumpMs(i64::MIN)),
             (WhichClock::Wall, ClockChange::Strobe { by_ms: 1, every_ms: 0 }),
         ] {

@@ -247,4 +247,13 @@ mod tests {
         assert!(refused(|bytes| bytes.truncate(60)).contains("cut off"));
         assert!(refused(|bytes| bytes.truncate(0x1600)).contains("bytes of room"));
     }
+
+    #[test]
+    fn a_thread_is_torn_behind_the_first_byte_of_each_jump_and_up_to_its_last() {
+        let (_, image) = own();
+        for entry in image.entries_at(0x7000) {
+            let torn: Vec<u64> = (0..=JUMP_LEN as u64).filter(|byte| image.is_torn(0x7000, entry + byte)).collect();
+            assert_eq!(torn, [1, 2, 3, 4]);
+        }
+    }
 }

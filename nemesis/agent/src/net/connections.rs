@@ -148,3 +148,60 @@ fn address(family: u8, bytes: &[u8]) -> Option<Ipv4Addr> {
         IpAddr::V6(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The two addresses of a connection, as the kernel writes them.
+    type Ends = [[u8; 16]; 2];
+
+    /// The kernel's message about a connection with three retransmissions.
+    fn message(family: i32, timer: u8, ends: Ends) -> Vec<u8> {
+        let mut bytes = vec![family as u8, 1, timer, 3];
+        bytes.extend(6_379_u16.to_be_bytes());
+        bytes.extend(50_000_u16.to_be_bytes());
+        bytes.extend(ends.concat());
+        // The interface, and the kernel's cookie.
+        bytes.extend([0; 12]);
+        // The time to the timer, the unread bytes and the unacknowledged bytes.
+        for number in [200_u32, 7, 5] {
+            bytes.extend(number.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn ipv4(last: u8) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&[10, 0, 0, last]);
+        bytes
+    }
+
+    fn connection(retransmits: u8, next_retransmit_ms: Option<u32>) -> Connection {
+        let [local, peer] = ["10.0.0.1:6379", "10.0.0.2:50000"].map(|address| address.parse::<SocketAddrV4>().unwrap());
+        Connection { local, peer, retransmits, next_retransmit_ms, unacknowledged_bytes: 5 }
+    }
+
+    #[test]
+    fn only_the_timers_of_unacknowledged_packets_make_a_connection_stale() {
+        // No timer, retransmission, a healthy connection that is probed when it is idle, a closed one, a closed window.
+        for (timer, waits) in [(0, false), (1, true), (2, false), (3, false), (4, true)] {
+            let found = found(&message(libc::AF_INET, timer, [ipv4(1), ipv4(2)])).unwrap();
+            let expected = if waits { connection(3, Some(200)) } else { connection(0, None) };
+            assert_eq!(found.connection, expected, "timer {timer}");
+            assert_eq!(found.connection.is_stale(), waits, "timer {timer}");
+        }
+    }
+
+    #[test]
+    fn a_connection_over_ipv4_is_found_in_the_table_of_ipv6_too() {
+        let mapped = |last| Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
+        let whole = message(libc::AF_INET6, 1, [mapped(1), mapped(2)]);
+        assert_eq!(found(&whole).unwrap().connection, connection(3, Some(200)));
+        assert!((0..whole.len()).all(|length| found(&whole[..length]).is_none()));
+        let other = Ipv6Addr::LOCALHOST.octets();
+        for ends in [[other, other], [mapped(1), other], [other, mapped(2)]] {
+            assert!(found(&message(libc::AF_INET6, 1, ends)).is_none());
+        }
+    }
+}

@@ -95,4 +95,24 @@ mod tests {
         six[0] = 0x60;
         assert_eq!(headers(&six), None);
     }
+
+    #[test]
+    fn only_a_later_fragment_has_no_ports_and_is_all_payload() {
+        let found = |protocol, fragment: u16| {
+            let mut packet = tcp(100, 0b1_0001);
+            packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+            packet[9] = protocol;
+            let Headers { from, to, payload_bytes, ends } = headers(&packet).unwrap();
+            (from.port(), to.port(), payload_bytes, ends)
+        };
+        // Linux forbids fragments in most packets, and the first fragment announces others.
+        for first in [0, 0x4000, 0x2000] {
+            assert_eq!(found(TCP, first), (36_865, 6_379, 100, true), "{first:#x}");
+            assert_eq!(found(UDP, first), (36_865, 6_379, 124, false), "{first:#x}");
+        }
+        for later in [0x0001, 0x2001, 0x1000] {
+            assert_eq!(found(TCP, later), (0, 0, 132, false), "{later:#x}");
+            assert_eq!(found(UDP, later), (0, 0, 132, false), "{later:#x}");
+        }
+    }
 }

@@ -115,3 +115,46 @@ fn jump(fault: FaultId, hook: &str) -> String {
 fn list(peers: &[Ipv4Addr]) -> String {
     peers.iter().map(Ipv4Addr::to_string).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAULT: FaultId = FaultId(3);
+
+    fn links(direction: Direction) -> Links {
+        Links { peers: vec![[10, 0, 0, 2].into(), [10, 0, 0, 3].into()], port: Some(6379), direction }
+    }
+
+    #[test]
+    fn a_queue_takes_what_comes_from_its_peers_or_goes_to_them_and_nothing_of_loopback() {
+        let way = |hook: &str, address: &str, port: &str, interface: &str| {
+            format!(
+                "*mangle\n:HARNESS-3-{hook} - [0:0]\n\
+                 -A HARNESS-3-{hook} {address} 10.0.0.2 -p tcp {port} 6379 -j NFQUEUE --queue-num 9 --queue-bypass\n\
+                 -A HARNESS-3-{hook} {address} 10.0.0.3 -p tcp {port} 6379 -j NFQUEUE --queue-num 9 --queue-bypass\n\
+                 -I {hook} ! {interface} lo -j HARNESS-3-{hook}\nCOMMIT\n"
+            )
+        };
+        for part in [DelayedPart::All, DelayedPart::Payload] {
+            let rules = |direction| queue(FAULT, &links(direction), part, 9);
+            assert_eq!(rules(Direction::In), way("INPUT", "-s", "--sport", "-i"));
+            assert_eq!(rules(Direction::Out), way("OUTPUT", "-d", "--dport", "-o"));
+        }
+        let all = |part| queue(FAULT, &Links::default(), part, 9);
+        assert!(all(DelayedPart::All).contains("-A HARNESS-3-INPUT -j NFQUEUE"));
+        assert!(all(DelayedPart::Payload).contains("-A HARNESS-3-OUTPUT -p tcp -j NFQUEUE"));
+        let none = "*mangle\n-D INPUT ! -i lo -j HARNESS-3-INPUT\n-F HARNESS-3-INPUT\n-X HARNESS-3-INPUT\nCOMMIT\n";
+        assert_eq!(no_queue(FAULT, Direction::In), none);
+    }
+
+    #[test]
+    fn a_partition_of_one_way_has_the_hook_of_that_way_only() {
+        let rules = |direction| partition(FAULT, &links(direction), CutMode::Drop);
+        let (inward, outward) = (rules(Direction::In), rules(Direction::Out));
+        let dropped = "iifname \"lo\" accept\nip saddr @peers tcp sport 6379 counter drop\n";
+        assert!(inward.contains(dropped) && !inward.contains("hook output"), "{inward}");
+        let dropped = "oifname \"lo\" accept\nip daddr @peers tcp dport 6379 counter drop\n";
+        assert!(outward.contains(dropped) && !outward.contains("hook input"), "{outward}");
+    }
+}

@@ -94,3 +94,30 @@ pub(super) fn attributes(of: &Metadata) -> FileAttr {
         flags: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_known_under_any_name_until_each_of_its_look_ups_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "content").unwrap();
+        let mut table = Table::new(hold(dir.path()).unwrap());
+        let [number, ..] = [(); 4].map(|()| table.learn(&path).unwrap().ino);
+        fs::rename(&path, dir.path().join("renamed")).unwrap();
+        for (forgotten, is_known) in [(1, true), (2, true), (1, false)] {
+            table.forget(number, forgotten);
+            assert_eq!(table.path(number).is_ok(), is_known, "{forgotten} more");
+            if is_known {
+                assert_eq!(fs::read(table.path(number).unwrap()).unwrap(), b"content");
+            }
+        }
+        assert_eq!(table.path(number).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+        table.forget(INodeNo::ROOT, 1);
+        assert!(table.path(INodeNo::ROOT).is_ok());
+    }
+}
