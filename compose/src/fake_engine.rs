@@ -25,6 +25,14 @@ const VOLUME: &str = r#"{"Name":"v","Driver":"local","Mountpoint":"/v","Labels":
 /// The end of a reply after which the connection stays open until the client closes it.
 pub(crate) const OPEN: &str = "(open)";
 
+/// The replies to a call that was done; that names an object that is not there; that is refused, and had no effect; and
+/// that failed in the engine, perhaps after its effect.
+pub(crate) const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+pub(crate) const GONE: &str = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+pub(crate) const REFUSED: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+pub(crate) const FAILED: &str =
+    "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+
 /// A reply with a body of JSON.
 pub(crate) fn json(body: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length:";

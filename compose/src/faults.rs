@@ -260,11 +260,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::{changes::Change, fake_engine};
-
-    const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
-    const REFUSED: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
-    const FAILED: &str = "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    use crate::{
+        changes::Change,
+        fake_engine::{self, DONE, FAILED, REFUSED},
+    };
 
     #[test]
     fn of_each_key_the_largest_counter_is_taken_over() {

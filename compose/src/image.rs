@@ -212,15 +212,13 @@ mod tests {
     };
 
     use super::*;
-    use crate::fake_engine::{self, json};
+    use crate::fake_engine::{self, GONE, json};
 
     const NAME: &str = "host:5000/redis:8";
     const LOCAL: &str = "GET /v1.41/images/harness-debian/redis:bookworm/json";
     const BROKEN: &str = r#"{"status":"Downloading","id":"a","progressDetail":{"current":1000000}}
         {"status":"Retrying in 5 seconds","id":"a"}
         {"errorDetail":{"message":"unexpected EOF"},"error":"unexpected EOF"}"#;
-
-    const NONE: &str = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
 
     /// The engine's answer about an image with these labels.
     fn labelled(id: &str, labels: &str) -> String {
@@ -245,7 +243,7 @@ mod tests {
                 json(pull)
             }
             _ if pulled.load(Ordering::Relaxed) => json(r#"{"Id":"sha256:pulled"}"#),
-            _ => NONE.to_owned(),
+            _ => GONE.to_owned(),
         };
         fake_engine::start(dir, move |request| (Duration::ZERO, answer(request))).await
     }
@@ -319,7 +317,7 @@ mod tests {
             let path = request.strip_prefix("GET /v1.41/images/harness-debian/");
             let name = path.and_then(|path| path.strip_suffix(":bookworm/json"));
             let found = built.iter().find(|(built, ..)| Some(*built) == name);
-            let Some((name, packages, python)) = found else { return NONE.to_owned() };
+            let Some((name, packages, python)) = found else { return GONE.to_owned() };
             seen.lock().unwrap().push(*name);
             let labels = format!(r#""harness.packages":"{packages}","harness.python":"{python}""#);
             labelled(name, &format!(r#"{labels},"harness.replaces":"{NAME}""#))

@@ -379,9 +379,7 @@ mod tests {
     use futures::stream;
 
     use super::*;
-    use crate::fake_engine;
-
-    const GONE: &str = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    use crate::fake_engine::{self, GONE};
 
     #[tokio::test]
     async fn a_lost_connection_is_no_end_of_the_process() {

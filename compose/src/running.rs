@@ -322,7 +322,7 @@ mod tests {
     async fn what_was_done_to_a_former_container_explains_nothing_of_the_new_one() {
         let dir = tempfile::tempdir().unwrap();
         let answer = |request: &str| match request {
-            r if r.starts_with("DELETE ") => "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned(),
+            r if r.starts_with("DELETE ") => fake_engine::DONE.to_owned(),
             r if r.contains("/logs?") => fake_engine::json(""),
             _ => fake_engine::json(r#"{"Id":"new","Warnings":[]}"#),
         };
@@ -339,7 +339,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_whose_container_is_replaced_has_no_process() {
         let dir = tempfile::tempdir().unwrap();
-        let answer = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        let answer = fake_engine::GONE;
         let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, answer.to_owned())).await;
         let running = fake_engine::running(&engine).await;
         let member = running.member(&NodeName::new("worker-1")).unwrap();

@@ -154,12 +154,8 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::fake_engine;
+    use crate::fake_engine::{self, DONE, FAILED, GONE, REFUSED};
 
-    const DONE: &str = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
-    const GONE: &str = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
-    const REFUSED: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
-    const FAILED: &str = "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
     const CREATED: &str = r#"{"Id":"new","Warnings":[]}"#;
 
     fn task() -> Task<'static> {

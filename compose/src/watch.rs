@@ -311,7 +311,7 @@ mod tests {
         let running = fake_engine::running(&engine).await;
         let watch = running.watch();
         let report = r#"{"Type":"network","Actor":{"ID":"network","Attributes":{"container":"container"}}}"#;
-        // Whether the container runs, the network in which it is, and the change.
+        // The state of the container (running or not, and its network), and the change that it shows.
         for (n, (runs, network, expected)) in [
             (false, "other", None),
             (true, "network", None),

@@ -3,11 +3,19 @@
 use std::{future::ready, time::Duration};
 
 use history::{
-    ClientId, ClockChange, Event, Fault, FaultId, HoldId, Key, Mode, NodeName, Plan, Point, ProcessName, Record, Role,
-    Stamp, Step, WhichClock, fault::Data,
+    ClientId, ClockChange, Event, Fault, FaultId, FaultPhase, HoldId, Key, Mode, NodeName, Plan, Point, ProcessName,
+    Record, Role, Stamp, Step, WhichClock, fault::Data,
 };
 
 use crate::{AnswerTime, Cluster, ClusterError, Control, LiveView, cluster::Doing, injection::Injection};
+
+/// The phase of an event about a fault. Any other event fails the test.
+pub fn phase_of(event: Event) -> FaultPhase {
+    match event {
+        Event::Fault { phase, .. } => phase,
+        other => unreachable!("{other:?}"),
+    }
+}
 
 /// The answers of a test. A call without an answer fails the test.
 pub trait Answers: Send + Sync {

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::{
         LiveView,
-        double::{Answers, Double, acquires, sees, starts},
+        double::{Answers, Double, acquires, phase_of, sees, starts},
         driver,
         waits::tests,
     };
@@ -238,18 +238,11 @@ mod tests {
         }
 
         fn stamp(&self, event: Event) -> Stamp {
-            self.phases.lock().push(phase(event));
+            self.phases.lock().push(phase_of(event));
             Stamp(1)
         }
 
         fn sleep(&self, _: Duration) {}
-    }
-
-    fn phase(event: Event) -> FaultPhase {
-        match event {
-            Event::Fault { phase, .. } => phase,
-            other => unreachable!("{other:?}"),
-        }
     }
 
     /// Carries out a fault of a node, whose servers keep a log.
@@ -327,7 +320,7 @@ mod tests {
         }
 
         fn stamp(&self, event: Event) -> Stamp {
-            self.phases.lock().push(phase(event));
+            self.phases.lock().push(phase_of(event));
             Stamp(1)
         }
 

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::{
         LiveView,
-        double::{Answers, Double},
+        double::{Answers, Double, phase_of},
         driver,
         waits::tests,
     };
@@ -179,10 +179,7 @@ mod tests {
         }
 
         fn stamp(&self, event: Event) -> Stamp {
-            match event {
-                Event::Fault { phase, .. } => self.phases.lock().push(phase),
-                other => unreachable!("{other:?}"),
-            }
+            self.phases.lock().push(phase_of(event));
             Stamp(1)
         }
 

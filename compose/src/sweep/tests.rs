@@ -86,7 +86,7 @@ fn what_is_kept_is_removed_only_on_request_and_never_from_a_run_that_is_alive() 
 #[tokio::test]
 async fn containers_of_one_run_are_removed_one_after_the_other_and_runs_do_not_wait_for_each_other() {
     let dir = tempfile::tempdir().unwrap();
-    let gone = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+    let gone = crate::fake_engine::DONE;
     let at = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&at);
     let answer = move |request: &str| {
@@ -156,7 +156,7 @@ async fn an_object_that_appears_late_is_taken_down_with_its_anonymous_volumes() 
     let answer = move |request: &str| {
         if request.starts_with("DELETE ") {
             seen.lock().unwrap().push(request.to_owned());
-            return "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned();
+            return crate::fake_engine::DONE.to_owned();
         }
         let is_look = request.starts_with("GET /v1.41/containers/json");
         let is_second = is_look && looks.fetch_add(1, Ordering::Relaxed) == 1;
@@ -175,7 +175,6 @@ async fn an_object_that_appears_late_is_taken_down_with_its_anonymous_volumes() 
 async fn a_volume_in_use_is_looked_for_until_the_late_container_is_removed() {
     const VOLUME: &str = r#"{"Volumes":[{"Name":"binary","Driver":"local","Mountpoint":"/v",
         "Labels":{"harness.run":"a"},"Options":{},"Scope":"local"}],"Warnings":[]}"#;
-    const IN_USE: &str = "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
     let dir = tempfile::tempdir().unwrap();
     let looks = Arc::new(AtomicUsize::new(0));
     let (seen, is_used, is_there) = (Arc::clone(&looks), AtomicBool::new(true), AtomicBool::new(true));
@@ -183,11 +182,11 @@ async fn a_volume_in_use_is_looked_for_until_the_late_container_is_removed() {
         let is_of_volume = request.contains("/volumes");
         if request.starts_with("DELETE ") {
             if is_of_volume && is_used.load(Ordering::Relaxed) {
-                return IN_USE.to_owned();
+                return crate::fake_engine::REFUSED.to_owned();
             }
             let gone = if is_of_volume { &is_there } else { &is_used };
             gone.store(false, Ordering::Relaxed);
-            return "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned();
+            return crate::fake_engine::DONE.to_owned();
         }
         if is_of_volume && is_there.load(Ordering::Relaxed) {
             return crate::fake_engine::json(VOLUME);

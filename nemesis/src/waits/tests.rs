@@ -139,6 +139,12 @@ fn is_ready(keeping: Pin<&mut impl Future<Output = ()>>) -> bool {
     keeping.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
+/// Polls the keeping of the waits once. Returns all commands to the client so far.
+fn commands_of(keeping: Pin<&mut impl Future<Output = ()>>, double: &Double) -> Vec<&'static str> {
+    is_ready(keeping);
+    double.commands.lock().clone()
+}
+
 #[test]
 fn the_time_of_a_second_wait_counts_from_the_start() {
     let plan = plan([1, 4].map(|after| (Until::Time, Duration::from_secs(after))));
@@ -221,10 +227,7 @@ fn the_next_process_of_a_worker_is_armed_once_it_is_connected() {
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
     let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
-    let mut commands = || {
-        is_ready(keeping.as_mut());
-        double.commands.lock().clone()
-    };
+    let mut commands = || commands_of(keeping.as_mut(), &double);
     assert_eq!(commands(), ["arm"]);
     sees(&live_view, arrives(1));
     commands();
@@ -249,10 +252,7 @@ fn a_wait_for_a_fault_ends_with_a_fault_never_on() {
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
     let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
-    let mut commands = || {
-        is_ready(keeping.as_mut());
-        double.commands.lock().clone()
-    };
+    let mut commands = || commands_of(keeping.as_mut(), &double);
     assert_eq!(commands(), ["arm"]);
     sees(&live_view, arrives(1));
     assert_eq!(commands(), ["arm"], "the fault is not on");
@@ -271,10 +271,7 @@ fn a_wait_for_the_heals_of_its_faults_ends_with_the_last_of_them() {
     let (double, live_view, phase) = (Double::default(), connected(), Phase::default());
     let waits = ActiveWaits::new(&plan, &double, &live_view);
     let mut keeping = pin!(waits.keep(&plan, &phase, &fails));
-    let mut commands = || {
-        is_ready(keeping.as_mut());
-        double.commands.lock().clone()
-    };
+    let mut commands = || commands_of(keeping.as_mut(), &double);
     assert_eq!(commands(), ["arm"]);
     sees(&live_view, arrives(1));
     let wait = waits.of(&plan.schedule[1]).unwrap();
@@ -299,8 +296,7 @@ fn a_wait_for_another_client_ends_when_that_one_has_reached_its_point() {
     let mut commands = || {
         // The client of the second wait is looked at after that of the first.
         is_ready(keeping.as_mut());
-        is_ready(keeping.as_mut());
-        double.commands.lock().clone()
+        commands_of(keeping.as_mut(), &double)
     };
     assert_eq!(commands(), ["arm", "arm"]);
     sees(&live_view, arrives(1));
