@@ -191,7 +191,7 @@ pub fn binary() -> anyhow::Result<PathBuf> {
 mod tests {
     use std::path::Path;
 
-    use history::Comparison;
+    use history::{Comparison, ResourceKind};
 
     use super::*;
     use crate::scenario::Scenario;
@@ -209,6 +209,14 @@ mod tests {
         assert_eq!(args(Comparison::Strict, None), format!("{usual} --strict"));
         let planted = format!("{usual} --buggy admits-stale --seed 0");
         assert_eq!(args(Comparison::Default, Some("admits-stale")), planted);
+    }
+
+    #[test]
+    fn a_resource_on_the_lock_nodes_knows_all_of_them() {
+        let scenario = Scenario::of("etcd").unwrap();
+        let plan = Plan { resource: ResourceKind::Etcd, ..scenario.base.clone() };
+        let args = resource_args(&scenario.file(String::new(), plan), None);
+        assert_eq!(args[args.len() - 2..], ["--etcd", "etcd-1:2379,etcd-2:2379,etcd-3:2379"]);
     }
 
     #[test]

@@ -142,6 +142,17 @@ mod tests {
     }
 
     #[test]
+    fn the_work_takes_a_tenth_to_nine_tenths_of_the_chosen_lease() {
+        let ms = Duration::from_millis;
+        for of in ["pause", "clock"] {
+            for (lease, from, to) in [("500ms", 50, 450), ("2s", 200, 1_800), ("4s", 400, 3_600)] {
+                let plan = plan(&args(&format!("{of} --lease {lease}")), 1.0, 1).unwrap();
+                assert_eq!((plan.workload.work.from, plan.workload.work.to), (ms(from), ms(to)), "{of} {lease}");
+            }
+        }
+    }
+
+    #[test]
     fn seeds_beyond_the_largest_number_are_refused() {
         let refused = dose(&args("pause --seed 18446744073709551615 --seeds 3")).unwrap_err();
         assert_eq!(Exit::of(&refused), Exit::Usage);

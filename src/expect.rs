@@ -265,6 +265,13 @@ mod tests {
     fn a_violation_that_was_not_expected_comes_before_everything() {
         assert_eq!(exit("kleppmann-pause", "tokens=upheld"), Exit::Violated);
         assert_eq!(exit("kleppmann-pause", "lock.windows>=1"), Exit::Violated, "a count is no verdict");
+        // The run's verdict does not stand for the fence, which is violated too.
+        let expectation: Expectation = "verdict=violated,tokens=violated".parse().unwrap();
+        let found = compare(Some(&expectation), &corpus("equal-tokens"));
+        assert_eq!((found.exit, found.as_expected), (Exit::Violated, Some(false)));
+        let text = "expected writes.fence=upheld, found violated".to_owned();
+        let miss = Miss { path: "writes.fence".to_owned(), text };
+        assert!(found.misses.contains(&miss), "{:?}", found.misses);
     }
 
     #[test]

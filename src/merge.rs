@@ -60,3 +60,24 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Unusable> {
     }
     Ok(once)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_with_several_paths_is_taken_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let [runs, link] = ["runs", "link"].map(|name| dir.path().join(name));
+        fs::create_dir(&runs).unwrap();
+        symlink(&runs, &link).unwrap();
+        let name = "suite-s-sim.jsonl";
+        fs::write(runs.join(name), "").unwrap();
+        let real = [runs.join(name).canonicalize().unwrap()];
+        for paths in [[link.clone(), runs.join(name)], [link.join(name), runs.clone()], [link.clone(), runs.clone()]] {
+            assert_eq!(files(&paths).unwrap(), real, "{paths:?}");
+        }
+    }
+}

@@ -166,4 +166,4 @@ impl Builder {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -165,6 +165,7 @@ mod tests {
                 }
                 Order::Clocks(ClockRequest::Ahead { .. }) => {
                     let wall_ms = match changes.last() {
+                        Some((_, ClockChange::JumpMs(by_ms))) => *by_ms,
                         Some((since, ClockChange::Strobe { by_ms, every_ms }))
                             if since.elapsed().as_millis() / u128::from(*every_ms) % 2 == 0 =>
                         {
@@ -207,6 +208,22 @@ mod tests {
             cluster.on().clocks.insert(node.clone(), SetClocks { changes, pid: 6 });
             assert_eq!(cluster.again(&node).await.is_ok(), is_over, "{pids:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_clocks_of_a_new_process_are_set_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
+        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
+        let running = fake_engine::running(&engine).await;
+        let (agent, node) = (Double::default(), NodeName::new("worker-1"));
+        let cluster = DockerCluster::new(&running, &agent, 1);
+        let changes = vec![(WhichClock::Wall, ClockChange::JumpMs(500))];
+        cluster.on().clocks.insert(node.clone(), SetClocks { changes, pid: 6 });
+        for _ in 0..2 {
+            cluster.again(&node).await.unwrap();
+        }
+        assert_eq!(agent.0.lock().len(), 1, "a second jump would add to the first one");
     }
 
     /// An agent that notes the faults of links that it is to inject, each with its process.

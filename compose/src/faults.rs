@@ -261,7 +261,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        ComposeFile,
         changes::Change,
+        container::Runs,
         fake_engine::{self, DONE, FAILED, REFUSED},
     };
 
@@ -305,6 +307,24 @@ mod tests {
             assert_eq!(act.kill(member, &mut control).await.is_ok(), is_down, "{reply}");
             let explained = (0..2).filter(|_| control.own.explain(Change::Died)).count();
             assert_eq!(explained, deaths, "{reply}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_that_was_refused_explains_no_later_start() {
+        for (reply, starts) in [(DONE, 1), (REFUSED, 0)] {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, reply.to_owned())).await;
+            let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+            let act = Act { running: &running, node: &node, doing: "starting" };
+            let mut recipe = act.member().unwrap().recipe.clone();
+            let redis = ComposeFile::builtin("redis").unwrap().services.remove(0);
+            recipe.node.runs = Runs::Server(Box::new(redis));
+            let server = Member::new("container".to_owned(), recipe, None);
+            let mut control = server.control.lock().await;
+            assert_eq!(act.start(&server, &mut control).await.is_ok(), starts == 1, "{reply}");
+            let explained = (0..2).filter(|_| control.own.explain(Change::Started)).count();
+            assert_eq!(explained, starts, "{reply}");
         }
     }
 

@@ -305,6 +305,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_engine_that_refuses_every_healthcheck_is_blamed() {
+        let dir = tempfile::tempdir().unwrap();
+        // Each refusal is a slow step. All steps together take less than half of the time.
+        let answer = |request: &str| match request {
+            r if r.ends_with("/containers/c/exec") => (Duration::from_millis(20), fake_engine::FAILED.to_owned()),
+            r if r.contains("/logs") => (Duration::ZERO, fake_engine::json("")),
+            _ => (Duration::ZERO, fake_engine::json(r#"{"State":{"Running":true}}"#)),
+        };
+        let engine = fake_engine::start(&dir, answer).await;
+        let redis = ComposeFile::builtin("redis").unwrap().services.remove(0);
+        let times = Times { healthy_within: Duration::from_millis(190), slow: Duration::from_millis(10) };
+        let waited = wait_for(&engine, "c", &redis, &Steps::default(), times).await;
+        assert!(matches!(waited, Err(Error::SlowEngine { .. })), "{waited:?}");
+    }
+
+    #[tokio::test]
     async fn a_server_that_does_not_answer_is_blamed() {
         let said = waited(Duration::from_millis(100), 1, Duration::from_secs(2)).await.unwrap_err();
         assert!(said.contains("redis-1: its healthcheck did not pass within 3 s") && !said.contains("slow"), "{said}");

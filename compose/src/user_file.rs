@@ -72,6 +72,15 @@ mod tests {
     }
 
     #[test]
+    fn a_link_to_a_file_is_read_as_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| dir.path().join(name));
+        std::fs::write(&file, "text").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(read_text_file(&link).unwrap(), "text");
+    }
+
+    #[test]
     fn a_file_of_the_largest_size_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_down_was_not_cut_off() {
+    async fn each_cut_is_told_unless_the_node_is_down() {
         let (dir, container) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(String::new())));
         let seen = Arc::clone(&container);
         let answer = move |_: &str| (Duration::ZERO, fake_engine::json(&seen.lock().unwrap()));
@@ -318,6 +318,8 @@ mod tests {
             (true, "other", Some(Change::CutOff)),
             (true, "other", None),
             (false, "network", None),
+            (true, "network", Some(Change::Reconnected)),
+            (true, "other", Some(Change::CutOff)),
             (true, "network", Some(Change::Reconnected)),
             (false, "other", None),
         ]

@@ -171,8 +171,10 @@ impl Dynamodb {
             self.send(owner, async move { table.read(&key).await })
         };
         // Nothing is written yet, so the attempt has certainly failed without an answer.
-        let record = self.answer(reading, lease).await;
-        let record = record.map_err(|error| self.server.unanswered(&NodeError::Definite(error.to_string())))?;
+        let record = self.answer(reading, lease).await.map_err(|error| {
+            let (NodeError::Definite(text) | NodeError::Indeterminate(text)) = error;
+            self.server.unanswered(&NodeError::Definite(text))
+        })?;
         let Some(condition) = self.takes(key, record) else {
             watch.answered(Round::Acquire);
             return Err(self.server.failed(FailureReason::Held, NodeAnswer::Refused));

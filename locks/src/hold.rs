@@ -1,6 +1,6 @@
 //! The arguments and the results of a lock's operations.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,16 @@ impl Key {
     /// The namespace and the name as text.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// The text as one part of a path: with `%25` for `%`, and `%2F` for `/`. Otherwise the queue of the key `k/1`
+    /// would be inside the queue of the key `k`.
+    pub(crate) fn path_part(&self) -> Cow<'_, str> {
+        let text = self.as_str();
+        if !text.contains(['%', '/']) {
+            return text.into();
+        }
+        text.replace('%', "%25").replace('/', "%2F").into()
     }
 
     /// The namespace, which may be empty, and the name.

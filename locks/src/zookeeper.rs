@@ -442,9 +442,9 @@ where
     }
 }
 
-/// The path of a key's queue. A key may contain the separator of paths.
+/// The path of a key's queue.
 fn queue(key: &Key) -> String {
-    format!("{ROOT}/{}", key.as_str().replace('%', "%25").replace('/', "%2F"))
+    format!("{ROOT}/{}", key.path_part())
 }
 
 /// The name with the largest sequence before that of `own` whose mode conflicts with `mode`. Names of another form have

@@ -348,6 +348,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_heal_takes_back_the_jump_of_a_wall_clock_only() {
+        let back = Some((WhichClock::Wall, ClockChange::JumpMs(-5_000)));
+        for (clock, expected) in [(WhichClock::Wall, back), (WhichClock::Both, back), (WhichClock::Monotonic, None)] {
+            assert_eq!(taken_back(clock, ClockChange::JumpMs(5_000)), expected, "{clock:?}");
+        }
+    }
+
     /// The effect of a fault and of its heal on a clock.
     #[derive(Clone, Copy, PartialEq)]
     enum Effect {

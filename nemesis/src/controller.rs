@@ -366,6 +366,15 @@ mod tests {
     }
 
     #[test]
+    fn a_late_phase_names_only_the_workers_that_have_not_reported() {
+        let plan = plan(Vec::new());
+        let slow = Slow { connects_after: plan.time + CONNECT + SECOND, ..Slow::default() };
+        let late = slow.run(&plan).unwrap_err();
+        let ControllerError::Late { phase, missing, .. } = &late else { panic!("{late}") };
+        assert_eq!((*phase, missing.as_str()), (Phase::Drain, "worker-1"), "worker-2 is connected");
+    }
+
+    #[test]
     fn the_drain_is_longer_than_two_of_the_longest_leases() {
         // Two leases, at most 0.2 s of work, and 90 s. A renewal asks for a lease of its own, and the servers may grant
         // more than a client asks for.

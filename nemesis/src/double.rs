@@ -43,8 +43,8 @@ pub trait Answers: Send + Sync {
         unexpected("asking for pending fsyncs")
     }
 
-    fn leave_marker(&self) -> bool {
-        false
+    fn leave_marker(&self) -> Result<bool, ClusterError> {
+        Ok(false)
     }
 
     fn take_marker(&self) -> bool {
@@ -190,7 +190,7 @@ impl<A: Answers> Cluster for Double<A> {
     }
 
     fn leave_marker<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {
-        done(self.0.leave_marker())
+        Box::pin(ready(self.0.leave_marker()))
     }
 
     fn take_marker<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {

@@ -192,13 +192,14 @@ mod tests {
     /// The number of waits after which a turn is over.
     const TURN: u32 = 3;
 
-    /// No packet gets through before the probe `opens_at`; none at all if it is 0. Worker-1 is killed during the probe
-    /// `killed_at`. Counts the probes, and the waits of a turn.
+    /// No packet gets through before the probe `opens_at`; none at all if it is 0. The link to the node `shut` never
+    /// opens. Worker-1 is killed during the probe `killed_at`. Counts the probes, and the waits of a turn.
     #[derive(Default)]
     struct Silent {
         live_view: LiveView,
         is_over: AtomicBool,
         opens_at: u32,
+        shut: Option<NodeName>,
         killed_at: u32,
         probes: AtomicU32,
         waits: AtomicU32,
@@ -212,12 +213,13 @@ mod tests {
     }
 
     impl Answers for Silent {
-        fn latency(&self, _: &NodeName) -> Option<Duration> {
+        fn latency(&self, to: &NodeName) -> Option<Duration> {
             let probe = self.probes.fetch_add(1, Ordering::Relaxed) + 1;
             if probe == self.killed_at {
                 self.kill(FaultPhase::Requested { asked_ns: 1, hold: None });
             }
-            (self.opens_at > 0 && probe >= self.opens_at).then_some(Duration::from_millis(1))
+            let is_open = self.opens_at > 0 && probe >= self.opens_at && self.shut.as_ref() != Some(to);
+            is_open.then_some(Duration::from_millis(1))
         }
 
         fn sleep(&self, _: Duration) {
@@ -292,6 +294,22 @@ mod tests {
         assert_eq!(between_two_cuts(0, true), (false, PROBES_MIN));
         // A probe before each wait, and one at the end of the turn.
         assert_eq!(between_two_cuts(0, false), (false, TURN + 1));
+    }
+
+    #[test]
+    fn every_link_must_open_between_two_cuts() {
+        for shut in ["worker-1", "worker-2"] {
+            let silent = Silent { opens_at: 1, shut: Some(shut.into()), ..Silent::default() };
+            let (plan, double) = (plan(), Double(silent));
+            let Double(silent) = &double;
+            let node = NodeName::new("redis-1");
+            let links = ["worker-1", "worker-2"].map(|worker| (node.clone(), NodeName::new(worker)));
+            let injection = double.injection(&silent.live_view, &plan, &plan.schedule[0], node);
+            let mut seen = Seen::default();
+            block_on(seen.look(&injection, &links, 1, &AtomicBool::new(true))).unwrap();
+            let missing = format!("no packet from redis-1 to {shut} came through between two cuts");
+            assert_eq!(seen.missing(), Some(missing));
+        }
     }
 
     /// Probes the link in a cut, and between two cuts twice. Worker-1 is killed during the second probe, and is back

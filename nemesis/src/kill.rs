@@ -288,6 +288,8 @@ mod tests {
         stays_down: bool,
         /// True if the server has its marker after its restart; none, if it takes no marker.
         marker: Option<bool>,
+        /// True if the request to write the marker fails.
+        refuses_marker: bool,
         is_down: AtomicBool,
         /// The numbers of pending fsyncs that the server reports, the last one first.
         fsyncs: Mutex<Vec<u32>>,
@@ -303,8 +305,12 @@ mod tests {
             self.is_down.store(self.stays_down, Ordering::Relaxed);
         }
 
-        fn leave_marker(&self) -> bool {
-            self.marker.is_some()
+        fn leave_marker(&self) -> Result<bool, ClusterError> {
+            if self.refuses_marker {
+                let (node, doing) = ("redis-1".into(), "writing a marker");
+                return Err(ClusterError { node, doing, why: "no answer in time".into() });
+            }
+            Ok(self.marker.is_some())
         }
 
         fn take_marker(&self) -> bool {
@@ -373,5 +379,12 @@ mod tests {
             assert!(unproved.is_none_or(|words| is_unproved(&phases, words)), "{phases:?}");
             assert_eq!(phases.contains(&FaultPhase::HealProved), !stays_down, "{phases:?}");
         }
+    }
+
+    #[test]
+    fn an_amnesia_is_not_proved_if_the_marker_could_not_be_written() {
+        let phases = restarted(Amnesia::default(), Server { refuses_marker: true, ..Server::default() });
+        assert!(is_unproved(&phases, "before the fault; redis-1: writing a marker: no answer in time"), "{phases:?}");
+        assert_eq!(phases.last(), Some(&FaultPhase::HealProved));
     }
 }

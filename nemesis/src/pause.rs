@@ -290,9 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_thawed_after_an_error_of_the_engine() {
+    fn a_freeze_that_failed_releases_the_client_and_thaws_the_target() {
         let (phases, calls) = paused("worker-1", Engine { fails: true, ..Engine::new() });
-        assert!(calls.contains(&"thaw"), "{calls:?}");
+        assert_eq!(calls, ["freeze", "stamp of the release", "release", "thaw"]);
         assert!(phases.iter().any(|phase| matches!(phase, FaultPhase::Unproved { why } if why.contains("no answer"))));
     }
 

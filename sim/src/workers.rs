@@ -174,3 +174,32 @@ async fn life(worker: Arc<Worker>, journal: ProcessJournal, finish: ReplyReceive
     journal.record(Event::Finished);
     journal.world.retire(journal.process);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        remote_resource::recovered,
+        world::tests::{REDIS, run_for, world},
+    };
+
+    #[test]
+    fn a_worker_whose_final_reads_get_no_answer_does_not_finish() {
+        // The final reads are tried for about 4 s.
+        for (down_s, is_finished) in [(2, true), (6, false)] {
+            let world = world(1, REDIS);
+            let mut workers = Workers::new(&world, "redis");
+            workers.connect(&world, 0, 0).unwrap();
+            workers.at(0).unwrap().stop();
+            workers.begin_all(&world);
+            world.kill(world.resource());
+            workers.take_finish(0).unwrap().say(vec![Key::numbered(0)]);
+            let mut records = run_for(&world, Duration::from_secs(down_s));
+            world.start(world.resource());
+            recovered(&world);
+            records.extend(run_for(&world, Duration::from_secs(6)));
+            let found = records.iter().any(|record| matches!(record.event, Event::Finished));
+            assert_eq!(found, is_finished, "down for {down_s} s");
+        }
+    }
+}

@@ -128,6 +128,7 @@ pub fn role_and_image(text: &str) -> Result<(String, String), String> {
 mod tests {
     use clap::Parser;
 
+    use super::*;
     use crate::cli::Cli;
 
     #[test]
@@ -146,6 +147,16 @@ mod tests {
                 let refused = parsed(long).unwrap_err().to_string();
                 assert!(refused.contains("longer than 100 years"), "{flag} {long}: {refused}");
             }
+        }
+    }
+
+    #[test]
+    fn no_option_passes_for_the_name_of_a_package() {
+        for name in ["python3-redis", "libstdc++6", "libpython3.11", "7zip"] {
+            assert_eq!(package(name), Ok(name.to_owned()));
+        }
+        for wrong in ["-y", "--purge", "+jq", ".jq", "jq redis", "jq=1", "Jq", ""] {
+            assert!(package(wrong).is_err(), "{wrong}");
         }
     }
 }

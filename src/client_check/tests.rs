@@ -44,6 +44,16 @@ async fn a_token_that_does_not_grow_is_wrong() {
 }
 
 #[tokio::test]
+async fn a_renewal_that_prolongs_nothing_gives_two_holders() {
+    // The answer to `renew` promises a long lease, so that no machine is too slow for this test.
+    let acquire = r#"say '"ok":true'; ok='"ok":true,"lease_ms":600000'"#;
+    let (outcome, attempts) = checked(Check::Renew, Duration::from_millis(50), acquire).await;
+    let problem = outcome.unwrap_err();
+    let words = "because the holder renewed it: two clients would hold the lock; line ";
+    assert!(problem.contains(words) && attempts == 2, "{problem}");
+}
+
+#[tokio::test]
 async fn a_late_release_must_not_free_the_next_hold() {
     // The third attempt succeeds only after a release. The second hold has a long lease, so that no answer is late. The
     // script starts no other program: with this lease, an answer must come within a second.

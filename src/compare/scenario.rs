@@ -88,7 +88,7 @@ fn add(path: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
 
 #[cfg(test)]
 mod tests {
-    use history::{ClockChange, Fault, Step, WhichClock, fault::Clock};
+    use history::{ClockChange, Fault, Program, ProgramFile, Step, WhichClock, fault::Clock};
 
     use super::*;
     use crate::drawn::tests::planned;
@@ -131,6 +131,22 @@ mod tests {
             assert_eq!(without_seed(&first), without_seed(&fifth), "{words}");
             assert_eq!(name(&first), name(&fifth), "{words}");
         }
+    }
+
+    #[test]
+    fn versions_of_a_client_program_are_one_scenario() {
+        let plan = |names: [&str; 2], versions: [&str; 2]| {
+            let file = |(name, sha256): (&str, &str)| ProgramFile { name: name.to_owned(), sha256: sha256.to_owned() };
+            let files = names.into_iter().zip(versions).map(file).collect();
+            let program = Program { command: vec!["./lock".to_owned()], files };
+            without_seed(&Plan { program: Some(program), ..planned("none", 1) })
+        };
+        let names = ["lock", "lib/keys.py"];
+        let first = plan(names, ["1", "1"]);
+        for versions in [["2", "1"], ["1", "2"], ["2", "2"]] {
+            assert_eq!(plan(names, versions), first, "{versions:?}");
+        }
+        assert_ne!(plan(["lock", "lib/leases.py"], ["1", "1"]), first);
     }
 
     #[test]

@@ -83,3 +83,46 @@ impl Finding {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        explore::{
+            fixtures::{class, plan, trial},
+            trial::Trial,
+        },
+        judge::judge,
+    };
+
+    /// The story of a finding of this class in the run with the pause.
+    fn story_of(class: Class) -> String {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let verdicts = judge(history.as_ref()).unwrap().verdicts;
+        let trial = Trial { verdicts, ..trial([class.clone()]) };
+        let reduced = Reduced { plan: plan(), trial, exact: plan(), violating: 0, simulations: 0 };
+        let finding = Finding {
+            class,
+            occurrences: Occurrences { count: 1, seeds: vec![7] },
+            seed: 7,
+            reduced: Some(reduced),
+            not_again: None,
+            toml: String::new(),
+            inevitability: None,
+            saved: None,
+        };
+        finding.results().unwrap().reduced.unwrap().story
+    }
+
+    #[test]
+    fn a_finding_never_tells_the_story_of_another_class() {
+        let of_pause = "acquired, token 41";
+        let told = story_of(class("pause"));
+        assert!(told.contains(of_pause), "{told}");
+        let dead_claim = Class { kind: "dead-claim", causes: Vec::new(), ..class("pause") };
+        for other in [class("kill"), Class { kind: "lease-overlap", ..class("pause") }, dead_claim] {
+            let told = story_of(other.clone());
+            assert!(told.starts_with("\n  lock: 1 stale-holder window") && !told.contains(of_pause), "{other}: {told}");
+        }
+    }
+}

@@ -291,6 +291,9 @@ mod tests {
         assert_eq!(without_other.validate(), Ok(()));
         assert_eq!(without_other.schedule[1].when, When::Healed(FaultId(1)));
         assert!(keeping(&plan, |i| i != 1).validate().is_err(), "the fault is gone");
+        plan.schedule[2].when = When::Healed(FaultId(1));
+        assert_eq!(plan.validate(), Ok(()));
+        assert!(keeping(&plan, |i| i != 0).validate().is_err(), "fault 1 is another fault now");
     }
 
     #[test]

@@ -82,3 +82,23 @@ pub fn watched(
     let (messages, lasted) = (outcome.messages, outcome.lasted);
     Ok(Trial { classes: classes(&verdicts), fired, holds, attempts, messages, lasted, verdicts })
 }
+
+#[cfg(test)]
+mod tests {
+    use history::{Fault, Step, Target, When, fault};
+
+    use super::*;
+    use crate::explore::fixtures::{paused_at, plan};
+
+    #[test]
+    fn a_restart_does_not_change_the_times_of_later_faults() {
+        let ms = Duration::from_millis;
+        let kill = Step { fault: Fault::new(fault::Kill {}, ms(500)), ..paused_at(1, When::At(ms(2_000)), 500) };
+        let pause = Step { target: Target::Node("worker-2".into()), ..paused_at(2, When::At(ms(6_000)), 500) };
+        let plan = Plan { schedule: vec![kill, pause], ..plan() };
+        let fired = trial(&plan, "redlock", None).unwrap().fired;
+        let [killed, paused] = &fired[..] else { panic!("{fired:?}") };
+        let between = paused.at.saturating_sub(killed.at);
+        assert!(between.abs_diff(ms(4_000)) < ms(500), "{fired:?}");
+    }
+}

@@ -157,3 +157,23 @@ fn a_fault_that_nobody_planned_is_drawn_as_long_as_it_may_have_lasted() {
     assert_eq!(drawn(lines.clone(), "partition"), [Some(4_000_000.0), Some(6_000_000.0)]);
     assert_eq!(drawn(lines, "pause"), [Some(2_092_000.0), Some(7_111_000.0)], "it ends when it is healed");
 }
+
+#[test]
+fn an_export_never_replaces_its_own_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let [run, latest, link] = ["run", "latest", "link.jsonl"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(run.join("history.jsonl"), "").unwrap();
+    std::os::unix::fs::symlink("run", &latest).unwrap();
+    std::os::unix::fs::symlink("run/history.jsonl", &link).unwrap();
+    let dirs = [run.clone(), latest, run.join("../run")];
+    let paths: Vec<PathBuf> = dirs.iter().map(|dir| dir.join("history.jsonl")).chain([link]).collect();
+    for history in &paths {
+        for output in &paths {
+            let (output_text, history_text) = (output.display(), history.display());
+            let refused = Target::of(output, history).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(refused.contains("this is the history itself"), "{output_text} for {history_text}: {refused}");
+        }
+        assert!(Target::of(&run.join("history.csv"), history).is_ok());
+    }
+}

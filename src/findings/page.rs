@@ -153,3 +153,35 @@ fn environment(data: Data, used: &Used, charts: &Charts) -> Environment<'static>
     });
     environment
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_how_to_repeat_each_row_that_it_shows() {
+        let dir = tempfile::tempdir().unwrap();
+        let [data, pages] = ["data", "pages"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::create_dir(&pages).unwrap();
+        std::fs::copy("docs/findings/data/claims-docker.jsonl", data.join("claims-docker.jsonl")).unwrap();
+        let data = Data::read(&data, "suites/kleppmann.toml".as_ref()).unwrap();
+        for (row, asked) in [
+            ("K1", "claim('K1').count"),
+            ("K1", "figure('K1', 'off.data.lost_updates').max"),
+            ("K5", "claim('K5 twin').count"),
+            ("K5", "token_chart('K5')"),
+        ] {
+            let rendered = |text: String| {
+                std::fs::write(pages.join("page.md"), text).unwrap();
+                render(&pages, data.clone()).map_err(|e| e.to_string())
+            };
+            let refused = rendered(format!("{{{{ {asked} }}}}\n")).unwrap_err();
+            let words = format!("no page says how to repeat {row}: name it in a command with `--only {row}`");
+            assert!(refused.contains(&words), "{asked}: {refused}");
+            let command = format!("`harness suite suites/kleppmann.toml --only {row}`");
+            let pages = rendered(format!("{{{{ {asked} }}}}\n\nRepeat: {command}\n")).unwrap();
+            assert!(pages["page.md"].contains(&command), "{asked}: {pages:?}");
+        }
+    }
+}

@@ -45,3 +45,21 @@ impl Picture {
         format!("![{headline}]({})\n\n*{case}, seed {seed}. {headline}.*", self.file_name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::fixtures::run;
+
+    #[test]
+    fn a_picture_names_the_run_of_its_history() {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let runs = [("K1", 1, "another"), ("K2", 2, "corpus"), ("K1", 3, "runs/corpus")];
+        let runs = runs.map(|(case, seed, name)| CaseRun { seed, run: name.to_owned(), ..run(case, 0) });
+        let read = |runs: &[CaseRun]| Picture::read(history.as_ref(), "K1", runs);
+        let caption = read(&runs).unwrap().markdown();
+        assert!(caption.contains("\n\n*K1, seed 3. "), "{caption}");
+        let refused = read(&runs[..2]).unwrap_err().to_string();
+        assert!(refused.contains("kleppmann-pause.jsonl: the data has no run of K1 with this history"), "{refused}");
+    }
+}

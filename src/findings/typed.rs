@@ -53,6 +53,12 @@ mod tests {
     }
 
     #[test]
+    fn a_figure_after_placeholders_of_several_lines_is_found_with_its_line() {
+        let text = "{{ claim(\n'K4').count }} of\n{% set a =\n\n3 %}them and 7 more\n";
+        assert_eq!(figures(text), [(5, "7".to_owned())]);
+    }
+
+    #[test]
     fn placeholders_code_links_years_and_lists_are_no_figures() {
         let text = "1. In 2016 [K1](k1.md#3) `--seed 7`:\n\n    run 42\n\n```\n9 of 9\n```\n{{\n3 }} a {% if 4 %} b\n";
         assert_eq!(figures(text), []);

@@ -141,7 +141,11 @@ mod tests {
     use crate::{expect::compare, judge::judge};
 
     fn of(expectation: Option<&str>) -> Vec<TestCase> {
-        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        of_history("kleppmann-pause", expectation)
+    }
+
+    fn of_history(name: &str, expectation: Option<&str>) -> Vec<TestCase> {
+        let history = format!("{}/checker/tests/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
         let judged = judge(history.as_ref()).unwrap();
         let expectation = expectation.map(|text| text.parse().unwrap());
         let compared = compare(expectation.as_ref(), &judged.verdicts);
@@ -160,6 +164,17 @@ mod tests {
         let counted = of(Some("lock=violated,off.data.lost_updates>=1000"));
         assert_eq!(result(&counted, "lock"), TestResult::Passed);
         assert_eq!(result(&counted, "off.data"), TestResult::Failed);
+    }
+
+    #[test]
+    fn a_missed_clause_fails_a_property_that_is_not_applicable() {
+        // Without a fault there is no recovery.
+        let missed = of_history("none", Some("recovery.healed>=1"));
+        assert_eq!(result(&missed, "recovery"), TestResult::Failed);
+        for expectation in [None, Some("recovery.healed=0")] {
+            let cases = of_history("none", expectation);
+            assert!(cases.iter().all(|case| case.name != "recovery"), "{cases:?}");
+        }
     }
 
     #[test]

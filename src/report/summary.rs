@@ -375,15 +375,19 @@ mod tests {
     #[test]
     fn a_fault_whose_proof_is_not_on_record_has_no_result() {
         let mut verdicts = judged().verdicts;
-        let mut told = |requested, proved| {
+        for (requested, proved, unproved, told) in [
+            (1, 0, 0, "1 requested: 1 without a result\n"),
+            (3, 1, 0, "3 requested: 1 proved, 2 without a result\n"),
+            (1, 1, 0, "1 requested: 1 proved\n"),
+            (2, 1, 1, "2 requested: 1 proved, 1 not proved\n"),
+            (4, 1, 1, "4 requested: 1 proved, 1 not proved, 2 without a result\n"),
+        ] {
             (verdicts.facts.faults_requested, verdicts.facts.faults_proved) = (requested, proved);
+            verdicts.facts.faults_unproved = unproved;
             let mut out = String::new();
             facts(&mut out, &verdicts);
-            out
-        };
-        assert!(told(1, 0).contains("1 requested: 1 without a result\n"), "{}", told(1, 0));
-        assert!(told(3, 1).contains("3 requested: 1 proved, 2 without a result\n"), "{}", told(3, 1));
-        assert!(told(1, 1).contains("1 requested: 1 proved\n"), "{}", told(1, 1));
+            assert!(out.contains(told), "{out}");
+        }
     }
 
     #[test]

@@ -150,6 +150,16 @@ mod tests {
     }
 
     #[test]
+    fn a_violation_counts_before_a_later_inconclusive_property() {
+        let mut records = records_of("dead-claim");
+        let Event::Plan { plan, .. } = &mut records[0].event else { panic!("a history begins with its plan") };
+        plan.activity.holds = 1_000;
+        let (misses, exit) = unexpected(&checker::check(records, Tail::Whole));
+        let ends = [misses.first(), misses.last()].map(|miss| miss.map(|miss| miss.path.as_str()));
+        assert_eq!((ends, exit), ([Some("lock"), Some("activity")], Exit::Violated));
+    }
+
+    #[test]
     fn every_window_must_have_the_expected_causes() {
         let verdicts = verdicts_of("kleppmann-pause");
         let first = verdicts.lock().unwrap().windows[0].clone();

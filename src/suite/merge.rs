@@ -82,8 +82,13 @@ fn are_of_one_suite(one: &Part, other: &Part) -> Result<(), Unusable> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
-    use crate::suite::fixtures::{of_rows, run};
+    use crate::{
+        cli::Format,
+        suite::fixtures::{HEAD, of_rows, run},
+    };
 
     /// Shard `number` of two, with a run of its only row.
     fn part(number: u32, change: impl FnOnce(&mut Results)) -> Part {
@@ -123,5 +128,21 @@ mod tests {
         }
         let error = join(vec![part(2, |_| ())]).unwrap_err();
         assert!(error.contains("no results of shard 1/2; there are only: 2.jsonl"), "{error}");
+    }
+
+    #[test]
+    fn an_older_junit_file_stays_if_the_shards_cannot_be_joined() {
+        const XML: &str = "<?xml version=\"1.0\"?>";
+        let dir = tempfile::tempdir().unwrap();
+        let [junit, shard] = ["old.xml", "suite-s-sim.jsonl"].map(|name| dir.path().join(name));
+        fs::write(&junit, XML).unwrap();
+        let args = MergeArgs { results: Vec::new(), junit: Some(junit.clone()), format: Format::Text };
+        let first_of_two = HEAD.replace(r#""of":1"#, r#""of":2"#);
+        for (text, words) in [("damaged\n", "no head"), (&first_of_two, "no results of shard 2/2")] {
+            fs::write(&shard, text).unwrap();
+            let refused = merge(&args, vec![shard.clone()]).unwrap_err();
+            assert!(refused.to_string().contains(words), "{refused:#}");
+            assert_eq!(fs::read_to_string(&junit).unwrap(), XML, "{words}");
+        }
     }
 }

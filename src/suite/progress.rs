@@ -87,7 +87,9 @@ mod tests {
     fn short_runs_give_a_line_a_second() {
         let mut progress = Progress::new(&[PLANNED; 100]);
         let short = CaseRun { took_s: 0.11, ..run("K1", 0) };
-        let lines = (0..100).filter_map(|_| progress.add(&short, PLANNED)).count();
-        assert_eq!(lines, 10);
+        let lines: Vec<String> = (0..100).filter_map(|_| progress.add(&short, PLANNED)).collect();
+        assert_eq!(lines.len(), 10);
+        // All runs count for the time left, those without a line too.
+        assert_eq!([&*lines[4], &*lines[9]], ["50 of 100 runs; about 10s left", "100 of 100 runs"]);
     }
 }

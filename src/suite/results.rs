@@ -312,6 +312,14 @@ mod tests {
     }
 
     #[test]
+    fn each_plan_of_a_row_has_runs_of_its_own() {
+        let older = RUN.replace(r#""fingerprint":"f""#, r#""fingerprint":"e""#);
+        let results = Results::parse(&format!("{HEAD}\n{older}\n{RUN}\n"), Path::new("s.jsonl")).unwrap();
+        let runs: Vec<_> = results.runs.iter().map(|run| (run.n, run.fingerprint.as_str())).collect();
+        assert_eq!(runs, [(0, "e"), (0, "f")]);
+    }
+
+    #[test]
     fn only_runs_of_the_present_row_and_repetitions_count() {
         let mut results = of_rows(&["K1"]);
         results.head.repeat = 2;

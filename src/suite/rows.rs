@@ -390,6 +390,8 @@ mod tests {
         assert_eq!(ids(&all), ["p/one", "p/two"]);
         assert_eq!(all.rows[1].run.as_deref(), Some("--backend etcd --tokens none --nemesis pause"));
         assert!(all.rows[0].is_named("p"));
+        // The name of a client is no backend, which could lack a model.
+        assert!(all.rows.iter().all(|row| row.runs_on(ClusterKind::Sim)));
         assert_eq!(ids(&suite("clients = [\"two\"]\nrun = \"\"").unwrap()), ["p/two"]);
         for (more, words) in [
             ("clients = [\"on\"]\nrun = \"\"", "no `[[client]]` has the name `on`"),

@@ -106,3 +106,23 @@ pub fn figures(verdicts: &Verdicts) -> String {
     }
     words.join(" · ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::fixtures::{of_rows, run};
+
+    #[test]
+    fn only_a_run_that_was_made_and_has_the_evidence_is_witnessed() {
+        use Outcome::{AsExpected, Inconclusive, Infrastructure, NotAsExpected};
+        let evidence = || vec!["counters behind".to_owned()];
+        let mut results = of_rows(&["K1"]);
+        results.head.repeat = 4;
+        results.head.rows[0].witnesses = evidence();
+        let of = |n, outcome| CaseRun { outcome, ..run("K1", n) };
+        let unseen = CaseRun { missing: evidence(), ..of(3, Inconclusive) };
+        results.runs = vec![of(0, AsExpected), of(1, NotAsExpected), of(2, Infrastructure), unseen];
+        let text = table(&[&results]);
+        assert!(text.contains("witness   2 of 4: counters behind\n"), "{text}");
+    }
+}

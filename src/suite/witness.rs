@@ -228,6 +228,17 @@ mod tests {
     }
 
     #[test]
+    fn a_witness_about_a_node_needs_a_lock_node_of_the_plan() {
+        let plan = crate::scenario::Scenario::of("redlock").unwrap().base;
+        for word in ["granted-again", "granted-and-struck", "flushed", "restored"] {
+            let checked = |node: &str| format!("{word}:{node}").parse::<Witness>().unwrap().check(&plan);
+            assert!(checked("redis-1").is_ok(), "{word}");
+            let refused = checked("redis-9").unwrap_err().to_string();
+            assert!(refused.contains("`redis-9` is no lock node"), "{refused}");
+        }
+    }
+
+    #[test]
     fn a_write_after_a_restart_needs_an_arm_that_registers_tokens() {
         let mut plan = crate::scenario::Scenario::of("redlock").unwrap().base;
         plan.arms = vec![Arm::Off, Arm::Reads];

@@ -216,4 +216,15 @@ mod tests {
             assert_eq!(focus.rank(HoldId(1), key, span, Duration::from_millis(250)), expected, "{span:?}");
         }
     }
+
+    #[test]
+    fn a_window_inside_a_longer_one_does_not_end_it() {
+        let key: Key = "k0".into();
+        let spans = [(1_000.0, 9_000.0, 1), (2_000.0, 3_000.0, 0)];
+        let mut spans: Vec<Near> = spans.map(|(from, to, place)| Near { from, to, place }).into();
+        merge(&mut spans);
+        let focus = Focus { near: BTreeMap::from([(key.clone(), spans)]), ..Focus::default() };
+        let rank = |span| focus.rank(HoldId(1), &key, span, Duration::ZERO);
+        assert_eq!([(8_000.0, 8_100.0), (9_001.0, 9_100.0)].map(rank), [Rank::Near(0), Rank::Ordinary]);
+    }
 }

@@ -347,6 +347,20 @@ mod tests {
     }
 
     #[test]
+    fn a_section_stops_waiting_only_once() {
+        let mut series = SeriesBuilder::default();
+        let second = |n: u64| Stamp(n * 1_000 * MS);
+        begin(&mut series, 0, second(0), second(0));
+        add(&mut series, "worker-1", second(1), Event::Finished);
+        add(&mut series, "controller", Stamp(0), Event::ProcessEnded { ended: "worker-1".into(), code: Some(0) });
+        // The restarted client begins its next section.
+        begin(&mut series, 1, second(2), second(2));
+        acquire(&mut series, 1, 1, second(2), second(2));
+        let (series, _) = series.finish();
+        assert_eq!([sum(&series, |b| b.due), sum(&series, |b| b.served)], [2, 2]);
+    }
+
+    #[test]
     fn a_high_quantile_of_few_values_is_not_shown() {
         let mut bucket = Bucket::default();
         (0..2).for_each(|_| bucket.record(Duration::from_millis(8)));

@@ -164,16 +164,25 @@ fn a_kill_ends_a_hold_as_it_does_for_the_checker() {
     assert_eq!(end(&records), (Some(later), later));
 }
 
+#[test]
+fn a_promise_outlasts_the_hold_that_its_client_gave_up() {
+    let timeline = timeline("given-up");
+    let hold = timeline.hold(HoldId(1)).unwrap();
+    let [gave_up, end] = [hold.gave_up.unwrap(), hold.entitled_until()].map(|at| timeline.ms(at));
+    // The client sent its attempt at 100 ms, for a lease of 2 s.
+    assert_eq!((gave_up, end), (801.0, 2_078.0));
+}
+
 /// The sections of a client, one after the other. `at` is the time of the first, in milliseconds.
-struct Sections {
-    client: u64,
-    count: u64,
-    at: u64,
-    key: &'static str,
+pub struct Sections {
+    pub client: u64,
+    pub count: u64,
+    pub at: u64,
+    pub key: &'static str,
 }
 
 /// The history of these sections, in the order of time.
-fn long(all: &[Sections]) -> Vec<Record> {
+pub fn long(all: &[Sections]) -> Vec<Record> {
     let text = std::fs::read_to_string(corpus("kleppmann-pause")).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let parsed = |line: &&str| serde_json::from_str::<Record>(line).unwrap();
@@ -214,7 +223,8 @@ fn long(all: &[Sections]) -> Vec<Record> {
     records
 }
 
-fn built(records: &[Record]) -> Timeline {
+/// The timeline of a whole history.
+pub fn built(records: &[Record]) -> Timeline {
     let mut builder = Builder::new(&checker::check(records.to_vec(), history::Tail::Whole));
     records.iter().for_each(|record| builder.add(record));
     builder.finish()

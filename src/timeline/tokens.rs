@@ -212,6 +212,16 @@ mod tests {
     }
 
     #[test]
+    fn a_token_goes_back_behind_the_newest_of_many_holds() {
+        // There are more holds than are compared, each with a larger token than the hold before.
+        let count = 2 * COMPARED as u64;
+        let hold = |n: u64, token| (20 * n + 1, 20 * n + 10, token, Mode::Write);
+        let mut holds: Vec<Hold> = (1..=count).map(|n| hold(n, n)).collect();
+        holds.push(hold(count + 1, count - 1));
+        assert_eq!(back(&holds), [count - 1]);
+    }
+
+    #[test]
     fn the_order_of_the_record_need_not_be_that_of_the_stamps() {
         assert_eq!(back(&[(11, 20, 41, Mode::Write), (0, 10, 42, Mode::Write)]), [41]);
         assert_eq!(back(&[(10, 20, 42, Mode::Write), (0, 10, 42, Mode::Write)]), [42]);

@@ -67,6 +67,7 @@ fn runs_are_listed_the_newest_first_with_what_they_were_and_how_they_came_out() 
     assert_eq!(listed(&[], dir.path()), all);
     assert_eq!(listed(&["--last", "1"], dir.path()), all[..1]);
     assert_eq!(listed(&["--nemesis", "clock"], dir.path()), all[1..2]);
+    assert_eq!(listed(&["--nemesis", "clock", "--last", "1"], dir.path()), all[1..2], "the last of those that match");
     assert_eq!(listed(&["--nemesis", "none", "--cluster", "sim"], dir.path()), all[..1]);
     assert_eq!(listed(&["--verdict", "not-judged"], dir.path()), all[2..]);
     assert_eq!(listed(&["--unexpected"], dir.path()), all[1..2]);
@@ -92,8 +93,14 @@ fn filters_that_nothing_can_pass_are_refused() {
         let ran = ran(&[&["list"], &args[..]].concat(), dir.path()).exits(64);
         assert!(ran.stderr.contains(word), "{args:?}: {}", ran.stderr);
     }
-    let ran: Ran = harness().args(["list", "--last", "3"]).output().unwrap().into();
-    assert!(ran.exits(64).stderr.contains("add --runs"));
+}
+
+#[test]
+fn a_filter_without_recorded_runs_is_refused() {
+    for filter in ["--last=3", "--unexpected", "--cluster=sim", "--verdict=upheld", "--nemesis=pause"] {
+        let ran: Ran = harness().args(["list", filter]).output().unwrap().into();
+        assert!(ran.code == Some(64) && ran.stderr.contains("add --runs"), "{filter}: {:?} {}", ran.code, ran.stderr);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use history::{FaultKind, Role, Tail};
+use history::{FaultKind, HoldId, Role, Tail};
 
 use super::*;
 use crate::{
@@ -44,9 +44,25 @@ fn a_gap_stops_the_judgement_at_the_last_event_before_it() {
     let mut records = overlapping().records();
     let lost = |r: &Record| r.process.as_str() == "worker-2" && matches!(r.event, Event::Acquired { .. });
     records.retain(|r| !lost(r));
-    let (verdict, windows, reasons) = judge(records);
-    assert_eq!((verdict, windows), (Verdict::Inconclusive, 0));
-    assert_eq!(reasons, ["worker-2: its event 2 is missing, 3 follows"]);
+    let v = check(records, Tail::Whole);
+    assert_eq!((verdict(&v, "lock"), count(&v, "lock.windows")), (Verdict::Inconclusive, 0));
+    assert_eq!(v.reasons, ["worker-2: its event 2 is missing, 3 follows"]);
+    assert_eq!(v.facts.judged_until_ms, 15.0);
+}
+
+#[test]
+fn a_release_that_the_record_lost_makes_no_window() {
+    // Hold 1 was released at 50, and hold 2 acquired at 70. After the gap the next event of worker-1 comes at 1,000.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 60, 70, 42).release(2, 80);
+    builder.acquire(3, 1, 1_000, 1_010, 43).release(3, 1_020);
+    let mut records = builder.records();
+    let is_lost =
+        |event: &Event| matches!(event, Event::Release { hold: HoldId(1) } | Event::Released { hold: HoldId(1), .. });
+    records.retain(|r| !is_lost(&r.event));
+    let v = check(records, Tail::Whole);
+    assert_eq!((verdict(&v, "lock"), count(&v, "lock.windows")), (Verdict::Inconclusive, 0), "{:?}", v.reasons);
+    assert_eq!(v.facts.judged_until_ms, 10.0);
 }
 
 #[test]

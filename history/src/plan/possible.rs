@@ -27,6 +27,7 @@ const KEYS_MAX: u32 = 10_000_000;
 const LOCKS_MAX: u32 = 100;
 /// The longest run. A run waits at its end for clients that still work, so no work is longer either.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 3600);
+const LONGEST_LEASE: Duration = Duration::from_secs(600);
 
 /// The reason why a plan cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,7 +101,7 @@ impl Plan {
                 return err(field, format!("{:?} is too long: expected at most 24h", range.to));
             }
         }
-        if self.lease < Duration::from_millis(50) || self.lease > Duration::from_secs(600) {
+        if self.lease < Duration::from_millis(50) || self.lease > LONGEST_LEASE {
             let lease = humantime::format_duration(self.lease);
             return err("lease", format!("{lease} is outside 50ms to 10m"));
         }
@@ -141,6 +142,13 @@ impl Plan {
             if every.is_some_and(|d| d < Duration::from_millis(10)) {
                 return err(field, "the duration is shorter than 10ms".into());
             }
+            if let Some(long) = every.filter(|d| *d > LONGEST_RUN) {
+                return err(field, format!("{} is too long: expected at most 24h", humantime::format_duration(long)));
+            }
+        }
+        if let Some(lease) = w.renew_for.filter(|lease| *lease > LONGEST_LEASE) {
+            let lease = humantime::format_duration(lease);
+            return err("renew-for", format!("{lease} is a lease of more than 10m, the longest that `--lease` takes"));
         }
         if w.deadline.is_some_and(|d| d < Duration::from_millis(10) || d > self.lease) {
             return err("deadline", format!("the deadline is outside 10ms to the lease of {:?}", self.lease));

@@ -275,8 +275,11 @@ fn a_process_that_names_two_clients_can_be_any() {
              [0 :invoke :release nil] [0 :ok :release {releaser}]\n"
         )
     };
-    let text = hold("a", "{:client a}") + &hold("b", "nil");
-    assert_eq!(edn(&text, ModelKind::OwnerMutex), Verdict::Linearizable);
+    let last = hold("a", "{:client a}") + &hold("b", "nil");
+    let first = hold("a", "nil") + &hold("b", "{:client b}");
+    for text in [last, first] {
+        assert_eq!(edn(&text, ModelKind::OwnerMutex), Verdict::Linearizable, "{text}");
+    }
 }
 
 #[test]

@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn a_url_is_divided_into_a_public_part_and_credentials() {
-        let url = ServerUrl::parse("rediss://alice:p%40ss%2Fw@Staging.example:7001/3", &REDIS, 6379).unwrap();
+        let url = ServerUrl::parse("rediss://alice%40corp:p%40ss%2Fw@Staging.example:7001/3", &REDIS, 6379).unwrap();
         assert_eq!(url.public, "rediss://staging.example:7001/3");
         assert_eq!(url.host, "staging.example");
-        assert_eq!(url.access.credentials(), Some(("alice", "p@ss/w")));
+        assert_eq!(url.access.credentials(), Some(("alice@corp", "p@ss/w")));
         assert_eq!((url.access.database.as_deref(), url.access.tls.is_some()), (Some("3"), true));
         let without_user = ServerUrl::parse("redis://:hunter2@10.0.0.1", &REDIS, 6379).unwrap();
         assert_eq!((without_user.public.as_str(), without_user.access.user), ("redis://10.0.0.1:6379", None));

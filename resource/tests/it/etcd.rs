@@ -89,6 +89,21 @@ async fn the_clock_of_a_deadline_is_read_after_the_state() {
 }
 
 #[tokio::test]
+async fn a_refused_operation_that_arrives_again_stays_refused() {
+    let fake = FakeEtcd::start().await;
+    let served = serve(&fake, &Policy::new(&[Arm::Claim], Comparison::Default).unwrap()).await;
+    let put = "X-Hold: 1\r\nX-Op: 1\r\n";
+    let refused = served.put("/r/k", put, "a").await;
+    assert_eq!((refused.status, refused.header("x-admission"), refused.header("x-repeat")), (409, Some("1"), None));
+    // The hold has the claim from now on, so a new operation would be admitted.
+    assert_eq!(served.get("/r/k", "X-Hold: 1\r\n").await.status, 200);
+    let again = served.put("/r/k", put, "a").await;
+    assert_eq!((again.status, again.header("x-admission"), again.header("x-repeat")), (409, Some("1"), Some("true")));
+    assert_eq!(served.put("/r/k", "X-Hold: 1\r\nX-Op: 2\r\n", "a").await.status, 200);
+    served.stop().await;
+}
+
+#[tokio::test]
 async fn a_definite_error_of_etcd_ends_the_resource_and_names_the_reason() {
     let policy = Policy::new(&[Arm::Off], Comparison::Default).unwrap();
     for code in [Code::InvalidArgument, Code::PermissionDenied, Code::Unimplemented] {

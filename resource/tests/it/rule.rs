@@ -81,14 +81,18 @@ fn cas_admits_exactly_the_current_version_and_ignores_tokens() {
 }
 
 #[test]
-fn a_read_without_a_hold_takes_no_claim_away() {
+fn only_the_hold_that_read_last_has_the_claim() {
     let policy = policy(&[Arm::Claim], Comparison::Default);
     let mut state = State::default();
     let mut decide = |hold: Option<u64>, action| {
         let request = Request { hold: hold.map(HoldId), ..request(0, None, None, action) };
         state.decide(&policy, &request).unwrap().arms[0].admitted
     };
+    for hold in [None, Some(1)] {
+        assert!(!decide(hold, write(&policy, 0, "v")), "no hold has read yet: {hold:?}");
+    }
     decide(Some(1), Action::Read);
+    // A read without a hold takes no claim away.
     decide(None, Action::Read);
     assert!(decide(Some(1), write(&policy, 0, "v")));
     decide(Some(2), Action::Read);

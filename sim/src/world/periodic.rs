@@ -114,6 +114,18 @@ mod tests {
     }
 
     #[test]
+    fn a_strobe_ends_with_its_process() {
+        let world = world(1, REDIS);
+        world.move_clock(0, WhichClock::Wall, ClockChange::Strobe { by_ms: 500, every_ms: 50 });
+        assert_ne!(world.wall(0), world.wall(1));
+        world.kill(0);
+        world.start(0);
+        // With the strobe, the clock would be set back after 50 ms.
+        run_for(&world, Duration::from_millis(75));
+        assert_eq!(world.wall(0), world.wall(1));
+    }
+
+    #[test]
     fn a_quota_ends_with_its_process() {
         let world = world(1, REDIS);
         world.slow_down(0, 10);

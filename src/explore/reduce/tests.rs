@@ -52,6 +52,16 @@ fn only_the_faults_that_matter_remain_and_their_numbers_are_round() {
 }
 
 #[test]
+fn a_fault_goes_that_is_superfluous_only_without_a_later_one() {
+    // Without the cut of redis-1, the cut of redis-3 prevents the violation.
+    let judge = finds(|p| cuts(p, "redis-2") && cuts(p, "redis-4") && (cuts(p, "redis-1") || !cuts(p, "redis-3")));
+    let mut plan = plan();
+    plan.schedule = (1..=4).map(|n| cut(n, &format!("redis-{n}"), &["worker-3"], 1_234)).collect();
+    let exact = reduce(&plan, &class("pause"), Limits::default(), &judge).unwrap().exact;
+    assert_eq!(exact.schedule.len(), 2, "{:?}", exact.schedule);
+}
+
+#[test]
 fn a_violation_without_faults_is_reduced_to_no_fault() {
     let reduced = reduce(&crowded(), &class("pause"), Limits::default(), &finds(|_| true)).unwrap();
     assert_eq!(reduced.plan.schedule, []);

@@ -4,7 +4,16 @@ use checker::Figure;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{expect::compare, judge::judge, made_by::Making, plan_file::PlanFile, timeline::read};
+use crate::{
+    expect::compare,
+    judge::judge,
+    made_by::Making,
+    plan_file::PlanFile,
+    timeline::{
+        read,
+        tests::{Sections, built, long},
+    },
+};
 
 fn page(name: &str) -> (Judged, View, String) {
     let corpus = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus"));
@@ -73,6 +82,20 @@ fn a_window_is_drawn_until_its_stale_write_even_if_the_next_holder_writes_later(
     assert_eq!(window["story"][1], 7107, "the story ends with the write of the second holder");
     assert!(view.claim.contains("The fence admitted this write."), "{}", view.claim);
     assert!(view.picture.unwrap().contains("class=\"sent late\""));
+}
+
+#[test]
+fn the_page_counts_the_windows_whose_stories_are_left_out() {
+    let double = |client| Sections { client, count: 60, at: client, key: "k0" };
+    let records = long(&[double(0), double(1)]);
+    let (mut judged, ..) = page("kleppmann-pause");
+    judged.verdicts = checker::check(records.clone(), history::Tail::Whole);
+    let (compared, timeline) = (compare(None, &judged.verdicts), built(&records));
+    // The story of the worst window comes first, before those that are counted.
+    let left = judged.verdicts.lock().unwrap().windows.len() - 1 - STORIES;
+    assert!(left > 0 && view(&judged, &compared, &timeline).unwrap().stories.len() == STORIES, "{left}");
+    let html = html(&judged, &compared, &timeline).unwrap();
+    assert!(html.contains(&format!("<p>{left} more windows are in verdict.json.</p>")), "{left}: {html}");
 }
 
 #[test]

@@ -310,6 +310,15 @@ mod tests {
     }
 
     #[test]
+    fn of_several_freezes_the_one_that_outlasts_the_lease_is_told() {
+        let (_, mut timeline) = pause();
+        let hold = timeline.holds[0].clone();
+        let early = FaultSpan { proved: Some((hold.sent, hold.acquired)), ..timeline.faults[0].clone() };
+        timeline.faults.insert(0, early);
+        assert_eq!(frozen(&timeline, &hold), Some(("was frozen", "5.00 s".to_owned())));
+    }
+
+    #[test]
     fn the_claim_of_a_lease_overlap_tells_of_no_write() {
         let (judged, mut timeline) = pause();
         let stale = &judged.verdicts.lock().unwrap().windows[0];

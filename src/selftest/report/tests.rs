@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use history::Tokens;
 
 use super::*;
+use crate::selftest::oracle::Comparison;
 
 /// A row in which every run is upheld.
 fn upheld() -> WithoutFaults {
@@ -23,6 +24,21 @@ fn a_wrong_row_comes_before_a_run_without_a_verdict() {
     ] {
         let report = Report { quiet: vec![row], ..Report::default() };
         assert_eq!(report.exit(), expected, "{why}");
+    }
+}
+
+#[test]
+fn a_pair_of_faults_whose_run_ended_with_an_error_is_told() {
+    let error = SeedError { seed: 2, why: "no event is left".into() };
+    for (failed, expected) in [(Vec::new(), Exit::Ok), (vec![error], Exit::Failed)] {
+        let sound = upheld().sound;
+        let compared = Comparison { overlaps: 3, ..Comparison::default() };
+        let found = WithFaults { sound, runs: 10, compared, wrong: Vec::new(), failed };
+        let pairs = vec![Pair { nemesis: "pause,kill".to_owned(), found }];
+        let report = Report { pairs: vec![Pairs { sound, pairs, refused: Vec::new() }], ..Report::default() };
+        assert_eq!(report.exit(), expected);
+        let text = report.text();
+        assert_eq!(text.contains("some runs ended with an error"), expected == Exit::Failed, "{text}");
     }
 }
 

@@ -121,6 +121,20 @@ fn claim_admits_the_writes_of_the_hold_that_read_last_and_no_other() {
 }
 
 #[test]
+fn a_final_read_claims_nothing() {
+    // Read #2 belongs to no hold. So hold 1 is still the one that read last.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 11, 12).read(1, 2, 13, 14).write(1, 3, 15, 16).release(1, 20);
+    builder.alter_requests(|event| {
+        if let Event::Admission { number: 2, hold, op, token, .. } = event {
+            (*hold, *op, *token) = (None, None, None);
+        }
+    });
+    let claim = data(&builder, "claim");
+    assert_eq!((claim.verdict, claim.updates, claim.unjustified), (Verdict::Upheld, 1, 0), "{claim:?}");
+}
+
+#[test]
 fn deadline_admits_a_write_until_its_deadline_and_not_later() {
     for (deadline, admitted, unjustified) in [
         (Some((50, 50)), true, 0),

@@ -377,15 +377,29 @@ fn a_window_that_a_step_of_the_hosts_clock_explains_only_in_part_stands() {
     assert_eq!(lock.windows[0].causes, [Cause::Fault(FaultKind::Pause).into(), Cause::HostClock.into()]);
 }
 
-#[test]
-fn an_overlap_after_an_unsafe_release_is_explained_by_it() {
-    let done = HistoryBuilder::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Done), (3, NodeAnswer::Done)]);
+/// Worker 3's hold has run out; worker 1 holds; worker 3 releases without asking whose key it is, and these nodes
+/// remove it; worker 2 gets it.
+fn unsafely_released_on(nodes: &[u64]) -> HistoryBuilder {
+    let done: Vec<_> = nodes.iter().map(|node| (*node, NodeAnswer::Done)).collect();
+    let done = HistoryBuilder::answers(&done);
     let mut builder = HistoryBuilder::with(plan());
     builder.plan.workload.workers = 3;
-    // Worker 3's hold has run out; worker 1 holds; worker 3 releases without asking whose key it is; worker 2 gets it.
     builder.acquire(1, 3, 0, 10, 41).acquire(2, 1, 2_100, 2_110, 42).release_on(1, 2_200, 2_210, done);
     builder.acquire(3, 2, 2_300, 2_310, 43).release(3, 2_400).release_refused(2, 2_500);
-    let verdicts = builder.verdicts();
+    builder
+}
+
+#[test]
+fn an_unsafe_release_on_one_node_does_not_explain_the_others() {
+    for (nodes, cause) in [(&[1, 2, 3][..], Cause::UnsafeRelease), (&[1], Cause::Unexplained)] {
+        let window = unsafely_released_on(nodes).window();
+        assert_eq!((window.kind, window.causes), (WindowKind::LeaseOverlap, vec![cause.into()]), "done on {nodes:?}");
+    }
+}
+
+#[test]
+fn an_overlap_after_an_unsafe_release_is_explained_by_it() {
+    let verdicts = unsafely_released_on(&[1, 2, 3]).verdicts();
     let window = &verdicts.lock().unwrap().windows[0];
     assert_eq!((window.kind, window.causes.as_slice()), (WindowKind::LeaseOverlap, &[Cause::UnsafeRelease.into()][..]));
     assert_eq!(verdict(&verdicts, "release"), Verdict::Violated);

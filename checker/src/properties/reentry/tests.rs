@@ -1,4 +1,4 @@
-use history::Token;
+use history::{FailureReason, Outcome, Token};
 
 use super::*;
 use crate::{history_builder::HistoryBuilder, properties::Property};
@@ -92,6 +92,19 @@ fn a_key_that_an_inner_release_frees_is_a_violation() {
     leaves(&mut s, 40, 2);
     s.release(1, 50);
     assert_eq!(kinds(&s), [ReentryFault::FreedEarly]);
+}
+
+#[test]
+fn a_key_that_was_freed_early_has_no_acquisition_left() {
+    // The release gets no answer, so the client sends another one, which frees nothing more.
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::Error);
+    let mut s = entered_twice();
+    leaves(&mut s, 40, 2);
+    s.event("worker-1", 50, Event::Release { hold });
+    s.event("worker-1", 55, Event::ReleaseFailed { hold, outcome, why, answers: Vec::new() }).release(1, 60);
+    assert_eq!(kinds(&s), [ReentryFault::FreedEarly]);
+    leaves(&mut s, 70, 1);
+    assert_eq!(kinds(&s), [ReentryFault::FreedEarly, ReentryFault::Miscounted]);
 }
 
 #[test]

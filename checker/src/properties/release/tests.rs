@@ -201,6 +201,17 @@ fn a_reader_releases_its_own_part_of_a_key_that_another_reader_owns() {
 }
 
 #[test]
+fn a_late_release_of_a_reader_takes_nothing_from_a_writer() {
+    // Hold 1 ran out, hold 2 was granted for writing, then hold 1's release was done on each node.
+    for (mode, expected) in [(Mode::Read, 0), (Mode::Write, 3)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).release(1, 2_150).release(2, 2_200);
+        builder.in_mode(1, mode);
+        assert_eq!(unsafe_releases(&builder), expected, "{mode}, released late");
+    }
+}
+
+#[test]
 fn without_the_answers_of_the_servers_releases_are_not_judged() {
     let acquired = |builder: &mut HistoryBuilder, answers| {
         builder.acquire_on(1, 1, 0, 0, 10, Some(41), answers).release_on(1, 20, 25, Vec::new());

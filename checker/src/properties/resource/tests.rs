@@ -1,3 +1,5 @@
+mod restarts;
+
 use history::fault;
 use history::{Fault, HoldId, OpId};
 

@@ -52,6 +52,18 @@ fn a_process_that_can_be_any_client_may_release_the_hold_of_another_process() {
     expect(&[held("nil"), rest], ModelKind::OwnerMutex, false);
 }
 
+/// Process 0 and process 1 crashed, and one of them has had the lock.
+#[test]
+fn of_two_clients_that_crashed_either_may_hold_the_lock() {
+    let crashed = |process: u32| call(process, "acquire", "info", "nil");
+    for (releaser, is_right) in [(0, true), (1, true), (2, false)] {
+        let calls = [crashed(0), crashed(1), call(releaser, "release", "ok", "nil")];
+        for model in OWNED {
+            expect(&calls, model, is_right);
+        }
+    }
+}
+
 #[test]
 fn a_client_of_nil_is_no_name() {
     for (releaser, is_right) in [(0, true), (1, false)] {
@@ -84,6 +96,8 @@ fn an_owner_releases_each_hold_once_and_may_ask_again() {
         ("ArAA", false),
         ("ArARo", true),
         ("ArRo", true),
+        ("arAo", true),
+        ("arAoo", false),
     ] {
         let calls: Vec<String> = letters.chars().map(step).collect();
         expect(&calls, ModelKind::OwnerMutex, is_right);

@@ -43,7 +43,46 @@ fn is_there(mut answer: impl BufRead, step: MarkerStep) -> std::io::Result<bool>
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        net::{Ipv4Addr, TcpListener},
+        thread,
+    };
+
     use super::*;
+
+    /// Answers one command on each of `connections` connections, as a Redis server that has no keys at first.
+    fn serve(listener: &TcpListener, connections: usize) {
+        let mut is_set = false;
+        for connection in listener.incoming().take(connections) {
+            let connection = connection.unwrap();
+            let mut lines = BufReader::new(&connection).lines().map(Result::unwrap);
+            let count: usize = lines.next().unwrap()[1..].parse().unwrap();
+            // Before each word comes a line with its length.
+            let words: Vec<String> = lines.take(2 * count).skip(1).step_by(2).collect();
+            let answer = match words.join(" ").as_str() {
+                "SET marker 1" => {
+                    is_set = true;
+                    "+OK\r\n"
+                }
+                "DEL marker" if std::mem::take(&mut is_set) => ":1\r\n",
+                "DEL marker" => ":0\r\n",
+                _ => "-ERR unknown command\r\n",
+            };
+            (&connection).write_all(answer.as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_marker_that_was_taken_is_gone() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port());
+        let serving = thread::spawn(move || serve(&listener, 4));
+        let (leave, take) = (MarkerStep::Leave, MarkerStep::Take);
+        let steps = [take, leave, take, take];
+        let was_there = steps.map(|step| redis_marker(server, "marker", step, Duration::from_secs(5)).ok());
+        serving.join().unwrap();
+        assert_eq!(was_there, [Some(false), Some(true), Some(true), Some(false)]);
+    }
 
     #[test]
     fn a_refusal_is_neither_a_marker_nor_none() {

@@ -147,9 +147,15 @@ fn time_spec(time: Option<TimeOrNow>) -> TimeSpec {
     match time {
         None => TimeSpec::UTIME_OMIT,
         Some(TimeOrNow::Now) => TimeSpec::UTIME_NOW,
-        Some(TimeOrNow::SpecificTime(at)) => {
-            TimeSpec::from_duration(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
-        }
+        Some(TimeOrNow::SpecificTime(at)) => match at.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => TimeSpec::from_duration(since),
+            // The nanoseconds count forward also before 1970.
+            Err(before) => {
+                let before = before.duration();
+                let (whole, part) = (before.as_secs().cast_signed(), i64::from(before.subsec_nanos()));
+                if part == 0 { TimeSpec::new(-whole, 0) } else { TimeSpec::new(-whole - 1, 1_000_000_000 - part) }
+            }
+        },
     }
 }
 
@@ -438,3 +444,6 @@ impl Filesystem for Files {
         answer(reply, self.state().allocate(handle, at, length, mode));
     }
 }
+
+#[cfg(test)]
+mod tests;

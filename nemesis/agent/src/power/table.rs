@@ -73,8 +73,9 @@ pub(super) fn descriptor(file: &File) -> PathBuf {
 /// Converts the attributes of a file of the directory below.
 pub(super) fn attributes(of: &Metadata) -> FileAttr {
     let at = |seconds: i64, ns: i64| {
-        let since = Duration::new(seconds.unsigned_abs(), u32::try_from(ns).unwrap_or(0));
-        if seconds < 0 { SystemTime::UNIX_EPOCH - since } else { SystemTime::UNIX_EPOCH + since }
+        // The nanoseconds count forward also before 1970.
+        let (whole, part) = (Duration::from_secs(seconds.unsigned_abs()), Duration::from_nanos(ns.unsigned_abs()));
+        (if seconds < 0 { SystemTime::UNIX_EPOCH - whole } else { SystemTime::UNIX_EPOCH + whole }) + part
     };
     FileAttr {
         ino: INodeNo(of.ino()),

@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
+    time::{Duration, SystemTime},
 };
 
 use agent::power::{Canary, Place, RolledBack, roll_back, serve};
@@ -239,6 +240,21 @@ fn a_directory_that_is_emptied_while_it_is_read_is_read_to_its_end() {
                 fs::remove_file(entry.unwrap().path()).unwrap();
             }
             assert_eq!(fs::read_dir(data).unwrap().count(), 0);
+        });
+    });
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_file_keeps_a_time_before_1970() {
+    on_a_machine(|machine| {
+        machine.runs(|data| {
+            let file = File::create(data.join("old")).unwrap();
+            for ms in [1_500, 2_000, 250] {
+                let before = SystemTime::UNIX_EPOCH - Duration::from_millis(ms);
+                file.set_modified(before).unwrap();
+                assert_eq!(fs::metadata(data.join("old")).unwrap().modified().unwrap(), before, "{ms} ms before");
+            }
         });
     });
 }

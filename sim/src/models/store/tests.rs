@@ -141,6 +141,17 @@ fn a_leader_that_goes_on_revokes_what_was_renewed_without_it_and_nothing_else_an
 }
 
 #[test]
+fn a_key_waits_for_the_newest_key_before_it() {
+    let mut store = store(WhichClock::Both);
+    let [first, second, third] = ["a", "b", "c"].map(|owner| joined(&mut store, owner, 2 * S, at(S)).1);
+    for (revision, expected) in
+        [(first, StoreAnswer::Gone), (second, StoreAnswer::At(first)), (third, StoreAnswer::At(second))]
+    {
+        assert_eq!(store.apply(&Op::Before(key(), revision, Mode::Write), at(S)), Some(expected), "{revision:?}");
+    }
+}
+
+#[test]
 fn an_owner_that_is_in_the_queue_already_gets_no_second_key() {
     let mut store = store(WhichClock::Both);
     let (id, revision) = joined(&mut store, "a", 2 * S, at(S));

@@ -1,6 +1,6 @@
 //! Kills of workers and of the resource.
 
-use history::{FaultKind, FaultPhase, Role};
+use history::{FaultKind, FaultPhase, Mode, Role};
 
 use super::{HistoryBuilder, Property, blocked, found_at_5105, judged, refused, started};
 
@@ -92,4 +92,30 @@ fn a_kill_of_the_resource_takes_back_nothing() {
     let mut s = found_at_5105();
     s.kill(1, "resource", 5_104).lose_end("resource", 5_103);
     assert_eq!(judged(&s).1.len(), 1);
+}
+
+#[test]
+fn a_reader_ends_no_blocking_by_a_reader_that_was_killed() {
+    // Worker 1 reads, and is killed at 100. Hold 2 is acquired at 310, and hold 3, which writes, at 2,110.
+    for (mode, blocked_ms) in [(Mode::Read, 2_010.0), (Mode::Write, 210.0)] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).in_mode(1, Mode::Read).kill(1, "worker-1", 100);
+        s.acquire(2, 2, 300, 310, 42).in_mode(2, mode).release(2, 320);
+        s.acquire(3, 2, 2_100, 2_110, 43).release(3, 2_120);
+        assert_eq!(blocked(&s), [Some(blocked_ms)], "{mode} at 310");
+    }
+}
+
+#[test]
+fn an_attempt_that_the_record_lost_may_hold_a_key_that_nobody_had_tried() {
+    // The record has nothing of worker 1 after 52, and it is dead by 4,020: an attempt of its last moments may hold k1
+    // until 6,020, and 1 s longer. Worker 2 tries k1 for the first time at 4,100.
+    for (last, is_stuck) in [(7_000, false), (7_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.keys = 2;
+        s.acquire(1, 1, 0, 10, 41).release(1, 50).kill(1, "worker-1", 4_000).lose_end("worker-1", 60);
+        refused(&mut s, 4_100, last);
+        s.of_key(2, "k1");
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
 }

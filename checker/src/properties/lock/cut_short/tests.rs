@@ -75,6 +75,11 @@ fn only_the_first_grant_inside_the_promise_counts() {
     let mut builder = killed();
     builder.acquire(2, 2, 500, 510, 42).release(2, 520).acquire(3, 2, 530, 540, 43).release(3, 600);
     assert_eq!(cuts(&builder.lock()), [(vec![HoldId(1), HoldId(2)], Some(1_468.0))]);
+    // The number of a hold says nothing about the order.
+    let mut builder = killed();
+    builder.plan.workload.workers = 3;
+    builder.acquire(5, 3, 500, 510, 42).release(5, 520).acquire(4, 2, 530, 540, 43).release(4, 600);
+    assert_eq!(cuts(&builder.lock()), [(vec![HoldId(1), HoldId(5)], Some(1_468.0))]);
 }
 
 #[test]

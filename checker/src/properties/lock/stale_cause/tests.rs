@@ -73,7 +73,9 @@ fn frozen_time_that_no_pause_brackets_is_a_stall() {
 fn a_stall_that_is_reported_after_the_hold_has_closed_still_explains_it() {
     let mut s = builder();
     let event = Event::Stall { from: ms(100), to: ms(2_500), late: StallCause::Write };
-    s.work(1, 20, 100).write(1, 1, 2_501, 2_502).release_refused(1, 2_503).event("worker-1", 2_600, event);
+    s.work(1, 20, 100).write(1, 1, 2_501, 2_502).release_refused(1, 2_503);
+    // The client has gone on, so the hold is closed.
+    s.try_to_acquire(3, 1, 2_550).event("worker-1", 2_600, event);
     assert_eq!(s.causes(), ["stall"]);
 }
 

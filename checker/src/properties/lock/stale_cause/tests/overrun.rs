@@ -145,6 +145,20 @@ fn packets_between_the_worker_and_a_lock_node_delay_the_attempt() {
 }
 
 #[test]
+fn late_answers_of_lock_nodes_delay_the_attempt() {
+    for (servers, nodes, expected) in
+        [(etcd(), 1, "delay"), (redlock(), 1, "unexplained"), (redlock(), 2, "delay+delay")]
+    {
+        let mut s = slow_attempt();
+        s.plan.servers = servers;
+        for (fault, node) in [(1, "redis-1"), (2, "redis-2")].into_iter().take(nodes) {
+            s.inject(fault, delay(390), node, 50, 500).packets_delayed(fault, node, "worker-1", 5, 395);
+        }
+        assert_eq!(s.causes(), [expected], "{nodes} nodes");
+    }
+}
+
+#[test]
 fn a_member_that_does_not_run_delays_the_attempt() {
     let lasting = Duration::from_millis(300);
     for (fault, from, to, expected) in [

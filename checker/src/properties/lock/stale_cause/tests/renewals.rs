@@ -105,6 +105,26 @@ fn a_store_refuses_renewals_by_its_monotonic_clock_alone() {
 }
 
 #[test]
+fn a_node_that_looks_when_a_timer_fires_refuses_a_renewal_no_earlier() {
+    // The timer fires at 2,000, which is the end of the first lease. The renewal at 995 leaves it as it is.
+    for (refused, expected) in [(1_999, "unexplained"), (2_000, "clock")] {
+        let mut s = HistoryBuilder::renewing(990);
+        s.plan.lock_nodes.truncate(1);
+        s.plan.servers.first_alarm = std::time::Duration::from_secs(60);
+        let (hold, outcome, why) = (HoldId(1), Outcome::Failed, FailureReason::Lost);
+        let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Refused)]);
+        s.acquire(1, 1, 0, 10, 41).work(1, 20, 2_360).renew(1, 995, 1_000);
+        s.event("worker-1", 1_985, Event::Renew { hold });
+        s.event("worker-1", refused, Event::RenewFailed { hold, outcome, why, answers });
+        s.event("worker-1", refused, Event::LossNoticed { hold });
+        s.acquire(2, 2, 1_950, 1_960, 42).release(2, 2_420).write(1, 1, 2_381, 2_382).release_refused(1, 2_460);
+        let jump = fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(5_000) };
+        s.inject(1, Fault::new(jump, std::time::Duration::from_secs(1)), "redis-1", 1_200, 2_600);
+        assert_eq!(stale(&s), [expected], "refused at {refused}");
+    }
+}
+
+#[test]
 fn a_clock_that_jumps_forward_makes_a_renewal_early_and_its_loss_too() {
     let lost = |clock, why| {
         let (hold, outcome) = (HoldId(1), Outcome::Failed);

@@ -2,7 +2,7 @@
 
 use history::{Event, StallCause};
 
-use super::{builder, ms};
+use super::{HistoryBuilder, builder, ms};
 
 #[test]
 fn a_stall_of_the_resource_that_is_told_when_the_hold_has_closed_explains_it() {
@@ -14,6 +14,16 @@ fn a_stall_of_the_resource_that_is_told_when_the_hold_has_closed_explains_it() {
         s.event(process, 2_600, Event::Stall { from: ms(90), to: ms(2_500), late: StallCause::Write });
         assert_eq!(s.causes(), [expected], "{process} stalled");
     }
+}
+
+#[test]
+fn a_stall_of_a_restarted_resource_explains_an_act_that_waited() {
+    // The write leaves at 2,100. Nobody planned the stall, which the second process of the resource tells.
+    let mut s = HistoryBuilder::new();
+    s.kill(1, "resource", 50).event("resource#2", 1_251, Event::Recovered { durable: 0 });
+    s.acquire(1, 1, 2_000, 2_010, 41).acquire(2, 2, 4_000, 4_010, 42).release(2, 4_020);
+    s.write(1, 1, 2_100, 4_502).stall("resource#2", 2_090, 4_500);
+    assert_eq!(s.causes(), ["stall"]);
 }
 
 #[test]

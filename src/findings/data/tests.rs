@@ -1,0 +1,40 @@
+use super::*;
+use crate::suite::fixtures::run;
+
+#[test]
+fn a_run_that_could_not_be_measured_is_left_out_of_a_span() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = Data::read(dir.path(), "suites/kleppmann.toml".as_ref()).unwrap();
+    let mut granted = run("K1", 0);
+    let evidence = "evidence.check_to_write_ms";
+    let figures = [("measures.acquire_p50_ms", 4.0), ("lock.stale_holder", 2.0), (evidence, 4.0)];
+    granted.facts.figures = figures.map(|(path, value)| (path.to_owned(), value)).into();
+    let mut inconclusive = CaseRun { outcome: Outcome::Inconclusive, ..run("K1", 1) };
+    inconclusive.facts.figures.insert(evidence.to_owned(), 0.5);
+    data.runs.insert("docker".to_owned(), vec![granted, inconclusive]);
+    let least = |path| data.figure("K1", path, "docker").unwrap().min;
+    assert_eq!(least("measures.acquire_p50_ms"), 4.0);
+    assert_eq!(least("lock.stale_holder"), 0.0);
+    assert_eq!(least(evidence), 4.0, "the other run says nothing about the claim");
+}
+
+#[test]
+fn only_consecutive_seeds_are_a_range() {
+    for (of_runs, expected) in [
+        (&[4][..], "4"),
+        (&[2, 1, 3][..], "1–3"),
+        (&[1, 3][..], "1, 3"),
+        (&[1, 1, 3][..], "1, 1, 3"),
+        (&[7, 7][..], "7, 7"),
+    ] {
+        let runs: Vec<CaseRun> = of_runs.iter().map(|seed| CaseRun { seed: *seed, ..run("K1", 0) }).collect();
+        assert_eq!(seeds(&runs.iter().collect::<Vec<_>>()), expected);
+    }
+}
+
+#[test]
+fn the_seeds_of_every_case_are_told_once() {
+    let runs = [("K1", 1), ("K2", 5), ("K3", 1), ("K1", 2), ("K2", 6), ("K3", 2)];
+    let runs = runs.map(|(case, seed)| CaseRun { seed, ..run(case, 0) });
+    assert_eq!(all_seeds(&runs.iter().collect::<Vec<_>>()), "1–2 or 5–6");
+}
