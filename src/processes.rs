@@ -104,24 +104,28 @@ impl<'a> DockerProcesses<'a> {
         Ok(())
     }
 
-    /// Configures the worker on `node`. Its first process has the worker's own number, so that the offered work depends
-    /// on the plan alone.
     fn configure(&self, node: &NodeName, process: Option<u32>) -> anyhow::Result<()> {
-        let index = self.plan().workers().position(|worker| worker == *node);
-        let index = index.with_context(|| format!("{node} is no worker"))? as u32;
-        let (plan, namespace) = (self.plan().clone(), self.file.namespace());
-        let configuration = Configuration {
-            process: process.unwrap_or(index),
-            first_client: ClientId(index * plan.workload.clients_per_worker),
-            backend: self.file.backend.clone(),
-            lock_nodes: own_servers::addresses(&plan),
-            access: own_servers::with_schema(&self.file.access, &self.file.backend, &namespace),
-            namespace,
-            resource: format!("http://resource:{RESOURCE_PORT}"),
-            plan,
-        };
+        let configuration = configuration(self.file, node, process)?;
         Ok(self.send(node, &Command::Configure(Box::new(configuration)))?)
     }
+}
+
+/// Returns the configuration of a process of the worker on `node`. The first process has the worker's own number, so
+/// that the offered work depends on the plan alone. Each process has the worker's clients.
+fn configuration(file: &PlanFile, node: &NodeName, process: Option<u32>) -> anyhow::Result<Configuration> {
+    let index = file.plan.workers().position(|worker| worker == *node);
+    let index = index.with_context(|| format!("{node} is no worker"))? as u32;
+    let (plan, namespace) = (file.plan.clone(), file.namespace());
+    Ok(Configuration {
+        process: process.unwrap_or(index),
+        first_client: ClientId(index * plan.workload.clients_per_worker),
+        backend: file.backend.clone(),
+        lock_nodes: own_servers::addresses(&plan),
+        access: own_servers::with_schema(&file.access, &file.backend, &namespace),
+        namespace,
+        resource: format!("http://resource:{RESOURCE_PORT}"),
+        plan,
+    })
 }
 
 /// A line about a fault for people who watch the run.
@@ -211,5 +215,24 @@ impl Processes for DockerProcesses<'_> {
                 _ => self.send(node, &Command::Finish { final_reads: keys }),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn a_restarted_worker_keeps_its_clients() {
+        let scenario = Scenario::of("redlock").unwrap();
+        let mut file = scenario.file("run".into(), scenario.base.clone());
+        let w = &mut file.plan.workload;
+        (w.workers, w.clients_per_worker) = (3, 2);
+        let worker = NodeName::new("worker-2");
+        for (process, number) in [(None, 1), (Some(3), 3), (Some(4), 4)] {
+            let made = configuration(&file, &worker, process).unwrap();
+            assert_eq!((made.process, made.first_client, made.node()), (number, ClientId(2), worker.clone()));
+        }
     }
 }

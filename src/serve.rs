@@ -272,7 +272,7 @@ mod tests {
         let verdict = fs::File::create(run.join("verdict.json")).unwrap();
         std::io::Write::write_all(&mut &verdict, br#"{"verdict":"upheld"}"#).unwrap();
         verdict.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert!(asked(&site, "GET", "/", "any").await.2.contains("upheld"));
+        assert!(asked(&site, "GET", "/", "any").await.2.contains("<td class=\"upheld\">upheld"));
         fs::remove_dir_all(&run).unwrap();
         assert!(!asked(&site, "GET", "/", "any").await.2.contains("redis-pause"));
     }

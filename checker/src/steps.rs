@@ -53,3 +53,22 @@ fn step_of(event: &Event) -> Option<ClientStep> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{history_builder::HistoryBuilder, properties::WindowKind};
+
+    #[test]
+    fn an_unanswered_write_may_arrive_after_its_hold_was_released() {
+        // Worker 1 has released another hold since, and worker 2 had a hold in between.
+        let mut s = HistoryBuilder::new();
+        let (hold, op, outcome) = (HoldId(1), OpId(1), Outcome::Indeterminate);
+        s.acquire(1, 1, 0, 10, 41).write(1, 1, 20, 300);
+        s.event("worker-1", 30, Event::AccessFailed { hold, op, outcome, detail: "no answer".into() });
+        s.release(1, 40).acquire(2, 2, 50, 60, 42).release(2, 90).acquire(3, 1, 100, 110, 43).release(3, 120);
+        let window = s.window();
+        assert_eq!((window.kind, window.writes), (WindowKind::StaleHolder, 1));
+        assert_eq!(window.holds, [HoldId(1), HoldId(2)]);
+    }
+}

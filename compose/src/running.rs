@@ -316,7 +316,7 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{changes::Change, fake_engine};
+    use crate::{ComposeFile, changes::Change, container::Node, fake_engine, image::Image};
 
     #[tokio::test]
     async fn what_was_done_to_a_former_container_explains_nothing_of_the_new_one() {
@@ -334,6 +334,38 @@ mod tests {
         running.replace(member, &mut control).await.unwrap();
         assert_eq!(member.container(), "new");
         assert!(!control.own.explain(Change::Died) && !control.own.explain(Change::Started));
+    }
+
+    #[tokio::test]
+    async fn the_log_of_a_server_has_the_output_of_all_its_containers() {
+        let (dir, created) = (tempfile::tempdir().unwrap(), AtomicUsize::new(1));
+        let answer = move |request: &str| match request {
+            r if r.starts_with("DELETE ") => fake_engine::DONE.to_owned(),
+            r if r.contains("/containers/create") => {
+                let number = created.fetch_add(1, Ordering::Relaxed) + 1;
+                fake_engine::json(&format!(r#"{{"Id":"c{number}","Warnings":[]}}"#))
+            }
+            // Each container has written its id to its standard output, which is stream 1.
+            r => {
+                let container = r.split('/').nth(3).unwrap_or_default();
+                fake_engine::json(&format!("\u{1}\0\0\0\0\0\0\u{3}{container}\n"))
+            }
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let name = NodeName::new("redis-1");
+        let service = ComposeFile::builtin("redis").unwrap().services.remove(0);
+        let node = Node { name: name.clone(), role: "redis".to_owned(), runs: Runs::Server(Box::new(service)) };
+        let (id, entrypoint, arguments) = ("sha256:redis".to_owned(), Vec::new(), Vec::new());
+        let image = Image { id, volumes: Vec::new(), entrypoint, arguments };
+        let recipe = Recipe { node, image, address: Ipv4Addr::LOCALHOST };
+        let members = BTreeMap::from([(name.clone(), Member::new("c1".to_owned(), recipe, None))]);
+        let running = Running::new(fake_engine::place(&engine).await, members, Outlet::new(1).0);
+        let member = running.member(&name).unwrap();
+        let mut control = member.control.lock().await;
+        for _ in 0..2 {
+            running.replace(member, &mut control).await.unwrap();
+        }
+        assert_eq!(String::from_utf8(running.logs(&name).await.unwrap()).unwrap(), "c1\nc2\nc3\n");
     }
 
     #[tokio::test]

@@ -200,15 +200,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_worker_that_has_ended_already_does_not_end_the_task() {
+        let kills = ["w1", "w2"].map(|worker| format!("POST /v1.41/containers/{worker}/kill"));
         for (killed, goes_on) in [(DONE, true), (REFUSED, true), (GONE, true), (FAILED, false)] {
             let dir = tempfile::tempdir().unwrap();
+            let requests = Arc::new(Mutex::new(Vec::new()));
+            let seen = Arc::clone(&requests);
             let answer = move |request: &str| match request {
-                r if r.contains("/kill") => killed.to_owned(),
+                r if r.contains("/kill") => {
+                    seen.lock().unwrap().push(r.split('?').next().unwrap_or_default().to_owned());
+                    killed.to_owned()
+                }
                 r if r.contains("/wait") => fake_engine::json(r#"{"StatusCode":137}"#),
-                _ => fake_engine::json(r#"[{"Id":"worker"}]"#),
+                _ => fake_engine::json(r#"[{"Id":"w1"},{"Id":"w2"}]"#),
             };
             let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
             assert_eq!(kill_workers(&engine, "r-1").await.is_ok(), goes_on, "{killed}");
+            let expected = if goes_on { &kills[..] } else { &kills[..1] };
+            assert_eq!(*requests.lock().unwrap(), expected, "{killed}");
         }
     }
 

@@ -304,7 +304,7 @@ fn give_answers(cx: &mut Context<'_>, waiting: &mut VecDeque<Request>) {
 mod tests {
     use std::future::pending;
 
-    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
     use crate::{
@@ -341,6 +341,24 @@ mod tests {
         }
         let lost = NodeError::Indeterminate("connection lost".to_owned());
         assert_eq!(answers, [Ok(StepAnswer::Done), Err(lost)]);
+    }
+
+    #[tokio::test]
+    async fn a_step_of_a_dropped_node_gets_its_late_answer() {
+        let (ours, mut theirs) = duplex(4096);
+        let (queue, mut steps) = mpsc::channel(1);
+        let (answered, answer) = oneshot::channel();
+        queue.send((release(), answered)).await.unwrap();
+        drop(queue);
+        let wire = Wire::default();
+        let driver: Driver = Box::pin(wire.driver(Box::new(ours)));
+        let answering = async {
+            theirs.read_u8().await.unwrap();
+            theirs.write_all(b":1\r\n").await.unwrap();
+        };
+        let (served, ()) = tokio::join!(serve::<RedisProtocol>(wire, driver, &mut steps), answering);
+        assert!(matches!(served, Served::AllAnswered));
+        assert_eq!(answer.await.unwrap(), Ok(StepAnswer::Done));
     }
 
     #[tokio::test]

@@ -315,7 +315,7 @@ impl Lock for Etcd {
     }
 
     fn session(&self) -> Option<Arc<dyn Lock>> {
-        let store = Arc::new(SharedLease::new(self.leases.store.clone(), self.leases.clock.clone()));
+        let store = Arc::new(SharedLease::new(self.leases.store.clone()));
         let mut lock = Etcd::new(store, self.leases.clock.clone());
         lock.has_tokens = self.has_tokens;
         lock.leases.request_timeout = self.leases.request_timeout;

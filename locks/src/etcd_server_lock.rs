@@ -196,3 +196,70 @@ impl Lock for EtcdServerLock {
         Box::pin(self.leases.undo(key, owner, watch))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::VecDeque,
+        future::{pending, ready},
+    };
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::ports::{LeaseId, NodeError, Unwatched};
+
+    const LEASE: Duration = Duration::from_secs(2);
+
+    /// A store with these answers, one for each request in turn, and a clock that stands still.
+    struct Scripted(Mutex<VecDeque<StoreResult>>);
+
+    impl Store for Scripted {
+        fn name(&self) -> &str {
+            "etcd"
+        }
+
+        fn send(&self, op: Op) -> Reply<StoreResult> {
+            let Some(answer) = self.0.lock().pop_front() else { panic!("{op:?}") };
+            Box::pin(ready(answer))
+        }
+    }
+
+    impl Clock for Scripted {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep_until(&self, _: Duration) -> Reply<()> {
+            Box::pin(pending())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_release_is_decided_by_the_end_of_the_lease_whatever_the_unlock_says() {
+        use StoreAnswer::{At, Done, Gone, Leased, Locked};
+        let lost = || Err(NodeError::Indeterminate("no answer in time".into()));
+        let never_sent = || Err(NodeError::Definite("not connected".into()));
+        for (unlocked, revoked, expected) in [
+            (Ok(Done), Ok(Done), Ok(true)),
+            (Ok(Done), Ok(Gone), Ok(false)),
+            (lost(), Ok(Done), Ok(true)),
+            (lost(), Ok(Gone), Ok(false)),
+            (never_sent(), Ok(Done), Ok(true)),
+            (lost(), lost(), Err(Outcome::Indeterminate)),
+            (Ok(Done), never_sent(), Err(Outcome::Indeterminate)),
+        ] {
+            let case = format!("{unlocked:?}, {revoked:?}");
+            let created = Revision(5);
+            let acquired = [Ok(Leased(LeaseId(7), LEASE)), Ok(Locked(created)), Ok(At(created)), Ok(Done)];
+            let answers = acquired.into_iter().chain([unlocked, revoked]).collect();
+            let scripted = Arc::new(Scripted(Mutex::new(answers)));
+            let lock = EtcdServerLock::new(scripted.clone(), scripted.clone());
+            let hold = lock.acquire(&Key::new("k0"), Owner::new("a"), LEASE, &Unwatched).await.unwrap();
+            let released = lock.release(&hold, &Unwatched).await;
+            let released = released.map(|released| released.removed).map_err(|failure| failure.outcome);
+            assert_eq!(released, expected, "{case}");
+            assert!(scripted.0.lock().is_empty(), "the lease is revoked: {case}");
+        }
+    }
+}

@@ -30,7 +30,7 @@ use crate::{
     access::Tls,
     answer::{chain, spawned},
     etcd_keepers::Keepers,
-    hold::{Key, Owner},
+    hold::{Key, Owner, path_part},
     mode::Mode,
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
@@ -402,7 +402,7 @@ impl Cluster {
 /// Sends one request to the server's Lock service, which answers when it grants the lock.
 async fn lock(client: &mut Client, key: &Key, lease: LeaseId) -> Result<StoreAnswer, Error> {
     let options = LockOptions::new().with_lease(lease.0);
-    match client.lock(&*key.path_part(), Some(options)).await {
+    match client.lock(prefix(key), Some(options)).await {
         Ok(granted) => {
             Ok(StoreAnswer::Locked(Revision(granted.header().map_or(0, etcd_client::ResponseHeader::revision))))
         }
@@ -411,13 +411,19 @@ async fn lock(client: &mut Client, key: &Key, lease: LeaseId) -> Result<StoreAns
     }
 }
 
+/// Returns the name of a key in etcd. A namespace stays as it is, because a user may have rights to this prefix only.
+fn prefix(key: &Key) -> String {
+    let (namespace, name) = key.parts();
+    format!("{namespace}{}", path_part(name))
+}
+
 /// Returns the queue of `key` in etcd: the prefix of the names of its lock keys, and of no other names.
 pub fn queue(key: &Key) -> Vec<u8> {
-    format!("{}/", key.path_part()).into_bytes()
+    format!("{}/", prefix(key)).into_bytes()
 }
 
 fn name(key: &Key, owner: &Owner, mode: Mode) -> Vec<u8> {
-    format!("{}/{}{}", key.path_part(), owner.as_str(), mode.mark()).into_bytes()
+    format!("{}/{}{}", prefix(key), owner.as_str(), mode.mark()).into_bytes()
 }
 
 /// Reads the keys of a queue that were created before `revision`, the newest first: all of them, because the names
@@ -442,7 +448,7 @@ fn is_against(kv: &KeyValue, mode: Mode) -> bool {
 /// The Lock service's name for the key of a lease, in every version from 3.1 on: the queue's prefix, and the lease in
 /// hexadecimal digits.
 fn name_of_lease(key: &Key, lease: LeaseId) -> Vec<u8> {
-    format!("{}/{:x}", key.path_part(), lease.0).into_bytes()
+    format!("{}/{:x}", prefix(key), lease.0).into_bytes()
 }
 
 /// The time left of a lease. For a lease that is gone, etcd answers a negative time.

@@ -56,20 +56,19 @@ impl Key {
         &self.text
     }
 
-    /// The text as one part of a path: with `%25` for `%`, and `%2F` for `/`. Otherwise the queue of the key `k/1`
-    /// would be inside the queue of the key `k`.
-    pub(crate) fn path_part(&self) -> Cow<'_, str> {
-        let text = self.as_str();
-        if !text.contains(['%', '/']) {
-            return text.into();
-        }
-        text.replace('%', "%25").replace('/', "%2F").into()
-    }
-
     /// The namespace, which may be empty, and the name.
     pub(crate) fn parts(&self) -> (&str, &str) {
         self.text.split_at(self.namespace)
     }
+}
+
+/// Returns `text` as one part of a path: with `%25` for `%`, and `%2F` for `/`. Otherwise the queue of the key `k/1`
+/// would be inside the queue of the key `k`.
+pub(crate) fn path_part(text: &str) -> Cow<'_, str> {
+    if !text.contains(['%', '/']) {
+        return text.into();
+    }
+    text.replace('%', "%25").replace('/', "%2F").into()
 }
 
 impl Owner {

@@ -10,14 +10,10 @@
 //! counts as created when both are answered. An attempt that learns in this way that the lease is gone has failed, and
 //! the next one begins a new session.
 //!
-//! A keep-alive that was answered also serves the attempts of the next twentieth of the lease, so a busy client sends
-//! few. For these attempts the lease is shorter by the time that has passed.
-//!
 //! # Promises
 //!
-//! The promise of a hold rests on the request that began the session, on the keep-alive that served its attempt, or on
-//! the hold's own renewals. The record counts it from the attempt, for the time that the lease still had then. A
-//! keep-alive for another hold lets the lease run longer than that, never shorter.
+//! The recorded promise of a hold counts from the request by which its own attempt began the session or kept it alive,
+//! or from the hold's own renewals. A keep-alive for another hold lets the lease run longer than that, never shorter.
 //!
 //! # Leftovers
 //!
@@ -51,16 +47,13 @@ use parking_lot::Mutex;
 
 use crate::{
     hold::Key,
-    ports::{Clock, LeaseId, NodeError, Op, Reply, Store, StoreAnswer},
+    ports::{LeaseId, NodeError, Op, Reply, Store, StoreAnswer},
 };
 
 type Answer = Result<StoreAnswer, NodeError>;
 
 /// Attempts that have left are remembered for a repeated undo, the newest of them.
 const LEFT_MAX: usize = 64;
-
-/// A keep-alive serves the attempts of one part in so many of the lease.
-const PARTS: u32 = 20;
 
 /// The sessions of a client. `own` is the number of an attempt, and `lease` a real lease.
 #[derive(Default)]
@@ -86,19 +79,6 @@ struct Used {
     granted: Duration,
     /// The keep-alive that an attempt sent last.
     keeping: Option<Shared<Reply<Answer>>>,
-    /// The sending of this keep-alive, or of the request that began the session.
-    kept_at: Duration,
-}
-
-impl Used {
-    /// The time since the last keep-alive, if this has succeeded and can serve one more attempt.
-    fn age(&self, now: Duration) -> Option<Duration> {
-        let is_full = |answer: &Answer| matches!(answer, Ok(StoreAnswer::Leased(_, left)) if *left >= self.granted);
-        let is_kept = self.keeping.as_ref().is_none_or(|keeping| keeping.peek().is_some_and(is_full));
-        // A fault may set the clock back.
-        let age = now.checked_sub(self.kept_at).filter(|age| *age < self.granted / PARTS);
-        age.filter(|_| is_kept)
-    }
 }
 
 impl Sessions {
@@ -110,21 +90,20 @@ impl Sessions {
     }
 
     /// A new session, with its first attempt. Returns the answer to that attempt.
-    fn begin(&mut self, lease: LeaseId, granted: Duration, kept_at: Duration) -> StoreAnswer {
+    fn begin(&mut self, lease: LeaseId, granted: Duration) -> StoreAnswer {
         self.open = Some(lease);
-        self.used.insert(lease, Used { users: 0, granted, keeping: None, kept_at });
-        self.join(lease, Duration::ZERO).unwrap_or(StoreAnswer::Gone)
+        self.used.insert(lease, Used { users: 0, granted, keeping: None });
+        self.join(lease).unwrap_or(StoreAnswer::Gone)
     }
 
-    /// One more attempt has the lease, which was kept alive `age` before the attempt. Returns the answer to that
-    /// attempt, if the session is open.
-    fn join(&mut self, lease: LeaseId, age: Duration) -> Option<StoreAnswer> {
+    /// One more attempt has the lease. Returns the answer to that attempt, if the session is open.
+    fn join(&mut self, lease: LeaseId) -> Option<StoreAnswer> {
         let used = self.used.get_mut(&lease).filter(|_| self.open == Some(lease))?;
         used.users += 1;
         self.last += 1;
         let own = LeaseId(self.last);
         self.joined.insert(own, lease);
-        Some(StoreAnswer::Leased(own, used.granted - age))
+        Some(StoreAnswer::Leased(own, used.granted))
     }
 
     /// The lease of an attempt or a hold, also if it has left.
@@ -181,45 +160,35 @@ struct Creation {
 #[derive(Clone)]
 pub(crate) struct SharedLease {
     store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
     sessions: Arc<Mutex<Sessions>>,
 }
 
 impl SharedLease {
-    pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> SharedLease {
-        SharedLease { store, clock, sessions: Arc::default() }
+    pub fn new(store: Arc<dyn Store>) -> SharedLease {
+        SharedLease { store, sessions: Arc::default() }
     }
 
     fn grant(&self, lease: Duration) -> Reply<Answer> {
-        let (store, clock, sessions) = (self.store.clone(), self.clock.clone(), self.sessions.clone());
-        let now = clock.now();
-        let (open, age) = {
+        let (store, sessions) = (self.store.clone(), self.sessions.clone());
+        let open = {
             let mut sessions = sessions.lock();
-            let (open, mut age) = (sessions.open, Duration::ZERO);
+            let open = sessions.open;
             if let Some(used) = open.and_then(|open| sessions.used.get_mut(&open))
                 && !store.keeps_alive_by_creating()
             {
-                if let Some(short) = used.age(now) {
-                    age = short;
-                } else {
-                    used.keeping = open.map(|open| store.send(Op::KeepAlive(open)).shared());
-                    used.kept_at = now;
-                }
+                used.keeping = open.map(|open| store.send(Op::KeepAlive(open)).shared());
             }
-            (open, age)
+            open
         };
         let asked = open.is_none().then(|| store.send(Op::Grant(lease)));
         Box::pin(async move {
             // An attempt that ends before it reads this has not joined.
-            if let Some(joined) = open.and_then(|open| sessions.lock().join(open, age)) {
+            if let Some(joined) = open.and_then(|open| sessions.lock().join(open)) {
                 return Ok(joined);
             }
-            let (asked, sent) = match asked {
-                Some(asked) => (asked, now),
-                None => (store.send(Op::Grant(lease)), clock.now()),
-            };
+            let asked = asked.unwrap_or_else(|| store.send(Op::Grant(lease)));
             match asked.await {
-                Ok(StoreAnswer::Leased(lease, granted)) => Ok(sessions.lock().begin(lease, granted, sent)),
+                Ok(StoreAnswer::Leased(lease, granted)) => Ok(sessions.lock().begin(lease, granted)),
                 other => other,
             }
         })

@@ -60,7 +60,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, MultiWriteErr
 
 use crate::{
     answer::spawned,
-    hold::{Key, Owner},
+    hold::{Key, Owner, path_part},
     mode::Mode,
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, ServerAddress, Servers, ask_versions},
@@ -444,7 +444,7 @@ where
 
 /// The path of a key's queue.
 fn queue(key: &Key) -> String {
-    format!("{ROOT}/{}", key.path_part())
+    format!("{ROOT}/{}", path_part(key.as_str()))
 }
 
 /// The name with the largest sequence before that of `own` whose mode conflicts with `mode`. Names of another form have

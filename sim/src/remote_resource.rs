@@ -143,7 +143,8 @@ mod tests {
     use std::time::Duration;
 
     use futures::FutureExt;
-    use history::{ClientId, HoldId, Key, Mode, OpId};
+    use history::{ClientId, ClockChange, Comparison, HoldId, Key, Mode, OpId, WhichClock};
+    use resource::Policy;
     use workloads::ports::Resource;
 
     use super::*;
@@ -190,6 +191,27 @@ mod tests {
         world.kill(world.resource());
         recovered(&world);
         assert_eq!(numbers(), [1]);
+    }
+
+    #[test]
+    fn a_deadline_is_compared_with_the_clock_of_the_resource() {
+        for (of_worker, of_resource, admitted) in [(0, 0, true), (5_000, 0, true), (0, 5_000, false)] {
+            let world = world(1, REDIS);
+            let policy = Policy::new(&[Arm::Deadline], Comparison::Default).unwrap();
+            *lock(&world.servers.resource) = ResourceModel::new(policy, None, true);
+            let until = world.wall(world.resource()) + Duration::from_secs(1);
+            for (node, ahead_ms) in [(world.worker(0), of_worker), (world.resource(), of_resource)] {
+                world.move_clock(node, WhichClock::Wall, ClockChange::JumpMs(ahead_ms));
+            }
+            let deadline = Some(Deadline { until_us: u64::try_from(until.as_micros()).unwrap(), read_us: 0 });
+            let action = Action::Write([(Arm::Deadline, Proposal { base: None, value: "1".into() })].into());
+            let (key, hold, op) = (Key::numbered(0), Some(HOLD), Some(OpId(1)));
+            let (sender, answer) = reply_channel();
+            serve(&world, world.worker(0), Request { key, hold, op, token: None, deadline, action }, sender);
+            run_for(&world, Duration::from_millis(10));
+            let admission = answer.now_or_never().unwrap().unwrap().unwrap();
+            assert_eq!(admission.arms[0].admitted, admitted, "ahead by {of_worker} and {of_resource} ms");
+        }
     }
 
     #[test]

@@ -112,6 +112,7 @@ mod tests {
     fn one_clock_of_five_jumps_while_a_client_holds_on_a_bare_majority() {
         let mut plan = plan();
         plan.schedule = vec![jump(1, "redis-3"), cut(2, "redis-1", &["worker-2"], 1_000)];
+        plan.workload.keys = 4;
         let plan = &hold_and_wait(&plan)[0];
         let links = plan.schedule[0].fault.links.as_ref().unwrap();
         assert_eq!(links.from, ["redis-4", "redis-5"].map(NodeName::from), "it holds on 1, 2, and 3");
@@ -119,6 +120,7 @@ mod tests {
         assert_eq!(plan.schedule[1].when, When::WhileWaits(WaitId(1)));
         assert_eq!(plan.schedule.len(), 2, "other cuts would disturb the hold");
         assert_eq!(plan.waits[0].until, Until::AnotherWrote);
+        assert_eq!(plan.workload.keys, 1, "a write to another key would end the wait");
     }
 
     #[test]

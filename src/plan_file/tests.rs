@@ -64,6 +64,20 @@ fn an_error_names_the_line_of_a_plan_without_its_servers() {
 }
 
 #[test]
+fn a_plan_without_servers_has_those_of_its_compose_file() {
+    let k1 = std::fs::read_to_string("suites/kleppmann/k1.toml").unwrap();
+    let parsed = |compose: &Path| {
+        let text = format!("compose = \"{}\"\n{k1}", compose.display());
+        PlanFile::parse(&text, "k1.toml", None)
+    };
+    let (_dir, compose) = changed_compose("redlock", |text| text.replace("port: 6379", "port: 6380"));
+    assert_eq!(parsed(&compose).unwrap().plan.servers.port, 6380);
+    let refused = parsed(&compose.with_file_name("nowhere.yaml")).unwrap_err();
+    assert_eq!(Exit::of(&refused), Exit::Usage);
+    assert!(refused.to_string().contains("nowhere.yaml"), "{refused}");
+}
+
+#[test]
 fn a_plan_of_too_many_values_is_refused_before_it_is_parsed() {
     let refused = PlanFile::parse(&"[".repeat(8_000_001), "plan.toml", None).unwrap_err();
     assert!(refused.to_string().starts_with("plan plan.toml: more than 8000000 values"), "{refused}");

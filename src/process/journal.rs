@@ -213,6 +213,22 @@ mod tests {
     }
 
     #[test]
+    fn the_wait_for_a_decision_is_no_slow_write() {
+        let mut out = Vec::new();
+        let journal = Journal::over(&mut out);
+        journal.hold_place();
+        std::thread::sleep(STALL_FROM);
+        let decided = stamp::now();
+        journal.fill_place(Some(Event::Recovered { durable: 7 }));
+        drop(journal);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\"recovered\""), "{text}");
+        // A busy machine may freeze the process later on; such a stall is a true one.
+        let is_false = |line: &serde_json::Value| line["event"] == "stall" && line["from"].as_u64() < Some(decided.0);
+        assert!(!text.lines().any(|line| is_false(&serde_json::from_str(line).unwrap())), "{text}");
+    }
+
+    #[test]
     fn nothing_follows_the_end() {
         let mut out = Vec::new();
         let journal = Journal::over(&mut out);

@@ -89,6 +89,15 @@ mod tests {
     }
 
     #[test]
+    fn a_list_with_one_item_more_is_another_list() {
+        let (one, two) = ("nodes = [\"a\"]\n", "nodes = [\"a\", \"b\"]\n");
+        assert_eq!(differences(one, two), ["nodes = [\"a\", \"b\"] instead of [\"a\"]"]);
+        assert_eq!(differences(two, one), ["nodes = [\"a\"] instead of [\"a\", \"b\"]"]);
+        let found = differences(TEXT, &format!("{TEXT}[[plan.schedule]]\nid = 6\n"));
+        assert!(found.len() == 1 && found[0].starts_with("plan.schedule = "), "{found:?}");
+    }
+
+    #[test]
     fn a_twin_that_changes_nothing_or_aims_at_nothing_is_refused() {
         for (path, value, words) in
             [("plan.lease", "2s", "already"), ("plan.schedule.6.fault.kind", "x", "`6`"), ("run.x", "y", "a table")]

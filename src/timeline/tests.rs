@@ -283,3 +283,21 @@ fn too_many_requests_are_counted_and_the_stale_write_is_kept() {
     let last = timeline.hold(HoldId(1)).unwrap().acts.last().unwrap();
     assert_eq!((last.kind, timeline.ms(last.at)), (RequestKind::Write, 7_102.0));
 }
+
+#[test]
+fn the_repeated_answer_to_a_resend_is_no_request() {
+    let records = records("kleppmann-pause");
+    let is_write = |record: &Record| matches!(record.event, Event::Admission { kind: RequestKind::Write, .. });
+    let write = records.iter().position(is_write).unwrap();
+    let mut again = records[write].clone();
+    if let Event::Admission { repeat, .. } = &mut again.event {
+        *repeat = true;
+    }
+    let mut builder = Builder::new(&checker::check(records.clone(), history::Tail::Whole));
+    records[..=write].iter().chain([&again]).chain(&records[write + 1..]).for_each(|record| builder.add(record));
+    let counts = |timeline: &Timeline| {
+        let drawn: Vec<usize> = timeline.holds.iter().map(|hold| hold.acts.len()).collect();
+        (timeline.left_out.acts_of_run, drawn)
+    };
+    assert_eq!(counts(&builder.finish()), counts(&built(&records)));
+}

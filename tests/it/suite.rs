@@ -301,6 +301,16 @@ fn a_suite_that_ends_early_leaves_no_older_junit() {
 }
 
 #[test]
+fn a_junit_file_that_cannot_be_written_hides_no_results() {
+    let dir = row(str::to_owned);
+    // The suite makes its own record there after it has cleared the file.
+    let record = dir.path().join("runs/suite-s-sim.jsonl");
+    let flags = ["--junit", record.to_str().unwrap()];
+    let ran = one(&dir, &flags).exits(64).says(&["--junit", "suite-s-sim.jsonl has something else"]);
+    assert!(ran.stdout.contains("1 of 1 runs came out as expected"), "{}", ran.stdout);
+}
+
+#[test]
 fn a_row_without_an_expectation_may_violate_only_the_lock() {
     let without = |text: &str| text.replace("expect = \"lock=violated\"\n", "");
     one(&row(without), &[]).exits(0);

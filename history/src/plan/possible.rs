@@ -137,6 +137,10 @@ impl Plan {
         if let Some((field, _)) = of_several.into_iter().find(|(_, is_given)| *is_given && w.locks_per_section == 1) {
             return err(field, "a section takes one key; add `--locks-per-section 2 --keys 2`".into());
         }
+        if let Some(lease) = w.renew_for.filter(|lease| *lease > LONGEST_LEASE) {
+            let lease = humantime::format_duration(lease);
+            return err("renew-for", format!("{lease} is a lease of more than 10m, the longest that `--lease` takes"));
+        }
         let times = [("resend", w.resend), ("cancel", w.cancel), ("renew-for", w.renew_for), ("patience", w.patience)];
         for (field, every) in times {
             if every.is_some_and(|d| d < Duration::from_millis(10)) {
@@ -145,10 +149,6 @@ impl Plan {
             if let Some(long) = every.filter(|d| *d > LONGEST_RUN) {
                 return err(field, format!("{} is too long: expected at most 24h", humantime::format_duration(long)));
             }
-        }
-        if let Some(lease) = w.renew_for.filter(|lease| *lease > LONGEST_LEASE) {
-            let lease = humantime::format_duration(lease);
-            return err("renew-for", format!("{lease} is a lease of more than 10m, the longest that `--lease` takes"));
         }
         if w.deadline.is_some_and(|d| d < Duration::from_millis(10) || d > self.lease) {
             return err("deadline", format!("the deadline is outside 10ms to the lease of {:?}", self.lease));

@@ -246,7 +246,7 @@ fn wait() -> Wait {
 #[test]
 fn what_types_cannot_refuse_is_refused() {
     type Change = fn(&mut Plan);
-    let table: [(&str, Change); 35] = [
+    let table: [(&str, Change); 33] = [
         ("workers", |p| p.workload.workers = 0),
         ("rate", |p| p.workload.rate_per_s = f64::NAN),
         ("rate", |p| p.workload.rate_per_s = -1.0),
@@ -257,8 +257,6 @@ fn what_types_cannot_refuse_is_refused() {
         ("work", |p| p.workload.work.from = Duration::from_secs(9)),
         ("work", |p| p.workload.work.to = Duration::from_secs(24 * 3600 + 1)),
         ("retry-delay", |p| p.workload.retry_delay.to = Duration::from_secs(24 * 3600 + 1)),
-        ("resend", |p| p.workload.resend = Some(Duration::MAX)),
-        ("renew-for", |p| p.workload.renew_for = Some(Duration::from_millis(600_001))),
         ("lock_nodes", |p| p.lock_nodes.push("worker-1".into())),
         ("lock_nodes", |p| p.lock_nodes.push("resource".into())),
         ("lock_nodes", |p| p.lock_nodes.push("agent".into())),

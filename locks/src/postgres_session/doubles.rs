@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::Notify,
 };
 
 use crate::ports::{Clock, Reply};
@@ -50,6 +51,8 @@ pub struct Scripted {
     pub begun: Mutex<Vec<String>>,
     /// The logins, the statements, and the requests to cancel a statement.
     pub asked: Mutex<Vec<String>>,
+    /// Notified when a client closes a session.
+    pub closed: Notify,
 }
 
 /// A message of the server: its kind, its length and its body.
@@ -100,7 +103,7 @@ impl Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (answers, begun, asked) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let scripted = Arc::new(Scripted { address, answers, begun, asked });
+        let scripted = Arc::new(Scripted { address, answers, begun, asked, closed: Notify::new() });
         let server = scripted.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -141,6 +144,7 @@ impl Scripted {
                 // The name of the prepared statement comes first.
                 b'P' => parsed = text(1),
                 b'S' => self.answer(&mut stream, &parsed, rows(&[1])).await?,
+                b'X' => self.closed.notify_one(),
                 _ => {}
             }
         }

@@ -1,5 +1,7 @@
 //! The lock of a session, against a server that says what a test lets it say.
 
+use std::future::pending;
+
 use super::{
     doubles::{LEASE, Says, Scripted, Stopped},
     *,
@@ -44,6 +46,31 @@ async fn a_release_whose_connection_breaks_may_have_been_done() {
     let hold = attempt(&*lock, LEASE).await.unwrap();
     server.says("unlock", Says::Closes);
     assert_eq!(lock.release(&hold, &Unwatched).await.unwrap_err().outcome, Outcome::Indeterminate);
+}
+
+/// A clock that stands still. Its timers end at once, if a test says so, and otherwise never.
+#[derive(Default)]
+struct Hasty(AtomicBool);
+
+impl Clock for Hasty {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep_until(&self, _: Duration) -> Reply<()> {
+        if self.0.load(Ordering::Relaxed) { Box::pin(ready(())) } else { Box::pin(pending()) }
+    }
+}
+
+#[tokio::test]
+async fn a_release_without_an_answer_closes_the_session() {
+    let (server, clock) = (Scripted::start().await, Arc::new(Hasty::default()));
+    let lock = lock(&server, clock.clone());
+    let hold = attempt(&*lock, LEASE).await.unwrap();
+    clock.0.store(true, Ordering::Relaxed);
+    assert_eq!(lock.release(&hold, &Unwatched).await.unwrap_err().outcome, Outcome::Indeterminate);
+    let closed = tokio::time::timeout(LEASE, server.closed.notified()).await;
+    assert!(closed.is_ok(), "an open session keeps a lock that the server did not release");
 }
 
 #[tokio::test]

@@ -74,44 +74,10 @@ impl Store for Noting {
     }
 }
 
-/// A clock that moves on at each look.
-struct Moving {
-    shows: Mutex<Duration>,
-    by: Mutex<Duration>,
-}
-
-impl Clock for Moving {
-    fn now(&self) -> Duration {
-        let mut shows = self.shows.lock();
-        *shows += *self.by.lock();
-        *shows
-    }
-
-    fn sleep_until(&self, _: Duration) -> Reply<()> {
-        Box::pin(pending())
-    }
-}
-
-/// A session by a clock that moves on by `by` at each look.
-fn session_by(by: Duration, store: &Arc<Noting>) -> (SharedLease, Arc<Moving>) {
-    let clock = Arc::new(Moving { shows: Mutex::default(), by: by.into() });
-    (SharedLease::new(store.clone(), clock.clone()), clock)
-}
-
-/// A session in which no keep-alive serves a later attempt.
-fn session(store: &Arc<Noting>) -> SharedLease {
-    session_by(LEASE, store).0
-}
-
 /// The number of a new attempt.
 async fn granted(session: &SharedLease) -> LeaseId {
-    granted_for(session, LEASE).await
-}
-
-/// The number of a new attempt, which has the lease for `left`.
-async fn granted_for(session: &SharedLease, left: Duration) -> LeaseId {
     match session.send(Op::Grant(LEASE)).await {
-        Ok(StoreAnswer::Leased(id, said)) if said == left => id,
+        Ok(StoreAnswer::Leased(id, LEASE)) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -131,7 +97,7 @@ fn is_revoked(store: &Noting) -> bool {
 #[tokio::test]
 async fn attempts_of_a_client_share_one_lease_until_the_last_of_them_ends() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (a, b) = (granted(&session).await, granted(&session).await);
     assert!(session.send(Op::Revoke(a)).await.is_err(), "the session goes on");
     assert_eq!(session.send(Op::Revoke(b)).await, Ok(StoreAnswer::Done));
@@ -148,7 +114,7 @@ async fn attempts_of_a_client_share_one_lease_until_the_last_of_them_ends() {
 #[tokio::test]
 async fn an_attempt_leaves_once_however_often_it_is_undone() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (held, failed) = (granted(&session).await, granted(&session).await);
     drop(session.send(Op::Create(Key::new("k1"), Owner::new("b"), failed, Mode::Write)));
     // The first undo is broken off. The next one still finds the key.
@@ -166,7 +132,7 @@ async fn an_attempt_leaves_once_however_often_it_is_undone() {
 #[tokio::test]
 async fn an_attempt_that_reads_no_answer_has_not_joined() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let held = granted(&session).await;
     drop(session.send(Op::Grant(LEASE)));
     assert_eq!(session.send(Op::Revoke(held)).await, Ok(StoreAnswer::Done));
@@ -182,7 +148,7 @@ async fn an_attempt_that_reads_no_answer_has_not_joined() {
 #[tokio::test]
 async fn an_attempt_in_a_session_that_has_ended_fails_and_the_next_one_begins_a_new_session() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let lost = granted(&session).await;
     assert_eq!(created(&session, lost).await, Ok(StoreAnswer::At(Revision(7))));
     *store.has_expired.lock() = true;
@@ -203,7 +169,7 @@ async fn an_attempt_in_a_session_that_has_ended_fails_and_the_next_one_begins_a_
 async fn a_key_of_which_nothing_is_known_ends_no_lease_of_another_hold() {
     for does_answer in [true, false] {
         let store = Arc::new(Noting { loses_creations: Mutex::new(!does_answer), ..Noting::default() });
-        let session = session(&store);
+        let session = SharedLease::new(store.clone());
         let (held, failed) = (granted(&session).await, granted(&session).await);
         drop(session.send(Op::Create(Key::new("k0"), Owner::new("a"), failed, Mode::Write)));
         let undone = session.send(Op::Revoke(failed)).await;
@@ -227,7 +193,7 @@ async fn a_key_of_which_nothing_is_known_ends_no_lease_of_another_hold() {
 #[tokio::test]
 async fn a_creation_that_keeps_the_lease_alive_is_the_only_request() {
     let store = Arc::new(Noting { keeps_alive_by_creating: true, ..Noting::default() });
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_, joined) = (granted(&session).await, granted(&session).await);
     assert_eq!(created(&session, joined).await, Ok(StoreAnswer::At(Revision(7))));
     assert!(!store.sent.lock().iter().any(|op| matches!(op, Op::KeepAlive(_))), "{:?}", store.sent.lock());
@@ -240,7 +206,7 @@ async fn a_creation_that_keeps_the_lease_alive_is_the_only_request() {
 #[tokio::test]
 async fn a_key_without_a_keep_alive_is_no_hold_and_is_removed() {
     let store = Arc::new(Noting { loses_keep_alives: true, ..Noting::default() });
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_, failed) = (granted(&session).await, granted(&session).await);
     assert!(matches!(created(&session, failed).await, Err(NodeError::Indeterminate(_))));
     assert_eq!(session.send(Op::Revoke(failed)).await, Ok(StoreAnswer::Done));
@@ -250,7 +216,7 @@ async fn a_key_without_a_keep_alive_is_no_hold_and_is_removed() {
 #[tokio::test]
 async fn a_keep_alive_for_less_than_the_granted_time_gives_no_hold() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_, joined) = (session.send(Op::Grant(2 * LEASE)).await, session.send(Op::Grant(2 * LEASE)).await);
     let Ok(StoreAnswer::Leased(joined, _)) = joined else { panic!("{joined:?}") };
     assert_eq!(last(&store), Op::KeepAlive(LeaseId(1)), "the store answers this with one LEASE");
@@ -262,7 +228,7 @@ async fn a_keep_alive_for_less_than_the_granted_time_gives_no_hold() {
 #[tokio::test]
 async fn requests_that_were_never_sent_fail_for_certain_and_leave_the_session_open() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_first, _second) = (granted(&session).await, granted(&session).await);
     *store.is_cut_off.lock() = true;
     let failed = granted(&session).await;
@@ -278,7 +244,7 @@ async fn requests_that_were_never_sent_fail_for_certain_and_leave_the_session_op
 #[tokio::test]
 async fn a_session_with_a_hold_that_was_given_up_is_joined_and_revoked_no_more() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (held, given_up) = (granted(&session).await, granted(&session).await);
     session.relies_on_end(given_up);
     granted(&session).await;
@@ -290,7 +256,7 @@ async fn a_session_with_a_hold_that_was_given_up_is_joined_and_revoked_no_more()
 #[tokio::test]
 async fn a_creation_that_is_answered_leaves_the_session_open() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_, joined) = (granted(&session).await, granted(&session).await);
     assert_eq!(created(&session, joined).await, Ok(StoreAnswer::At(Revision(7))));
     assert!(session.send(Op::Revoke(joined)).await.is_err(), "the session goes on");
@@ -301,7 +267,7 @@ async fn a_creation_that_is_answered_leaves_the_session_open() {
 #[tokio::test]
 async fn the_end_of_a_session_forgets_no_key_of_another() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (given_up, failed) = (granted(&session).await, granted(&session).await);
     drop(session.send(Op::Create(Key::new("k1"), Owner::new("b"), failed, Mode::Write)));
     session.relies_on_end(given_up);
@@ -315,7 +281,7 @@ async fn the_end_of_a_session_forgets_no_key_of_another() {
 #[tokio::test]
 async fn a_release_deletes_no_key_of_a_running_attempt() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (held, joined) = (granted(&session).await, granted(&session).await);
     let creating = session.send(Op::Create(Key::new("k1"), Owner::new("b"), joined, Mode::Write));
     assert!(session.send(Op::Revoke(held)).await.is_err(), "the session goes on");
@@ -328,7 +294,7 @@ async fn a_release_deletes_no_key_of_a_running_attempt() {
 #[tokio::test]
 async fn no_attempt_joins_a_session_that_a_keep_alive_found_gone() {
     let store = Arc::new(Noting::default());
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let _lost = granted(&session).await;
     *store.has_expired.lock() = true;
     let failed = granted(&session).await;
@@ -341,7 +307,7 @@ async fn no_attempt_joins_a_session_that_a_keep_alive_found_gone() {
 /// A session with a hold, and with a creation of k0 by "b" that was not answered before its undo was broken off. It is
 /// answered when the sender says so.
 async fn left_behind(store: &Arc<Noting>) -> (SharedLease, oneshot::Sender<()>) {
-    let session = session(store);
+    let session = SharedLease::new(store.clone());
     let (_held, failed) = (granted(&session).await, granted(&session).await);
     let (answering, late) = oneshot::channel();
     *store.late.lock() = Some(late);
@@ -367,7 +333,7 @@ async fn an_attempt_takes_back_the_key_that_an_earlier_one_left_in_its_queue() {
 #[tokio::test]
 async fn a_key_whose_deletion_was_not_answered_is_deleted_again() {
     let store = Arc::new(Noting { loses_deletions: Mutex::new(true), ..Noting::default() });
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_held, failed) = (granted(&session).await, granted(&session).await);
     drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
     assert!(session.send(Op::Revoke(failed)).await.is_err(), "the key may still be there");
@@ -396,7 +362,7 @@ async fn an_attempt_that_waits_behind_its_clients_lost_key_takes_it_back() {
 #[tokio::test]
 async fn an_attempt_that_waits_finds_a_key_whose_answer_was_lost() {
     let store = Arc::new(Noting { loses_creations: Mutex::new(true), ..Noting::default() });
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_held, failed) = (granted(&session).await, granted(&session).await);
     let lost = Op::Create(Key::new("k0"), Owner::new("b"), LeaseId(1), Mode::Write);
     drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
@@ -416,7 +382,7 @@ async fn an_attempt_that_waits_finds_a_key_whose_answer_was_lost() {
 #[tokio::test]
 async fn a_second_creation_that_was_never_sent_says_nothing_of_the_first() {
     let store = Arc::new(Noting { loses_creations: Mutex::new(true), ..Noting::default() });
-    let session = session(&store);
+    let session = SharedLease::new(store.clone());
     let (_held, failed) = (granted(&session).await, granted(&session).await);
     drop(session.send(Op::Create(Key::new("k0"), Owner::new("b"), failed, Mode::Write)));
     assert!(session.send(Op::Revoke(failed)).await.is_err());
@@ -428,62 +394,4 @@ async fn a_second_creation_that_was_never_sent_says_nothing_of_the_first() {
     *store.loses_creations.lock() = false;
     assert!(session.send(waits).now_or_never().is_none());
     assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)), "the key of the first creation");
-}
-
-/// The time for which a new attempt has the lease, and whether the attempt has sent a keep-alive.
-async fn joined(session: &SharedLease, store: &Noting) -> (Duration, bool) {
-    let before = store.sent.lock().len();
-    let Ok(StoreAnswer::Leased(own, left)) = session.send(Op::Grant(LEASE)).await else { panic!("it joins") };
-    let is_kept = matches!(store.sent.lock().get(before), Some(Op::KeepAlive(_)));
-    assert_eq!(created(session, own).await, Ok(StoreAnswer::At(Revision(7))));
-    (left, is_kept)
-}
-
-#[tokio::test]
-async fn a_keep_alive_serves_the_attempts_of_a_twentieth_of_the_lease_which_have_the_rest() {
-    let (store, ms) = (Arc::new(Noting::default()), Duration::from_millis);
-    let (session, clock) = session_by(ms(33), &store);
-    assert_eq!(granted(&session).await, LeaseId(1));
-    for attempts in 0..2 {
-        for age in [33, 66, 99] {
-            assert_eq!(joined(&session, &store).await, (LEASE - ms(age), false), "after {attempts} keep-alives");
-        }
-        assert_eq!(joined(&session, &store).await, (LEASE, true), "132 ms are more than a twentieth of 2 s");
-    }
-    *clock.by.lock() = LEASE / PARTS;
-    assert_eq!(joined(&session, &store).await, (LEASE, true));
-    // The clock was set back.
-    (*clock.shows.lock(), *clock.by.lock()) = (ms(1), Duration::ZERO);
-    assert_eq!(joined(&session, &store).await, (LEASE, true));
-    assert_eq!(joined(&session, &store).await, (LEASE, false));
-}
-
-#[tokio::test]
-async fn a_keep_alive_without_an_answer_serves_no_other_attempt() {
-    let store = Arc::new(Noting { loses_keep_alives: true, ..Noting::default() });
-    let (session, clock) = session_by(LEASE, &store);
-    granted(&session).await;
-    let own = granted(&session).await;
-    *clock.by.lock() = Duration::from_millis(1);
-    for _ in 0..2 {
-        // The first keep-alive has no answer yet; the second one is lost.
-        granted(&session).await;
-        assert_eq!(last(&store), Op::KeepAlive(LeaseId(1)));
-        assert!(created(&session, own).await.is_err());
-    }
-    let keep_alives = store.sent.lock().iter().filter(|op| matches!(op, Op::KeepAlive(_))).count();
-    assert_eq!(keep_alives, 3, "one for each attempt that joined");
-}
-
-#[tokio::test]
-async fn a_lease_that_ends_soon_after_a_keep_alive_begins_a_new_session() {
-    let store = Arc::new(Noting::default());
-    let (session, _) = session_by(Duration::from_millis(1), &store);
-    granted(&session).await;
-    let own = granted_for(&session, LEASE - Duration::from_millis(1)).await;
-    *store.has_expired.lock() = true;
-    assert_eq!(created(&session, own).await, Ok(StoreAnswer::Gone));
-    *store.has_expired.lock() = false;
-    granted(&session).await;
-    assert_eq!(last(&store), Op::Grant(LEASE));
 }

@@ -152,9 +152,15 @@ async fn a_second_creation_finds_the_key_of_the_first() {
 #[tokio::test]
 async fn a_key_with_a_separator_has_a_queue_of_its_own() {
     let (member, store) = start().await;
-    for (key, owner, name) in [("k0/1", "a", "k0%2F1/a"), ("k0%2F1", "b", "k0%252F1/b"), ("k0", "c", "k0/c")] {
-        let created = store.send(Op::Create(Key::new(key), Owner::new(owner), LeaseId(7), Mode::Write)).await;
-        assert!(matches!(created, Ok(StoreAnswer::First(_))), "{key} is first in its queue: {created:?}");
+    let keys = [
+        (Key::new("k0/1"), "k0%2F1/a"),
+        (Key::new("k0%2F1"), "k0%252F1/a"),
+        (Key::new("k0"), "k0/a"),
+        (Key::within("all/mine/", "k0/1"), "all/mine/k0%2F1/a"),
+    ];
+    for (key, name) in keys {
+        let created = store.send(Op::Create(key, Owner::new("a"), LeaseId(7), Mode::Write)).await;
+        assert!(matches!(created, Ok(StoreAnswer::First(_))), "{name} is first in its queue: {created:?}");
         assert!(member.has(name), "{name}");
     }
 }

@@ -98,3 +98,32 @@ fn the_chart_names_the_event_that_decides() {
         assert!(text.contains(words), "{words}: {text}");
     }
 }
+
+#[test]
+fn each_gap_of_the_chart_is_marked() {
+    // One instant a second: the redraws violate, of eight.
+    let violating = [1, 1, 1, 1, 8, 8, 8, 8];
+    let instant = |(at, violating)| Instant { at: Duration::from_secs(at), violating };
+    let drawn = Inevitability {
+        plan: plan(),
+        redraws: 8,
+        instants: (0..).zip(violating).map(instant).collect(),
+        probable_from: None,
+        certain_from: None,
+        around: Vec::new(),
+        toml: String::new(),
+    };
+    let text = drawn.text("lock stale-holder", 7);
+    let rows: Vec<&str> = text.lines().skip(3).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(rows[..6], ["0.000", "…", "3.000", "4.000", "…", "7.000"], "{text}");
+}
+
+#[test]
+fn all_moments_at_the_instant_are_shown_and_some_around_it() {
+    let moment = |s: u64| Moment { at_ms: s as f64 * 1e3, who: "worker-1".to_owned(), what: "acquired k0".to_owned() };
+    let all: Vec<Moment> = [1, 2, 3, 4, 4, 4, 5, 6, 7].map(moment).to_vec();
+    let around = |s: u64| moments::around(&all, Duration::from_secs(s), 2, 1);
+    for (at, shown) in [(4, vec![2, 3, 4, 4, 4, 5]), (1, vec![1, 2]), (7, vec![5, 6, 7]), (8, vec![6, 7])] {
+        assert_eq!(around(at), shown.into_iter().map(moment).collect::<Vec<_>>(), "{at} s");
+    }
+}

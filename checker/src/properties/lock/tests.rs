@@ -209,12 +209,12 @@ fn a_later_hold_may_be_heard_of_before_an_earlier_one() {
 #[test]
 fn a_later_hold_is_kept_for_an_earlier_one_however_many_there_were_before() {
     let mut builder = HistoryBuilder::new();
-    builder.plan.workload.workers = 3;
+    builder.plan.workload.workers = 4;
     for i in 1..=15 {
         builder.acquire(i, 3, i * 10, i * 10 + 2, i).with_place(i).release(i, i * 10 + 4);
     }
-    // As above, and a third worker takes over before worker 2 is heard of.
-    builder.acquire(51, 1, 1_001, 1_020, 42).with_place(28).release(51, 1_023);
+    // As above, and a third worker takes over before worker 2 is heard of. A fourth one waits since 1,022.
+    builder.acquire(51, 1, 1_001, 1_020, 42).with_place(28).release(51, 1_023).try_to_acquire(53, 4, 1_022);
     builder.acquire(52, 3, 1_024, 1_026, 43).with_place(29).release(52, 1_028);
     builder.acquire(50, 2, 1_000, 1_030, 41).with_place(27).write(50, 1, 1_035, 1_060).release(50, 1_040);
     let lock = builder.lock();
@@ -240,6 +240,12 @@ fn a_window_between_attempts_of_one_client_is_its_own_fault() {
     let window = builder.window();
     assert!(window.self_);
     assert!(window.headline.contains("old hold"), "{}", window.headline);
+    // A worker may have two clients.
+    let mut builder = HistoryBuilder::new();
+    builder.plan.workload.clients_per_worker = 2;
+    builder.acquire_in("worker-1", 1, 0, 0, 10, 41).acquire_in("worker-1", 2, 1, 100, 110, 42);
+    let window = builder.release(2, 200).release(1, 300).window();
+    assert!(!window.self_ && !window.told().closing.contains("one client"), "{window:#?}");
 }
 
 #[test]

@@ -3,23 +3,26 @@
 use super::*;
 
 #[test]
-fn a_client_waits_ten_milliseconds_or_more() {
+fn a_client_waits_ten_milliseconds_to_a_day_and_renews_for_ten_minutes_at_most() {
     type Change = fn(&mut Workload, Option<Duration>);
-    let table: [(&str, Change); 4] = [
-        ("resend", |w, time| w.resend = time),
-        ("cancel", |w, time| w.cancel = time),
-        ("renew-for", |w, time| w.renew_for = time),
-        ("patience", |w, time| (w.keys, w.locks_per_section, w.patience) = (2, 2, time)),
+    const MINUTE: u64 = 60_000_000_000;
+    let table: [(&str, u64, Change); 4] = [
+        ("resend", 1_440 * MINUTE, |w, time| w.resend = time),
+        ("cancel", 1_440 * MINUTE, |w, time| w.cancel = time),
+        ("renew-for", 10 * MINUTE, |w, time| w.renew_for = time),
+        ("patience", 1_440 * MINUTE, |w, time| (w.keys, w.locks_per_section, w.patience) = (2, 2, time)),
     ];
-    for (field, change) in table {
+    for (field, longest, change) in table {
         let with = |nanos| {
             let mut plan = plan();
             change(&mut plan.workload, Some(Duration::from_nanos(nanos)));
             plan.validate().map_err(|error| error.field)
         };
-        assert_eq!(with(10_000_000), Ok(()), "{field}");
-        for short in [0, 9_999_999] {
-            assert_eq!(with(short), Err(field), "{short} ns");
+        for possible in [10_000_000, longest] {
+            assert_eq!(with(possible), Ok(()), "{field}: {possible} ns");
+        }
+        for refused in [0, 9_999_999, longest + 1, u64::MAX] {
+            assert_eq!(with(refused), Err(field), "{refused} ns");
         }
     }
 }

@@ -21,6 +21,18 @@ fn the_picture_of_a_pause_names_both_holders_and_the_refused_write() {
 }
 
 #[test]
+fn a_hold_of_another_key_is_no_later_hold() {
+    for (key, is_told) in [("k0", true), ("k1", false)] {
+        let mut timeline = timeline("kleppmann-pause");
+        let second = timeline.hold(timeline.windows[0].holds[1]).unwrap();
+        let later = Hold { id: history::HoldId(2_000_000_001), key: key.into(), ..second.clone() };
+        timeline.holds.push(later);
+        let svg = picture(&timeline, &timeline.windows[0]).unwrap();
+        assert_eq!(svg.contains("1 later hold"), is_told, "{key}: {svg}");
+    }
+}
+
+#[test]
 fn text_of_a_run_is_no_markup_in_a_picture() {
     let mut timeline = timeline("kleppmann-pause");
     timeline.lanes[0].name = "<b>\"&'\u{1b}".to_owned();

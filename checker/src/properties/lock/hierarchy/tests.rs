@@ -126,6 +126,17 @@ fn a_wait_at_a_point_under_a_child_ends_under_its_parent_too() {
 }
 
 #[test]
+fn the_wait_for_a_child_outlasts_the_lease_of_its_parent() {
+    // The client waits for the child from 6 to 400, and works for 1,700.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite).acquire(2, 1, 6, 400, 41).of_child(2, Some(1));
+    builder.work(2, 400, 1_700).acquire(3, 2, 2_000, 2_010, 42).release(3, 2_050).write(2, 1, 2_100, 2_102);
+    builder.release_refused(2, 2_110).release_refused(1, 2_120);
+    assert_eq!(builder.window().holds, [HoldId(1), HoldId(3)]);
+    assert_eq!(builder.causes(), ["overrun"]);
+}
+
+#[test]
 fn a_client_that_was_released_from_a_point_may_have_released_the_parent() {
     // The record of worker 1 ends at the point, at 40. It was dead by 120.
     for (released, expected) in [(None, (Verdict::Violated, 1)), (Some(60), (Verdict::Inconclusive, 0))] {

@@ -80,6 +80,22 @@ fn a_renewal_that_succeeded_clears_the_failures_before_it() {
 }
 
 #[test]
+fn a_renewal_that_is_answered_too_late_clears_no_failures() {
+    // The promise ends at 1,978 because of the partition. The renewal of 1,900 is answered after that.
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
+    let mut s = HistoryBuilder::renewing(600);
+    s.plan.lock_nodes.truncate(1);
+    s.acquire(1, 1, 0, 10, 41);
+    for sent in [600, 1_200, 1_800] {
+        s.event("worker-1", sent, Event::Renew { hold });
+        s.event("worker-1", sent + 40, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+    }
+    s.renew(1, 1_900, 1_985).inject(1, partition(), "redis-1", 500, 1_860);
+    s.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).write(1, 1, 2_051, 2_052);
+    assert_eq!(s.causes(), ["partition"]);
+}
+
+#[test]
 fn a_renewal_lasts_as_long_as_the_server_said_and_not_as_the_client_asked() {
     let mut s = HistoryBuilder::renewing(600);
     s.plan.workload.renew_for = Some(std::time::Duration::from_secs(10));
