@@ -74,8 +74,8 @@ fn a_stall_that_is_reported_after_the_hold_has_closed_still_explains_it() {
     let mut s = builder();
     let event = Event::Stall { from: ms(100), to: ms(2_500), late: StallCause::Write };
     s.work(1, 20, 100).write(1, 1, 2_501, 2_502).release_refused(1, 2_503);
-    // The client has gone on, so the hold is closed.
-    s.try_to_acquire(3, 1, 2_550).event("worker-1", 2_600, event);
+    // The client has released another hold since, so the first one is closed.
+    s.acquire(3, 1, 2_550, 2_560, 43).release(3, 2_570).event("worker-1", 2_600, event);
     assert_eq!(s.causes(), ["stall"]);
 }
 
