@@ -27,6 +27,7 @@ const KEYS_MAX: u32 = 10_000_000;
 const LOCKS_MAX: u32 = 100;
 /// The longest run. A run waits at its end for clients that still work, so no work is longer either.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 3600);
+/// The longest lease, of an attempt or of a renewal.
 const LONGEST_LEASE: Duration = Duration::from_secs(600);
 
 /// The reason why a plan cannot be run.
