@@ -159,6 +159,9 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
+/// The machine on which the agent can set clocks.
+pub const SETS_CLOCKS: &str = "x86_64";
+
 /// Refuses faults that the agent cannot inject on this machine.
 ///
 /// # Errors
@@ -166,7 +169,7 @@ fn owned(words: &[&str]) -> Vec<String> {
 /// The plan moves clocks, and the machine is no x86-64.
 fn check_machine(plan: &Plan, machine: &str) -> Result<(), Unusable> {
     let moves_clocks = plan.schedule.iter().any(|step| step.fault.kind() == FaultKind::Clock);
-    if moves_clocks && machine != "x86_64" {
+    if moves_clocks && machine != SETS_CLOCKS {
         return Err(Unusable(format!(
             "the plan has the fault `clock`: on real servers it needs an x86-64 machine, and this one is {machine}; \
              leave it out, or simulate it with --cluster sim"

@@ -182,7 +182,9 @@ impl Source {
         let scenario = &self.scenario;
         let plan = self.swarm.as_ref().map_or_else(|| scenario.plan(first_seed), |swarm| swarm.plan(first_seed))?;
         let plan = scenario.file(String::new(), plan).to_toml()?;
-        let search = format!("{:?}", (args.swarm, args.limit, args.redraws));
+        // The plan of one seed does not tell from which tokens a swarm draws.
+        let tokens = args.scenario.tokens.as_ref().filter(|_| args.swarm);
+        let search = format!("{:?}", (args.swarm, tokens, args.limit, args.redraws));
         let flags = fingerprint::of([plan.as_str(), &search]);
         Ok(Head { build: fingerprint::build()?, flags, first_seed, seeds: args.seeds, shard: args.shard.get() })
     }

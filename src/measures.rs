@@ -86,7 +86,8 @@ fn us(from: Stamp, to: Stamp) -> u64 {
 /// Returns whether a quantile of so many values is shown. Of fewer values, a high quantile would be the longest one
 /// under another name.
 pub fn is_shown(quantile: f64, values: u64) -> bool {
-    quantile == 1.0 || values as f64 * (1.0 - quantile) >= 1.0
+    // 10 × (1 − 0.9) is a little less than 1.
+    quantile == 1.0 || values as f64 * (1.0 - quantile) > 1.0 - 1e-9
 }
 
 /// Returns a quantile in milliseconds. None without values, and for a high quantile of too few values.
@@ -171,9 +172,9 @@ impl Measures {
             Event::Sections { offered, done, dropped } => {
                 self.is_counted = true;
                 self.uncounted.remove(&record.process);
-                self.offered += offered;
-                self.done += done;
-                self.dropped += dropped;
+                self.offered = self.offered.saturating_add(*offered);
+                self.done = self.done.saturating_add(*done);
+                self.dropped = self.dropped.saturating_add(*dropped);
             }
             Event::Fault { kind: FaultKind::Kill, node, phase: FaultPhase::Proved { .. }, .. }
                 if node.as_str().starts_with("worker-") =>
@@ -202,7 +203,7 @@ impl Measures {
 
     /// The sections that acquired all their locks.
     fn reached(&self) -> u64 {
-        self.done + self.sections_without_count()
+        self.done.saturating_add(self.sections_without_count())
     }
 
     /// The sections that were reached in each second, from the first section that was due to the last that ended.
@@ -232,7 +233,7 @@ impl Measures {
         // A killed worker lost its count. The ends of its holds are on record, but not that of a hold that it had when
         // it was killed.
         let least = if self.lost_counts > 0 || !self.uncounted.is_empty() { "at least " } else { "" };
-        let offered = self.offered + self.sections_without_count();
+        let offered = self.offered.saturating_add(self.sections_without_count());
         let _ = match self.is_counted || self.lost_counts > 0 {
             true => writeln!(
                 out,
@@ -440,6 +441,7 @@ mod tests {
     #[test]
     fn a_quantile_of_too_few_values_is_not_shown() {
         assert!(!is_shown(0.999, 999) && is_shown(0.999, 1_000) && is_shown(1.0, 1));
+        assert!(!is_shown(0.99, 99) && is_shown(0.99, 100) && !is_shown(0.9, 9) && is_shown(0.9, 10));
         let mut measures = Measures::default();
         (1..=100).for_each(|ms| measures.held_us.saturating_record(ms * 1_000));
         let lines = measures.lines(Duration::from_secs(1));
@@ -486,5 +488,12 @@ mod tests {
             let lines = measures.lines(Duration::from_secs(1));
             assert!(lines.starts_with(&format!("  critical sections   {told}")), "{node}: {lines}");
         }
+    }
+
+    #[test]
+    fn counts_of_sections_stop_at_the_largest_number() {
+        let (mut measures, max) = (Measures::default(), Some((u64::MAX, u64::MAX, 0)));
+        ["worker-1", "worker-2"].iter().for_each(|of| add_sections(&mut measures, of, 0, max));
+        assert!(measures.lines(Duration::from_secs(1)).contains(&format!("offered {} ", u64::MAX)));
     }
 }

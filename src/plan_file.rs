@@ -122,6 +122,13 @@ impl PlanFile {
         toml::to_string(self).context("writing the plan as TOML")
     }
 
+    /// Returns the plan with the lock as the user named it, and with a planted bug of the resource. The plan itself
+    /// names the correct ones.
+    pub fn named_plan(&self) -> Plan {
+        let bug = self.resource_bug.as_ref().map(|bug| format!(", resource buggy:{bug}")).unwrap_or_default();
+        Plan { backend: format!("{}{bug}", self.backend), ..self.plan.clone() }
+    }
+
     /// Returns the servers of the run, with the persistence that the plan asks for.
     pub fn servers(&self) -> anyhow::Result<ComposeFile> {
         let mut servers = servers(self.compose.as_deref(), &self.backend)?;

@@ -58,7 +58,7 @@ impl RecordedRun {
             if kinds.is_empty() { vec![NO_FAULTS.to_owned()] } else { kinds }
         });
         // The plan names the correct lock also if the run planted a bug.
-        let scenario = plan.as_ref().map(|file| Plan { backend: file.backend.clone(), ..file.plan.clone() });
+        let scenario = plan.as_ref().map(PlanFile::named_plan);
         RecordedRun {
             started: started(run),
             run: run.to_owned(),

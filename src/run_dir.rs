@@ -86,9 +86,17 @@ impl RunDir {
         self.0.join("logs").join(format!("{node}.log"))
     }
 
-    /// Writes a file of the run.
+    /// Writes a file of the run, all at once: another command may read the file meanwhile, and neither an interruption
+    /// nor a full disk takes the former one. A SIGKILL can leave a hidden file beside it.
     pub fn write(&self, path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let beside = path.with_file_name(format!(".{name}-{}", std::process::id()));
+        let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+        if written.is_err() {
+            // The error says what is wrong. A file that was not made cannot be removed.
+            let _ = std::fs::remove_file(&beside);
+        }
+        written.with_context(|| format!("writing {}", path.display()))
     }
 }
 
@@ -148,5 +156,24 @@ mod tests {
         assert_eq!(history(), dir.path().join("history.jsonl.zst"));
         std::fs::write(dir.path().join("history.jsonl"), "").unwrap();
         assert_eq!(history(), dir.path().join("history.jsonl"));
+    }
+
+    #[test]
+    fn a_file_is_replaced_all_at_once_and_a_failure_leaves_the_former_one() {
+        use std::io::Read;
+        let runs = tempfile::tempdir().unwrap();
+        let dir = RunDir::create(runs.path(), "run").unwrap();
+        dir.write(&dir.verdict(), "former").unwrap();
+        let mut reader = std::fs::File::open(dir.verdict()).unwrap();
+        dir.write(&dir.verdict(), "new").unwrap();
+        let mut seen = String::new();
+        reader.read_to_string(&mut seen).unwrap();
+        assert_eq!(seen, "former", "who reads it sees no half file");
+        assert_eq!(std::fs::read_to_string(dir.verdict()).unwrap(), "new");
+        // A directory cannot be replaced by a file.
+        std::fs::create_dir(dir.page()).unwrap();
+        dir.write(&dir.page(), "x").unwrap_err();
+        let is_hidden = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with('.');
+        assert!(!std::fs::read_dir(dir.path()).unwrap().flatten().any(is_hidden), "nothing is left beside");
     }
 }

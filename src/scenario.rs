@@ -283,6 +283,7 @@ pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Resul
         ("repeat", args.repeat.is_some(), "give `--repeat` to `harness suite`"),
         ("keep", args.keep, "the servers of a suite are always removed"),
         ("servers", args.servers.is_some(), "a suite starts its servers; give the flag to `harness run`"),
+        ("images-only", args.images_only, "a suite makes runs; give the flag to `harness run`"),
         ("format", args.format != Format::Text, "give `--format` to `harness suite`"),
         ("runs", args.runs != Path::new("runs"), "give `--runs` to `harness suite`"),
     ];

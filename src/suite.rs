@@ -85,7 +85,7 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
     let mut progress = Progress::new(&todo.iter().map(|todo| todo.case.planned()).collect::<Vec<_>>());
     for (made, &Todo { suite, case, n }) in todo.iter().enumerate() {
         let of = || format!("{}, run {} of {}", case.name, n + 1, args.repeat);
-        let done = runner.one(case, n).with_context(of)?;
+        let done = records[suite].with_earlier_tries(runner.one(case, n).with_context(of)?);
         if args.format == Format::Text {
             print(&table::line(&done))?;
         }

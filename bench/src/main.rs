@@ -1,7 +1,8 @@
 //! Measures the Redlock client of this project beside `rslock` and beside the wire, in one run on the same servers.
 //!
-//! All processes are pinned to one CPU: a wake-up across virtual CPUs costs more than the work that is measured. Every
-//! figure is a ratio to a baseline of the same round. The clients take turns, in short rounds, so that other load on
+//! All processes are pinned to one CPU: a wake-up across virtual CPUs costs more than the work that is measured. With
+//! `--apart`, the servers are pinned to a second one, so a client works while they do. Every figure is a ratio to a
+//! baseline of the same round. The clients take turns, in short rounds, so that other load on
 //! the machine hits all of them.
 
 mod clients;
@@ -13,7 +14,7 @@ use clap::Parser;
 use clients::{Client, LEASE, Raw};
 use futures::future::try_join_all;
 use harness_bench::{
-    pinned,
+    pinned::Pins,
     series::{Series, Times},
     servers::Server,
 };
@@ -41,6 +42,9 @@ struct Args {
     /// Cycles after which no key may be left on any server
     #[arg(long, default_value_t = 100_000)]
     left_cycles: u64,
+    /// Pin the servers to a second CPU
+    #[arg(long)]
+    apart: bool,
 }
 
 /// The number of servers.
@@ -52,8 +56,8 @@ const SETTLES: Duration = Duration::from_millis(500);
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    pinned::to_one_cpu()?;
-    let servers = (0..SERVERS).map(|_| Server::start()).collect::<anyhow::Result<Vec<_>>>()?;
+    let pins = Pins::new(args.apart)?;
+    let servers = pins.start(|| (0..SERVERS).map(|_| Server::start()).collect::<anyhow::Result<Vec<_>>>())?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&args, &servers))
 }
 
@@ -64,6 +68,7 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
     let ours = Client::ours(&addresses, TokenSource::None)?;
     let counted = Client::ours(&addresses, TokenSource::MajorityMax)?;
     let two_phase = Client::ours(&addresses, TokenSource::TwoPhase)?;
+    let fast = Client::ours(&addresses, TokenSource::TwoPhaseFast)?;
 
     println!("{} rounds of {} cycles: median (least to most) of the rounds", args.rounds, args.cycles);
     let [
@@ -74,13 +79,14 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
         mut p50_ours,
         mut p50_counted,
         mut p50_two_phase,
-    ] = [(); 7].map(|()| Series::default());
+        mut p50_fast,
+    ] = [(); 8].map(|()| Series::default());
     for round in 0..=args.rounds {
         let raw_pings = raw_times(args.cycles, |_| raw.pings())?;
         let raw_sets = raw_times(args.cycles, |number| raw.sets(number))?;
         let raw_counted = raw_times(args.cycles, |number| raw.counted_sets(number))?;
         let mut figures = vec![raw_pings, raw_sets, raw_counted];
-        for client in [&rslock, &ours, &counted, &two_phase] {
+        for client in [&rslock, &ours, &counted, &two_phase, &fast] {
             figures.push(times(client, args.cycles).await?);
         }
         // The first round warms up.
@@ -93,6 +99,7 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
                 &mut p50_ours,
                 &mut p50_counted,
                 &mut p50_two_phase,
+                &mut p50_fast,
             ];
             all.into_iter().zip(figures).for_each(|(series, figure)| series.push(figure.quantile_us(0.5)));
         }
@@ -109,13 +116,17 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
     row("ours, majority-max, acquire p50 µs", &p50_counted, &p50_counted.over(&p50_ours), "ours without tokens");
     row("ours, two-phase, acquire p50 µs", &p50_two_phase, &p50_two_phase.over(&p50_ours), "ours without tokens");
     row("  beside raw SETs", &p50_two_phase, &p50_two_phase.over(&p50_counted_sets), "raw SETs with a write-back");
+    row("ours, two-phase-fast, acquire p50 µs", &p50_fast, &p50_fast.over(&p50_ours), "ours without tokens");
 
     println!("\n{} tasks, {} cycles each: cycles/s", args.tasks, args.task_cycles);
-    let [mut rate_rslock, mut rate_ours, mut rate_two_phase] = [(); 3].map(|()| Series::default());
+    let [mut rate_rslock, mut rate_ours, mut rate_two_phase, mut rate_fast] = [(); 4].map(|()| Series::default());
     for round in 0..=args.rounds {
-        for (client, series) in
-            [(&rslock, &mut rate_rslock), (&ours, &mut rate_ours), (&two_phase, &mut rate_two_phase)]
-        {
+        for (client, series) in [
+            (&rslock, &mut rate_rslock),
+            (&ours, &mut rate_ours),
+            (&two_phase, &mut rate_two_phase),
+            (&fast, &mut rate_fast),
+        ] {
             let rate = rate(client, args).await?;
             if round > 0 {
                 series.push(rate);
@@ -125,6 +136,7 @@ async fn measure(args: &Args, servers: &[Server]) -> anyhow::Result<()> {
     row("rslock, cycles/s", &rate_rslock, &rate_rslock.over(&rate_rslock), "itself");
     row("ours without tokens, cycles/s", &rate_ours, &rate_ours.over(&rate_rslock), "rslock");
     row("ours, two-phase, cycles/s", &rate_two_phase, &rate_two_phase.over(&rate_rslock), "rslock");
+    row("ours, two-phase-fast, cycles/s", &rate_fast, &rate_fast.over(&rate_rslock), "rslock");
 
     println!("\none of five servers frozen");
     let [mut up, mut frozen] = [(); 2].map(|()| Series::default());

@@ -276,7 +276,7 @@ fn plan(keys: u32, clients: u32) -> serde_json::Value {
         "servers": {
             "topology": "independent", "promise": "lease", "lease_clock": "wall", "amnesia": "forgets-locks",
             "kill_forgets": true, "shows_waiting": true, "has_leader": false,
-            "tokens": ["two-phase", "majority-max", "none"], "port": 6379
+            "tokens": ["two-phase", "two-phase-fast", "majority-max", "none"], "port": 6379
         },
         "workload": {
             "workers": WORKERS, "clients_per_worker": clients.div_ceil(WORKERS), "keys": keys, "rate_per_s": 100.0,

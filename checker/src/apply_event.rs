@@ -3,7 +3,7 @@
 use std::{collections::hash_map, time::Duration};
 
 use history::{
-    Answers, ClientId, Event, FailureReason, FaultPhase, HoldId, NodeAnswer, NodeName, Outcome, ProcessName,
+    Answers, ClientId, Event, FailureReason, FaultPhase, HoldId, NodeAnswer, NodeName, Outcome, Point, ProcessName,
     RequestKind, Stamp,
 };
 
@@ -67,9 +67,20 @@ impl Run {
                 }
             }
             Event::PointReleased { client, point } => {
-                if let Some(current) = self.current.get(client).copied() {
-                    self.with_those_above(current, |attempt| attempt.point_released(mark.at, *point));
+                if let Some(hold) = self.at_point.get(client).copied() {
+                    self.with_those_above(hold, |attempt| attempt.point_released(mark.at, *point));
                 }
+            }
+            event @ (Event::AtPoint { client, hold, point } | Event::LeftPoint { client, hold, point, .. }) => {
+                let is_before = *point == Point::BeforeAcquire;
+                let above = is_before.then(|| self.hold_of_parent(*client, entry.process)).flatten();
+                if let Event::AtPoint { .. } = event {
+                    self.at_point.insert(*client, above.unwrap_or(*hold));
+                }
+                if let Some(above) = above {
+                    self.step(above, mark, event);
+                }
+                self.client(mark, event);
             }
             Event::Acquire { client, attempt, key, mode, above, .. } => {
                 let key = self.intern(key);
@@ -88,6 +99,14 @@ impl Run {
                 self.client(mark, event);
             }
         }
+    }
+
+    /// The hold of the parent that a client of a process uses. The client waits under it before it sends its attempt at
+    /// a child.
+    fn hold_of_parent(&self, client: ClientId, process: usize) -> Option<HoldId> {
+        let parent = self.parent?;
+        let is_used = |a: &&Attempt| a.client == client && a.key == parent && a.grant.is_some() && !a.is_used_up;
+        self.open_on(process).find(is_used).map(|hold| hold.id)
     }
 
     fn acquire(&mut self, mark: EventRef, attempt: Attempt) {
@@ -325,7 +344,8 @@ impl Run {
         });
         // Only a request whose operation is not known needs to know whether the record was cut.
         let is_cut = || hold.is_some_and(|hold| is_cut(&self.processes, hold));
-        let known = HoldKnown { is_open: attempt.is_some(), granted, is_cut: &is_cut };
+        let is_unlogged = || self.unlogged.iter().any(|(from, to)| *from < number && number <= *to);
+        let known = HoldKnown { is_open: attempt.is_some(), granted, is_cut: &is_cut, is_unlogged: &is_unlogged };
         self.operations.arrived(&admission, known);
         self.add_contradictions();
         let (Some(hold), Some(op)) = (hold, op) else { return };
@@ -359,8 +379,8 @@ impl Run {
         let (processes, unlogged) = (&self.processes, &self.unlogged);
         self.operations.complete_stamp(|number| {
             // The last admissions of a killed resource may be lost.
-            let resource = processes.iter().rfind(|p| p.is_running && p.node.as_str() == "resource");
-            let is_down = resource.is_some_and(Process::is_cut);
+            let of_resource = processes.iter().filter(|p| p.is_running && p.node.as_str() == "resource");
+            let is_down = of_resource.max_by_key(|p| p.name.incarnation()).is_some_and(Process::is_cut);
             is_down || unlogged.iter().any(|(from, to)| *from < number && number <= *to)
         });
         self.add_contradictions();

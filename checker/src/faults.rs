@@ -82,6 +82,8 @@ pub(crate) struct DelayedPackets {
 pub(crate) struct Faults {
     lines: BTreeMap<FaultId, FaultRecord>,
     delayed: Vec<DelayedPackets>,
+    /// Of each fault and link, the place of its last span in `delayed`.
+    last_delays: FxHashMap<(FaultId, NodeName, NodeName), usize>,
 }
 
 impl Faults {
@@ -134,13 +136,15 @@ impl Faults {
             line.delivered = line.delivered.max(Some(span.1));
         }
         // Delays of one link that overlap are kept as one, so the packets of a long fault take no memory.
-        let same = |last: &&mut DelayedPackets| last.fault == fault && last.from == *from && last.to == *to;
-        if let Some(last) = self.delayed.iter_mut().rev().find(same)
+        let next = self.delayed.len();
+        let place = self.last_delays.entry((fault, from.clone(), to.clone())).or_insert(next);
+        if let Some(last) = self.delayed.get_mut(*place)
             && rules::overlap(last.span, span).is_some()
         {
             last.span = (last.span.0.min(span.0), last.span.1.max(span.1));
             return;
         }
+        *place = next;
         self.delayed.push(DelayedPackets { fault, from: from.clone(), to: to.clone(), span });
     }
 
@@ -216,9 +220,14 @@ impl Stalls {
     pub fn clocks(&mut self, process: usize, name: &ProcessName, at: Stamp, wall_ns: i64, boot_ns: i64) {
         let Some((last, wall, boot)) = self.samples.insert(process, (at, wall_ns, boot_ns)) else { return };
         let moved_ns = wall_ns.abs_diff(wall).max(boot_ns.abs_diff(boot));
-        if rules::is_clock_step(moved_ns, at.since(last)) && self.steps.len() < STEPS_MAX {
-            let moved = Duration::from_nanos(moved_ns);
-            self.steps.push(ClockStep { process: name.clone(), span: (last, at), moved });
+        if !rules::is_clock_step(moved_ns, at.since(last)) {
+            return;
+        }
+        let (is_full, moved) = (self.steps.len() >= STEPS_MAX, Duration::from_nanos(moved_ns));
+        match self.steps.last_mut().filter(|_| is_full) {
+            // The last one that is kept stands for all that follow: it may excuse more, and never less.
+            Some(kept) => kept.span = (kept.span.0.min(last), kept.span.1.max(at)),
+            None => self.steps.push(ClockStep { process: name.clone(), span: (last, at), moved }),
         }
     }
 
@@ -235,10 +244,10 @@ pub(crate) fn is_of_resource(step: &Step) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use history::{CutMode, Fault, fault};
+    use history::{CutMode, Event, Fault, fault};
 
     use super::*;
-    use crate::history_builder::HistoryBuilder;
+    use crate::{history_builder::HistoryBuilder, verdict::Verdict};
 
     #[test]
     fn each_of_two_faults_on_one_link_has_its_own_delays() {
@@ -251,6 +260,17 @@ mod tests {
         s.inject(1, delay, "worker-1", 45, 400).packets_delayed(1, "worker-1", "resource", 50, 300);
         s.inject(2, partition, "resource", 95, 2_500).packets_delayed(2, "worker-1", "resource", 101, 2_501);
         assert_eq!(s.causes(), ["partition"]);
+    }
+
+    #[test]
+    fn delays_of_a_link_are_joined_however_many_other_links_came_between() {
+        let mut faults = Faults::default();
+        let (a, b) = (NodeName::from("a"), NodeName::from("b"));
+        let mut add = |fault, from, to| faults.packets_delayed(FaultId(fault), &a, &b, (Stamp(from), Stamp(to)));
+        add(1, 0, 10);
+        (2..200_000).for_each(|fault| add(fault, 0, 10));
+        add(1, 5, 20);
+        assert_eq!((faults.delayed.len(), faults.delayed[0].span), (199_999, (Stamp(0), Stamp(20))));
     }
 
     #[test]
@@ -279,6 +299,21 @@ mod tests {
             let found = [(1_200, 2_000), (800, 1_200), (2_800, 3_400)].map(|span| longest(fault, node, span));
             assert_eq!(found, expected, "{fault:?} of {node}");
         }
+    }
+
+    #[test]
+    fn a_step_of_the_clock_counts_however_many_came_before() {
+        // The clock steps at each of 1,001 samples, and then between 3,000 and 4,000.
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 3_005, 3_020, 41).acquire(2, 2, 3_495, 3_510, 42).release(2, 3_600).release_refused(1, 3_700);
+        for (n, at) in (1..=1_002).chain([3_000, 4_000]).enumerate() {
+            // The sample at 3,000 has the value before it.
+            let is_set = (n + usize::from(at >= 3_000)) % 2 == 1;
+            let wall_ns = if is_set { 60_000_000_000 } else { 0 };
+            s.event("worker-2", at, Event::Clocks { wall_ns, boot_ns: 0 });
+        }
+        let lock = s.lock();
+        assert_eq!((lock.unexplained, lock.verdict), (0, Verdict::Inconclusive));
     }
 
     #[test]

@@ -156,7 +156,7 @@ pub(crate) struct RenewalFailure {
     pub loss: Option<FailureReason>,
 }
 
-/// The most failed renewals in a row that are kept of one hold.
+/// The most failed renewals in a row that are kept of one hold; later ones are joined with the last.
 const FAILURES_MAX: usize = 16;
 
 /// The steps of a usual critical section.
@@ -324,8 +324,17 @@ impl Attempt {
 
     /// Notes a renewal that failed, though some nodes may have done it.
     pub fn failed(&mut self, failure: RenewalFailure) {
-        if rules::is_renewed_in_time(failure.span.0, self.promise) && self.failures.len() < FAILURES_MAX {
+        if !rules::is_renewed_in_time(failure.span.0, self.promise) {
+            return;
+        }
+        // The renewal by which the client noticed the loss is the last one.
+        if self.failures.len() < FAILURES_MAX + usize::from(failure.loss.is_some()) {
             self.failures.push(failure);
+        } else if let Some(last) = self.failures.last_mut() {
+            last.span.1 = failure.span.1;
+            last.done_on &= failure.done_on;
+            last.refused_on &= failure.refused_on;
+            last.loss = last.loss.or(failure.loss);
         }
     }
 

@@ -36,7 +36,8 @@ pub(crate) fn forgets(run: &Run, kind: FaultKind) -> bool {
 /// timer of an earlier request stays when a later request starts the lease anew. So a clock that has jumped forwards
 /// can end a session early, but not before the timer of the first request fires.
 pub(crate) fn looks_from(run: &Run, sent: Stamp) -> Stamp {
-    sent.plus(run.plan.servers.blind_for(run.plan.lease))
+    let servers = &run.plan.servers;
+    sent.plus(servers.blind_for(servers.granted(run.plan.lease)))
 }
 
 /// A hold's key on a node: the time of its lease, and the time by which the key was gone.
@@ -59,6 +60,12 @@ impl KeyLease {
             _ => ((first.0, grant.ok.at), first.1),
         };
         KeyLease { sent: hold.sent.at, told, until, gone_by }
+    }
+
+    /// The stamp after which the key was lost: a node that did a renewal had the key when the renewal was sent.
+    fn had_since(&self) -> Stamp {
+        // A renewal takes no time here: its two stamps are equal.
+        if self.told.0 == self.told.1 { self.told.0.max(self.sent) } else { self.sent }
     }
 
     /// Returns whether a proved fault may have removed the key: a fault of the node, or of any member of the store. If
@@ -102,20 +109,23 @@ impl KeyLease {
         let is_put_off = line.kind.harm() == Harm::Kills(Data::Kept)
             && persistence == Persistence::Everysec
             && line.unsynced.is_some_and(|fsyncs| fsyncs > 0 || self.told.1 >= at);
-        let is_between = rules::is_between(gone, self.sent, Stamp(u64::MAX)) && at < self.gone_by;
+        let is_between = rules::is_between(gone, self.had_since(), Stamp(u64::MAX)) && at < self.gone_by;
         ((forgets(run, line.kind) && !is_synced || is_put_off) && is_between).then_some(at)
     }
 
     /// The start of a fault of a store's member by which the store forgot the key, or revoked its lease.
     pub fn left_store(&self, run: &Run, line: &FaultRecord) -> Option<Stamp> {
-        let (from, to) = line.bracket()?;
+        let ((from, to), since) = (line.bracket()?, self.had_since());
+        // The process ended at some instant between its request and this stamp.
+        let gone = line.injected.or(line.healed).unwrap_or(Stamp(u64::MAX));
         // A leader resumes at some instant between these two stamps, and revokes leases at once.
         let resumes = line.heal_requested.unwrap_or(to);
         let is_revoked = line.kind.freezes()
             && run.plan.models.unwrap_or_default().revokes_on_resume
-            && rules::overlap((from, to), (self.sent, self.gone_by)).is_some()
+            && rules::overlap((from, to), (since, self.gone_by)).is_some()
             && resumes < self.gone_by;
-        let is_forgotten = forgets(run, line.kind) && rules::is_between(from, self.sent, self.gone_by);
+        let is_between = rules::is_between(gone, since, Stamp(u64::MAX)) && from < self.gone_by;
+        let is_forgotten = forgets(run, line.kind) && is_between;
         (is_revoked || is_forgotten).then_some(from)
     }
 }
@@ -203,14 +213,16 @@ impl NodeClocks {
     /// true time plus all changes of the clock since the grant.
     pub fn first_to_reach(&self, lease: &KeyLease, from: Stamp, clock: WhichClock) -> Option<Stamp> {
         let KeyLease { until, told, gone_by: last, .. } = *lease;
-        (1..=self.0.len()).find_map(|n| {
-            let shifts = &self.0[..n];
+        // A fault that was over before the grant has left an offset that is not known, and that both have. A fault that
+        // began when the key was gone has not moved the clock before.
+        let shifts: Vec<&Shift> =
+            self.0.iter().filter(|shift| shift.ended.1 > told.0 && shift.begun.0 < last).collect();
+        let reaches = |shifts: &[&Shift]| {
             let moved = |at: Stamp, wall: bool| -> i128 {
-                let since = |shift: &Shift| shift.bound((at, at), wall, true) - shift.bound(told, wall, false);
-                // A fault that was over before the grant has left an offset that is not known, and that both have.
-                shifts.iter().filter(|shift| shift.ended.1 > told.0).map(since).sum()
+                let since = |shift: &&Shift| shift.bound((at, at), wall, true) - shift.bound(told, wall, false);
+                shifts.iter().map(since).sum()
             };
-            let reaches = |at: Stamp| {
+            let is_over = |at: Stamp| {
                 let ahead = match clock {
                     WhichClock::Wall => moved(at, true),
                     WhichClock::Monotonic => moved(at, false),
@@ -218,12 +230,17 @@ impl NodeClocks {
                 };
                 rules::is_lease_over_by(at, ahead, until)
             };
-            // The clock is furthest ahead just before it is set back, or at the end.
-            let before_back = shifts.iter().flat_map(|shift| [shift.begun.1, Stamp(shift.ended.1.0.saturating_sub(1))]);
-            let mut instants =
-                before_back.filter(|at| *at < last && *at > told.0).chain([last]).filter(|at| *at >= from);
-            instants.any(reaches).then(|| shifts[n - 1].begun.0)
-        })
+            // The clock is furthest ahead just before it is set back or slowed down, or at the end.
+            let before = |at: Stamp| Stamp(at.0.saturating_sub(1));
+            let back = shifts.iter().flat_map(|s| [before(s.begun.1), s.begun.1, before(s.ended.1)]);
+            let mut instants = back.filter(|at| *at < last && *at > told.0).chain([last]).filter(|at| *at >= from);
+            instants.any(is_over)
+        };
+        // Later faults may have held the clock back.
+        if !reaches(&shifts) {
+            return None;
+        }
+        (1..=shifts.len()).find(|n| reaches(&shifts[..*n])).map(|n| shifts[n - 1].begun.0)
     }
 }
 
@@ -287,6 +304,56 @@ mod tests {
             (s.plan.servers, s.plan.models) = (etcd(), Some(models));
             s.inject(1, Fault::new(fault::Pause {}, SECOND), "redis-2", from, to);
             assert_eq!(s.causes(), [expected], "paused from {from} to {to}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_slowed_before_the_end_of_the_lease_ends_none() {
+        let lease =
+            KeyLease { sent: ms(20_000), told: (ms(20_000), ms(20_010)), until: ms(22_000), gone_by: ms(21_900) };
+        let of = |change, from, to| {
+            let (begun, ended) = ((ms(from), ms(from + 1)), (ms(to - 1), ms(to)));
+            Shift { clock: WhichClock::Monotonic, change, begun, ended }
+        };
+        for (slow_from, expected) in [(20_200, None), (21_899, Some(ms(20_100)))] {
+            let jump = of(ClockChange::JumpMs(150), 20_100, 20_110);
+            let slow = of(ClockChange::DriftPpm(-500_000), slow_from, 23_000);
+            let found = NodeClocks(vec![jump, slow]).first_to_reach(&lease, Stamp(0), WhichClock::Monotonic);
+            assert_eq!(found, expected, "slow from {slow_from}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_at_the_other_success_explains_nothing() {
+        // Hold 2 is acquired at 2,010. A fault is requested 5 ms before it is on.
+        let jump = || fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(20_000) };
+        for (from, expected) in [(2_014, "clock"), (2_015, "unexplained")] {
+            let mut s = overlap();
+            s.plan.lock_nodes.truncate(1);
+            s.inject(1, Fault::new(jump(), SECOND), "redis-1", from, 2_500);
+            assert_eq!(s.causes(), [expected], "from {from}");
+        }
+    }
+
+    #[test]
+    fn what_came_before_a_renewal_that_was_done_removed_no_key() {
+        let renewed = |s: &mut HistoryBuilder, fault: Fault, node: &str, from, to| {
+            s.acquire(1, 1, 0, 10, 41).renew(1, 1_000, 1_010).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_100);
+            s.release_refused(1, 2_200).inject(1, fault, node, from, to).causes()
+        };
+        // The fault takes effect at most 5 ms after `from`.
+        for (from, expected) in [(500, "unexplained"), (995, "unexplained"), (996, "amnesia"), (1_500, "amnesia")] {
+            let mut s = HistoryBuilder::new();
+            s.plan.lock_nodes.truncate(1);
+            let amnesia = Fault::new(fault::Amnesia::default(), SECOND);
+            assert_eq!(renewed(&mut s, amnesia, "redis-1", from, from + 100), [expected], "from {from}");
+        }
+        for (from, to, expected) in [(300, 600, "unexplained"), (900, 1_100, "pause")] {
+            let mut s = HistoryBuilder::new();
+            let models = Models { revokes_on_resume: true, ..Models::default() };
+            (s.plan.servers, s.plan.models) = (etcd(), Some(models));
+            let pause = Fault::new(fault::Pause {}, SECOND);
+            assert_eq!(renewed(&mut s, pause, "redis-2", from, to), [expected], "paused from {from} to {to}");
         }
     }
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use history::{Event, FaultPhase, NodeName, Plan, ProcessName, Record, Stamp};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{entry::Entry, faults::is_of_resource};
 use heads::{Head, Heads};
@@ -64,6 +64,8 @@ pub(crate) struct Merge {
     is_forgetful: bool,
     /// The largest number that each restarted process of the resource found on disk, if known before its turn.
     recoveries: Option<Vec<(ProcessName, u64)>>,
+    /// The same, to look one up: a record may have a million of them.
+    known_recoveries: FxHashSet<(ProcessName, u64)>,
     places: BTreeSet<(String, u64)>,
     /// The first contradiction: the record cannot be judged at all.
     contradiction: Option<String>,
@@ -92,6 +94,7 @@ impl Merge {
         for stream in &mut self.streams {
             stream.knows(&recoveries);
         }
+        self.known_recoveries = recoveries.iter().cloned().collect();
         self.recoveries = Some(recoveries);
     }
 
@@ -286,7 +289,8 @@ impl Merge {
                 }
             }
             Event::Recovered { durable } => {
-                if self.recoveries.as_ref().is_some_and(|known| !known.contains(&(self.name(i).clone(), *durable))) {
+                let is_known = || self.known_recoveries.contains(&(self.name(i).clone(), *durable));
+                if self.recoveries.is_some() && !is_known() {
                     // The file has changed, or writes this event in a way that nobody writes it.
                     self.contradicts(seq, "a restart of the resource is told that was not known before".into());
                 }

@@ -72,6 +72,8 @@ pub(crate) struct HoldKnown<'a> {
     pub granted: Option<(&'a Key, Option<Token>)>,
     /// Returns whether the last events of the hold's process may be lost.
     pub is_cut: &'a dyn Fn() -> bool,
+    /// Returns whether the log may lack the admission of this number.
+    pub is_unlogged: &'a dyn Fn() -> bool,
 }
 
 /// An answer, as the client received it.
@@ -266,14 +268,18 @@ impl Operations {
             self.contradicted(seq, &why);
         }
         match admission.is_repeat {
-            true => self.repeated(admission, id, op),
+            true => self.repeated(admission, id, op, hold),
             false => self.decided(admission, id, op),
         }
     }
 
-    fn repeated(&mut self, admission: &Admission, hold: HoldId, op: OpId) {
+    fn repeated(&mut self, admission: &Admission, hold: HoldId, op: OpId, known: HoldKnown) {
         let (number, digest) = (admission.number, digest(admission.arms));
         let former = self.op(hold, op).map(|op| (op.decided, op.digest));
+        if former.is_some_and(|(decided, _)| decided.is_none()) && (known.is_unlogged)() {
+            // The record has lost the decision with the end of a process that was killed.
+            return self.doubts.push(format!("#{number} was given again, and the log does not have its decision"));
+        }
         if former.is_some_and(|former| former != (Some(number), digest)) {
             let why = format!("#{number} was given again, and is not what had been answered");
             self.found(Breach::WrongRepeat, admission.seq, why);

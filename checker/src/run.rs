@@ -77,6 +77,8 @@ pub(crate) struct Run {
     pub parent: Option<usize>,
     /// The last attempt of each client.
     pub current: FxHashMap<ClientId, HoldId>,
+    /// The hold under which each client waits at a point, or waited last.
+    pub at_point: FxHashMap<ClientId, HoldId>,
     /// The hold that each client has used up last. One hold for each client stays known. So acts and releases after the
     /// client's own release are judged, and the memory does not grow with the history.
     pub used_up: FxHashMap<ClientId, HoldId>,
@@ -110,6 +112,7 @@ impl Run {
             busy: FxHashMap::default(),
             parent: None,
             current: FxHashMap::default(),
+            at_point: FxHashMap::default(),
             used_up: FxHashMap::default(),
             closing: Vec::new(),
             operations: Operations::default(),

@@ -140,7 +140,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use agent::protocol::{Answer, Links, Order, PacketFault, PacketTally};
-    use history::{CutMode, FaultId};
+    use history::{CutMode, Direction, Fault, FaultId, fault::Partition};
     use nemesis::{Cluster, Data, Doing};
     use parking_lot::Mutex;
     use tokio::time::{Instant, pause};
@@ -269,5 +269,22 @@ mod tests {
             cluster.set_clocks_again(&"worker-1".into(), 7, &[(WhichClock::Wall, strobe)]).await.unwrap();
             assert_eq!(agent.0.lock().len(), 1, "every {every_ms} ms: it is not changed again");
         }
+    }
+
+    #[tokio::test]
+    async fn a_fault_of_links_waits_for_a_node_that_somebody_restarts() {
+        let (dir, looks) = (tempfile::tempdir().unwrap(), AtomicUsize::new(0));
+        let answer = move |_: &str| {
+            let pid = if looks.fetch_add(1, Ordering::Relaxed) == 0 { 0 } else { 7 };
+            (Duration::ZERO, fake_engine::json(&format!(r#"{{"State":{{"Running":true,"Pid":{pid}}}}}"#)))
+        };
+        let engine = fake_engine::start(&dir, answer).await;
+        let running = fake_engine::running(&engine).await;
+        let (agent, node) = (Injector::default(), NodeName::new("worker-1"));
+        let cluster = DockerCluster::new(&running, &agent, 1);
+        let cut = Fault::new(Partition { cut: CutMode::Drop }, Duration::from_secs(1));
+        let cut = cut.on_links(Direction::Both, Vec::new());
+        cluster.inject_links(&node, FaultId(1), &cut).await.unwrap();
+        assert_eq!(*agent.0.lock(), [(FaultId(1), 7)]);
     }
 }

@@ -157,8 +157,12 @@ impl Cluster for DockerCluster<'_> {
                 return Err(failed(node, doing, "this is no fault of links"));
             };
             let _alone = self.member(node, doing)?.control.lock().await;
-            let pid = self.pid(node, doing).await?;
-            self.packets(node, PacketRequest::Inject { fault, pid, what: what.clone() }).await?;
+            let inject = |pid| {
+                let request = PacketRequest::Inject { fault, pid, what: what.clone() };
+                async move { self.packets(node, request).await.map(|()| pid) }
+            };
+            // Somebody may restart the node meanwhile.
+            let pid = self.with_process(node, doing, inject).await?;
             self.on().links.insert(fault, LinkFault { node: node.clone(), what, pid });
             Ok(())
         })

@@ -18,7 +18,7 @@ use bollard::{
 };
 use futures::{
     FutureExt, Stream, StreamExt,
-    future::{BoxFuture, Fuse},
+    future::{BoxFuture, Fuse, ready},
     stream,
 };
 use history::NodeName;
@@ -53,7 +53,8 @@ pub struct Watch<'a> {
     opened: Instant,
     breaks: Breaks,
     /// The time from which reports are asked for again when their stream breaks, in nanoseconds since 1970: that of the
-    /// last report, or of the first wait for one.
+    /// last report on a container, or of the first wait for one. A report on the network may come twice, because the
+    /// container is inspected then.
     last_ns: Option<i64>,
     /// The question for the engine's time. A busy engine needs more than a second, and the looks do not end the wait.
     time: Fuse<BoxFuture<'a, Option<i64>>>,
@@ -88,7 +89,10 @@ impl Running {
         };
         let containers = of("container", "label", sweep::label_of(&place.run));
         let networks = of("network", "network", place.network.clone());
-        Box::pin(stream::select(Box::pin(containers), Box::pin(networks)))
+        // The end of one of them is a break, although the other one goes on.
+        let to_end = |reports: Reports| reports.map(Some).chain(stream::iter([None]));
+        let both = stream::select(to_end(Box::pin(containers)), to_end(Box::pin(networks)));
+        Box::pin(both.scan((), |(), report| ready(report)))
     }
 
     fn member_of(&self, container: &str) -> Option<(&NodeName, &Member)> {
@@ -136,7 +140,9 @@ impl Watch<'_> {
             };
             self.breaks = Breaks::default();
             let at_wall_ns = report.time_nano.unwrap_or_default();
-            self.last_ns = self.last_ns.max(Some(at_wall_ns));
+            if report.typ != Some(EventMessageTypeEnum::NETWORK) {
+                self.last_ns = self.last_ns.max(Some(at_wall_ns));
+            }
             if let Some((node, change)) = self.unplanned(&report).await {
                 return Ok(Unplanned { node, change, at_wall_ns });
             }
@@ -345,6 +351,28 @@ mod tests {
         {
             let report = format!(r#"{{"Type":"container","Action":"{action}","Actor":{{"ID":"container"}}}}"#);
             assert_eq!(unplanned(&watch, &report).await, expected, "{action}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_reports_that_ends_alone_is_opened_again() {
+        let (dir, (asked, mut requests)) = (tempfile::tempdir().unwrap(), mpsc::unbounded_channel());
+        let answer = move |request: &str| match request {
+            r if !r.contains("/events?") => fake_engine::json("{}"),
+            // The reports on the network end. Those on the containers go on.
+            r if r.contains("%22network%22%3A") => {
+                asked.send(()).unwrap();
+                fake_engine::json("")
+            }
+            _ => format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{}", fake_engine::OPEN),
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let running = fake_engine::running(&engine).await;
+        let mut watch = running.watch();
+        let twice = async { (requests.recv().await, requests.recv().await) };
+        tokio::select! {
+            asked = timeout(TRY_AGAIN_AFTER * 4, twice) => assert!(asked.is_ok(), "it is asked for once only"),
+            _ = watch.next() => panic!("nothing has happened to a node of the run"),
         }
     }
 }

@@ -96,7 +96,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         above: Option<HoldId>,
     },
-    /// The second round of a two-phase token is about to leave.
+    /// The second round of a two-phase token is about to leave. With `two-phase-fast`, only some attempts have it.
     WriteBack {
         /// The attempt.
         attempt: HoldId,

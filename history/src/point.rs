@@ -11,7 +11,7 @@ pub enum Point {
     BeforeAcquire,
     /// The client has sent the requests of the acquiring round, and has read no answer.
     AfterSend,
-    /// The client has sent the second round of a two-phase token, and has read no answer.
+    /// The client has sent the second round of a two-phase token, if there is one, and has read no answer.
     AfterWriteBack,
     /// The client holds the lock.
     AfterAcquire,

@@ -94,6 +94,8 @@ pub enum Tokens {
     MajorityMax,
     /// The largest counter of a majority, written back to a majority before the client claims the hold.
     TwoPhase,
+    /// As `two-phase`, but without the write-back if a majority has given the largest counter itself.
+    TwoPhaseFast,
     /// The store's revision at which the hold's key was created.
     Revision,
     /// The counter of the only node, incremented in the transaction of the hold. A token repeats if its hold's session
@@ -118,6 +120,7 @@ impl std::fmt::Display for Tokens {
             Tokens::Counter => "counter",
             Tokens::MajorityMax => "majority-max",
             Tokens::TwoPhase => "two-phase",
+            Tokens::TwoPhaseFast => "two-phase-fast",
             Tokens::Revision => "revision",
             Tokens::Uncommitted => "uncommitted",
             Tokens::Own => "own",

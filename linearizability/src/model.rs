@@ -113,9 +113,11 @@ impl<'a> Model<'a> {
             Action::Read(value) => self.contains(state, value).then_some(state),
             Action::Write(value) => Some(of(value)),
             Action::Cas(from, to) => self.contains(state, from).then(|| of(to)),
-            // A state that can be a string or another form may be refused as either.
+            // A state that can be a string or another form may be refused as either. An absent key and an empty text
+            // answer a read alike, but a compare-and-set may tell them apart.
             Action::CasRefused(from) => {
-                (self.is_string(state).is_none() || !self.contains(state, from)).then_some(state)
+                let is_one_absent = (state == of(Value::ABSENT)) != (from == Value::ABSENT);
+                (is_one_absent || self.is_string(state).is_none() || !self.contains(state, from)).then_some(state)
             }
             Action::Append(value) => Some(self.append(state, value)),
             Action::Acquire(token) => self.acquire(state, client, token),

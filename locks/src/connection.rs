@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use tokio::{
     sync::{mpsc, oneshot},
     time,
@@ -130,10 +131,15 @@ pub(crate) async fn driven<T>(
     driver: impl Future<Output = ()>,
     requests: impl Future<Output = Result<T, String>>,
 ) -> Result<T, String> {
+    let mut requests = pin!(requests);
     tokio::select! {
         biased;
-        answer = requests => answer,
-        () = driver => Err("connection lost".to_owned()),
+        answer = &mut requests => answer,
+        // The last words of a server that refuses a connection come with its end.
+        () = driver => match requests.now_or_never() {
+            Some(Err(why)) => Err(why),
+            _ => Err("connection lost".to_owned()),
+        },
     }
 }
 

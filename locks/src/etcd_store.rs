@@ -2,8 +2,9 @@
 //!
 //! A request goes to the member that answered last. If that member fails or does not answer soon, the request goes to
 //! the next member too, and the first answer counts: a member may be frozen, cut off, or without a leader, while the
-//! others work. So the store may do a request twice, and every request allows that. A second creation of an owner's key
-//! finds the key, a second removal finds the key gone, and a second lease expires unused.
+//! others work. So the store may do a request twice, and every request allows that. A second creation of an owner's
+//! key finds the key, or creates a key that the client deletes as soon as it knows. A second removal finds the key
+//! gone, and the client does not know which of the two has removed it. A second lease expires unused.
 //!
 //! The requests of the server's Lock service are the exception: each goes to one member.
 //!
@@ -22,7 +23,7 @@ use etcd_client::{
     PutOptions, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchFilterType, WatchOptions,
 };
 use parking_lot::Mutex;
-use tokio::{sync::OnceCell, task::JoinSet, time};
+use tokio::{sync::OnceCell, time};
 
 #[cfg(feature = "planted")]
 use crate::planted::steps::PlantedOp;
@@ -37,6 +38,7 @@ use crate::{
 };
 
 mod created;
+mod hedge;
 
 use created::Created;
 
@@ -195,39 +197,6 @@ impl Store for ClusterStore {
 }
 
 impl Cluster {
-    /// Asks one member after another, until one has answered.
-    async fn ask(self: &Arc<Self>, op: Op) -> Result<StoreAnswer, NodeError> {
-        let (first, count) = (self.preferred.load(Ordering::Relaxed), self.members.len());
-        let mut asked = JoinSet::new();
-        let mut order = (0..count).map(|n| (first + n) % count);
-        let mut failed = String::from("not asked");
-        let asking = async {
-            loop {
-                match order.next() {
-                    Some(member) => {
-                        let (cluster, op) = (self.clone(), op.clone());
-                        asked.spawn(async move { (member, cluster.ask_member(member, &op).await) });
-                    }
-                    None if asked.is_empty() => return Err(NodeError::Indeterminate(failed)),
-                    None => {}
-                }
-                let has_next = order.len() > 0;
-                tokio::select! {
-                    Some(Ok((member, said))) = asked.join_next() => match said {
-                        Ok(seen) => {
-                            self.preferred.store(member, Ordering::Relaxed);
-                            return Ok(seen);
-                        }
-                        Err(error) => failed = format!("{}: {error}", self.members[member].server.name),
-                    },
-                    () = time::sleep(HEDGE_AFTER), if has_next => {}
-                }
-            }
-        };
-        let said = time::timeout(GIVE_UP_AFTER, asking).await;
-        said.unwrap_or_else(|_| Err(NodeError::Indeterminate(format!("no answer within {GIVE_UP_AFTER:?}"))))
-    }
-
     async fn ask_member(&self, member: usize, op: &Op) -> Result<StoreAnswer, Error> {
         let mut client = self.members[member].client().await?;
         match op {

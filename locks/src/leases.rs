@@ -162,12 +162,18 @@ impl Leases {
         let Some(KeyLease { id, granted, revision, .. }) = self.of(owner) else { return };
         watch.undoing();
         watch.sending(Round::Undo);
-        if let Some(revision) = revision {
-            drop(self.store.send(Op::Delete(key.clone(), revision)));
-        }
+        let deleting = revision.map(|revision| self.store.send(Op::Delete(key.clone(), revision)));
         let revoking = self.store.send(Op::Revoke(id));
         watch.sent(Round::Undo).await;
-        let answer = match self.read(revoking, granted).await {
+        let revoked = self.read(revoking, granted).await;
+        // The lease may go on for other holds of the client. Then only the deletion removes the key.
+        if revoked.is_err()
+            && let Some(deleting) = deleting
+            && self.read(deleting, granted).await.is_err()
+        {
+            self.store.relies_on_end(id);
+        }
+        let answer = match revoked {
             Ok(StoreAnswer::Done) => NodeAnswer::Done,
             Ok(_) => NodeAnswer::Refused,
             Err(_) => NodeAnswer::None,

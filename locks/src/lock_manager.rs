@@ -3,8 +3,8 @@
 //!
 //! Textbooks call this a replicated lock manager. The servers know nothing of each other, so this is
 //! [`Redlock`](crate::Redlock) over other servers, with the token source `majority-max`. Such tokens are **not
-//! monotonic**: a later majority may share only servers whose counters are behind. The token source `two-phase` repairs
-//! that ([`redlock`]), as long as no server restarts: a restart forgets locks and counters.
+//! monotonic**: a later majority may share only servers whose counters are behind. The token sources `two-phase` and
+//! `two-phase-fast` repair that ([`redlock`]), as long as no server restarts: a restart forgets locks and counters.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// The token sources of this lock; the first is that of the textbook.
-pub(crate) const TOKENS: &[TokenSource] = &[TokenSource::MajorityMax, TokenSource::TwoPhase, TokenSource::None];
+pub(crate) const TOKENS: &[TokenSource] =
+    &[TokenSource::MajorityMax, TokenSource::TwoPhase, TokenSource::TwoPhaseFast, TokenSource::None];
 
 /// Builds the lock over independent nodes.
 pub(crate) fn build(
@@ -63,7 +64,8 @@ mod tests {
 
     #[tokio::test]
     async fn only_two_phase_tokens_are_written_back() {
-        for (tokens, written) in [(TokenSource::MajorityMax, vec![]), (TokenSource::TwoPhase, vec![Token(7)])] {
+        let fast = (TokenSource::TwoPhaseFast, vec![]);
+        for (tokens, written) in [(TokenSource::MajorityMax, vec![]), (TokenSource::TwoPhase, vec![Token(7)]), fast] {
             let nodes: [Arc<Granting>; 3] = Default::default();
             let servers = nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
             let lock = build(Servers::Nodes(servers), tokens, Arc::new(BootClock)).unwrap();

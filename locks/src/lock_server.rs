@@ -37,12 +37,15 @@ use crate::{
     hold::{Key, Owner},
     key_state::{KeyState, clock_ms},
     ports::{Clock, NodeError, Step, StepAnswer},
+    program::shortened,
 };
 
 /// The port of a server in its container.
 pub const PORT: u16 = 7100;
 /// The longest line, in bytes, without its end.
 pub const LINE_MAX: usize = 1_024;
+/// The part of a complaint about a line that the answer keeps, in characters. In JSON a character may take six bytes.
+const PROBLEM_MAX: usize = 100;
 /// The largest number of keys that a server has had locked. A counter is never forgotten, so neither is its key.
 const KEYS_MAX: usize = 65_536;
 /// The largest counter that a client may set, as for a Redis.
@@ -84,9 +87,17 @@ impl LockServer {
     /// Does `step` at `now` by the server's clock.
     pub fn apply(&mut self, step: &Step, now: Duration) -> StepAnswer {
         let now_ms = clock_ms(now);
-        let key = self.keys.entry(step.key().clone()).or_default();
-        key.expire(now_ms);
-        key.apply(step, now_ms)
+        if let Some(key) = self.keys.get_mut(step.key()) {
+            key.expire(now_ms);
+            return key.apply(step, now_ms);
+        }
+        let mut key = KeyState::default();
+        let answer = key.apply(step, now_ms);
+        // A refused step leaves nothing to remember: only a key that was locked takes a place.
+        if answer != StepAnswer::Refused {
+            self.keys.insert(step.key().clone(), key);
+        }
+        answer
     }
 
     /// The owner of `key` at `now`.
@@ -109,6 +120,8 @@ impl LockServer {
             },
             Err(error) => {
                 let example = r#"{"step":{"acquire":["KEY","OWNER",2000]}}"#;
+                // serde repeats an unknown word, however long it is.
+                let error = shortened(error.to_string(), PROBLEM_MAX);
                 Answer::Error(format!("{error}; expected a request such as {example}"))
             }
         }

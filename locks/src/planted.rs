@@ -75,9 +75,16 @@ const REDIS_FIRST: &[&str] = &["redis", "redlock"];
 const REDLOCK_FIRST: &[&str] = &["redlock", "redis"];
 const ETCD: &[&str] = &["etcd"];
 
-const ANY: &[TokenSource] = &[TokenSource::None, TokenSource::Counter, TokenSource::MajorityMax, TokenSource::TwoPhase];
-const COUNTED: &[TokenSource] = &[TokenSource::Counter, TokenSource::MajorityMax, TokenSource::TwoPhase];
-const TWO_PHASE: &[TokenSource] = &[TokenSource::TwoPhase];
+const ANY: &[TokenSource] = &[
+    TokenSource::None,
+    TokenSource::Counter,
+    TokenSource::MajorityMax,
+    TokenSource::TwoPhase,
+    TokenSource::TwoPhaseFast,
+];
+const COUNTED: &[TokenSource] =
+    &[TokenSource::Counter, TokenSource::MajorityMax, TokenSource::TwoPhase, TokenSource::TwoPhaseFast];
+const TWO_PHASE: &[TokenSource] = &[TokenSource::TwoPhase, TokenSource::TwoPhaseFast];
 const REVISION: &[TokenSource] = &[TokenSource::Revision];
 
 const fn bug(

@@ -308,7 +308,7 @@ pub trait Clock: Send + Sync {
 pub enum Round {
     /// The attempt itself.
     Acquire,
-    /// The second round of two-phase tokens.
+    /// The second round of two-phase tokens, which `two-phase-fast` may leave out.
     WriteBack,
     /// A renewal.
     Renew,

@@ -128,6 +128,8 @@ pub(crate) struct Session {
     schema: Option<String>,
     /// The session is certainly over some time after that, unless the server cannot run.
     opened: Duration,
+    /// The server ends the session when it was idle for that long.
+    lease: Duration,
     /// True as soon as the server has said that it ends the session, so that the session's lock is free.
     is_ended: Arc<AtomicBool>,
 }
@@ -155,7 +157,7 @@ impl Session {
                 ends.store(true, Ordering::SeqCst);
             }
         });
-        Ok(Session { client, key, mode, schema: server.access.schema, opened, is_ended })
+        Ok(Session { client, key, mode, schema: server.access.schema, opened, lease, is_ended })
     }
 
     /// Runs a statement with the key as its only parameter. Returns the number in its first row, if there is one.

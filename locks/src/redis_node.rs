@@ -43,11 +43,14 @@ impl Protocol for RedisProtocol {
         let (wire, driver) = RedisProtocol::open(stream, access).await?;
         let mut question = redis::cmd("INFO");
         question.arg("server");
-        let info = match driven(driver, async { Ok(wire.ask(question).await) }).await? {
-            // The user of a shared server need not have the right to ask.
-            Value::ServerError(error) if error.code() == "NOPERM" => return Ok("of unknown version".to_owned()),
-            info => read::<String>(info)?,
+        let asking = async {
+            match wire.ask(question).await {
+                // The user of a shared server need not have the right to ask.
+                Value::ServerError(error) if error.code() == "NOPERM" => Ok(None),
+                info => read::<String>(info).map(Some),
+            }
         };
+        let Some(info) = driven(driver, asking).await? else { return Ok("of unknown version".to_owned()) };
         info.lines()
             .find_map(|line| line.strip_prefix("redis_version:"))
             .map(|version| version.trim().to_owned())
@@ -200,6 +203,18 @@ mod tests {
             theirs.write_all(said.as_bytes()).await.unwrap();
             let version = RedisProtocol::version(Box::new(ours), &Access::default()).await;
             assert_eq!(version.as_deref().map_err(String::as_str), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_refuses_a_connection_says_why() {
+        for said in ["ERR max number of clients reached", "DENIED Redis is running in protected mode"] {
+            let (ours, mut theirs) = duplex(256);
+            // The refusal and the end of the connection come together, before any question.
+            theirs.write_all(format!("-{said}\r\n").as_bytes()).await.unwrap();
+            theirs.shutdown().await.unwrap();
+            let version = RedisProtocol::version(Box::new(ours), &Access::default()).await;
+            assert_eq!(version, Err(said.to_owned()));
         }
     }
 

@@ -15,12 +15,35 @@
 //! This is sound under any clocks, pauses and delays, as long as no node loses its counter. Let a majority have
 //! accepted the token m of hold H.
 //!
-//! - A node that had been raised to m grants every attempt that starts later, and counts up from at least m: a later
-//!   hold has a larger token.
+//! - A later hold, whose attempt starts after H is claimed, needs a majority too, so at least one node of its majority
+//!   had accepted m before. This node counts up from at least m: the later hold has a larger token.
 //! - Two holds cannot share m. One node accepted m for both, and each time the attempt owned the key. So the node
 //!   granted the second attempt between the two, and that grant took the counter past m. (Without the condition on the
 //!   owner, the grant could have come before both.)
 //! - Without the condition on the counter, a slow write-back would lower a counter, and the first point would fail.
+//!
+//! # The fast path
+//!
+//! With the token source `two-phase-fast`, the client leaves the second round out if a majority of nodes has answered
+//! the first one with m itself. Each of these nodes has set its counter to m when it granted this attempt, so no
+//! counter needs to be raised. Let F be such a hold.
+//!
+//! - A hold whose attempt starts after F is claimed needs a majority too, so at least one node of its majority gave m
+//!   to F before. This node counts up from at least m: the later hold has a larger token.
+//! - No other hold has the token m. It would have a majority that gave m, or one that accepted m, and some node of it
+//!   gave m to F. This node did not give m twice: its counter grows with each grant. Nor did it accept m from another
+//!   attempt. Before its grant to F it did not, because that grant would have counted past m. After its grant to F it
+//!   did not, because the other attempt must own the key by then: the node granted it after F, and counted past m.
+//!
+//! Both rules are about holds of `two-phase` and `two-phase-fast`, which may be mixed. They need an owner value of its
+//! own for each attempt, and the same nodes for all clients. A client with `majority-max` does not break the order of
+//! the others' tokens, but its own tokens have no order.
+//!
+//! The second round of `two-phase` also notices a majority that has lost its keys since the first round. The fast path
+//! does not; tokens do not rely on that.
+//!
+//! A hold costs one round as long as the nodes whose answers are read have equal counters. An attempt that only some
+//! nodes grant makes counters differ, until a write-back makes them equal.
 //!
 //! # Decisions
 //!
@@ -134,7 +157,8 @@ pub(crate) fn build_on_one(
 
 impl Redlock {
     /// The token sources of this lock; the first is the one to prefer.
-    pub const TOKENS: &[TokenSource] = &[TokenSource::TwoPhase, TokenSource::MajorityMax, TokenSource::None];
+    pub const TOKENS: &[TokenSource] =
+        &[TokenSource::TwoPhase, TokenSource::TwoPhaseFast, TokenSource::MajorityMax, TokenSource::None];
 
     /// The lock on `nodes`.
     ///
@@ -264,7 +288,12 @@ impl Attempt<'_> {
         let mut answers = granting.answers(&lock.names);
         // Later answers do not change the token.
         let token = granting.largest_token().filter(|_| lock.tokens != TokenSource::None);
-        if let (TokenSource::TwoPhase, Some(token)) = (lock.tokens, token) {
+        let written_back = token.filter(|token| match lock.tokens {
+            TokenSource::TwoPhase => true,
+            TokenSource::TwoPhaseFast => !granting.is_agreed(*token),
+            _ => false,
+        });
+        if let Some(token) = written_back {
             self.write_back(token, valid_until, &mut answers).await?;
         }
         Ok(Hold { key: self.key.clone(), owner: self.owner.clone(), token, lease, sent, valid_until, answers })

@@ -249,6 +249,11 @@ impl RoundInFlight {
         self.heard().filter_map(|heard| if let Heard::Yes(token) = heard { *token } else { None }).max()
     }
 
+    /// Returns whether enough nodes have given this very counter.
+    pub(crate) fn is_agreed(&self, token: Token) -> bool {
+        self.count(|heard| matches!(heard, Heard::Yes(Some(given)) if *given == token)) >= self.majority
+    }
+
     /// The answer of each node.
     pub(crate) fn answers(&self, names: &[NodeName]) -> NodeAnswers {
         self.named(names, |heard| answer(self.round, heard))

@@ -86,6 +86,8 @@ pub enum TokenSource {
     /// The largest counter, written back to a majority before the client claims the hold: monotonic. See
     /// [`Redlock`](crate::Redlock).
     TwoPhase,
+    /// As `two-phase`, but without the write-back if a majority has given the largest counter itself.
+    TwoPhaseFast,
     /// The revision of the store at which the hold's key was created.
     Revision,
     /// The counter of the only node, incremented in a transaction that is committed when the hold is released. It is
@@ -161,6 +163,7 @@ impl TokenSource {
             TokenSource::Counter => "counter",
             TokenSource::MajorityMax => "majority-max",
             TokenSource::TwoPhase => "two-phase",
+            TokenSource::TwoPhaseFast => "two-phase-fast",
             TokenSource::Revision => "revision",
             TokenSource::Uncommitted => "uncommitted",
             TokenSource::Own => "own",

@@ -21,6 +21,7 @@
 //! or come later. While others have the lease, nobody may end it for that, because their promises rest on it. So the
 //! session takes no more attempts, and its lease goes with the last hold that has it, and the key with the lease. The
 //! next attempt begins a new session. If the answer about the key comes while the undo waits, the undo deletes the key.
+//! The same holds for a key whose deletion, by an undo or a release, was not answered.
 //!
 //! An answer may come later than that. An attempt at the same key would then wait behind the key of its own client,
 //! for as long as the client renews another hold, and the client may release that hold only after this attempt. So
@@ -47,7 +48,7 @@ use parking_lot::Mutex;
 
 use crate::{
     hold::Key,
-    ports::{LeaseId, NodeError, Op, Reply, Store, StoreAnswer},
+    ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
 };
 
 type Answer = Result<StoreAnswer, NodeError>;
@@ -68,7 +69,9 @@ struct Sessions {
     joined: BTreeMap<LeaseId, LeaseId>,
     /// The same of attempts and holds that have left.
     left: VecDeque<(LeaseId, LeaseId)>,
-    /// Creations of keys without a definite answer.
+    /// The lease of each key of an attempt or a hold: the request that deletes the key does not name it.
+    keys: BTreeMap<(Key, Revision), LeaseId>,
+    /// Creations of keys without a definite answer, and keys whose deletion has none.
     pending: Vec<Arc<Creation>>,
 }
 
@@ -129,6 +132,7 @@ impl Sessions {
         if is_unused {
             self.used.remove(&lease);
             self.close(lease);
+            self.keys.retain(|_, of| *of != lease);
             self.pending.retain(|creation| creation.lease != lease);
         }
         Some((lease, is_unused))
@@ -237,14 +241,38 @@ impl SharedLease {
                 (Ok(StoreAnswer::Gone) | Err(NodeError::Definite(_)), _) | (Ok(_), Ok(())) => {
                     let mut sessions = sessions.lock();
                     sessions.settled(&creation);
-                    if answer == Ok(StoreAnswer::Gone) {
-                        sessions.close(lease);
+                    match answer {
+                        Ok(StoreAnswer::Gone) => sessions.close(lease),
+                        Ok(StoreAnswer::At(revision) | StoreAnswer::First(revision)) => {
+                            sessions.keys.insert((creation.key.clone(), revision), lease);
+                        }
+                        _ => {}
                     }
                     answer
                 }
                 (Err(NodeError::Indeterminate(_)), _) => answer,
                 (Ok(_), Err(why)) => Err(NodeError::Indeterminate(why)),
             }
+        })
+    }
+
+    /// Deletes the key of an attempt or a hold. Until the store has said that the key is gone, the key counts as one
+    /// that an attempt has left: the next attempt at it deletes it again.
+    fn delete(&self, key: Key, revision: Revision) -> Reply<Answer> {
+        let delete = Op::Delete(key.clone(), revision);
+        let deleting = self.store.send(delete.clone());
+        let mut known = self.sessions.lock();
+        let Some(lease) = known.keys.remove(&(key.clone(), revision)) else { return deleting };
+        let created = Box::pin(ready(Ok(StoreAnswer::At(revision)))) as Reply<Answer>;
+        let creation = Arc::new(Creation { key, lease, op: delete, answer: created.shared() });
+        known.pending.push(creation.clone());
+        let sessions = self.sessions.clone();
+        Box::pin(async move {
+            let deleted = deleting.await;
+            if deleted.is_ok() {
+                sessions.lock().settled(&creation);
+            }
+            deleted
         })
     }
 
@@ -346,6 +374,7 @@ impl Store for SharedLease {
                 let gone = self.store.send(Op::AwaitGone(key.clone(), revision));
                 self.beside(&key, gone, true)
             }
+            Op::Delete(key, revision) => self.delete(key, revision),
             Op::KeepAlive(own) => self.ask(own, Op::KeepAlive),
             Op::TimeToLive(own) => self.ask(own, Op::TimeToLive),
             op => self.store.send(op),

@@ -43,19 +43,18 @@
 //!
 //! If the answer to the creation of a znode is lost, the attempt fails, and its undo closes the session; the znode goes
 //! with it, even if it was created afterwards: a closed session creates nothing. A creation is never repeated, so no
-//! owner has two znodes. Checks and looks change nothing, and are repeated on another server.
+//! owner has two znodes. Checks and looks change nothing, and a deletion can be done only once: they are repeated on
+//! another server.
 //!
 //! [`Etcd`]: crate::Etcd
+
+mod version;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time,
-};
+use tokio::time;
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, MultiWriteError};
 
 use crate::{
@@ -68,8 +67,6 @@ use crate::{
 
 /// The parent of all queues.
 const ROOT: &str = "/locks";
-/// The time that a server may take to say its version.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server that is silent for this part of the session timeout is left for another one.
 const SILENT: u32 = 8;
 
@@ -151,7 +148,7 @@ fn connect_watching(
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
         let versions =
-            ask_versions(&servers, async |server: &ServerAddress| server_version(&server.address).await).await;
+            ask_versions(&servers, async |server: &ServerAddress| version::server_version(&server.address).await).await;
         let servers = servers.into_iter().map(|server| server.address).collect::<Vec<_>>().join(",");
         let ensemble = Ensemble { name: client.to_owned(), servers, watched, state: Mutex::default() };
         Ok(Connected { servers: Servers::Store(Arc::new(EnsembleStore(Arc::new(ensemble)))), versions })
@@ -363,7 +360,7 @@ impl Ensemble {
     async fn confirm(&self, key: &Key, revision: Revision, mode: Mode) -> Result<StoreAnswer, Error> {
         let Some((client, own)) = self.created(key, revision) else { return Ok(StoreAnswer::Refused) };
         let (queue, path) = (queue(key), format!("{}/{}", queue(key), own.name));
-        let (exists, children) = tokio::join!(exists(&client, &path), client.list_children(&queue));
+        let (exists, children) = tokio::join!(exists(&client, &path), repeated(|| client.list_children(&queue)));
         let is_first = match (exists, children) {
             (Err(Error::SessionExpired), _) => false,
             (exists, children) => exists? && predecessor(&own.name, mode, &children?).is_none(),
@@ -377,9 +374,16 @@ impl Ensemble {
         if let Some(session) = self.state().sessions.get_mut(&own.lease) {
             session.paths.retain(|other| *other != path);
         }
-        match client.delete(&path, None).await {
-            Err(Error::NoNode) => Ok(StoreAnswer::Gone),
-            other => other.map(|()| StoreAnswer::Done),
+        // The name has a sequence, so nobody creates it again, and the request may be repeated.
+        let mut is_lost = false;
+        loop {
+            match client.delete(&path, None).await {
+                Err(error) if is_connection_lost(&error) => is_lost = true,
+                // The request before this one has deleted it.
+                Err(Error::NoNode) if is_lost => return Ok(StoreAnswer::Done),
+                Err(Error::NoNode) => return Ok(StoreAnswer::Gone),
+                other => return other.map(|()| StoreAnswer::Done),
+            }
         }
     }
 
@@ -423,10 +427,17 @@ async fn exists(client: &Client, path: &str) -> Result<bool, Error> {
         match transaction.commit().await {
             Ok(_) => return Ok(true),
             Err(MultiWriteError::OperationFailed { source: Error::NoNode, .. }) => return Ok(false),
-            Err(MultiWriteError::RequestFailed { source: Error::ConnectionLoss }) => {}
+            Err(MultiWriteError::RequestFailed { source }) if is_connection_lost(&source) => {}
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Returns whether a request was lost with its connection, which was closed, reset, or left because the server was
+/// silent. Only the first is a `ConnectionLoss` of the library. Requests after that wait until it is connected again,
+/// or until the session is over.
+fn is_connection_lost(error: &Error) -> bool {
+    matches!(error, Error::ConnectionLoss | Error::Custom(_))
 }
 
 /// Asks again after the loss of a connection: the library sends the next request when it has found another server.
@@ -436,7 +447,7 @@ where
 {
     loop {
         match ask().await {
-            Err(Error::ConnectionLoss) => {}
+            Err(error) if is_connection_lost(&error) => {}
             other => return other,
         }
     }
@@ -460,29 +471,6 @@ fn predecessor<'a>(own: &str, mode: Mode, children: &'a [String]) -> Option<&'a 
 fn place(name: &str) -> Option<(u64, Mode)> {
     let (name, sequence) = name.rsplit_once('-')?;
     Some((sequence.parse().ok()?, Mode::marked(name)))
-}
-
-/// The version that the server at `addr` (`host:port`) gives, such as `3.8.0`.
-async fn server_version(addr: &str) -> Result<String, NodeError> {
-    let asking = async {
-        let mut stream = TcpStream::connect(addr).await?;
-        stream.write_all(b"srvr").await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        Ok::<_, std::io::Error>(text)
-    };
-    let failed = |why: String| NodeError::Definite(format!("{addr}: {why}"));
-    let text = time::timeout(VERSION_TIMEOUT, asking).await;
-    let text = text.map_err(|_| failed(format!("no answer within {VERSION_TIMEOUT:?}")))?;
-    let text = text.map_err(|error| failed(error.to_string()))?;
-    version(&text).ok_or_else(|| failed(format!("no version in the answer to `srvr`: {text:?}")))
-}
-
-/// The number in a line such as `Zookeeper version: 3.8.0-5a02a05, built on …`.
-fn version(srvr: &str) -> Option<String> {
-    let rest = srvr.strip_prefix("Zookeeper version: ")?;
-    let number = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
-    (!number.is_empty()).then(|| number.to_owned())
 }
 
 #[cfg(test)]

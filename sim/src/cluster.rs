@@ -346,6 +346,28 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_was_restarted_long_ago_makes_a_snapshot_as_soon_as_anything_changes() {
+        let world = world(1, REDIS);
+        let model = RedisModel::new(Persistence::Snapshot).started(world.wall(0));
+        *lock(&world.servers.nodes[0]) = NodeModel::Redis(model);
+        let acquire = |owner: &str| {
+            let step = Step::Acquire(Key::new("k0"), Owner::new(owner), ms(1_000_000));
+            lock(&world.servers.nodes[0]).apply(&step, world.wall(0))
+        };
+        let restart = || {
+            world.kill(0);
+            world.servers.restart(0, Data::Kept, world.node(0, |n| n.killed));
+            world.start(0);
+        };
+        restart();
+        run_for(&world, ms(7_000));
+        acquire("a");
+        run_for(&world, ms(300));
+        restart();
+        assert_eq!(acquire("b"), StepAnswer::Refused);
+    }
+
+    #[test]
     fn a_process_that_does_not_run_is_neither_frozen_nor_slowed_down() {
         let world = world(1, REDIS);
         world.kill(0);

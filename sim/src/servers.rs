@@ -68,6 +68,14 @@ impl Servers {
         }
     }
 
+    /// Notes that the process of a node starts, at `wall` by its clock.
+    pub fn starts(&self, node: Process, wall: Duration) {
+        let Some(server) = self.nodes.get(node) else { return };
+        if let NodeModel::Redis(redis) = &mut *lock(server) {
+            redis.starts(wall);
+        }
+    }
+
     /// Raises the counters of a Redis node to the largest ones of other nodes.
     pub fn take_over(&self, node: Process, of: &[Process]) {
         let Some(server) = self.nodes.get(node) else { return };

@@ -383,6 +383,7 @@ impl World {
             (role, incarnation)
         };
         *lock(&self.clocks[node]) = Clocks::right(START);
+        self.servers.starts(node, self.wall(node));
         self.end_periodic_faults(node);
         if let Some(role) = role {
             self.record(node, Event::Started { role, boot_id: "simulated".into(), time_namespace: 0 });

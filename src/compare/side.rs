@@ -12,6 +12,7 @@ use super::{
 use crate::{
     exit::Unusable,
     judge::{Judged, judge},
+    plan_file::PlanFile,
     run_dir::{Recorded, RunDir},
 };
 
@@ -73,10 +74,13 @@ impl Side {
     }
 
     fn add(&mut self, history: &Path, run: &Judged) {
-        let (plan, figures) = (without_seed(&run.plan), Figures::of(run));
+        // Only the plan beside the history names a planted bug.
+        let beside = PlanFile::read(&history.with_file_name("plan.toml")).ok().filter(|file| file.plan == run.plan);
+        let named = beside.map_or_else(|| run.plan.clone(), |file| file.named_plan());
+        let (plan, figures) = (without_seed(&named), Figures::of(run));
         let known = self.scenarios.iter().position(|known| known.plan == plan);
         let place = known.unwrap_or_else(|| {
-            self.scenarios.push(Scenario { name: name(&run.plan), plan, runs: Vec::new() });
+            self.scenarios.push(Scenario { name: name(&named), plan, runs: Vec::new() });
             self.scenarios.len() - 1
         });
         let runs = &mut self.scenarios[place].runs;

@@ -9,6 +9,7 @@ use history::{ClusterKind, Event, FaultKind, FaultPhase, Record};
 use super::finding::Finding;
 use crate::{
     cli::{Cli, Command, DoctorArgs},
+    docker::SETS_CLOCKS,
     plan_file::PlanFile,
     runner::{Runner, Runtime},
     scenario,
@@ -37,13 +38,13 @@ const FLAGS: &str = "harness run --cluster docker --backend redlock --workers 2 
 /// # Errors
 /// The user interrupted.
 pub fn tried(args: &DoctorArgs, runtime: &Runtime) -> anyhow::Result<Vec<Finding>> {
-    let mut unable = BTreeMap::new();
+    let (mut unable, machine) = (BTreeMap::new(), std::env::consts::ARCH);
     let runner = Runner::new(args.runs.clone());
     loop {
-        let steps: Vec<&str> =
-            STEPS.iter().filter(|(kind, _)| !unable.contains_key(kind)).map(|(_, step)| *step).collect();
+        let is_possible = |kind| !unable.contains_key(&kind) && impossible(kind, machine).is_none();
+        let steps: Vec<&str> = STEPS.iter().filter(|(kind, _)| is_possible(*kind)).map(|(_, step)| *step).collect();
         if steps.is_empty() {
-            return Ok(findings("the run of all faults", &unable, &BTreeMap::new()));
+            return Ok(findings("the run of all faults", &unable, &BTreeMap::new(), machine));
         }
         let (dir, _) = match runner.run(&plan(&steps)?, runtime) {
             Ok(ran) => ran,
@@ -61,8 +62,14 @@ pub fn tried(args: &DoctorArgs, runtime: &Runtime) -> anyhow::Result<Vec<Finding
             },
         };
         let records = history::Reader::open(&dir.history())?.collect::<Result<Vec<Record>, _>>()?;
-        return Ok(findings(&dir.path().display().to_string(), &unable, &proofs(&records)));
+        return Ok(findings(&dir.path().display().to_string(), &unable, &proofs(&records), machine));
     }
+}
+
+/// Returns why no run on such a machine can have the fault; none if one can.
+fn impossible(kind: FaultKind, machine: &str) -> Option<String> {
+    let is_impossible = kind == FaultKind::Clock && machine != SETS_CLOCKS;
+    is_impossible.then(|| format!("it needs an x86-64 machine, and this one is {machine}"))
 }
 
 /// Returns the findings without an engine.
@@ -99,10 +106,18 @@ fn proofs(records: &[Record]) -> BTreeMap<FaultKind, Proof> {
     all
 }
 
-fn findings(run: &str, unable: &BTreeMap<FaultKind, String>, proofs: &BTreeMap<FaultKind, Proof>) -> Vec<Finding> {
+fn findings(
+    run: &str,
+    unable: &BTreeMap<FaultKind, String>,
+    proofs: &BTreeMap<FaultKind, Proof>,
+    machine: &str,
+) -> Vec<Finding> {
     let mut all = vec![Finding::works("real servers", run)];
     all.extend(FaultKind::ALL.into_iter().map(|kind| {
         let (name, mend) = (kind.name(), mend(kind));
+        if let Some(why) = impossible(kind, machine) {
+            return Finding::not_tried(name, &why);
+        }
         if let Some(why) = unable.get(&kind) {
             return Finding::fails(name, why, mend);
         }
@@ -163,7 +178,7 @@ mod tests {
             event(FaultKind::Slow, FaultPhase::Unproved { why: "as fast as before".into() }),
         ];
         let unable = BTreeMap::from([(FaultKind::Clock, "no access".to_owned())]);
-        let found = findings("runs/x", &unable, &proofs(&records));
+        let found = findings("runs/x", &unable, &proofs(&records), SETS_CLOCKS);
         let of = |kind: FaultKind| found.iter().find(|finding| finding.name == kind.name()).unwrap().outcome.clone();
         assert!(matches!(of(FaultKind::Pause), Outcome::Works { .. }));
         for (kind, word) in [
@@ -174,5 +189,14 @@ mod tests {
         ] {
             assert!(matches!(of(kind), Outcome::Fails { why, .. } if why.contains(word)), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn on_another_machine_only_the_clock_is_left_out() {
+        let left_out = |machine| FaultKind::ALL.into_iter().filter(|kind| impossible(*kind, machine).is_some()).count();
+        assert_eq!((left_out("x86_64"), left_out("aarch64")), (0, 1));
+        let found = findings("runs/x", &BTreeMap::new(), &BTreeMap::new(), "aarch64");
+        let clock = found.iter().find(|finding| finding.name == "clock").unwrap();
+        assert!(matches!(&clock.outcome, Outcome::NotTried { why } if why.contains("aarch64")), "{clock:?}");
     }
 }

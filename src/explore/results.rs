@@ -390,7 +390,9 @@ impl ReducedResults {
         if !self.is_offered {
             let _ = writeln!(out, "  not offered: only {violating}");
         } else if let Some(path) = &self.saved {
-            let _ = writeln!(out, "  {violating}\n  run this plan: harness run {}", path.display());
+            let path = path.display().to_string();
+            let path = shlex::try_quote(&path).unwrap_or_else(|_| path.as_str().into());
+            let _ = writeln!(out, "  {violating}\n  run this plan: harness run {path}");
         } else {
             let _ = writeln!(out, "  {violating}\n  plan.toml (--save DIR writes it):\n");
             for line in self.plan.lines() {

@@ -82,3 +82,17 @@ fn a_swarm_has_the_tokens_that_the_flags_name() {
     assert_eq!(tokens("--swarm --tokens majority-max"), [Tokens::MajorityMax; 8]);
     assert!(!tokens("--swarm").contains(&Tokens::MajorityMax), "by default, the source is sound");
 }
+
+#[test]
+fn a_swarm_of_named_tokens_is_another_exploration() {
+    let head = |flags: &str| {
+        let words = format!("harness explore --swarm --backend redis{flags}");
+        let Command::Explore(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else { panic!("{words}") };
+        let source = Source::of(&args).unwrap();
+        (source.head(&args).unwrap().flags, source.swarm.unwrap().plan(0).unwrap())
+    };
+    let (any, plan) = head("");
+    let (named, same) = head(&format!(" --tokens {}", plan.tokens));
+    assert_eq!(same, plan, "the first seed does not tell the two apart");
+    assert_ne!(named, any);
+}

@@ -1,7 +1,7 @@
 //! Operations as Jepsen has them: each has an invocation and at most one completion, by a process that does one
 //! operation at a time. Jepsen's EDN and Porcupine's log are two spellings of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use history::{ClientId, Event, FaultPhase, HoldId, Key, OpId, Outcome, RequestKind, Stamp};
 
@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 /// The process of an entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Process {
     /// A client, or what took its place after an operation without a known end.
     Client(u64),
@@ -78,7 +78,7 @@ pub struct Operations<'a> {
     /// The holds that are in use, with their workers' nodes (`mutex`).
     used: BTreeMap<HoldId, String>,
     /// The versions of writes that the resource never decided.
-    invented: HashMap<(HoldId, OpId), u64>,
+    invented: HashMap<(HoldId, OpId), u128>,
     /// The last version that a hold read.
     bases: HashMap<HoldId, u64>,
     /// The entries of the present stamp.
@@ -146,11 +146,12 @@ impl Operations<'_> {
 
     /// Hands the entries of a stamp over. Equal stamps are concurrent: nothing ends before another process begins.
     fn settle(&mut self, emit: &mut impl FnMut(&Entry) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        let is_first = |(i, entry): &(usize, &Entry)| {
-            entry.kind == Kind::Invoke && self.batch[..*i].iter().all(|earlier| earlier.process != entry.process)
-        };
-        let (first, rest): (Vec<_>, Vec<_>) = self.batch.iter().enumerate().partition(is_first);
-        first.into_iter().chain(rest).try_for_each(|(_, entry)| emit(entry))?;
+        let (mut seen, mut first, mut rest) = (HashSet::new(), Vec::new(), Vec::new());
+        for entry in &self.batch {
+            let is_first = seen.insert(&entry.process) && entry.kind == Kind::Invoke;
+            (if is_first { &mut first } else { &mut rest }).push(entry);
+        }
+        first.into_iter().chain(rest).try_for_each(emit)?;
         self.batch.clear();
         Ok(())
     }
@@ -355,11 +356,11 @@ impl Operations<'_> {
     }
 
     /// The version of a write. A write that the resource never decided gets a number that no other write has.
-    fn version_written(&mut self, id: HoldId, op: OpId) -> u64 {
+    fn version_written(&mut self, id: HoldId, op: OpId) -> u128 {
         if let Some(decision) = self.source.decisions.get(&(id, op)) {
-            return decision.number;
+            return decision.number.into();
         }
-        let next = self.source.largest + 1 + self.invented.len() as u64;
+        let next = u128::from(self.source.largest) + 1 + self.invented.len() as u128;
         *self.invented.entry((id, op)).or_insert(next)
     }
 }

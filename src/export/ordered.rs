@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque},
+    collections::{BTreeSet, BinaryHeap, HashMap, VecDeque},
     path::Path,
 };
 
@@ -63,19 +63,14 @@ fn rank(name: &ProcessName) -> u8 {
     }
 }
 
-/// The least last stamp of the processes that have records left.
-fn horizon(streams: &[Stream]) -> Option<Stamp> {
-    streams.iter().filter(|stream| stream.left > 0).map(|stream| stream.last).min()
-}
-
 /// Iterates over the records, without those of the controller.
 pub struct Ordered {
     reader: Reader,
     streams: Vec<Stream>,
     index: HashMap<ProcessName, usize>,
     heads: BinaryHeap<Head>,
-    /// The least last stamp of the processes that have records left: earlier records are complete.
-    horizon: Option<Stamp>,
+    /// The last stamps of the processes that have records left: records before the least one are complete.
+    waiting: BTreeSet<(Stamp, usize)>,
     gone: Option<usize>,
 }
 
@@ -95,8 +90,9 @@ impl Ordered {
         };
         let streams: Vec<Stream> = named.into_iter().map(stream).collect();
         let index = streams.iter().enumerate().map(|(i, stream)| (stream.name.clone(), i)).collect();
-        let horizon = horizon(&streams);
-        Ok(Ordered { reader: Reader::open(history)?, streams, index, heads: BinaryHeap::new(), horizon, gone: None })
+        let waiting = streams.iter().enumerate().filter(|(_, stream)| stream.left > 0);
+        let waiting = waiting.map(|(i, stream)| (stream.last, i)).collect();
+        Ok(Ordered { reader: Reader::open(history)?, streams, index, heads: BinaryHeap::new(), waiting, gone: None })
     }
 
     fn feed(&mut self, record: Record) {
@@ -106,13 +102,16 @@ impl Ordered {
         let at = record.at.max(stream.last);
         let was = std::mem::replace(&mut stream.last, at);
         stream.left = stream.left.saturating_sub(1);
-        let has_ended = stream.left == 0;
+        let is_left = stream.left > 0;
         if stream.queue.is_empty() {
             self.heads.push(Reverse((at, i)));
         }
         stream.queue.push_back((at, record));
-        if has_ended || Some(was) == self.horizon {
-            self.horizon = horizon(&self.streams);
+        if was != at || !is_left {
+            self.waiting.remove(&(was, i));
+            if is_left {
+                self.waiting.insert((at, i));
+            }
         }
     }
 
@@ -122,7 +121,7 @@ impl Ordered {
             return Some(Item::Gone(stream.name.clone(), stream.last));
         }
         let Reverse((at, _)) = self.heads.peek()?;
-        if self.horizon.is_some_and(|horizon| *at >= horizon) {
+        if self.waiting.first().is_some_and(|(horizon, _)| at >= horizon) {
             return None;
         }
         let Reverse((_, i)) = self.heads.pop()?;
@@ -208,5 +207,12 @@ mod tests {
     #[test]
     fn equal_stamps_do_not_depend_on_the_order_of_the_file() {
         assert_eq!(order(&[("b", 5), ("a", 5), ("a", 6)]), order(&[("a", 5), ("a", 6), ("b", 5)]));
+    }
+
+    #[test]
+    fn many_processes_are_put_into_order_soon() {
+        let names: Vec<String> = (0..100_000).map(|n| format!("p{n}")).collect();
+        let records: Vec<(&str, u64)> = names.iter().zip(0..).map(|(name, at)| (name.as_str(), at)).collect();
+        assert_eq!(opened(&records).count(), 2 * records.len(), "each record, and the end of its process");
     }
 }

@@ -157,7 +157,7 @@ impl Source {
 
     /// Nanoseconds since the start of the run's first process.
     pub fn ns(&self, at: Stamp) -> i64 {
-        at.0 as i64 - self.zero.0 as i64
+        (at.0 as i64).wrapping_sub(self.zero.0 as i64)
     }
 }
 

@@ -177,3 +177,38 @@ fn an_export_never_replaces_its_own_history() {
         assert!(Target::of(&run.join("history.csv"), history).is_ok());
     }
 }
+
+#[test]
+fn many_operations_of_one_stamp_are_written_soon() {
+    const ATTEMPTS: u64 = 100_000;
+    let mut lines = pause();
+    let first = lines.iter().position(|line| line["event"] == "acquire").unwrap();
+    let acquire = lines[first].clone();
+    let client = acquire["client"].as_u64().unwrap();
+    let again = |n: u64| {
+        let mut line = acquire.clone();
+        line["attempt"] = json!(5_000_000_000 + n);
+        line
+    };
+    lines.splice(first..first, (0..ATTEMPTS).map(again));
+    let (_dir, source) = read(lines, Arm::Off);
+    // Only the first operation is of the client's first process number.
+    assert_eq!(ends(&source, JepsenModel::Mutex, client, "acquire"), [Kind::Info]);
+}
+
+#[test]
+fn a_write_without_a_decision_has_a_version_after_the_largest_number() {
+    let mut lines = pause();
+    let is_write = |line: &Value| line["event"] == "admission" && line["hold"] == 1 && line["kind"] == "write";
+    lines.retain(|line| !is_write(line));
+    let last = lines.iter().rposition(|line| line["event"] == "admission" && line["hold"].is_u64()).unwrap();
+    lines[last]["number"] = json!(u64::MAX);
+    let (_dir, source) = read(lines, Arm::Off);
+    let mut values = Vec::new();
+    each(&source, JepsenModel::CasRegister, None, |entry| {
+        values.extend((entry.f == "cas").then(|| entry.value.clone()));
+        Ok(())
+    })
+    .unwrap();
+    assert!(values.iter().any(|value| value.ends_with(" 18446744073709551616]")), "{values:?}");
+}

@@ -59,7 +59,8 @@ pub fn test_cases(verdicts: &Verdicts, misses: &[Miss], exit: Exit) -> Vec<TestC
         if verdict == Verdict::NotApplicable && why.is_empty() {
             continue;
         }
-        let is_open = verdict == Verdict::Inconclusive && !why.is_empty();
+        // An unexpected `inconclusive` is open. A count that an expected one misses is a failure.
+        let is_open = verdict == Verdict::Inconclusive && misses.iter().any(|miss| miss.path == *name);
         if is_open {
             why.extend(property.reasons().iter().cloned());
         }
@@ -207,5 +208,23 @@ mod tests {
         let suite = &read.test_suites[0];
         assert_eq!((suite.tests, suite.failures, suite.errors, suite.skipped), (4, 1, 1, 1), "{text}");
         assert!(!text.contains(['\u{0}', '\u{1b}', '\u{fffe}']), "{text}");
+    }
+
+    #[test]
+    fn a_count_that_an_expected_inconclusive_misses_is_a_failure() {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let reader = history::Reader::open(history.as_ref()).unwrap();
+        let mut records: Vec<history::Record> = reader.collect::<Result<_, _>>().unwrap();
+        let history::Event::Plan { plan, .. } = &mut records[0].event else { panic!("{:?}", records[0]) };
+        plan.activity.holds = 1_000;
+        let verdicts = checker::check(records, history::Tail::Whole);
+        let of = |text: &str| {
+            let compared = compare(Some(&text.parse().unwrap()), &verdicts);
+            (compared.exit, result(&test_cases(&verdicts, &compared.misses, compared.exit), "activity"))
+        };
+        let missed = of("lock=violated,activity=inconclusive,activity.holds>=1000");
+        assert_eq!(missed, (Exit::Violated, TestResult::Failed));
+        assert_eq!(of("lock=violated,activity=inconclusive"), (Exit::Ok, TestResult::Passed));
+        assert_eq!(of("lock=violated").1, TestResult::Skipped);
     }
 }

@@ -183,4 +183,20 @@ mod tests {
         let page = page(Path::new("/"), &[run("<script>x", "<i>\"", "violated", None)]).unwrap();
         assert!(!page.contains("<script>x") && !page.contains("<i>\""), "{page}");
     }
+
+    #[test]
+    fn a_planted_bug_of_the_resource_has_a_trend_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name: &str, bug: Option<&str>| {
+            let (bug, plan) = (bug.map(str::to_owned), planned("pause", 1));
+            let file = PlanFile::new(name.to_owned(), "redlock".to_owned(), bug, plan);
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join("plan.toml"), file.to_toml().unwrap()).unwrap();
+            RecordedRun::read(dir.path(), name)
+        };
+        let runs = [read("3", Some("admits-stale")), read("2", Some("compares-wrongly")), read("1", None)];
+        let trends = trends(&runs);
+        assert_eq!(trends.iter().map(|trend| trend.runs).collect::<Vec<_>>(), [1, 1, 1]);
+        assert!(trends[0].scenario.contains("buggy:admits-stale"), "{}", trends[0].scenario);
+    }
 }

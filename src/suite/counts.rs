@@ -16,9 +16,9 @@ pub struct Counts {
     pub not_as_expected: usize,
     /// The runs that say nothing about their claim.
     pub inconclusive: usize,
-    /// The runs that the harness could not make in two tries.
+    /// The runs that the harness could not make.
     pub infrastructure: usize,
-    /// The runs that the harness made in the second try.
+    /// The runs that the harness made after a failed try.
     pub second_try: usize,
     /// The seconds that all runs took.
     pub took_s: f64,
@@ -65,8 +65,8 @@ impl Counts {
         for (count, what) in [
             (self.not_as_expected, "NOT as expected"),
             (self.inconclusive, "inconclusive"),
-            (self.infrastructure, "infrastructure: the harness could not make the run in two tries"),
-            (self.second_try, "infrastructure: the harness made the run in its second try"),
+            (self.infrastructure, "infrastructure: the harness could not make the run"),
+            (self.second_try, "infrastructure: the harness made the run after a failed try"),
             (self.planned - self.made, "not made: the suite ended before them"),
         ] {
             if count > 0 {

@@ -231,16 +231,23 @@ impl Case {
         self.expectation.iter().try_for_each(|(expectation, _)| expectation.check(plan)).map_err(named)
     }
 
-    /// Returns the fingerprint of the plan, of what it expects, and of the user's own Compose file.
+    /// Returns the fingerprint of the plan, of what it expects, of the servers for which it expects that, and of the
+    /// user's own Compose file.
     pub fn fingerprint(&self) -> anyhow::Result<String> {
-        let expected = format!("{:?}{:?}{:?}", self.expectation, self.witnesses, self.causes);
+        let mut file = self.file.clone();
+        // The token sources that a client could use as well decide nothing.
+        file.plan.servers.tokens = vec![file.plan.tokens];
+        let mut expected = format!("{:?}{:?}{:?}", self.expectation, self.witnesses, self.causes);
+        if !self.holds_for.is_empty() {
+            expected += &format!("{:?}", self.holds_for);
+        }
         let servers = match &self.file.compose {
             Some(own) => {
                 compose::read_text(own, compose::TEXT_MAX).map_err(|e| Unusable(format!("{}: {e}", own.display())))?
             }
-            None => return Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected])),
+            None => return Ok(fingerprint::of([file.to_toml()?.as_str(), &expected])),
         };
-        Ok(fingerprint::of([self.file.to_toml()?.as_str(), &expected, &servers]))
+        Ok(fingerprint::of([file.to_toml()?.as_str(), &expected, &servers]))
     }
 
     /// Returns the time that a run is planned to take, with about the time in which containers start and end.
@@ -332,10 +339,13 @@ mod tests {
             changed(&|case| case.expectation = Some(expectation("lock=upheld").unwrap())),
             changed(&|case| case.witnesses.clear()),
             changed(&|case| case.causes = Some(vec!["pause".parse().unwrap()])),
+            changed(&|case| case.holds_for = vec!["redis 7".into()]),
             with_own("services: {}\n"),
             with_own("services: {}\n# changed\n"),
         ]);
-        assert_eq!(fingerprints.len(), 7);
+        assert_eq!(fingerprints.len(), 8);
         assert!(fingerprints.contains(&changed(&|_| ())));
+        // A new token source of the same client changes no run.
+        assert!(fingerprints.contains(&changed(&|case| case.file.plan.servers.tokens.push(history::Tokens::Own))));
     }
 }

@@ -47,7 +47,7 @@ fn unexpected(verdicts: &Verdicts) -> (Vec<Miss>, Exit) {
 fn other_cause(windows: &[Window], expected: &[CauseSet]) -> Option<Miss> {
     let other = windows.iter().find(|window| window.causes.as_slice() != expected)?;
     let (expected, found) = (joined(expected, " and "), joined(&other.causes, " and "));
-    Some(Miss { path: "lock".into(), text: format!("expected the cause {expected}, found {found}") })
+    Some(Miss { path: "lock.causes".into(), text: format!("expected the cause {expected}, found {found}") })
 }
 
 /// Judges a run of a case.

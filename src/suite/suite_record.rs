@@ -19,6 +19,8 @@ pub struct EarlierRecord {
     /// The present rows, and the runs that are continued.
     results: Results,
     older: Vec<CaseRun>,
+    /// The runs that the harness could not make.
+    failed: Vec<CaseRun>,
     /// True if the file has runs that are not continued.
     is_kept: bool,
 }
@@ -31,16 +33,17 @@ impl EarlierRecord {
     /// The file cannot be read, or a line cannot be parsed. The last line may be incomplete.
     pub fn read(runs: &Path, head: Head, resume: bool) -> anyhow::Result<EarlierRecord> {
         let path = runs.join(head.file_name());
-        let (mut done, mut older) = (Vec::new(), Vec::new());
+        let (mut done, mut older, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut is_kept = !resume && has_lines_of_runs(&path)?;
         let recorded = if resume { recorded(&path)? } else { None };
-        if let Some(Results { head: of, mut runs }) = recorded {
+        if let Some(Results { head: of, runs: all }) = recorded {
             let is_of_this_build = of.build == head.build;
-            is_kept = !is_of_this_build && !runs.is_empty();
-            runs.retain(|run| run.outcome != Outcome::Infrastructure);
+            is_kept = !is_of_this_build && !all.is_empty();
+            let mut runs: Vec<CaseRun>;
+            (failed, runs) = all.into_iter().partition(|run| run.outcome == Outcome::Infrastructure);
             (if is_of_this_build { &mut done } else { &mut older }).append(&mut runs);
         }
-        Ok(EarlierRecord { path, results: Results { head, runs: done }, older, is_kept })
+        Ok(EarlierRecord { path, results: Results { head, runs: done }, older, failed, is_kept })
     }
 
     /// The runs that another build of the harness made. Their verdicts may be others now.
@@ -59,11 +62,12 @@ impl EarlierRecord {
     /// # Errors
     /// A file cannot be written.
     pub fn replace(self, again: Vec<CaseRun>) -> anyhow::Result<SuiteRecord> {
-        let EarlierRecord { path, mut results, is_kept, .. } = self;
+        let EarlierRecord { path, mut results, failed, is_kept, .. } = self;
         results.runs.extend(again);
-        // The kept lines are written again: nothing may follow an incomplete line.
+        // The kept lines are written again: nothing may follow an incomplete line. So are the runs that were not made,
+        // with their errors. If such a run is made now, its line comes after that.
         let mut text = line(&results.head)?;
-        for run in &results.runs {
+        for run in results.runs.iter().chain(&failed) {
             text += &line(run)?;
         }
         if is_kept {
@@ -75,7 +79,7 @@ impl EarlierRecord {
         let beside = path.with_extension("jsonl.new");
         std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &path)).with_context(writing)?;
         let file = OpenOptions::new().append(true).open(&path).with_context(writing)?;
-        Ok(SuiteRecord { path, file, results })
+        Ok(SuiteRecord { path, file, results, failed })
     }
 }
 
@@ -85,12 +89,22 @@ pub struct SuiteRecord {
     path: PathBuf,
     file: File,
     results: Results,
+    /// The runs that an earlier call could not make.
+    failed: Vec<CaseRun>,
 }
 
 impl SuiteRecord {
     /// Returns whether the record has this run of a row, with the row's present plan and expectation.
     pub fn has(&self, row: &RowFacts, n: u32) -> bool {
         self.results.of(row).iter().any(|run| run.n == n)
+    }
+
+    /// Returns the run with the failed tries of the earlier call before its own.
+    pub fn with_earlier_tries(&self, mut run: CaseRun) -> CaseRun {
+        let is_it = |of: &&CaseRun| (&of.case, of.n, &of.fingerprint) == (&run.case, run.n, &run.fingerprint);
+        let earlier = self.failed.iter().find(is_it).map(|of| of.errors.clone()).unwrap_or_default();
+        run.errors.splice(0..0, earlier);
+        run
     }
 
     /// Adds a run to the record.
@@ -167,7 +181,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::suite::fixtures::{HEAD, RUN, of_rows};
+    use crate::suite::fixtures::{HEAD, RUN, of_rows, run};
 
     fn read(runs: &Path, build: &str, resume: bool) -> EarlierRecord {
         let head = Head { build: build.to_owned(), ..of_rows(&["K1"]).head };
@@ -231,5 +245,25 @@ mod tests {
         earlier.replace(again).unwrap();
         let earlier = read(dir.path(), "another", true);
         assert_eq!((earlier.older().len(), earlier.results().runs.len()), (0, 1));
+    }
+
+    #[test]
+    fn the_failed_tries_of_an_earlier_call_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let failed = RUN.replace("as-expected", "infrastructure");
+        let failed = failed.replace(r#""seen""#, r#""errors":["no engine"],"seen""#);
+        fs::write(dir.path().join("suite-s-sim.jsonl"), format!("{HEAD}\n{failed}\n")).unwrap();
+        let record = read(dir.path(), "b", true).replace(Vec::new()).unwrap();
+        assert_eq!(record.with_earlier_tries(run("K1", 0)).errors, ["no engine"]);
+        drop(record);
+        // The call is interrupted before the run, and the next one makes it.
+        let mut record = read(dir.path(), "b", true).replace(Vec::new()).unwrap();
+        let made = record.with_earlier_tries(run("K1", 0));
+        assert_eq!(made.errors, ["no engine"]);
+        record.add(made).unwrap();
+        let earlier = read(dir.path(), "b", true);
+        assert_eq!(earlier.results().runs.iter().map(|run| run.errors.len()).collect::<Vec<_>>(), [1]);
+        let record = earlier.replace(Vec::new()).unwrap();
+        assert!(record.with_earlier_tries(run("K1", 1)).errors.is_empty());
     }
 }

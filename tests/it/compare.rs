@@ -136,3 +136,20 @@ fn a_side_without_runs_is_refused() {
     ran(&["compare", path, path]).exits(64).says(&[path, "no run in it"]);
     ran(&["compare", "no-such-run", path]).exits(64).says(&["no-such-run: no such run"]);
 }
+
+#[test]
+fn a_planted_bug_is_a_scenario_of_its_own() {
+    let dir = runs("none", 0..1);
+    for bug in [
+        ["--backend", "buggy:forgets-nx@redlock"],
+        ["--resource", "buggy:compares-wrongly"],
+        ["--resource", "buggy:answers-refused"],
+    ] {
+        let flags = ["--nemesis", "none", "--cluster", "sim", "--seed", "0", "--time", "15s"];
+        let made = harness().arg("run").args(bug).args(flags).arg("--runs").arg(dir.path()).output().unwrap();
+        assert!(matches!(made.status.code(), Some(0..=2)), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+    let text = compare(dir.path(), dir.path(), &[]).exits(0).stdout;
+    assert!(!text.contains("again") && text.contains("resource buggy:answers-refused"), "{text}");
+    assert_eq!(text.matches("lock violated").count(), 4, "{text}");
+}

@@ -235,7 +235,7 @@ fn runs_of_another_build_are_judged_again_or_made_again() {
     let runs = || fs::read_dir(dir.path().join("runs")).unwrap().count();
     let before = runs();
     let ran = one(&dir, &["--resume"]).exits(1).says(&["another build", "made 1 runs of", "1 are judged again"]);
-    assert!(ran.stdout.contains("1 infrastructure: the harness made the run in its second try"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("1 infrastructure: the harness made the run after a failed try"), "{}", ran.stdout);
     let kept = state.with_extension("jsonl.older");
     assert_eq!(fs::read_to_string(&kept).unwrap(), another, "nothing of the record is lost");
     assert_eq!(runs(), before + 1, "no run was made");
@@ -353,6 +353,7 @@ fn flags_that_a_row_cannot_have_are_refused() {
         ("--nemesis none --keep", ["--keep", "always removed"]),
         ("--nemesis none --compose redis.yaml", ["--compose", "only Docker"]),
         ("--nemesis none --image redis=x", ["--image", "only Docker"]),
+        ("--nemesis none --images-only", ["--images-only", "give the flag to `harness run`"]),
         ("plan.toml", ["PLAN", "the key `plan`"]),
     ] {
         let dir = flags(given);

@@ -175,6 +175,7 @@ pub(crate) fn source(tokens: Tokens) -> TokenSource {
         Tokens::Counter => TokenSource::Counter,
         Tokens::MajorityMax => TokenSource::MajorityMax,
         Tokens::TwoPhase => TokenSource::TwoPhase,
+        Tokens::TwoPhaseFast => TokenSource::TwoPhaseFast,
         Tokens::Revision => TokenSource::Revision,
         Tokens::Uncommitted => TokenSource::Uncommitted,
         Tokens::Own => TokenSource::Own,

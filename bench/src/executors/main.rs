@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
-use harness_bench::{pinned, series::Series};
+use harness_bench::{pinned::Pins, series::Series};
 use nix::time::{ClockId, clock_gettime};
 use sim::traffic::Traffic;
 
@@ -145,7 +145,7 @@ fn main() -> anyhow::Result<()> {
         let contestant = contestants.into_iter().find(|contestant| contestant.title() == *title);
         return contestant.context("no contestant has this title")?.play(&game).map(|_| ());
     }
-    pinned::to_one_cpu()?;
+    Pins::new(false)?;
     let mut rows = vec![(Series::default(), Duration::ZERO); contestants.len()];
     for _ in 0..args.rounds {
         for (contestant, (costs, lasted)) in contestants.iter().zip(&mut rows) {

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
-use harness_bench::servers::Server;
+use harness_bench::{pinned::Pins, servers::Server};
 
 use crate::{Args, KEY, LEASE, OTHER, Row, acquire, cycle, ours, times};
 
 const QUOTA_BYTES: u64 = 1 << 30;
 
-pub async fn measure(args: &Args) -> anyhow::Result<()> {
-    let server = Server::start_etcd(&args.etcd, QUOTA_BYTES)?;
+pub async fn measure(args: &Args, pins: &Pins) -> anyhow::Result<()> {
+    let server = pins.start(|| Server::start_etcd(&args.etcd, QUOTA_BYTES))?;
     let mut raw = Raw { client: Client::connect([format!("http://{}", server.address)], None).await?, number: 0 };
     let lock = ours("etcd", &server.address).await?;
     let session = lock.session().context("etcd has sessions")?;

@@ -1,9 +1,10 @@
 //! Measures the clients of etcd, Postgres and ZooKeeper beside the requests that no client can do without, in one run
 //! on one server of each, which this program starts.
 //!
-//! As in the measurement of Redlock, all processes are pinned to one CPU, the clients take turns in short rounds, and
-//! every figure is a ratio to a baseline of the same round. The servers sync to the disk, as they do by default, so the
-//! disk is a part of every figure.
+//! As in the measurement of Redlock, all processes are pinned to one CPU (the servers to a second one with `--apart`),
+//! the clients take turns in short rounds, and every figure is a ratio to a baseline of the same round. The servers
+//! sync to the disk of the directory for temporary files, as they do by default, so the disk is a part of every figure;
+//! `TMPDIR=/dev/shm` leaves it out.
 
 mod etcd;
 mod postgres;
@@ -17,7 +18,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use clap::{Parser, ValueEnum};
 use harness_bench::{
-    pinned,
+    pinned::Pins,
     series::{Series, Times},
 };
 use locks::{BootClock, Client, Hold, Key, Lock, Owner, ServerAddress, Unwatched};
@@ -35,6 +36,9 @@ struct Args {
     /// Services to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Service::value_variants().to_vec())]
     services: Vec<Service>,
+    /// Pin the servers to a second CPU
+    #[arg(long)]
+    apart: bool,
     /// The program of etcd
     #[arg(long, default_value = "etcd")]
     etcd: String,
@@ -55,14 +59,14 @@ const OTHER: &str = "other";
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    pinned::to_one_cpu()?;
+    let pins = Pins::new(args.apart)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         println!("{} rounds of {} cycles: median (least to most) of the rounds", args.rounds, args.cycles);
         for service in &args.services {
             match service {
-                Service::Etcd => etcd::measure(&args).await,
-                Service::Postgres => postgres::measure(&args).await,
-                Service::Zookeeper => zookeeper::measure(&args).await,
+                Service::Etcd => etcd::measure(&args, &pins).await,
+                Service::Postgres => postgres::measure(&args, &pins).await,
+                Service::Zookeeper => zookeeper::measure(&args, &pins).await,
             }
             .with_context(|| format!("{service:?}"))?;
         }

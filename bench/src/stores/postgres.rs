@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use harness_bench::servers::Server;
+use harness_bench::{pinned::Pins, servers::Server};
 use locks::postgres::{ACQUIRE, CREATE, RELEASE};
 use tokio::net::TcpStream;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 
 use crate::{Args, KEY, LEASE, Row, cycle, ours, times};
 
-pub async fn measure(args: &Args) -> anyhow::Result<()> {
-    let server = Server::start_postgres()?;
+pub async fn measure(args: &Args, pins: &Pins) -> anyhow::Result<()> {
+    let server = pins.start(Server::start_postgres)?;
     let mut raw = Raw::connect(&server.address).await?;
     let lock = ours("postgres", &server.address).await?;
     let [mut empty, mut statement, mut own] =

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use harness_bench::servers::Server;
+use harness_bench::{pinned::Pins, servers::Server};
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 use crate::{Args, LEASE, OTHER, Row, acquire, cycle, ours, times};
@@ -11,8 +11,8 @@ use crate::{Args, LEASE, OTHER, Row, acquire, cycle, ours, times};
 const RAW: &str = "/raw";
 const CRATE: &str = "/crate";
 
-pub async fn measure(args: &Args) -> anyhow::Result<()> {
-    let server = Server::start_zookeeper()?;
+pub async fn measure(args: &Args, pins: &Pins) -> anyhow::Result<()> {
+    let server = pins.start(Server::start_zookeeper)?;
     let client = Client::connector().with_session_timeout(LEASE).connect(&server.address).await?;
     client.mkdir(RAW, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
     let lock = ours("zookeeper", &server.address).await?;

@@ -395,3 +395,16 @@ fn events_of_a_process_after_its_end_make_the_run_inconclusive() {
     let late = "worker-1: there are events after its end".to_string();
     assert_eq!(judge(records), (Verdict::Inconclusive, 0, vec![late]));
 }
+
+#[test]
+fn many_recoveries_are_looked_up_soon() {
+    const COUNT: u64 = 200_000;
+    let record = |n, event| Record { seq: n, process: "resource".into(), n, at: Stamp(n), event };
+    let mut merge = Merge::default();
+    merge.know_recoveries((1..=COUNT).map(|durable| ("resource".into(), durable)).collect());
+    merge.see(&record(0, started(Role::Resource)));
+    for durable in 1..=COUNT {
+        merge.see(&record(durable, Event::Recovered { durable }));
+    }
+    assert_eq!(merge.unjudgeable(), None);
+}

@@ -313,7 +313,8 @@ impl Judge for Data {
             Event::Admission { number, key, kind, hold, arms, repeat: false, .. } => {
                 let Some(key) = run.key_of(key) else { return };
                 let attempt = hold.and_then(|id| run.attempt(id));
-                let known = attempt.filter(|hold| hold.grant.is_some()).map(|hold| hold.id);
+                // What an attempt reads before its grant is told to it all the same.
+                let known = attempt.map(|hold| hold.id);
                 let above = attempt.and_then(|hold| run.attempt(hold.above?));
                 let locks = [attempt, above].map(|hold| hold.and_then(|hold| Some((hold.key, hold.grant.as_ref()?))));
                 // Of a hold that its client has used up, and another one since, nothing is known any more.

@@ -160,7 +160,7 @@ impl Fairness {
             return;
         }
         let grants = self.grants.entry(hold.key).or_default();
-        if grants.holds.len() >= grants.max {
+        if grants.holds.len() >= grants.max.max(KEPT_MIN) {
             // A hold has left the queue, however long its last request is on its way. The answer to an undo may still
             // prove that the attempt was in the queue.
             let may_leave = |a: &Attempt| a.let_go.is_none() || a.undoing.is_some();

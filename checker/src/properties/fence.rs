@@ -256,7 +256,7 @@ impl Judge for Fence {
             // Nobody knows which tokens the arms have registered.
             Event::Admission { .. } if run.is_log_broken => {}
             Event::Admission { key, kind, hold: Some(id), token, arms, repeat: false, .. }
-                if run.is_contradicted() || run.attempt(*id).is_none() =>
+                if run.is_contradicted() || run.attempt(*id).is_none_or(|attempt| attempt.grant.is_none()) =>
             {
                 // Nothing shows whose request it was, or which hold is later. The arm has its token all the same.
                 let Some(key) = run.key_of(key) else { return };

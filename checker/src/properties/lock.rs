@@ -133,6 +133,7 @@ impl Lock {
         self.claims.acquired(run, hold, grant, valid);
         self.killed.acquired(run, hold, grant);
         let others = run.live(hold.key).filter(|other| other.id != hold.id && rules::conflict(other.mode, hold.mode));
+        let others = others.chain(hierarchy::across_levels(run, hold));
         for other in others.filter(|other| !other.leases.is_empty()) {
             let renewed = Renewed { nodes: other.renewed_on_before(grant.ok.at), leases: other.leases.clone() };
             self.renewed.entry(hold.id).or_default().push((other.id, renewed));

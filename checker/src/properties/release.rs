@@ -189,6 +189,22 @@ impl Release {
         grants.push(Possession { owner, nodes, mode, sent, completed, promise, let_go });
     }
 
+    /// Notes that nodes have extended the lease of an owner.
+    fn renewed(&mut self, hold: &Attempt, done_on: Nodes) {
+        let Some(grants) = self.grants.get_mut(&hold.key) else { return };
+        let mut others = Vec::new();
+        for grant in grants.iter_mut().filter(|grant| grant.owner == hold.id && grant.nodes & done_on != 0) {
+            if grant.nodes & !done_on != 0 {
+                others.push(Possession { nodes: grant.nodes & !done_on, ..*grant });
+            }
+            (grant.nodes, grant.promise) = (grant.nodes & done_on, hold.promise);
+        }
+        if !others.is_empty() {
+            grants.extend(others);
+            grants.sort_by_key(|grant| (grant.completed.at, grant.completed.seq));
+        }
+    }
+
     fn lets_go(&mut self, attempt: &Attempt, at: Stamp) {
         let grants = self.grants.get_mut(&attempt.key).into_iter().flatten();
         for grant in grants.filter(|grant| grant.owner == attempt.id) {
@@ -311,6 +327,10 @@ impl Judge for Release {
                 _ => self.answered(run, *id, UNDO, mark, answers),
             },
             Event::Renewed { hold, answers, .. } | Event::RenewFailed { hold, answers, .. } => {
+                let extended = run.attempt(*hold).filter(|hold| hold.renewed.is_some_and(|ok| ok.seq == mark.seq));
+                if let Some(extended) = extended {
+                    self.renewed(extended, run.nodes(answers, &[NodeAnswer::Done]));
+                }
                 self.answered(run, *hold, RENEWAL, mark, answers);
             }
             _ => {}

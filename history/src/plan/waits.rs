@@ -1,6 +1,9 @@
 //! Checks of the planned waits.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::Plan;
 use crate::{
@@ -31,7 +34,7 @@ impl Plan {
             true => Ok(()),
             false => Err(format!("`{node}` is no worker; there are worker-1 to worker-{}", self.workload.workers)),
         };
-        let mut ids = BTreeSet::new();
+        let (mut ids, goes_with) = (BTreeSet::new(), self.waits_of_faults());
         for (place, wait) in self.waits.iter().enumerate() {
             let failed = |problem: String| Err(format!("wait {}: {problem}", wait.id.0));
             if !ids.insert(wait.id) {
@@ -59,7 +62,7 @@ impl Plan {
                 _ => {}
             }
             // The waits of one worker follow each other.
-            let needed = self.needed_for(&wait.until);
+            let needed = needed_for(&wait.until, &goes_with);
             let is_later = |later: &&Wait| Some(later.id) == needed && later.worker == wait.worker;
             if let Some(later) = self.waits[place + 1..].iter().find(is_later) {
                 let problem = "reaches only after this wait; use a wait of another worker";
@@ -94,26 +97,40 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the wait that a client must reach before the event of `until` can happen.
-    fn needed_for(&self, until: &Until) -> Option<WaitId> {
-        match until {
-            Until::Reached(other) => Some(*other),
-            Until::Over(fault) => self.waited_for(*fault),
-            _ => None,
+    /// Returns the wait that each fault goes with. The fault may begin after others that are over. Looks at each step
+    /// once. Faults that follow each other in a circle never begin.
+    fn waits_of_faults(&self) -> BTreeMap<FaultId, Option<WaitId>> {
+        let mut found = BTreeMap::new();
+        if !self.waits.iter().any(|wait| matches!(wait.until, Until::Over(_))) {
+            return found;
         }
+        let whens: BTreeMap<FaultId, When> = self.schedule.iter().map(|step| (step.id, step.when)).collect();
+        for step in &self.schedule {
+            let (mut fault, mut walk) = (step.id, Vec::new());
+            let wait = loop {
+                if let Some(known) = found.get(&fault) {
+                    break *known;
+                }
+                found.insert(fault, None);
+                walk.push(fault);
+                match whens.get(&fault) {
+                    Some(When::WhileWaits(wait)) => break Some(*wait),
+                    Some(When::Healed(earlier)) => fault = *earlier,
+                    _ => break None,
+                }
+            };
+            found.extend(walk.into_iter().map(|fault| (fault, wait)));
+        }
+        found
     }
+}
 
-    /// Returns the wait that a fault goes with. The fault may begin after others that are over.
-    fn waited_for(&self, mut fault: FaultId) -> Option<WaitId> {
-        // Faults that follow each other in a circle never end.
-        for _ in &self.schedule {
-            match self.step(fault)?.when {
-                When::WhileWaits(other) => return Some(other),
-                When::Healed(earlier) => fault = earlier,
-                _ => return None,
-            }
-        }
-        None
+/// Returns the wait that a client must reach before the event of `until` can happen.
+fn needed_for(until: &Until, goes_with: &BTreeMap<FaultId, Option<WaitId>>) -> Option<WaitId> {
+    match until {
+        Until::Reached(other) => Some(*other),
+        Until::Over(fault) => goes_with.get(fault).copied().flatten(),
+        _ => None,
     }
 }
 
@@ -225,5 +242,17 @@ mod tests {
         assert!(twice.validate().unwrap_err().problem.contains("too"));
         twice.schedule[0].target = Target::Node("worker-2".into());
         assert_eq!(twice.validate(), Ok(()));
+    }
+
+    #[test]
+    fn waits_for_the_last_of_many_faults_are_checked_soon() {
+        const FAULTS: u32 = 100_000;
+        let mut plan = plan();
+        let when = |id| if id == 1 { When::At(Duration::from_secs(1)) } else { When::Healed(FaultId(id - 1)) };
+        let step = plan.schedule[0].clone();
+        plan.schedule = (1..=FAULTS).rev().map(|id| Step { id: FaultId(id), when: when(id), ..step.clone() }).collect();
+        let wait = Wait { until: Until::Over(FaultId(FAULTS)), ..plan.waits[0].clone() };
+        plan.waits = (1..=100).map(|id| Wait { id: WaitId(id), ..wait.clone() }).collect();
+        assert_eq!(plan.check_waits(), Ok(()));
     }
 }

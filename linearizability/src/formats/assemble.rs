@@ -77,7 +77,8 @@ struct Pending {
 enum Answer<'a> {
     Ok(&'a Event),
     Unknown,
-    Refused,
+    /// It did not take place. True if the answer repeats the values of the call, and says no other reason.
+    Refused(bool),
 }
 
 /// A client as the record names it.
@@ -140,7 +141,10 @@ impl Assembler {
                     shortened(&call.event.function)
                 ),
             )),
-            EventKind::Fail => self.operation(&call, Answer::Refused, Some(position)),
+            EventKind::Fail => {
+                let repeats = event.value == call.event.value;
+                self.operation(&call, Answer::Refused(repeats), Some(position))
+            }
             EventKind::Ok | EventKind::Invoke => self.operation(&call, Answer::Ok(event), Some(position)),
         }
     }
@@ -215,7 +219,7 @@ impl Assembler {
             )),
             _ => Ok(()),
         };
-        let is_refused = matches!(answer, Answer::Refused);
+        let is_refused = matches!(answer, Answer::Refused(_));
         let has_values = !model.is_lock();
         let action = match function {
             "read" | "get" if has_values => {
@@ -248,9 +252,9 @@ impl Assembler {
                 let mut value = |form: &Edn| interned(&mut self.history.values, model, form);
                 let (from, to) = (value(from), value(to));
                 if is_refused {
-                    // In a log of etcd's a refusal is an answer about the value. In Jepsen it says only that nothing
-                    // was done.
-                    let is_answer = self.format == Format::PorcupineLog;
+                    // In a log of etcd's a refusal without a reason is an answer about the value. In Jepsen it says
+                    // only that nothing was done.
+                    let is_answer = self.format == Format::PorcupineLog && matches!(answer, Answer::Refused(true));
                     return Ok(is_answer.then_some(Action::CasRefused(from)));
                 }
                 Action::Cas(from, to)

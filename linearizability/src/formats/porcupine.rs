@@ -65,7 +65,12 @@ fn logged_event(rest: &str, line: usize) -> Result<Option<Event>, FormatError> {
     let has_reason = |forms: &[Edn]| matches!(kind(forms), Some(EventKind::Fail | EventKind::Info));
     let mut forms = edn::forms(rest, line, |forms| forms.len() == 3 && has_reason(forms))?;
     if has_reason(&forms) {
-        forms.resize(4, Edn::Nil);
+        // A compare-and-set that was refused repeats its values. Any text in their place, or after them, is a reason.
+        let all = edn::forms(rest, line, |forms| forms.len() == 5).unwrap_or_default();
+        let all = if all.len() == 4 { all } else { Vec::new() };
+        let values = all.into_iter().nth(3).filter(|form| matches!(form, Edn::List(_)));
+        forms.resize(3, Edn::Nil);
+        forms.push(values.unwrap_or(Edn::Nil));
     } else if kind(&forms) == Some(EventKind::Ok) {
         forms.truncate(4);
     }

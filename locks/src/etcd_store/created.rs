@@ -10,6 +10,9 @@ use crate::{
     ports::{LeaseId, Revision},
 };
 
+/// The largest number of names. A client that gives a hold up never says that its key is gone.
+const NAMES_MAX: usize = 4096;
+
 /// The name of each key that is not known to be gone, and the lease of the key.
 #[derive(Default)]
 pub(super) struct Created(BTreeMap<(Key, Revision), (LeaseId, Vec<u8>)>);
@@ -17,6 +20,11 @@ pub(super) struct Created(BTreeMap<(Key, Revision), (LeaseId, Vec<u8>)>);
 impl Created {
     pub fn insert(&mut self, key: &Key, revision: Revision, lease: LeaseId, name: Vec<u8>) {
         self.0.insert((key.clone(), revision), (lease, name));
+        if self.0.len() > NAMES_MAX
+            && let Some(oldest) = self.0.keys().min_by_key(|(_, revision)| *revision).cloned()
+        {
+            self.0.remove(&oldest);
+        }
     }
 
     pub fn name(&self, key: &Key, revision: Revision) -> Option<Vec<u8>> {
@@ -37,6 +45,16 @@ impl Created {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_names_of_keys_that_nobody_removes_are_forgotten_the_oldest_first() {
+        let mut created = Created::default();
+        for revision in 1..=NAMES_MAX as i64 + 2 {
+            created.insert(&Key::new("k0"), Revision(revision), LeaseId(revision), b"name".to_vec());
+        }
+        let known = [2, 3].map(|revision| created.name(&Key::new("k0"), Revision(revision)).is_some());
+        assert_eq!((created.0.len(), known), (NAMES_MAX, [false, true]));
+    }
 
     #[test]
     fn names_are_kept_until_their_key_or_their_lease_is_gone() {

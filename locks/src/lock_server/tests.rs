@@ -68,6 +68,26 @@ fn a_wrong_line_gets_an_error_and_changes_nothing() {
 }
 
 #[test]
+fn no_answer_is_longer_than_a_line() {
+    let mut server = LockServer::default();
+    for word in ["x".repeat(LINE_MAX - 20), r"\u0001".repeat((LINE_MAX - 20) / 6)] {
+        let line = format!(r#"{{"step":{{"{word}":0}}}}"#);
+        assert!(line.len() <= LINE_MAX, "{}", line.len());
+        let said = asked(&mut server, &line, S);
+        assert!(said.len() <= LINE_MAX && said.contains("expected a request such as"), "{} bytes: {said}", said.len());
+    }
+}
+
+#[test]
+fn a_step_about_an_unknown_key_takes_no_place() {
+    let mut server = LockServer::default();
+    for line in [r#"{"step":{"release":["k0","a"]}}"#, r#"{"step":{"extend":["k1","a",1]}}"#] {
+        assert_eq!(asked(&mut server, line, S), r#"{"answer":"refused"}"#);
+    }
+    assert_eq!(server, LockServer::default());
+}
+
+#[test]
 fn the_largest_lease_and_the_largest_counter_break_nothing() {
     let mut server = LockServer::default();
     let longest = format!(r#"{{"step":{{"acquire":["k0","a",{}]}}}}"#, u64::MAX);

@@ -195,11 +195,23 @@ impl Shared {
         Some(session)
     }
 
+    /// The session that an attempt is about to leave. If no other hold uses it, no attempt joins it any more.
+    fn leaving(&self, owner: &Owner) -> Option<Arc<Session>> {
+        let mut current = self.current.lock();
+        let session = current.users.get(owner).cloned()?;
+        if !current.users.iter().any(|(other, used)| other != owner && Arc::ptr_eq(used, &session)) {
+            current.close(&session);
+        }
+        Some(session)
+    }
+
     /// Makes one attempt without its undo.
     async fn attempt(&self, key: &Key, owner: &Owner, lease: Duration, watch: &dyn Watch) -> Result<Hold, Failure> {
         watch.sending(Round::Acquire);
         let session = self.session(owner, lease).await;
         let session = session.map_err(|why| self.name.unanswered(&NodeError::Definite(why)))?;
+        // The session has the lease of the attempt that opened it.
+        let lease = session.lease;
         watch.looking();
         let mut sent = self.clock.now();
         watch.promising();
@@ -303,9 +315,10 @@ impl Shared {
     }
 
     /// Gives back the lock that the attempt of `owner` may have taken. If the unlock fails, or gets no answer, the
-    /// session takes no more attempts.
+    /// session takes no more attempts. An undo that is broken off can be repeated: the session knows the attempt until
+    /// then.
     async fn undo(&self, key: &Key, owner: &Owner, lease: Duration, watch: &dyn Watch) {
-        let Some(session) = self.leave(owner) else { return };
+        let Some(session) = self.leaving(owner) else { return };
         watch.undoing();
         watch.sending(Round::Undo);
         self.stop_waiting(&session, lease).await;
@@ -319,6 +332,7 @@ impl Shared {
                 session.over().unwrap_or(NodeAnswer::None)
             }
         };
+        drop(self.leave(owner));
         if answer != NodeAnswer::None {
             watch.answered(Round::Undo);
         }

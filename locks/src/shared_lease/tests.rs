@@ -3,7 +3,13 @@ use std::future::pending;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::{hold::Owner, mode::Mode, ports::Revision};
+use crate::{
+    hold::Owner,
+    leases::{KeyLease, Leases},
+    mode::Mode,
+    ports::Unwatched,
+    postgres_session::doubles::Stopped,
+};
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -342,6 +348,45 @@ async fn a_key_whose_deletion_was_not_answered_is_deleted_again() {
     assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))));
     assert_eq!(last(&store), Op::Delete(Key::new("k0"), Revision(7)), "by the next attempt at this key");
     assert!(session.sessions.lock().pending.is_empty(), "nothing is left to be taken back");
+}
+
+#[tokio::test]
+async fn a_key_whose_release_was_not_answered_is_deleted_again() {
+    let store = Arc::new(Noting { loses_deletions: Mutex::new(true), ..Noting::default() });
+    let session = SharedLease::new(store.clone());
+    let (_held, released) = (granted(&session).await, granted(&session).await);
+    assert_eq!(created(&session, released).await, Ok(StoreAnswer::At(Revision(7))));
+    let delete = Op::Delete(Key::new("k0"), Revision(7));
+    assert!(session.send(delete.clone()).await.is_err());
+    assert!(session.send(Op::Revoke(released)).await.is_err(), "the key may still be there");
+    let next = granted(&session).await;
+    assert_eq!(last(&store), Op::Grant(LEASE), "another attempt would keep the key");
+    *store.loses_deletions.lock() = false;
+    assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))));
+    assert_eq!(last(&store), delete, "by the next attempt at this key");
+    assert!(session.sessions.lock().pending.is_empty(), "nothing is left to be taken back");
+}
+
+#[tokio::test]
+async fn a_key_whose_deletion_by_an_undo_was_not_answered_is_deleted_again() {
+    for is_lost in [true, false] {
+        let store = Arc::new(Noting { loses_deletions: Mutex::new(is_lost), ..Noting::default() });
+        let session = SharedLease::new(store.clone());
+        let leases = Leases::new(Arc::new(session.clone()), Arc::new(Stopped));
+        let (_held, owner) = (granted(&session).await, Owner::new("a"));
+        let own = leases.grant(&owner, LEASE, &Unwatched).await.unwrap();
+        assert_eq!(created(&session, own.id).await, Ok(StoreAnswer::At(Revision(7))));
+        leases.remember(&owner, KeyLease { revision: Some(Revision(7)), ..own });
+        leases.undo(&Key::new("k0"), &owner, &Unwatched).await;
+        let next = granted(&session).await;
+        let joins = if is_lost { Op::Grant(LEASE) } else { Op::KeepAlive(LeaseId(1)) };
+        assert_eq!(last(&store), joins, "another attempt would keep a key that is left");
+        *store.loses_deletions.lock() = false;
+        assert_eq!(created(&session, next).await, Ok(StoreAnswer::At(Revision(7))));
+        let delete = Op::Delete(Key::new("k0"), Revision(7));
+        assert_eq!(last(&store) == delete, is_lost, "by the next attempt at this key");
+        assert!(session.sessions.lock().pending.is_empty(), "nothing is left to be taken back");
+    }
 }
 
 #[tokio::test]

@@ -35,7 +35,8 @@ fn answers(answers: &[(locks::NodeName, NodeAnswer)]) -> Vec<NodeAnswer> {
 
 #[tokio::test(start_paused = true)]
 async fn an_uncontended_attempt_takes_one_round_trip_and_two_with_two_phase_tokens() {
-    for (tokens, round_trips) in [(TokenSource::None, 1), (TokenSource::MajorityMax, 1), (TokenSource::TwoPhase, 2)] {
+    let one_round = [TokenSource::None, TokenSource::MajorityMax, TokenSource::TwoPhaseFast].map(|tokens| (tokens, 1));
+    for (tokens, round_trips) in one_round.into_iter().chain([(TokenSource::TwoPhase, 2)]) {
         let nodes = nodes::<5>(5 * MS);
         let lock = redlock(&nodes, tokens);
         let start = Instant::now();
@@ -231,6 +232,7 @@ async fn answers_read_after_the_promise_end_are_refused_by_validity_and_undone()
     for (tokens, round) in [
         (TokenSource::None, Round::Acquire),
         (TokenSource::MajorityMax, Round::Acquire),
+        (TokenSource::TwoPhaseFast, Round::Acquire),
         (TokenSource::TwoPhase, Round::Acquire),
         (TokenSource::TwoPhase, Round::WriteBack),
     ] {

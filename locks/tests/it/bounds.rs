@@ -13,7 +13,7 @@ use crate::{
 
 #[tokio::test(start_paused = true)]
 async fn the_promise_counts_from_the_first_round_also_if_there_is_a_second() {
-    for tokens in [TokenSource::None, TokenSource::MajorityMax, TokenSource::TwoPhase] {
+    for &tokens in Redlock::TOKENS {
         let (nodes, clock) = (nodes::<3>(5 * MS), ClientClock::new());
         clock.jump(LEASE);
         let lock = Redlock::new(ports(&nodes), clock.clone(), tokens).unwrap();

@@ -214,3 +214,41 @@ async fn a_server_that_wants_a_certificate_gets_that_of_the_client() {
     let shaken = timeout(PATIENCE, TlsAcceptor::from(Arc::new(config)).accept(stream)).await.unwrap();
     shaken.expect("the client's certificate");
 }
+
+/// The store over two members.
+async fn store_of(first: &Member, next: &Member) -> Arc<dyn Store> {
+    let members = [("etcd-1", first), ("etcd-2", next)];
+    let members = members.map(|(name, member)| ServerAddress::new(name, member.address.as_str()));
+    connect_etcd("etcd", &members, 0).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_key_that_the_next_member_does_not_find_may_have_been_removed_by_the_first() {
+    let (first, next) = (Member::start().await, Member::start().await);
+    let store = store_of(&first, &next).await;
+    assert_eq!(store.send(create("a")).await, Ok(StoreAnswer::First(FIRST)));
+    first.lose_answers();
+    let deleted = store.send(Op::Delete(Key::new("k0"), FIRST)).await;
+    assert!(!first.has("k0/a"));
+    assert!(matches!(deleted, Err(NodeError::Indeterminate(_))), "{deleted:?}");
+}
+
+#[tokio::test]
+async fn the_late_copy_of_a_creation_leaves_no_key() {
+    let prompt = Member::start().await;
+    let late = Member::beside(&prompt, Duration::from_millis(600)).await;
+    let store = store_of(&late, &prompt).await;
+    assert_eq!(store.send(create("a")).await, Ok(StoreAnswer::First(FIRST)));
+    assert_eq!(store.send(Op::Delete(Key::new("k0"), FIRST)).await, Ok(StoreAnswer::Done));
+    assert!(!prompt.has("k0/a"));
+    // The copy creates the key again, and the client deletes it.
+    let again = async {
+        while !prompt.has("k0/a") {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        while prompt.has("k0/a") {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), again).await.expect("the copy left no key");
+}

@@ -268,3 +268,24 @@ async fn one_znode_that_goes_wakes_one_waiter_and_in_a_herd_all() {
         waiters.into_iter().for_each(|waiter| waiter.abort());
     }
 }
+
+#[tokio::test]
+async fn a_check_that_a_silent_server_leaves_unanswered_is_repeated() {
+    let scene = Scene::new("zookeeper").await;
+    let mut hold = scene.acquire("a").await;
+    scene.ensemble.fall_silent();
+    // The library leaves the connection after an eighth of the lease; the client waits for a quarter.
+    scene.lock.renew(&mut hold, LEASE, &Unwatched).await.expect("the check is repeated");
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_not_answered_is_repeated() {
+    let scene = Scene::new("zookeeper").await;
+    let session = scene.lock.session().unwrap();
+    let acquire = async |key: &str, owner| session.acquire(&Key::new(key), Owner::new(owner), LEASE, &Unwatched).await;
+    let _held = acquire("k1", "a").await.unwrap();
+    let hold = acquire("k0", "b").await.unwrap();
+    scene.ensemble.lose_next_delete();
+    assert!(session.release(&hold, &Unwatched).await.unwrap().removed);
+    assert!(scene.ensemble.queue("k0").is_empty());
+}

@@ -19,7 +19,7 @@ mod slot;
 mod stopped;
 mod vdso;
 
-use std::{collections::BTreeSet, fs, ops::Range, time::Duration};
+use std::{collections::BTreeSet, fs, ops::Range, thread, time::Duration};
 
 use history::{ClockChange, WhichClock};
 
@@ -41,6 +41,9 @@ const TRIES: usize = 100;
 /// The most attempts while a signal seems to have interrupted a thread inside the agent's code. The agent cannot be
 /// sure: the stack looks the same after the handler has returned.
 const TRIES_FOR_SIGNALS: usize = 10;
+
+/// The time between two looks at a process that seems to load a program.
+const LOADS_FOR: Duration = Duration::from_millis(1);
 
 /// The part of a thread's stack that is searched for the registers of interrupted code.
 const STACK_LEN: usize = 32 * 1024;
@@ -100,6 +103,17 @@ impl Clocks {
     ///
     /// The process has ended, may not be written to, or has no vDSO that the agent knows.
     pub fn of(pid: i32) -> Result<Clocks, ClockError> {
+        for _ in 1..TRIES {
+            match Clocks::open(pid) {
+                // A process that loads a program gets its vDSO last, and its former memory is gone.
+                Err(ClockError::Impossible { .. } | ClockError::Io { .. }) => thread::sleep(LOADS_FOR),
+                opened => return opened,
+            }
+        }
+        Clocks::open(pid)
+    }
+
+    fn open(pid: i32) -> Result<Clocks, ClockError> {
         let (own, own_mapped) = Memory::of_vdso(std::process::id() as i32)?;
         let (memory, mapped) = Memory::of_vdso(pid)?;
         let impossible = |why: String| ClockError::Impossible { pid, why };

@@ -94,9 +94,9 @@ impl RedisModel {
     pub fn apply(&mut self, step: &Step, wall: Duration) -> StepAnswer {
         let now_ms = clock_ms(wall);
         let everysec_s = (self.persistence == Persistence::Everysec).then(|| self.sync(wall));
-        if self.persistence == Persistence::Snapshot {
+        let makes_snapshots = self.persistence == Persistence::Snapshot;
+        if makes_snapshots {
             self.take_snapshot_if_due(wall);
-            self.snapshots.changed.get_or_insert(wall);
         }
         let entry = self.entry(step.key());
         if let Some(second) = everysec_s
@@ -106,7 +106,18 @@ impl RedisModel {
             entry.touched_s = second;
         }
         entry.now.expire(now_ms);
-        entry.now.apply(step, now_ms)
+        // A step that was refused, or that only looks, is no reason for a snapshot.
+        let before = makes_snapshots.then(|| entry.now.clone());
+        let answer = entry.now.apply(step, now_ms);
+        if before.is_some_and(|before| before != entry.now) {
+            self.snapshots.changed.get_or_insert(wall);
+        }
+        answer
+    }
+
+    /// Notes the start of the next process, after which its first snapshot is due.
+    pub fn starts(&mut self, wall: Duration) {
+        self.snapshots.last = Some(wall);
     }
 
     /// Restarts the server, which was killed at the wall clock `killed`. A server that is down syncs nothing.

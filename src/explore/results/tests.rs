@@ -207,3 +207,12 @@ fn a_file_that_is_no_result_is_refused_with_its_name() {
     }
     assert!(Results::read(&dir.path().join("none.json")).unwrap_err().to_string().contains("none.json"));
 }
+
+#[test]
+fn the_command_that_runs_a_saved_plan_is_one_for_a_shell() {
+    let mut found = class("stale-holder", &["pause"], 1, 7, true);
+    found.reduced.as_mut().unwrap().saved = Some("my plans/a.toml".into());
+    let text = found.text(10);
+    let command = text.lines().find_map(|line| line.trim().strip_prefix("run this plan: ")).unwrap();
+    assert_eq!(shlex::split(command).unwrap(), ["harness", "run", "my plans/a.toml"]);
+}

@@ -37,9 +37,10 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
         .map(|(name, _)| name)
         .collect();
     let holds = plural(verdicts.facts.holds, "hold", "holds");
-    let faults = match verdicts.facts.faults_proved {
-        0 => "no fault".to_owned(),
-        n => plural(n, "proved fault", "proved faults"),
+    let faults = match (verdicts.facts.faults_proved, verdicts.facts.faults_requested) {
+        (0, 0) => "no fault".to_owned(),
+        (0, _) => "no proved fault".to_owned(),
+        (n, _) => plural(n, "proved fault", "proved faults"),
     };
     match verdicts.verdict {
         Verdict::Violated => format!("The run violates {}. The table below has the figures.", violated.join(", ")),
@@ -337,5 +338,15 @@ mod tests {
         let second = &mut timeline.holds[1];
         second.killed = Some(second.acquired.plus(Duration::from_micros(200)));
         assert_eq!(told(&timeline, 0.2), format!("{got} worker-2 was killed at once."));
+    }
+
+    #[test]
+    fn a_fault_without_proof_is_not_called_no_fault() {
+        let (mut judged, timeline) = pause();
+        judged.verdicts.verdict = Verdict::Inconclusive;
+        judged.verdicts.facts.faults_proved = 0;
+        assert!(claim(&judged.verdicts, &timeline, None).contains("holds, no proved fault."));
+        judged.verdicts.facts.faults_requested = 0;
+        assert!(claim(&judged.verdicts, &timeline, None).contains("holds, no fault."));
     }
 }

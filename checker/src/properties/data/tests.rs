@@ -232,3 +232,13 @@ fn a_read_under_a_lost_attempt_claims_the_key_all_the_same() {
         assert_eq!((found.unjustified, found.disagreements), (0, 0), "{arm}: {found:?}");
     }
 }
+
+#[test]
+fn an_attempt_that_had_not_acquired_was_told_what_it_read() {
+    let mut b = HistoryBuilder::new();
+    b.acquire(2, 2, 0, 5, 40).write(2, 1, 6, 7).release(2, 8);
+    b.acquire(3, 2, 12, 14, 42).write(3, 1, 15, 25).release(3, 26);
+    b.acquire(1, 1, 9, 31, 41).read(1, 1, 20, 21).write(1, 2, 35, 36).release(1, 40);
+    let found = data(&b, "off");
+    assert_eq!((found.verdict, found.unjustified), (Verdict::Measured, 0));
+}

@@ -261,3 +261,12 @@ fn an_unplanned_restart_may_undo_what_has_been_judged() {
     }
     assert!(!v.reasons.is_empty());
 }
+
+#[test]
+fn an_arm_has_the_token_of_an_attempt_that_had_not_acquired() {
+    let mut b = HistoryBuilder::new();
+    b.acquire(1, 1, 0, 31, 50).write(1, 1, 20, 30).release(1, 33);
+    b.acquire(2, 2, 5, 40, 42).write(2, 1, 44, 45).release(2, 50);
+    let found = fence(&b, "writes");
+    assert_eq!((found.verdict, found.unjustified), (Verdict::Inconclusive, 0));
+}

@@ -244,8 +244,7 @@ impl BlockedKeys {
 
     fn sent(&mut self, run: &Run, client: ClientId, attempt: &Attempt) {
         if self.lease.is_zero() {
-            let renewed = run.plan.workload.renew_for.unwrap_or_default();
-            self.lease = run.plan.lease.max(renewed);
+            self.lease = run.plan.longest_lease();
         }
         if let Some((key, id)) = self.last.insert(client, (attempt.key, attempt.id)) {
             // A session keeps the lock until its client lets go of the hold, whatever else the client does.
@@ -332,8 +331,14 @@ impl BlockedKeys {
         let is_known = is_after_kill && run.plan.program.is_none();
         let bound = if is_known { SLACK } else { self.lease + SLACK };
         let is_kept = !key.kept.is_empty();
-        if !rules::is_overdue(attempt.sent.at, since, bound) || key.alike(false, is_kept, self.lease) > 0 {
+        if !rules::is_overdue(attempt.sent.at, since, bound) {
             return;
+        }
+        // A later event may take the newest finding back, and a longer lease the first one. So both are kept.
+        if key.alike(false, is_kept, self.lease) > 1 {
+            let is_alike = |found: &Finding| !found.is_waiter && found.is_kept == is_kept && found.stands(self.lease);
+            let newest = key.found.iter().rposition(is_alike);
+            newest.into_iter().for_each(|place| drop(key.found.remove(place)));
         }
         key.found.push(Finding {
             from: attempt.sent.at,
@@ -429,7 +434,12 @@ impl BlockedKeys {
                 open.chain(over).any(|sent| sent <= finding.to)
             };
             let stands = |finding: &&Finding| finding.stands(self.lease) && !may_have_had(finding);
+            // Of the refusals of a key, one counts.
+            let mut is_told = [false; 2];
             for finding in key.found.iter().filter(stands) {
+                if !finding.is_waiter && std::mem::replace(&mut is_told[usize::from(finding.is_kept)], true) {
+                    continue;
+                }
                 if stepped.is_some_and(|stepped| stepped <= finding.to) {
                     found.after_step += 1;
                 } else if finding.is_kept {

@@ -7,7 +7,7 @@ mod waiters;
 use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, Promise, WhichClock, fault};
 
 use super::{stuck::StuckKind, *};
-use crate::history_builder::{HistoryBuilder, ms, started};
+use crate::history_builder::{HistoryBuilder, etcd, ms, started};
 use crate::{check, properties::Property};
 
 fn blocked(builder: &HistoryBuilder) -> Vec<Option<f64>> {

@@ -4,7 +4,9 @@
 //! the mode X. Two such holds exclude each other already by their modes on the parent, if the client of the child holds
 //! the parent in a mode that allows the child's: `Mode::allows_below` and a test beside it in `history` show that. So
 //! only a child whose client has no such hold is compared with the holds of the parent. A client that acts under the
-//! hold of a child also acts under its hold of the parent, so an act after the end of the second is found there.
+//! hold of a child also acts under its hold of the parent, so an act after the end of the second is found there. An act
+//! under a child without such a hold, after its end, is not compared with later holds of the parent: docs/checker.md
+//! says so.
 
 use crate::{holds::Attempt, rules, run::Run};
 

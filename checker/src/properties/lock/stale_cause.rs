@@ -22,7 +22,7 @@ use crate::{
 use super::evidence::StaleAct;
 use delays::{LockDelay, Quorum};
 use failed_renewal::FailedRenewal;
-use suspect::{FrozenSpan, Suspect, SuspectSet, clip};
+use suspect::{FrozenSpan, Suspect, SuspectSet, bit_of, clip};
 
 mod delays;
 mod failed_renewal;
@@ -130,17 +130,16 @@ impl<'a> ActPath<'a> {
         suspects.extend(of_locks.iter().map(|delay| delay.suspect));
         suspects.sort_unstable();
         suspects.dedup();
-        suspects.truncate(SuspectSet::BITS as usize - 1);
         let pick = |all: &[(Span, Suspect)], within: Span| -> Vec<FrozenSpan> {
             let found = all.iter().filter_map(|(span, suspect)| {
                 let i = suspects.binary_search(suspect).ok()?;
-                Some(FrozenSpan { span: clip(*span, within)?, suspect: 1 << i })
+                Some(FrozenSpan { span: clip(*span, within)?, suspect: bit_of(i) })
             });
             found.collect()
         };
         let bit = |delay: &LockDelay| {
             let i = suspects.binary_search(&delay.suspect).ok()?;
-            Some(LockDelay { node: delay.node, span: delay.span, suspect: 1 << i })
+            Some(LockDelay { node: delay.node, span: delay.span, suspect: bit_of(i) })
         };
         let nodes = run.plan.lock_nodes.len();
         let quorum = match run.plan.has_replicas() {
@@ -165,7 +164,7 @@ impl<'a> ActPath<'a> {
                 }
             }
         }
-        let bits = |suspect: &Suspect| suspects.binary_search(suspect).map_or(0, |i| 1 << i);
+        let bits = |suspect: &Suspect| suspects.binary_search(suspect).map_or(0, bit_of);
         let all = |suspects: &Vec<Suspect>| suspects.iter().map(bits).fold(0, |all, bit| all | bit);
         let broken = broken.iter().map(|b| b.with(b.missing.iter().map(all).collect())).collect();
         let wrong: SuspectSet = clocks.iter().map(bits).fold(0, |all, bit| all | bit);
@@ -194,20 +193,20 @@ impl<'a> ActPath<'a> {
         if self.is_late(0) {
             return Vec::from_iter(self.is_outlasted().then(|| Cause::Overrun.into()));
         }
+        let members = |set: SuspectSet| {
+            let members = self.suspects.iter().enumerate().filter(move |(i, _)| set & bit_of(*i) != 0);
+            members.map(|(_, suspect)| suspect.cause()).collect::<CauseSet>()
+        };
         let mut alone: Vec<CauseSet> = Vec::new();
-        for (i, suspect) in self.suspects.iter().enumerate() {
-            let cause = CauseSet::from(suspect.cause());
-            if self.is_late(1 << i) && !alone.contains(&cause) {
+        for i in 0..self.suspects.len().min(SuspectSet::BITS as usize) {
+            let cause = members(bit_of(i));
+            if self.is_late(bit_of(i)) && !alone.contains(&cause) {
                 alone.push(cause);
             }
         }
         if !alone.is_empty() {
             return alone;
         }
-        let members = |set: SuspectSet| {
-            let members = self.suspects.iter().enumerate().filter(move |(i, _)| set & (1 << i) != 0);
-            members.map(|(_, suspect)| suspect.cause()).collect::<CauseSet>()
-        };
         self.smallest_set().into_iter().map(members).collect()
     }
 
@@ -259,7 +258,7 @@ impl<'a> ActPath<'a> {
         let killed = self.hold.ended_by().and_then(|(mark, early_end)| {
             let EarlyEnd::Kill(fault) = early_end else { return None };
             let i = self.suspects.binary_search(&Suspect::Fault(fault, FaultKind::Kill)).ok()?;
-            (set & (1 << i) != 0).then_some(mark.at)
+            (set & bit_of(i) != 0).then_some(mark.at)
         });
         released.into_iter().chain(killed).map(|at| self.without_others(set, at)).fold(promise, Stamp::min)
     }
@@ -335,8 +334,8 @@ impl<'a> ActPath<'a> {
 
     /// The smallest set of causes that makes the act late; of several, the first.
     fn smallest_set(&self) -> Option<SuspectSet> {
-        let n = self.suspects.len().min(SuspectSet::BITS as usize - 1);
-        let all: SuspectSet = (1 << n) - 1;
+        let n = self.suspects.len();
+        let all = (0..n).fold(0, |all, i| all | bit_of(i));
         if n > CAUSES_MAX {
             return self.is_late(all).then_some(all);
         }

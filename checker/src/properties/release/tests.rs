@@ -1,4 +1,4 @@
-use history::{FailureReason, FaultKind, FaultPhase};
+use history::{Event, FailureReason, FaultKind, FaultPhase};
 
 use super::*;
 use crate::history_builder::{HistoryBuilder, count, verdict};
@@ -280,4 +280,21 @@ fn a_request_of_an_old_attempt_meets_each_of_the_last_owners() {
     builder.release_on(1, 2_850, 2_950, on(1, NodeAnswer::Done));
     assert_eq!(unsafe_releases(&builder), 1);
     assert_eq!(count(&builder.verdicts(), "release.faults"), 7, "the owners are the holds 2 to 8");
+}
+
+#[test]
+fn a_renewal_extends_possession_on_the_nodes_that_did_it() {
+    // The promise ends at 1,978, and at 2,978 on the nodes that renewed.
+    for (node, answered, expected) in [(1, 2_977, 1), (1, 2_978, 0), (3, 2_500, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41);
+        let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Done), (3, NodeAnswer::None)]);
+        let hold = HoldId(1);
+        builder.event("worker-1", 1_000, Event::Renew { hold });
+        builder.event("worker-1", 1_010, Event::Renewed { hold, lease_ns: 2_000_000_000, answers });
+        builder.try_to_acquire(2, 2, 2_100);
+        builder.acquire_failed(2, 2_110, FailureReason::Held, on(node, NodeAnswer::Refused));
+        builder.undo(2, 2_150, answered, on(node, NodeAnswer::Done));
+        assert_eq!(unsafe_releases(&builder), expected, "node {node}, answered at {answered}");
+    }
 }

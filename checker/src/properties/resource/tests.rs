@@ -4,8 +4,11 @@ use history::fault;
 use history::{Fault, HoldId, OpId};
 
 use super::*;
-use crate::history_builder::{HistoryBuilder, count, verdict};
 use crate::properties::Property;
+use crate::{
+    check,
+    history_builder::{HistoryBuilder, count, started, verdict},
+};
 
 fn judged(builder: &HistoryBuilder) -> ResourceVerdict {
     match builder.verdicts().properties.get("resource") {

@@ -49,6 +49,24 @@ pub struct Unsafe {
     pub sent: u64,
 }
 
+/// The end of an owner's promise on a node, by the renewals that were answered by an instant. `end` is that of the
+/// grant.
+fn kept_until(owner: &Hold, node: &NodeName, mut end: u64, instant: u64) -> u64 {
+    let mut of_node = end;
+    for ((sent, ok, lease), (_, answers)) in owner.renewals.iter().zip(&owner.renewed_on) {
+        if end <= *ok || instant < *ok {
+            break;
+        }
+        let extended = after(*sent, *lease);
+        if extended > end {
+            end = extended;
+            let did = answers.iter().any(|(n, said)| n == node && *said == NodeAnswer::Done);
+            of_node = if did { end } else { of_node };
+        }
+    }
+    of_node
+}
+
 /// Every pair of such a request and an owner.
 pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
     let mut found = Vec::new();
@@ -66,7 +84,8 @@ pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
                         && request.sent > granted;
                     // The node granted nothing, and another attempt surely owns the key during the request.
                     let lease = if b.lease > 0 { b.lease } else { u64::try_from(f.plan.lease.as_nanos()).unwrap() };
-                    let sure = b.gives_back.unwrap_or(u64::MAX).min(after(b.sent, lease));
+                    let kept = kept_until(b, node, after(b.sent, lease), request.answered);
+                    let sure = b.gives_back.unwrap_or(u64::MAX).min(kept);
                     let refused =
                         said(a) == Some(NodeAnswer::Refused) && request.sent > granted && request.answered < sure;
                     // If a clock stepped, leases may have ended early.

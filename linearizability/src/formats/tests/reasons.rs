@@ -1,6 +1,6 @@
 //! The words of a verdict name the operations that show it.
 
-use super::{Asked, Format, ModelKind, Verdict, judged};
+use super::{Asked, Format, ModelKind, Verdict, is_wrong, judged, log};
 
 /// The reason why a history is not linearizable.
 fn reason(text: &str, model: ModelKind, initial: Option<&str>) -> String {
@@ -70,5 +70,23 @@ fn a_string_has_quotes_if_another_value_has_its_text() {
     ] {
         let words = store(key, written);
         assert!(words.contains(read) && words.ends_with(state), "{words}");
+    }
+}
+
+#[test]
+fn a_cas_that_failed_for_a_reason_says_nothing_about_the_value() {
+    let before = ["0\t:invoke\t:write\t1", "0\t:ok\t:write\t1", "0\t:invoke\t:cas\t[1 2]"];
+    for (end, is_right) in [
+        ("[1 2]", false),
+        ("[1 2]\tanother value", true),
+        ("[1 2]\t:connection-refused", true),
+        (":connection-refused", true),
+        ("[not leader]", true),
+        ("(not closed", true),
+        ("", true),
+    ] {
+        let end = format!("0\t:fail\t:cas\t{end}");
+        let verdict = log(&[before[0], before[1], before[2], &end]);
+        assert_eq!((verdict == Verdict::Linearizable, is_wrong(&verdict)), (is_right, !is_right), "{end}");
     }
 }

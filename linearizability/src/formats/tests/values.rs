@@ -119,3 +119,22 @@ fn a_cas_on_joined_values_may_be_refused_as_on_a_string_or_on_another_form() {
         assert_eq!((verdict == Verdict::Linearizable, is_wrong(&verdict)), (is_right, !is_right), "{first} {from}");
     }
 }
+
+#[test]
+fn a_refused_cas_may_tell_an_absent_key_from_an_empty_text() {
+    let store = |calls: &[(&str, &str)]| {
+        let call = |(call, end): &(&str, &str)| {
+            format!("INFO jepsen.util - 0 :invoke {call}\nINFO jepsen.util - 0 :{end} {call}\n")
+        };
+        let text: String = calls.iter().map(call).collect();
+        judged(Format::PorcupineLog, &text, Asked { model: Some(ModelKind::Kv), initial: None }).1
+    };
+    let empty = (r#":put [:x ""]"#, "ok");
+    let (from_text, from_nil) = ((r#":cas [:x ["" 5]]"#, "fail"), (":cas [:x [nil 5]]", "fail"));
+    for (calls, is_right) in
+        [(&[from_text][..], true), (&[empty, from_nil], true), (&[from_nil], false), (&[empty, from_text], false)]
+    {
+        let verdict = store(calls);
+        assert_eq!((verdict == Verdict::Linearizable, is_wrong(&verdict)), (is_right, !is_right), "{calls:?}");
+    }
+}

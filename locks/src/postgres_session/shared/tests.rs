@@ -342,3 +342,41 @@ async fn the_server_ends_a_wait_after_the_lease() {
         assert!(server.asked.lock().contains(&set), "{:?}", server.asked.lock());
     }
 }
+
+#[tokio::test]
+async fn no_hold_is_promised_for_longer_than_its_session_lasts() {
+    let server = Scripted::start().await;
+    let lock = lock(&server);
+    attempt(&lock, "k0", "a").await.unwrap();
+    let long = lock.acquire(&Key::new("k1"), Owner::new("b"), 10 * LEASE, &Unwatched).await.unwrap();
+    assert_eq!((server.logins(), long.lease), (1, LEASE));
+    assert_eq!(long.valid_until, validity::promise_end(long.sent, LEASE));
+}
+
+/// Tells that an undo has begun.
+#[derive(Default)]
+struct Undoing(tokio::sync::Notify);
+
+impl Watch for Undoing {
+    fn undoing(&self) {
+        self.0.notify_one();
+    }
+}
+
+#[tokio::test]
+async fn an_undo_that_was_broken_off_is_repeated() {
+    let server = Scripted::start().await;
+    let lock = lock(&server);
+    let _held = attempt(&lock, "k0", "a").await.unwrap();
+    server.says("count", Says::Error);
+    let (key, owner, watch) = (Key::new("k1"), Owner::new("b"), Undoing::default());
+    {
+        let failing = lock.acquire(&key, owner.clone(), LEASE, &watch);
+        let begun = std::pin::pin!(watch.0.notified());
+        // The server needs some time for the request to cancel, in which the undo is dropped.
+        assert!(matches!(futures::future::select(failing, begun).await, futures::future::Either::Right(_)));
+    }
+    lock.cancel(&key, &owner, LEASE, &Unwatched).await;
+    assert_eq!(server.asked.lock().last().map(String::as_str), Some("unlock"));
+    assert!(!lock.current.lock().users.contains_key(&owner));
+}

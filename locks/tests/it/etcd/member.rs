@@ -6,6 +6,7 @@ use std::{
     future::pending,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use etcd_client::proto::{
@@ -42,16 +43,27 @@ struct Inner {
 #[derive(Clone)]
 pub struct Member {
     pub address: String,
+    /// The time after which the member applies a transaction.
+    late: Duration,
     inner: Arc<Mutex<Inner>>,
 }
 
 impl Member {
     pub async fn start() -> Member {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
         // As in etcd, an empty store has the revision 1.
         let inner = Inner { keys: BTreeMap::new(), revision: 1, loses_answers: false, ends: 0 };
-        let member = Member { address, inner: Arc::new(Mutex::new(inner)) };
+        Member::serve(Arc::new(Mutex::new(inner)), Duration::ZERO).await
+    }
+
+    /// Another member of the same cluster, which applies transactions late.
+    pub async fn beside(other: &Member, late: Duration) -> Member {
+        Member::serve(other.inner.clone(), late).await
+    }
+
+    async fn serve(inner: Arc<Mutex<Inner>>, late: Duration) -> Member {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let member = Member { address, late, inner };
         let server = tonic::transport::Server::builder()
             .add_service(PbKvServer::new(member.clone()))
             .add_service(PbLeaseServer::new(member.clone()))
@@ -159,9 +171,15 @@ impl PbKvService for Member {
     type RangeStreamStream = Answers<PbRangeStreamResponse>;
 
     async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
-        let mut inner = self.inner();
-        let answer = inner.transaction(&request.into_inner());
-        if inner.loses_answers { Err(Status::unavailable("lost on purpose")) } else { Ok(Response::new(answer)) }
+        // As in etcd, a transaction goes on when its client waits no more.
+        let member = self.clone();
+        let applying = tokio::spawn(async move {
+            tokio::time::sleep(member.late).await;
+            let mut inner = member.inner();
+            let answer = inner.transaction(&request.into_inner());
+            if inner.loses_answers { Err(Status::unavailable("lost on purpose")) } else { Ok(Response::new(answer)) }
+        });
+        applying.await.unwrap()
     }
 
     async fn range(&self, request: Request<PbRangeRequest>) -> Result<Response<PbRangeResponse>, Status> {

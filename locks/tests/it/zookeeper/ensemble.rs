@@ -33,6 +33,9 @@ struct Tree {
     /// The path, whether its children are watched, and the session.
     watches: Vec<(String, bool, i64)>,
     loses_next_create: bool,
+    loses_next_delete: bool,
+    /// Connections of earlier eras are silent.
+    era: u32,
     notifications: usize,
 }
 
@@ -104,6 +107,16 @@ impl Ensemble {
         self.tree().loses_next_create = true;
     }
 
+    /// Breaks the connection instead of doing the next deletion.
+    pub fn lose_next_delete(&self) {
+        self.tree().loses_next_delete = true;
+    }
+
+    /// Answers nothing more on the connections that are open now.
+    pub fn fall_silent(&self) {
+        self.tree().era += 1;
+    }
+
     /// The count of notifications that were sent to watching clients.
     pub fn notifications(&self) -> usize {
         self.tree().notifications
@@ -158,7 +171,11 @@ impl Ensemble {
         let mut output = Output::default();
         output.int(0).int(timeout).long(session).bytes(&[0; 16]).0.push(0);
         let _ = connection.send(output.framed());
+        let era = self.tree().era;
         while let Some(request) = frame(&mut reader).await {
+            if self.tree().era != era {
+                continue;
+            }
             match self.tree().answer(session, &request) {
                 Some(answer) => drop(connection.send(answer)),
                 None => break,
@@ -208,6 +225,7 @@ impl Tree {
                 }
                 self.create(session, path, input.int(), &mut output)?
             }
+            2 if std::mem::take(&mut self.loses_next_delete) => return None,
             2 => match self.delete(&input.text()) {
                 true => 0,
                 false => NO_NODE,

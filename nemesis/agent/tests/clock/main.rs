@@ -11,6 +11,8 @@ mod vdso;
 #[path = "../../../../tests/shared/without.rs"]
 mod without;
 
+use std::process::Command;
+
 use agent::{
     clock::{ClockError, Clocks, obey, processes_of},
     protocol::{ClockAnswer, ClockRequest},
@@ -384,4 +386,15 @@ fn what_cannot_be_done_is_refused_and_nothing_is_changed() {
     assert!(matches!(Clocks::of(i32::MAX), Err(ClockError::Gone { .. })));
     // The first thread of the kernel: it has no memory of its own.
     assert!(Clocks::of(2).is_err());
+}
+
+#[test]
+fn a_program_that_starts_others_all_the_time_is_moved() {
+    // A program that is being loaded has no vDSO for a moment.
+    let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().unwrap();
+    let pid = child.id() as i32;
+    let healed: Result<Vec<_>, _> = (0..200).map(|_| obey(ClockRequest::Heal { pid })).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    healed.unwrap();
 }

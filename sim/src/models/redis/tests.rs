@@ -202,3 +202,16 @@ fn a_server_that_drops_its_counters_keeps_its_keys() {
     node.restart(Data::Kept, ms(50));
     assert_eq!((node.owner(&k(), ms(60)), node.counter(&k())), (Some(&owner("a")), 0));
 }
+
+#[test]
+fn a_refused_step_is_no_change_that_a_snapshot_lacks() {
+    let mut node = RedisModel::new(Persistence::Snapshot).started(ms(0));
+    node.apply(&acquire("a", LONG), ms(100));
+    for refused_ms in [5_200, 10_300] {
+        assert_eq!(node.apply(&acquire("b", LONG), ms(refused_ms)), StepAnswer::Refused);
+    }
+    node.apply(&Step::Release(k(), owner("a")), ms(10_900));
+    node.apply(&acquire("b", LONG), ms(10_950));
+    node.restart(Data::Kept, ms(11_300));
+    assert_eq!(node.owner(&k(), ms(11_300)), Some(&owner("b")), "the last snapshot was made at 5,100 ms");
+}

@@ -1,8 +1,10 @@
 //! Kills of workers and of the resource.
 
-use history::{FaultKind, FaultPhase, Mode, Role};
+use std::time::Duration;
 
-use super::{HistoryBuilder, Property, blocked, found_at_5105, judged, refused, started};
+use history::{FailureReason, FaultKind, FaultPhase, Mode, Role};
+
+use super::{HistoryBuilder, Property, behind, blocked, etcd, found_at_5105, judged, refused, started};
 
 /// Kills worker 1 at 4,000. Its next process has started at 5,105, if its record was not lost. A second kill was
 /// requested at 5,100, and this process is dead by 5,120.
@@ -117,5 +119,18 @@ fn an_attempt_that_the_record_lost_may_hold_a_key_that_nobody_had_tried() {
         refused(&mut s, 4_100, last);
         s.of_key(2, "k1");
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}
+
+#[test]
+fn servers_may_grant_a_longer_lease_than_the_plan_asks_for() {
+    // etcd grants 2 s. Worker 1 is dead by 120, and its attempt may have the key until 2,120.
+    for (last, is_stuck) in [(2_300, false), (5_120, false), (5_121, true)] {
+        let mut s = HistoryBuilder::new();
+        (s.plan.servers, s.plan.lease) = (etcd(), Duration::from_millis(500));
+        s.try_to_acquire(1, 1, 50).kill(1, "worker-1", 100).try_to_acquire(2, 2, 60);
+        behind(&mut s, 2, "worker-2", 70);
+        s.acquire_failed(2, last, FailureReason::Cancelled, Vec::new());
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "waits until {last}");
     }
 }

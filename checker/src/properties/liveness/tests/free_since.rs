@@ -57,3 +57,15 @@ fn a_process_that_measures_leases_looks_anew_after_each_hold() {
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
     }
 }
+
+#[test]
+fn a_longer_lease_that_is_told_late_hides_no_later_refusal() {
+    for (last, is_stuck) in [(41_000, false), (41_100, true)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.keys = 2;
+        s.acquire(1, 1, 0, 10, 41).release(1, 50);
+        refused(&mut s, 100, last);
+        s.acquire(50_000, 1, 46_000, 46_010, 42).with_lease(20_000).with_key(50_000, "k1").release(50_000, 46_020);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}

@@ -1,4 +1,4 @@
-use history::{ClockChange, Event, Fault, FaultKind, FaultPhase, HoldId, Promise, WhichClock, fault};
+use history::{ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Promise, WhichClock, fault};
 
 use crate::{
     cause::Cause,
@@ -231,5 +231,22 @@ fn a_client_that_died_unplanned_promises_nothing_more() {
         builder.event("worker-1#2", 1_300, crate::history_builder::started(history::Role::Worker));
         let lock = builder.acquire(2, 2, 500, 510, 42).release(2, 600).lock();
         assert_eq!((lock.verdict, lock.windows.len()), (Verdict::Inconclusive, 0), "{promise:?}");
+    }
+}
+
+#[test]
+fn a_point_is_left_under_the_hold_whose_client_waits_there() {
+    for (released, expected) in [(None, (Verdict::Violated, 1)), (Some(60), (Verdict::Inconclusive, 0))] {
+        let mut b = HistoryBuilder::new();
+        (b.plan.workload.keys, b.plan.workload.locks_per_section) = (2, 2);
+        // The client's last attempt is at another key, and has failed.
+        b.acquire(1, 1, 0, 10, 41).try_to_acquire(2, 1, 12).with_key(2, "k1");
+        b.acquire_failed(2, 30, FailureReason::Held, Vec::new()).at_point(1, 40, 300);
+        if let Some(at) = released {
+            b.point_released(0, at);
+        }
+        b.kill(1, "worker-1", 100).lose_end("worker-1", 41);
+        let lock = b.acquire(3, 2, 500, 510, 42).release(3, 600).lock();
+        assert_eq!((lock.verdict, lock.cut_short), expected, "released at {released:?}");
     }
 }

@@ -1,7 +1,9 @@
-use history::{HoldId, Mode};
+use std::time::Duration;
+
+use history::{ClientId, ClockChange, Event, Fault, HoldId, Mode, Point, WhichClock, fault};
 
 use crate::{
-    history_builder::{HistoryBuilder, count, verdict},
+    history_builder::{HistoryBuilder, count, etcd, verdict},
     properties::WindowKind,
     verdict::Verdict,
 };
@@ -158,5 +160,36 @@ fn a_hold_above_that_the_client_does_not_have_is_refused() {
         let verdicts = builder.of_child(2, Some(3)).verdicts();
         let is_told = |reason: &String| reason.contains("attempt 2 is made under hold 3");
         assert!(verdicts.reasons.iter().any(is_told), "{:?}", verdicts.reasons);
+    }
+}
+
+#[test]
+fn a_wait_before_the_attempt_at_a_child_is_planned_under_the_parent() {
+    let (client, hold, point) = (ClientId(0), HoldId(2), Point::BeforeAcquire);
+    // While the controller keeps the client at the point, and after that.
+    for (left, expected) in [(2_100, "overrun"), (100, "unexplained")] {
+        let mut b = HistoryBuilder::new();
+        b.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite);
+        b.event("worker-1", 10, Event::AtPoint { client, hold, point });
+        b.event("agent", left, Event::PointReleased { client, point });
+        b.event("worker-1", 2_100, Event::LeftPoint { client, hold, point, released: true });
+        b.acquire(2, 1, 2_101, 2_105, 41).of_child(2, Some(1));
+        b.acquire(3, 2, 2_000, 2_010, 42).release(3, 2_050).write(2, 1, 2_110, 2_112);
+        b.release_refused(2, 2_120).release_refused(1, 2_130);
+        assert_eq!(b.window().holds, [HoldId(1), HoldId(3)]);
+        assert_eq!(b.causes(), [expected], "the wait is planned until {left}");
+    }
+}
+
+#[test]
+fn the_renewed_lease_of_a_child_counts_against_its_parent() {
+    for (by, expected) in [(1, "unexplained"), (1_489, "unexplained"), (1_490, "clock")] {
+        let mut b = HistoryBuilder::new();
+        b.plan.servers = etcd();
+        b.acquire(2, 1, 6, 10, 41).of_child(2, None).renew(2, 1_000, 1_010).renew(2, 2_000, 2_010);
+        b.acquire(3, 2, 2_500, 2_510, 42).release(3, 2_600).release(2, 2_700);
+        let jump = fault::Clock { clock: WhichClock::Both, change: ClockChange::JumpMs(by) };
+        b.inject(1, Fault::new(jump, Duration::from_secs(1)), "redis-1", 2_200, 3_000);
+        assert_eq!(b.causes(), [expected], "by {by} ms");
     }
 }

@@ -21,7 +21,12 @@ impl Suspect {
 }
 
 /// A set of suspects, as bits.
-pub(super) type SuspectSet = u32;
+pub(super) type SuspectSet = u128;
+
+/// The bit of a suspect, by its place. Suspects beyond the last bit share it: they are tried together.
+pub(super) fn bit_of(place: usize) -> SuspectSet {
+    1 << place.min(SuspectSet::BITS as usize - 1)
+}
 
 /// A span in which a process did not run, or packets did not arrive.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,10 @@
 //! Decisions that a restart of the resource undid.
 
-use history::{Event, HoldId, OpId};
+use std::time::Duration;
 
-use super::{judged, ok, quiet, restarted};
+use history::{Event, Fault, FaultKind, FaultPhase, HoldId, OpId, Record, Role, Tail, fault};
+
+use super::{Verdict, check, count, judged, ok, quiet, restarted, started, verdict};
 
 #[test]
 fn an_answer_to_an_undone_decision_is_lost_though_another_one_followed() {
@@ -28,5 +30,40 @@ fn an_undone_decision_counts_once_however_many_copies_had_its_answer() {
         (0..copies).for_each(|n| _ = s.arrives_again(2, 2, 50 + n));
         let found = judged(restarted(&mut s, 3).release(2, 1_330));
         assert_eq!((found.undone, found.restarts), (1, 1), "{copies} copies: {found:?}");
+    }
+}
+
+#[test]
+fn a_repeat_of_a_decision_that_the_record_lost_is_no_wrong_repeat() {
+    // The write is #4, which is on disk. The record has lost the line, and the client sends the write again.
+    let mut s = quiet();
+    s.write(2, 2, 97, 98).event("worker-2", 1_305, Event::Resend { hold: HoldId(2), op: OpId(2) });
+    restarted(&mut s, 4).arrives_again(2, 2, 1_310).event("worker-2", 1_320, ok(2, 2, 4)).release(2, 1_330);
+    let mut records = s.lose_end("resource", 50).records();
+    records.retain(|r| !matches!(r.event, Event::Admission { number: 4, repeat: false, .. }));
+    let found = check(records, Tail::Whole);
+    assert_eq!((count(&found, "resource.wrong_repeats"), verdict(&found, "resource")), (0, Verdict::Inconclusive));
+}
+
+#[test]
+fn the_last_process_of_the_resource_is_the_last_one_wherever_its_lines_are() {
+    let mut s = quiet();
+    restarted(&mut s, 3);
+    s.plan_fault(2, Fault::new(fault::Kill {}, Duration::from_secs(1)), "resource");
+    let requested = FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None };
+    for (at, phase) in [(2_000, requested), (2_020, FaultPhase::Injected), (3_000, FaultPhase::Healed)] {
+        s.fault(2, FaultKind::Kill, "resource", at, phase);
+    }
+    s.event("resource#2", 2_021, Event::Watermark).unfinished.push("resource#2");
+    s.event("resource#3", 3_200, started(Role::Resource));
+    s.event("resource#3", 3_201, Event::Recovered { durable: 3 });
+    s.event("worker-2", 3_300, Event::Write { hold: HoldId(2), op: OpId(2) }).event("worker-2", 3_310, ok(2, 2, 4));
+    let records = s.records();
+    let of_third = |record: &Record| record.process.as_str() == "resource#3";
+    let (third, mut others): (Vec<_>, Vec<_>) = records.iter().cloned().partition(of_third);
+    others.splice(1..1, third);
+    for records in [records, others] {
+        let found = check(records, Tail::Whole);
+        assert_eq!(verdict(&found, "resource"), Verdict::Violated);
     }
 }

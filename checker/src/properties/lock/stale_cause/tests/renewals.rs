@@ -244,3 +244,18 @@ fn a_renewal_that_failed_at_once_is_explained_by_a_partition_around_it() {
         assert_eq!(s.causes(), [expected], "{kind} of {node} from {from} to {to}");
     }
 }
+
+#[test]
+fn every_renewal_that_failed_inside_the_promise_counts() {
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
+    let mut s = HistoryBuilder::renewing(100);
+    s.plan.lock_nodes.truncate(1);
+    s.acquire(1, 1, 0, 10, 41);
+    for sent in (100..2_000).step_by(100) {
+        s.event("worker-1", sent, Event::Renew { hold });
+        s.event("worker-1", sent + 40, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+    }
+    s.inject(1, partition(), "redis-1", 50, 1_990);
+    s.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).write(1, 1, 2_051, 2_052);
+    assert_eq!(s.causes(), ["partition"]);
+}

@@ -37,3 +37,25 @@ fn very_many_suspects_are_tried_all_together() {
     s.write(1, 1, 2_071, 2_080);
     assert_eq!(s.causes(), [["pause"; 11].join("+")]);
 }
+
+#[test]
+fn the_last_of_very_many_suspects_is_tried_too() {
+    for pauses in [32, 200] {
+        let mut s = HistoryBuilder::renewing(600);
+        s.acquire(1, 1, 0, 10, 41).work(1, 20, 5_000);
+        for sent in (600..=3_600).step_by(600) {
+            s.renew(1, sent, sent + 5);
+        }
+        for id in 1..=pauses {
+            let from = 15 * u64::from(id) + 20;
+            s.pause(id, "worker-1", from, from + 12);
+        }
+        s.pause(pauses + 1, "worker-1", 4_000, 8_000);
+        s.acquire(2, 2, 5_600, 5_610, 42).release(2, 5_620).write(1, 1, 8_001, 8_002);
+        let causes = s.causes();
+        assert!(
+            causes.iter().all(|cause| cause.split('+').all(|one| one == "pause")) && causes.len() == 1,
+            "{causes:?}"
+        );
+    }
+}
