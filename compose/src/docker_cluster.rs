@@ -76,6 +76,12 @@ impl Cluster for DockerCluster<'_> {
         })
     }
 
+    fn held_back<'a>(&'a self, node: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        Box::pin(async move {
+            Act { running: self.running, node, doing: "asking how long its quota held it back" }.held_back().await
+        })
+    }
+
     fn is_frozen<'a>(&'a self, node: &'a NodeName) -> Doing<'a, bool> {
         Box::pin(async move {
             let act = Act { running: self.running, node, doing: "looking whether it is frozen" };

@@ -1,11 +1,12 @@
 //! Faults of whole containers: the freezer, signals, quotas, and restarts.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use bollard::{
     models::ContainerUpdateBody,
-    query_parameters::{KillContainerOptions, StartContainerOptions},
+    query_parameters::{KillContainerOptions, StartContainerOptions, StatsOptionsBuilder},
 };
+use futures::StreamExt;
 use history::NodeName;
 use nemesis::{ClusterError, Data};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -179,6 +180,19 @@ impl<'a> Act<'a> {
         let body = ContainerUpdateBody { cpu_period: Some(PERIOD_US), cpu_quota: Some(quota_us), ..Default::default() };
         let updated = self.running.engine().docker().update_container(&member.container(), body).await;
         updated.map_err(|error| self.failed(explain(&error)))
+    }
+
+    /// Returns the time for which the quota held the container back; none, if the engine does not say it.
+    pub(crate) async fn held_back(&self) -> Result<Option<Duration>, ClusterError> {
+        let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
+        let stats = self.running.engine().docker().stats(&self.member()?.container(), Some(options));
+        // Without the count, the time of an answer can still prove the fault.
+        let said = pin!(stats).next().await.and_then(|said| {
+            said.inspect_err(|error| tracing::debug!(node = %self.node, "no count of its quota: {}", explain(error)))
+                .ok()
+        });
+        let throttled = said.and_then(|stats| stats.cpu_stats?.throttling_data?.throttled_time);
+        Ok(throttled.map(Duration::from_nanos))
     }
 
     pub(crate) async fn kill(&self, member: &Member, control: &mut Control) -> Result<(), ClusterError> {

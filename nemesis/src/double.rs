@@ -63,6 +63,10 @@ pub trait Answers: Send + Sync {
         unexpected("measuring an answer")
     }
 
+    fn held_back(&self) -> Option<Duration> {
+        None
+    }
+
     fn answers(&self) -> bool {
         unexpected("asking a server")
     }
@@ -213,6 +217,10 @@ impl<A: Answers> Cluster for Double<A> {
 
     fn answer_time<'a>(&'a self, _: &'a NodeName) -> Doing<'a, AnswerTime> {
         done(self.0.answer_time())
+    }
+
+    fn held_back<'a>(&'a self, _: &'a NodeName) -> Doing<'a, Option<Duration>> {
+        done(self.0.held_back())
     }
 
     fn answers<'a>(&'a self, _: &'a NodeName) -> Doing<'a, bool> {

@@ -5,9 +5,11 @@
 //! less than its quota is not delayed, and the proof must show a delay.
 //!
 //! One of the run's own processes proves the fault by a late tick: the delay is at least half of the idle part of a
-//! period. A server reports no ticks. Its healthcheck runs in its container and uses the same quota; the healthcheck
-//! must take at least twice as long as before the fault. If there was no answer before the fault, the fault is not
-//! proved, and any answer after the heal proves the heal.
+//! period. A server reports no ticks. Its healthcheck runs in its container and uses the same quota. Either the kernel
+//! has held the container back for at least as long during the fault, by its own count, or the healthcheck takes at
+//! least twice as long as before the fault. (On a busy machine it takes long before the fault, too.) If nobody counts,
+//! and there was no answer before the fault, the fault is not proved. Without such an answer any answer after the heal
+//! proves the heal.
 
 use std::time::Duration;
 
@@ -63,7 +65,7 @@ async fn process(injection: &Injection<'_>, lasting: Duration, percent: u8) -> R
     injection.cluster.speed_up(&injection.node).await?;
     let healed = injection.stamp(FaultPhase::Healed).await?;
 
-    let least = PERIOD * (100 - u32::from(percent)) / 200;
+    let least = least(percent);
     let longest = |view: &crate::View| view.stall_within(&process, (from, to)).map(|(f, t)| t.since(f));
     let late = |view: &crate::View| longest(view).filter(|gap| *gap >= least);
     if injection.live_view.within(injection.control, PROOF, late).await.is_some() {
@@ -81,8 +83,14 @@ async fn process(injection: &Injection<'_>, lasting: Duration, percent: u8) -> R
     injection.prove_alive(healed).await
 }
 
+/// The shortest delay that proves the fault: half of the idle part of a period.
+fn least(percent: u8) -> Duration {
+    PERIOD * (100 - u32::from(percent)) / 200
+}
+
 async fn server(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Result<(), ClusterError> {
     let usual = usual(injection).await?;
+    let held_back_before = injection.cluster.held_back(&injection.node).await?;
     injection.requested().await?;
     injection.cluster.slow_down(&injection.node, percent).await?;
     let from = injection.stamp(FaultPhase::Injected).await?;
@@ -92,35 +100,46 @@ async fn server(injection: &Injection<'_>, lasting: Duration, percent: u8) -> Re
     let to = injection.stamp(FaultPhase::HealRequested).await?;
     injection.cluster.speed_up(&injection.node).await?;
     injection.stamp(FaultPhase::Healed).await?;
-    let Some(usual) = usual else {
-        let why = "expected an answer of the server before the fault, as a reference; there was none".into();
-        injection.stamp(FaultPhase::Unproved { why }).await?;
-        return injection.prove_answers().await;
-    };
-    let is_slow = |answer: AnswerTime| match answer {
+    // The kernel counts a delay when the delay ends. A container that has started again counts from zero.
+    let held_back = injection.cluster.held_back(&injection.node).await?;
+    let held_back = held_back.zip(held_back_before).map(|(after, before)| after.saturating_sub(before));
+    let is_slower = |answer: AnswerTime, usual: Duration| match answer {
         AnswerTime::Well(took) | AnswerTime::Failed(took) => took >= usual * SLOWER && took >= usual + SLOWER_BY,
         AnswerTime::Silent => true,
     };
-    if is_slow(took) {
-        injection.stamp(FaultPhase::Proved { from, to }).await?;
+    let is_proved =
+        held_back.is_some_and(|time| time >= least(percent)) || usual.is_some_and(|usual| is_slower(took, usual));
+    let phase = if is_proved {
+        FaultPhase::Proved { from, to }
     } else {
-        let seen = match took {
-            AnswerTime::Failed(took) => format!("the request failed after {took:?}"),
-            AnswerTime::Well(took) => format!("it took {took:?}"),
-            AnswerTime::Silent => "there was none".to_owned(),
-        };
-        let why = format!("expected an answer to take twice as long as before, {usual:?}; {seen}");
-        injection.stamp(FaultPhase::Unproved { why }).await?;
-    }
+        FaultPhase::Unproved { why: why(held_back, usual, took) }
+    };
+    injection.stamp(phase).await?;
+    let Some(usual) = usual else { return injection.prove_answers().await };
     for _ in 0..LOOKS {
         // A request that fails at once shows neither the fault nor the heal.
         let answer = injection.cluster.answer_time(&injection.node).await?;
-        if matches!(answer, AnswerTime::Well(_)) && !is_slow(answer) {
+        if matches!(answer, AnswerTime::Well(_)) && !is_slower(answer, usual) {
             return injection.stamp(FaultPhase::HealProved).await.map(drop);
         }
         injection.control.sleep(LOOK).await?;
     }
     Ok(())
+}
+
+/// Says why a fault of a server was not proved.
+fn why(held_back: Option<Duration>, usual: Option<Duration>, took: AnswerTime) -> String {
+    let counted =
+        held_back.map_or_else(String::new, |time| format!("; the kernel held its processes back for {time:?}"));
+    let Some(usual) = usual else {
+        return format!("expected an answer of the server before the fault, as a reference; there was none{counted}");
+    };
+    let seen = match took {
+        AnswerTime::Failed(took) => format!("the request failed after {took:?}"),
+        AnswerTime::Well(took) => format!("it took {took:?}"),
+        AnswerTime::Silent => "there was none".to_owned(),
+    };
+    format!("expected an answer to take twice as long as before, {usual:?}; {seen}{counted}")
 }
 
 /// Measures the time of a request without the fault: the slower of two requests.
@@ -159,6 +178,8 @@ mod tests {
         first: [AnswerTime; 3],
         /// The answer to every request after the heal.
         later: AnswerTime,
+        /// What the kernel has counted before the fault and after it, if it counts.
+        held_back: Mutex<Vec<Duration>>,
         requests: AtomicU32,
         is_slow: AtomicBool,
         phases: Mutex<Vec<FaultPhase>>,
@@ -172,6 +193,10 @@ mod tests {
         fn answer_time(&self) -> AnswerTime {
             let request = self.requests.fetch_add(1, Ordering::Relaxed);
             self.first.get(request as usize).copied().unwrap_or(self.later)
+        }
+
+        fn held_back(&self) -> Option<Duration> {
+            self.held_back.lock().pop()
         }
 
         fn answers(&self) -> bool {
@@ -188,12 +213,19 @@ mod tests {
 
     /// Slows the server down, and returns the phases of the fault.
     fn slowed(first: [AnswerTime; 3], later: AnswerTime) -> Vec<FaultPhase> {
+        counted(first, later, &[])
+    }
+
+    /// As [`slowed`], with a kernel that has counted these times in milliseconds: before the fault, and after it.
+    fn counted(first: [AnswerTime; 3], later: AnswerTime, held_back_ms: &[u64]) -> Vec<FaultPhase> {
         let fault = Fault::new(Slow { percent: 1 }, Duration::from_secs(2));
         let (target, when) = (Target::Node("redis-1".into()), When::At(Duration::ZERO));
         let step = Step { id: FaultId(1), fault, target, when };
         let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
         let (requests, is_slow, phases) = Default::default();
-        let (double, live_view) = (Double(Server { first, later, requests, is_slow, phases }), LiveView::new());
+        let held_back = Mutex::new(held_back_ms.iter().rev().copied().map(Duration::from_millis).collect());
+        let (double, live_view) =
+            (Double(Server { first, later, held_back, requests, is_slow, phases }), LiveView::new());
         block_on(driver::inject(&double.injection(&live_view, &plan, &step, "redis-1".into()))).unwrap();
         double.0.phases.into_inner()
     }
@@ -203,6 +235,24 @@ mod tests {
         let phases = slowed([FAILED, USUAL, LATE], USUAL);
         assert!(matches!(&phases[4], FaultPhase::Unproved { why } if why.contains("as a reference")), "{phases:?}");
         assert_eq!(phases[5..], [FaultPhase::HealProved]);
+    }
+
+    #[test]
+    fn the_count_of_the_kernel_proves_the_fault_if_the_machine_was_slow_before_it_too() {
+        // 1 %: half of the idle part of a period is 49.5 ms.
+        for (held_back_ms, is_proved) in
+            [(&[3_000, 3_050][..], true), (&[3_000, 3_049], false), (&[3_000, 900], false), (&[3_000], false)]
+        {
+            let phases = counted([LATE, LATE, LATE], USUAL, held_back_ms);
+            assert_eq!(matches!(phases[4], FaultPhase::Proved { .. }), is_proved, "{held_back_ms:?}");
+            assert_eq!(phases[5..], [FaultPhase::HealProved], "{held_back_ms:?}");
+            let phases = counted([FAILED, USUAL, LATE], USUAL, held_back_ms);
+            assert_eq!(matches!(phases[4], FaultPhase::Proved { .. }), is_proved, "no reference, {held_back_ms:?}");
+        }
+        let phases = counted([LATE, LATE, LATE], USUAL, &[3_000, 3_049]);
+        assert!(
+            matches!(&phases[4], FaultPhase::Unproved { why } if why.ends_with("held its processes back for 49ms"))
+        );
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub fn phases(run: &RealRun) -> Vec<(String, String, String)> {
         .collect()
 }
 
+/// The reasons why faults of a run were not proved.
+fn whys(run: &RealRun) -> String {
+    let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
+    history.lines().filter(|line| line.contains(r#""phase":"unproved""#)).collect::<Vec<_>>().join("\n")
+}
+
 /// Fails unless every one of `kinds` was injected, and each time proved and proved healed.
 pub fn all_proved(run: &RealRun, kinds: &[&str]) {
     let phases = phases(run);
@@ -33,7 +39,8 @@ pub fn all_proved(run: &RealRun, kinds: &[&str]) {
     for kind in kinds {
         let injected = count(kind, "injected");
         assert!(injected > 0, "no {kind} was injected");
-        assert_eq!((count(kind, "proved"), count(kind, "heal-proved")), (injected, injected), "{kind}");
+        let proved = (count(kind, "proved"), count(kind, "heal-proved"));
+        assert_eq!(proved, (injected, injected), "{kind}: {phases:?} {}", whys(run));
     }
 }
 
