@@ -124,7 +124,9 @@ impl KeyLease {
             && run.plan.models.unwrap_or_default().revokes_on_resume
             && rules::overlap((from, to), (since, self.gone_by)).is_some()
             && resumes < self.gone_by;
-        let is_between = rules::is_between(gone, since, Stamp(u64::MAX)) && from < self.gone_by;
+        // Other members can do a renewal while this one is down. It comes back empty after that, and votes.
+        let had_since = if run.plan.lock_nodes.len() > 1 { self.sent } else { since };
+        let is_between = rules::is_between(gone, had_since, Stamp(u64::MAX)) && from < self.gone_by;
         let is_forgotten = forgets(run, line.kind) && is_between;
         (is_revoked || is_forgotten).then_some(from)
     }
@@ -354,6 +356,14 @@ mod tests {
             (s.plan.servers, s.plan.models) = (etcd(), Some(models));
             let pause = Fault::new(fault::Pause {}, SECOND);
             assert_eq!(renewed(&mut s, pause, "redis-2", from, to), [expected], "paused from {from} to {to}");
+        }
+        // The other members of a store do the renewal while this one is down.
+        for (members, expected) in [(3, "amnesia"), (1, "unexplained")] {
+            let mut s = HistoryBuilder::new();
+            s.plan.servers = etcd();
+            s.plan.lock_nodes.truncate(members);
+            let amnesia = Fault::new(fault::Amnesia::default(), SECOND);
+            assert_eq!(renewed(&mut s, amnesia, "redis-1", 500, 1_500), [expected], "{members} members");
         }
     }
 }

@@ -69,8 +69,8 @@ struct Sessions {
     joined: BTreeMap<LeaseId, LeaseId>,
     /// The same of attempts and holds that have left.
     left: VecDeque<(LeaseId, LeaseId)>,
-    /// The lease of each key of an attempt or a hold: the request that deletes the key does not name it.
-    keys: BTreeMap<(Key, Revision), LeaseId>,
+    /// The number and the lease of the attempt or hold with each key: the request that deletes the key names neither.
+    keys: BTreeMap<(Key, Revision), (LeaseId, LeaseId)>,
     /// Creations of keys without a definite answer, and keys whose deletion has none.
     pending: Vec<Arc<Creation>>,
 }
@@ -132,7 +132,7 @@ impl Sessions {
         if is_unused {
             self.used.remove(&lease);
             self.close(lease);
-            self.keys.retain(|_, of| *of != lease);
+            self.keys.retain(|_, (_, of)| *of != lease);
             self.pending.retain(|creation| creation.lease != lease);
         }
         Some((lease, is_unused))
@@ -154,6 +154,7 @@ impl Sessions {
 /// The creation of a key. The attempt waits for its answer, and so does the undo of an attempt that waits no more.
 struct Creation {
     key: Key,
+    own: LeaseId,
     lease: LeaseId,
     /// The request.
     op: Op,
@@ -212,7 +213,7 @@ impl SharedLease {
         let Some(lease) = sessions.lock().lease_of(own) else { return Box::pin(ready(Ok(StoreAnswer::Gone))) };
         let op = op(lease);
         let answer = self.store.send(op.clone()).shared();
-        let creation = Arc::new(Creation { key, lease, op, answer });
+        let creation = Arc::new(Creation { key, own, lease, op, answer });
         let (keeping, granted) = {
             let mut sessions = sessions.lock();
             sessions.pending.push(creation.clone());
@@ -244,7 +245,7 @@ impl SharedLease {
                     match answer {
                         Ok(StoreAnswer::Gone) => sessions.close(lease),
                         Ok(StoreAnswer::At(revision) | StoreAnswer::First(revision)) => {
-                            sessions.keys.insert((creation.key.clone(), revision), lease);
+                            sessions.keys.insert((creation.key.clone(), revision), (own, lease));
                         }
                         _ => {}
                     }
@@ -262,9 +263,9 @@ impl SharedLease {
         let delete = Op::Delete(key.clone(), revision);
         let deleting = self.store.send(delete.clone());
         let mut known = self.sessions.lock();
-        let Some(lease) = known.keys.remove(&(key.clone(), revision)) else { return deleting };
+        let Some((own, lease)) = known.keys.remove(&(key.clone(), revision)) else { return deleting };
         let created = Box::pin(ready(Ok(StoreAnswer::At(revision)))) as Reply<Answer>;
-        let creation = Arc::new(Creation { key, lease, op: delete, answer: created.shared() });
+        let creation = Arc::new(Creation { key, own, lease, op: delete, answer: created.shared() });
         known.pending.push(creation.clone());
         let sessions = self.sessions.clone();
         Box::pin(async move {
@@ -294,7 +295,10 @@ impl SharedLease {
         Box::pin(async move {
             let mut said = goes_on();
             for creation in left {
-                if let Some(taken_back) = session.clone().take_back(creation, false).await {
+                let is_own = creation.upgrade().is_some_and(|creation| creation.own == own);
+                let taken_back = session.clone().take_back(creation, false).await;
+                // The end of another key says nothing of this one.
+                if let Some(taken_back) = taken_back.filter(|_| is_own) {
                     said = taken_back;
                 }
             }

@@ -80,8 +80,8 @@ pub trait Cluster: Send + Sync {
     fn answer_time<'a>(&'a self, node: &'a NodeName) -> Doing<'a, AnswerTime> {
         impossible(node, "measuring its answer time")
     }
-    /// Returns how long the kernel has held the processes of `node` back since its start, because their quota of processor
-    /// time was used up; none, if nobody counts it.
+    /// Returns how long the kernel has held the processes of `node` back since its start, because their quota of
+    /// processor time was used up; none, if nobody counts it.
     fn held_back<'a>(&'a self, _node: &'a NodeName) -> Doing<'a, Option<Duration>> {
         Box::pin(std::future::ready(Ok(None)))
     }

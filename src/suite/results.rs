@@ -237,7 +237,8 @@ impl Results {
                     Ok(run) if !known.insert((run.case.clone(), run.n, run.fingerprint.clone())) => {
                         // A run that could not be made was made by a later call.
                         let is_it = |of: &&mut CaseRun| {
-                            (&of.case, of.n) == (&run.case, run.n) && of.outcome == Outcome::Infrastructure
+                            (&of.case, of.n, &of.fingerprint) == (&run.case, run.n, &run.fingerprint)
+                                && of.outcome == Outcome::Infrastructure
                         };
                         let Some(failed) = results.runs.iter_mut().find(is_it) else {
                             return Err(wrong(number, format!("run {} of {} is there twice", run.n + 1, run.case)));
@@ -324,6 +325,19 @@ mod tests {
         let results = Results::parse(&format!("{HEAD}\n{older}\n{RUN}\n"), Path::new("s.jsonl")).unwrap();
         let runs: Vec<_> = results.runs.iter().map(|run| (run.n, run.fingerprint.as_str())).collect();
         assert_eq!(runs, [(0, "e"), (0, "f")]);
+    }
+
+    #[test]
+    fn a_run_that_is_made_later_takes_the_place_of_a_failed_one_of_the_same_plan() {
+        let line = |run: &CaseRun| serde_json::to_string(run).unwrap();
+        let failed = |plan: &str| {
+            let outcome = Outcome::Infrastructure;
+            line(&CaseRun { fingerprint: plan.into(), outcome, ..run("K1", 0) })
+        };
+        let made = line(&CaseRun { fingerprint: "b".into(), ..run("K1", 0) });
+        let text = [HEAD.to_owned(), failed("a"), failed("b"), made.clone()].join("\n");
+        let results = Results::parse(&text, Path::new("s.jsonl")).unwrap();
+        assert_eq!(results.runs.iter().map(line).collect::<Vec<_>>(), [failed("a"), made]);
     }
 
     #[test]

@@ -368,6 +368,21 @@ async fn a_key_whose_release_was_not_answered_is_deleted_again() {
 }
 
 #[tokio::test]
+async fn the_end_of_the_key_of_another_hold_is_no_answer_to_a_release() {
+    let store = Arc::new(Noting { loses_deletions: Mutex::new(true), ..Noting::default() });
+    let session = SharedLease::new(store.clone());
+    let (_held, other, released) = (granted(&session).await, granted(&session).await, granted(&session).await);
+    assert_eq!(created(&session, other).await, Ok(StoreAnswer::At(Revision(7))));
+    let delete = Op::Delete(Key::new("k0"), Revision(7));
+    assert!(session.send(delete.clone()).await.is_err());
+    *store.loses_deletions.lock() = false;
+    // The session is left with one key to be taken back: that of the other hold.
+    assert!(session.send(Op::Revoke(released)).await.is_err(), "nobody has said that its key is gone");
+    assert_eq!(last(&store), delete);
+    assert!(session.sessions.lock().pending.is_empty(), "nothing is left to be taken back");
+}
+
+#[tokio::test]
 async fn a_key_whose_deletion_by_an_undo_was_not_answered_is_deleted_again() {
     for is_lost in [true, false] {
         let store = Arc::new(Noting { loses_deletions: Mutex::new(is_lost), ..Noting::default() });
