@@ -154,6 +154,7 @@ impl Sessions {
 /// The creation of a key. The attempt waits for its answer, and so does the undo of an attempt that waits no more.
 struct Creation {
     key: Key,
+    /// The number of the attempt or hold that has the key: an undo answers for its own key only.
     own: LeaseId,
     lease: LeaseId,
     /// The request.

@@ -178,7 +178,7 @@ mod tests {
         first: [AnswerTime; 3],
         /// The answer to every request after the heal.
         later: AnswerTime,
-        /// What the kernel has counted before the fault and after it, if it counts.
+        /// The counts of the kernel that are still to be reported, the last one first.
         held_back: Mutex<Vec<Duration>>,
         requests: AtomicU32,
         is_slow: AtomicBool,

@@ -15,32 +15,29 @@ use serde_json::Value;
 
 use crate::support::{RealRun, container, docker, harness};
 
-/// Kinds, targets and phases of all faults of a run, in the order of its history.
-pub fn phases(run: &RealRun) -> Vec<(String, String, String)> {
+/// The events of all faults of a run, in the order of its history.
+fn faults(run: &RealRun) -> Vec<Value> {
     let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
     let events = history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
-    events
-        .filter(|event| event["event"] == "fault")
-        .map(|event| (text(&event, "kind"), text(&event, "node"), text(&event, "phase")))
-        .collect()
+    events.filter(|event| event["event"] == "fault").collect()
 }
 
-/// The reasons why faults of a run were not proved.
-fn whys(run: &RealRun) -> String {
-    let history = fs::read_to_string(run.latest().join("history.jsonl")).unwrap();
-    history.lines().filter(|line| line.contains(r#""phase":"unproved""#)).collect::<Vec<_>>().join("\n")
+/// Kinds, targets and phases of all faults of a run, in the order of its history.
+pub fn phases(run: &RealRun) -> Vec<(String, String, String)> {
+    let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
+    faults(run).iter().map(|event| (text(event, "kind"), text(event, "node"), text(event, "phase"))).collect()
 }
 
 /// Fails unless every one of `kinds` was injected, and each time proved and proved healed.
 pub fn all_proved(run: &RealRun, kinds: &[&str]) {
     let phases = phases(run);
+    let unproved: Vec<Value> = faults(run).into_iter().filter(|event| event["phase"] == "unproved").collect();
     let count = |kind: &str, phase: &str| phases.iter().filter(|(k, _, p)| k == kind && p == phase).count();
     for kind in kinds {
         let injected = count(kind, "injected");
         assert!(injected > 0, "no {kind} was injected");
         let proved = (count(kind, "proved"), count(kind, "heal-proved"));
-        assert_eq!(proved, (injected, injected), "{kind}: {phases:?} {}", whys(run));
+        assert_eq!(proved, (injected, injected), "{kind}: {phases:?} {unproved:?}");
     }
 }
 
